@@ -1,12 +1,49 @@
 """A channel that answers as a test says, and the machine that it is on: a CPU, and a GPU that is not there."""
 
-from collections.abc import Callable
+import importlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
+import ampbench
+from ampbench.records import wire
 from ampbench.records.case import DeviceDescription, Environment
-from ampbench.records.wire import Reply, Request
+from ampbench.records.wire import Reply, Request, RoundAsked, Task, ask, reply_with
 
 CPU = DeviceDescription(type="cpu", available=True, arithmetic={"bf16": "native"}, autocast_dtype="bf16")
 NO_GPU = DeviceDescription(type="cuda", available=False, reason="no driver", autocast_dtype="fp16", float64=False)
+
+ROUND_ALONE = RoundAsked.__dataclass_fields__
+
+
+def _every_task() -> Mapping[str, Task[Any, Any]]:
+    """Return all that a worker can be asked to do, by name: rows of the core and of every instrument."""
+    rows = (Path(ampbench.__file__).parent / "instruments").glob("*/instrument.py")
+    modules = [importlib.import_module(f"ampbench.instruments.{path.parent.name}.instrument") for path in sorted(rows)]
+    found = [one for module in [wire, *modules] for one in vars(module).values() if isinstance(one, Task)]
+    return {task.name: task for task in found}
+
+
+TASKS = _every_task()
+
+
+def asked_in(request: Request) -> Any:
+    """Return what a request asks for beside its case."""
+    return TASKS[request.task].asked_in(request)
+
+
+def make_request(task: str, **given: Any) -> Request:
+    """Return a request for a task, with fields of it and of what is asked; what a round alone has, others pass over."""
+    given = {name: value for name, value in given.items() if task == "round" or name not in ROUND_ALONE}
+    wanted = {name: given.pop(name) for name in TASKS[task].asked.__dataclass_fields__ if name in given}
+    return ask(TASKS[task], TASKS[task].asked(**wanted), **given)
+
+
+def got(task: str, reply: Reply) -> Any:
+    """Return what a reply to a task found; fails where it says why there is nothing."""
+    record = TASKS[task].found(reply)
+    assert record is not None, reply
+    return record
 
 
 def machine(*devices: DeviceDescription) -> Environment:
@@ -27,8 +64,8 @@ class Scripted:
         self.closed = 0
 
     def serve(self, request: Request) -> Reply:
-        if request.kind == "environment":
-            return Reply(environment=self.environment)
+        if request.task == "environment":
+            return reply_with(self.environment)
         self.asked.append(request)
         return self.answer(request)
 

@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from ampbench.drive.planning import PlannedCase
-from ampbench.drive.rounds import Task, entry_of, kept, passes, request_of, with_processes
+from ampbench.drive.rounds import Turn, kept, passes, request_of, with_processes
 from ampbench.drive.servers import OpenChannel, Renewing
 from ampbench.judge.deciding import CONFIRMATION_BLOCKS, LOOKS
 from ampbench.records.measured import Failure, Fitness, Round, Skip
 from ampbench.records.run import Entry, Settings
-from ampbench.records.wire import MAX_SAMPLES_PER_ROUND, Request
+from ampbench.records.wire import MAX_SAMPLES_PER_ROUND, ROUND, Request
 
 FEWEST_CONFIRMING = 5
 """With fewer blocks no sign test reaches the 5% of a confirmation: 2**-5 = 3%."""
@@ -142,13 +142,12 @@ class BlockSession:
         pair_of = {planned.case.case_id: pair for pair, planned in lane.cases.items()}
         wanted = [planned for pair, planned in lane.cases.items() if pair in self._open]
         with _Servers([lane]) as servers:
-            for task in with_processes(passes(wanted)):
-                pair = pair_of[task.planned.case.case_id]
+            for turn in with_processes(passes(wanted)):
+                pair = pair_of[turn.planned.case.case_id]
                 if pair not in self._open or self._left() <= 0:
                     continue
-                self._tell(f"{task.kind} of {lane.name}", pair)
-                request = request_of(task, lane.settings, 0)
-                self._store(lane, pair, servers.serve(lane, request))
+                self._tell(f"{turn.task.name} of {lane.name}", pair)
+                self._store(lane, pair, servers.serve(lane, turn, request_of(turn, lane.settings, 0)))
 
     def _measure_block(self, pairs: Sequence[str], lanes: Sequence[Lane], confirmation: bool = False) -> None:
         """Measure one round of every pair in every lane."""
@@ -170,15 +169,17 @@ class BlockSession:
         for build in range(lanes[0].settings.builds):
             for lane in draw.sample(list(lanes), len(lanes)):
                 planned, builds = lane.cases[pair], lane.settings.builds
-                task = Task("round", planned, number, lane.control, fresh=build == 0 and planned.case.device == "cpu")
+                turn = Turn(ROUND, planned, number, lane.control, fresh=build == 0 and planned.case.device == "cpu")
                 share = replace(lane.settings, builds=1, min_run_seconds=lane.settings.min_run_seconds / builds)
                 server = number * len(self._lanes) + self._lanes.index(lane)
-                request = replace(
-                    request_of(task, share, server),
+                request = request_of(
+                    turn,
+                    share,
+                    server,
                     placement_seed=draw.getrandbits(48),
                     max_samples=MAX_SAMPLES_PER_ROUND // builds,  # of the whole round, whose builds come one by one
                 )
-                entry = servers.serve(lane, request)
+                entry = servers.serve(lane, turn, request)
                 if not isinstance(entry, Round):
                     self._store(lane, pair, entry)
                     return
@@ -236,9 +237,10 @@ class _Servers:
             for channel in self._channels.values():
                 pool.submit(channel.close)
 
-    def serve(self, lane: Lane, request: Request) -> Entry:
-        """Return the entry that the lane's server gives."""
-        return entry_of(self._channels[lane.name].serve(request), request)
+    def serve(self, lane: Lane, turn: Turn, request: Request) -> Entry:
+        """Return what the lane's server makes of a case's turn."""
+        found: Entry = turn.task.outcome(self._channels[lane.name].serve(request), turn.planned.case)
+        return found
 
 
 def joined(parts: Sequence[Round]) -> Round:

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 from ampbench.base.units import counted, format_duration, format_error
 from ampbench.cli.printing import print_note
-from ampbench.drive.rounds import OVERHEAD_SECONDS, SERVER_SECONDS, WARMED, Progress, Task, Watch
+from ampbench.drive.rounds import OVERHEAD_SECONDS, SERVER_SECONDS, WARMED, Progress, Turn, Watch
 from ampbench.instruments.ceilings.instrument import Piece
 from ampbench.present.terminal import make_console
 from ampbench.records.keeping import SearchSpace, Trial
 from ampbench.records.labels import few
-from ampbench.records.measured import Failure
+from ampbench.records.measured import Failure, Round
 from ampbench.records.run import Settings
+from ampbench.records.wire import ROUND
 
 if TYPE_CHECKING:
     from ampbench.ab.blocks import Stage
@@ -39,23 +40,23 @@ class TimeLeft:
     on the machine. A case not timed yet is taken to need what `settings` give it.
     """
 
-    def __init__(self, servers: list[list[Task]], settings: Settings):
-        self._left = [task for tasks in servers for task in tasks]
+    def __init__(self, servers: list[list[Turn]], settings: Settings):
+        self._left = [turn for turns in servers for turn in turns]
         starts = list(accumulate(map(len, servers), initial=0))
         self._starts = set(starts[:-1])
         self._start_seconds = SERVER_SECONDS
-        self._least = {"round": OVERHEAD_SECONDS + WARMED * settings.min_run_seconds}
+        self._least = {ROUND.name: OVERHEAD_SECONDS + WARMED * settings.min_run_seconds}
         self._pace = 1.0
         self._took: dict[tuple[str, str], float] = {}
         self._kinds: dict[str, list[float]] = defaultdict(list)
 
-    def add(self, task: Task, seconds: float) -> None:
-        """Note that `task` took `seconds`."""
-        key = task.kind, task.planned.case.case_id
+    def add(self, turn: Turn, seconds: float) -> None:
+        """Note that `turn` took `seconds`."""
+        key = turn.task.name, turn.planned.case.case_id
         if self._took.get(key, 0.0) > 0 and seconds > 0:
             self._pace = self._pace ** (1 - PACE) * (seconds / self._took[key]) ** PACE
         self._took[key] = seconds / self._pace
-        self._kinds[task.kind].append(seconds / self._pace)
+        self._kinds[turn.task.name].append(seconds / self._pace)
 
     def started(self, seconds: float) -> None:
         """Note that the last server took `seconds` to start."""
@@ -69,16 +70,16 @@ class TimeLeft:
         typical = {kind: statistics.fmean(seconds) for kind, seconds in self._kinds.items()}
         tasks = sum(
             self._took.get(
-                (task.kind, task.planned.case.case_id),
-                typical.get(task.kind, max(everything, self._least.get(task.kind, 0.0))),
+                (turn.task.name, turn.planned.case.case_id),
+                typical.get(turn.task.name, max(everything, self._least.get(turn.task.name, 0.0))),
             )
-            for task in self._left[done:]
+            for turn in self._left[done:]
         )
         return self._pace * tasks + self._start_seconds * sum(start >= done for start in self._starts)
 
 
 @contextmanager
-def progress(servers: list[list[Task]], settings: Settings) -> Iterator[Watch]:
+def progress(servers: list[list[Turn]], settings: Settings) -> Iterator[Watch]:
     """Yield a watcher that shows progress on stderr while the block runs."""
     left = TimeLeft(servers, settings)
     starts = set(accumulate(map(len, servers)))
@@ -86,12 +87,12 @@ def progress(servers: list[list[Task]], settings: Settings) -> Iterator[Watch]:
 
         def watch(step: Progress) -> None:
             took = step.seconds - watch_state["began"]
-            if step.reply is not None:
-                if step.done - 1 in starts and step.reply.round is not None:  # its server was started for it
-                    own = step.reply.round.seconds + OVERHEAD_SECONDS
+            if step.entry is not None:
+                if step.done - 1 in starts and isinstance(step.entry, Round):  # its server was started for it
+                    own = step.entry.seconds + OVERHEAD_SECONDS
                     left.started(max(took - own, 0.0))
                     took = min(took, own)
-                left.add(step.task, took)
+                left.add(step.turn, took)
             watch_state["began"] = step.seconds
             show(step)
 
@@ -110,12 +111,11 @@ def _bar(left: TimeLeft) -> Iterator[Callable[[Progress], None]]:
         row = bar.add_task("", left="", total=None)
 
         def show(step: Progress) -> None:
-            failure = step.reply.failure if step.reply else None
-            if failure is not None:
-                bar.console.print(_failed(failure))
+            if isinstance(step.entry, Failure):
+                bar.console.print(_failed(step.entry))
             seconds = left.after(step.done)
             remaining = f"{format_duration(seconds)} left" if seconds else ""
-            bar.update(row, completed=step.done, total=step.total, left=remaining, description=_described(step.task))
+            bar.update(row, completed=step.done, total=step.total, left=remaining, description=_described(step.turn))
 
         yield show
 
@@ -125,14 +125,13 @@ def _plain(left: TimeLeft) -> Iterator[Callable[[Progress], None]]:
     last = [time.monotonic()]
 
     def show(step: Progress) -> None:
-        failure = step.reply.failure if step.reply else None
-        if failure is not None:
-            print_note(_failed(failure))
+        if isinstance(step.entry, Failure):
+            print_note(_failed(step.entry))
         if time.monotonic() - last[0] >= LINE_SECONDS:
             last[0] = time.monotonic()
             seconds = left.after(step.done)
             remaining = f", about {format_duration(seconds)} left" if seconds else ""
-            print_note(f"{step.done} of {step.total}{remaining}: {_described(step.task)}")
+            print_note(f"{step.done} of {step.total}{remaining}: {_described(step.turn)}")
 
     yield show
 
@@ -141,9 +140,9 @@ def _failed(failure: Failure) -> str:
     return f"failed: {failure.case_id}: {failure.said}"
 
 
-def _described(task: Task) -> str:
-    what = f"round {task.round + 1}" if task.kind == "round" else task.kind
-    case = task.planned.case
+def _described(turn: Turn) -> str:
+    what = f"round {turn.round + 1}" if turn.task == ROUND else turn.task.name
+    case = turn.planned.case
     return f"{what}: {case.workload} {case.precision} {case.phase}"
 
 

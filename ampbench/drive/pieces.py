@@ -27,11 +27,11 @@ from ampbench.drive.session import (
     preload_modules,
 )
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
-from ampbench.records.case import Case, Environment, WorkloadSource
+from ampbench.records.case import Environment, WorkloadSource
 from ampbench.records.kinds import verb_of
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Asked, Entry, Footer, Selection, Settings
-from ampbench.records.wire import Reply, Request
+from ampbench.records.wire import Request, Task, ask
 from ampbench.store import RunWriter, StoredRun
 
 
@@ -52,6 +52,8 @@ def asked_of(stored: StoredRun, *needed: str) -> Asked:
     return asked
 
 
+A = TypeVar("A")
+R = TypeVar("R")
 Piece = TypeVar("Piece")
 """What is worked on by itself and may come up several times: a case, a ceiling."""
 
@@ -65,10 +67,13 @@ Watch = Callable[[PlannedCase, Seen | None], None]
 """Told of each case twice: before it is explained (None) and after, before what was seen is stored."""
 
 
-def request_for(planned: PlannedCase, settings: Settings, kind: str, **fields: Any) -> Request:
-    """Return the request of `kind` for a case, with further fields of it."""
-    return Request(
-        kind=kind,
+def request_for(
+    planned: PlannedCase, settings: Settings, task: Task[A, Any], asked: A, *, fresh: bool = True
+) -> Request:
+    """Return the request for a task of a case."""
+    return ask(
+        task,
+        asked,
         source=planned.source,
         case=planned.case,
         timeout_seconds=settings.timeout_seconds,
@@ -76,15 +81,16 @@ def request_for(planned: PlannedCase, settings: Settings, kind: str, **fields: A
         threads=settings.threads,
         seed=settings.seed,
         keep_flags=settings.keep_flags,
-        **fields,
+        fresh=fresh,
     )
 
 
-def ended_by(reply: Reply, case: Case, stage: str) -> Failure | Skip:
-    """Return how a reply without an explanation of a case ended: as it says, or as one of an older ampbench does."""
-    why = reply.problem or f"the worker gave no {stage}"
-    message = Failure(case_id=case.case_id, stage=stage, cause="exception", message=why)
-    return reply.failure or reply.skip or message
+def ask_case(
+    channel: Channel, planned: PlannedCase, settings: Settings, task: Task[A, R], asked: A, *, fresh: bool = True
+) -> R | Failure | Skip:
+    """Have a task of a case done on a channel, and return what came of it."""
+    request = request_for(planned, settings, task, asked, fresh=fresh)
+    return task.outcome(channel.serve(request), planned.case)
 
 
 def explain_cases(prepared: Prepared, explain: Explain, writer: RunWriter, watch: Watch) -> str:

@@ -1,8 +1,8 @@
-"""Which task is measured when, one after another, and how long it takes.
+"""Whose turn it is to be measured, one after another, and how long it takes.
 
 In which order things are measured: passes first, then rounds, shuffled, each round from a new server.
 
-Runs a schedule: one task after another, whatever happens to the workers, every result stored at once.
+Runs a schedule: one turn after another, whatever happens to the workers, every result stored at once.
 
 How long a session will take, from what stored runs took on this machine.
 """
@@ -12,32 +12,33 @@ import statistics
 import time
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ampbench.drive.planning import PlannedCase
 from ampbench.drive.servers import OpenChannel, Renewing
-from ampbench.records.measured import Divergence, Failure, MemoryPass, Round, Skip
+from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Entry, Settings
-from ampbench.records.wire import Reply, Request
+from ampbench.records.wire import DIVERGENCE, MEMORY, ROUND, Nothing, Request, RoundAsked, Task, ask
 from ampbench.store import CannotBeError, StoredRun
 
-TaskKey = tuple[str, str, int, bool]
-"""What identifies a piece of work across sessions: kind, case id, round, control."""
+TurnKey = tuple[str, str, int, bool]
+"""What identifies a turn across sessions: its task's name, case id, round, control."""
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """One request to come, and the case it is for."""
+class Turn:
+    """A case's turn to have a `task` done, once more for each round."""
 
-    kind: str
+    task: Task[Any, Any]
     planned: PlannedCase
     round: int = 0
     control: bool = False
     fresh: bool = True
 
     @property
-    def key(self) -> TaskKey:
-        """What identifies this piece of work across sessions."""
-        return self.kind, self.planned.case.case_id, self.round, self.control
+    def key(self) -> TurnKey:
+        """What identifies this turn across sessions."""
+        return self.task.name, self.planned.case.case_id, self.round, self.control
 
 
 def control_case(plan: Iterable[PlannedCase]) -> PlannedCase | None:
@@ -48,9 +49,9 @@ def control_case(plan: Iterable[PlannedCase]) -> PlannedCase | None:
 
 
 def make_schedule(
-    plan: list[PlannedCase], settings: Settings, done: Container[TaskKey] = (), ended: Container[str] = ()
-) -> list[list[Task]]:
-    """Return the tasks of `plan` that are not `done`, nor of a case that has `ended`, a list for each server.
+    plan: list[PlannedCase], settings: Settings, done: Container[TurnKey] = (), ended: Container[str] = ()
+) -> list[list[Turn]]:
+    """Return the turns of `plan` that are not `done`, nor of a case that has `ended`, a list for each server.
 
     The first server also serves the memory and divergence passes. Divergence passes share a worker within a group of
     precisions, so that one reference serves them all. Rounds and memory passes on a CPU each get a process of their
@@ -61,99 +62,102 @@ def make_schedule(
     """
     runnable = [planned for planned in plan if not planned.skip]
     control = control_case(plan)
-    servers: list[list[Task]] = []
+    servers: list[list[Turn]] = []
     for number in range(settings.rounds):
-        tasks = passes(runnable) if number == 0 else []
-        tasks += _rounds(runnable, control, number, random.Random(f"{settings.schedule_seed}/{number}"))
-        left = [task for task in tasks if task.key not in done and task.planned.case.case_id not in ended]
+        turns = passes(runnable) if number == 0 else []
+        turns += _rounds(runnable, control, number, random.Random(f"{settings.schedule_seed}/{number}"))
+        left = [turn for turn in turns if turn.key not in done and turn.planned.case.case_id not in ended]
         servers.append(with_processes(left))
-    return [tasks for tasks in servers if tasks]
+    return [turns for turns in servers if turns]
 
 
-def request_of(task: Task, settings: Settings, server: int) -> Request:
-    """Return the request that asks for `task` from server number `server`."""
-    case = task.planned.case
-    place = random.Random(f"{settings.schedule_seed}/{case.case_id}/{task.round}/{task.control}").getrandbits(48)
-    return Request(
-        kind=task.kind,
-        source=task.planned.source,
+def request_of(turn: Turn, settings: Settings, server: int, **asked: Any) -> Request:
+    """Return the request that asks for `turn` from server number `server`, with `asked` of `RoundAsked` as given."""
+    case = turn.planned.case
+    place = random.Random(f"{settings.schedule_seed}/{case.case_id}/{turn.round}/{turn.control}").getrandbits(48)
+    own = {
+        "placement_seed": place,
+        "builds": settings.builds,
+        "min_run_seconds": settings.min_run_seconds,
+        "round": turn.round,
+        "server": server,
+        "control": turn.control,
+    }
+    return ask(
+        turn.task,
+        RoundAsked(**own | asked) if turn.task == ROUND else Nothing(),
+        source=turn.planned.source,
         case=case,
-        fresh=task.fresh,
+        fresh=turn.fresh,
         timeout_seconds=settings.timeout_seconds,
         memory_limit_bytes=settings.memory_limit_bytes,
         threads=settings.threads,
         seed=settings.seed,
         heap=settings.heap,
         keep_flags=settings.keep_flags,
-        placement_seed=place,
-        builds=settings.builds,
-        min_run_seconds=settings.min_run_seconds,
-        round=task.round,
-        server=server,
-        control=task.control,
     )
 
 
-def passes(runnable: list[PlannedCase]) -> list[Task]:
+def passes(runnable: list[PlannedCase]) -> list[Turn]:
     """Return the memory and divergence passes of `runnable` cases, those of a group of precisions together."""
     groups: dict[tuple[str, str], list[PlannedCase]] = {}
     for planned in runnable:
         groups.setdefault((planned.case.device, planned.case.group), []).append(planned)
-    tasks = []
+    turns = []
     for members in groups.values():
         ordered = sorted(members, key=lambda planned: planned.case.phase)
-        tasks += [Task(kind, planned) for kind in ("memory", "divergence") for planned in ordered]
-    return tasks
+        turns += [Turn(task, planned) for task in (MEMORY, DIVERGENCE) for planned in ordered]
+    return turns
 
 
-def _rounds(runnable: list[PlannedCase], control: PlannedCase | None, number: int, draw: random.Random) -> list[Task]:
-    tables: dict[tuple[str, str, str, str], list[Task]] = {}
+def _rounds(runnable: list[PlannedCase], control: PlannedCase | None, number: int, draw: random.Random) -> list[Turn]:
+    tables: dict[tuple[str, str, str, str], list[Turn]] = {}
     for planned in runnable:
         case = planned.case
         table = tables.setdefault((case.device, case.group, case.phase, case.path), [])
-        table.append(Task("round", planned, number))
+        table.append(Turn(ROUND, planned, number))
         if planned is control:
-            table.append(Task("round", planned, number, control=True))
+            table.append(Turn(ROUND, planned, number, control=True))
     shuffled = list(tables.items())
     draw.shuffle(shuffled)
     shuffled.sort(key=lambda table: table[0][0])  # stable: devices apart, shuffled within
-    for _, tasks in shuffled:
-        draw.shuffle(tasks)
-    return [task for _, tasks in shuffled for task in tasks]
+    for _, turns in shuffled:
+        draw.shuffle(turns)
+    return [turn for _, turns in shuffled for turn in turns]
 
 
-def with_processes(tasks: list[Task]) -> list[Task]:
-    """Return `tasks` with `fresh` set where one may not be served by the process of the task before it."""
-    before = [None, *tasks]
-    return [replace(task, fresh=not _may_share(last, task)) for last, task in zip(before, tasks, strict=False)]
+def with_processes(turns: list[Turn]) -> list[Turn]:
+    """Return `turns` with `fresh` set where one may not be served by the process of the turn before it."""
+    before = [None, *turns]
+    return [replace(turn, fresh=not _may_share(last, turn)) for last, turn in zip(before, turns, strict=False)]
 
 
-def _may_share(last: Task | None, task: Task) -> bool:
-    if last is None or last.planned.case.device != task.planned.case.device:
+def _may_share(last: Turn | None, turn: Turn) -> bool:
+    if last is None or last.planned.case.device != turn.planned.case.device:
         return False
-    if task.planned.case.device == "cpu" and task.kind != "divergence":
+    if turn.planned.case.device == "cpu" and turn.task != DIVERGENCE:
         return False
-    if task.kind == "round":
-        return last.kind == "round"
-    return last.kind != "round" and last.planned.case.group == task.planned.case.group
+    if turn.task == ROUND:
+        return last.task == ROUND
+    return last.task != ROUND and last.planned.case.group == turn.planned.case.group
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a run stands: `task` has just been done (`reply`) or is about to begin (None); seconds since the start."""
+    """Where a run stands: `turn` has just been had (`entry`) or is about to begin (None); seconds since the start."""
 
-    task: Task
+    turn: Turn
     done: int
     total: int
     seconds: float
-    reply: Reply | None = None
+    entry: Entry | None = None
 
 
 Watch = Callable[[Progress], None]
 
 
 def drive(
-    servers: list[list[Task]],
+    servers: list[list[Turn]],
     settings: Settings,
     open_channel: OpenChannel,
     write: Callable[[Entry], None],
@@ -161,35 +165,34 @@ def drive(
     first_server: int = 0,
     clock: Callable[[], float] = time.monotonic,
 ) -> str:
-    """Do the tasks of `servers`, each list from a newly opened channel, and return how it ended.
+    """Do the turns of `servers`, each list from a newly opened channel, and return how it ended.
 
     `write` gets every entry as soon as it is known. A case that failed is not asked for again; what remains of it
     counts as done. What a killed worker leaves unanswered is asked once more, as `Renewing` does. The end is
-    "complete", or "out of time" once `settings.max_seconds` have passed before a task begins. KeyboardInterrupt
+    "complete", or "out of time" once `settings.max_seconds` have passed before a turn begins. KeyboardInterrupt
     passes on, the channel closed.
     """
     started = clock()
     total, done = sum(map(len, servers)), 0
     failed: set[str] = set()
-    for number, tasks in enumerate(servers, start=first_server):
+    for number, turns in enumerate(servers, start=first_server):
         channel = Renewing(open_channel)
         try:
-            for task in tasks:
+            for turn in turns:
                 elapsed = clock() - started
-                case_id = task.planned.case.case_id
+                case_id = turn.planned.case.case_id
                 if case_id in failed:
                     done += 1
                     continue
                 if settings.max_seconds is not None and elapsed > settings.max_seconds:
                     return "out of time"
-                watch(Progress(task, done, total, elapsed))
-                request = request_of(task, settings, number)
-                reply = channel.serve(request)
-                entry = kept(write, entry_of(reply, request))
+                watch(Progress(turn, done, total, elapsed))
+                reply = channel.serve(request_of(turn, settings, number))
+                entry = kept(write, turn.task.outcome(reply, turn.planned.case))
                 if isinstance(entry, Failure | Skip):
                     failed.add(case_id)
                 done += 1
-                watch(Progress(task, done, total, clock() - started, reply))
+                watch(Progress(turn, done, total, clock() - started, entry))
         finally:
             channel.close()
     return "complete"
@@ -200,27 +203,13 @@ def kept(write: Callable[[Entry], None], entry: Entry) -> Entry:
     try:
         write(entry)
     except CannotBeError as error:
-        stage = {MemoryPass: "memory", Divergence: "divergence", Round: "round"}.get(type(entry))
-        if stage is None:
+        stages = [task.name for task in (MEMORY, DIVERGENCE, ROUND) if isinstance(entry, task.gives)]
+        if not stages:
             raise
         message = f"what came out cannot be: {error.why}"
-        entry = Failure(case_id=getattr(entry, "case_id", ""), stage=stage, cause="exception", message=message)
+        entry = Failure(case_id=getattr(entry, "case_id", ""), stage=stages[0], cause="exception", message=message)
         write(entry)
     return entry
-
-
-def entry_of(reply: Reply, request: Request) -> Entry:
-    """Return the entry in `reply`; a reply without one broke the protocol and is stored as a failure."""
-    entry = reply.round or reply.memory or reply.divergence or reply.skip or reply.failure
-    if entry is not None:
-        return entry
-    assert request.case is not None
-    return Failure(
-        case_id=request.case.case_id,
-        stage=request.kind,
-        cause="exception",
-        message=reply.problem or "the worker gave no result",
-    )
 
 
 OVERHEAD_SECONDS = 0.15
@@ -241,8 +230,8 @@ class Estimate:
     cases: int
 
 
-def estimate(servers: list[list[Task]], settings: Settings, stored: Iterable[StoredRun]) -> Estimate:
-    """Return how long the tasks of `servers` will take.
+def estimate(servers: list[list[Turn]], settings: Settings, stored: Iterable[StoredRun]) -> Estimate:
+    """Return how long the turns of `servers` will take.
 
     A round of a case takes what its rounds took in `stored` runs (of this host, newest last), with their settings; a
     case never measured here is assumed to need no more than its timing budget, warm-up as long again. A pass is taken
@@ -254,12 +243,12 @@ def estimate(servers: list[list[Task]], settings: Settings, stored: Iterable[Sto
         for each in run.rounds:
             rounds.setdefault(each.case_id, []).append(each.seconds)
         seen |= {case_id: statistics.median(seconds) for case_id, seconds in rounds.items()}
-    tasks = [task for tasks in servers for task in tasks]
-    ids = {task.planned.case.case_id for task in tasks}
+    turns = [turn for turns in servers for turn in turns]
+    ids = {turn.planned.case.case_id for turn in turns}
     unknown = WARMED * settings.min_run_seconds
     total = SERVER_SECONDS * len(servers)
-    for task in tasks:
-        round_seconds = seen.get(task.planned.case.case_id, unknown)
-        timing = settings.min_run_seconds if task.kind != "round" else 0.0
+    for turn in turns:
+        round_seconds = seen.get(turn.planned.case.case_id, unknown)
+        timing = settings.min_run_seconds if turn.task != ROUND else 0.0
         total += OVERHEAD_SECONDS + max(0.0, round_seconds - timing)
     return Estimate(seconds=total, known=len(ids & set(seen)), cases=len(ids))

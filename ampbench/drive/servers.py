@@ -17,7 +17,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import IO, Protocol, Self
@@ -28,10 +27,13 @@ from ampbench.errors import NothingToRunError, bounded
 from ampbench.records.case import Environment
 from ampbench.records.measured import KILLED
 from ampbench.records.wire import (
+    ENVIRONMENT,
     READY,
     SERVER_VARIABLES,
+    Nothing,
     Reply,
     Request,
+    ask,
     end_reply,
     read_reply,
     ready_line,
@@ -128,7 +130,7 @@ class ServerChannel:
     def serve(self, request: Request) -> Reply:
         """Return the reply to `request`; if the server dies or hangs, one that says so."""
         self._asked += 1
-        request = replace(request, number=self._asked)
+        request = msgspec.structs.replace(request, number=self._asked)
         try:
             assert self._process.stdin is not None
             self._process.stdin.write(request_line(request))
@@ -270,7 +272,7 @@ class Renewing:
         reply = self._served(request)
         if was_killed(reply):
             self._told(reply)
-            reply = self._served(replace(request, fresh=True))
+            reply = self._served(msgspec.structs.replace(request, fresh=True))
         return reply
 
     def close(self) -> None:
@@ -333,10 +335,11 @@ def ask_environment(channel: Channel, threads: int = 0) -> Environment:
 
     Raises `NothingToRunError` where it cannot be read, or its torch is too old.
     """
-    reply = channel.serve(Request(kind="environment", threads=threads, timeout_seconds=120.0))
-    if reply.environment is None:
+    reply = channel.serve(ask(ENVIRONMENT, Nothing(), threads=threads, timeout_seconds=120.0))
+    found = ENVIRONMENT.found(reply)
+    if found is None:
         raise NothingToRunError(reply.problem or "the environment cannot be read")
-    return reply.environment
+    return found
 
 
 def may_have_accelerator(folder: Path = Path("/dev")) -> bool:

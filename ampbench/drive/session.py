@@ -12,14 +12,14 @@ from typing import Any
 from ampbench import __version__
 from ampbench.base.precisions import BUILT_IN, PRECISIONS
 from ampbench.drive.planning import PlannedCase, check_selection, make_plan
-from ampbench.drive.rounds import Task, TaskKey, Watch, drive, make_schedule
+from ampbench.drive.rounds import Turn, TurnKey, Watch, drive, make_schedule
 from ampbench.drive.servers import Channel, InProcess, OpenChannel, ServerChannel, ask_environment
 from ampbench.errors import NothingToRunError, UsageError, WorkloadError
 from ampbench.records.case import PHASES, Environment, OwnPrecision, ParameterValue, WorkloadSource
 from ampbench.records.labels import few
 from ampbench.records.measured import Skip
 from ampbench.records.run import DIRTY, SCHEMA, Arm, Footer, Header, Selection, Settings
-from ampbench.records.wire import Description, Request
+from ampbench.records.wire import DESCRIBE, DIVERGENCE, MEMORY, ROUND, DescribeAsked, Description, ask
 from ampbench.store import RunWriter, StoredRun, new_run_id
 from ampbench.store.lines import wrong_time
 from ampbench.workloads.index import WORKLOADS
@@ -46,7 +46,7 @@ class Prepared:
 class Scheduled(Prepared):
     """A session ready to measure: what each server will do, the first of them by the number `first_server`."""
 
-    servers: list[list[Task]]
+    servers: list[list[Turn]]
     first_server: int
 
 
@@ -187,19 +187,20 @@ def describer(
     def describe(source: WorkloadSource, parameters: Mapping[str, ParameterValue]) -> Description:
         key = f"{source} {sorted(parameters.items())}"
         if key not in known:
-            request = Request(
-                kind="describe",
+            request = ask(
+                DESCRIBE,
+                DescribeAsked(parameters=dict(parameters)),
                 source=source,
-                parameters=dict(parameters),
                 timeout_seconds=settings.timeout_seconds,
                 memory_limit_bytes=settings.memory_limit_bytes,
                 threads=settings.threads,
                 seed=settings.seed,
             )
             reply = channel.serve(request)
-            if reply.description is None:
+            found = DESCRIBE.found(reply)
+            if found is None:
                 raise WorkloadError(reply.problem or f"workload {source.name} cannot be built")
-            known[key] = reply.description
+            known[key] = found
         return known[key]
 
     return describe
@@ -219,12 +220,12 @@ def preload_modules(selection: Selection, sources: list[WorkloadSource]) -> list
     return [*modules, *(module for package, module in PRELOADED.items() if package in needed)]
 
 
-def _done(resumed: StoredRun, plan: list[PlannedCase]) -> frozenset[TaskKey]:
+def _done(resumed: StoredRun, plan: list[PlannedCase]) -> frozenset[TurnKey]:
     """Return what a stored run has already."""
     check_same_cases(resumed, plan)
-    done: set[TaskKey] = {("round", each.case_id, each.round, each.control) for each in resumed.rounds}
-    done |= {("memory", case_id, 0, False) for case_id in resumed.memory}
-    done |= {("divergence", case_id, 0, False) for case_id in resumed.divergence}
+    done: set[TurnKey] = {(ROUND.name, each.case_id, each.round, each.control) for each in resumed.rounds}
+    done |= {(MEMORY.name, case_id, 0, False) for case_id in resumed.memory}
+    done |= {(DIVERGENCE.name, case_id, 0, False) for case_id in resumed.divergence}
     return frozenset(done)
 
 

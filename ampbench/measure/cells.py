@@ -11,13 +11,12 @@ import importlib
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from ampbench.base.precisions import PRECISIONS
 from ampbench.drive.planning import PlannedCase, check_selection, make_plan
-from ampbench.drive.rounds import Task, request_of
+from ampbench.drive.rounds import Turn, request_of
 from ampbench.drive.servers import may_have_accelerator
 from ampbench.drive.session import preload_modules
 from ampbench.errors import AmpbenchError, UsageError
@@ -30,9 +29,11 @@ from ampbench.measure.step import Step, TrainingStep, build_step
 from ampbench.measure.timing import Placement
 from ampbench.measure.worker import Worker, cannot_run
 from ampbench.records.case import Case
-from ampbench.records.measured import Divergence, MemoryPass, Round
+from ampbench.records.measured import Divergence, Failure, MemoryPass, Round, Skip
 from ampbench.records.run import Selection, Settings
-from ampbench.records.wire import Description, Reply
+from ampbench.records.wire import DIVERGENCE, MEMORY, ROUND, Description, Task
+
+R = TypeVar("R")
 
 
 class CellError(AmpbenchError):
@@ -138,36 +139,31 @@ def opened(planned: PlannedCase, seed: int = Settings().seed) -> Iterator[Cell]:
 
 def measure_memory(planned: PlannedCase) -> MemoryPass:
     """Return the memory pass of a case; on a CPU it is exact only in a process that has made none before."""
-    found = _serve(planned, "memory").memory
-    assert found is not None
-    return found
+    return _serve(planned, MEMORY)
 
 
 def measure_divergence(planned: PlannedCase) -> Divergence:
     """Return the divergence pass of a case."""
-    found = _serve(planned, "divergence").divergence
-    assert found is not None
-    return found
+    return _serve(planned, DIVERGENCE)
 
 
 def measure_round(planned: PlannedCase, settings: Settings) -> Round:
     """Return one round of a case in this process, of `settings.builds` builds."""
-    found = _serve(planned, "round", settings).round
-    assert found is not None
-    return found
+    return _serve(planned, ROUND, settings)
 
 
-def _serve(planned: PlannedCase, kind: str, settings: Settings | None = None) -> Reply:
+def _serve(planned: PlannedCase, task: Task[Any, R], settings: Settings | None = None) -> R:
     if planned.skip:
         raise UsageError(f"{planned.case.case_id} cannot run here: {planned.skip}")
-    request = request_of(Task(kind, planned), settings or Settings(), server=0)
     # processes that measure one case alone must not all put it at the same place
-    reply = _WORKER.serve(replace(request, placement_seed=random.getrandbits(48)))
-    if reply.failure is not None:
-        raise CellError(f"{planned.case.case_id}: {reply.failure.cause} ({kind}): {reply.failure.message}")
-    if reply.skip is not None:
-        raise UsageError(f"{planned.case.case_id} cannot run here: {reply.skip.reason}")
-    return reply
+    place = random.getrandbits(48)
+    request = request_of(Turn(task, planned), settings or Settings(), server=0, placement_seed=place)
+    found = task.outcome(_WORKER.serve(request), planned.case)
+    if isinstance(found, Failure):
+        raise CellError(f"{planned.case.case_id}: {found.cause} ({found.stage}): {found.message}")
+    if isinstance(found, Skip):
+        raise UsageError(f"{planned.case.case_id} cannot run here: {found.reason}")
+    return found
 
 
 _WORKER = Worker()

@@ -1,4 +1,8 @@
-"""Requests to replies: what one worker process does with one piece of work."""
+"""Requests to replies: what one worker process does with one piece of work.
+
+A request names the function that does its task, which is imported for it and given a `Work`; of instruments, nothing is
+known here. The tasks of every run are done here, too: environment, description, memory, divergence, round.
+"""
 
 import contextlib
 import dataclasses
@@ -8,59 +12,50 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property, partial
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar, get_type_hints
 
+import msgspec
 import torch
 
 import ampbench
 from ampbench.base.precisions import PRECISIONS
 from ampbench.errors import AmpbenchError, UsageError, bounded, in_one_line, own_frames, own_place
 from ampbench.explain.modules import is_compiled
-from ampbench.measure.data import SAME_INPUTS, FreshBatches, Rebuilt, inputs_digest, weights_digest
+from ampbench.measure.data import Rebuilt, weights_digest
 from ampbench.measure.distances import count_nonfinite
 from ampbench.measure.divergence import fp32_products, measure_divergence
 from ampbench.measure.environment import read_environment
 from ampbench.measure.machine import Device, keep_users_switches, open_device, precision_flags
 from ampbench.measure.memory import is_out_of_memory, keep_freed_memory, measure_memory, rss_bytes
-from ampbench.measure.outputs import batch_length
 from ampbench.measure.reference import References
 from ampbench.measure.sources import build_workload, describe_workload, find_own, further_inputs, items_per_step
 from ampbench.measure.step import TrainingStep, build_step
 from ampbench.measure.timing import FitnessWatch, Placement, Timing, time_build, warm_up
-from ampbench.records.case import Case, ParameterValue, WorkloadSource
-from ampbench.records.casts import CastPass
-from ampbench.records.kinds import CEILINGS, CONVERGENCE, INPUT_STORAGE, KINDS, SCALER, SCOPE
-from ampbench.records.measured import Divergence, Failure, Round, Skip
-from ampbench.records.rules import RuleProbe, chosen_ops
+from ampbench.records.case import Case, Environment, ParameterValue, WorkloadSource
+from ampbench.records.measured import Divergence, Failure, MemoryPass, Round, Skip
 from ampbench.records.run import KEPT
-from ampbench.records.wire import Reply, Request
+from ampbench.records.wire import DescribeAsked, Description, Nothing, Reply, Request, RoundAsked, answer
 from ampbench.workload import Workload
-
-if TYPE_CHECKING:
-    from ampbench.instruments.convergence.measure import Trajectories
-
-UNTIMED = frozenset({"environment", "describe", "memory", "divergence"})
-"""Kinds of requests in which nothing is timed: they have the plain heap of a user's process."""
 
 FRAMES = 4
 """How many of the last frames of a failed forward are kept."""
 
+T = TypeVar("T")
+
 
 class Worker:
-    """Serves requests one after the other, keeping the last workload built and its references for the next.
+    """Serves requests one after the other, keeping for the next what tasks leave it.
 
     `interrupted` tells whether a person has pressed Ctrl-C, which ends a request; in a worker process nobody can.
     """
 
     def __init__(self, interrupted: Callable[[], bool] = lambda: False) -> None:
         self._interrupted = interrupted
+        self.keeps: dict[type, Any] = {}
         self._built: tuple[str, Workload] | None = None
-        self._references = References()
-        self._fitting: dict[str, int] = {}
-        self._timed = Timed()
-        self._trajectories: Trajectories | None = None
 
     def serve(self, request: Request) -> Reply:
         """Return the reply to `request`; whatever is raised in the workload becomes a failure, in its making a problem.
@@ -69,7 +64,7 @@ class Worker:
         """
         if request.threads:
             torch.set_num_threads(request.threads)
-        if request.heap == KEPT and request.kind not in UNTIMED:
+        if request.heap == KEPT:
             keep_freed_memory()
         keep_users_switches(request.keep_flags)
         try:
@@ -78,7 +73,7 @@ class Worker:
             if isinstance(error, KeyboardInterrupt) and self._interrupted():
                 raise
             if request.case is not None:
-                return Reply(failure=failure_of(request.case.case_id, request.kind, error))
+                return Reply(failure=failure_of(request.case.case_id, request.task, error))
             if isinstance(error, UsageError):
                 return Reply(problem=in_one_line(error))
             if request.source is not None:
@@ -87,164 +82,165 @@ class Worker:
 
     def forget(self) -> None:
         """Drop the references that divergence passes keep for the next case of their group."""
-        self._references = References()
+        self.keeps.pop(References, None)
 
-    def _serve(self, request: Request) -> Reply:
-        if request.kind == "environment":
-            return Reply(environment=read_environment())
-        if request.kind == "rules":
-            return Reply(rules=probe_autocast(request.device, request.dtypes, request.ops))
-        if request.kind == CEILINGS:
-            from ampbench.instruments.ceilings.measure import measure_ceiling  # no other request needs it
-
-            (dtype,) = request.dtypes
-            device = open_device(request.device)
-            return Reply(ceilings=measure_ceiling(device, request.operation, dtype, request.seconds))
-        assert request.source is not None
-        if request.kind == "describe":
-            return Reply(description=describe_workload(request.source, request.parameters, request.seed))
-        case = request.case
-        assert case is not None
-        if request.kind == "casts":
-            return Reply(casts=self._casts(request.source, case, request))
-        find_own(request.source, case.precision)
-        device = open_device(case.device)
-        reason = cannot_run(case)
-        if reason:
-            return Reply(skip=Skip(case_id=case.case_id, reason=reason))
-        if request.kind in ("ranges", "origin", "space", "trial", "weighing"):
-            return self._explain(request, request.source, case, device)
-        if request.kind in KINDS:
-            return self._study(request, request.source, case, device)
-        if request.kind == "divergence":
-            return Reply(divergence=self._divergence(request.source, case, device, request.seed))
-        workload = self._workload(request.source, case, request.seed, case.batch_size)
-        with precision_flags(PRECISIONS[case.precision]):
-            if request.kind == "memory":
-                return Reply(memory=measure_memory(workload, case, device))
-            if request.kind != "round":
-                raise _unknown(request)
-            self.forget()  # what the passes kept must not weigh on what is timed
-            if self._timed.workload is not workload or self._timed.case_id != case.case_id:
-                self._timed = Timed(workload, case.case_id)
-            return Reply(round=measure_round(workload, request, device, self._timed))
-
-    def _casts(self, source: WorkloadSource, case: Case, request: Request) -> CastPass:
-        """Return the cast pass of `case`, whose device may be absent."""
-        from ampbench.instruments.casts.measure import measure_casts  # no other request needs it
-
-        workload = self._workload(source, case, request.seed, case.batch_size)
-        with precision_flags(PRECISIONS[case.precision]):
-            return measure_casts(workload, case, request.tracing)
-
-    def _explain(self, request: Request, source: WorkloadSource, case: Case, device: Device) -> Reply:
-        """Return what a pass on the device says of why a precision errs, and of what to keep in fp32."""
-        # no other request needs these
-        from ampbench.instruments.keep_fp32.measure import search_space, try_kept, weigh
-        from ampbench.instruments.ranges.measure import measure_ranges
-        from ampbench.measure.origins import measure_origin
-
-        workload = self._workload(source, case, request.seed, case.batch_size)
-        if request.kind == "ranges":
-            rebuilt = self._rebuilding(source, case, request.seed)
-            found = measure_ranges(workload, case, device, request.steps, request.precisions, rebuilt)
-            return Reply(ranges=found)
-        if request.kind == "origin":
-            return Reply(origin=measure_origin(workload, case, device))
-        if request.kind == "space":
-            space = search_space(workload, case, device)
-            weights, inputs = weights_digest(workload), inputs_digest(workload)
-            return Reply(space=dataclasses.replace(space, weights_digest=weights, inputs_digest=inputs))
-        if request.kind == "trial":
-            (kept,) = request.kept
-            if not request.batch:
-                trial = try_kept(workload, case, device, kept, self._references, updates=request.updates)
-                return Reply(trial=trial)
-            rebuilt = self._rebuilding(source, case, request.seed)
-            fresh = FreshBatches(workload, batch_length(workload, case), rebuilt=rebuilt).workload(request.batch)
-            if fresh is None:
-                return Reply(skip=Skip(case_id=case.case_id, reason=SAME_INPUTS))
-            trial = try_kept(fresh, case, device, kept, self._references, updates=request.updates)
-            return Reply(trial=dataclasses.replace(trial, batch=request.batch))
-        return Reply(weighing=weigh(workload, case, device, request.kept, request.seconds))
-
-    def _study(self, request: Request, source: WorkloadSource, case: Case, device: Device) -> Reply:
-        """Return what a study of training, or of how inputs are stored, saw of a case."""
-        # each study is imported by the request that needs it, and by no other
-        workload = self._workload(source, case, request.seed, case.batch_size)
-        if request.kind == CONVERGENCE:
-            from ampbench.instruments.convergence.measure import Trajectories, train
-
-            self._trajectories = self._trajectories or Trajectories()
-            found = train(
-                workload,
-                case,
-                device,
-                self._trajectories,
-                seed=request.seed,
-                arm=request.arm,
-                steps=request.steps,
-                schedule=request.schedule,
-            )
-            return Reply(convergence=found)
-        if request.kind == SCALER:
-            from ampbench.instruments.scaler.measure import run_scaler
-
-            return Reply(scaler=run_scaler(workload, case, device, request.setting, request.steps))
-        if request.kind == SCOPE:
-            from ampbench.instruments.scope.measure import measure_scopes
-
-            return Reply(scope=measure_scopes(workload, case, device, request.steps, request.seconds))
-        if request.kind != INPUT_STORAGE:
-            raise _unknown(request)
-        from ampbench.instruments.input_storage.measure import measure_storage
-
-        stored = measure_storage(workload, case, device, request.seconds)
-        return Reply(skip=stored) if isinstance(stored, Skip) else Reply(input_storage=stored)
-
-    def _divergence(self, source: WorkloadSource, case: Case, device: Device, seed: int) -> Divergence:
-        """Return the divergence of `case`, on as much of its batch as the fp64 reference leaves room for."""
-        size = self._fitting.get(case.group, case.batch_size)
-        while True:
-            workload = self._workload(source, case, seed, size)
-            with contextlib.suppress(torch.OutOfMemoryError):
-                larger = partial(further_inputs, source, _parameters(case, size), seed)
-                found = measure_divergence(workload, case, device, self._references, larger)
-                if size is None or size == case.batch_size:
-                    return found
-                note = f"compared on a batch of {size}: in fp64, {case.batch_size} do not fit into the memory"
-                return dataclasses.replace(found, notes=[*found.notes, note])
-            if not size or size == 1:
-                smallest = ", not even on a batch of one" if size else ""
-                raise torch.OutOfMemoryError(f"the fp64 reference does not fit into the memory{smallest}")
-            size = max(1, size // 4)
-            self._fitting[case.group] = size
-            self._references = References()
-            device.release()
-
-    def _rebuilding(self, source: WorkloadSource, case: Case, seed: int) -> Rebuilt:
-        """Return what builds the workload of `case` with a seed that is so much larger."""
-        return lambda more: build_workload(source, _parameters(case, case.batch_size), seed + more)
-
-    def _workload(self, source: WorkloadSource, case: Case, seed: int, batch_size: int | None) -> Workload:
-        parameters = _parameters(case, batch_size)
+    def workload(self, source: WorkloadSource, parameters: dict[str, ParameterValue], seed: int) -> Workload:
+        """Return a workload, built unless it is the last one that was."""
         key = f"{source} {sorted(parameters.items())} {seed}"
         if self._built is None or self._built[0] != key:
             self._built = None
             self._built = key, build_workload(source, parameters, seed)
         return self._built[1]
 
+    def _serve(self, request: Request) -> Reply:
+        do = _function(request)
+        work, case = Work(self, request), request.case
+        if case is not None:
+            find_own(work.source, case.precision)
+            if not request.absent:
+                _ = work.device  # it must be there before anything is built
+                if reason := cannot_run(case):
+                    return Reply(skip=Skip(case_id=case.case_id, reason=reason))
+        asked = msgspec.json.decode(request.asked, type=get_type_hints(do)["asked"])
+        if case is None or not request.flags:
+            return answer(do(work, asked), request)
+        _ = work.workload  # built before any switch is set
+        with precision_flags(PRECISIONS[case.precision]):
+            return answer(do(work, asked), request)
 
-def _parameters(case: Case, batch_size: int | None) -> dict[str, ParameterValue]:
-    """Return what the workload of `case` is built with, on batches of another size (None: it has no such parameter)."""
-    return dict(case.parameters) | ({} if batch_size is None else {"batch_size": batch_size})
+
+class Work:
+    """What whoever does a task works with: the case and device of a request, the workload, what the process keeps."""
+
+    def __init__(self, worker: Worker, request: Request) -> None:
+        self._worker, self._request = worker, request
+        self.seed = request.seed
+
+    @property
+    def case(self) -> Case:
+        """The case of a task that is of one."""
+        assert self._request.case is not None
+        return self._request.case
+
+    @property
+    def source(self) -> WorkloadSource:
+        """Where the workload is."""
+        assert self._request.source is not None
+        return self._request.source
+
+    @property
+    def device_type(self) -> str:
+        """The type of the device, which may be absent: the case's, or what a task is of that has no case."""
+        return self._request.device or self.case.device
+
+    @cached_property
+    def device(self) -> Device:
+        """The device; `UsageError` where it is absent."""
+        return open_device(self.device_type)
+
+    @property
+    def workload(self) -> Workload:
+        """The case's workload, built once for all requests that follow one another with the same."""
+        return self.with_batch_size(self.case.batch_size)
+
+    def with_batch_size(self, size: int | None) -> Workload:
+        """Return the case's workload on batches of another size (None: it has no such parameter)."""
+        return self._worker.workload(self.source, self.parameters(size), self.seed)
+
+    def parameters(self, batch_size: int | None) -> dict[str, ParameterValue]:
+        """Return what the case's workload is built with, on batches of some size."""
+        return dict(self.case.parameters) | ({} if batch_size is None else {"batch_size": batch_size})
+
+    @property
+    def rebuilt(self) -> Rebuilt:
+        """Builds the workload of the case with a seed that is so much larger."""
+        parameters = self.parameters(self.case.batch_size)
+        return lambda more: build_workload(self.source, parameters, self.seed + more)
+
+    @property
+    def references(self) -> References:
+        """The references of the process: those of the last group of cases."""
+        return self.kept(References)
+
+    def forget_references(self) -> None:
+        """Drop the references, whose memory would weigh on what is measured next."""
+        self._worker.forget()
+
+    def kept(self, kind: type[T]) -> T:
+        """Return what this worker keeps of a type from one request to the next, a new one where it has none."""
+        keeps = self._worker.keeps
+        if kind not in keeps:
+            keeps[kind] = kind()
+        found: T = keeps[kind]
+        return found
+
+    def keep(self, value: object) -> None:
+        """Keep a value for the next request, instead of what was kept of its type."""
+        self._worker.keeps[type(value)] = value
 
 
-def probe_autocast(device: str, dtypes: list[str], ops: list[str]) -> RuleProbe:
-    """Return what autocast does on `device` to `ops` as typed, to all if none; `UsageError` for an unknown one."""
-    from ampbench.explain.rules.probe import probe_rules, rule_ops  # no other request needs the probe
+def _function(request: Request) -> Callable[[Work, Any], Any]:
+    """Return what does the task of a request; `UsageError` where this ampbench has no such thing."""
+    module, _, name = request.does.partition(":")
+    try:
+        found: Callable[[Work, Any], Any] = getattr(import_module(module), name)
+    except (ModuleNotFoundError, AttributeError) as error:
+        if isinstance(error, ModuleNotFoundError) and not module.startswith(error.name or " "):
+            raise
+        raise UsageError(f"a worker of this ampbench does not know the task {request.task!r}") from None
+    return found
 
-    return probe_rules(device, dtypes, ops=chosen_ops(ops, rule_ops()) if ops else None)
+
+def do_environment(work: Work, asked: Nothing) -> Environment:  # noqa: ARG001 - as all tasks
+    """Do the task "environment"."""
+    return read_environment()
+
+
+def do_describe(work: Work, asked: DescribeAsked) -> Description:
+    """Do the task "describe"."""
+    return describe_workload(work.source, asked.parameters, work.seed)
+
+
+def do_memory(work: Work, asked: Nothing) -> MemoryPass:  # noqa: ARG001 - as all tasks
+    """Do the task "memory"."""
+    return measure_memory(work.workload, work.case, work.device)
+
+
+class _Fitting(dict[str, int]):
+    """Of which batch size the fp64 reference fits into the memory, by the group of cases."""
+
+
+def do_divergence(work: Work, asked: Nothing) -> Divergence:  # noqa: ARG001 - as all tasks
+    """Do the task "divergence": on as much of the batch as the fp64 reference leaves room for."""
+    case, fitting = work.case, work.kept(_Fitting)
+    size = fitting.get(case.group, case.batch_size)
+    while True:
+        workload = work.with_batch_size(size)
+        with contextlib.suppress(torch.OutOfMemoryError):
+            larger = partial(further_inputs, work.source, work.parameters(size), work.seed)
+            found = measure_divergence(workload, case, work.device, work.references, larger)
+            if size is None or size == case.batch_size:
+                return found
+            note = f"compared on a batch of {size}: in fp64, {case.batch_size} do not fit into the memory"
+            return dataclasses.replace(found, notes=[*found.notes, note])
+        if not size or size == 1:
+            smallest = ", not even on a batch of one" if size else ""
+            raise torch.OutOfMemoryError(f"the fp64 reference does not fit into the memory{smallest}")
+        size = max(1, size // 4)
+        fitting[case.group] = size
+        work.forget_references()
+        work.device.release()
+
+
+def do_round(work: Work, asked: RoundAsked) -> Round:
+    """Do the task "round"."""
+    workload, case = work.workload, work.case
+    work.forget_references()  # what the passes kept must not weigh on what is timed
+    timed = work.kept(Timed)
+    if timed.workload is not workload or timed.case_id != case.case_id:
+        timed = Timed(workload, case.case_id)
+        work.keep(timed)
+    return measure_round(workload, case, asked, work.device, timed)
 
 
 @dataclass(slots=True)
@@ -262,17 +258,15 @@ class Timed:
     digest: str = ""
 
 
-def measure_round(workload: Workload, request: Request, device: Device, timed: Timed) -> Round:
-    """Return one round of the requested case: several builds, each at its own place in memory, one after another."""
-    case = request.case
-    assert case is not None
+def measure_round(workload: Workload, case: Case, asked: RoundAsked, device: Device, timed: Timed) -> Round:
+    """Return one round of a case: several builds, each at its own place in memory, one after another."""
     started = time.perf_counter()
-    placement = Placement(random.Random(request.placement_seed))
+    placement = Placement(random.Random(asked.placement_seed))
     timings = []
     compile_seconds: float | None = None
     skipped = nonfinite = 0
     watch = FitnessWatch(device)
-    for _ in range(request.builds):
+    for _ in range(asked.builds):
         placement.move()
         step = build_step(workload, case, device)
         took = step.prepare_path(case.path)
@@ -284,8 +278,8 @@ def measure_round(workload: Workload, request: Request, device: Device, timed: T
             timing = time_build(
                 step.run,
                 device,
-                budget_seconds=request.min_run_seconds / request.builds,
-                max_samples=request.max_samples // request.builds,
+                budget_seconds=asked.min_run_seconds / asked.builds,
+                max_samples=asked.max_samples // asked.builds,
                 restore=step.restore if isinstance(step, TrainingStep) or timed.changed else None,
                 warm=True,
                 apart=bool(timed.changed),
@@ -301,9 +295,9 @@ def measure_round(workload: Workload, request: Request, device: Device, timed: T
     fitness, rss_peak = watch.seen(), rss_bytes("VmHWM")
     return Round(
         case_id=case.case_id,
-        round=request.round,
-        server=request.server,
-        control=request.control,
+        round=asked.round,
+        server=asked.server,
+        control=asked.control,
         samples=[timing.samples for timing in timings],
         cpu_samples=_cpu_samples(timings),
         steps_per_sample=[timing.steps_per_sample for timing in timings],
@@ -328,10 +322,6 @@ def _cpu_samples(timings: Sequence[Timing]) -> list[list[float]] | None:
     """Return the CPU seconds of every sample; None unless they are known of all."""
     known = [timing.cpu_samples for timing in timings if timing.cpu_samples is not None]
     return known if len(known) == len(timings) else None
-
-
-def _unknown(request: Request) -> UsageError:
-    return UsageError(f"a worker of this ampbench does not know requests of kind {request.kind!r}")
 
 
 def cannot_run(case: Case) -> str:

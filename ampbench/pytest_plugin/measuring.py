@@ -26,7 +26,7 @@ from ampbench.base.metrics import METRICS
 from ampbench.convert import pytest_benchmark as pytest_json
 from ampbench.convert.formats import defined
 from ampbench.drive.planning import PlannedCase, find_sources
-from ampbench.drive.rounds import Task, request_of
+from ampbench.drive.rounds import Turn, request_of
 from ampbench.drive.servers import Renewing, ServerChannel
 from ampbench.drive.session import default_memory_limit
 from ampbench.errors import AmpbenchError, UsageError, WorkloadError
@@ -39,7 +39,7 @@ from ampbench.pytest_plugin.summary import Seen
 from ampbench.records.case import ParameterValue, WorkloadSource
 from ampbench.records.measured import Divergence, MemoryPass, Round
 from ampbench.records.run import Selection, Settings
-from ampbench.records.wire import MAX_SAMPLES_PER_ROUND
+from ampbench.records.wire import MAX_SAMPLES_PER_ROUND, MEMORY
 
 CONTRACT = (
     "amp_benchmark measures a function with defaults for all its parameters that returns (module, inputs), (module, "
@@ -260,12 +260,13 @@ class Measuring:
             )
             return None
         settings = Settings(threads=torch.get_num_threads(), memory_limit_bytes=default_memory_limit())
-        task = Task("memory", dataclasses.replace(planned, source=source))
-        reply = self._server.serve(request_of(task, settings, server=0))
-        if reply.memory is None:
+        turn = Turn(MEMORY, dataclasses.replace(planned, source=source))
+        reply = self._server.serve(request_of(turn, settings, server=0))
+        found = MEMORY.found(reply)
+        if found is None:
             why = reply.failure.said if reply.failure else "no result"
             notes.append(f"memory was not measured: {why}")
-        return reply.memory
+        return found
 
 
 def time_cell(cell: cells.Cell, benchmark: Benchmark, limits: Limits) -> None:

@@ -48,7 +48,8 @@ class Kind:
     number of cases or the devices. Named as "module:function" (`ampbench.instruments.registry`) are what makes the
     `document` of a run, what makes the `part` of a report's page that is about such runs, and what of a run is `told`
     there ("": all that was found). What is found of the cases of a workload on a device may be judged `together`. With
-    `resumed`, its verb goes on with a run that broke off.
+    `resumed`, its verb goes on with a run that broke off. `asks` names the records, as "module:Type", in which
+    workers are asked for it (`records.wire.Task.asked`).
     """
 
     name: str
@@ -60,6 +61,7 @@ class Kind:
     told: str = ""
     together: bool = False
     resumed: bool = False
+    asks: tuple[str, ...] = ()
 
     @property
     def found(self) -> Lines:
@@ -78,6 +80,7 @@ _ROWS = (
         (Lines("ranges", "ampbench.records.ranges:RangePass", wrong="ampbench.records.ranges:wrong_ranges"),),
         document="ampbench.instruments.ranges.show:headroom_document",
         part="ampbench.instruments.ranges.charts:headroom_part",
+        asks=("ampbench.instruments.ranges.records:RangesAsked",),
     ),
     Kind(
         ORIGIN, "explain", "the origin of errors in", (Lines("origin", "ampbench.records.ranges:OriginPass"),),
@@ -96,11 +99,14 @@ _ROWS = (
         document="ampbench.instruments.keep_fp32.show:document",
         part="ampbench.instruments.keep_fp32.charts:part",
         resumed=True,
+        asks=("ampbench.instruments.keep_fp32.records:TrialAsked",
+              "ampbench.instruments.keep_fp32.records:WeighingAsked"),
     ),
     Kind(
         CASTS, "explain", "the casts of", (Lines("casts", "ampbench.records.casts:CastPass", long=True),),
         document="ampbench.instruments.casts.show:document",
         part="ampbench.instruments.casts.charts:part",
+        asks=("ampbench.records.casts:Tracing",),
     ),
     Kind(
         CONVERGENCE, "study", "the convergence of",
@@ -111,6 +117,7 @@ _ROWS = (
         told="ampbench.instruments.convergence.learning:told_trainings",
         together=True,
         resumed=True,
+        asks=("ampbench.instruments.convergence.records:TrainingAsked",),
     ),
     Kind(
         SCALER, "study", "the loss scaling of",
@@ -119,6 +126,7 @@ _ROWS = (
         document="ampbench.instruments.scaler.show:document",
         part="ampbench.instruments.scaler.charts:part",
         resumed=True,
+        asks=("ampbench.instruments.scaler.records:ScalingAsked",),
     ),
     Kind(
         SCOPE, "study", "the scope of autocast in",
@@ -126,6 +134,7 @@ _ROWS = (
         document="ampbench.instruments.scope.show:document",
         part="ampbench.instruments.scope.charts:part",
         resumed=True,
+        asks=("ampbench.instruments.scope.records:ScopeAsked",),
     ),
     Kind(
         INPUT_STORAGE, "study", "the storage of the inputs of",
@@ -133,12 +142,14 @@ _ROWS = (
         document="ampbench.instruments.input_storage.show:document",
         part="ampbench.instruments.input_storage.charts:part",
         resumed=True,
+        asks=("ampbench.instruments.input_storage.records:StorageAsked",),
     ),
     Kind(
         RULES, "explain", "autocast's rules on",
         (Lines("rules", "ampbench.records.rules:RuleProbe", of="device", wrong="ampbench.records.rules:wrong_probe"),),
         document="ampbench.instruments.rules.show:document",
         part="ampbench.instruments.rules.charts:part",
+        asks=("ampbench.instruments.rules.records:RulesAsked",),
     ),
     Kind(
         CEILINGS, "study", "the ceilings of",
@@ -147,6 +158,7 @@ _ROWS = (
         document="ampbench.instruments.ceilings.show:document",
         part="ampbench.instruments.ceilings.charts:part",
         resumed=True,
+        asks=("ampbench.instruments.ceilings.records:CeilingAsked",),
     ),
 )  # fmt: skip
 KINDS: Mapping[str, Kind] = MappingProxyType({row.name: row for row in _ROWS})

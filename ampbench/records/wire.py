@@ -1,10 +1,10 @@
 """What driver and worker say to each other, and how it is written on a line.
 
-What the driver asks of a worker and what comes back, one JSON object a line.
+A `Task` is what a worker can be asked to do: its row says what is asked, what comes of it and which function does it.
+A request names a task and the case, or the device, that it is of; a reply has what was found. Neither knows what that
+is: they hold it as JSON, which whoever asked, and whoever does it, read by the types of the task. Each is one line.
 
-What goes between driver, server and worker: a request or a reply, each one line of JSON.
-
-A line can always be written and always be read: text that UTF-8 does not have is escaped, and a reply that JSON cannot
+A line can always be written and always be read: text that UTF-8 does not have is escaped, and a record that JSON cannot
 hold becomes a failure that says what of it. A reply carries the number of its request, so that it is never taken for
 the answer to another one.
 """
@@ -13,21 +13,16 @@ import hashlib
 import re
 import signal
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, is_dataclass, replace
-from typing import Any, get_args, get_type_hints
+from dataclasses import dataclass, field, is_dataclass
+from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
 import msgspec
 
 from ampbench.errors import bounded, escaped
 from ampbench.records.case import Case, Environment, OwnPrecision, ParameterValue, WorkloadSource
-from ampbench.records.casts import CastPass, Tracing
-from ampbench.records.keeping import SearchSpace, Trial, Weighing
-from ampbench.records.kinds import CEILINGS, RULES
+from ampbench.records.kinds import KINDS, named
 from ampbench.records.measured import KILLED, Divergence, Failure, MemoryPass, Round, Skip
-from ampbench.records.ranges import OriginPass, RangePass
-from ampbench.records.rules import RuleProbe
-from ampbench.records.run import KEPT, ScalerSetting
-from ampbench.records.studies import Ceiling, ScalerRun, ScopePass, StoragePass, Training
+from ampbench.records.run import KEPT, PLAIN
 
 MAX_SAMPLES_PER_ROUND = 200
 """As many raw samples as a round may store."""
@@ -51,38 +46,24 @@ FORKING_VARIABLES = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 which would break every worker forked afterwards. It makes each asking 70 times as long, and a step of Adam asks."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """One piece of work, by its `kind`: "environment", "describe", "memory", "divergence", "round", or to explain:
+class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One piece of work; `ask` makes it of a row.
 
-    "casts", "rules", "ranges", "origin", "space", "trial", "weighing"; to study, as in
-    `records.runs.STUDIES`: "convergence", "scaler", "scope", "input-storage", "ceilings".
-
+    `task` is the name of a `Task`, `does`, `absent` and `flags` are its own. It is of a `case`, of a `device` (a type)
+    or else of what the worker itself is and can build. `asked` is a record of the task's type `asked`, as JSON.
     `number` tells the requests of a channel apart; a reply carries that of its own.
     `fresh` asks for a newly forked process; otherwise the server's current worker, if one lives, serves it. Limits
     hold for the request: seconds of wall time, resident bytes of the worker.
     With the `heap` "kept", what is timed keeps in the process what it frees, with `keep_flags` torch's switches are the
     user's own (both as in `Settings`).
-    `placement_seed` decides where in memory the builds are put, `max_samples` how many samples they give in all.
-    "casts" traces a step of the case as `tracing` says. "rules" probes autocast on `device` to each of `dtypes`
-    ("float16"), for the `ops` named or, without any, for all. "ranges" watches `steps` fp32 steps of the case (0: one
-    for each of its batches) and then a step in each of `precisions`, "origin" the errors of its modules. "space" asks
-    which modules could be kept in fp32, "trial" what a step with those of `kept[0]` errs on the `batch` of this number
-    (0: the first; from 1 on fresh ones, skipped where there is none) and, with `updates`, what arrives of an
-    optimizer's step, "weighing" what a step with each set of `kept`
-    costs, measured for about `seconds`. "convergence" trains the case with `seed` for `steps` steps,
-    as its own or as another `arm` (see `Training`), its learning rate by a `schedule` ("": the workload's own); a
-    worker that is not fresh knows the fp32 and fp64 trainings before it. "scaler" trains it with the scaler `setting`
-    (None: in fp32), "scope" in every scope of autocast, for `steps` steps; "input-storage" feeds it inputs stored in
-    half; the last two measure for about `seconds`. "ceilings" measures what `device` attains with `operation` in
-    `dtypes[0]` for about `seconds`.
     """
 
-    kind: str
+    task: str
+    does: str
     number: int = 0
     source: WorkloadSource | None = None
     case: Case | None = None
-    parameters: dict[str, ParameterValue] = field(default_factory=dict)
+    device: str = ""
     fresh: bool = True
     timeout_seconds: float = 300.0
     memory_limit_bytes: int | None = None
@@ -90,27 +71,96 @@ class Request:
     seed: int = 0
     heap: str = KEPT
     keep_flags: bool = False
-    placement_seed: int = 0
-    builds: int = 3
-    min_run_seconds: float = 0.3
-    max_samples: int = MAX_SAMPLES_PER_ROUND
-    round: int = 0
-    server: int = 0
-    control: bool = False
-    device: str = ""
-    dtypes: list[str] = field(default_factory=list)
-    ops: list[str] = field(default_factory=list)
-    tracing: Tracing = field(default_factory=Tracing)
-    steps: int = 0
-    precisions: list[str] = field(default_factory=list)
-    kept: list[list[str]] = field(default_factory=list)
-    batch: int = 0
-    updates: bool = False
-    seconds: float = 0.0
-    arm: str = ""
-    schedule: str = ""
-    setting: ScalerSetting | None = None
-    operation: str = ""
+    absent: bool = False
+    flags: bool = False
+    asked: msgspec.Raw
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The answer to the request of this `number`: exactly one other field is set.
+
+    `found` is a record of the task's type `gives`, as JSON; `Task.found` reads it. `problem` is what the user gave and
+    cannot be used: a workload that breaks its contract, an op that is not known.
+    """
+
+    number: int = 0
+    found: msgspec.Raw = msgspec.Raw(b"null")
+    failure: Failure | None = None
+    skip: Skip | None = None
+    problem: str | None = None
+
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Task(Generic[A, R]):
+    """What a worker can be asked to do; its `name` is the `stage` of what fails in it.
+
+    `asked` is the type of what it is asked beside the case, `gives` that of what it finds. `does` names the function
+    that does it, as "module:function", which the worker imports: it gets a `measure.worker.Work` and what is asked,
+    and returns what it found or a `Skip`. Where nothing is `timed`, the process has the plain heap of a user's own.
+    Of a case, its device must be there, and be able to run it, unless it may be `absent`; with `flags` torch's switches
+    are those of the case's precision from beginning to end (else whoever does it sets them, or they do not matter).
+    """
+
+    name: str
+    asked: type[A]
+    gives: type[R]
+    does: str
+    timed: bool = True
+    absent: bool = False
+    flags: bool = False
+
+    def found(self, reply: Reply) -> R | None:
+        """Return what was found, None where a reply says why nothing was."""
+        return msgspec.json.decode(reply.found, type=self.gives | None)
+
+    def asked_in(self, request: Request) -> A:
+        """Return what a request asks for."""
+        return msgspec.json.decode(request.asked, type=self.asked)
+
+    def outcome(self, reply: Reply, case: Case) -> R | Failure | Skip:
+        """Return what became of a case: what was found or how it ended without, as the reply says.
+
+        A reply that says nothing broke the protocol, which is a failure, too.
+        """
+        found = self.found(reply) or reply.skip or reply.failure
+        if found is not None:
+            return found
+        why = reply.problem or "the worker gave no result"
+        return Failure(case_id=case.case_id, stage=self.name, cause="exception", message=why)
+
+
+def ask(task: Task[A, Any], asked: A, **given: Any) -> Request:
+    """Return the request for a task; `given` are further fields of it: the case or the device, limits, seed."""
+    if not task.timed:
+        given["heap"] = PLAIN
+    own = {name: getattr(task, name) for name in ("does", "absent", "flags")}
+    return Request(task=task.name, asked=_packed(asked), **own, **given)
+
+
+def reply_with(found: Any) -> Reply:
+    """Return the reply that has a record; raises what `answer` catches."""
+    return Reply(found=_packed(found))
+
+
+def answer(found: Any, request: Request) -> Reply:
+    """Return the reply to `request` with what was found: a `Skip`, or a record that can be read as it was.
+
+    Where JSON cannot hold it, the reply says so.
+    """
+    if isinstance(found, Skip):
+        return Reply(skip=found)
+    try:
+        reply = reply_with(found)
+        msgspec.json.decode(reply.found, type=type(found))
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        place = _NOT_FINITE.search(str(error))
+        what = f"{request.task}.{place['field']} is not a finite number" if place else " ".join(str(error).split())
+        return end_reply(request, "exception", f"what was measured cannot be stored: {what}")
+    return reply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,34 +181,42 @@ class Description:
     precisions: tuple[OwnPrecision, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """The answer to the request of this `number`: exactly one other field is set.
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """What is asked of a case, or of the worker itself, where that is all."""
 
-    `problem` is what the user gave and cannot be used: a workload that breaks its contract, an op that is not known.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeAsked:
+    """A workload built with `parameters`, all others as they are by default."""
+
+    parameters: dict[str, ParameterValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundAsked:
+    """One round: `round`, `server` and `control` as in `Round`.
+
+    `placement_seed` decides where in memory the `builds` are put, which are timed for about `min_run_seconds` and give
+    `max_samples` samples in all.
     """
 
-    number: int = 0
-    environment: Environment | None = None
-    description: Description | None = None
-    problem: str | None = None
-    round: Round | None = None
-    memory: MemoryPass | None = None
-    divergence: Divergence | None = None
-    casts: CastPass | None = None
-    rules: RuleProbe | None = None
-    ranges: RangePass | None = None
-    origin: OriginPass | None = None
-    space: SearchSpace | None = None
-    trial: Trial | None = None
-    weighing: Weighing | None = None
-    convergence: Training | None = None
-    scaler: ScalerRun | None = None
-    scope: ScopePass | None = None
-    input_storage: StoragePass | None = None
-    ceilings: Ceiling | None = None
-    failure: Failure | None = None
-    skip: Skip | None = None
+    placement_seed: int = 0
+    builds: int = 3
+    min_run_seconds: float = 0.3
+    max_samples: int = MAX_SAMPLES_PER_ROUND
+    round: int = 0
+    server: int = 0
+    control: bool = False
+
+
+ENVIRONMENT = Task("environment", Nothing, Environment, "ampbench.measure.worker:do_environment", timed=False)
+"""What this machine and installation are."""
+DESCRIBE = Task("describe", DescribeAsked, Description, "ampbench.measure.worker:do_describe", timed=False)
+"""What the workload of the request's source is once built."""
+MEMORY = Task("memory", Nothing, MemoryPass, "ampbench.measure.worker:do_memory", timed=False, flags=True)
+DIVERGENCE = Task("divergence", Nothing, Divergence, "ampbench.measure.worker:do_divergence", timed=False)
+ROUND = Task("round", RoundAsked, Round, "ampbench.measure.worker:do_round", flags=True)
 
 
 READY = "ready"
@@ -166,16 +224,23 @@ READY = "ready"
 _NOT_FINITE = re.compile(r"got `null` - at `\$\.(?P<field>.+)`")
 
 
+def travelling() -> list[type]:
+    """Return the records that requests and replies may hold, those of core tasks and of every kind of run."""
+    core = [each for task in (ENVIRONMENT, DESCRIBE, MEMORY, DIVERGENCE, ROUND) for each in (task.asked, task.gives)]
+    rows = KINDS.values()
+    return [*core, *(named(place) for row in rows for place in (*(each.record for each in row.lines), *row.asks))]
+
+
 def ready_line() -> bytes:
-    """Return what a server says first: the digest of all names in requests and replies.
+    """Return what a server says first: the digest of all names in requests and replies, and in what they hold.
 
     A server of another version of ampbench, which would pass over what it does not know, says another one.
     """
-    kinds: list[type] = [Request, Reply]
-    names = []
+    kinds: list[type] = [Request, Reply, *travelling()]
+    names = set()
     for kind in kinds:
         for name, hint in get_type_hints(kind).items():
-            names.append(f"{kind.__name__}.{name}")
+            names.add(f"{kind.__name__}.{name}")
             kinds += (each for each in _records_in(hint) if each not in kinds)
     digest = hashlib.blake2b(" ".join(sorted(names)).encode(), digest_size=8).hexdigest()
     return f"{READY} {digest}\n".encode()
@@ -194,16 +259,8 @@ def request_line(request: Request) -> bytes:
 
 
 def reply_line(reply: Reply, request: Request) -> bytes:
-    """Return `reply` to `request` as one line, newline included, that `read_reply` reads."""
-    try:
-        line = _line(replace(reply, number=request.number))
-        read_reply(line)
-    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        found = _NOT_FINITE.search(str(error))
-        what = f"{found['field']} is not a finite number" if found else " ".join(str(error).split())
-        message = f"what was measured cannot be stored: {what}"
-        return _line(replace(end_reply(request, "exception", message), number=request.number))
-    return line
+    """Return `reply` to `request` as one line, newline included."""
+    return _line(msgspec.structs.replace(reply, number=request.number))
 
 
 def read_request(line: bytes) -> Request:
@@ -218,12 +275,12 @@ def read_reply(line: bytes) -> Reply:
 
 def end_reply(request: Request, cause: str, message: str, lines: Sequence[str] = ()) -> Reply:
     """Return what to say of a request whose worker ended without a reply of its own, and had written `lines` last."""
-    if request.case is None and request.kind not in (RULES, CEILINGS):
+    if request.case is None and not request.device:
         what = f"workload {request.source.name} cannot be built" if request.source else "the environment cannot be read"
         return Reply(problem=bounded(f"{what}: {cause}: {message}{' | ' + lines[-1] if lines else ''}"))
     case_id = "" if request.case is None else request.case.case_id
     return Reply(
-        failure=Failure(case_id=case_id, stage=request.kind, cause=cause, message=bounded(message), frames=list(lines))
+        failure=Failure(case_id=case_id, stage=request.task, cause=cause, message=bounded(message), frames=list(lines))
     )
 
 
@@ -240,8 +297,16 @@ def was_killed(reply: Reply) -> bool:
     return reply.failure is not None and reply.failure.cause == KILLED
 
 
-def _line(message: Any) -> bytes:
+def _packed(record: Any) -> msgspec.Raw:
+    return msgspec.Raw(_json(record))
+
+
+def _line(message: Request | Reply) -> bytes:
+    return _json(message) + b"\n"
+
+
+def _json(value: Any) -> bytes:
     try:
-        return msgspec.json.encode(message) + b"\n"
+        return msgspec.json.encode(value)
     except UnicodeEncodeError:
-        return msgspec.json.encode(escaped(msgspec.to_builtins(message))) + b"\n"
+        return msgspec.json.encode(escaped(msgspec.to_builtins(value, enc_hook=msgspec.json.decode)))

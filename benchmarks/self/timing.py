@@ -15,7 +15,7 @@ from ampbench.drive.servers import ServerChannel
 from ampbench.measure.machine import Cpu
 from ampbench.measure.step import Step, build_step
 from ampbench.records.case import Case, WorkloadSource
-from ampbench.records.wire import Request
+from ampbench.records.wire import ROUND, RoundAsked, ask
 from ampbench.workload import Workload
 from ampbench.workloads.index import WORKLOADS
 from ampbench.workloads.index import source as builtin_source
@@ -83,11 +83,9 @@ def _one_block(server: int, builds: int, min_run_seconds: float) -> Iterator[tup
             source = WorkloadSource(
                 name=name, family="user", module="benchmarks.self.networks", function=name, builtin=False
             )
-            request = Request(
-                kind="round", source=source, case=_case(source, precision), threads=1, placement_seed=server,
-                builds=builds, min_run_seconds=min_run_seconds, seed=0,
-            )  # fmt: skip
-            found = channel.serve(request).round
+            asked = RoundAsked(placement_seed=server, builds=builds, min_run_seconds=min_run_seconds)
+            request = ask(ROUND, asked, source=source, case=_case(source, precision), threads=1, seed=0)
+            found = ROUND.found(channel.serve(request))
             assert found is not None
             yield f"{name} {precision}", round_value(found.samples, found.cpu_samples)
     finally:
@@ -120,9 +118,10 @@ def round_overhead(rounds: int = 20) -> dict[str, float]:
     channel, beyond = ServerChannel(preload=["torch._dynamo", "torchvision"]), []
     try:
         for number in range(rounds):
-            request = Request(kind="round", source=builtin_source(spec), case=case, threads=1, placement_seed=number)
+            asked = RoundAsked(placement_seed=number)
+            request = ask(ROUND, asked, source=builtin_source(spec), case=case, threads=1)
             start = time.perf_counter()
-            found = channel.serve(request).round
+            found = ROUND.found(channel.serve(request))
             wall = time.perf_counter() - start
             assert found is not None
             beyond.append(wall - found.seconds)

@@ -21,10 +21,11 @@ from ampbench.records.casts import CastPass, CastTrace, Operation
 from ampbench.records.measured import Failure, Round
 from ampbench.records.run import Selection, Settings
 from ampbench.records.verdicts import Code, Comparison, Finding, Verdict
-from ampbench.records.wire import Reply, Request
+from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import read_run
 from tests.drive.test_rounds import good
 from tests.rule_probes import observation, probe
+from tests.scripted_channel import got
 from tests.stored_runs import make_header
 
 MLP = Selection(workloads=["mlp"], precisions=["fp32"], phases=["inference"], preset="tiny")
@@ -60,20 +61,20 @@ class Server:
         self.servers, self.variables = servers, variables
 
     def serve(self, request: Request) -> Reply:
-        if request.kind == "environment":
+        if request.task == "environment":
             version = next((v for name, v in self.servers.versions.items() if name in self.variables), "2.15.0")
-            return Reply(environment=replace(ENVIRONMENT, torch_version=version))
+            return reply_with(replace(ENVIRONMENT, torch_version=version))
         if self.servers.answer is not None:
             return self.servers.answer(request, self.variables)
         return self.timed(request)
 
     def timed(self, request: Request) -> Reply:
-        if request.kind == "casts":
-            return Reply(casts=traced(request, self.variables))
+        if request.task == "casts":
+            return reply_with(traced(request, self.variables))
         reply = good(request)
-        if reply.round is not None:
+        if request.task == "round":
             seconds = 1e-3 * float(self.variables.get("FACTOR", 1)) * self.servers.luck.gauss(1, 0.003)
-            return Reply(round=_with_samples(reply.round, seconds))
+            return reply_with(_with_samples(got("round", reply), seconds))
         return reply
 
     def close(self) -> None:
@@ -217,7 +218,7 @@ def test_an_interruption_keeps_what_was_measured(servers: Servers, tmp_path: Pat
 
 def test_servers_that_do_not_start_any_more_end_the_session_and_lose_nothing(servers: Servers, tmp_path: Path) -> None:
     def answer(request: Request, variables: Mapping[str, str]) -> Reply:
-        if request.kind == "round":
+        if request.task == "round":
             servers.broken = True
         return good(request)
 
@@ -235,7 +236,7 @@ def test_a_case_that_only_the_candidate_cannot_run_is_a_regression(servers: Serv
         if "FACTOR" not in variables:
             return good(request)
         case_id = request.case.case_id
-        return Reply(failure=Failure(case_id=case_id, stage=request.kind, cause="crash", message="gone"))
+        return Reply(failure=Failure(case_id=case_id, stage=request.task, cause="crash", message="gone"))
 
     servers.answer = answer
     comparison, _ = session(tmp_path, ["here"], ["FACTOR=1"])
@@ -328,7 +329,7 @@ def test_what_did_not_regress_is_not_traced_nor_is_a_control_explained(servers: 
 
 def test_a_case_that_cannot_be_traced_is_told_and_fails_nothing(servers: Servers, tmp_path: Path) -> None:
     def answer(request: Request, variables: Mapping[str, str]) -> Reply:
-        if request.kind == "casts" and "FACTOR" in variables:
+        if request.task == "casts" and "FACTOR" in variables:
             failure = Failure(case_id=request.case.case_id, stage="casts", cause="exception", message="odd tensor")
             return Reply(failure=failure)
         return Server(servers, variables).timed(request)
@@ -348,7 +349,7 @@ def test_an_interruption_while_tracing_leaves_verdicts_and_traces_that_are_compl
     asked: list[str] = []
 
     def answer(request: Request, variables: Mapping[str, str]) -> Reply:
-        if request.kind == "casts":
+        if request.task == "casts":
             asked.append(request.case.case_id)
             if len(asked) == 3:
                 raise KeyboardInterrupt
@@ -374,9 +375,9 @@ def test_only_the_worst_cases_are_traced(servers: Servers, tmp_path: Path, monke
 
 def test_rules_are_probed_where_torch_differs_with_or_without_a_regression(servers: Servers, tmp_path: Path) -> None:
     def answer(request: Request, variables: Mapping[str, str]) -> Reply:
-        if request.kind == "rules":
+        if request.task == "rules":
             version, rule = ("2.12.0", "float32") if "NEW" in variables else ("2.11.0", "unlisted")
-            return Reply(rules=probe(observation("aten::rms_norm", observed=rule), device="cpu", version=version))
+            return reply_with(probe(observation("aten::rms_norm", observed=rule), device="cpu", version=version))
         return Server(servers, variables).timed(request)
 
     servers.answer = answer

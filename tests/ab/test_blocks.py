@@ -13,6 +13,7 @@ from ampbench.records.measured import Failure, Fitness, Round
 from ampbench.records.run import Entry, Settings
 from ampbench.records.wire import Reply, Request
 from tests.drive.test_rounds import Script, good, planned
+from tests.scripted_channel import asked_in, got, make_request
 
 SETTINGS = Settings(builds=3, min_run_seconds=0.3)
 CASES = {each.case.case_id: each for each in (planned("fp32"), planned("bf16_pure"))}
@@ -73,9 +74,11 @@ def test_a_round_is_the_builds_of_one_process_each_at_its_own_place() -> None:
     assert all(len(each.samples) == 3 for each in found.rounds("candidate"))
     asked = found.scripts["candidate"].asked
     assert [request.fresh for request in asked] == [True, False, False] * (len(asked) // 3)
-    assert all(request.builds == 1 and request.min_run_seconds == pytest.approx(0.1) for request in asked)
-    assert len({request.placement_seed for request in asked}) == len(asked)
-    assert {3 * request.max_samples for request in asked} == {198}  # a round stores 200 samples at most
+    assert all(
+        asked_in(request).builds == 1 and asked_in(request).min_run_seconds == pytest.approx(0.1) for request in asked
+    )
+    assert len({asked_in(request).placement_seed for request in asked}) == len(asked)
+    assert {3 * asked_in(request).max_samples for request in asked} == {198}  # a round stores 200 samples at most
 
 
 def test_it_looks_at_the_agreed_numbers_of_blocks_and_drops_what_is_decided() -> None:
@@ -176,7 +179,7 @@ def test_where_a_server_does_not_start_the_others_are_closed() -> None:
 def test_joined_rounds_have_all_builds_and_the_fitness_of_the_whole() -> None:
     def part(seconds: float, share: float | None, **changes: object) -> Round:
         fitness = Fitness(steal_share=share, other_share=0.0, load=1.0, involuntary_switches=2)
-        done = good(Request(kind="round", case=planned("fp32").case)).round
+        done = got("round", good(make_request("round", case=planned("fp32").case)))
         return replace(done, seconds=seconds, fitness=fitness, **changes)
 
     whole = joined([part(1.0, 0.4, samples=[[1.0]], compile_seconds=5.0), part(3.0, 0.0, samples=[[2.0, 3.0]])])

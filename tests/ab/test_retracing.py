@@ -8,8 +8,8 @@ from ampbench.records.casts import CastPass, CastTrace
 from ampbench.records.measured import Failure
 from ampbench.records.run import Settings
 from ampbench.records.verdicts import OUTCOME, Code, Finding, Verdict
-from ampbench.records.wire import Reply, Request
-from tests.drive.test_rounds import Script, good
+from ampbench.records.wire import Reply, Request, reply_with
+from tests.drive.test_rounds import Script
 from tests.stored_runs import make_case, make_header
 
 CASES = [make_case(precision) for precision in ("fp32", "bf16_autocast", "fp16_autocast")]
@@ -29,7 +29,7 @@ def side(name, script, kept, version="2.15.0"):
 
 
 def traced(request: Request) -> Reply:
-    return Reply(casts=CastPass(case_id=request.case.case_id, how="device", trace=CastTrace()))
+    return reply_with(CastPass(case_id=request.case.case_id, how="device", trace=CastTrace()))
 
 
 def test_regressed_cases_come_worst_first_and_once_without_those_that_fail_now():
@@ -64,11 +64,11 @@ def test_a_server_whose_worker_was_killed_is_replaced_and_the_other_side_is_not_
     assert told[1:] == [f"could not be traced: {CASES[0].case_id} in the baseline: killed: gone"]
 
 
-def test_a_worker_that_knows_no_traces_is_told_and_no_more():
+def test_a_worker_that_gives_no_trace_is_told_and_no_more():
     told, kept = [], []
-    both = [side("baseline", Script(good), kept), side("candidate", Script(traced), kept)]
+    both = [side("baseline", Script(lambda _: Reply()), kept), side("candidate", Script(traced), kept)]
     explain_sides(both, [CASES[0].case_id], [], told.append)
-    assert told[1].endswith("in the baseline: the worker gave no casts")
+    assert told[1].endswith("in the baseline: the worker gave no result")
     assert kept == []
 
 

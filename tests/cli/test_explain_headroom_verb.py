@@ -15,7 +15,7 @@ import pytest
 
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.ranges import RangePass
-from ampbench.records.wire import Reply, Request
+from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import list_runs, read_run
 from tests.range_passes import origin_pass, range_pass
 from tests.scripted_channel import Scripted
@@ -72,9 +72,9 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Ends:
             raise found
         if isinstance(found, Failure):
             return Reply(failure=dataclasses.replace(found, case_id=case.case_id))
-        if request.kind == "origin":
-            return Reply(origin=origin_pass(case))
-        return Reply(ranges=dataclasses.replace(found or range_pass(case), case_id=case.case_id))
+        if request.task == "origin":
+            return reply_with(origin_pass(case))
+        return reply_with(dataclasses.replace(found or range_pass(case), case_id=case.case_id))
 
     channel = Scripted(answer)
     monkeypatch.setattr("ampbench.drive.pieces.ServerChannel", lambda **_: channel)

@@ -29,9 +29,10 @@ from ampbench.records.keeping import OBJECTIVES, SearchSpace, Trial, Unit, Wante
 from ampbench.records.kinds import KEEP_FP32
 from ampbench.records.measured import Failure
 from ampbench.records.run import Footer
-from ampbench.records.wire import Reply, Request
+from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import list_runs, read_run
 from tests.instruments.keep_fp32.searches import CASE, SPACE, TRIALS, found, trial
+from tests.scripted_channel import asked_in
 from tests.stored_runs import COMPLETE, RUN, make_case, write_run
 
 Run = Callable[..., Any]
@@ -106,14 +107,14 @@ def worker(model: Path, monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespac
         state.asked.append(request)
         case_id = request.case.case_id
         space = SearchSpace(case_id=case_id, units=units, containers=[""])
-        if request.kind == "space":
-            return Reply(space=space)
-        if request.kind == "weighing":
-            sets = [Weighed(kept=kept, samples=[[1e-3]] * 6) for kept in request.kept]
-            return Reply(weighing=Weighing(case_id=case_id, weighed=sets))
-        kept = units_of(space, request.kept[0])
+        if request.task == "space":
+            return reply_with(space)
+        if request.task == "weighing":
+            sets = [Weighed(kept=kept, samples=[[1e-3]] * 6) for kept in asked_in(request).kept]
+            return reply_with(Weighing(case_id=case_id, weighed=sets))
+        kept = units_of(space, asked_in(request).kept)
         error = 1e-4 if 1 in kept else 0.5
-        return Reply(trial=Trial(case_id=case_id, kept=request.kept[0], output_rel_l2=error, grad_rel_l2=error))
+        return reply_with(Trial(case_id=case_id, kept=asked_in(request).kept, output_rel_l2=error, grad_rel_l2=error))
 
     monkeypatch.setattr(channels.ServerChannel, "serve", stand_in)
     return state
@@ -221,8 +222,8 @@ def test_an_interrupted_search_says_how_to_go_on_and_does(
     again = ampbench(*how.split()[1:])
     assert again.code == 0
     assert "1 of 3 modules kept in fp32 (b)" in again.out
-    asked = [(request.kind, str(request.kept), request.batch) for request in worker.asked]
-    assert asked.count(("space", "[]", 0)) == 2, "the second time to see that the network is the same"
+    asked = [(request.task, str(asked_in(request))) for request in worker.asked]
+    assert asked.count(("space", "Nothing()")) == 2, "the second time to see that the network is the same"
     assert len(set(asked)) == len(asked) - 1, "nothing else is asked twice"
     done = search(ampbench, "--resume", name)
     assert (done.code, done.out) == (0, again.out)

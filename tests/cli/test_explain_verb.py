@@ -16,9 +16,10 @@ from ampbench.cli import main as program
 from ampbench.records.kinds import RULES
 from ampbench.records.measured import Failure
 from ampbench.records.rules import RuleProbe
-from ampbench.records.wire import Reply, Request
+from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import list_runs, read_run
 from tests.rule_probes import observation, probe
+from tests.scripted_channel import asked_in
 from tests.stored_runs import COMPLETE, make_case, make_header, make_round, write_run
 
 Run = Callable[..., Any]
@@ -198,8 +199,8 @@ class Worker:
         self.closed = False
 
     def serve(self, request: Request) -> Reply:
-        if request.kind == "environment":
-            return Reply(environment=make_header().environment)
+        if request.task == "environment":
+            return reply_with(make_header().environment)
         self.asked.append(request)
         ending = self.ending.get(request.device)
         if isinstance(ending, Failure):
@@ -207,7 +208,7 @@ class Worker:
         if ending is not None:
             raise ending
         made = observation(observed="float32", device=request.device)
-        return Reply(rules=probe(made, device=request.device, dtypes=request.dtypes))
+        return reply_with(probe(made, device=request.device, dtypes=asked_in(request).dtypes))
 
     def close(self) -> None:
         self.closed = True
@@ -228,7 +229,7 @@ def test_a_new_probe_is_a_run_of_the_results_folder(worker: Worker, tmp_path: Pa
     said = ampbench("explain", "rules", "--device", "cpu", "--device", "cuda", "--dtype", "bf16", "--timeout", "9")
     (run,) = stored_runs(tmp_path / "results")
     assert (said.code, said.err) == (0, f"stored as run {run}\n")
-    assert [(one.device, one.dtypes, one.ops, one.timeout_seconds) for one in worker.asked] == [
+    assert [(one.device, asked_in(one).dtypes, asked_in(one).ops, one.timeout_seconds) for one in worker.asked] == [
         (device, ["bfloat16"], [], 9.0) for device in ("cpu", "cuda")
     ]
     assert worker.closed
@@ -275,7 +276,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_probed(
 
 def test_a_comparison_probes_every_op_so_that_one_that_is_gone_is_seen(worker: Worker, ampbench: Run) -> None:
     said = ampbench("explain", "rules", "--device", "cpu", "--against", OLD, "--op", "qr")
-    assert worker.asked[0].ops == []
+    assert asked_in(worker.asked[0]).ops == []
     assert "there, float32  not there  qr" in said.out
 
 

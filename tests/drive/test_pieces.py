@@ -23,7 +23,7 @@ from ampbench.records.case import OwnPrecision
 from ampbench.records.kinds import SCOPE
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Asked, Selection, Settings
-from ampbench.records.wire import Description, Reply
+from ampbench.records.wire import Description, reply_with
 from ampbench.store import StoredRun, read_run
 from ampbench.workloads.index import WORKLOADS, source
 from tests.instruments.scope.planted_scopes import scope_pass
@@ -75,8 +75,8 @@ ASKING: dict[str, Prepare] = {
 """What asks about ampbench's own precisions."""
 
 OWN = Scripted(
-    lambda _: Reply(
-        description=Description(
+    lambda _: reply_with(
+        Description(
             parameters={}, has_loss=True, items_per_step=1.0, version=0, channels_last=False,
             precisions=(OwnPrecision(name="mine", storage="float32", autocast="float16", rounding="float16"),),
         )

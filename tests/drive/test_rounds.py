@@ -1,4 +1,4 @@
-"""Which task is measured when, and the driver against a scripted channel: no process, no clock."""
+"""Whose turn it is to be measured, and the driver against a scripted channel: no process, no clock."""
 
 import dataclasses
 from collections.abc import Callable
@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from ampbench.drive.planning import PlannedCase
-from ampbench.drive.rounds import Progress, Task, control_case, drive, make_schedule, request_of
+from ampbench.drive.rounds import Progress, Turn, control_case, drive, make_schedule, request_of
 from ampbench.records.case import Case, WorkloadSource
 from ampbench.records.measured import Divergence, Failure, MemoryPass, Round, Skip
 from ampbench.records.run import Entry, Settings
-from ampbench.records.wire import Reply, Request
+from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import RunWriter, read_run
+from tests.scripted_channel import asked_in, got
 from tests.stored_runs import make_header
 
 SETTINGS = Settings(rounds=4)
@@ -33,61 +34,61 @@ PLAN = [planned(name, phase) for phase in ("inference", "training") for name in 
 def test_every_case_gets_every_round_from_another_server() -> None:
     servers = make_schedule(PLAN, SETTINGS)
     assert len(servers) == 4
-    for number, tasks in enumerate(servers):
-        rounds = [task for task in tasks if task.kind == "round" and not task.control]
-        assert {task.round for task in rounds} == {number}
+    for number, turns in enumerate(servers):
+        rounds = [turn for turn in turns if turn.task.name == "round" and not turn.control]
+        assert {turn.round for turn in rounds} == {number}
         assert len(rounds) == len(PLAN)
 
 
 def test_the_order_is_shuffled_and_reproducible() -> None:
     def orders(seed: int) -> list[list[str]]:
         servers = make_schedule(PLAN, dataclasses.replace(SETTINGS, schedule_seed=seed))
-        return [[t.planned.case.case_id for t in tasks if t.kind == "round"] for tasks in servers]
+        return [[t.planned.case.case_id for t in turns if t.task.name == "round"] for turns in servers]
 
     assert orders(1) == orders(1) != orders(2)
     assert len({tuple(order) for order in orders(1)}) > 1
 
 
 def test_one_cell_is_measured_twice_as_the_control() -> None:
-    controls = [task for tasks in make_schedule(PLAN, SETTINGS) for task in tasks if task.control]
+    controls = [turn for turns in make_schedule(PLAN, SETTINGS) for turn in turns if turn.control]
     assert len(controls) == SETTINGS.rounds
-    assert {task.planned.case.precision for task in controls} == {"fp32"}
+    assert {turn.planned.case.precision for turn in controls} == {"fp32"}
     assert control_case([planned("bf16_pure", "training")]).case.precision == "bf16_pure"
     assert control_case([planned(skip="no")]) is None
 
 
 def test_passes_come_first_and_divergences_share_a_process_within_a_group() -> None:
     first = make_schedule(PLAN, SETTINGS)[0]
-    passes = [task for task in first if task.kind != "round"]
+    passes = [turn for turn in first if turn.task.name != "round"]
     assert first[: len(passes)] == passes
-    assert [task.kind for task in passes] == ["memory"] * len(PLAN) + ["divergence"] * len(PLAN)
-    assert [task.fresh for task in passes] == [True] * len(PLAN) + [False] * len(PLAN)
-    assert {(task.kind, task.planned.case.case_id) for task in passes} == {
+    assert [turn.task.name for turn in passes] == ["memory"] * len(PLAN) + ["divergence"] * len(PLAN)
+    assert [turn.fresh for turn in passes] == [True] * len(PLAN) + [False] * len(PLAN)
+    assert {(turn.task.name, turn.planned.case.case_id) for turn in passes} == {
         (kind, each.case.case_id) for kind in ("memory", "divergence") for each in PLAN
     }
 
 
 def test_rounds_on_a_cpu_are_isolated_and_on_an_accelerator_share_a_context() -> None:
     plan = [planned(name, device=device) for device in ("cpu", "cuda") for name in ("fp32", "bf16_pure")]
-    rounds = [task for task in make_schedule(plan, SETTINGS)[1] if task.kind == "round"]
-    assert all(task.fresh for task in rounds if task.planned.case.device == "cpu")
-    assert [task.fresh for task in rounds if task.planned.case.device == "cuda"] == [True, False]
+    rounds = [turn for turn in make_schedule(plan, SETTINGS)[1] if turn.task.name == "round"]
+    assert all(turn.fresh for turn in rounds if turn.planned.case.device == "cpu")
+    assert [turn.fresh for turn in rounds if turn.planned.case.device == "cuda"] == [True, False]
 
 
 def test_what_is_done_or_ended_or_skipped_is_not_scheduled() -> None:
-    everything = [task for tasks in make_schedule(PLAN, SETTINGS) for task in tasks]
-    done = {task.key for task in everything[:10]}
+    everything = [turn for turns in make_schedule(PLAN, SETTINGS) for turn in turns]
+    done = {turn.key for turn in everything[:10]}
     ended = {PLAN[-1].case.case_id}
-    left = [task for tasks in make_schedule(PLAN, SETTINGS, done, ended) for task in tasks]
-    assert {task.key for task in left} == {
-        task.key for task in everything if task.key not in done and task.planned.case.case_id not in ended
+    left = [turn for turns in make_schedule(PLAN, SETTINGS, done, ended) for turn in turns]
+    assert {turn.key for turn in left} == {
+        turn.key for turn in everything if turn.key not in done and turn.planned.case.case_id not in ended
     }
     assert make_schedule([planned(skip="no")], SETTINGS) == []
 
 
 def test_builds_are_placed_differently_in_every_round_and_for_the_control() -> None:
-    tasks = [task for tasks in make_schedule(PLAN, SETTINGS) for task in tasks if task.kind == "round"]
-    seeds = [request_of(task, SETTINGS, 0).placement_seed for task in tasks]
+    turns = [turn for turns in make_schedule(PLAN, SETTINGS) for turn in turns if turn.task.name == "round"]
+    seeds = [asked_in(request_of(turn, SETTINGS, 0)).placement_seed for turn in turns]
     assert len(set(seeds)) == len(seeds)
 
 
@@ -97,15 +98,15 @@ DRIVEN = [planned(name) for name in ("fp32", "bf16_pure")]
 
 def good(request: Request) -> Reply:
     case_id = request.case.case_id
-    if request.kind == "memory":
-        return Reply(
-            memory=MemoryPass(
+    if request.task == "memory":
+        return reply_with(
+            MemoryPass(
                 case_id=case_id, source="profiler", peak_bytes=1, parameter_bytes=1, buffer_bytes=0, input_bytes=0
             )
         )
-    if request.kind == "divergence":
-        return Reply(
-            divergence=Divergence(
+    if request.task == "divergence":
+        return reply_with(
+            Divergence(
                 case_id=case_id,
                 reference_device="cpu",
                 weights_digest="w",
@@ -113,12 +114,12 @@ def good(request: Request) -> Reply:
                 output_reference_norm=1.0,
             )
         )
-    return Reply(
-        round=Round(
+    return reply_with(
+        Round(
             case_id=case_id,
-            round=request.round,
-            server=request.server,
-            control=request.control,
+            round=asked_in(request).round,
+            server=asked_in(request).server,
+            control=asked_in(request).control,
             samples=[[1.0]],
             steps_per_sample=[1],
             warmup_steps=[1],
@@ -162,14 +163,14 @@ def test_everything_is_written_in_order_and_every_server_is_new() -> None:
     assert (script.opened, script.closed) == (2, 2)
     assert len(written) == len(script.asked) == 2 * 2 + 2 * 3
     assert [entry.server for entry in written if isinstance(entry, Round)] == [0] * 3 + [1] * 3
-    assert [progress.done for progress in seen if progress.reply] == list(range(1, 11))
+    assert [progress.done for progress in seen if progress.entry] == list(range(1, 11))
 
 
 def test_a_failed_case_is_one_entry_and_the_others_go_on() -> None:
     bad = DRIVEN[1].case.case_id
 
     def answer(request: Request) -> Reply:
-        if request.case.case_id == bad and request.kind == "divergence":
+        if request.case.case_id == bad and request.task == "divergence":
             return Reply(failure=Failure(case_id=bad, stage="divergence", cause="crash", message="signal"))
         return good(request)
 
@@ -198,7 +199,7 @@ def killing(times: int) -> Callable[[Request], Reply]:
     left = [Failure(case_id=DRIVEN[0].case.case_id, stage="memory", cause="killed", message="gone")] * times
 
     def answer(request: Request) -> Reply:
-        return Reply(failure=left.pop()) if left and request.kind == "memory" else good(request)
+        return Reply(failure=left.pop()) if left and request.task == "memory" else good(request)
 
     return answer
 
@@ -231,7 +232,7 @@ def test_no_task_begins_after_the_time_given() -> None:
 
 def test_an_interruption_closes_the_server_and_passes_on() -> None:
     def answer(request: Request) -> Reply:
-        if request.kind == "round":
+        if request.task == "round":
             raise KeyboardInterrupt
         return good(request)
 
@@ -248,8 +249,8 @@ def test_a_reply_with_a_problem_is_stored_as_the_cases_failure() -> None:
 
 def test_a_task_is_announced_before_it_is_done() -> None:
     _, _, seen = run(Script())
-    assert [progress.reply is None for progress in seen] == [True, False] * 10
-    assert isinstance(seen[0].task, Task)
+    assert [progress.entry is None for progress in seen] == [True, False] * 10
+    assert isinstance(seen[0].turn, Turn)
 
 
 def test_a_number_that_cannot_be_ends_its_case_and_no_other(tmp_path: Path) -> None:
@@ -257,9 +258,9 @@ def test_a_number_that_cannot_be_ends_its_case_and_no_other(tmp_path: Path) -> N
 
     def answer(request: Request) -> Reply:
         reply = good(request)
-        if reply.round is None or request.case.case_id != bad:
+        if request.task != "round" or request.case.case_id != bad:
             return reply
-        return dataclasses.replace(reply, round=dataclasses.replace(reply.round, samples=[[0.0]]))
+        return reply_with(dataclasses.replace(got("round", reply), samples=[[0.0]]))
 
     with RunWriter.create(tmp_path, make_header(), [planned.case for planned in DRIVEN]) as writer:
         servers = make_schedule(DRIVEN, TWO_ROUNDS)

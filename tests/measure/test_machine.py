@@ -23,7 +23,7 @@ from ampbench.measure.memory import measure_memory
 from ampbench.measure.reference import References
 from ampbench.measure.worker import Timed, measure_round
 from ampbench.records.case import DEVICES, Case
-from ampbench.records.wire import Request
+from ampbench.records.wire import RoundAsked
 from ampbench.workload import Workload
 
 
@@ -140,8 +140,8 @@ def on_fake(fake: FakeAccelerator, monkeypatch: pytest.MonkeyPatch) -> Workload:
 def test_a_round_on_an_accelerator_has_its_samples_from_the_events(
     fake: FakeAccelerator, on_fake: Workload, case: Callable[..., Case]
 ) -> None:
-    request = Request(kind="round", case=case(device=fake.type), min_run_seconds=0.3, builds=3)
-    found = measure_round(on_fake, request, Accelerator(fake.type), Timed())
+    asked = RoundAsked(min_run_seconds=0.3, builds=3)
+    found = measure_round(on_fake, case(device=fake.type), asked, Accelerator(fake.type), Timed())
     assert all(seconds == pytest.approx(0.002) for build in found.samples for seconds in build)
     assert all(
         steps >= 5 for steps in found.steps_per_sample

@@ -11,7 +11,7 @@ from ampbench.drive.servers import ServerChannel
 from ampbench.measure.memory import peak_of, rss_bytes
 from ampbench.records.case import Case, WorkloadSource
 from ampbench.records.measured import MemoryPass
-from ampbench.records.wire import Request
+from tests.scripted_channel import got, make_request
 
 NETWORKS = """
 import torch
@@ -108,9 +108,8 @@ def measure(channel: ServerChannel, tmp_path: Path, case: Callable[..., Case]) -
     def measure(function: str, precision: str = "fp32", phase: str = "inference") -> MemoryPass:
         source = WorkloadSource(name=function, family="user", module=str(path), function=function, builtin=False)
         planned = case(precision, phase, workload=function, batch_size=None)
-        reply = channel.serve(Request(kind="memory", source=source, case=planned, threads=1))
-        assert reply.memory is not None, reply
-        return reply.memory
+        reply = channel.serve(make_request("memory", source=source, case=planned, threads=1))
+        return got("memory", reply)
 
     return measure
 

@@ -21,6 +21,7 @@ from ampbench.records.measured import ASKED_AGREEMENT, Divergence
 from ampbench.workload import Workload
 from ampbench.workloads import index
 from tests.measure.test_worker import ask
+from tests.scripted_channel import got
 
 MakeCase = Callable[..., Case]
 
@@ -159,8 +160,7 @@ def test_a_built_in_classifier_proves_its_agreement(case: MakeCase) -> None:
     spec = index.WORKLOADS["mlp"]
     parameters = {name: value for name, value in spec.preset("tiny").items() if name != "batch_size"}
     planned = case("fp32", workload="mlp", family="linear", parameters=parameters)
-    request = dataclasses.replace(ask("divergence", planned), source=index.source(spec))
-    found = Worker().serve(request).divergence
+    found = got("divergence", Worker().serve(ask("divergence", planned, index.source(spec))))
     assert found.further.ended == "proven"
     assert found.decided == (304, 304)
 

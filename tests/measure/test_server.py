@@ -15,8 +15,9 @@ import pytest
 from ampbench.drive.servers import ServerChannel
 from ampbench.measure.server import set_variables
 from ampbench.records.case import Case, WorkloadSource
-from ampbench.records.wire import Reply, Request
+from ampbench.records.wire import Reply
 from tests.odd_networks import ODD
+from tests.scripted_channel import got, make_request
 
 
 @pytest.fixture
@@ -37,14 +38,14 @@ def ask(channel: ServerChannel, tmp_path: Path, case: Callable[..., Case]) -> Ca
         planned = case(workload="odd.py:net", parameters={"kind": kind, "told": str(told)}, batch_size=None)
         values = {"timeout_seconds": 60.0, "min_run_seconds": 0.01, "threads": 1, **changes}
         if what == "describe":
-            return channel.serve(Request(kind=what, source=source, parameters={"kind": kind}, **values))
-        return channel.serve(Request(kind=what, source=source, case=planned, **values))
+            return channel.serve(make_request(what, source=source, parameters={"kind": kind}, **values))
+        return channel.serve(make_request(what, source=source, case=planned, **values))
 
     return ask
 
 
 def test_a_round_comes_back_with_samples_of_every_build(ask: Callable[..., Reply]) -> None:
-    found = ask(round=3, server=2, builds=4).round
+    found = got("round", ask(round=3, server=2, builds=4))
     assert (found.round, found.server, len(found.samples)) == (3, 2, 4)
     assert all(seconds > 0 for build in found.samples for seconds in build)
     assert sum(map(len, found.samples)) <= 200
@@ -74,7 +75,7 @@ def test_what_goes_wrong_in_forward_is_a_failure_with_its_cause(
     assert failure.cause == cause
     assert failure.message.startswith(message)
     assert failure.stage == "round"
-    assert ask().round is not None
+    assert got("round", ask()) is not None
 
 
 @pytest.fixture
@@ -92,9 +93,9 @@ def test_a_crash_is_seen_while_a_child_of_the_network_lives_and_the_child_is_end
 
 
 def test_a_child_in_a_session_of_its_own_ends_with_its_worker(ask: Callable[..., Reply], told: Path) -> None:
-    assert ask("leaves a child", told=told).round is not None
+    assert got("round", ask("leaves a child", told=told)) is not None
     assert alive(int(told.read_text()))
-    assert ask().round is not None
+    assert got("round", ask()) is not None
     assert not alive(int(told.read_text()))
 
 
@@ -119,8 +120,8 @@ def test_a_message_without_end_is_kept_in_part(ask: Callable[..., Reply]) -> Non
 
 
 def test_a_network_that_forks_and_returns_twice_gives_one_reply(ask: Callable[..., Reply]) -> None:
-    assert ask("returns twice", what="divergence").divergence is not None
-    assert ask("returns twice", what="memory", fresh=False).memory is not None
+    assert got("divergence", ask("returns twice", what="divergence")) is not None
+    assert got("memory", ask("returns twice", what="memory", fresh=False)) is not None
 
 
 def test_a_workload_that_exits_when_built_says_so(ask: Callable[..., Reply]) -> None:
@@ -142,7 +143,7 @@ def test_a_child_does_not_outlive_a_server_that_was_killed(ask: Callable[..., Re
 def test_a_worker_killed_with_an_unread_request_is_a_failure_and_its_server_lives(
     ask: Callable[..., Reply], channel: ServerChannel
 ) -> None:
-    assert ask(fresh=True).round is not None
+    assert got("round", ask(fresh=True)) is not None
     (worker,) = children(channel._process.pid)
     os.kill(worker, signal.SIGSTOP)
     killing = threading.Timer(0.2, os.kill, (worker, signal.SIGKILL))
@@ -150,7 +151,7 @@ def test_a_worker_killed_with_an_unread_request_is_a_failure_and_its_server_live
     failure = ask(fresh=False).failure
     killing.join()
     assert (failure.cause, failure.message) == ("killed", "ended by signal SIGKILL")
-    assert ask().round is not None
+    assert got("round", ask()) is not None
 
 
 def test_a_server_ends_with_its_driver_while_it_imports(tmp_path: Path) -> None:
@@ -171,7 +172,7 @@ def test_a_workload_that_allocates_without_bound_is_stopped_at_the_limit(ask: Ca
     failure = ask("hog", memory_limit_bytes=1500 << 20).failure
     assert failure.cause == "memory limit"
     assert "1.5 GiB resident" in failure.message
-    assert ask().round is not None
+    assert got("round", ask()) is not None
 
 
 def test_an_exception_keeps_the_last_frames_of_the_users_code(ask: Callable[..., Reply]) -> None:
@@ -186,19 +187,19 @@ def test_a_crash_keeps_the_last_words(ask: Callable[..., Reply]) -> None:
 
 def test_a_workload_that_kills_its_process_when_built_is_a_problem_not_a_failure(ask: Callable[..., Reply]) -> None:
     assert "SIGABRT" in ask("unbuildable", "describe").problem
-    assert ask(what="describe").description.parameters == {"kind": "fine", "told": ""}
+    assert got("describe", ask(what="describe")).parameters == {"kind": "fine", "told": ""}
 
 
 def test_passes_can_share_a_process_and_rounds_have_their_own(ask: Callable[..., Reply]) -> None:
-    assert ask(what="divergence").divergence is not None
-    assert ask(what="memory", fresh=False).memory is not None
-    assert ask(fresh=True).round is not None
+    assert got("divergence", ask(what="divergence")) is not None
+    assert got("memory", ask(what="memory", fresh=False)) is not None
+    assert got("round", ask(fresh=True)) is not None
 
 
 def test_a_server_that_is_killed_is_a_failure_of_the_case(case: Callable[..., Case]) -> None:
     channel = ServerChannel()
     os.kill(channel._process.pid, signal.SIGKILL)
-    failure = channel.serve(Request(kind="round", case=case())).failure
+    failure = channel.serve(make_request("round", case=case())).failure
     assert failure.cause == "killed"
     assert channel._process.poll() is not None
 
@@ -209,14 +210,14 @@ def test_a_server_and_its_worker_end_with_the_driver(tmp_path: Path) -> None:
 import json
 import os
 from ampbench.records.case import Case, WorkloadSource
-from ampbench.records.wire import Request
+from ampbench.records.wire import ROUND, RoundAsked, ask
 from ampbench.drive.servers import ServerChannel
 channel = ServerChannel()
 print(channel._process.pid, flush=True)
 source = WorkloadSource(name="n", family="user", module={str(tmp_path / "odd.py")!r}, function="net", builtin=False)
 case = Case(workload="n", family="user", parameters={{"kind": "sleep"}}, precision="fp32", device="cpu",
             phase="inference",            path="eager", batch_size=None, input_dtype="fp32", memory_format="contiguous")
-channel.serve(Request(kind="round", source=source, case=case))
+channel.serve(ask(ROUND, RoundAsked(), source=source, case=case))
 """
     driver = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
     server = int(driver.stdout.readline())
@@ -343,10 +344,10 @@ def test_a_workers_step_sees_a_users_process_but_for_what_is_listed(
     planned = case(workload="telling.py:net", parameters={"told": str(workers)}, batch_size=None, phase="training")
     channel = ServerChannel()
     try:
-        reply = channel.serve(Request(kind="round", source=source, case=planned, threads=1, min_run_seconds=0.01))
+        reply = channel.serve(make_request("round", source=source, case=planned, threads=1, min_run_seconds=0.01))
     finally:
         channel.close()
-    assert reply.round is not None, reply
+    got("round", reply)
     users, seen = json.loads(own.read_text()), json.loads(workers.read_text())
     assert {name for name in users.keys() | seen.keys() if users.get(name) != seen.get(name)} <= DIFFERS.keys()
 

@@ -1,9 +1,11 @@
 import dataclasses
+import importlib
 import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_type_hints
 
 import msgspec
 import pytest
@@ -14,11 +16,13 @@ from ampbench.measure import worker as rounds
 from ampbench.measure.divergence import measure_divergence
 from ampbench.measure.machine import Cpu
 from ampbench.records.case import Case, WorkloadSource
+from ampbench.records.measured import Skip
 from ampbench.records.rules import RuleProbe
-from ampbench.records.wire import Request
+from ampbench.records.wire import Request, RoundAsked
 from ampbench.workload import Workload
 from ampbench.workloads.index import WORKLOADS
 from ampbench.workloads.index import source as builtin_source
+from tests.scripted_channel import TASKS, got, make_request
 
 MakeCase = Callable[..., Case]
 SPEC = WORKLOADS["linear_stack"]
@@ -42,7 +46,7 @@ def linear_case(case: MakeCase, precision: str = "bf16_pure", phase: str = "infe
 
 
 def ask(kind: str, planned: Case, source: WorkloadSource | None = None, **changes: object) -> Request:
-    return Request(kind=kind, source=source or builtin_source(SPEC), case=planned, min_run_seconds=0.01, **changes)
+    return make_request(kind, source=source or builtin_source(SPEC), case=planned, min_run_seconds=0.01, **changes)
 
 
 def test_the_frames_of_a_study_that_failed_are_the_users(case: MakeCase, tmp_path: Path) -> None:
@@ -54,6 +58,7 @@ def test_the_frames_of_a_study_that_failed_are_the_users(case: MakeCase, tmp_pat
         planned,
         WorkloadSource(name="make", family="user", module=str(model), function="make", builtin=False),
         steps=2,
+        seconds=0.1,
     )
     found = rounds.Worker().serve(request).failure
     assert found.message == "RuntimeError: mine (broken.py, line 6)"
@@ -61,14 +66,32 @@ def test_the_frames_of_a_study_that_failed_are_the_users(case: MakeCase, tmp_pat
     assert not any(frame.startswith(str(Path(ampbench.__file__).parent)) for frame in found.frames)
 
 
-@pytest.mark.parametrize("kind", ["fantasy", "a study to come"])
-def test_a_request_of_an_unknown_kind_is_refused_and_measures_nothing(
-    kind: str, case: MakeCase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rounds, "KINDS", {**rounds.KINDS, "a study to come": None})
-    reply = rounds.Worker().serve(ask(kind, linear_case(case)))
-    assert reply.failure.message.endswith(f"does not know requests of kind '{kind}'")
+@pytest.mark.parametrize("does", ["ampbench.instruments.fantasy.measure:do", "ampbench.measure.worker:do_fantasy"])
+def test_a_task_that_a_worker_does_not_know_is_refused_and_measures_nothing(does: str, case: MakeCase) -> None:
+    request = msgspec.structs.replace(ask("round", linear_case(case)), task="fantasy", does=does)
+    reply = rounds.Worker().serve(request)
+    assert reply.failure.message.endswith("a worker of this ampbench does not know the task 'fantasy'")
     assert reply == type(reply)(failure=reply.failure)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_what_a_worker_does_takes_what_its_task_asks_and_gives_what_that_gives(name: str) -> None:
+    task = TASKS[name]
+    module, _, function = task.does.partition(":")
+    hints = get_type_hints(getattr(importlib.import_module(module), function))
+    assert hints["asked"] is task.asked
+    assert hints["return"] in (task.gives, task.gives | Skip)
+
+
+def test_a_worker_keeps_one_value_of_a_type_for_the_next_request(case: MakeCase) -> None:
+    worker = rounds.Worker()
+    request = ask("round", linear_case(case))
+    first, second = rounds.Work(worker, request), rounds.Work(worker, request)
+    assert first.kept(rounds.Timed) is second.kept(rounds.Timed)
+    other = rounds.Timed(case_id="another")
+    second.keep(other)
+    assert first.kept(rounds.Timed) is other
+    assert rounds.Work(rounds.Worker(), request).kept(rounds.Timed) is not other
 
 
 @pytest.fixture
@@ -90,7 +113,7 @@ def test_a_reference_that_does_not_fit_is_made_on_a_smaller_batch_and_said_so(
     case: MakeCase, small_memory: list[int]
 ) -> None:
     worker = rounds.Worker()
-    found = worker.serve(ask("divergence", linear_case(case))).divergence
+    found = got("divergence", worker.serve(ask("divergence", linear_case(case))))
     assert small_memory == [8, 2]
     assert found.output_rel_l2 > 0
     assert found.notes == ["compared on a batch of 2: in fp64, 8 do not fit into the memory"]
@@ -108,20 +131,22 @@ def test_a_reference_that_never_fits_is_the_cases_failure(case: MakeCase, monkey
 
 
 def test_a_training_round_says_its_scale_and_that_no_step_was_skipped(case: MakeCase) -> None:
-    found = rounds.Worker().serve(ask("round", linear_case(case, "fp16_autocast", "training"))).round
+    found = got("round", rounds.Worker().serve(ask("round", linear_case(case, "fp16_autocast", "training"))))
     assert found.scaler_scale > 0
     assert found.skipped_steps == 0
-    assert rounds.Worker().serve(ask("round", linear_case(case, "fp32", "training"))).round.skipped_steps is None
+    assert (
+        got("round", rounds.Worker().serve(ask("round", linear_case(case, "fp32", "training")))).skipped_steps is None
+    )
 
 
 def test_steps_that_the_scaler_refuses_are_counted(case: MakeCase) -> None:
     step_case = linear_case(case, "fp16_autocast", "training")
     worker = rounds.Worker()
-    assert worker.serve(ask("round", step_case)).round is not None
+    assert got("round", worker.serve(ask("round", step_case))) is not None
     _, workload = worker._built
     overflowing = dataclasses.replace(workload, loss=lambda output, target: output.float().sum() * torch.inf)
     worker._built = (worker._built[0], overflowing)
-    assert worker.serve(ask("round", step_case)).round.skipped_steps > 0
+    assert got("round", worker.serve(ask("round", step_case))).skipped_steps > 0
 
 
 def test_a_device_that_vanished_is_a_failure_and_not_a_crash(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,20 +157,21 @@ def test_a_device_that_vanished_is_a_failure_and_not_a_crash(case: MakeCase, mon
 
 def test_the_seed_decides_the_weights(case: MakeCase) -> None:
     digests = [
-        rounds.Worker().serve(ask("round", linear_case(case), seed=seed)).round.weights_digest for seed in (0, 0, 1)
+        got("round", rounds.Worker().serve(ask("round", linear_case(case), seed=seed))).weights_digest
+        for seed in (0, 0, 1)
     ]
     assert digests[0] == digests[1] != digests[2]
 
 
 def test_rules_are_probed_for_ops_as_typed() -> None:
-    asked = Request(kind="rules", device="cpu", dtypes=["bfloat16"], ops=["prelu"])
-    rules = rounds.Worker().serve(asked).rules
+    asked = make_request("rules", device="cpu", dtypes=["bfloat16"], ops=["prelu"])
+    rules = got("rules", rounds.Worker().serve(asked))
     assert [(one.name, one.observed) for one in rules.observations] == [("aten::prelu", "lower_precision")]
     assert msgspec.json.decode(msgspec.json.encode(rules), type=RuleProbe) == rules
 
 
 def test_an_op_that_is_not_known_is_a_problem_with_what_is_near() -> None:
-    asked = Request(kind="rules", device="cpu", dtypes=["bfloat16"], ops=["prelo"])
+    asked = make_request("rules", device="cpu", dtypes=["bfloat16"], ops=["prelo"])
     problem = rounds.Worker().serve(asked).problem
     assert problem is not None
     assert problem.startswith("unknown op 'prelo': did you mean prelu")
@@ -155,12 +181,12 @@ def test_an_op_that_is_not_known_is_a_problem_with_what_is_near() -> None:
 def test_compiled_training_has_a_round_with_its_compile_time_memory_and_divergence(case: MakeCase) -> None:
     compiled = linear_case(case, "bf16_autocast", "training", path="compiled")
     worker = rounds.Worker()
-    memory = worker.serve(ask("memory", compiled)).memory
-    found = worker.serve(ask("round", compiled)).round
+    memory = got("memory", worker.serve(ask("memory", compiled)))
+    found = got("round", worker.serve(ask("round", compiled)))
     assert found.compile_seconds > max(max(build) for build in found.samples)
     assert memory.peak_bytes > memory.parameter_bytes + memory.gradient_bytes
-    ours = worker.serve(ask("divergence", compiled)).divergence
-    eager = worker.serve(ask("divergence", dataclasses.replace(compiled, path="eager"))).divergence
+    ours = got("divergence", worker.serve(ask("divergence", compiled)))
+    eager = got("divergence", worker.serve(ask("divergence", dataclasses.replace(compiled, path="eager"))))
     assert 0 < ours.grad_rel_l2 < 3 * eager.grad_rel_l2
     assert ours.loss == pytest.approx(ours.reference_loss, rel=0.05)
 
@@ -187,8 +213,8 @@ def test_parameters_that_the_timed_steps_leave_not_finite_are_counted(
         loss=lambda output: output.square().square().sum(),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=rate),
     )
-    asked = Request(kind="round", case=case("fp32", "training"), min_run_seconds=0.02, builds=1, max_samples=5)
-    found = rounds.measure_round(workload, asked, Cpu(), rounds.Timed())
+    asked = RoundAsked(min_run_seconds=0.02, builds=1, max_samples=5)
+    found = rounds.measure_round(workload, case("fp32", "training"), asked, Cpu(), rounds.Timed())
     assert found.param_nonfinite == nonfinite
 
 

@@ -5,34 +5,46 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import get_type_hints
 
+import msgspec
 import pytest
 
 from ampbench.drive.servers import InProcess
 from ampbench.records import wire
 from ampbench.records.case import Case, WorkloadSource
-from ampbench.records.measured import Failure
-from ampbench.records.wire import Reply, Request, read_reply, read_request, ready_line, reply_line, request_line
+from ampbench.records.measured import Failure, Skip
+from ampbench.records.wire import (
+    ROUND,
+    Nothing,
+    Reply,
+    answer,
+    read_reply,
+    read_request,
+    ready_line,
+    reply_line,
+    reply_with,
+    request_line,
+)
 from tests.odd_networks import ODD
+from tests.scripted_channel import TASKS, asked_in, got, make_request
 from tests.stored_runs import make_case, make_round
 
 CASE = make_case("fp32")
-ASKED = Request(kind="divergence", number=7, case=CASE)
+ASKED = make_request("round", number=7, case=CASE)
 
 
 def test_a_request_and_a_reply_come_as_they_went_the_reply_with_the_requests_number() -> None:
     assert read_request(request_line(ASKED)) == ASKED
-    reply = Reply(round=make_round(CASE))
-    assert read_reply(reply_line(reply, ASKED)) == replace(reply, number=7)
+    reply = reply_with(make_round(CASE))
+    assert read_reply(reply_line(reply, ASKED)) == msgspec.structs.replace(reply, number=7)
 
 
 @pytest.mark.parametrize("number", [float("inf"), float("nan"), -float("inf")])
 def test_a_number_that_json_lacks_is_a_failure_that_names_its_field(number: float) -> None:
-    reply = Reply(round=make_round(CASE, number))
-    assert read_reply(reply_line(reply, ASKED)) == Reply(
-        number=7,
+    assert answer(make_round(CASE, number), ASKED) == Reply(
         failure=Failure(
-            case_id=CASE.case_id, stage="divergence", cause="exception",
+            case_id=CASE.case_id, stage="round", cause="exception",
             message="what was measured cannot be stored: round.samples[0][0] is not a finite number",
         ),
     )  # fmt: skip
@@ -40,8 +52,7 @@ def test_a_number_that_json_lacks_is_a_failure_that_names_its_field(number: floa
 
 @pytest.mark.parametrize("value", [object(), "a"])
 def test_what_is_no_number_at_all_is_a_failure_too(value: object) -> None:
-    reply = Reply(round=make_round(CASE, items_per_step=value))
-    failure = read_reply(reply_line(reply, ASKED)).failure
+    failure = answer(make_round(CASE, items_per_step=value), ASKED).failure
     assert failure is not None
     assert failure.message.startswith("what was measured cannot be stored: ")
 
@@ -49,8 +60,39 @@ def test_what_is_no_number_at_all_is_a_failure_too(value: object) -> None:
 def test_bytes_that_nobody_could_decode_are_escaped() -> None:
     reply = Reply(problem="cannot read caf\udce9.pt")
     assert read_reply(reply_line(reply, ASKED)).problem == "cannot read caf\\udce9.pt"
-    request = replace(ASKED, parameters={"path": "caf\udce9.pt"})
-    assert read_request(request_line(request)).parameters == {"path": "caf\\udce9.pt"}
+    described = make_request("describe", parameters={"path": "caf\udce9.pt"})
+    assert asked_in(read_request(request_line(described))).parameters == {"path": "caf\\udce9.pt"}
+    odd = replace(CASE, parameters={"path": "caf\udce9.pt"})
+    request = make_request("round", case=odd, builds=5)
+    assert read_request(request_line(request)).case.parameters == {"path": "caf\\udce9.pt"}
+    assert asked_in(read_request(request_line(request))).builds == 5
+
+
+def test_what_was_found_is_read_as_it_was_and_what_says_why_nothing_was_is_the_outcome() -> None:
+    found, skip = make_round(CASE), Skip(case_id=CASE.case_id, reason="no")
+    failure = Failure(case_id=CASE.case_id, stage="round", cause="crash", message="signal 6")
+    assert ROUND.outcome(answer(found, ASKED), CASE) == found
+    assert ROUND.outcome(answer(skip, ASKED), CASE) == ROUND.outcome(Reply(skip=skip), CASE) == skip
+    assert ROUND.outcome(Reply(failure=failure), CASE) == failure
+    assert ROUND.outcome(Reply(problem="no such op"), CASE).message == "no such op"
+    assert ROUND.outcome(Reply(), CASE) == replace(failure, cause="exception", message="the worker gave no result")
+
+
+def test_what_is_of_a_device_fails_and_what_is_of_neither_case_nor_device_is_a_problem() -> None:
+    of_device = wire.end_reply(make_request("rules", device="xpu", dtypes=[]), "crash", "signal 6")
+    assert of_device.failure == Failure(case_id="", stage="rules", cause="crash", message="signal 6")
+    assert wire.end_reply(make_request("environment"), "crash", "signal 6", ["abort"]) == Reply(
+        problem="the environment cannot be read: crash: signal 6 | abort"
+    )
+
+
+def test_every_record_that_a_task_asks_with_or_gives_is_in_what_servers_agree_on() -> None:
+    assert len(TASKS) > 15
+    known = {Nothing, *wire.travelling()}
+    inner = {hint for each in known for hint in get_type_hints(each).values()}
+    missing = {name for name, task in TASKS.items() if task.asked not in known}
+    assert not missing
+    assert {name for name, task in TASKS.items() if task.gives not in known and task.gives | None not in inner} == set()
 
 
 @pytest.fixture
@@ -64,8 +106,9 @@ def ask(tmp_path: Path) -> Callable[..., Reply]:
 
     def ask(kind: str, what: str = "round") -> Reply:
         case = make_case("fp32", workload="odd.py:net", parameters={"kind": kind}, batch_size=None)
-        given = None if what == "describe" else case
-        return channel.serve(Request(kind=what, source=source, case=given, parameters={"kind": kind}, builds=1))
+        if what == "describe":
+            return channel.serve(make_request(what, source=source, parameters={"kind": kind}))
+        return channel.serve(make_request(what, source=source, case=case, builds=1))
 
     return ask
 
@@ -107,7 +150,7 @@ def test_a_network_that_forks_in_this_process_and_returns_twice_gives_one_reply(
     ask: Callable[..., Reply], tmp_path: Path
 ) -> None:
     pid = os.getpid()
-    assert ask("returns twice").round is not None
+    assert got("round", ask("returns twice")) is not None
     assert os.getpid() == pid
     os.wait()
 

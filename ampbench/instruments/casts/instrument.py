@@ -7,12 +7,11 @@ from contextlib import contextmanager
 from ampbench.base.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.drive.pieces import (
     Watch,
+    ask_case,
     built_in_rows,
-    ended_by,
     explain_cases,
     plan_default_autocast,
     prepared_session,
-    request_for,
     require_named,
     require_own_ops,
 )
@@ -22,17 +21,20 @@ from ampbench.drive.session import Prepared
 from ampbench.errors import UsageError
 from ampbench.records.case import Case, Environment
 from ampbench.records.casts import AUTOGRAD, CastPass, Tracing
+from ampbench.records.kinds import CASTS
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Selection, Settings
+from ampbench.records.wire import Task
 from ampbench.store import RunWriter
+
+CASTS_TASK = Task(CASTS, Tracing, CastPass, "ampbench.instruments.casts.measure:do_casts", absent=True, flags=True)
 
 
 def trace_case(
     channel: Channel, planned: PlannedCase, settings: Settings, tracing: Tracing
 ) -> CastPass | Failure | Skip:
     """Return what a fresh worker of `channel` saw of one step of the case, or why it saw nothing."""
-    reply = channel.serve(request_for(planned, settings, "casts", tracing=tracing))
-    return reply.casts or ended_by(reply, planned.case, "casts")
+    return ask_case(channel, planned, settings, CASTS_TASK, tracing)
 
 
 @contextmanager

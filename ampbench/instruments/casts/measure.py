@@ -38,6 +38,7 @@ from ampbench.measure.memory import memory_source
 from ampbench.measure.network import fake_network
 from ampbench.measure.step import Step, TrainingStep, build_step
 from ampbench.measure.timing import PATIENCE, FitnessWatch, Placement, Settled, time_build, warm_up
+from ampbench.measure.worker import Work
 from ampbench.records.case import Case
 from ampbench.records.cast_totals import KEEP, savings
 from ampbench.records.casts import AUTOGRAD, COMPILED, TRACED, CastPass, CastTrace, GraphTrace, Tracing, stood_for
@@ -322,3 +323,8 @@ def _compiled(step: Step) -> GraphTrace:
 
 
 _GRAPHS: dict[str, Callable[[Step], GraphTrace]] = {AUTOGRAD: _autograd, TRACED: _traced, COMPILED: _compiled}
+
+
+def do_casts(work: Work, asked: Tracing) -> CastPass:
+    """Do the task "casts"; the device may be absent."""
+    return measure_casts(work.workload, work.case, asked)

@@ -21,13 +21,16 @@ from ampbench.drive.servers import Channel, OpenChannel, ServerChannel
 from ampbench.drive.session import Prepared, check_same, default_memory_limit, opened_first
 from ampbench.errors import NothingToRunError, StoreError, UnknownNameError
 from ampbench.instruments.ceilings.findings import DTYPES, ceiling_rate, disturbance, top
+from ampbench.instruments.ceilings.records import CeilingAsked
 from ampbench.records.case import DEVICES, DeviceDescription, Environment
 from ampbench.records.kinds import CEILINGS
 from ampbench.records.labels import few
 from ampbench.records.run import Asked, Header, Selection, Settings
 from ampbench.records.studies import COPY, FP32, OPERATIONS, TF32, Ceiling
-from ampbench.records.wire import Request
+from ampbench.records.wire import Task, ask
 from ampbench.store import RunWriter, StoredRun
+
+CEILINGS_TASK = Task(CEILINGS, CeilingAsked, Ceiling, "ampbench.instruments.ceilings.measure:do_ceiling")
 
 DEFAULT_DTYPES = tuple(dtype for dtype in DTYPES if dtype != "fp64")
 """What is measured where no dtype is asked for, if the device has it."""
@@ -178,19 +181,18 @@ def _measure(channel: Channel, piece: Piece, prepared: Prepared, seconds: float)
     why = piece.lacking
     if not why:
         reply = channel.serve(
-            Request(
-                kind=CEILINGS,
+            ask(
+                CEILINGS_TASK,
+                CeilingAsked(operation=piece.operation, dtype=piece.dtype, seconds=seconds),
                 device=piece.device,
-                operation=piece.operation,
-                dtypes=[piece.dtype],
-                seconds=seconds,
                 threads=settings.threads,
                 timeout_seconds=settings.timeout_seconds,
                 memory_limit_bytes=settings.memory_limit_bytes,
             )
         )
-        if reply.ceilings is not None:
-            return reply.ceilings
+        found = CEILINGS_TASK.found(reply)
+        if found is not None:
+            return found
         failure = reply.failure
         why = failure.said if failure else reply.problem or "the worker gave no ceiling"
     return Ceiling(

@@ -18,11 +18,10 @@ from ampbench.base.precisions import BASELINE
 from ampbench.drive.pieces import (
     Explain,
     Watch,
+    ask_case,
     asked_of,
-    ended_by,
     explain_pieces,
     prepared_session,
-    request_for,
     require_eager,
     resumed_plan,
 )
@@ -31,12 +30,16 @@ from ampbench.drive.servers import Channel, OpenChannel
 from ampbench.drive.session import Prepared, check_same_network, describer
 from ampbench.errors import UsageError
 from ampbench.instruments.convergence.findings import NAMES
+from ampbench.instruments.convergence.records import TrainingAsked
 from ampbench.records.case import Case, Environment
 from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Asked, Selection, Settings
 from ampbench.records.studies import CONTROL, REFERENCE, Training
+from ampbench.records.wire import Task
 from ampbench.store import RunWriter, StoredRun
+
+CONVERGENCE_TASK = Task(CONVERGENCE, TrainingAsked, Training, "ampbench.instruments.convergence.measure:do_training")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,20 +188,18 @@ class _Trainer:
 
     def _trained(self, channel: Channel, planned: PlannedCase, piece: Piece) -> Training | Failure | Skip:
         settings = dataclasses.replace(self._settings, seed=piece.seed)
-        asked = {"steps": self._asked.steps, "schedule": self._asked.schedule, "arm": piece.arm}
-        request = request_for(planned, settings, CONVERGENCE, fresh=False, **asked)
-        reply = channel.serve(request)
-        if reply.convergence is None:
+        asked = TrainingAsked(steps=self._asked.steps, schedule=self._asked.schedule, arm=piece.arm)
+        found = ask_case(channel, planned, settings, CONVERGENCE_TASK, asked, fresh=False)
+        if not isinstance(found, Training):
             self._known.clear()
-            ended = ended_by(reply, planned.case, CONVERGENCE)
-            if isinstance(ended, Failure):
-                self._failed.append((piece, ended))
-            return ended
+            if isinstance(found, Failure):
+                self._failed.append((piece, found))
+            return found
         if self._resumed is not None:
-            _check_same_network(self._resumed, planned.case, reply.convergence)
+            _check_same_network(self._resumed, planned.case, found)
         self._known = [known for known in self._known if known.start == piece.start]
         self._known.append(piece)
-        return reply.convergence
+        return found
 
 
 def _for_want_of(first: Piece, why: Failure, piece: Piece) -> Failure:

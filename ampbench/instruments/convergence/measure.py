@@ -15,12 +15,14 @@ from dataclasses import dataclass, field
 import torch
 
 from ampbench.base.precisions import BASELINE, FP64, PRECISIONS
+from ampbench.instruments.convergence.records import TrainingAsked
 from ampbench.measure.data import Generator, batches_of, inputs_digest, weights_digest
 from ampbench.measure.distances import Scorer, compare, is_finite
 from ampbench.measure.machine import Cpu, Device, fp64_device, precision_flags
 from ampbench.measure.memory import is_out_of_memory, said_of
 from ampbench.measure.sources import seed_all, switch_off_dropout
 from ampbench.measure.step import TrainingStep, build_training
+from ampbench.measure.worker import Work
 from ampbench.records.case import Case
 from ampbench.records.studies import CONSTANT, CONTROL, COSINE, LINEAR, OWN, REFERENCE, Drift, Score, Training
 from ampbench.workload import Workload
@@ -391,3 +393,17 @@ def _distance(own: Sequence[torch.Tensor], others: dict[int, Weights] | str, ste
 
 def _mean(losses: Sequence[float]) -> float | None:
     return math.fsum(losses) / len(losses) if all(map(math.isfinite, losses)) else None
+
+
+def do_training(work: Work, asked: TrainingAsked) -> Training:
+    """Do the task "convergence"; the worker keeps the trainings that those to come are compared with."""
+    return train(
+        work.workload,
+        work.case,
+        work.device,
+        work.kept(Trajectories),
+        seed=work.seed,
+        arm=asked.arm,
+        steps=asked.steps,
+        schedule=asked.schedule,
+    )

@@ -7,11 +7,10 @@ from contextlib import contextmanager
 from ampbench.base.precisions import AUTOCAST
 from ampbench.drive.pieces import (
     Watch,
-    ended_by,
+    ask_case,
     explain_cases,
     plan_default_autocast,
     prepared_session,
-    request_for,
     require_among,
     require_eager,
     require_named,
@@ -21,12 +20,16 @@ from ampbench.drive.pieces import (
 from ampbench.drive.planning import NO_LOSS, PlannedCase, check_selection
 from ampbench.drive.servers import Channel, OpenChannel
 from ampbench.drive.session import Prepared
+from ampbench.instruments.input_storage.records import StorageAsked
 from ampbench.records.case import PHASES, Environment
 from ampbench.records.kinds import INPUT_STORAGE
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Asked, Selection, Settings
 from ampbench.records.studies import StoragePass
+from ampbench.records.wire import Task
 from ampbench.store import RunWriter, StoredRun
+
+STORAGE_TASK = Task(INPUT_STORAGE, StorageAsked, StoragePass, "ampbench.instruments.input_storage.measure:do_storage")
 
 
 @contextmanager
@@ -72,7 +75,6 @@ def measure_storages(
     """Measure each planned case for `asked.seconds`, as `explain_cases` does, and return how the session ended."""
 
     def explain(channel: Channel, planned: PlannedCase) -> StoragePass | Failure | Skip:
-        reply = channel.serve(request_for(planned, prepared.settings, INPUT_STORAGE, seconds=asked.seconds))
-        return reply.input_storage or ended_by(reply, planned.case, INPUT_STORAGE)
+        return ask_case(channel, planned, prepared.settings, STORAGE_TASK, StorageAsked(seconds=asked.seconds))
 
     return explain_cases(prepared, explain, writer, watch)

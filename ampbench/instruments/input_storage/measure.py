@@ -16,6 +16,7 @@ from ampbench.errors import first_line
 from ampbench.explain.dtypes import short_dtype
 from ampbench.explain.ledger import CastLedger, trace_casts
 from ampbench.explain.rules.documented import documented_category
+from ampbench.instruments.input_storage.records import StorageAsked
 from ampbench.measure.changes import Change, peaks_with
 from ampbench.measure.data import batches_of
 from ampbench.measure.distances import compare, floating_in, identical
@@ -24,6 +25,7 @@ from ampbench.measure.memory import is_out_of_memory, memory_source
 from ampbench.measure.reference import StepNumbers, passing_reference, run_step
 from ampbench.measure.step import Step, build_step
 from ampbench.measure.timing import TURNS, FitnessWatch, Settled, plan_samples, side_by_side, warm_up
+from ampbench.measure.worker import Work
 from ampbench.records.case import Case
 from ampbench.records.casts import AUTOCAST, PRE_CAST_INPUTS, CastTrace
 from ampbench.records.labels import FP32_INSTEAD
@@ -259,3 +261,8 @@ def _timed(
     builds = [partial(build_step, workload, case, device), partial(change.build, workload, case, device)]
     full, low = side_by_side(builds, lambda step, _: warm_up(step, settled), device, seconds, notes)
     return full, low
+
+
+def do_storage(work: Work, asked: StorageAsked) -> StoragePass | Skip:
+    """Do the task "input-storage"."""
+    return measure_storage(work.workload, work.case, work.device, asked.seconds)

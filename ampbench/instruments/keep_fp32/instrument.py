@@ -8,15 +8,15 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from functools import partial
+from typing import TypeVar
 
 from ampbench.base.precisions import LOW, PRECISIONS
 from ampbench.drive.pieces import (
     Watch,
-    ended_by,
+    ask_case,
     explain_cases,
     plan_default_autocast,
     prepared_session,
-    request_for,
     require_among,
     require_eager,
     require_named,
@@ -28,6 +28,7 @@ from ampbench.drive.servers import Channel, OpenChannel
 from ampbench.drive.session import Prepared, check_same_network
 from ampbench.errors import UsageError
 from ampbench.instruments.keep_fp32.findings import meets
+from ampbench.instruments.keep_fp32.records import TrialAsked, WeighingAsked
 from ampbench.instruments.keep_fp32.search import Found, search, sets_between
 from ampbench.instruments.keep_fp32.trials import Budget, TrialsSpentError, units_of
 from ampbench.records.case import Environment
@@ -35,14 +36,20 @@ from ampbench.records.keeping import KeepSearch, SearchSpace, Trial, Wanted, Wei
 from ampbench.records.kinds import KEEP_FP32
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Selection, Settings
-from ampbench.records.wire import Reply
+from ampbench.records.wire import Nothing, Task
 from ampbench.store import RunWriter, StoredRun
+
+SPACE_TASK = Task("space", Nothing, SearchSpace, "ampbench.instruments.keep_fp32.measure:do_space")
+TRIAL_TASK = Task("trial", TrialAsked, Trial, "ampbench.instruments.keep_fp32.measure:do_trial")
+WEIGHING_TASK = Task("weighing", WeighingAsked, Weighing, "ampbench.instruments.keep_fp32.measure:do_weighing")
 
 FOR_WEIGHING = 2
 """So many trials, of enough, are left for sets that are tried only to be weighed."""
 FRESH = 3
 """On so many batches that the search has not seen, what it found is tried before it is told."""
 
+A = TypeVar("A")
+R = TypeVar("R")
 Store = Callable[[SearchSpace | Trial], None]
 """Stores what a search saw before it goes on."""
 
@@ -113,11 +120,11 @@ def _check_same_networks(resumed: StoredRun, left: Sequence[PlannedCase], channe
             continue
         was = resumed.of(SearchSpace).get(case.case_id, was)
         refused = f"run {resumed.header.run} cannot be resumed: "
-        reply = channel.serve(request_for(planned, settings, "space", fresh=True))
-        if reply.space is None:
-            raise UsageError(f"{refused}{_reason(ended_by(reply, case, 'space'))}")
-        check_same_network(resumed.header.run, case.workload, was, reply.space)
-        if was.case_id == reply.space.case_id and _modules(was) != _modules(reply.space):
+        found = ask_case(channel, planned, settings, SPACE_TASK, Nothing())
+        if not isinstance(found, SearchSpace):
+            raise UsageError(f"{refused}{_reason(found)}")
+        check_same_network(resumed.header.run, case.workload, was, found)
+        if was.case_id == found.case_id and _modules(was) != _modules(found):
             raise UsageError(f"{refused}the modules of {case.workload} are others than it began with; start a new run")
 
 
@@ -285,11 +292,11 @@ class _Search:
     def _on_fresh_batches(self, kept: Sequence[str]) -> Iterator[Trial]:
         """Yield the trials of a set on batches that the search does not see, as far as there are any."""
         for batch in range(1, FRESH + 1):
-            reply = self._ask("trial", kept=[list(kept)], batch=batch)
-            if reply.trial is None:
-                self._no_fresh = _reason(ended_by(reply, self._planned.case, "trial"))
+            trial = self._ask(TRIAL_TASK, self._trial_of(kept, batch))
+            if not isinstance(trial, Trial):
+                self._no_fresh = _reason(trial)
                 return
-            yield reply.trial
+            yield trial
 
     def _fresh_of(self, ended: KeepSearch) -> list[Trial]:
         return [] if ended.found is None else self._fresh.get(tuple(ended.found), [])
@@ -305,10 +312,10 @@ class _Search:
         return ended
 
     def _asked_space(self) -> SearchSpace:
-        reply = self._ask("space")
-        if reply.space is None:
-            raise _Ended(ended_by(reply, self._planned.case, "space"))
-        space = dataclasses.replace(reply.space, wanted=self._wanted)
+        found = self._ask(SPACE_TASK, Nothing())
+        if not isinstance(found, SearchSpace):
+            raise _Ended(found)
+        space = dataclasses.replace(found, wanted=self._wanted)
         self._store(space)
         return space
 
@@ -316,10 +323,10 @@ class _Search:
         """Return the trial of a set, made unless it is known."""
         key = tuple(kept)
         if key not in self._known:
-            reply = self._ask("trial", kept=[list(kept)])
-            if reply.trial is None:
-                raise _Ended(ended_by(reply, self._planned.case, "trial"))
-            trial = dataclasses.replace(reply.trial, number=len(self._trials))
+            found = self._ask(TRIAL_TASK, self._trial_of(kept))
+            if not isinstance(found, Trial):
+                raise _Ended(found)
+            trial = dataclasses.replace(found, number=len(self._trials))
             self._store(trial)
             self._trials.append(trial)
             self._known[key] = trial
@@ -334,12 +341,13 @@ class _Search:
         try:
             able = [kept for kept in sets_between(space, units, searched) if self._can_be_weighed(kept)]
             self._has_worker = False  # the reference that trials keep must not weigh on what is measured
-            reply = self._ask("weighing", kept=able, seconds=self._wanted.seconds)
-            if reply.weighing is None:
-                raise _Ended(ended_by(reply, self._planned.case, "weighing"))
+            weighed = WeighingAsked(kept=[list(kept) for kept in able], seconds=self._wanted.seconds)
+            found = self._ask(WEIGHING_TASK, weighed)
+            if not isinstance(found, Weighing):
+                raise _Ended(found)
         except _Ended as failed:
             return None, [f"what sets cost was not measured: {_reason(failed.how)}"]
-        return reply.weighing, []
+        return found, []
 
     def _can_be_weighed(self, kept: Sequence[str]) -> bool:
         """Return whether a step runs with a set, tried if a trial is left: a price needs an error beside it."""
@@ -347,12 +355,10 @@ class _Search:
             return False
         return not self._tried(kept).error
 
-    def _ask(self, kind: str, *, kept: Sequence[Sequence[str]] = (), seconds: float = 0.0, batch: int = 0) -> Reply:
-        """Return the reply of the case's own worker, which keeps the reference from one trial to the next."""
-        request = request_for(
-            self._planned, self._settings, kind,
-            kept=[list(one) for one in kept], seconds=seconds, batch=batch, updates=self._bounds_updates(),
-            fresh=not self._has_worker,
-        )  # fmt: skip
-        self._has_worker = True
-        return self._channel.serve(request)
+    def _trial_of(self, kept: Sequence[str], batch: int = 0) -> TrialAsked:
+        return TrialAsked(kept=list(kept), batch=batch, updates=self._bounds_updates())
+
+    def _ask(self, task: Task[A, R], asked: A) -> R | Failure | Skip:
+        """Return what the case's own worker found, which keeps the reference from one trial to the next."""
+        fresh, self._has_worker = not self._has_worker, True
+        return ask_case(self._channel, self._planned, self._settings, task, asked, fresh=fresh)

@@ -1,7 +1,7 @@
 """The search for modules to keep in fp32, on the device: what there is to keep, what a set errs, what sets cost."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -12,18 +12,24 @@ from ampbench.base.precisions import BASELINE, PRECISIONS
 from ampbench.errors import UnknownNameError
 from ampbench.explain.keep_fp32 import is_kept
 from ampbench.explain.modules import ModuleRun, watch_runs
+from ampbench.instruments.keep_fp32.records import TrialAsked, WeighingAsked
+from ampbench.measure.data import SAME_INPUTS, FreshBatches, inputs_digest, weights_digest
 from ampbench.measure.distances import Fp32Check, compare, compare_each
 from ampbench.measure.machine import Device, fp64_device, precision_flags
 from ampbench.measure.memory import is_out_of_memory, memory_source, one_batch, said_of
 from ampbench.measure.origins import measure_origin
+from ampbench.measure.outputs import batch_length
 from ampbench.measure.reference import Reference, References, run_step, trusted_reference
 from ampbench.measure.sources import seed_all, seeded_step, unfused
 from ampbench.measure.step import Step, TrainingStep, build_step
 from ampbench.measure.timing import FitnessWatch, settled_peaks, side_by_side, warm_up
 from ampbench.measure.updates import measure_update
+from ampbench.measure.worker import Work
 from ampbench.records.case import Case
 from ampbench.records.keeping import SearchSpace, Trial, Unit, Weighed, Weighing
 from ampbench.records.labels import few
+from ampbench.records.measured import Skip
+from ampbench.records.wire import Nothing
 from ampbench.workload import Workload
 
 NO_REFERENCE = "the fp64 step that trials are compared with does not fit into the memory: search with a smaller batch"
@@ -268,3 +274,27 @@ def _can_be_whole(container: _Seen, leaves: list[_Seen]) -> bool:
         elif (row.module in held or container.module in row.ever) and any(True for _ in row.module.parameters()):
             return False
     return not isinstance(container.module, torch.jit.ScriptModule)
+
+
+def do_space(work: Work, asked: Nothing) -> SearchSpace:  # noqa: ARG001 - as all tasks
+    """Do the task "space"."""
+    space = search_space(work.workload, work.case, work.device)
+    weights, inputs = weights_digest(work.workload), inputs_digest(work.workload)
+    return replace(space, weights_digest=weights, inputs_digest=inputs)
+
+
+def do_trial(work: Work, asked: TrialAsked) -> Trial | Skip:
+    """Do the task "trial"; the worker keeps the reference for the next."""
+    workload, case, device = work.workload, work.case, work.device
+    if not asked.batch:
+        return try_kept(workload, case, device, asked.kept, work.references, updates=asked.updates)
+    fresh = FreshBatches(workload, batch_length(workload, case), rebuilt=work.rebuilt).workload(asked.batch)
+    if fresh is None:
+        return Skip(case_id=case.case_id, reason=SAME_INPUTS)
+    trial = try_kept(fresh, case, device, asked.kept, work.references, updates=asked.updates)
+    return replace(trial, batch=asked.batch)
+
+
+def do_weighing(work: Work, asked: WeighingAsked) -> Weighing:
+    """Do the task "weighing"."""
+    return weigh(work.workload, work.case, work.device, asked.kept, asked.seconds)

@@ -11,11 +11,10 @@ from ampbench.base.names import matches
 from ampbench.base.precisions import BASELINE, LOW, SHORT_DTYPES, Precision, find_precision
 from ampbench.drive.pieces import (
     Watch,
-    ended_by,
+    ask_case,
     explain_cases,
     plan_default_autocast,
     prepared_session,
-    request_for,
     require_among,
     require_eager,
     require_named,
@@ -24,11 +23,16 @@ from ampbench.drive.planning import NO_LOSS, PlannedCase, check_selection, lack,
 from ampbench.drive.servers import Channel, OpenChannel
 from ampbench.drive.session import Prepared, describer
 from ampbench.errors import NothingToRunError
+from ampbench.instruments.ranges.records import RangesAsked
 from ampbench.records.case import Case, Environment
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.ranges import OriginPass, RangePass
 from ampbench.records.run import Selection, Settings
+from ampbench.records.wire import Nothing, Task
 from ampbench.store import RunWriter
+
+RANGES_TASK = Task("ranges", RangesAsked, RangePass, "ampbench.instruments.ranges.measure:do_ranges")
+ORIGIN_TASK = Task("origin", Nothing, OriginPass, "ampbench.instruments.ranges.measure:do_origin")
 
 
 @contextmanager
@@ -76,11 +80,9 @@ def watch_cases(prepared: Prepared, steps: int, writer: RunWriter, watch: Watch)
                 notes.append(f"{row.name}: skipped: {lacking}")
             else:
                 able.append(row.name)
-        request = request_for(planned, prepared.settings, "ranges", steps=steps, precisions=able)
-        reply = channel.serve(request)
-        if reply.ranges is None:
-            return ended_by(reply, case, "ranges")
-        return dataclasses.replace(reply.ranges, notes=[*reply.ranges.notes, *notes])
+        asked = RangesAsked(steps=steps, precisions=able)
+        found = ask_case(channel, planned, prepared.settings, RANGES_TASK, asked)
+        return dataclasses.replace(found, notes=[*found.notes, *notes]) if isinstance(found, RangePass) else found
 
     return explain_cases(prepared, explain, writer, watch)
 
@@ -110,8 +112,7 @@ def find_origins(prepared: Prepared, writer: RunWriter, watch: Watch) -> str:
     """Find where the error of each planned case begins, as `explain_cases` does, and return how the session ended."""
 
     def explain(channel: Channel, planned: PlannedCase) -> OriginPass | Failure | Skip:
-        reply = channel.serve(request_for(planned, prepared.settings, "origin"))
-        return reply.origin or ended_by(reply, planned.case, "origin")
+        return ask_case(channel, planned, prepared.settings, ORIGIN_TASK, Nothing())
 
     return explain_cases(prepared, explain, writer, watch)
 

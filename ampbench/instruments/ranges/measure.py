@@ -17,14 +17,17 @@ from ampbench.explain.errors import Given, watch_errors
 from ampbench.explain.ledger import trace_casts
 from ampbench.explain.nonfinite import find_nonfinite
 from ampbench.explain.ranges import watch_ranges
+from ampbench.instruments.ranges.records import RangesAsked
 from ampbench.measure.data import SAME_INPUTS, FreshBatches, Rebuilt, inputs_digest, named_tensors, weights_digest
 from ampbench.measure.distances import Fp32Check, is_finite, outputs_in
 from ampbench.measure.machine import Device, precision_flags
 from ampbench.measure.memory import is_out_of_memory
 from ampbench.measure.optimizer import recipe_of
+from ampbench.measure.origins import measure_origin
 from ampbench.measure.outputs import batch_length
 from ampbench.measure.sources import dense, seed_all, seeded_step, unfused
 from ampbench.measure.step import Step, TrainingStep
+from ampbench.measure.worker import Work
 from ampbench.records.case import Case
 from ampbench.records.casts import BUFFER, WEIGHT
 from ampbench.records.magnitudes import ROOT
@@ -34,10 +37,12 @@ from ampbench.records.ranges import (
     FirstNonfinite,
     LowRun,
     ModuleError,
+    OriginPass,
     RangePass,
     SeenGradient,
     Validation,
 )
+from ampbench.records.wire import Nothing
 from ampbench.workload import Workload
 
 UNSCALABLE = "the loss is not finite, whatever its scale: gradients are those at the scale that GradScaler begins with"
@@ -341,3 +346,13 @@ def _put_gradient(seen: dict[str, SeenGradient], name: str, gradient: torch.Tens
 def _mask(chosen: torch.Tensor) -> _Mask:
     """Return a bit for each element."""
     return np.packbits(chosen.reshape(-1).cpu().numpy())
+
+
+def do_ranges(work: Work, asked: RangesAsked) -> RangePass:
+    """Do the task "ranges"."""
+    return measure_ranges(work.workload, work.case, work.device, asked.steps, asked.precisions, work.rebuilt)
+
+
+def do_origin(work: Work, asked: Nothing) -> OriginPass:  # noqa: ARG001 - as all tasks
+    """Do the task "origin"."""
+    return measure_origin(work.workload, work.case, work.device)

@@ -6,12 +6,15 @@ from dataclasses import replace
 from ampbench.drive.servers import Channel
 from ampbench.drive.session import new_header
 from ampbench.errors import UsageError
+from ampbench.instruments.rules.records import RulesAsked
 from ampbench.records.case import Environment
 from ampbench.records.kinds import RULES
 from ampbench.records.measured import Failure
 from ampbench.records.rules import RuleProbe
 from ampbench.records.run import Header, Selection, Settings
-from ampbench.records.wire import Request
+from ampbench.records.wire import Task, ask
+
+RULES_TASK = Task(RULES, RulesAsked, RuleProbe, "ampbench.instruments.rules.measure:do_rules")
 
 THREADS = 1
 """The tensors are tiny: threads that wait for each other take four times as long."""
@@ -25,18 +28,17 @@ def probe_device(
     Raises `UsageError` for an op that is not known.
     """
     reply = channel.serve(
-        Request(
-            kind="rules",
+        ask(
+            RULES_TASK,
+            RulesAsked(dtypes=list(dtypes), ops=list(ops)),
             device=device,
-            dtypes=list(dtypes),
-            ops=list(ops),
             threads=THREADS,
             timeout_seconds=timeout_seconds,
         )
     )
     if reply.problem is not None:
         raise UsageError(reply.problem)
-    found = reply.rules or reply.failure
+    found = RULES_TASK.found(reply) or reply.failure
     assert found is not None
     return found
 

@@ -13,11 +13,10 @@ from ampbench.base.precisions import BASELINE, SCALED
 from ampbench.drive.pieces import (
     Explain,
     Watch,
+    ask_case,
     built_in_rows,
-    ended_by,
     explain_pieces,
     prepared_session,
-    request_for,
     require_named,
     resumed_plan,
 )
@@ -25,12 +24,16 @@ from ampbench.drive.planning import PlannedCase, check_selection, make_plan
 from ampbench.drive.servers import Channel, OpenChannel
 from ampbench.drive.session import Prepared, check_same_network, describer
 from ampbench.errors import UnknownNameError, UsageError
+from ampbench.instruments.scaler.records import ScalingAsked
 from ampbench.records.case import Environment
 from ampbench.records.kinds import SCALER
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Asked, ScalerSetting, Selection, Settings
 from ampbench.records.studies import ScalerRun
+from ampbench.records.wire import Task
 from ampbench.store import RunWriter, StoredRun
+
+SCALER_TASK = Task(SCALER, ScalingAsked, ScalerRun, "ampbench.instruments.scaler.measure:do_scaler")
 
 
 def setting_name(setting: ScalerSetting | None) -> str:
@@ -148,14 +151,12 @@ def scale_cases(
 
     def training(setting: ScalerSetting | None) -> Explain:
         def explain(channel: Channel, planned: PlannedCase) -> ScalerRun | Failure | Skip:
-            request = request_for(planned, prepared.settings, SCALER, setting=setting, steps=asked.steps)
-            reply = channel.serve(request)
-            if reply.scaler is None:
-                return ended_by(reply, planned.case, SCALER)
-            if resumed is not None:
+            wanted = ScalingAsked(setting=setting, steps=asked.steps)
+            found = ask_case(channel, planned, prepared.settings, SCALER_TASK, wanted)
+            if resumed is not None and isinstance(found, ScalerRun):
                 for before in resumed.several_of(ScalerRun).get(planned.case.case_id, []):
-                    check_same_network(resumed.header.run, planned.case.workload, before, reply.scaler)
-            return reply.scaler
+                    check_same_network(resumed.header.run, planned.case.workload, before, found)
+            return found
 
         return explain
 

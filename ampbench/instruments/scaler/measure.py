@@ -13,12 +13,14 @@ from ampbench.base.precisions import BASELINE, PRECISIONS, Precision
 from ampbench.errors import UsageError, first_line
 from ampbench.explain.nonfinite import find_nonfinite
 from ampbench.explain.ranges import Counts, count_magnitudes, record_of
+from ampbench.instruments.scaler.records import ScalingAsked
 from ampbench.measure.data import named_tensors, weights_digest
 from ampbench.measure.distances import Scorer, compare, is_finite
 from ampbench.measure.machine import Device, fp64_device, precision_flags
 from ampbench.measure.memory import is_out_of_memory
 from ampbench.measure.sources import dense, seed_all, seeded_step
 from ampbench.measure.step import TrainingStep
+from ampbench.measure.worker import Work
 from ampbench.records.case import Case
 from ampbench.records.labels import few
 from ampbench.records.ranges import GRADIENT, FirstNonfinite
@@ -266,3 +268,8 @@ def _note_unmoved(step: TrainingStep, workload: Workload, run: _Run) -> None:
     unmoved = [name for name in names if torch.equal(parameters[name].detach().cpu(), before[name])]
     if unmoved:
         run.notes.append(UNMOVED.format(len(unmoved), len(names), few(unmoved)))
+
+
+def do_scaler(work: Work, asked: ScalingAsked) -> ScalerRun:
+    """Do the task "scaler"."""
+    return run_scaler(work.workload, work.case, work.device, asked.setting, asked.steps)

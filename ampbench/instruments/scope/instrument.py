@@ -7,11 +7,10 @@ from contextlib import contextmanager
 from ampbench.base.precisions import AUTOCAST
 from ampbench.drive.pieces import (
     Watch,
-    ended_by,
+    ask_case,
     explain_cases,
     plan_default_autocast,
     prepared_session,
-    request_for,
     require_among,
     require_eager,
     require_named,
@@ -22,12 +21,16 @@ from ampbench.drive.planning import PlannedCase, check_selection
 from ampbench.drive.servers import Channel, OpenChannel
 from ampbench.drive.session import Prepared
 from ampbench.errors import UsageError
+from ampbench.instruments.scope.records import ScopeAsked
 from ampbench.records.case import Environment
 from ampbench.records.kinds import SCOPE
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Asked, Selection, Settings
 from ampbench.records.studies import ScopePass
+from ampbench.records.wire import Task
 from ampbench.store import RunWriter, StoredRun
+
+SCOPE_TASK = Task(SCOPE, ScopeAsked, ScopePass, "ampbench.instruments.scope.measure:do_scopes")
 
 
 @contextmanager
@@ -74,9 +77,8 @@ def study_scopes(
     """
 
     def explain(channel: Channel, planned: PlannedCase) -> ScopePass | Failure | Skip:
-        request = request_for(planned, prepared.settings, SCOPE, steps=asked.steps, seconds=asked.seconds)
-        reply = channel.serve(request)
-        return reply.scope or ended_by(reply, planned.case, SCOPE)
+        wanted = ScopeAsked(steps=asked.steps, seconds=asked.seconds)
+        return ask_case(channel, planned, prepared.settings, SCOPE_TASK, wanted)
 
     return explain_cases(prepared, explain, writer, watch)
 

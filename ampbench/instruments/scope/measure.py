@@ -22,12 +22,14 @@ from ampbench.base.precisions import BASELINE, FP64, PRECISIONS
 from ampbench.errors import UsageError, first_line
 from ampbench.explain.dtypes import short_dtype
 from ampbench.explain.ledger import trace_casts
+from ampbench.instruments.scope.records import ScopeAsked
 from ampbench.measure.distances import compare, floating_in, kept_outputs
 from ampbench.measure.machine import Cpu, Device, fp64_device, precision_flags
 from ampbench.measure.memory import cpu_changes, is_out_of_memory, memory_source, said_of
 from ampbench.measure.sources import seed_all, switch_off_dropout
 from ampbench.measure.step import SETTLING_STEPS, build_training
 from ampbench.measure.timing import FitnessWatch, Settled, side_by_side
+from ampbench.measure.worker import Work
 from ampbench.records.case import Case
 from ampbench.records.casts import CastTrace
 from ampbench.records.labels import FP32_INSTEAD
@@ -452,3 +454,8 @@ def _device_memory(loop: Loop, settled: Settled, device: Device) -> tuple[list[i
         alive.append(device.allocated_bytes() - before)
         device.reset_peak()
     return peaks, alive
+
+
+def do_scopes(work: Work, asked: ScopeAsked) -> ScopePass:
+    """Do the task "scope"."""
+    return measure_scopes(work.workload, work.case, work.device, asked.steps, asked.seconds)

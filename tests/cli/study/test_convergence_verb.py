@@ -9,9 +9,9 @@ import pytest
 
 from ampbench.drive.servers import InProcess
 from ampbench.records.studies import Score, Training
-from ampbench.records.wire import Reply, Request
+from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import list_runs, read_run
-from tests.scripted_channel import CPU, NO_GPU, Scripted, machine
+from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine
 
 Run = Callable[..., Any]
 
@@ -55,12 +55,13 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             raise KeyboardInterrupt
         count[0] += 1
         found = Training(
-            case_id=request.case.case_id, seed=request.seed, arm=request.arm, steps=request.steps, losses=[1.0, 0.5],
-            held_out=True, scores=[Score(step=0, loss=2.0, correct=1, decisions=100),
+            case_id=request.case.case_id, seed=request.seed, arm=asked_in(request).arm,
+            steps=asked_in(request).steps, losses=[1.0, 0.5], held_out=True,
+            scores=[Score(step=0, loss=2.0, correct=1, decisions=100),
                                    Score(step=2, loss=0.5, correct=95, decisions=100)],
             weights_digest="w", inputs_digest="i", seconds=1.0,
         )  # fmt: skip
-        return Reply(convergence=found)
+        return reply_with(found)
 
     channel = Scripted(answer, machine(CPU, NO_GPU))
     monkeypatch.setattr("ampbench.drive.pieces.ServerChannel", lambda **_: channel)

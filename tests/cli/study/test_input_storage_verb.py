@@ -11,7 +11,7 @@ import pytest
 
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.studies import StoragePass
-from ampbench.records.wire import Reply, Request
+from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import list_runs, read_run
 from tests.instruments.input_storage.storage_passes import lossy_pass, storage_pass
 from tests.scripted_channel import Scripted
@@ -45,7 +45,7 @@ def interrupting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         assert request.case is not None
         if request.case.phase in phases:
             raise KeyboardInterrupt
-        return Reply(input_storage=storage_pass(request.case))
+        return reply_with(storage_pass(request.case))
 
     channel = Scripted(answer)
     monkeypatch.setattr("ampbench.drive.pieces.ServerChannel", lambda **_: channel)

@@ -12,10 +12,10 @@ import pytest
 from ampbench.instruments.scaler.instrument import SETTINGS
 from ampbench.records.measured import Failure
 from ampbench.records.run import Asked
-from ampbench.records.wire import Reply, Request
+from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import list_runs, read_run
 from tests.instruments.scaler.scaled_trainings import CASE, collapsed, run, runs
-from tests.scripted_channel import Scripted
+from tests.scripted_channel import Scripted, asked_in
 from tests.stored_runs import COMPLETE, RUN, write_run
 
 Run = Callable[..., Any]
@@ -146,14 +146,15 @@ def test_a_usage_error_is_one_line(arguments: list[str], message: str, tmp_path:
 def test_a_setting_of_the_users_own_is_added(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ampbench: Run) -> None:
     def answer(request: Request) -> Reply:
         assert request.case is not None
-        made = run(request.setting.name if request.setting else "fp32", case_id=request.case.case_id)
-        return Reply(scaler=made)
+        setting = asked_in(request).setting
+        made = run(setting.name if setting else "fp32", case_id=request.case.case_id)
+        return reply_with(made)
 
     channel = Scripted(answer)
     monkeypatch.setattr("ampbench.drive.pieces.ServerChannel", lambda **_: channel)
     said = ampbench("study", "scaler", "mlp", "--setting", "default", "--init-scale", "1024")
     assert said.code == 0
-    asked = [request.setting for request in channel.asked]
+    asked = [asked_in(request).setting for request in channel.asked]
     assert [one.name if one else "" for one in asked] == ["", "default", "yours"]
     assert (asked[2].init_scale, asked[2].growth_interval) == (1024, 2000)  # type: ignore[union-attr]
     (file,) = list_runs(tmp_path / "results")
@@ -173,7 +174,7 @@ def test_a_loss_that_underflows_needs_scaling_and_an_interrupted_study_goes_on(
     serve = servers.ServerChannel.serve
 
     def interrupt(self: servers.ServerChannel, request: Request) -> Reply:
-        if request.setting == SETTINGS[1]:
+        if asked_in(request).setting == SETTINGS[1]:
             raise KeyboardInterrupt
         return serve(self, request)
 

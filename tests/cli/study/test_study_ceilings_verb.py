@@ -18,11 +18,11 @@ from ampbench.records.kinds import CEILINGS
 from ampbench.records.measured import Failure
 from ampbench.records.run import Asked
 from ampbench.records.studies import COPY, Ceiling
-from ampbench.records.wire import Reply, Request
+from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import list_runs, read_header, read_run
 from tests.instruments.ceilings.ceiling_records import CEILINGS as FOUND
 from tests.instruments.ceilings.ceiling_records import ceiling
-from tests.scripted_channel import Scripted
+from tests.scripted_channel import Scripted, asked_in
 from tests.stored_runs import COMPLETE, RUN, write_run
 
 Run = Callable[..., Any]
@@ -40,7 +40,9 @@ def stored(tmp_path: Path) -> Path:
 def channel(monkeypatch: pytest.MonkeyPatch) -> Scripted:
     """Answers instead of workers: each ceiling is 1 G a second."""
     found = Scripted(
-        lambda request: Reply(ceilings=ceiling(request.operation, request.dtypes[0], 1e9, device=request.device))
+        lambda request: reply_with(
+            ceiling(asked_in(request).operation, asked_in(request).dtype, 1e9, device=request.device)
+        )
     )
     monkeypatch.setattr(
         "ampbench.instruments.ceilings.instrument.prepare_ceilings.__wrapped__.__defaults__",
@@ -104,7 +106,7 @@ def test_a_session_is_stored_and_told(ampbench: Run, channel: Scripted) -> None:
     assert said.err.strip() == f"run {header.run}: {path}"
     assert header.explains == CEILINGS
     assert header.asked == Asked(seconds=0.25, operations=["matmul"], dtypes=["fp32", "bf16"])
-    assert [request.seconds for request in channel.asked] == [0.25, 0.25]
+    assert [asked_in(request).seconds for request in channel.asked] == [0.25, 0.25]
 
 
 def test_what_failed_is_told_and_ends_with_3(ampbench: Run, channel: Scripted) -> None:
@@ -112,7 +114,7 @@ def test_what_failed_is_told_and_ends_with_3(ampbench: Run, channel: Scripted) -
 
     def dying(request: Request) -> Reply:
         failure = Failure(case_id="", stage="ceilings", cause="crash", message="ended by signal SIGILL")
-        return Reply(failure=failure) if request.operation == "conv" else lives(request)
+        return Reply(failure=failure) if asked_in(request).operation == "conv" else lives(request)
 
     channel.answer = dying
     said = study(ampbench, "--dtype", "fp32")
@@ -128,17 +130,17 @@ def test_a_resumed_run_ends_with_3_for_what_failed_before_it_was_interrupted(amp
     lives = channel.answer
 
     def dying(request: Request) -> Reply:
-        if request.operation == COPY:
+        if asked_in(request).operation == COPY:
             raise KeyboardInterrupt
         failure = Failure(case_id="", stage="ceilings", cause="crash", message="ended by signal SIGILL")
-        return Reply(failure=failure) if request.operation == "conv" else lives(request)
+        return Reply(failure=failure) if asked_in(request).operation == "conv" else lives(request)
 
     channel.answer = dying
     assert study(ampbench, "--dtype", "fp32").code == 130
     (one,) = list_runs(Path("results"))
     channel.answer = lives
     assert ampbench("study", "ceilings", "--resume", one.stem).code == 3
-    assert [request.operation for request in channel.asked] == ["matmul", "conv", "copy", "copy"]
+    assert [asked_in(request).operation for request in channel.asked] == ["matmul", "conv", "copy", "copy"]
 
 
 def test_what_the_device_lacks_is_no_failure(ampbench: Run, channel: Scripted) -> None:
@@ -151,7 +153,7 @@ def test_ctrl_c_keeps_what_was_measured_and_resume_goes_on(ampbench: Run, channe
     lives = channel.answer
 
     def interrupted(request: Request) -> Reply:
-        if request.operation == COPY:
+        if asked_in(request).operation == COPY:
             raise KeyboardInterrupt
         return lives(request)
 
@@ -167,7 +169,7 @@ def test_ctrl_c_keeps_what_was_measured_and_resume_goes_on(ampbench: Run, channe
     channel.answer = lives
     again = ampbench("study", "ceilings", "--resume", one.stem)
     assert again.code == 0
-    assert channel.asked[-1].operation == COPY
+    assert asked_in(channel.asked[-1]).operation == COPY
     assert len(channel.asked) == 4
     assert len(read_run(one).every(Ceiling)) == 3
     done = ampbench("study", "ceilings", "--resume", one.stem)

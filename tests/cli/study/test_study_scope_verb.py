@@ -13,10 +13,10 @@ from ampbench.records.kinds import SCOPE
 from ampbench.records.measured import Failure
 from ampbench.records.run import Asked
 from ampbench.records.studies import SCOPES, ScopePass
-from ampbench.records.wire import Reply, Request
+from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import list_runs, read_run
 from tests.instruments.scope.planted_scopes import CASE, scope_pass
-from tests.scripted_channel import Scripted
+from tests.scripted_channel import Scripted, asked_in
 from tests.stored_runs import COMPLETE, RUN, make_case, write_run
 
 Run = Callable[..., Any]
@@ -52,7 +52,7 @@ def channel(monkeypatch: pytest.MonkeyPatch) -> Scripted:
         assert request.case is not None
         if request.case.workload in interrupted:
             raise KeyboardInterrupt
-        return Reply(scope=scope_pass(request.case))
+        return reply_with(scope_pass(request.case))
 
     interrupted: list[str] = []
     opened = Scripted(answer)
@@ -108,7 +108,7 @@ def test_a_study_is_stored_printed_and_listed(channel: Scripted, tmp_path: Path,
     header = read_run(file).header
     assert (header.explains, header.asked) == (SCOPE, Asked(steps=5, seconds=0.5))
     (request,) = channel.asked
-    assert (request.kind, request.steps, request.seconds) == ("scope", 5, 0.5)
+    assert (request.task, asked_in(request).steps, asked_in(request).seconds) == ("scope", 5, 0.5)
     assert ampbench("show", file.stem).out == said.out
     (row,) = json.loads(ampbench("list", "runs", "--json").out)
     assert row["outcome"].startswith("studies scope of mlp")
@@ -125,7 +125,7 @@ def test_an_interrupted_study_says_how_to_go_on_and_does(channel: Any, tmp_path:
     channel.asked.clear()
     again = ampbench(*how.split()[1:])
     assert (again.code, "to go on" in again.err) == (0, False)
-    assert [(request.case.workload, request.steps) for request in channel.asked] == [("gru", 3)]
+    assert [(request.case.workload, asked_in(request).steps) for request in channel.asked] == [("gru", 3)]
     assert len(read_run(file).of(ScopePass)) == 2
     done = ampbench("study", "scope", "--resume", file.stem)
     assert (done.code, done.out) == (0, again.out)

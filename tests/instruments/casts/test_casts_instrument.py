@@ -12,9 +12,9 @@ from ampbench.instruments.casts.instrument import prepare_casts, trace_cases
 from ampbench.records.casts import AUTOGRAD, COMPILED, CastPass, CastTrace, Tracing
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Selection, Settings
-from ampbench.records.wire import Reply, Request
+from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
-from tests.scripted_channel import Scripted
+from tests.scripted_channel import Scripted, asked_in
 from tests.stored_runs import make_header
 
 Instead = Callable[[Request], Reply | None]
@@ -26,7 +26,7 @@ def tracing(instead: Instead = lambda _: None) -> Scripted:
     def answer(request: Request) -> Reply:
         assert request.case is not None
         seen = CastPass(case_id=request.case.case_id, how="device", trace=CastTrace())
-        return instead(request) or Reply(casts=seen)
+        return instead(request) or reply_with(seen)
 
     return Scripted(answer)
 
@@ -67,10 +67,10 @@ def test_what_is_asked_for_is_the_path_as_a_graph_and_autograds_in_training(tmp_
         tmp_path, channel, Tracing(sources=True, check=True), phases=["inference", "training"],
         paths=["eager", "compiled"],
     )  # fmt: skip
-    inference, training = channel.asked
-    assert (inference.tracing.graphs, training.tracing.graphs) == ([COMPILED], [COMPILED, AUTOGRAD])
-    assert inference.tracing.sources
-    assert inference.tracing.check
+    inference, training = map(asked_in, channel.asked)
+    assert (inference.graphs, training.graphs) == ([COMPILED], [COMPILED, AUTOGRAD])
+    assert inference.sources
+    assert inference.check
     assert {request.case.path for request in channel.asked if request.case} == {"eager"}
 
 

@@ -12,10 +12,12 @@ import torch
 
 from ampbench.drive.servers import ServerChannel
 from ampbench.instruments.casts import measure
+from ampbench.instruments.casts.instrument import CASTS_TASK
 from ampbench.instruments.casts.measure import measure_casts
 from ampbench.measure import timing
 from ampbench.measure.changes import changes_of
 from ampbench.measure.worker import Worker
+from ampbench.records import wire
 from ampbench.records.case import Case, WorkloadSource
 from ampbench.records.casts import (
     AUTOGRAD,
@@ -28,10 +30,11 @@ from ampbench.records.casts import (
     Tracing,
 )
 from ampbench.records.rules import DEVICE, FAKE
-from ampbench.records.wire import Reply, Request
+from ampbench.records.wire import Reply
 from ampbench.workload import Workload
 from ampbench.workloads.index import WORKLOADS
 from ampbench.workloads.index import source as builtin_source
+from tests.scripted_channel import got, make_request
 from tests.traced_programs import CastLog
 
 MakeCase = Callable[..., Case]
@@ -76,7 +79,7 @@ def linear(**changes: Any) -> Workload:
 
 
 def ask(planned: Case, source: WorkloadSource, tracing: Tracing = UNTIMED) -> Reply:
-    return Worker().serve(Request(kind="casts", source=source, case=planned, tracing=tracing))
+    return Worker().serve(wire.ask(CASTS_TASK, tracing, source=source, case=planned))
 
 
 @pytest.fixture
@@ -141,7 +144,7 @@ def test_an_untimed_pass_has_no_seconds(case: MakeCase) -> None:
 def test_sources_are_told_where_asked_for(case: MakeCase, user: Callable[[str], WorkloadSource]) -> None:
     reply = ask(case("bf16_autocast", batch_size=None), user("twice"), Tracing(time=False, sources=True))
     assert "networks_to_trace.py:11" in {
-        str(operation.source).rpartition("/")[2] for operation in reply.casts.trace.ops
+        str(operation.source).rpartition("/")[2] for operation in got("casts", reply).trace.ops
     }
 
 
@@ -232,7 +235,7 @@ def test_a_forward_that_raises_is_the_cases_failure(case: MakeCase, user: Callab
 
 def test_a_users_network_with_keyword_inputs_is_served(case: MakeCase, user: Callable[[str], WorkloadSource]) -> None:
     planned = case("bf16_autocast", "training", workload="twice", batch_size=None)
-    found = ask(planned, user("twice"), QUICK).casts
+    found = got("casts", ask(planned, user("twice"), QUICK))
     assert found.case_id == planned.case_id
     assert Counter(use.status for use in found.trace.weights if use.name == "linear.weight") == {"cast": 1, "reused": 1}
 
@@ -241,9 +244,9 @@ def test_a_worker_process_answers_with_the_peak_of_a_memory_pass(
     case: MakeCase, user: Callable[[str], WorkloadSource], channel: ServerChannel
 ) -> None:
     planned = case("bf16_autocast", "training", workload="twice", batch_size=None)
-    request = Request(kind="casts", source=user("twice"), case=planned, threads=1, tracing=QUICK)
-    found = channel.serve(request).casts
-    memory = channel.serve(dataclasses.replace(request, kind="memory")).memory
+    request = wire.ask(CASTS_TASK, QUICK, source=user("twice"), case=planned, threads=1)
+    found = got("casts", channel.serve(request))
+    memory = got("memory", channel.serve(make_request("memory", source=user("twice"), case=planned, threads=1)))
     assert (found.peak_bytes, found.memory_source) == (memory.peak_bytes, memory.source)
 
 
@@ -307,7 +310,7 @@ def test_an_input_stored_in_half_saves_its_cast_and_changes_no_bit(
 def test_no_grad_lets_the_cache_keep_what_inference_mode_casts_again(
     case: MakeCase, user: Callable[[str], WorkloadSource]
 ) -> None:
-    found = ask(case("bf16_autocast", workload="twice", batch_size=None), user("twice"), CHECKED).casts
+    found = got("casts", ask(case("bf16_autocast", workload="twice", batch_size=None), user("twice"), CHECKED))
     checked = {one.change: one for one in found.checked}
     assert sorted(checked[NO_GRAD].names) == ["linear.bias", "linear.weight"]
     assert checked[NO_GRAD].casts == 2
@@ -391,7 +394,7 @@ def test_an_absent_device_is_traced_on_fake_tensors(
 ) -> None:
     if name == "resnet18":
         pytest.importorskip("torchvision")
-    found = ask(*tiny(case, name, precision, phase, "cuda"), Tracing(graphs=[AUTOGRAD])).casts
+    found = got("casts", ask(*tiny(case, name, precision, phase, "cuda"), Tracing(graphs=[AUTOGRAD])))
     assert found.how == FAKE
     in_attention = 2 * 5 if name == "decoder_lm" else 0  # which only fake tensors take apart
     assert len(found.trace.casts) == logged[-1].casts - in_attention > 0
@@ -433,9 +436,8 @@ def test_weights_used_twice_on_a_device_that_torch_was_built_without_are_said_to
     case: MakeCase, user: Callable[[str], WorkloadSource], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: None)
-    found = ask(
-        case("bf16_autocast", "training", workload="twice", batch_size=None, device="cuda"), user("twice")
-    ).casts
+    reply = ask(case("bf16_autocast", "training", workload="twice", batch_size=None, device="cuda"), user("twice"))
+    found = got("casts", reply)
     assert Counter(use.status for use in found.trace.weights) == {"cast": 4}
     assert "this torch was built without cuda" in found.notes[-1]
 

@@ -25,15 +25,16 @@ from ampbench.instruments.ceilings.instrument import (
     prepare_ceilings,
     unfinished,
 )
+from ampbench.instruments.ceilings.records import CeilingAsked
 from ampbench.records.case import DeviceDescription, Environment
 from ampbench.records.kinds import CEILINGS
 from ampbench.records.measured import Failure, Fitness
 from ampbench.records.run import Asked, Header, Selection, Settings
 from ampbench.records.studies import COPY, MATMUL, Attained, Ceiling
-from ampbench.records.wire import Reply, Request
+from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
 from tests.instruments.ceilings.ceiling_records import ceiling
-from tests.scripted_channel import CPU, NO_GPU, Scripted, machine
+from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine
 from tests.stored_runs import make_ceiling, make_header, write_run
 
 GPU = DeviceDescription(type="cuda", available=True, tf32=True, arithmetic={"fp16": "native", "bf16": "unavailable"})
@@ -41,7 +42,7 @@ ASKED = Asked(seconds=0.5, operations=[MATMUL, COPY], dtypes=["fp32", "bf16"])
 
 
 def answer(request: Request) -> Reply:
-    return Reply(ceilings=ceiling(request.operation, request.dtypes[0], 1e9, device=request.device))
+    return reply_with(ceiling(asked_in(request).operation, asked_in(request).dtype, 1e9, device=request.device))
 
 
 @contextmanager
@@ -72,14 +73,14 @@ def measured(
 def test_each_operation_and_dtype_is_asked_of_a_fresh_worker_and_stored(tmp_path: Path) -> None:
     channel = Scripted(answer)
     stored, told = measured(tmp_path, channel)
-    assert [(one.kind, one.device, one.operation, one.dtypes) for one in channel.asked] == [
-        ("ceilings", "cpu", "matmul", ["fp32"]), ("ceilings", "cpu", "matmul", ["bf16"]),
-        ("ceilings", "cpu", "copy", ["fp32"]), ("ceilings", "cpu", "copy", ["bf16"]),
+    assert [(one.task, one.device, asked_in(one)) for one in channel.asked] == [
+        ("ceilings", "cpu", CeilingAsked(operation=operation, dtype=dtype, seconds=0.5))
+        for operation in ("matmul", "copy") for dtype in ("fp32", "bf16")
     ]  # fmt: skip
-    assert {(one.seconds, one.threads, one.fresh) for one in channel.asked} == {(0.5, 2, True)}
+    assert {(one.threads, one.fresh) for one in channel.asked} == {(2, True)}
     assert all(one.memory_limit_bytes for one in channel.asked)
     assert [(found.operation, found.dtype) for found in stored.every(Ceiling)] == [
-        (one.operation, one.dtypes[0]) for one in channel.asked
+        (asked_in(one).operation, asked_in(one).dtype) for one in channel.asked
     ]
     assert (stored.ending, unfinished(stored)) == ("complete", [])
     assert told[:3] == [("matmul fp32 cpu", False), ("matmul fp32 cpu", True), ("matmul bf16 cpu", False)]
@@ -113,8 +114,8 @@ def test_what_was_named_and_cannot_be_measured_is_stored_with_the_reason(tmp_pat
 
 def test_a_worker_that_does_not_live_leaves_the_reason_and_the_others_are_measured(tmp_path: Path) -> None:
     def dying(request: Request) -> Reply:
-        if request.dtypes == ["fp32"]:
-            cause = "killed" if request.operation == MATMUL else "crash"
+        if asked_in(request).dtype == "fp32":
+            cause = "killed" if asked_in(request).operation == MATMUL else "crash"
             return Reply(failure=Failure(case_id="", stage="ceilings", cause=cause, message="ended by signal SIGKILL"))
         return answer(request)
 
@@ -131,7 +132,7 @@ def test_a_worker_that_does_not_live_leaves_the_reason_and_the_others_are_measur
 
 def test_an_interrupted_session_keeps_what_was_measured_and_goes_on_with_the_rest(tmp_path: Path) -> None:
     def interrupted(request: Request) -> Reply:
-        if request.operation == COPY:
+        if asked_in(request).operation == COPY:
             raise KeyboardInterrupt
         return answer(request)
 

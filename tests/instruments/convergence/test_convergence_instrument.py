@@ -15,9 +15,9 @@ from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.measured import Failure
 from ampbench.records.run import Asked, Selection, Settings
 from ampbench.records.studies import Training
-from ampbench.records.wire import Reply, Request
+from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
-from tests.scripted_channel import CPU, NO_GPU, Scripted, machine
+from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine
 from tests.stored_runs import make_header
 
 ENVIRONMENT = machine(CPU, NO_GPU)
@@ -30,13 +30,18 @@ def training(request: Request, **changes: str) -> Reply:
     assert request.case is not None
     digests = {"weights_digest": f"w{request.seed}", "inputs_digest": f"i{request.seed}"} | changes
     found = Training(
-        case_id=request.case.case_id, seed=request.seed, arm=request.arm, steps=request.steps, seconds=1.0, **digests
+        case_id=request.case.case_id,
+        seed=request.seed,
+        arm=asked_in(request).arm,
+        steps=asked_in(request).steps,
+        seconds=1.0,
+        **digests,
     )
-    return Reply(convergence=found)
+    return reply_with(found)
 
 
 def asked_for(channel: Scripted) -> list[tuple[str, int, str]]:
-    return [(request.case.precision, request.seed, request.arm) for request in channel.asked if request.case]
+    return [(request.case.precision, request.seed, asked_in(request).arm) for request in channel.asked if request.case]
 
 
 def studied(
@@ -90,7 +95,7 @@ def test_each_seed_trains_fp64_fp32_and_its_control_before_all_other_precisions(
     run = studied(tmp_path, channel, settings=Settings(seed=7))
     one = [("fp32", "reference"), ("fp32", ""), ("fp32", "control"), *((low, "") for low in LOW)]
     assert asked_for(channel) == [(precision, seed, arm) for seed in (7, 8) for precision, arm in one]
-    assert {request.steps for request in channel.asked} == {5}
+    assert {asked_in(request).steps for request in channel.asked} == {5}
     assert run.ended == "complete"
     assert {len(found) for found in run.several_of(Training).values()} == {2, 6}
 
@@ -109,7 +114,7 @@ def test_each_training_follows_the_schedule_asked_for_also_when_a_study_goes_on(
     asked = Asked(steps=5, seeds=1, schedule=schedule)
     run = studied(tmp_path, channel := Scripted(interrupted_after(2), machine(CPU)), asked)
     resumed(run, again := Scripted(training, machine(CPU)))
-    assert {request.schedule for request in [*channel.asked, *again.asked] if request.case} == {schedule}
+    assert {asked_in(request).schedule for request in [*channel.asked, *again.asked] if request.case} == {schedule}
 
 
 def test_workloads_are_trained_one_after_the_other(tmp_path: Path) -> None:
@@ -251,7 +256,7 @@ def test_a_worker_that_was_killed_has_nothing_in_mind_and_the_next_trains_it_fir
 def test_a_precision_whose_fp32_training_failed_fails_for_that_and_fp32_is_tried_but_once(tmp_path: Path) -> None:
     def answer(request: Request) -> Reply:
         assert request.case is not None
-        if request.case.precision == "fp32" and not request.arm:
+        if request.case.precision == "fp32" and not asked_in(request).arm:
             failure = Failure(case_id=request.case.case_id, stage="convergence", cause="exception", message="no fp32")
             return Reply(failure=failure)
         return training(request)

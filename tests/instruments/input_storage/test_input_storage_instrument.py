@@ -15,10 +15,10 @@ from ampbench.records.kinds import INPUT_STORAGE
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Asked, Selection, Settings
 from ampbench.records.studies import StoragePass
-from ampbench.records.wire import Description, Reply, Request
+from ampbench.records.wire import Description, Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
 from tests.instruments.input_storage.storage_passes import storage_pass
-from tests.scripted_channel import CPU, NO_GPU, Scripted, machine
+from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine
 from tests.stored_runs import make_header
 
 Instead = Callable[[Request], Reply | None]
@@ -28,11 +28,11 @@ ASKED = Asked(seconds=1.5)
 
 def answering(instead: Instead = lambda _: None, *, has_loss: bool = True) -> Scripted:
     def answer(request: Request) -> Reply:
-        if request.kind == "describe":
+        if request.task == "describe":
             found = Description(parameters={}, has_loss=has_loss, items_per_step=1, version=0, channels_last=False)
-            return Reply(description=found)
+            return reply_with(found)
         assert request.case is not None
-        return instead(request) or Reply(input_storage=storage_pass(request.case))
+        return instead(request) or reply_with(storage_pass(request.case))
 
     return Scripted(answer, machine(CPU, NO_GPU))
 
@@ -58,7 +58,7 @@ def test_unless_told_otherwise_both_phases_are_measured_in_the_devices_own_autoc
         ("bf16_autocast", "inference"),
         ("bf16_autocast", "training"),
     ]
-    assert {(request.kind, request.seconds, request.fresh) for request in channel.asked} == {
+    assert {(request.task, asked_in(request).seconds, request.fresh) for request in channel.asked} == {
         ("input-storage", 1.5, True)
     }
     assert list(run.of(StoragePass)) == list(run.cases)

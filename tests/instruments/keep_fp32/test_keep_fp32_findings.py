@@ -23,6 +23,7 @@ from ampbench.records.case import Case
 from ampbench.records.keeping import Trial, Wanted, Weighed, Weighing
 from ampbench.records.measured import Fitness
 from tests.instruments.keep_fp32.searches import CASE, SPACE, TRIALS, found, trial, weighed
+from tests.scripted_channel import got, make_request
 
 
 def weighing(*sets: Weighed) -> Weighing:
@@ -423,16 +424,15 @@ def test_pasted_into_a_fresh_program_it_errs_what_the_trial_erred(
     make: str, precision: str, kept: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ampbench.measure.worker import Worker
-    from ampbench.records.wire import Request
 
     (tmp_path / "model.py").write_text(MODEL)
     monkeypatch.chdir(tmp_path)
     (source,) = find_sources(f"model.py:{make}")
     short = SHORT_DTYPES[PRECISIONS[precision].storage]
     case: Case = dataclasses.replace(CASE, workload=source.name, family="user", precision=precision, input_dtype=short)
-    reply = Worker().serve(Request(kind="trial", source=source, case=case, kept=[kept], threads=1))
-    assert reply.trial is not None, reply
-    assert reply.trial.output_rel_l2
+    reply = Worker().serve(make_request("trial", source=source, case=case, kept=kept, threads=1))
+    tried = got("trial", reply)
+    assert tried.output_rel_l2
 
     (tmp_path / "pasted.py").write_text(code(found(*kept), case))
     (tmp_path / "script.py").write_text(SCRIPT)
@@ -441,4 +441,4 @@ def test_pasted_into_a_fresh_program_it_errs_what_the_trial_erred(
         [sys.executable, "script.py", make], capture_output=True, text=True, env=environment, check=False, timeout=120
     )
     assert ran.returncode == 0, ran.stderr
-    assert json.loads(ran.stdout) == pytest.approx(reply.trial.output_rel_l2, rel=1e-6)
+    assert json.loads(ran.stdout) == pytest.approx(tried.output_rel_l2, rel=1e-6)

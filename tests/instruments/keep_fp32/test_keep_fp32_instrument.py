@@ -17,9 +17,9 @@ from ampbench.records.keeping import KeepSearch, SearchSpace, Trial, Unit, Wante
 from ampbench.records.kinds import KEEP_FP32
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Entry, Footer, Selection, Settings
-from ampbench.records.wire import Reply, Request
+from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
-from tests.scripted_channel import CPU, Scripted, machine
+from tests.scripted_channel import CPU, Scripted, asked_in, got, machine
 from tests.stored_runs import make_header
 
 ENVIRONMENT = machine(CPU)
@@ -38,7 +38,12 @@ def network(instead: Callable[[Request], Reply | None] = lambda _: None) -> Scri
 
 
 def kinds(channel: Scripted) -> list[str]:
-    return [request.kind for request in channel.asked]
+    return [request.task for request in channel.asked]
+
+
+def batch_of(request: Request) -> int:
+    """Return which batch a request is for: 0, the first, but for trials on fresh ones."""
+    return asked_in(request).batch if request.task == "trial" else 0
 
 
 def killed(stage: str, times: int = 2) -> Callable[[Request], Reply | None]:
@@ -47,7 +52,7 @@ def killed(stage: str, times: int = 2) -> Callable[[Request], Reply | None]:
 
     def instead(request: Request) -> Reply | None:
         assert request.case is not None
-        if request.kind != stage or not left:
+        if request.task != stage or not left:
             return None
         left.pop()
         failure = Failure(case_id=request.case.case_id, stage=stage, cause="killed", message="by SIGKILL")
@@ -59,18 +64,18 @@ def killed(stage: str, times: int = 2) -> Callable[[Request], Reply | None]:
 def answer(request: Request) -> Reply:
     assert request.case is not None
     case_id = request.case.case_id
-    if request.kind == "space":
-        return Reply(space=dataclasses.replace(SPACE, case_id=case_id))
-    if request.kind == "weighing":
-        sets = [Weighed(kept=kept, samples=[[1e-3]] * 6, peak_bytes=1) for kept in request.kept]
-        return Reply(weighing=Weighing(case_id=case_id, weighed=sets))
-    (kept,) = request.kept
+    if request.task == "space":
+        return reply_with(dataclasses.replace(SPACE, case_id=case_id))
+    if request.task == "weighing":
+        sets = [Weighed(kept=kept, samples=[[1e-3]] * 6, peak_bytes=1) for kept in asked_in(request).kept]
+        return reply_with(Weighing(case_id=case_id, weighed=sets))
+    kept = asked_in(request).kept
     missing = len(PLANTED - units_of(SPACE, kept))
     error = 1e-3 * (9 - len(units_of(SPACE, kept))) / 9
     gradient = 2e-2 if request.case.phase == "training" else None
     if missing:
-        return Reply(trial=Trial(case_id=case_id, kept=kept, nonfinite=missing))
-    return Reply(trial=Trial(case_id=case_id, kept=kept, output_rel_l2=error, grad_rel_l2=gradient))
+        return reply_with(Trial(case_id=case_id, kept=kept, nonfinite=missing))
+    return reply_with(Trial(case_id=case_id, kept=kept, output_rel_l2=error, grad_rel_l2=gradient))
 
 
 def searched(
@@ -105,8 +110,8 @@ def interrupt_at(kind: str, count: int) -> Callable[[Request], Reply | None]:
     seen = {"": 0}
 
     def instead(request: Request) -> Reply | None:
-        seen[""] += request.kind == kind
-        if request.kind == kind and seen[""] == count:
+        seen[""] += request.task == kind
+        if request.task == kind and seen[""] == count:
             raise KeyboardInterrupt
         return None
 
@@ -147,11 +152,11 @@ def on_batch(batch: int, *kept: str, error: float) -> Callable[[Request], Reply 
     """Return what lets a set err so much on a fresh batch."""
 
     def instead(request: Request) -> Reply | None:
-        if request.kind != "trial" or request.batch != batch or request.kept != [list(kept)]:
+        if request.task != "trial" or asked_in(request).batch != batch or asked_in(request).kept != list(kept):
             return None
         assert request.case is not None
         trial = Trial(case_id=request.case.case_id, kept=list(kept), output_rel_l2=error, batch=batch)
-        return Reply(trial=trial)
+        return reply_with(trial)
 
     return instead
 
@@ -161,9 +166,9 @@ def test_what_is_found_is_tried_on_three_batches_that_the_search_did_not_see(tmp
     run = searched(tmp_path, channel)
     search = only(run)
     assert search.found == ["layer.2", "layer.5"]
-    fresh = [request for request in channel.asked if request.kind == "trial" and request.batch]
-    assert [(request.batch, request.kept) for request in fresh] == [
-        (batch, [["layer.2", "layer.5"]]) for batch in (1, 2, 3)
+    fresh = [request for request in channel.asked if request.task == "trial" and asked_in(request).batch]
+    assert [(asked_in(request).batch, asked_in(request).kept) for request in fresh] == [
+        (batch, ["layer.2", "layer.5"]) for batch in (1, 2, 3)
     ]
     assert len(search.confirmed) == 3
     assert search.trials == len(run.several_of(Trial)[search.case_id])  # these are none of the trials
@@ -192,10 +197,10 @@ def test_a_set_that_misses_the_budget_on_another_batch_gives_way_to_the_next(tmp
 
 def test_where_every_set_fails_on_another_batch_none_is_found(tmp_path: Path) -> None:
     def instead(request: Request) -> Reply | None:
-        if request.kind != "trial" or not request.batch:
+        if request.task != "trial" or not asked_in(request).batch:
             return None
         assert request.case is not None
-        return Reply(trial=Trial(case_id=request.case.case_id, kept=request.kept[0], output_rel_l2=0.5, batch=1))
+        return reply_with(Trial(case_id=request.case.case_id, kept=asked_in(request).kept, output_rel_l2=0.5, batch=1))
 
     run = searched(tmp_path, network(instead), dataclasses.replace(WANTED, max_trials=12))
     search = only(run)
@@ -213,7 +218,7 @@ def test_without_another_batch_what_is_found_is_told_not_to_be_confirmed(tmp_pat
     def instead(request: Request) -> Reply | None:
         assert request.case is not None
         skip = Skip(case_id=request.case.case_id, reason="there is one batch")
-        return Reply(skip=skip) if request.kind == "trial" and request.batch else None
+        return Reply(skip=skip) if request.task == "trial" and asked_in(request).batch else None
 
     search = only(searched(tmp_path, network(instead)))
     assert search.found == ["layer.2", "layer.5"]
@@ -237,19 +242,18 @@ def test_updates_bound_what_trains_in_weights_stored_in_half(
     precision: str, phase: str, bounded: bool, tmp_path: Path
 ) -> None:
     def instead(request: Request) -> Reply | None:
-        if request.kind != "trial":
+        if request.task != "trial":
             return None
         reply = answer(request)
-        assert reply.trial is not None
-        kept = units_of(SPACE, request.kept[0])
-        arrives = 0.5 + len(kept & {2, 5, 7}) / 6 if request.updates else None
-        return Reply(trial=dataclasses.replace(reply.trial, update_kept=arrives))
+        kept = units_of(SPACE, asked_in(request).kept)
+        arrives = 0.5 + len(kept & {2, 5, 7}) / 6 if asked_in(request).updates else None
+        return reply_with(dataclasses.replace(got("trial", reply), update_kept=arrives))
 
     channel = network(instead)
     wanted = dataclasses.replace(WANTED, min_update_kept=0.98)
     search = only(searched(tmp_path, channel, wanted, precisions=[precision], phases=[phase]))
     assert search.min_update_kept == (0.98 if bounded else None)
-    assert {request.updates for request in channel.asked if request.kind == "trial"} == {bounded}
+    assert {asked_in(request).updates for request in channel.asked if request.task == "trial"} == {bounded}
     assert search.found == (["layer.2", "layer.5", "layer.7"] if bounded else ["layer.2", "layer.5"])
 
 
@@ -258,8 +262,8 @@ def test_the_space_and_each_trial_are_stored_before_the_next_is_asked_for(tmp_pa
 
     def look(request: Request) -> Reply | None:
         run = read_run(next((tmp_path / "runs").glob("*.jsonl")))
-        if not request.batch:
-            stored.append((request.kind, len(run.of(SearchSpace)) + sum(map(len, run.several_of(Trial).values()))))
+        if not batch_of(request):
+            stored.append((request.task, len(run.of(SearchSpace)) + sum(map(len, run.several_of(Trial).values()))))
         return None
 
     searched(tmp_path, network(look))
@@ -278,7 +282,7 @@ def test_the_trials_of_a_case_share_a_worker_and_the_weighing_has_its_own(tmp_pa
     channel = network()
     searched(tmp_path, channel, phases=["inference", "training"])
     fresh = [request.fresh for request in channel.asked]
-    assert fresh == [request.kind in ("space", "weighing") for request in channel.asked]
+    assert fresh == [request.task in ("space", "weighing") for request in channel.asked]
 
 
 def test_gradients_are_bounded_in_training_only(tmp_path: Path) -> None:
@@ -295,7 +299,11 @@ def test_no_more_sets_are_tried_than_asked_for_not_even_to_be_weighed(most: int,
     channel = network()
     run = searched(tmp_path, channel, dataclasses.replace(WANTED, max_trials=most))
     search = only(run)
-    assert sum(request.kind == "trial" and not request.batch for request in channel.asked) == search.trials <= most
+    assert (
+        sum(request.task == "trial" and not asked_in(request).batch for request in channel.asked)
+        == search.trials
+        <= most
+    )
     assert search.weighing is not None
     known = {tuple(trial.kept) for trial in run.several_of(Trial)[search.case_id]}
     assert {tuple(one.kept) for one in search.weighing.weighed} <= known
@@ -337,7 +345,7 @@ def test_a_smaller_set_that_was_tried_to_be_weighed_and_meets_the_budget_is_what
 @pytest.mark.parametrize("kind", ["space", "trial"])
 def test_a_worker_that_dies_ends_the_search_of_its_case(kind: str, tmp_path: Path) -> None:
     def dying(request: Request) -> Reply | None:
-        if request.case is None or request.kind != kind or request.case.phase == "training":
+        if request.case is None or request.task != kind or request.case.phase == "training":
             return None
         return Reply(failure=Failure(case_id=request.case.case_id, stage=kind, cause="time-out", message="too long"))
 
@@ -349,7 +357,7 @@ def test_a_worker_that_dies_ends_the_search_of_its_case(kind: str, tmp_path: Pat
 
 def test_a_weighing_that_fails_loses_nothing_that_was_found(tmp_path: Path) -> None:
     def failing(request: Request) -> Reply | None:
-        if request.kind != "weighing" or request.case is None:
+        if request.task != "weighing" or request.case is None:
             return None
         message = "no room"
         return Reply(
@@ -381,7 +389,7 @@ def test_a_worker_that_dies_of_a_set_that_is_tried_only_to_be_weighed_loses_noth
     enough = only(searched(tmp_path / "whole", network())).trials
 
     def dying(request: Request) -> Reply | None:
-        trials["count"] += request.kind == "trial" and not request.batch
+        trials["count"] += request.task == "trial" and not asked_in(request).batch
         if trials["count"] < enough or request.case is None:
             return None
         return Reply(failure=Failure(case_id=request.case.case_id, stage="trial", cause="crash", message="SIGSEGV"))
@@ -393,8 +401,8 @@ def test_a_worker_that_dies_of_a_set_that_is_tried_only_to_be_weighed_loses_noth
 
 def test_sets_that_no_step_runs_with_are_not_weighed(tmp_path: Path) -> None:
     def refusing(request: Request) -> Reply | None:
-        if request.kind == "trial" and request.case is not None and request.kept == [[]]:
-            return Reply(trial=Trial(case_id=request.case.case_id, error="RuntimeError: mixed dtypes"))
+        if request.task == "trial" and request.case is not None and asked_in(request).kept == []:
+            return reply_with(Trial(case_id=request.case.case_id, error="RuntimeError: mixed dtypes"))
         return None
 
     search = only(searched(tmp_path, network(refusing)))
@@ -414,7 +422,7 @@ def test_an_interrupted_search_goes_on_where_it_was_and_ends_as_if_it_had_not_be
     ended = resumed(broken, again)
     assert only(ended) == only(whole)
     assert ended.several_of(Trial) == whole.several_of(Trial)
-    asked = [request for request in again.asked if not request.batch]
+    asked = [request for request in again.asked if not batch_of(request)]
     assert len(asked) == 2 + sum(map(len, whole.several_of(Trial).values())) - sum(
         map(len, broken.several_of(Trial).values())
     )
@@ -425,7 +433,7 @@ def test_an_interrupted_search_goes_on_where_it_was_and_ends_as_if_it_had_not_be
 
 def test_of_several_cases_only_those_that_lack_a_search_are_gone_on_with(tmp_path: Path) -> None:
     def interrupted(request: Request) -> Reply | None:
-        if request.case is not None and request.case.phase == "training" and request.kind == "trial":
+        if request.case is not None and request.case.phase == "training" and request.task == "trial":
             raise KeyboardInterrupt
         return None
 
@@ -474,8 +482,8 @@ def test_a_search_of_another_network_than_it_began_with_is_not_gone_on_with(
 
     def changed(request: Request) -> Reply | None:
         assert request.case is not None
-        assert request.kind == "space"
-        return Reply(space=dataclasses.replace(SPACE, case_id=request.case.case_id, **changes))  # type: ignore[arg-type]
+        assert request.task == "space"
+        return reply_with(dataclasses.replace(SPACE, case_id=request.case.case_id, **changes))  # type: ignore[arg-type]
 
     with pytest.raises(UsageError, match=f"cannot be resumed: the {what} of mlp are others than it began with; start"):
         resumed(broken, network(changed))
@@ -486,7 +494,7 @@ def test_nor_is_one_where_a_network_was_changed_between_two_of_its_cases(tmp_pat
     seen = {"spaces": 0}
 
     def interrupted(request: Request) -> Reply | None:
-        seen["spaces"] += request.kind == "space"
+        seen["spaces"] += request.task == "space"
         if seen["spaces"] == 2:
             raise KeyboardInterrupt
         return None
@@ -496,7 +504,7 @@ def test_nor_is_one_where_a_network_was_changed_between_two_of_its_cases(tmp_pat
 
     def changed(request: Request) -> Reply | None:
         assert request.case is not None
-        return Reply(space=dataclasses.replace(SPACE, case_id=request.case.case_id, weights_digest="changed"))
+        return reply_with(dataclasses.replace(SPACE, case_id=request.case.case_id, weights_digest="changed"))
 
     with pytest.raises(UsageError, match="the weights of mlp are others"):
         resumed(broken, network(changed))
@@ -542,6 +550,7 @@ def test_a_footer_ends_each_session(tmp_path: Path) -> None:
 def test_the_names_asked_for_are_those_that_keep_a_container_whole(tmp_path: Path) -> None:
     channel = network()
     searched(tmp_path, channel)
-    for request in channel.asked:
-        for kept in request.kept:
-            assert islands(SPACE, units_of(SPACE, kept)) == kept
+    tried = [asked_in(request).kept for request in channel.asked if request.task == "trial"]
+    (weighed,) = [asked_in(request).kept for request in channel.asked if request.task == "weighing"]
+    for kept in (*tried, *weighed):
+        assert islands(SPACE, units_of(SPACE, kept)) == kept

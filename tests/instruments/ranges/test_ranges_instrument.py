@@ -15,9 +15,9 @@ from ampbench.records.kinds import HEADROOM, ORIGIN
 from ampbench.records.measured import Failure
 from ampbench.records.ranges import OriginPass, RangePass
 from ampbench.records.run import Selection, Settings
-from ampbench.records.wire import Description, Reply, Request
+from ampbench.records.wire import Description, Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
-from tests.scripted_channel import CPU, NO_GPU, Scripted, machine
+from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine
 from tests.stored_runs import make_header
 
 Instead = Callable[[Request], Reply | None]
@@ -27,16 +27,18 @@ def seeing(instead: Instead = lambda _: None, *devices: DeviceDescription, has_l
     """Return a channel that sees nothing in every case, or answers as `instead` does."""
 
     def answer(request: Request) -> Reply:
-        if request.kind == "describe":
+        if request.task == "describe":
             found = Description(parameters={}, has_loss=has_loss, items_per_step=1, version=0, channels_last=False)
-            return Reply(description=found)
+            return reply_with(found)
         assert request.case is not None
         case_id = request.case.case_id
         seen = {
-            "ranges": Reply(ranges=RangePass(case_id=case_id, steps=request.steps or 1, notes=["dropout is off"])),
-            "origin": Reply(origin=OriginPass(case_id=case_id)),
+            "ranges": reply_with(
+                RangePass(case_id=case_id, steps=getattr(asked_in(request), "steps", 0) or 1, notes=["dropout is off"])
+            ),
+            "origin": reply_with(OriginPass(case_id=case_id)),
         }
-        return instead(request) or seen[request.kind]
+        return instead(request) or seen[request.task]
 
     return Scripted(answer, machine(*(devices or (CPU, NO_GPU))))
 
@@ -66,7 +68,7 @@ def test_unless_told_otherwise_training_is_watched_in_fp32_and_every_low_precisi
     run = watched(tmp_path, channel, steps=3)
     assert [(case.precision, case.phase, case.path) for case in run.cases.values()] == [("fp32", "training", "eager")]
     (request,) = channel.asked
-    assert (request.kind, request.steps, request.precisions) == ("ranges", 3, LOW)
+    assert (request.task, asked_in(request).steps, asked_in(request).precisions) == ("ranges", 3, LOW)
     (seen,) = run.of(RangePass).values()
     assert (seen.steps, seen.notes) == (3, ["dropout is off"])
 
@@ -116,7 +118,7 @@ def test_each_workload_and_memory_format_is_watched_in_one_phase(tmp_path: Path)
 def test_precisions_that_are_asked_for_are_tried_once_each(tmp_path: Path) -> None:
     channel = seeing()
     watched(tmp_path, channel, precisions=["half", "bf16_autocast", "bf16_pure"])
-    assert channel.asked[0].precisions == ["bf16_pure", "bf16_autocast"]
+    assert asked_in(channel.asked[0]).precisions == ["bf16_pure", "bf16_autocast"]
 
 
 def test_a_precision_that_the_device_cannot_run_is_a_note(tmp_path: Path) -> None:
@@ -125,7 +127,7 @@ def test_a_precision_that_the_device_cannot_run_is_a_note(tmp_path: Path) -> Non
     run = watched(tmp_path, channel, devices=["xpu"])
     lacking = {name: "xpu does not support bf16" for name in LOW if PRECISIONS[name].rounding == "bfloat16"}
     lacking |= dict.fromkeys(SCALED, "GradScaler needs fp64, which xpu does not have")
-    assert channel.asked[0].precisions == [name for name in LOW if name not in lacking]
+    assert asked_in(channel.asked[0]).precisions == [name for name in LOW if name not in lacking]
     (seen,) = run.of(RangePass).values()
     assert seen.notes == ["dropout is off", *(f"{name}: skipped: {lacking[name]}" for name in LOW if name in lacking)]
 
@@ -164,7 +166,7 @@ def test_origins_are_found_in_the_devices_own_autocast_dtype_and_in_inference(tm
     channel = seeing()
     run = found(tmp_path, channel)
     assert [(case.precision, case.phase) for case in run.cases.values()] == [("bf16_autocast", "inference")]
-    assert [request.kind for request in channel.asked] == ["origin"]
+    assert [request.task for request in channel.asked] == ["origin"]
     assert list(run.of(OriginPass)) == list(run.cases)
 
 
@@ -192,7 +194,7 @@ def test_a_case_that_fails_is_an_entry_and_the_next_one_is_explained(
         assert request.case is not None
         if request.case.phase == "training":
             return None
-        failure = Failure(case_id=request.case.case_id, stage=request.kind, cause="exception", message="no")
+        failure = Failure(case_id=request.case.case_id, stage=request.task, cause="exception", message="no")
         return Reply(failure=failure)
 
     run = explain(tmp_path, seeing(failing), phases=["inference", "training"])
@@ -206,7 +208,7 @@ def test_a_reply_without_anything_is_a_failure_that_says_so(
 ) -> None:
     run = explain(tmp_path, seeing(lambda _: Reply()))
     (failure,) = run.failures.values()
-    assert (failure.stage, failure.message) == (stage, f"the worker gave no {stage}")
+    assert (failure.stage, failure.message) == (stage, "the worker gave no result")
 
 
 @pytest.mark.parametrize("explain", [watched, found])

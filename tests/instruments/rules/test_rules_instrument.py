@@ -9,11 +9,13 @@ import pytest
 from ampbench.drive.servers import ServerChannel
 from ampbench.errors import UsageError
 from ampbench.instruments.rules.instrument import new_rules_header, probe_device, probe_devices
+from ampbench.instruments.rules.records import RulesAsked
 from ampbench.records.kinds import RULES
 from ampbench.records.measured import Failure
 from ampbench.records.rules import RuleProbe
-from ampbench.records.wire import Reply, Request
+from ampbench.records.wire import Reply, Request, reply_with
 from tests.rule_probes import probe
+from tests.scripted_channel import asked_in
 from tests.stored_runs import make_header
 
 CRASH = Failure(
@@ -52,27 +54,27 @@ def probed(channel: Scripted, *devices: str) -> tuple[list[RuleProbe], list[str]
 
 
 def test_each_device_is_asked_for_in_a_process_of_its_own() -> None:
-    channel = Scripted({device: Reply(rules=probe(device=device)) for device in ("cpu", "xpu")})
+    channel = Scripted({device: reply_with(probe(device=device)) for device in ("cpu", "xpu")})
     assert probed(channel, "cpu", "xpu") == ([probe(device="cpu"), probe(device="xpu")], [], "complete")
-    assert [(one.device, one.dtypes, one.ops, one.threads, one.fresh) for one in channel.asked] == [
-        (device, ["float16"], ["mm"], 1, True) for device in ("cpu", "xpu")
+    assert [(one.device, asked_in(one), one.threads, one.fresh) for one in channel.asked] == [
+        (device, RulesAsked(dtypes=["float16"], ops=["mm"]), 1, True) for device in ("cpu", "xpu")
     ]
 
 
 def test_a_crash_is_one_line_and_the_other_devices_are_told_of() -> None:
-    channel = Scripted({"cpu": Reply(rules=probe(device="cpu")), "xpu": Reply(failure=CRASH)})
+    channel = Scripted({"cpu": reply_with(probe(device="cpu")), "xpu": Reply(failure=CRASH)})
     assert probed(channel, "xpu", "cpu") == ([probe(device="cpu")], [CRASHED], "complete")
 
 
 def test_an_interruption_keeps_what_was_probed_before() -> None:
-    channel = Scripted({"cpu": Reply(rules=probe(device="cpu"))})
+    channel = Scripted({"cpu": reply_with(probe(device="cpu"))})
     assert probed(channel, "cpu", "xpu", "cuda") == ([probe(device="cpu")], [], "interrupted")
     assert [one.device for one in channel.asked] == ["cpu", "xpu"]
 
 
 def test_it_is_said_before_a_device_is_probed() -> None:
     said: list[str | RuleProbe] = []
-    channel = Scripted({device: Reply(rules=probe(device=device)) for device in ("cpu", "xpu")})
+    channel = Scripted({device: reply_with(probe(device=device)) for device in ("cpu", "xpu")})
     probe_devices(channel, ["cpu", "xpu"], ["float16"], [], 5.0, said.append, said.append)
     assert said == ["cpu", probe(device="cpu"), "xpu", probe(device="xpu")]
 

@@ -22,9 +22,9 @@ from ampbench.records.kinds import SCALER
 from ampbench.records.measured import Failure
 from ampbench.records.run import Asked, ScalerSetting, Selection, Settings
 from ampbench.records.studies import ScalerRun
-from ampbench.records.wire import Description, Reply, Request
+from ampbench.records.wire import Description, Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
-from tests.scripted_channel import CPU, NO_GPU, Scripted, machine
+from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine
 from tests.stored_runs import make_header
 
 Instead = Callable[[Request], Reply | None]
@@ -36,18 +36,18 @@ def training(instead: Instead = lambda _: None, *devices: DeviceDescription, has
     """Return a channel that trains in no time, or answers as `instead` does."""
 
     def answer(request: Request) -> Reply:
-        if request.kind == "describe":
+        if request.task == "describe":
             found = Description(parameters={}, has_loss=has_loss, items_per_step=1, version=0, channels_last=False)
-            return Reply(description=found)
+            return reply_with(found)
         assert request.case is not None
         found_run = ScalerRun(
             case_id=request.case.case_id,
-            setting=request.setting or ScalerSetting(name="fp32", enabled=False),
-            precision=request.case.precision if request.setting else "fp32",
-            steps=request.steps,
+            setting=asked_in(request).setting or ScalerSetting(name="fp32", enabled=False),
+            precision=request.case.precision if asked_in(request).setting else "fp32",
+            steps=asked_in(request).steps,
             weights_digest="aa",
         )
-        return instead(request) or Reply(scaler=found_run)
+        return instead(request) or reply_with(found_run)
 
     return Scripted(answer, machine(*(devices or (CPU, NO_GPU))))
 
@@ -85,8 +85,8 @@ def test_fp16_autocast_is_trained_in_fp32_first_and_then_with_every_setting(tmp_
     run = studied(tmp_path, channel)
     (case,) = run.cases.values()
     assert (case.precision, case.phase, case.path) == ("fp16_autocast", "training", "eager")
-    assert [request.setting for request in channel.asked] == [None, *SETTINGS]
-    assert {(request.kind, request.steps) for request in channel.asked} == {("scaler", 5)}
+    assert [asked_in(request).setting for request in channel.asked] == [None, *SETTINGS]
+    assert {(request.task, asked_in(request).steps) for request in channel.asked} == {("scaler", 5)}
     assert trained(run) == NAMES
     assert unfinished(run) == []
 
@@ -156,7 +156,7 @@ def test_a_case_that_fails_is_not_asked_for_other_settings(tmp_path: Path) -> No
     def fail(request: Request) -> Reply | None:
         assert request.case is not None
         failure = Failure(case_id=request.case.case_id, stage="scaler", cause="exception", message="no")
-        return Reply(failure=failure) if request.setting == SETTINGS[1] else None
+        return Reply(failure=failure) if asked_in(request).setting == SETTINGS[1] else None
 
     channel = training(fail)
     run = studied(tmp_path, channel)
@@ -166,7 +166,7 @@ def test_a_case_that_fails_is_not_asked_for_other_settings(tmp_path: Path) -> No
 
 def test_a_run_that_was_interrupted_goes_on_with_the_settings_it_lacks(tmp_path: Path) -> None:
     def interrupt(request: Request) -> Reply | None:
-        if request.setting == SETTINGS[2]:
+        if asked_in(request).setting == SETTINGS[2]:
             raise KeyboardInterrupt
         return None
 
@@ -176,7 +176,7 @@ def test_a_run_that_was_interrupted_goes_on_with_the_settings_it_lacks(tmp_path:
     assert begun.header.asked == asking()
     channel = training()
     run = studied(tmp_path, channel, begun.header.asked, begun)
-    assert [request.setting for request in channel.asked] == list(SETTINGS[2:])
+    assert [asked_in(request).setting for request in channel.asked] == list(SETTINGS[2:])
     assert (trained(run), run.ended, unfinished(run)) == (NAMES, "complete", [])
 
 
@@ -186,12 +186,12 @@ def test_other_weights_than_a_run_began_with_are_refused(tmp_path: Path) -> None
 
     def changed(request: Request) -> Reply:
         assert request.case is not None
-        assert request.setting is not None
+        assert asked_in(request).setting is not None
         found = ScalerRun(
-            case_id=request.case.case_id, setting=request.setting, precision="fp16_autocast", steps=5,
+            case_id=request.case.case_id, setting=asked_in(request).setting, precision="fp16_autocast", steps=5,
             weights_digest="bb",
         )  # fmt: skip
-        return Reply(scaler=found)
+        return reply_with(found)
 
     with pytest.raises(UsageError, match="the weights of mlp are others than it began with"):
         studied(tmp_path, training(changed), asking(), more)

@@ -12,14 +12,15 @@ from ampbench.drive.planning import NO_LOSS
 from ampbench.drive.session import require_work
 from ampbench.errors import NothingToRunError, UsageError
 from ampbench.instruments.scope.instrument import prepare_scopes, study_scopes
+from ampbench.instruments.scope.records import ScopeAsked
 from ampbench.records.case import DeviceDescription
 from ampbench.records.kinds import SCOPE
 from ampbench.records.measured import Failure
 from ampbench.records.run import Asked, Selection, Settings
 from ampbench.records.studies import ScopePass
-from ampbench.records.wire import Description, Reply, Request
+from ampbench.records.wire import Description, Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
-from tests.scripted_channel import CPU, NO_GPU, Scripted, machine
+from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine
 from tests.stored_runs import make_case, make_header, write_run
 
 ASKED = Asked(steps=3, seconds=0.5)
@@ -29,11 +30,11 @@ def seeing(
     instead: Callable[[Request], Reply | None] = lambda _: None, *devices: DeviceDescription, has_loss: bool = True
 ) -> Scripted:
     def answer(request: Request) -> Reply:
-        if request.kind == "describe":
+        if request.task == "describe":
             found = Description(parameters={}, has_loss=has_loss, items_per_step=1, version=0, channels_last=False)
-            return Reply(description=found)
+            return reply_with(found)
         assert request.case is not None
-        return instead(request) or Reply(scope=ScopePass(case_id=request.case.case_id, steps=request.steps))
+        return instead(request) or reply_with(ScopePass(case_id=request.case.case_id, steps=asked_in(request).steps))
 
     return Scripted(answer, machine(*(devices or (CPU, NO_GPU))))
 
@@ -56,7 +57,7 @@ def test_the_devices_own_autocast_is_trained_for_the_steps_and_seconds_asked(tmp
     stored = studied(tmp_path, channel)
     (case,) = stored.cases.values()
     assert (case.precision, case.phase, case.path) == ("bf16_autocast", "training", "eager")
-    assert [(one.kind, one.steps, one.seconds) for one in channel.asked] == [("scope", 3, 0.5)]
+    assert [(one.task, asked_in(one)) for one in channel.asked] == [("scope", ScopeAsked(steps=3, seconds=0.5))]
     assert list(stored.of(ScopePass)) == [case.case_id]
     assert (stored.ended, unfinished(stored)) == ("complete", [])
 
