@@ -5,9 +5,7 @@ from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-import pandas as pd
-
-from ampbench.present.data import finite, plain
+from ampbench.present.data import finite
 from ampbench.present.document import Code, Document, Section
 from ampbench.records.case import Case
 from ampbench.records.labels import NOT_REACHED
@@ -86,17 +84,3 @@ def outcomes(
             yield case_id, "interrupted", begun[case_id]
         else:
             yield case_id, "skipped", skip.reason if skip else NOT_REACHED
-
-
-def frame_rows(frame: pd.DataFrame, whole: Collection[str] = ()) -> list[dict[str, Any]]:
-    """Return the rows of a frame as plain values; the columns `whole` are integers even if gaps made them floats."""
-    columns = {name: frame[name].astype(object).tolist() for name in frame.columns}
-    return [
-        {name: _whole(value) if name in whole else plain(value) for name, value in zip(columns, row, strict=True)}
-        for row in zip(*columns.values(), strict=True)
-    ]
-
-
-def _whole(value: Any) -> int | None:
-    found = plain(value)
-    return None if found is None else int(found)

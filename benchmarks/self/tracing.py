@@ -16,7 +16,7 @@ from torchvision.models import resnet50
 import ampbench
 from ampbench.base.units import format_bytes, format_seconds
 from ampbench.explain.ledger import CastLedger
-from ampbench.records.cast_frames import by_module, by_operation, by_tensor
+from ampbench.records.cast_rows import by_module, by_operation, by_tensor
 from ampbench.records.cast_totals import savings, sentence, totals
 
 STEPS = 15

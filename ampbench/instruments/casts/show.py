@@ -1,4 +1,4 @@
-"""What a cast pass says, as blocks of text for a terminal, a Markdown page, anything: totals, savings, tables.
+"""What was cast in a step: the document of a cast pass, totals, savings and tables.
 
 Numbers without a value are "–"; times are left out where nothing was timed. Those in tables are traced ones.
 """
@@ -7,19 +7,29 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from itertools import islice
+from operator import attrgetter
 from typing import Any
 
-import pandas as pd
-
 from ampbench.base.units import UNDEFINED, counted, format_bytes, format_seconds, format_share
-from ampbench.instruments.cases import document_of_cases, frame_rows
+from ampbench.instruments.cases import document_of_cases
 from ampbench.instruments.casts import findings
 from ampbench.instruments.casts.findings import casts_said, compare_graph, graph_sentence, times_said
-from ampbench.present.document import Block, Document, Section, as_sentence, first_rows, with_rest
-from ampbench.records import cast_frames, cast_totals
+from ampbench.present.document import (
+    Block,
+    Column,
+    Document,
+    Section,
+    as_sentence,
+    first_rows,
+    picked,
+    records,
+    table,
+    with_rest,
+)
+from ampbench.records import cast_rows, cast_totals
 from ampbench.records.beside import saved_time, saving_said
 from ampbench.records.case import Case
-from ampbench.records.cast_frames import CastGroup, ModuleGroup
+from ampbench.records.cast_rows import CastGroup, ModuleGroup
 from ampbench.records.cast_totals import Saving, cache_bytes, savings, totals
 from ampbench.records.casts import (
     AUTOCAST,
@@ -50,6 +60,63 @@ STORED = "only stored"
 """What stands for the op that uses a copy where none does, as with a gradient that is kept."""
 
 
+GROUPS: Sequence[Column[CastGroup]] = (
+    Column("casts", lambda group: group.casts, "casts", "whole"),
+    Column("forward", lambda group: group.forward, "forward", "whole"),
+    Column("backward", lambda group: group.backward, "backward", "whole"),
+    Column("dtypes", lambda group: ", ".join(group.dtypes), "dtypes"),
+    Column("bytes_moved", lambda group: group.bytes_moved, "moved", "B"),
+    Column("seconds", lambda group: group.seconds, "traced", "s"),
+)
+"""Of casts that have something in common."""
+
+TENSORS: Sequence[Column[CastGroup]] = (
+    Column("what", lambda group: group.keys[0], "what"),
+    Column("name", lambda group: group.keys[1], "tensor"),
+    *GROUPS,
+)
+"""Of the casts of one tensor."""
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= 2 else f"{names[0]} and {len(names) - 1:,} more"
+
+
+def _named(group: ModuleGroup) -> str:
+    return _few([module or "the model itself" for module in group.modules])
+
+
+def _dtypes(names: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(names))
+
+
+def _side(name: str, head: str) -> Column[ModuleGroup]:
+    """Return the column of dtypes on one side of modules, for people each once."""
+    side = attrgetter(name)
+    return Column(name, lambda group: ", ".join(side(group)), head, said=lambda group: _dtypes(side(group)))
+
+
+def _if_cast(name: str, write: Callable[[float | None], str]) -> Callable[[ModuleGroup], str]:
+    return lambda group: write(getattr(group, name)) if group.casts else ""
+
+
+MODULES: Sequence[Column[ModuleGroup]] = (
+    Column("module", lambda group: ", ".join(group.modules), "module", said=_named),
+    Column("kind", lambda group: group.kind, "kind"),
+    _side("inputs", "in"),
+    _side("outputs", "out"),
+    _side("parameters", "weights"),
+    Column("calls", lambda group: group.calls, "calls", "whole"),
+    Column("casts", lambda group: group.casts, "casts", "whole"),
+    Column("cast_bytes", lambda group: group.cast_bytes, "moved", "B", _if_cast("cast_bytes", format_bytes)),
+    Column("cast_seconds", lambda group: group.cast_seconds, "traced", "s", _if_cast("cast_seconds", format_seconds)),
+)
+"""Of modules that do the same to dtypes: dtypes in and out, and the casts that ran directly in them.
+
+One that was called with several dtypes has a row for each; its casts are in the first.
+"""
+
+
 def section(case: Case, found: CastPass, by: By = By.SUMMARY, *, everything: bool = False) -> Section:
     """Return what `found` says of `case`: what it adds up to and, `by` what, the tables.
 
@@ -72,8 +139,12 @@ def headline(found: CastPass, case: Case) -> list[Block]:
 
 def origins(found: CastPass, everything: bool = False) -> list[Block]:  # noqa: ARG001 - as the other tables
     """Return what was cast and who asked for it."""
-    groups = cast_frames.by_origin(found.trace)
-    return [_of_groups("Where they come from", groups, ("what", "asked for by"))] if groups else []
+    groups = cast_rows.by_origin(found.trace)
+    names: list[Column[CastGroup]] = [
+        Column("", lambda group: group.keys[0], "what"),
+        Column("", lambda group: group.keys[1], "asked for by"),
+    ]
+    return [_of_groups("Where they come from", names, groups)] if groups else []
 
 
 def weights_used(found: CastPass, everything: bool = False) -> list[Block]:  # noqa: ARG001
@@ -110,13 +181,12 @@ def saved(found: CastPass, everything: bool = False) -> list[Block]:
 
 def ops_that_cast(found: CastPass, everything: bool = False) -> list[Block]:
     """Return the casts per op that used the copies."""
-    groups = cast_frames.by_operation(found.trace)
-    named = [
-        (_op(op) or STORED, called.replace("torch.nn.functional.", "F.").removeprefix("torch.") or UNDEFINED)
-        for op, called in (group.keys for group in groups)
+    groups = cast_rows.by_operation(found.trace)
+    names: list[Column[CastGroup]] = [
+        Column("", lambda group: _op(group.keys[0]) or STORED, "for op"),
+        Column("", lambda group: _called(group.keys[1]), "called as"),
     ]
-    block = _of_groups("Casts per op", groups, ("for op", "called as"), named)
-    return [_cut(block, everything)] if groups else []
+    return [_cut(_of_groups("Casts per op", names, groups), everything)] if groups else []
 
 
 def dearest_ops(found: CastPass) -> list[Block]:
@@ -141,42 +211,27 @@ def dearest_ops(found: CastPass) -> list[Block]:
 
 def tensors(found: CastPass, everything: bool = False) -> list[Block]:
     """Return the casts per tensor."""
-    groups = cast_frames.by_tensor(found.trace)
+    groups = cast_rows.by_tensor(found.trace)
     nameless = Counter(what for what, _ in {(cast.what, cast.tensor) for cast in found.trace.casts if not cast.name})
-    named = [(what, name or f"{nameless[what]:,} without a name") for what, name in (group.keys for group in groups)]
-    block = _of_groups("Casts per tensor", groups, ("what", "tensor"), named)
-    return [_cut(block, everything)] if groups else []
+    what, name = picked(TENSORS, "what", "name")
+    name = replace(name, said=lambda group: group.keys[1] or f"{nameless[group.keys[0]]:,} without a name")
+    return [_cut(_of_groups("Casts per tensor", [what, name], groups), everything)] if groups else []
 
 
 def modules(found: CastPass, everything: bool = False) -> list[Block]:
     """Return the dtypes in and out of each module, with the casts that ran directly in it."""
     collapsed = not everything and len(found.trace.modules) > FEW_MODULES
-    table = module_table(found, collapsed=collapsed)
+    shown = module_table(found, collapsed=collapsed)
     note = "those that do the same share a row; --all lists each" if collapsed else ""
-    return [replace(table, note=note)] if table.rows else []
+    return [replace(shown, note=note)] if shown.rows else []
 
 
 def module_table(found: CastPass, *, collapsed: bool) -> Block:
     """Return a row per module or, `collapsed`, per kind of module that does the same to dtypes."""
-    trace = found.trace
-    groups = cast_frames.module_groups(trace, collapsed=collapsed)
-    timed = trace.timed
-    headers = ["kind", "in", "out", "weights", "calls", "casts", "moved", *(["traced"] if timed else []), "module"]
-    cells = [
-        [
-            group.kind,
-            _dtypes(group.inputs),
-            _dtypes(group.outputs),
-            _dtypes(group.parameters),
-            f"{group.calls:,}",
-            f"{group.casts:,}",
-            format_bytes(group.cast_bytes) if group.casts else "",
-            *([format_seconds(group.cast_seconds) if group.casts else ""] if timed else []),
-            _named(group),
-        ]
-        for group in groups
-    ]
-    return Block("Dtypes in and out of modules", headers, cells, numbers=headers[4:-1])
+    groups = cast_rows.module_groups(found.trace, collapsed=collapsed)
+    timed = ["cast_seconds"] if found.trace.timed else []
+    keys = ("kind", "inputs", "outputs", "parameters", "calls", "casts", "cast_bytes", *timed, "module")
+    return table("Dtypes in and out of modules", picked(MODULES, *keys), groups)
 
 
 def few_ops(found: CastPass, everything: bool = False) -> list[Block]:
@@ -226,7 +281,7 @@ def weights(found: CastPass, everything: bool = False) -> list[Block]:
     cells = [
         [f"{row.cast:,}", f"{row.reused:,}", f"{row.not_needed:,}", format_bytes(row.cast_bytes) if row.cast else "",
          format_bytes(row.cache_bytes) if row.cache_bytes else "", row.name]
-        for row in cast_frames.by_weight(found.trace)
+        for row in cast_rows.by_weight(found.trace)
     ]  # fmt: skip
     note = "uses in the forward pass; cached: the copies that autocast keeps until its region ends"
     line = weights_used(found)
@@ -263,21 +318,15 @@ _TABLES: dict[By, Sequence[_Make]] = {
 }
 
 
-def _of_groups(
-    title: str, groups: Sequence[CastGroup], keys: tuple[str, str], named: Sequence[Sequence[str]] = ()
-) -> Block:
-    """Return a table of casts that have something in common: `keys` are its headers, `named` what stands below them."""
-    timed = any(group.seconds is not None for group in groups)
-    backward = any(group.backward for group in groups)
-    counts = ["casts", *(["forward", "backward"] if backward else [])]
-    headers = [*keys, *counts, "moved", *(["traced"] if timed else []), "dtypes"]
-    cells = []
-    for group, names in zip(groups, named or [group.keys for group in groups], strict=True):
-        row = [*names, f"{group.casts:,}"]
-        row += [f"{group.forward:,}", f"{group.backward:,}"] if backward else []
-        row += [format_bytes(group.bytes_moved), *([format_seconds(group.seconds)] if timed else [])]
-        cells.append([*row, ", ".join(group.dtypes)])
-    return Block(title, headers, cells, numbers=headers[2:-1])
+def _of_groups(title: str, names: Sequence[Column[CastGroup]], groups: Sequence[CastGroup]) -> Block:
+    """Return a table of casts that have something in common, which `names` tell; of one phase alone without that."""
+    phases = ["forward", "backward"] if any(group.backward for group in groups) else []
+    timed = ["seconds"] if any(group.seconds is not None for group in groups) else []
+    return table(title, [*names, *picked(GROUPS, "casts", *phases, "bytes_moved", *timed, "dtypes")], groups)
+
+
+def _called(function: str) -> str:
+    return function.replace("torch.nn.functional.", "F.").removeprefix("torch.") or UNDEFINED
 
 
 def _saving_cells(row: Saving, timed: bool) -> list[str]:
@@ -301,18 +350,6 @@ def _cut(block: Block, everything: bool) -> Block:
     return block if everything else first_rows(block, SHOWN)
 
 
-def _named(group: ModuleGroup) -> str:
-    return _few([module or "the model itself" for module in group.modules])
-
-
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) <= 2 else f"{names[0]} and {len(names) - 1:,} more"
-
-
-def _dtypes(names: Iterable[str]) -> str:
-    return ", ".join(dict.fromkeys(names))
-
-
 def _op(name: str) -> str:
     return name.removeprefix("aten.")
 
@@ -329,14 +366,14 @@ def _tensor(cast: Cast) -> str:
     return f"{name} ({', '.join(remarks)})" if remarks else name
 
 
-FRAMES: Mapping[By, Callable[[CastTrace], pd.DataFrame]] = {
-    By.OP: cast_frames.op_frame,
-    By.MODULE: cast_frames.module_frame,
-    By.TENSOR: cast_frames.tensor_frame,
-    By.CAST: cast_frames.cast_frame,
-    By.WEIGHT: cast_frames.weight_frame,
+COLUMNS: Mapping[By, Sequence[str]] = {
+    By.OP: cast_rows.OP_COLUMNS,
+    By.MODULE: [column.key for column in MODULES],
+    By.TENSOR: [column.key for column in TENSORS],
+    By.CAST: cast_rows.CAST_COLUMNS,
+    By.WEIGHT: cast_rows.WEIGHT_COLUMNS,
 }
-"""The tables that machine formats give."""
+"""What machines read of the tables."""
 
 
 def document(stored: StoredRun, case_ids: Sequence[str], *, everything: bool = False, by: By | None = None) -> Document:
@@ -361,14 +398,13 @@ def document(stored: StoredRun, case_ids: Sequence[str], *, everything: bool = F
 
 def _data(found: CastPass, case: Case, by: By | None) -> dict[str, Any]:
     whole, savings = cast_totals.totals(found.trace), cast_totals.savings(found.trace)
-    shown = [one for one in FRAMES if one is by]
     return {
         "sentence": findings.casts_said(found, case, whole, savings),
         "totals": _totals(whole),
         "costs": asdict(findings.costs(found, whole)),
         "checked": [{"change": one.change, **asdict(saved_time(one))} for one in found.checked],
         "savings": [asdict(saving) for saving in savings],
-        "tables": {by.value: frame_rows(FRAMES[by](found.trace), _WHOLE) for by in shown},
+        "tables": {} if by is None or by is By.SUMMARY else {by.value: _rows(found, by)},
         "graphs": [
             {
                 "graph": graph.graph,
@@ -387,36 +423,37 @@ def _totals(whole: cast_totals.Totals) -> dict[str, Any]:
 
 
 def _columns(by: By) -> Sequence[str]:
-    """Return the columns of a table: those that it has of a step without ops, too."""
-    nothing = CastPass(case_id="", how="", trace=CastTrace())
-    return list(_rows(nothing, by)[0] if by is By.SUMMARY else FRAMES[by](nothing.trace).columns)
+    """Return the columns of a table."""
+    return COLUMNS[by] if by in COLUMNS else list(_summary(CastPass(case_id="", how="", trace=CastTrace())))
 
 
-def _rows(found: "CastPass", by: By) -> list[dict[str, Any]]:
-    if by is not By.SUMMARY:
-        return frame_rows(FRAMES[by](found.trace), _WHOLE)
+def _rows(found: CastPass, by: By) -> list[dict[str, Any]]:
+    """Return a table for machines."""
+    trace = found.trace
+    if by is By.MODULE:
+        return records(MODULES, cast_rows.module_groups(trace, collapsed=False))
+    if by is By.TENSOR:
+        return records(TENSORS, cast_rows.by_tensor(trace))
+    if by is By.SUMMARY:
+        return [_summary(found)]
+    return {By.OP: cast_rows.op_rows, By.CAST: cast_rows.cast_rows, By.WEIGHT: cast_rows.weight_rows}[by](trace)
+
+
+def _summary(found: CastPass) -> dict[str, Any]:
     whole = cast_totals.totals(found.trace)
     saved = [index for saving in cast_totals.savings(found.trace) for index in saving.casts]
     known = findings.costs(found, whole)
-    counts = {f"casts_of_{what}": whole.by_what.get(what, 0) for what in cast_frames.KINDS}
-    return [
-        {
-            "how": found.how,
-            "ops": whole.ops,
-            "casts": whole.casts,
-            **counts,
-            "could_be_saved": len(saved),
-            "bytes_read": whole.bytes_read,
-            "bytes_written": whole.bytes_written,
-            **asdict(known) | {"doubts": "; ".join(known.doubts)},
-            "cache_bytes": whole.cache_bytes,
-            "peak_memory_bytes": found.peak_bytes,
-            "memory_source": found.memory_source,
-        }
-    ]
-
-
-_WHOLE = frozenset(
-    {"operation", "elements", "bytes_read", "bytes_written", "tensor", "made_by", "cast", "cast_bytes", "bytes_moved"}
-)
-"""Columns of integers, which a frame with gaps holds as floats."""
+    counts = {f"casts_of_{what}": whole.by_what.get(what, 0) for what in cast_rows.KINDS}
+    return {
+        "how": found.how,
+        "ops": whole.ops,
+        "casts": whole.casts,
+        **counts,
+        "could_be_saved": len(saved),
+        "bytes_read": whole.bytes_read,
+        "bytes_written": whole.bytes_written,
+        **asdict(known) | {"doubts": "; ".join(known.doubts)},
+        "cache_bytes": whole.cache_bytes,
+        "peak_memory_bytes": found.peak_bytes,
+        "memory_source": found.memory_source,
+    }

@@ -2,18 +2,20 @@ import pytest
 import torch
 
 from ampbench.explain.ledger import trace_casts
-from ampbench.records.cast_frames import (
+from ampbench.instruments.casts.show import MODULES, TENSORS
+from ampbench.present.document import records
+from ampbench.records.cast_rows import (
+    CAST_COLUMNS,
+    OP_COLUMNS,
     by_module,
     by_operation,
     by_origin,
     by_tensor,
     by_weight,
-    cast_frame,
-    module_frame,
+    cast_rows,
     module_groups,
-    op_frame,
-    tensor_frame,
-    weight_frame,
+    op_rows,
+    weight_rows,
 )
 from tests.traced_programs import autocast, trace
 
@@ -52,7 +54,8 @@ def test_modules_have_their_own_ops_and_casts(step):
 
 
 def test_the_module_table_shows_the_dtypes_in_and_out(step):
-    assert module_frame(step).iloc[:, :7].to_numpy().tolist() == [
+    rows = [list(row.values())[:7] for row in records(MODULES, module_groups(step, collapsed=False))]
+    assert rows == [
         ["", "Sequential", "fp32", "bf16", "", 1, 2],
         ["0", "Linear", "fp32", "bf16", "fp32", 1, 5],
         ["1", "Softmax", "bf16", "bf16", "", 1, 0],
@@ -79,9 +82,9 @@ def test_weights_are_counted_by_how_they_reached_their_ops(twice):
         row.name: (row.cast, row.reused, row.not_needed, row.cast_bytes, row.cache_bytes) for row in by_weight(twice)
     }
     assert rows == {"0.weight": (1, 1, 0, 384, 128), "1.weight": (1, 0, 0, 384, 128), "2.weight": (0, 0, 1, 0, 0)}
-    frame = weight_frame(twice)
-    assert frame["status"].tolist() == ["cast", "cast", "reused", "not needed"]
-    assert frame["bytes_written"].dropna().tolist() == [128, 128]
+    uses = weight_rows(twice)
+    assert [row["status"] for row in uses] == ["cast", "cast", "reused", "not needed"]
+    assert [row["bytes_written"] for row in uses] == [128, 128, None, None]
 
 
 def test_modules_that_do_the_same_share_a_row(twice):
@@ -95,23 +98,26 @@ def test_modules_that_do_the_same_share_a_row(twice):
     assert module_groups(twice)[0].cast_seconds is None
 
 
-def test_frames_for_machines_have_the_same_numbers(twice):
-    modules = module_frame(twice)
-    assert modules["module"].tolist() == ["0", "0", "1", "2"]
-    assert modules["casts"].sum() == tensor_frame(twice)["casts"].sum() == len(twice.casts) == 3
-    assert tensor_frame(twice)["dtypes"].unique().tolist() == ["fp32 → bf16"]
+def test_tables_for_machines_have_the_same_numbers(twice):
+    modules = records(MODULES, module_groups(twice, collapsed=False))
+    tensors = records(TENSORS, by_tensor(twice))
+    assert [row["module"] for row in modules] == ["0", "0", "1", "2"]
+    assert sum(row["casts"] for row in modules) == sum(row["casts"] for row in tensors) == len(twice.casts) == 3
+    assert {row["dtypes"] for row in tensors} == {"fp32 → bf16"}
 
 
-def test_frames_have_a_row_per_op_and_per_cast(step):
-    assert len(op_frame(step)) == len(step.ops)
-    casts = cast_frame(step)
-    assert casts["bytes_read"].sum() == sum(cast.bytes_read for cast in step.casts)
-    assert op_frame(step).set_index("index").loc[casts["index"], "tensor_name"].tolist() == casts["name"].tolist()
+def test_there_is_a_row_per_op_and_per_cast(step):
+    ops, casts = op_rows(step), cast_rows(step)
+    assert [list(row) for row in (ops[0], casts[0])] == [list(OP_COLUMNS), list(CAST_COLUMNS)]
+    assert len(ops) == len(step.ops)
+    assert sum(row["bytes_read"] for row in casts) == sum(cast.bytes_read for cast in step.casts)
+    named = {row["index"]: row["tensor_name"] for row in ops if row["tensor_name"] is not None}
+    assert named == {row["index"]: row["name"] for row in casts}
 
 
 def test_a_trace_without_casts_has_tables_too():
     x = torch.randn(2)
     empty = trace(lambda: x + 1).trace
     assert by_operation(empty) == by_tensor(empty) == by_origin(empty) == by_weight(empty) == module_groups(empty) == []
-    assert len(op_frame(empty)) == 1
+    assert len(op_rows(empty)) == 1
     assert by_module(empty)[0].cast_seconds is None

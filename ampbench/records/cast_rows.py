@@ -1,9 +1,8 @@
-"""A trace seen per op, per module and per tensor: rows and frames. Pure functions on records, without torch."""
+"""A trace seen per op, per module and per tensor, as rows. Pure functions on records, without torch."""
 
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, fields
-
-import pandas as pd
+from typing import Any
 
 from ampbench.records.casts import (
     ACTIVATION,
@@ -184,73 +183,53 @@ def module_groups(trace: CastTrace, *, collapsed: bool = True) -> list[ModuleGro
                 calls=sum(each.calls for each in members),
                 casts=sum(row.casts for row in own),
                 cast_bytes=sum(row.cast_bytes for row in own),
-                cast_seconds=sum(row.cast_seconds or 0.0 for row in own) if trace.timed else None,
+                cast_seconds=sum((row.cast_seconds or 0.0 for row in own), 0.0) if trace.timed else None,
             )
         )
     return found
 
 
-def cast_frame(trace: CastTrace) -> pd.DataFrame:
-    """Return a row per cast, with the columns of `Cast`."""
-    columns = {field.name: [getattr(cast, field.name) for cast in trace.casts] for field in fields(Cast)}
-    return pd.DataFrame(columns)
+def cast_rows(trace: CastTrace) -> list[dict[str, Any]]:
+    """Return a row of `CAST_COLUMNS` per cast."""
+    return [_fields(cast) for cast in trace.casts]
 
 
-def weight_frame(trace: CastTrace) -> pd.DataFrame:
-    """Return a row per forward use of a weight, with the columns of `WeightUse` and what the copy wrote in bytes."""
-    columns = {field.name: [getattr(use, field.name) for use in trace.weights] for field in fields(WeightUse)}
+def weight_rows(trace: CastTrace) -> list[dict[str, Any]]:
+    """Return a row of `WEIGHT_COLUMNS` per forward use of a weight: `WeightUse`, and what the copy wrote in bytes."""
     written = {cast.index: cast.bytes_written for cast in trace.casts}
-    columns["bytes_written"] = [
-        written.get(use.cast) if use.status == CAST and use.cast is not None else None for use in trace.weights
+    copies = [use.cast if use.status == CAST else None for use in trace.weights]
+    return [
+        _fields(use) | {"bytes_written": None if cast is None else written.get(cast)}
+        for use, cast in zip(trace.weights, copies, strict=True)
     ]
-    return pd.DataFrame(columns)
 
 
-def module_frame(trace: CastTrace) -> pd.DataFrame:
-    """Return the dtypes in and out of each module, joined by ", ", and the casts that ran directly in it.
-
-    Columns: module, kind, inputs, outputs, parameters, calls, casts, cast_bytes, cast_seconds. A module that was called
-    with several dtypes has a row for each; its casts are in the first.
-    """
-    rows = [
-        [*group.modules, group.kind, *(", ".join(side) for side in (group.inputs, group.outputs, group.parameters)),
-         group.calls, group.casts, group.cast_bytes, group.cast_seconds]
-        for group in module_groups(trace, collapsed=False)
-    ]  # fmt: skip
-    columns = ["module", "kind", "inputs", "outputs", "parameters", "calls", "casts", "cast_bytes", "cast_seconds"]
-    return pd.DataFrame(rows, columns=columns)
+def op_rows(trace: CastTrace) -> list[dict[str, Any]]:
+    """Return a row of `OP_COLUMNS` per op; where it is a cast, those of `Cast` tell of it, else they are None."""
+    casts = {cast.index: _fields(cast) for cast in trace.casts}
+    return [
+        {name: getattr(op, name) for name in _OF_OP}
+        | {"inputs": ", ".join(op.inputs), "outputs": ", ".join(op.outputs)}
+        | {column: casts.get(op.index, {}).get(name) for name, column in _OF_ITS_CAST.items()}
+        for op in trace.ops
+    ]
 
 
-def tensor_frame(trace: CastTrace) -> pd.DataFrame:
-    """Return the rows of `by_tensor`: what, name, casts, forward, backward, dtypes, bytes_moved, seconds."""
-    columns = ["what", "name", "casts", "forward", "backward", "dtypes", "bytes_moved", "seconds"]
-    rows = [
-        [*group.keys, group.casts, group.forward, group.backward, ", ".join(group.dtypes), group.bytes_moved,
-         group.seconds]
-        for group in by_tensor(trace)
-    ]  # fmt: skip
-    return pd.DataFrame(rows, columns=columns)
+def _fields(record: Cast | WeightUse) -> dict[str, Any]:
+    return {field.name: getattr(record, field.name) for field in fields(record)}
 
 
-def op_frame(trace: CastTrace) -> pd.DataFrame:
-    """Return a row per op; where it is a cast, the columns of `Cast` tell of it, else they are None or NaN."""
-    ops = trace.ops
-    frame = pd.DataFrame(
-        {
-            "index": [operation.index for operation in ops],
-            "name": [operation.name for operation in ops],
-            "function": pd.Series([operation.function for operation in ops], dtype=object),
-            "module": [operation.module for operation in ops],
-            "phase": [operation.phase for operation in ops],
-            "recomputed": [operation.recomputed for operation in ops],
-            "inputs": [", ".join(operation.inputs) for operation in ops],
-            "outputs": [", ".join(operation.outputs) for operation in ops],
-            "source": pd.Series([operation.source for operation in ops], dtype=object),
-            "seconds": pd.Series([operation.seconds for operation in ops], dtype=float),
-        }
-    )
-    casts = cast_frame(trace).drop(columns=["module", "phase", "seconds"]).rename(columns={"name": "tensor_name"})
-    return frame.merge(casts, on="index", how="left")
+CAST_COLUMNS = tuple(field.name for field in fields(Cast))
+WEIGHT_COLUMNS = (*(field.name for field in fields(WeightUse)), "bytes_written")
+_OF_OP = (
+    "index", "name", "function", "module", "phase", "recomputed", "inputs", "outputs", "source", "seconds",
+)  # fmt: skip
+_OF_ITS_CAST = {
+    name: "tensor_name" if name == "name" else name
+    for name in CAST_COLUMNS
+    if name not in ("index", "module", "phase", "seconds")
+}
+OP_COLUMNS = (*_OF_OP, *_OF_ITS_CAST.values())
 
 
 def _groups(trace: CastTrace, keys: Callable[[Cast], tuple[str, ...]]) -> list[CastGroup]:
@@ -281,4 +260,4 @@ def _bytes(casts: Iterable[Cast]) -> int:
 
 
 def _seconds(casts: Iterable[Cast]) -> float:
-    return sum(cast.seconds or 0.0 for cast in casts)
+    return sum((cast.seconds or 0.0 for cast in casts), 0.0)
