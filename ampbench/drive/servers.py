@@ -8,6 +8,7 @@ Asks a worker process what this machine and installation are.
 import contextlib
 import importlib
 import os
+import re
 import secrets
 import select
 import signal
@@ -23,6 +24,7 @@ from typing import IO, Protocol, Self
 
 import msgspec
 
+from ampbench import __version__
 from ampbench.errors import NothingToRunError, bounded
 from ampbench.records.case import Environment
 from ampbench.records.measured import KILLED
@@ -69,9 +71,11 @@ OpenChannel = Callable[[], Channel]
 
 
 OTHER_VERSION = (
-    "the worker that {} starts is of another version of ampbench, which this one cannot drive: measure there with "
-    "`ampbench run`, and put the two runs side by side with `ampbench compare`"
+    "the worker that {} starts is of {}, which this ampbench {} cannot drive: measure there with `ampbench run`, and "
+    "put the two runs side by side with `ampbench compare`"
 )
+_NO_SERVER = re.compile(r"No module named '?ampbench\.")
+"""What a Python says last whose ampbench has other modules: it is of another version."""
 NO_TORCH = "No module named 'torch'"
 INSTALL = "install it there: pip install torch, or ampbench[torch]"
 
@@ -96,6 +100,7 @@ class ServerChannel:
         self._received = bytearray()
         self._mark = secrets.token_hex(8)
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        environment = server_environment(os.environ, {**variables, MARK: self._mark}, paths)
         try:
             self._process = subprocess.Popen(
                 [
@@ -109,7 +114,7 @@ class ServerChannel:
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
                 start_new_session=True,  # Ctrl-C in the terminal is for the driver alone
-                env=server_environment(os.environ, {**variables, MARK: self._mark}, paths),
+                env=environment,
                 cwd=folder,
             )
         except OSError as error:
@@ -118,9 +123,10 @@ class ServerChannel:
         try:
             first = self._line(START_SECONDS)
             if first != ready_line():
-                if first.startswith(READY.encode()):
-                    raise NothingToRunError(OTHER_VERSION.format(python))
                 why = self._last_words() or f"the server {self._fate()}"
+                if first.startswith(READY.encode()) or _NO_SERVER.search(why):
+                    theirs = _version_said(first) or _version_of(python, environment, folder)
+                    raise NothingToRunError(OTHER_VERSION.format(python, _their_ampbench(theirs), __version__))
                 cure = f"; {INSTALL}" if why.endswith(NO_TORCH) else ""
                 raise NothingToRunError(f"no worker could start with {python}: {why}{cure}")
         except BaseException:
@@ -197,6 +203,30 @@ class ServerChannel:
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
         return bounded(lines[-1]) if lines else ""
+
+
+def _version_said(first: bytes) -> str:
+    """Return the version that a server says it is of, "" where it is so old that it says none."""
+    said = first.decode(errors="replace").split()
+    return bounded(said[2]) if len(said) > 2 else ""
+
+
+def _version_of(python: str, environment: Mapping[str, str], folder: Path | None) -> str:
+    """Return the version of the ampbench that a Python imports, "" where it does not tell."""
+    tell = "import ampbench; print(ampbench.__version__)"
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        asked = subprocess.run(
+            [python, "-P", "-c", tell], env=environment, cwd=folder, timeout=START_SECONDS, capture_output=True,
+            text=True, check=True,
+        )  # fmt: skip
+        return bounded(" ".join(asked.stdout.split()))
+    return ""
+
+
+def _their_ampbench(version: str) -> str:
+    if not version:
+        return "an ampbench that does not tell its version"
+    return f"{'another ' if version == __version__ else ''}ampbench {version}"
 
 
 class InProcess:

@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
 import msgspec
 
+from ampbench import __version__
 from ampbench.errors import bounded, escaped
 from ampbench.records.case import Case, Environment, OwnPrecision, ParameterValue, WorkloadSource
 from ampbench.records.kinds import KINDS, named
@@ -232,9 +233,10 @@ def travelling() -> list[type]:
 
 
 def ready_line() -> bytes:
-    """Return what a server says first: the digest of all names in requests and replies, and in what they hold.
+    """Return what a server says first: the digest of all names in requests and replies, and its ampbench's version.
 
-    A server of another version of ampbench, which would pass over what it does not know, says another one.
+    The names are those of the records that they hold, too. A server of another ampbench, which would pass over what it
+    does not know, or do another thing by the same name, says something else.
     """
     kinds: list[type] = [Request, Reply, *travelling()]
     names = set()
@@ -243,7 +245,7 @@ def ready_line() -> bytes:
             names.add(f"{kind.__name__}.{name}")
             kinds += (each for each in _records_in(hint) if each not in kinds)
     digest = hashlib.blake2b(" ".join(sorted(names)).encode(), digest_size=8).hexdigest()
-    return f"{READY} {digest}\n".encode()
+    return f"{READY} {digest} {__version__}\n".encode()
 
 
 def _records_in(hint: Any) -> Iterator[type]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from ampbench import __version__
 from ampbench.drive.servers import ServerChannel, may_have_accelerator, server_environment
 from ampbench.errors import NothingToRunError
 
@@ -36,13 +37,48 @@ def test_a_python_without_torch_is_told_how_to_get_it(tmp_path):
         ServerChannel(str(python))
 
 
-@pytest.mark.parametrize("first", ["ready", "ready 0011223344556677"])
-def test_a_worker_of_another_version_is_refused_in_one_line_at_once(tmp_path: Path, first: str) -> None:
+NO_SERVER = "No module named ampbench.measure.server"
+NO_PACKAGE = "(ModuleNotFoundError: No module named 'ampbench.measure')"
+
+
+@pytest.mark.parametrize(
+    ("says", "version", "theirs"),
+    [
+        ("echo ready 0011223344556677 0.0.9; exec sleep 60", "", "ampbench 0.0.9"),
+        ("echo ready 0011223344556677; exec sleep 60", "0.0.8", "ampbench 0.0.8"),
+        ("echo ready; exec sleep 60", "", "an ampbench that does not tell its version"),
+        (f'echo "$0: {NO_SERVER}" >&2; exit 1', "0.0.7", "ampbench 0.0.7"),
+        (f'echo "$0: Error while finding module specification {NO_PACKAGE}" >&2; exit 1', "0.0.6", "ampbench 0.0.6"),
+        (f"echo ready 0011223344556677 {__version__}; exec sleep 60", "", f"another ampbench {__version__}"),
+    ],
+)
+def test_a_worker_of_another_version_is_refused_in_one_line_that_names_both(
+    tmp_path: Path, says: str, version: str, theirs: str
+) -> None:
     python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\necho {first}\nsleep 60\n")
+    tells = f"echo {version}; exit 0" if version else "exit 1"
+    python.write_text(f'#!/bin/sh\ncase "$2" in\n  -c) {tells} ;;\nesac\n{says}\n')
     python.chmod(0o755)
-    said = "of another version of ampbench, which this one cannot drive: measure there with `ampbench run`"
-    with pytest.raises(NothingToRunError, match=said):
+    with pytest.raises(NothingToRunError) as refused:
+        ServerChannel(str(python))
+    assert str(refused.value) == (
+        f"the worker that {python} starts is of {theirs}, which this ampbench {__version__} cannot drive: measure "
+        "there with `ampbench run`, and put the two runs side by side with `ampbench compare`"
+    )
+
+
+def test_a_commit_without_this_server_is_refused_by_its_version(tmp_path: Path) -> None:
+    (tmp_path / "ampbench").mkdir()
+    (tmp_path / "ampbench" / "__init__.py").write_text('__version__ = "0.0.5"\n')
+    with pytest.raises(NothingToRunError, match=r"is of ampbench 0\.0\.5, which this ampbench .* cannot drive"):
+        ServerChannel(paths=[tmp_path])
+
+
+def test_a_python_that_has_no_ampbench_at_all_says_so(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\necho "$0: No module named ampbench" >&2\nexit 1\n')
+    python.chmod(0o755)
+    with pytest.raises(NothingToRunError, match=r"^no worker could start with .*: No module named ampbench$"):
         ServerChannel(str(python))
 
 
