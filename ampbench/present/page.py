@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 from markupsafe import Markup, escape
 
 from ampbench.present.charts import Chart, Named, Rows
-from ampbench.present.document import Block, Section, as_sentence
+from ampbench.present.document import Block, Section
 from ampbench.records.case import Case
 from ampbench.records.verdicts import Comparison
 from ampbench.store import StoredRun
@@ -300,13 +300,8 @@ def detail_of(name: str, section: Section, folded: Collection[str] = (), code: s
 
 
 def lines_of(section: Section) -> list[Block]:
-    """Return what a section says beside its tables; some sections give a line as the note of an empty title."""
-    return [line_of(block) for block in section.blocks if not block.headers]
-
-
-def line_of(block: Block) -> Block:
-    """Return a line of text, whether a title or the note of an empty one, as its title."""
-    return block if block.title else Block(as_sentence(block.note))
+    """Return what a section says beside its tables."""
+    return [block for block in section.blocks if not block.headers]
 
 
 def sentences_of(section: Section) -> list[str]:

@@ -61,7 +61,7 @@ def test_a_table_that_is_cut_says_so_beside_its_note() -> None:
 
 
 def test_the_sentences_of_a_section_are_its_lines_and_their_notes_without_tables() -> None:
-    blocks = [Block("One.", note="Two."), Block("", note="three"), Block("T", ["a"], [["1"]], note="no")]
+    blocks = [Block("One.", note="Two."), Block("Three."), Block("T", ["a"], [["1"]], note="no")]
     assert sentences_of(Section("S", blocks)) == ["One.", "Two.", "Three."]
 
 

@@ -20,7 +20,6 @@ from ampbench.present.page import (
     Part,
     cut,
     detail_of,
-    line_of,
     place_of,
     sentences_of,
     told_part,
@@ -264,7 +263,7 @@ def _detail(one: Ceilings) -> Detail:
     more = [block for block in whole.blocks if block not in short.blocks]
     folded = {
         "Every size": [cut(block) for block in more if block.headers],
-        "Remarks": [line_of(block) for block in more if not block.headers],
+        "Remarks": [block for block in more if not block.headers],
     }
     told = detail_of(one.name, short)
     return replace(told, folded={title: blocks for title, blocks in folded.items() if blocks})

@@ -127,7 +127,7 @@ def ceilings_sections(
 def ceilings_section(device: DeviceDescription, ceilings: Sequence[Ceiling], *, everything: bool = False) -> Section:
     """Return what the ceilings of a device say, a table of them, what was left out; `everything`: every size."""
     own = ordered([one for one in ceilings if one.device == device.type])
-    blocks = [Block("", note=as_sentence(line)) for line in ceilings_said(device, own)]
+    blocks = [Block(as_sentence(line)) for line in ceilings_said(device, own)]
     blocks.append(_table(device, own))
     if everything:
         rows = [Size(found, one) for found in own for one in found.attained]
@@ -136,7 +136,7 @@ def ceilings_section(device: DeviceDescription, ceilings: Sequence[Ceiling], *, 
     for one in own:
         where = f"{one.dtype} {one.operation}"
         lines = [*([one.error] if one.error else []), *(one.notes if everything else [])]
-        blocks += [Block("", note=f"{where}: {line}") for line in lines]
+        blocks += [Block(as_sentence(f"{where}: {line}")) for line in lines]
     threads = ", ".join(counted(each, "thread") for each in dict.fromkeys(one.threads for one in own))
     named = [device.type, device.name, *([threads] if device.type == "cpu" else [])]
     return Section(" · ".join(filter(None, named)), blocks)
