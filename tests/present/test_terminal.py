@@ -11,6 +11,11 @@ from ampbench.present.terminal import _broken, _shared
 LONG = "torch_ops.my_library.fused_attention_with_rotary_embedding.default"
 
 
+@pytest.fixture(autouse=True)
+def _a_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+
+
 def printed(capsys: pytest.CaptureFixture[str], *blocks: Block) -> list[str]:
     print_sections([Section("Title", list(blocks))], OutputFormat.TABLE)
     return capsys.readouterr().out.splitlines()

@@ -20,7 +20,7 @@ def test_a_section_has_a_row_for_each_dtype_with_its_ratio_to_fp32() -> None:
         ["bf16", "native", "800 GFLOP/s", "700 GFLOP/s", "2.00x", "50.0 GB/s"],
         ["fp16", "emulated", "4.00 GFLOP/s", "–", "0.0100x", "25.0 GB/s"],
     ]
-    assert section.blocks[-1].note == "fp16 conv: no kernel for Half"
+    assert section.blocks[-1].title == "fp16 conv: no kernel for Half."
 
 
 def test_everything_is_every_size_and_what_was_left_out() -> None:
@@ -28,8 +28,8 @@ def test_everything_is_every_size_and_what_was_left_out() -> None:
     sizes = next(block for block in section.blocks if block.title == "Every size")
     assert len(sizes.rows) == sum(len(found.attained) for found in CEILINGS)
     assert sizes.rows[0] == ["matmul", "fp32", "size 0", "150 GFLOP/s", "1.00 ms", "3"]
-    notes = [block.note for block in section.blocks]
-    assert "fp16 matmul: size 2 and larger left out: one run would take about 7.00 s" in notes
+    lines = [block.title for block in section.blocks]
+    assert "fp16 matmul: size 2 and larger left out: one run would take about 7.00 s." in lines
 
 
 def test_shares_of_the_datasheet_are_columns_where_it_is_known() -> None:
