@@ -1,32 +1,24 @@
-"""Formats that other programs read: which numbers they take, and how they are written.
+"""Formats that other programs read: which numbers of a stored run they take, and how they are written.
 
-A stored run, and those of its cases that are to be converted.
+*Bencher Metric Format*: benchmark, then measure, then a value and, where known, its bounds. Source:
+https://bencher.dev/docs/reference/bencher-metric-format with its JSON schema https://bencher.dev/bmf.json. The measures
+are ampbench's metrics in base units, not Bencher's own `latency`, which is in nanoseconds; which way one improves is
+for the thresholds in Bencher to say.
 
-Bencher Metric Format: benchmark, then measure, then a value and, where known, its bounds.
-
-Source of the format: https://bencher.dev/docs/reference/bencher-metric-format with its JSON schema
-https://bencher.dev/bmf.json. The measures are ampbench's metrics in base units, not Bencher's own `latency`, which is
-in nanoseconds; which way one improves is for the thresholds in Bencher to say.
-
-github-action-benchmark: a JSON list of numbers; those that should fall and those that should rise are two files.
-
-An entry has a name, a unit, a value and, where there is one, a range and extra text. Source: the README of
+*github-action-benchmark*: a JSON list of numbers; those that should fall and those that should rise are two files. An
+entry has a name, a unit, a value and, where there is one, a range and extra text. Source: the README of
 benchmark-action/github-action-benchmark, "Using Custom Benchmarks", and `extractCustomBenchmarkResult` of its
 src/extract.ts, which read the same five keys. Its alarms are ratios of two values, for one number after the other;
 hence only metrics that comparisons judge, and of those that should rise all that there are.
 
-JUnit XML, as CI servers show test results: a test case per case of a run, or per finding of a comparison.
+*JUnit XML*, as CI servers show test results: a test case per case of a run, or per finding of a comparison. Elements
+and attributes are those of junit-10.xsd of Jenkins' xunit plug-in, which is what surefire writes and what GitLab,
+GitHub's reporters and Jenkins read. XML has no control characters: they are written as backslash escapes.
 
-The elements and attributes are those of junit-10.xsd of Jenkins' xunit plug-in, which is what surefire writes and what
-GitLab, GitHub's reporters and Jenkins read. XML has no control characters: they are written as backslash escapes.
-
-Apache Otava: runs in the order of time as a CSV, a column per case and metric, and the YAML that names the columns.
-
+*Apache Otava*: runs in the order of time as a CSV, a column per case and metric, and the YAML that names the columns.
 Source: Otava 0.8.0, `importer.CsvImporter` and `test_config.create_csv_test_config`. `direction` is 1 where higher is
 better, else -1. Otava refuses an empty cell, and a NaN silences the series that it stands in; so a column with gaps
 stays in the CSV, its cells empty, and is not among the metrics of the YAML.
-
-What is said of an import: names in a length that fits into a line.
 """
 
 import csv

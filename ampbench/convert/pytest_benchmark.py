@@ -1,19 +1,10 @@
-"""Results of pytest-benchmark, read and written.
+"""pytest-benchmark's JSON: written of a run, and read back as one.
 
-The statistics that pytest-benchmark keeps of a benchmark's values.
-
-Source: pytest-benchmark 5.3, `stats.Stats`. A single value has the standard deviation 0 there, by its own definition.
-
-pytest-benchmark's JSON read back as a run, where ampbench's exporter or its plug-in for pytest wrote the cases.
-
-Source: pytest-benchmark 5.3 (`plugin.pytest_benchmark_generate_json`, `stats.Metadata`, `utils.get_commit_info`).
-
-pytest-benchmark's JSON: written of a run, and read back as one.
-
-Source: pytest-benchmark 5.3 (`plugin.pytest_benchmark_generate_json`, `stats.Metadata`, `utils.get_commit_info`). What
-is written can be read by `pytest-benchmark compare` and github-action-benchmark's tool `pytest`: one of its rounds is
-one of ampbench's, and `data` holds what the rounds are worth in seconds per step, so `iterations` is 1. What is read
-back was written so, or by ampbench's plug-in for pytest: each benchmark's `extra_info` then holds the case.
+Source: pytest-benchmark 5.3 (`plugin.pytest_benchmark_generate_json`, `stats.Stats`, `stats.Metadata`,
+`utils.get_commit_info`). What is written can be read by `pytest-benchmark compare` and github-action-benchmark's tool
+`pytest`: one of its rounds is one of ampbench's, and `data` holds what the rounds are worth in seconds per step, so
+`iterations` is 1. What is read back was written so, or by ampbench's plug-in for pytest: each benchmark's `extra_info`
+then holds the case.
 """
 
 import hashlib
@@ -44,7 +35,8 @@ def statistics_of(values: Sequence[float]) -> dict[str, Any]:
     """Return what pytest-benchmark's `Stats` says of `values`.
 
     Its quartiles are Hazen's, which NumPy has by that name; an outlier lies beyond one standard deviation from the
-    mean, or beyond 1.5 interquartile ranges from the quartiles (Tukey).
+    mean, or beyond 1.5 interquartile ranges from the quartiles (Tukey). A single value has the standard deviation 0,
+    by its own definition.
     """
     mean, total = statistics.mean(values), sum(values)
     deviation = statistics.stdev(values) if len(values) > 1 else 0.0

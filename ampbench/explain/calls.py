@@ -1,17 +1,10 @@
-"""What was called, where in the user's code, with which tensors.
+"""What a trace knows of an op beside its dtypes: who called it, from which line, on which tensors, in which pass.
 
-Values by their storage: what a tensor is, what it is called, and which cast made it.
-
-Which Python function is running, whether it converts by itself, and what autocast does meanwhile.
-
-A dispatch mode runs below autocast and cannot ask: inside it, autocast always looks switched off.
-
-Where an op runs: forward, backward or in an optimizer's step, and which forward op a backward op differentiates.
-
-Nodes of an autograd graph are numbered as they are made, just before their forward op runs; so the number that was
-given last finds the forward op of a node, its module and its cast, without a hook on any tensor.
-
-Who asked for a cast: autocast, the user's code, or an op's implementation.
+Values are followed by their storage: what a tensor is, what it is called, which cast made it. A dispatch mode runs
+below autocast and cannot ask: inside it, autocast always looks switched off; so a mode above follows which Python
+function is running, and what autocast does meanwhile. Nodes of an autograd graph are numbered as they are made, just
+before their forward op runs; so the number that was given last finds the forward op of a node, its module and its cast,
+without a hook on any tensor. Together these tell who asked for a cast: autocast, the user's code, or an op's own code.
 """
 
 import functools

@@ -1,12 +1,7 @@
-"""What dtypes, devices and ops are to autocast.
+"""What dtypes, devices and ops are to autocast: short names, which devices are here, what an op's schema says.
 
-Dtypes: their short names, and in which modules are handed values and hand them on (`watch_dtypes`).
-
-A device that is here or not: where it is absent, fake tensors and autocast's own switches stand in for it.
-
-Every timed step needs this much; so it imports little but torch.
-
-What an op is, as far as a trace must know: from its schema and from what the dispatcher has registered.
+Where a device is absent, fake tensors and autocast's own switches stand in for it. Every timed step imports this; so it
+imports little but torch.
 """
 
 import contextlib

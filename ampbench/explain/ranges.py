@@ -1,12 +1,8 @@
-"""Which magnitudes the values of a network have.
+"""`watch_ranges`: how large the values of a network are while anyone's fp32 code runs it, module by module.
 
-How large the values of a tensor are: a histogram by binary exponent, exact, in two passes over the bits.
-
-What normalisations treat as one: the channel or row of which they take the statistics.
-
-How far each module's outputs are off in a whole run: of a sample of them, against that of another run.
-
-`watch_ranges`: how large the values of a network are while anyone's fp32 code runs it, module by module.
+Magnitudes are histograms by binary exponent, exact, in two passes over the bits. Of what normalisations treat as one,
+the channel or row of which they take the statistics, the largest is counted (`count_together`). How far each module's
+outputs are off in a whole run is told from a sample of them, against that of another run (`sample_outputs`).
 """
 
 import math

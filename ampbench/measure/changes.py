@@ -1,7 +1,7 @@
 """Changes that save casts and touch no line of the network, measured in turns with the step as it was.
 
 A change is built beside the unchanged step again and again, at random places in memory, because where a build lies is
-worth more than most casts. What the samples of the pairs come to is for `casts.costs` to say.
+worth more than most casts. What the samples of the pairs come to is for the findings of casts to say.
 """
 
 import dataclasses
@@ -132,7 +132,7 @@ def measure_change(
 ) -> CheckedSaving:
     """Return what a change saves of the eager step of `case`, whose trace is `before`; peaks are left out.
 
-    About `seconds` are spent, more where they would not do for an interval, at most `turns.PATIENCE` times as many.
+    About `seconds` are spent, more where they would not do for an interval, at most `timing.PATIENCE` times as many.
     """
     change = tried.change
     builds = partial(build_step, workload, case, device), partial(change.build, workload, case, device)

@@ -1,13 +1,7 @@
-"""Distances of tensors, values that are not finite, and scores.
-
-How far tensors lie from others: distances, bits, decisions; and which tensors of what a network returns count.
+"""How far tensors lie from others, whether their values are finite, and how a network that is trained scores.
 
 Norms are Euclidean and taken in fp64 on the CPU or device where the values lie. Definitions: relative L2 error
 |x - r| / |r|; cosine similarity x.r / (|x| |r|).
-
-Whether values are finite, and the refusal of cases that fp32 already makes infinite or NaN.
-
-How a network does on held-out data while it is trained; nothing of the training changes by looking.
 """
 
 import dataclasses

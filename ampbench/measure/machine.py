@@ -1,13 +1,7 @@
-"""The device: its work, its switches, and whether its fp32 is fp32.
-
-Devices behind one small interface: a class over `torch.accelerator` and a no-op one for the CPU.
+"""Devices behind one small interface, torch's switches for each precision, and a canary that shows how fp32 is rounded.
 
 Nothing else in ampbench asks which accelerator it runs on; what is still per device (names, arithmetic, drivers) is
-read in `environment`.
-
-Global switches of torch that decide how a precision computes: set for a case, put back exactly afterwards.
-
-A canary: products of fp32 numbers whose rounding to tf32, fp16 or bf16 shows, so that fp32 is known to be fp32.
+read in `environment`. Switches are global: they are set for a case, and put back exactly afterwards.
 """
 
 import contextlib

@@ -1,10 +1,6 @@
-"""The memory of a step, and its FLOPs.
+"""The peak of one step's memory, and whose it is; its FLOPs; and what glibc does with memory that a step frees.
 
-What glibc does with memory that a step frees: keep it in the process, or give it back and pay for it again.
-
-The floating-point operations that a step's algorithm asks for, by the dtype of what is multiplied.
-
-The peak of one step's memory, and whose it is; a pass of its own, never timed.
+Peaks and FLOPs are a pass of their own, never timed.
 """
 
 import ctypes

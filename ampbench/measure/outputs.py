@@ -1,12 +1,8 @@
-"""How far outputs lie from their reference, each by itself, each sample, each decision.
+"""What one norm over all outputs hides: errors by output and by sample, a classifier's probabilities and decisions.
 
-What one norm over all outputs hides: errors by output and by sample, and of a classifier's probabilities.
-
-Values and references are fp64 tensors as `kept_outputs` gives them, pairs of one shape on one device.
-
-More decisions of a classifier, by forward passes alone, until its agreement with the reference is proven or refuted.
-
-"100% of 32" leaves 91% possible. The batches are the workload's fresh ones, without those of another seed.
+Values and references are fp64 tensors as `kept_outputs` gives them, pairs of one shape on one device. Where the
+decisions of a batch are too few ("100% of 32" leaves 91% possible), forward passes alone make more, on the workload's
+fresh batches but those of another seed, until the agreement with the reference is proven or refuted.
 """
 
 import math

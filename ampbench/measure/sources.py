@@ -1,8 +1,7 @@
-"""Networks from their sources, and from seeds.
+"""From a workload's source to a built workload, and to a step of it whose values are looked at.
 
-Steps whose values are looked at: the same random numbers and no dropout, modules one by one.
-
-From a workload's source to a built workload: imports, seeds, calls, and checks what came back.
+A source is imported, seeded and called, and what comes back is checked. A step that is looked at draws the same random
+numbers in every precision, has no dropout, and runs its modules one by one.
 """
 
 import copy

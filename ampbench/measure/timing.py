@@ -1,15 +1,8 @@
-"""How long a step takes: samples, places in memory, turns with others, and what disturbed it.
+"""How long a step takes: warm-up until settled, samples, builds at random places in memory, turns with other steps.
 
-Where in memory a build lands: the largest source of luck in small CPU cells, so it is drawn anew for every build.
-
+Where in memory a build lands is the largest source of luck in small CPU cells, so it is drawn anew for every build.
 The idea is Stabilizer's (Curtsinger and Berger, ASPLOS 2013): what cannot be controlled is randomised, so that it shows
-up as spread between builds instead of as a difference between runs.
-
-How long a step takes: warm-up until settled, the steps per sample from the timer-overhead rule, the samples.
-
-How quiet the machine was while something was measured.
-
-Steps built side by side at random places in memory, again and again, and timed in turns.
+up as spread between builds instead of as a difference between runs. How quiet the machine was meanwhile is noted.
 """
 
 import math

@@ -1,9 +1,4 @@
-"""The folder of runs: their names, who writes there, and which run is meant.
-
-One writer of a run file at a time, and names of files that last.
-
-The results folder: which runs it holds, which one is meant, whether they are sound.
-"""
+"""The results folder: the names of its runs, the one who writes to each, which is meant, and whether they are sound."""
 
 import contextlib
 import errno

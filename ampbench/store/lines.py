@@ -1,18 +1,12 @@
-"""The lines of a run file: how they are read, what must stand in them, and which numbers are possible.
-
-Python's cyclic garbage collector, kept out where much is made that holds no cycles.
-
-What the numbers, words and times of a run file may be, as tables: what lies outside is damage, no measurement.
-
-Ranges and words are checked as a line is decoded, what must hold between the fields of a record by `wrong_parts`, both
-when a file is read and when it is written. A field of no row may have any finite number, or any text.
-
-The long lines of a run file, traces: decoded and checked when first asked for.
-
-One line of a run file: a record as JSON, and JSON as a record, strictly.
+"""One line of a run file: a record as JSON, and JSON as a record, strictly; and what its numbers and words may be.
 
 What is written is `{"round": {...}}`: one key, the kind of line, as in `records.run.CORE` and `records.kinds`. What is
 read must have all required fields, no field that is not known, and the right types; a `LineError` says what is wrong.
+
+What numbers, words and times may be is in tables: what lies outside is damage, no measurement. Ranges and words are
+checked as a line is decoded, what must hold between the fields of a record by `wrong_parts`, both when a file is read
+and when it is written. A field of no row may have any finite number, or any text. The long lines, traces, are decoded
+and checked when first asked for.
 """
 
 import functools

@@ -1,10 +1,8 @@
-"""Series of one metric of one case over an axis.
+"""A trend as data: series of one metric of one case over an axis, and the changes found in them.
 
-What of a case is followed, by the names people type, and how a change of it is told from none.
-
-What git knows of commits: when they were made, what they are called, what lies between two of them.
-
-A trend as data: series of points, and the changes found in them. Tables, JSON and reports are made from these.
+Tables, JSON and reports are made from these. What of a case is followed stands here by the names that people type, with
+how a change of it is told from none; and what git knows of the commits of an axis: when they were made, what they are
+called, what lies between two of them.
 """
 
 import re

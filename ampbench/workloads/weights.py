@@ -1,16 +1,15 @@
-"""Targets, losses and optimizers that several workloads share, written as PyTorch users write them.
+"""Weights that keep signals at a realistic size; and targets, losses and optimizers that several workloads share.
 
-Weights that keep signals at a realistic size: rules by layer type, gains by name, all analytic.
-
-Default initialisation gives an untrained network whose signals fade or grow with depth, so that its rounding errors
-say nothing about a trained one. Here every layer gives outputs of an RMS near one. Layers without normalisation follow
-He et al., "Delving deep into rectifiers", ICCV 2015. Before a normalisation, kernels are centred and scaled against the
-variance of what they read (Brock et al., "Characterizing signal propagation to close the performance gap in
-unnormalized ResNets", ICLR 2021), so that the running statistics, zero and one, are true: evaluation and training see
-nearly the same numbers. Centred rectified layers amplify errors, each by 1.2 (Yang et al., "A mean field theory of
-batch normalization", ICLR 2019), which trained networks do not: what enters an activation is therefore shifted by
-`ACTIVE` to its linear side. Nothing is calibrated by running torch, and the result of each step is fixed by IEEE
-arithmetic: values depend neither on torch nor on the machine.
+Weights follow rules by layer type and gains by name, all analytic. Default initialisation gives an untrained network
+whose signals fade or grow with depth, so that its rounding errors say nothing about a trained one. Here every layer
+gives outputs of an RMS near one. Layers without normalisation follow He et al., "Delving deep into rectifiers", ICCV
+2015. Before a normalisation, kernels are centred and scaled against the variance of what they read (Brock et al.,
+"Characterizing signal propagation to close the performance gap in unnormalized ResNets", ICLR 2021), so that the
+running statistics, zero and one, are true: evaluation and training see nearly the same numbers. Centred rectified
+layers amplify errors, each by 1.2 (Yang et al., "A mean field theory of batch normalization", ICLR 2019), which trained
+networks do not: what enters an activation is therefore shifted by `ACTIVE` to its linear side. Nothing is calibrated by
+running torch, and the result of each step is fixed by IEEE arithmetic: values depend neither on torch nor on the
+machine. Targets, losses and optimizers are written as PyTorch users write them.
 """
 
 import math

@@ -1,15 +1,9 @@
-"""The graphs of torch.compile, and what its code casts.
+"""The graphs of torch.compile: the ops and casts that inductor is given, and what it decides to make of each cast.
 
-Graphs as torch.compile hands them to inductor: ops as ATen had them, and the casts that somebody asked for.
-
-Inductor's graphs have each op split into parts, which compute in fp32 whatever they are given. The parts of one op keep
-its name and its number in the autograd graph, so that they can be put together again; and a part that converts is no
-cast of the program's.
-
-The graphs of torch.compile: what inductor is given, and what it decides to make of each cast.
-
-Inductor is followed up to its fused kernels, and stopped there: no code is generated, so that no C++ compiler is needed
-and a network takes seconds. The step then runs on the graph that inductor was given.
+Inductor's own graphs have each op split into parts, which compute in fp32 whatever they are given. The parts of one op
+keep its name and its number in the autograd graph, so that they can be put together again; and a part that converts is
+no cast of the program's. Inductor is followed up to its fused kernels, and stopped there: no code is generated, so that
+no C++ compiler is needed and a network takes seconds. The step then runs on the graph that inductor was given.
 """
 
 import copy

@@ -1,14 +1,7 @@
-"""The graphs of torch.jit.trace and of autograd, and what they cast.
+"""The graphs of torch.jit.trace and of autograd: their ops, modules and casts, and whose tensors they read.
 
-Whose a tensor is that a graph reads: the weights and buffers of a model, by their names.
-
-A TorchScript graph, run once to see which dtypes come out of each of its nodes and what is cast inside them.
-
-TorchScript graphs, read: ops, casts, modules and whose tensor is cast.
-
-The autograd graph: what a backward pass will do, read from the `grad_fn` chain before it runs.
-
-The graph of torch.jit.trace: made here for whoever runs it, and read with the dtypes that really come out.
+A trace is made here for whoever runs it, and run once to see which dtypes come out of each of its nodes and what is
+cast inside them. The autograd graph, what a backward pass will do, is read from the `grad_fn` chain before it runs.
 """
 
 import heapq

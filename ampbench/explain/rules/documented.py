@@ -1,12 +1,8 @@
-"""What is documented and registered of autocast's rules, and what documents claim.
+"""Autocast's rules as documents say them and as the dispatcher has them, and the documents' other claims, each tried.
 
-What two documents say autocast does: the vendor's older XPU reference and PyTorch's own page, as data files beside.
-
-The files hold names as printed; here they become ops of the dispatcher. Needs no torch.
-
-Which ops have an autocast rule at all: the dispatcher's table, the same on every build of a torch version.
-
-The documents' other claims, each tried: spelling, default dtypes, what inference and training support.
+The documents are the vendor's older XPU reference and PyTorch's own page, as data files beside: these hold names as
+printed, which here become ops of the dispatcher. The dispatcher's table of which ops have a rule at all is the same on
+every build of a torch version. The other claims are of spelling, default dtypes, what inference and training support.
 """
 
 import json

@@ -1,12 +1,8 @@
-"""What autocast is seen to do to an op, and to its variants.
-
-What autocast really does to one op: run it with and without, and read the dtypes below autocast.
+"""What autocast really does to one op and to its variants: run with and without it, the dtypes read below autocast.
 
 A device that is absent is stood in for by fake tensors, whose ops pass through the same dispatcher; nothing computes.
-
-The calls that documents call not eligible: fp64 and integer inputs, in-place, `out=`, an explicit `dtype=`.
-
-The forms of an op are found in the dispatcher's schemas, so that every torch version is asked for those it has.
+Variants are the calls that documents call not eligible: fp64 and integer inputs, in-place, `out=`, an
+explicit `dtype=`. They are found in the dispatcher's schemas, so that every torch version is asked for those it has.
 """
 
 import warnings

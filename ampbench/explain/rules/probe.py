@@ -1,8 +1,6 @@
-"""A probe of all rules of a device, and of known traps.
+"""Every op with an autocast rule on one device type: what documents say, what is registered, what is observed.
 
-Two known traps of autocast, tried in the torch that is installed: the stale weight cache and `torch.jit.trace`.
-
-Every op with an autocast rule on one device type: what documents say, what is registered, what is observed.
+Known traps are tried, too, in the torch that is installed: its stale weight cache and `torch.jit.trace`.
 """
 
 import contextlib
