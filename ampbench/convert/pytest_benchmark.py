@@ -316,9 +316,17 @@ def machine_info(environment: Environment) -> dict[str, Any]:
     }
 
 
-def _plain(value: Any) -> dict[str, Any]:
-    """Return records as what JSON has: dictionaries, lists, None for numbers that are not finite."""
-    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(value, enc_hook=dict))
+def _plain(record: Any) -> dict[str, Any]:
+    """Return a record as what JSON has: dictionaries, lists, None for numbers that are not finite."""
+
+    def finite(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: finite(each) for name, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [finite(each) for each in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    plain: dict[str, Any] = finite(msgspec.to_builtins(record, str_keys=True, enc_hook=dict))
     return plain
 
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from ampbench.base import stats
 from ampbench.base.units import counted, format_seconds, format_share
-from ampbench.records.casts import CheckedSaving
 from ampbench.records.measured import OTHER_SHARE, STEAL_SHARE, Fitness
 
 WIDEST = 3.0
@@ -105,9 +104,9 @@ def short_ratio(ratio: Ratio) -> str:
     return f"{ratio.value:.2f}x{between}"
 
 
-def saved_time(one: CheckedSaving) -> SavedTime:
-    """Return what a change that was measured saves a step."""
-    before, after = worth_of(one.before), worth_of(one.after)
+def saved_time(unchanged: Sequence[Sequence[float]], changed: Sequence[Sequence[float]]) -> SavedTime:
+    """Return what a change saves a step, from the samples of builds that stood in pairs."""
+    before, after = worth_of(unchanged), worth_of(changed)
     ranks = stats.signed_ranks(np.array([np.subtract(before, after)]), (ALPHA,))
     low, high = float(ranks.lows[0, 0]), float(ranks.highs[0, 0])
     noisy = is_noisy(before) or is_noisy(after)
@@ -123,9 +122,8 @@ def saved_time(one: CheckedSaving) -> SavedTime:
     )
 
 
-def saving_said(one: CheckedSaving) -> str:
+def saving_said(saved: SavedTime) -> str:
     """Return "20.0 us → 15.0 us, 5.00 us saved (95%: 4.00 us to 6.00 us)", or that no saving is certain."""
-    saved = saved_time(one)
     took = f"{format_seconds(saved.before)} → {format_seconds(saved.after)}"
     if saved.noisy:
         return f"{took}, too noisy to say: builds of one step differ more than {WIDEST:g} times"

@@ -12,11 +12,11 @@ from typing import Any
 
 from ampbench.base.units import UNDEFINED, counted, format_bytes, format_seconds, format_share
 from ampbench.instruments.casts import show
-from ampbench.instruments.casts.findings import casts_said
+from ampbench.instruments.casts.findings import casts_said, saved_by
 from ampbench.present.charts import CHOICES, Chart, Choice, Rows, label_expression, tooltip
 from ampbench.present.document import Block, as_sentence
 from ampbench.present.page import Detail, Held, Overview, Part, Told, cut, sentences_of, told_part
-from ampbench.records.beside import saved_time, saving_said
+from ampbench.records.beside import saving_said
 from ampbench.records.cast_totals import Saving, Totals, savings, totals
 from ampbench.records.casts import Cast, CastPass, CastTrace, CheckedSaving, Operation, casts_inside
 from ampbench.records.rules import FAKE
@@ -332,7 +332,7 @@ def _sentences(one: Traced) -> list[str]:
 
 def checked_said(one: CheckedSaving) -> str:
     """Return what came of a change that was made and measured."""
-    return f"{counted(one.casts, 'cast')} a step fewer, {saving_said(one)}"
+    return f"{counted(one.casts, 'cast')} a step fewer, {saving_said(saved_by(one))}"
 
 
 def _all_said(found: Sequence[Traced]) -> list[str]:
@@ -348,14 +348,14 @@ def _all_said(found: Sequence[Traced]) -> list[str]:
         which = "1 of the cases was" if len(fakes) == 1 else f"{len(fakes):,} of the cases were"
         which = which if len(fakes) < len(found) else "This was" if len(found) == 1 else "All were"
         said.append(f"{which} traced on {FAKE_SAID}: the casts are those of this torch, and nothing is timed.")
-    if certain := [(one, each) for one in found for each in one.found.checked if saved_time(each).certain]:
+    if certain := [(one, each) for one in found for each in one.found.checked if saved_by(each).certain]:
         one, best = max(certain, key=lambda each: _factor(each[1]))
         said.append(f"Measured: {best.change} in {one.name}: {checked_said(best)}.")
     return said
 
 
 def _factor(one: CheckedSaving) -> float:
-    saved = saved_time(one)
+    saved = saved_by(one)
     return saved.before / saved.after
 
 
@@ -363,7 +363,7 @@ def _overview(found: Sequence[Traced]) -> Overview:
     rows = []
     for one in found:
         whole = one.whole
-        best = max(one.found.checked, key=lambda each: saved_time(each).seconds, default=None)
+        best = max(one.found.checked, key=lambda each: saved_by(each).seconds, default=None)
         cells = [
             f"{whole.casts:,}",
             format_bytes(whole.bytes_moved),

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ampbench.base import stats
 from ampbench.base.precisions import PRECISIONS
 from ampbench.base.units import counted, format_seconds
-from ampbench.records.beside import WIDEST, unfit, worth_of
+from ampbench.records.beside import WIDEST, SavedTime, saved_time, unfit, worth_of
 from ampbench.records.case import Case
 from ampbench.records.cast_totals import Saving, Totals, savings, sentence, totals
 from ampbench.records.casts import (
@@ -32,6 +32,7 @@ from ampbench.records.casts import (
     Cast,
     CastPass,
     CastTrace,
+    CheckedSaving,
     GraphCast,
     GraphTrace,
     Operation,
@@ -62,6 +63,11 @@ class Costs:
     cast_share: float | None = None
     step_cast_seconds: float | None = None
     doubts: tuple[str, ...] = ()
+
+
+def saved_by(one: CheckedSaving) -> SavedTime:
+    """Return what a change that was made and measured saves a step."""
+    return saved_time(one.before, one.after)
 
 
 def costs(found: CastPass, whole: Totals | None = None) -> Costs:

@@ -13,7 +13,7 @@ from typing import Any
 from ampbench.base.units import UNDEFINED, counted, format_bytes, format_seconds, format_share
 from ampbench.instruments.cases import document_of_cases
 from ampbench.instruments.casts import findings
-from ampbench.instruments.casts.findings import casts_said, compare_graph, graph_sentence, times_said
+from ampbench.instruments.casts.findings import casts_said, compare_graph, graph_sentence, saved_by, times_said
 from ampbench.present.document import (
     Block,
     Column,
@@ -27,7 +27,7 @@ from ampbench.present.document import (
     with_rest,
 )
 from ampbench.records import cast_rows, cast_totals
-from ampbench.records.beside import saved_time, saving_said
+from ampbench.records.beside import saving_said
 from ampbench.records.case import Case
 from ampbench.records.cast_rows import CastGroup, ModuleGroup
 from ampbench.records.cast_totals import Saving, cache_bytes, savings, totals
@@ -335,7 +335,7 @@ def _saving_cells(row: Saving, timed: bool) -> list[str]:
 
 
 def _checked_cells(one: CheckedSaving) -> list[str]:
-    said = [saving_said(one), "outputs identical to the bit" if one.identical else "outputs differ"]
+    said = [saving_said(saved_by(one)), "outputs identical to the bit" if one.identical else "outputs differ"]
     if one.peak_bytes_before is not None and one.peak_bytes_after is not None:
         said.append(f"peak memory {format_bytes(one.peak_bytes_before)} → {format_bytes(one.peak_bytes_after)}")
     what = f"{one.change}: {_few(one.names)}" if one.names else one.change
@@ -402,7 +402,7 @@ def _data(found: CastPass, case: Case, by: By | None) -> dict[str, Any]:
         "sentence": findings.casts_said(found, case, whole, savings),
         "totals": _totals(whole),
         "costs": asdict(findings.costs(found, whole)),
-        "checked": [{"change": one.change, **asdict(saved_time(one))} for one in found.checked],
+        "checked": [{"change": one.change, **asdict(saved_by(one))} for one in found.checked],
         "savings": [asdict(saving) for saving in savings],
         "tables": {} if by is None or by is By.SUMMARY else {by.value: _rows(found, by)},
         "graphs": [

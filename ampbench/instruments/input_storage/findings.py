@@ -3,7 +3,6 @@
 from ampbench.base.units import UNDEFINED, counted, format_bytes, format_error, format_ratio, format_seconds
 from ampbench.records.beside import BUSY, WIDEST, saved_time, saving_said, unfit
 from ampbench.records.case import Case
-from ampbench.records.casts import PRE_CAST_INPUTS, CheckedSaving
 from ampbench.records.labels import few
 from ampbench.records.studies import ACCEPTED, PROMOTED, TO_FP32, TO_LOW, InputUse, StoragePass
 
@@ -132,18 +131,10 @@ def _times_said(found: StoragePass) -> list[str]:
         return []
     if unfit(found.fitness):
         return [f"the step's time: {BUSY}"]
-    changed = CheckedSaving(
-        change=PRE_CAST_INPUTS,
-        names=[],
-        casts=0,
-        bytes_moved=0,
-        before=found.full.samples,
-        after=found.low.samples,
-        identical=bool(found.identical),
-    )
-    if saved_time(changed).noisy:
+    saved = saved_time(found.full.samples, found.low.samples)
+    if saved.noisy:
         return [f"the step's time is too noisy to say: its builds differ more than {WIDEST:g} times"]
-    return [f"the step: {saving_said(changed)}"]
+    return [f"the step: {saving_said(saved)}"]
 
 
 def op_said(use: InputUse) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from ampbench.base import stats
-from ampbench.instruments.casts.findings import casts_said, costs, times_said
-from ampbench.records.beside import saved_time, saving_said
+from ampbench.instruments.casts.findings import casts_said, costs, saved_by, times_said
+from ampbench.records.beside import saving_said
 from ampbench.records.casts import PRE_CAST_INPUTS, Cast, CastPass, CastTrace, CheckedSaving, Operation
 from ampbench.records.measured import Fitness
 from ampbench.records.rules import FAKE
@@ -149,11 +149,11 @@ def test_a_precision_without_autocast_is_said_to_cast_nothing():
 
 def test_a_saving_is_that_of_pairs_with_the_interval_that_belongs_to_it():
     differences = [5e-6, 4e-6, 6e-6, 5.5e-6, 4.5e-6, 5.2e-6]
-    saved = saved_time(saving(differences))
+    saved = saved_by(saving(differences))
     assert saved.low <= saved.seconds <= saved.high
     assert saved.seconds == pytest.approx(5e-6, rel=0.1)
     assert (saved.pairs, saved.before, saved.certain) == (6, 1e-3, True)
-    assert saving_said(saving(differences)) == "1.00 ms → 995 us, 5.00 us saved (95%: 4.00 us to 6.00 us)"
+    assert saving_said(saved_by(saving(differences))) == "1.00 ms → 995 us, 5.00 us saved (95%: 4.00 us to 6.00 us)"
 
 
 def test_the_word_is_that_of_the_interval_and_the_estimate_lies_in_it():
@@ -162,7 +162,7 @@ def test_the_word_is_that_of_the_interval_and_the_estimate_lies_in_it():
     for _ in range(400):
         shift = generator.choice([-1, 0, 1]) * 1e-4
         one = saving([shift + generator.lognormvariate(0, 1.5) * 5e-5 - 5e-5 for _ in range(12)], before=5e-2)
-        saved, said = saved_time(one), saving_said(one)
+        saved, said = saved_by(one), saving_said(saved_by(one))
         assert saved.low <= saved.seconds <= saved.high
         word = "saved" if saved.low > 0 else "lost" if saved.high < 0 else "no certain saving"
         assert f" {word} (95%" in said
@@ -171,30 +171,30 @@ def test_the_word_is_that_of_the_interval_and_the_estimate_lies_in_it():
 
 
 def test_a_loss_has_the_smaller_end_first():
-    said = saving_said(saving([-5e-6, -4e-6, -6e-6, -5.5e-6, -4.5e-6, -5.2e-6]))
+    said = saving_said(saved_by(saving([-5e-6, -4e-6, -6e-6, -5.5e-6, -4.5e-6, -5.2e-6])))
     assert said.endswith("5.00 us lost (95%: 4.00 us to 6.00 us)")
 
 
 def test_an_end_below_zero_has_a_true_minus():
-    assert saving_said(saving([5e-6, -4e-6, 6e-6, -5.5e-6, 4.5e-6, -5.2e-6])).endswith(
+    assert saving_said(saved_by(saving([5e-6, -4e-6, 6e-6, -5.5e-6, 4.5e-6, -5.2e-6]))).endswith(
         "no certain saving (95%: -5.50 us to 6.00 us)"
     )
 
 
 def test_too_few_pairs_give_no_interval_and_no_word():
-    saved = saved_time(saving([5e-6] * 5))
+    saved = saved_by(saving([5e-6] * 5))
     assert (saved.low, saved.high, saved.certain) == (None, None, False)
-    assert saving_said(saving([5e-6] * 5)) == "1.00 ms → 995 us, without an interval (of 5 pairs of builds)"
+    assert saving_said(saved_by(saving([5e-6] * 5))) == "1.00 ms → 995 us, without an interval (of 5 pairs of builds)"
 
 
 def test_a_build_is_worth_in_a_saving_what_it_is_worth_elsewhere():
     one = saving([5e-6] * 6)
-    assert saved_time(one).before == stats.median([stats.round_value([build]) for build in one.before])
+    assert saved_by(one).before == stats.median([stats.round_value([build]) for build in one.before])
 
 
 def test_builds_that_differ_by_more_than_a_step_prove_no_saving():
     quiet = saving([1e-4] * 8)
     noisy = dataclasses.replace(quiet, before=[*quiet.before[:-1], [2e-2, 1e-2]])
-    assert saved_time(quiet).certain
-    assert not saved_time(noisy).certain
-    assert "too noisy to say: builds of one step differ more than 3 times" in saving_said(noisy)
+    assert saved_by(quiet).certain
+    assert not saved_by(noisy).certain
+    assert "too noisy to say: builds of one step differ more than 3 times" in saving_said(saved_by(noisy))
