@@ -11,13 +11,11 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Self
 
 from ampbench.drive.planning import PlannedCase
 from ampbench.drive.rounds import Turn, kept, passes, request_of, with_processes
-from ampbench.drive.servers import OpenChannel, Renewing
+from ampbench.drive.servers import OpenChannel, Pool
 from ampbench.judge.deciding import CONFIRMATION_BLOCKS, LOOKS
 from ampbench.records.measured import Failure, Fitness, Round, Skip
 from ampbench.records.run import Entry, Settings
@@ -141,13 +139,13 @@ class BlockSession:
     def _measure_passes(self, lane: Lane) -> None:
         pair_of = {planned.case.case_id: pair for pair, planned in lane.cases.items()}
         wanted = [planned for pair, planned in lane.cases.items() if pair in self._open]
-        with _Servers([lane]) as servers:
+        with Pool({lane.name: lane.open_channel}).open() as pool:
             for turn in with_processes(passes(wanted)):
                 pair = pair_of[turn.planned.case.case_id]
                 if pair not in self._open or self._left() <= 0:
                     continue
                 self._tell(f"{turn.task.name} of {lane.name}", pair)
-                self._store(lane, pair, servers.serve(lane, turn, request_of(turn, lane.settings, 0)))
+                self._store(lane, pair, _had(pool, lane, turn, request_of(turn, lane.settings, 0)))
 
     def _measure_block(self, pairs: Sequence[str], lanes: Sequence[Lane], confirmation: bool = False) -> None:
         """Measure one round of every pair in every lane."""
@@ -155,14 +153,15 @@ class BlockSession:
         draw = random.Random(f"{lanes[0].settings.schedule_seed}/{number}")
         began = self._clock()
         self._tell("starting servers", "")
-        with _Servers(draw.sample(list(lanes), len(lanes))) as servers:
+        starting = draw.sample(list(lanes), len(lanes))
+        with Pool({lane.name: lane.open_channel for lane in starting}).open() as pool:
             self._start_seconds.append(self._clock() - began)
             for pair in draw.sample(list(pairs), len(pairs)):
                 self._tell("confirming" if confirmation else "timing", pair)
-                self._measure_pair(pair, lanes, servers, number, draw, confirmation)
+                self._measure_pair(pair, lanes, pool, number, draw, confirmation)
 
     def _measure_pair(
-        self, pair: str, lanes: Sequence[Lane], servers: "_Servers", number: int, draw: random.Random, again: bool
+        self, pair: str, lanes: Sequence[Lane], pool: Pool, number: int, draw: random.Random, again: bool
     ) -> None:
         """Measure one round in every lane, build by build in turn; store them all, or the one failure."""
         parts: dict[str, list[Round]] = {lane.name: [] for lane in lanes}
@@ -179,7 +178,7 @@ class BlockSession:
                     placement_seed=draw.getrandbits(48),
                     max_samples=MAX_SAMPLES_PER_ROUND // builds,  # of the whole round, whose builds come one by one
                 )
-                entry = servers.serve(lane, turn, request)
+                entry = _had(pool, lane, turn, request)
                 if not isinstance(entry, Round):
                     self._store(lane, pair, entry)
                     return
@@ -215,32 +214,10 @@ class BlockSession:
         self._watch(Stage(doing, pair, self._done, self._blocks, len(self._open), seconds, failure))
 
 
-class _Servers:
-    """The servers of one block, a channel for each lane, started together and ended together."""
-
-    def __init__(self, lanes: Sequence[Lane]):
-        self._lanes = lanes
-        self._channels: dict[str, Renewing] = {}
-
-    def __enter__(self) -> Self:
-        with ThreadPoolExecutor(len(self._lanes)) as pool:
-            opening = {lane.name: pool.submit(Renewing(lane.open_channel).open) for lane in self._lanes}
-        self._channels = {name: opened.result() for name, opened in opening.items() if not opened.exception()}
-        problem = next(filter(None, (opened.exception() for opened in opening.values())), None)
-        if problem is not None:
-            self.__exit__()
-            raise problem
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with ThreadPoolExecutor(max(len(self._channels), 1)) as pool:
-            for channel in self._channels.values():
-                pool.submit(channel.close)
-
-    def serve(self, lane: Lane, turn: Turn, request: Request) -> Entry:
-        """Return what the lane's server makes of a case's turn."""
-        found: Entry = turn.task.outcome(self._channels[lane.name].serve(request), turn.planned.case)
-        return found
+def _had(pool: Pool, lane: Lane, turn: Turn, request: Request) -> Entry:
+    """Return what the lane's server makes of a case's turn."""
+    found: Entry = turn.task.outcome(pool.serve(request, lane.name), turn.planned.case)
+    return found
 
 
 def joined(parts: Sequence[Round]) -> Round:

@@ -9,12 +9,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
 
 from ampbench.ab.arms import find_python
 from ampbench.base.units import counted
 from ampbench.drive.planning import PlannedCase
-from ampbench.drive.servers import Channel, OpenChannel, Renewing, ServerChannel
+from ampbench.drive.servers import Channel, OpenChannel, Pool, ServerChannel
 from ampbench.drive.session import opened_first, preload_modules
 from ampbench.errors import AmpbenchError, NothingToRunError, StoreError, UsageError
 from ampbench.instruments.casts.instrument import trace_case
@@ -66,16 +65,16 @@ def explain_sides(sides: Sequence[TracedSide], case_ids: Sequence[str], devices:
     `StoreError` where what was seen cannot be kept.
     """
     try:
-        with Servers() as servers:
-            retrace(sides, case_ids, servers, tell)
-            probe_rules(sides, devices, servers, tell)
+        with Pool({side.name: side.open_channel for side in sides}) as pool:
+            retrace(sides, case_ids, pool, tell)
+            probe_rules(sides, devices, pool, tell)
     except StoreError:
         raise
     except AmpbenchError as error:
         tell(f"no more can be explained: {error}")
 
 
-def retrace(sides: Sequence[TracedSide], case_ids: Sequence[str], servers: "Servers", tell: Tell) -> None:
+def retrace(sides: Sequence[TracedSide], case_ids: Sequence[str], pool: Pool, tell: Tell) -> None:
     """Trace the first `MOST_CASES` of the cases on each of `sides`, case by case, as long as the others could be."""
     chosen = case_ids[:MOST_CASES]
     left_out = len(case_ids) - len(chosen)
@@ -85,14 +84,14 @@ def retrace(sides: Sequence[TracedSide], case_ids: Sequence[str], servers: "Serv
     tell(f"tracing {counted(len(chosen), 'regressed case')} on both sides{more if left_out else ''}")
     for case_id in chosen:
         for side in sides:
-            found = servers.trace(side, side.cases[case_id])
+            found = trace_case(pool.lane(side.name), side.cases[case_id], side.settings, TRACING)
             if not isinstance(found, CastPass):
                 tell(f"could not be traced: {case_id} in the {side.name}: {_why(found)}")
                 break
             side.keep(found)
 
 
-def probe_rules(sides: Sequence[TracedSide], devices: Sequence[str], servers: "Servers", tell: Tell) -> None:
+def probe_rules(sides: Sequence[TracedSide], devices: Sequence[str], pool: Pool, tell: Tell) -> None:
     """Probe autocast's rules on `devices` on each side, unless all have the same torch."""
     builds = {(side.environment.torch_version, side.environment.torch_commit) for side in sides}
     if len(builds) < 2 or not devices:
@@ -100,36 +99,12 @@ def probe_rules(sides: Sequence[TracedSide], devices: Sequence[str], servers: "S
     tell(f"probing the rules of autocast on {', '.join(devices)} on both sides, whose torch differs")
     for device in devices:
         for side in sides:
-            found = servers.probe(side, device)
+            timeout = side.settings.timeout_seconds
+            found = probe_device(pool.lane(side.name), device, DTYPES, timeout_seconds=timeout)
             if isinstance(found, Failure):
                 tell(f"{failure_line(device, found)} (in the {side.name})")
                 break
             side.keep(found)
-
-
-class Servers:
-    """A server for each side, opened when it is first needed."""
-
-    def __init__(self) -> None:
-        self._channels: dict[str, Renewing] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for channel in self._channels.values():
-            channel.close()
-
-    def trace(self, side: TracedSide, planned: PlannedCase) -> CastPass | Failure | Skip:
-        """Return what a side's worker saw of a case, or why it saw nothing."""
-        return trace_case(self._channel(side), planned, side.settings, TRACING)
-
-    def probe(self, side: TracedSide, device: str) -> RuleProbe | Failure:
-        """Return the rules that a side's torch has on a device type, or how the probe ended."""
-        return probe_device(self._channel(side), device, DTYPES, timeout_seconds=side.settings.timeout_seconds)
-
-    def _channel(self, side: TracedSide) -> Channel:
-        return self._channels.setdefault(side.name, Renewing(side.open_channel))
 
 
 def _why(found: Failure | Skip) -> str:

@@ -16,7 +16,7 @@ from ampbench.base.units import counted
 from ampbench.cli.options import run_words
 from ampbench.cli.printing import OutputFormat, print_document, print_note
 from ampbench.cli.selecting import make_selection, make_settings, resumed_imports
-from ampbench.errors import CASE_FAILED, INTERRUPTED, StoreError, UsageError
+from ampbench.errors import CASE_FAILED, INTERRUPTED, AmpbenchError, NothingToRunError, StoreError, UsageError
 from ampbench.records.kinds import LINES, deed_of, verb_of
 from ampbench.records.run import LATEST, Asked, Selection, Settings
 
@@ -128,11 +128,13 @@ def explain_and_store(
     except KeyboardInterrupt:
         print_note(nothing)
         return INTERRUPTED
-    interrupted = not problem and stored.ending == "interrupted"
+    interrupted = not isinstance(problem, StoreError) and stored.ending == "interrupted"
     if interrupted and not (
         stored.failures or any(held for line, held in stored.found.items() if not LINES[line].asked)
     ):
         writer.path.unlink()  # a run of nothing would stand in every list
+        if problem:
+            raise problem
         print_note(nothing)
         return INTERRUPTED
     return _told(stored, problem, tell, results, doing.left)
@@ -186,25 +188,27 @@ def go_on(
 
 def _told(
     stored: "StoredRun",
-    problem: "StoreError | None",
+    problem: AmpbenchError | None,
     tell: "Callable[[StoredRun], None]",
     results: Path,
     left: Left | None,
 ) -> int:
     """Tell what is in a run, where it is and how to go on with what is left, and return the exit code.
 
-    Raises the `problem` with storing it.
+    Raises the `problem` that ended it, at once where it is one with storing what was seen.
     """
     from ampbench.cli.printing import print_note
 
     tell(stored)
-    if problem:
+    if isinstance(problem, StoreError):
         raise problem
     print_note(f"run {stored.header.run}: {stored.path}")
     interrupted = stored.ending == "interrupted"
     if interrupted:
         print_note("interrupted: what was seen until then is kept")
     _tell_left(stored, results, left)
+    if problem:
+        raise problem
     return INTERRUPTED if interrupted else _exit_code(stored)
 
 
@@ -232,8 +236,11 @@ def _explained(
     writer: "RunWriter",
     doing: Doing,
     begun: "StoredRun | None" = None,
-) -> "tuple[StoredRun, StoreError | None]":
-    """Return what was seen, and why it could not all be stored, if so: what was seen is told in any case."""
+) -> "tuple[StoredRun, AmpbenchError | None]":
+    """Return what was seen, and why that is not all, if so: what was seen is told in any case.
+
+    It could not be stored, or a server could not start any more.
+    """
     from ampbench import store
     from ampbench.cli.progress import piece_progress
     from ampbench.drive import session
@@ -247,6 +254,8 @@ def _explained(
     except StoreError as error:
         cases = [planned.case for planned in prepared.plan]
         return store.gathered(writer.path, header, [*cases, *seen], begun), error
+    except NothingToRunError as error:
+        return store.read_run(writer.path), error
     return store.read_run(writer.path), None
 
 

@@ -56,7 +56,7 @@ from ampbench.cli.options import (
 )
 from ampbench.cli.printing import OutputFormat, print_note
 from ampbench.cli.selecting import make_selection, make_settings, resumed_imports
-from ampbench.errors import CASE_FAILED, INTERRUPTED, StoreError, UsageError
+from ampbench.errors import CASE_FAILED, INTERRUPTED, NothingToRunError, StoreError, UsageError
 from ampbench.judge.objections import Budget
 from ampbench.records.kinds import deed_of, is_resumed, verb_of
 from ampbench.records.labels import NOT_MEASURED, OUT_OF_TIME
@@ -194,8 +194,8 @@ def command(
             writer.append(*ceilings_known(results, prepared.environment))
         known = resumed.skips if resumed else {}
         writer.append(*(skip for skip in session.planned_skips(prepared.plan) if skip.case_id not in known))
-        ended = _measured(prepared, writer)
-    return _print_end(store.read_run(writer.path), ended, chosen, budget, results)
+        ended, problem = _measured(prepared, writer)
+    return _print_end(store.read_run(writer.path), ended, chosen, budget, results, problem)
 
 
 def _resumed_elsewhere(header: "Header") -> str:
@@ -207,7 +207,8 @@ def _resumed_elsewhere(header: "Header") -> str:
     return f"{said} do it anew with ampbench {verb_of(what)}"
 
 
-def _measured(prepared: "Scheduled", writer: "RunWriter") -> str:
+def _measured(prepared: "Scheduled", writer: "RunWriter") -> tuple[str, NothingToRunError | None]:
+    """Measure, and return how that ended and, where a server could not start any more, why."""
     from ampbench.cli.progress import progress
     from ampbench.drive import fitness, session
     from ampbench.drive.planning import meant
@@ -216,11 +217,21 @@ def _measured(prepared: "Scheduled", writer: "RunWriter") -> str:
     for said in [*meant(prepared.selection, prepared.plan), *filter(None, [busy])]:
         print_note(said)
     with progress(prepared.servers, prepared.settings) as watch:
-        return session.measure(prepared, writer, watch)
+        try:
+            return session.measure(prepared, writer, watch), None
+        except NothingToRunError as error:
+            return "interrupted", error
 
 
-def _print_end(stored: "StoredRun", ended: str, format: OutputFormat, budget: Budget, results: Path) -> int:
-    """Print the result, say what is missing and how to go on, and return the exit code."""
+def _print_end(
+    stored: "StoredRun",
+    ended: str,
+    format: OutputFormat,
+    budget: Budget,
+    results: Path,
+    problem: NothingToRunError | None = None,
+) -> int:
+    """Print the result, say what is missing and how to go on, and return the exit code; raise what ended it at last."""
     from ampbench.cli.results import print_result, run_rows
 
     rows = run_rows(stored)
@@ -239,6 +250,8 @@ def _print_end(stored: "StoredRun", ended: str, format: OutputFormat, budget: Bu
             f"{counted(killed, 'case')} not measured: the worker was killed twice, by the kernel out of memory or by "
             f"someone; ampbench run --resume {run_words(stored.path, results)} tries again"
         )
+    if problem:
+        raise problem
     if ended == "interrupted":
         return INTERRUPTED
     return CASE_FAILED if any(row["outcome"] == "failed" for row in rows) else 0

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from ampbench.base.precisions import AUTOCAST, BUILT_IN, Precision, default_autocast, find_precision
 from ampbench.base.units import one_of
 from ampbench.drive.planning import PlannedCase, make_plan
-from ampbench.drive.servers import Channel, OpenChannel, Renewing, ServerChannel
+from ampbench.drive.servers import ONLY, Channel, OpenChannel, Pool, ServerChannel
 from ampbench.drive.session import (
     Prepared,
     check_same,
@@ -130,22 +130,22 @@ def do_pieces(
     """Have each piece of work done by what stands beside it, every entry to `writer` at once; return how it ended.
 
     `watch` is told of each piece twice, as `Watch` is of a case. A server is opened for the first piece that asks one;
-    what a killed worker leaves unanswered is asked once more, as `Renewing` does. An interruption ends the session with
+    what a killed worker leaves unanswered is asked once more, as `Pool` does. An interruption ends the session with
     a footer that says so; nothing seen is lost.
     """
     ended = "interrupted"
-    channel = Renewing(open_channel)
+    pool = Pool({ONLY: open_channel})
     try:
-        for piece, do in pieces:
-            watch(piece, None)
-            found = do(channel, piece)
-            watch(piece, found)
-            writer.append(found)
+        with pool:
+            for piece, do in pieces:
+                watch(piece, None)
+                found = do(pool, piece)
+                watch(piece, found)
+                writer.append(found)
         ended = "complete"
     except KeyboardInterrupt:
         pass
     finally:
-        channel.close()
         writer.append(Footer(ended=ended, finished_at=now()))
     return ended
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ampbench.drive.planning import PlannedCase
-from ampbench.drive.servers import OpenChannel, Renewing
+from ampbench.drive.servers import ONLY, OpenChannel, Pool
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Entry, Settings
 from ampbench.records.wire import DIVERGENCE, MEMORY, ROUND, Nothing, Request, RoundAsked, Task, ask
@@ -168,7 +168,7 @@ def drive(
     """Do the turns of `servers`, each list from a newly opened channel, and return how it ended.
 
     `write` gets every entry as soon as it is known. A case that failed is not asked for again; what remains of it
-    counts as done. What a killed worker leaves unanswered is asked once more, as `Renewing` does. The end is
+    counts as done. What a killed worker leaves unanswered is asked once more, as `Pool` does. The end is
     "complete", or "out of time" once `settings.max_seconds` have passed before a turn begins. KeyboardInterrupt
     passes on, the channel closed.
     """
@@ -176,8 +176,7 @@ def drive(
     total, done = sum(map(len, servers)), 0
     failed: set[str] = set()
     for number, turns in enumerate(servers, start=first_server):
-        channel = Renewing(open_channel)
-        try:
+        with Pool({ONLY: open_channel}) as pool:
             for turn in turns:
                 elapsed = clock() - started
                 case_id = turn.planned.case.case_id
@@ -187,14 +186,12 @@ def drive(
                 if settings.max_seconds is not None and elapsed > settings.max_seconds:
                     return "out of time"
                 watch(Progress(turn, done, total, elapsed))
-                reply = channel.serve(request_of(turn, settings, number))
+                reply = pool.serve(request_of(turn, settings, number))
                 entry = kept(write, turn.task.outcome(reply, turn.planned.case))
                 if isinstance(entry, Failure | Skip):
                     failed.add(case_id)
                 done += 1
                 watch(Progress(turn, done, total, clock() - started, entry))
-        finally:
-            channel.close()
     return "complete"
 
 

@@ -18,6 +18,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import IO, Protocol, Self
@@ -280,44 +282,84 @@ class InProcess:
                 signal.signal(one, signal.default_int_handler)
 
 
-class Renewing:
-    """A channel that is opened when it is first asked, and replaced when what served it was killed.
+ONLY = ""
+"""The lane of a pool that has no other."""
 
-    What was asked of a worker that was killed is asked once more, of a new one: the kernel kills where memory runs
-    out, a person by hand, and neither tells anything of the case. `told` learns of a reply that is not the last word.
+
+class Pool:
+    """Servers, one for each lane: the one place that opens them, replaces those that were killed, and closes them all.
+
+    `lanes` say how the server of each is opened, which is done when it is first asked. What was asked of a worker that
+    was killed is asked once more, of a new server: the kernel kills where memory runs out, a person by hand, and
+    neither tells anything of the case. Within a context, all end with it.
     """
 
-    def __init__(self, open_channel: OpenChannel, told: Callable[[Reply], None] = lambda _: None):
-        self._open = open_channel
-        self._told = told
-        self._channel: Channel | None = None
+    def __init__(self, lanes: Mapping[str, OpenChannel]):
+        self._lanes = dict(lanes)
+        self._channels: dict[str, Channel] = {}
 
-    def open(self) -> Self:
-        """Open the channel now."""
-        self._channel = self._channel or self._open()
+    def __enter__(self) -> Self:
         return self
 
-    def serve(self, request: Request) -> Reply:
-        """Return the reply to `request`, to the second asking where the first was killed."""
-        reply = self._served(request)
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def open(self) -> Self:
+        """Open the servers of all lanes now, together; where one cannot start, end the others and raise why."""
+        with ThreadPoolExecutor(len(self._lanes)) as starting:
+            opening = {lane: starting.submit(open_channel) for lane, open_channel in self._lanes.items()}
+        self._channels = {lane: opened.result() for lane, opened in opening.items() if not opened.exception()}
+        problem = next(filter(None, (opened.exception() for opened in opening.values())), None)
+        if problem is not None:
+            self.close()
+            raise problem
+        return self
+
+    def serve(self, request: Request, lane: str = ONLY) -> Reply:
+        """Return the reply of a lane's server, to the second asking where the first was killed."""
+        reply = self._served(request, lane)
         if was_killed(reply):
-            self._told(reply)
-            reply = self._served(msgspec.structs.replace(request, fresh=True))
+            reply = self._served(msgspec.structs.replace(request, fresh=True), lane)
         return reply
+
+    def lane(self, name: str) -> "Lane":
+        """Return what serves from one lane alone."""
+        return Lane(self, name)
+
+    def close(self, *lanes: str) -> None:
+        """End the servers of `lanes` (none: of all), together; one that is asked again is opened again."""
+        closing = [self._channels.pop(lane) for lane in lanes or list(self._channels) if lane in self._channels]
+        if len(closing) < 2:  # what serves in this very process is closed where it was opened
+            for channel in closing:
+                channel.close()
+            return
+        with ThreadPoolExecutor(len(closing)) as ending:
+            for ended in [ending.submit(channel.close) for channel in closing]:
+                ended.result()
+
+    def _served(self, request: Request, lane: str) -> Reply:
+        if lane not in self._channels:
+            self._channels[lane] = self._lanes[lane]()
+        reply = self._channels[lane].serve(request)
+        if was_killed(reply):
+            self.close(lane)
+        return reply
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A lane of a pool, as a channel."""
+
+    pool: Pool
+    name: str
+
+    def serve(self, request: Request) -> Reply:
+        """Return the reply of the lane's server, as the pool gives it."""
+        return self.pool.serve(request, self.name)
 
     def close(self) -> None:
-        """End whatever serves; it is opened again when it is asked again."""
-        if self._channel is not None:
-            self._channel.close()
-        self._channel = None
-
-    def _served(self, request: Request) -> Reply:
-        self.open()
-        assert self._channel is not None
-        reply = self._channel.serve(request)
-        if was_killed(reply):
-            self.close()
-        return reply
+        """End the lane's server."""
+        self.pool.close(self.name)
 
 
 def end_marked(mark: str) -> None:

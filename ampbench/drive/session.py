@@ -108,7 +108,8 @@ def prepare(selection: Selection, settings: Settings, resumed: StoredRun | None 
 def measure(prepared: Scheduled, writer: RunWriter, watch: Watch) -> str:
     """Measure what is scheduled, every entry to `writer` at once, and return how the session ended.
 
-    An interruption ends the session with a footer that says so; nothing measured is lost.
+    An interruption ends the session with a footer that says so, and so does a server that cannot start any more, which
+    is raised; nothing measured is lost.
     """
     try:
         ended = drive(
@@ -121,10 +122,9 @@ def measure(prepared: Scheduled, writer: RunWriter, watch: Watch) -> str:
         )
     except KeyboardInterrupt:
         ended = "interrupted"
-    except NothingToRunError as error:  # a server that cannot start any more
+    except NothingToRunError:
         writer.append(Footer(ended="interrupted", finished_at=now()))
-        hint = f"everything measured is kept; ampbench run --resume {writer.path.stem} goes on"
-        raise NothingToRunError(f"{error}; {hint}") from error
+        raise
     writer.append(Footer(ended=ended, finished_at=now()))
     return ended
 

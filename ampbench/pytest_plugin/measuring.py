@@ -27,7 +27,7 @@ from ampbench.convert import pytest_benchmark as pytest_json
 from ampbench.convert.formats import defined
 from ampbench.drive.planning import PlannedCase, find_sources
 from ampbench.drive.rounds import Turn, request_of
-from ampbench.drive.servers import Renewing, ServerChannel
+from ampbench.drive.servers import ONLY, Pool, ServerChannel
 from ampbench.drive.session import default_memory_limit
 from ampbench.errors import AmpbenchError, UsageError, WorkloadError
 from ampbench.measure import cells
@@ -172,7 +172,7 @@ class Measuring:
         self.seen = Seen()
         self._plans: dict[str, dict[tuple[str, str], PlannedCase]] = {}
         self._sources: dict[str, WorkloadSource] = {}
-        self._server = Renewing(lambda: ServerChannel(preload=PRELOAD))
+        self._server = Pool({ONLY: lambda: ServerChannel(preload=PRELOAD)})
 
     def plan(
         self, given: Given, device: str, preset: str, parameters: Mapping[str, ParameterValue]

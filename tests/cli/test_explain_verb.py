@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from ampbench.cli import main as program
+from ampbench.errors import NothingToRunError
 from ampbench.records.kinds import RULES
 from ampbench.records.measured import Failure
 from ampbench.records.rules import RuleProbe
@@ -290,6 +291,33 @@ def test_a_device_whose_worker_crashed_is_a_line_and_exit_3(worker: Worker, tmp_
     ]
     assert said.out.startswith("cpu: torch 2.99.0")
     assert ampbench("explain", "rules", run).err == f"{run} has no probe of xpu, which was asked for\n"
+
+
+def test_a_worker_that_was_killed_is_asked_once_more_and_a_server_that_starts_no_more_keeps_what_was_probed(
+    worker: Worker, tmp_path: Path, ampbench: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker.ending = {"cuda": Failure(case_id="", stage="rules", cause="killed", message="by SIGKILL")}
+    said = ampbench("explain", "rules", "--device", "cuda", "--device", "cpu")
+    assert said.code == 3
+    assert [one.device for one in worker.asked] == ["cuda", "cuda", "cpu"]
+    opened: list[Worker] = []
+
+    def starting() -> Worker:
+        if opened:
+            raise NothingToRunError("no worker could start with python: no more processes")
+        opened.append(worker)
+        return worker
+
+    monkeypatch.setattr("ampbench.drive.servers.ServerChannel", starting)
+    said = ampbench("explain", "rules", "--device", "cpu", "--device", "cuda", "--results", "mine")
+    (run,) = stored_runs(tmp_path / "mine")
+    assert said.code == 5
+    assert said.out.startswith("cpu: torch 2.99.0")
+    assert said.err.splitlines() == [
+        "no worker could start with python: no more processes",
+        f"what was probed is kept as run {run}",
+    ]
+    assert [one.ended for one in read_run(tmp_path / "mine" / "runs" / f"{run}.jsonl").footers] == ["interrupted"]
 
 
 def test_where_no_probe_lived_nothing_is_stored(worker: Worker, tmp_path: Path, ampbench: Run) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -16,6 +17,7 @@ import ampbench
 from ampbench.cli.main import main
 from ampbench.drive.servers import ServerChannel
 from ampbench.drive.session import opened_first
+from ampbench.errors import NothingToRunError
 from ampbench.records.studies import Attained, Ceiling
 from ampbench.store import read_run
 from tests import stored_runs
@@ -55,6 +57,32 @@ def test_a_run_takes_over_the_ceilings_measured_here_and_says_how_far_off_it_is(
     assert pd.isna(rows["bf16_pure"]["ceiling_share"])
     assert "ceiling" in out.splitlines()[1]
     assert f"ceilings: of run {stored_runs.RUN}" in out
+
+
+def test_a_server_that_starts_no_more_leaves_the_table_and_how_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[ServerChannel] = []
+
+    def starting(**given: Any) -> ServerChannel:
+        if started:
+            raise NothingToRunError("no worker could start with python: no more processes")
+        started.append(ServerChannel(**given))
+        return started[0]
+
+    monkeypatch.setattr("ampbench.drive.session.ServerChannel", starting)
+    results = tmp_path / "else where"
+    selected = ["mlp", "--preset", "tiny", "--phase", "inference", "--precision", "fp32", *QUICK]
+    assert main(["run", *selected, "--results", str(results)]) == 5
+    out, err = capsys.readouterr()
+    (file,) = (results / "runs").iterdir()
+    assert "fp32" in out
+    how = f"ampbench run --resume {file.stem} --results '{results}'"
+    assert err.splitlines()[-2:] == [
+        f"interrupted: 1 of 1 case measured so far, not yet in all rounds; {how} goes on",
+        "ampbench: error: no worker could start with python: no more processes",
+    ]
+    assert [footer.ended for footer in read_run(file).footers] == ["interrupted"]
 
 
 def test_a_run_ends_with_the_table_the_advice_and_the_path_of_its_file(

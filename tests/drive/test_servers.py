@@ -1,13 +1,21 @@
 """What a server is started with, and where an accelerator is possible."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ampbench import __version__
-from ampbench.drive.servers import ServerChannel, may_have_accelerator, server_environment
+from ampbench.drive.servers import ONLY, Pool, ServerChannel, may_have_accelerator, server_environment
 from ampbench.errors import NothingToRunError
+from ampbench.records.measured import Failure
+from ampbench.records.wire import Reply, Request, reply_with
+from tests.scripted_channel import Scripted, make_request
+from tests.stored_runs import make_case, make_round
+
+CASE = make_case()
+KILLED = Failure(case_id=CASE.case_id, stage="round", cause="killed", message="by SIGKILL")
 
 
 def test_what_is_given_wins_over_what_is_inherited_and_that_over_what_every_server_needs() -> None:
@@ -86,3 +94,47 @@ def test_a_python_that_has_no_ampbench_at_all_says_so(tmp_path: Path) -> None:
 def test_an_accelerator_is_possible_where_its_driver_has_a_node(tmp_path: Path, node: str, found: bool) -> None:
     (tmp_path / node).touch()
     assert may_have_accelerator(tmp_path) is found
+
+
+def counted(answer: Callable[[Request], Reply]) -> tuple[list[Scripted], Callable[[], Scripted]]:
+    """Return the channels that were opened so far, and what opens another that answers so."""
+    opened: list[Scripted] = []
+
+    def open_channel() -> Scripted:
+        opened.append(Scripted(answer))
+        return opened[-1]
+
+    return opened, open_channel
+
+
+def test_what_was_killed_is_replaced_and_asked_once_more_in_its_lane_alone() -> None:
+    died, dying = counted(lambda _: Reply(failure=KILLED))
+    lived, living = counted(lambda _: reply_with(make_round(CASE)))
+    with Pool({"dying": dying, "living": living}) as pool:
+        request = make_request("round", case=CASE, fresh=False)
+        assert pool.serve(request, "living") == reply_with(make_round(CASE))
+        assert died == []
+        assert pool.lane("dying").serve(request) == Reply(failure=KILLED)
+        assert [[one.fresh for one in channel.asked] for channel in died] == [[False], [True]]
+        assert [channel.closed for channel in died] == [1, 1]
+        pool.serve(request, "living")
+    assert [(len(channel.asked), channel.closed) for channel in lived] == [(2, 1)]
+
+
+def test_where_one_of_the_servers_that_start_together_cannot_the_others_end() -> None:
+    def broken() -> Scripted:
+        raise NothingToRunError("no worker could start")
+
+    opened, open_channel = counted(lambda _: Reply())
+    with pytest.raises(NothingToRunError, match="no worker could start"):
+        Pool({"one": open_channel, "other": broken}).open()
+    assert [channel.closed for channel in opened] == [1]
+
+
+def test_a_lane_that_was_closed_is_opened_again_when_it_is_asked() -> None:
+    opened, open_channel = counted(lambda _: reply_with(make_round(CASE)))
+    with Pool({ONLY: open_channel}) as pool:
+        for _ in range(2):
+            pool.serve(make_request("round", case=CASE))
+            pool.lane(ONLY).close()
+    assert [(len(channel.asked), channel.closed) for channel in opened] == [(1, 1), (1, 1)]

@@ -144,7 +144,7 @@ def _probed(
     """Return a new probe, stored in the folder `results` unless that is None, and the exit code it deserves."""
     from ampbench import store
     from ampbench.cli.printing import print_note
-    from ampbench.drive.servers import ServerChannel, ask_environment
+    from ampbench.drive.servers import ONLY, Pool, ServerChannel, ask_environment
     from ampbench.drive.session import now
     from ampbench.instruments.rules import instrument
     from ampbench.records.run import Footer
@@ -153,10 +153,9 @@ def _probed(
     if results is not None:
         store.require_writable(results)
     with ExitStack() as stack:
-        channel = ServerChannel()
-        stack.callback(channel.close)
+        pool = stack.enter_context(Pool({ONLY: ServerChannel}))
         header = instrument.new_rules_header(
-            ask_environment(channel), devices, timeout, ["ampbench", *sys.argv[1:]], label
+            ask_environment(pool), devices, timeout, ["ampbench", *sys.argv[1:]], label
         )
         writer = None
         if results is not None:
@@ -171,18 +170,23 @@ def _probed(
             if sys.stderr.isatty():
                 print_note(f"probing {device} …")
 
+        footer, gone = Footer(ended="interrupted", finished_at=now()), 0
         try:
-            problems, ended = instrument.probe_devices(channel, devices, dtypes, ops, timeout, keep, watch)
+            problems, ended = instrument.probe_devices(pool, devices, dtypes, ops, timeout, keep, watch)
+            footer = Footer(ended=ended, finished_at=now())
+        except NothingToRunError as error:  # a server that cannot start any more
+            if not probes:
+                raise
+            problems, ended, gone = [str(error)], "interrupted", error.exit_code
         finally:
             if writer is not None and not probes:
                 writer.path.unlink()  # a run of nothing would stand in every list
+            elif writer is not None:
+                writer.append(footer)
         if not probes:
             if ended == "interrupted":
                 raise KeyboardInterrupt
             raise NothingToRunError("; ".join(problems))
-        footer = Footer(ended=ended, finished_at=now())
-        if writer is not None:
-            writer.append(footer)
     for problem in problems:
         print_note(problem)
     if writer is not None:
@@ -190,6 +194,8 @@ def _probed(
         print_note(f"{kept} as run {header.run}")
     path = Path() if writer is None else writer.path
     stored = store.gathered(path, header, [*probes, footer])
+    if gone:
+        return stored, gone
     return stored, INTERRUPTED if ended == "interrupted" else CASE_FAILED if problems else 0
 
 
