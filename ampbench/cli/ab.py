@@ -13,7 +13,6 @@ import typer
 from rich.text import Text
 
 from ampbench.base.units import counted, format_percent, format_seconds
-from ampbench.cli import tables
 from ampbench.cli.gate import Anchor, MaxInconclusive, PolicyFile, Strict
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
@@ -54,7 +53,7 @@ from ampbench.errors import CASE_FAILED, INTERRUPTED, AmpbenchError, UsageError
 from ampbench.judge.compare import SelfComparison, judge_self
 from ampbench.present.data import csv_text, json_document, plain
 from ampbench.present.markdown import markdown_table
-from ampbench.present.terminal import make_console, print_lines
+from ampbench.present.terminal import make_console, padded, print_lines, wrapped
 from ampbench.records.labels import case_labels
 from ampbench.records.run import Settings
 
@@ -84,11 +83,9 @@ def print_control(comparison: "Comparison", baseline: "StoredRun", format: Outpu
         print_text("\n\n".join([*sentences(found), markdown_table(HEADERS, rows)]))
     else:
         console = make_console()
-        lines = [line for said in sentences(found) for line in tables.wrapped(said, console.width)]
-        widths = [max(len(cell) for cell in column) for column in zip(HEADERS, *rows, strict=True)]
-        for cells in [HEADERS, *rows] if rows else []:
-            text = "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
-            lines.append(Text(f"  {text}", style="dim" if cells is HEADERS else ""))
+        lines = [line for said in sentences(found) for line in wrapped(said, console.width)]
+        for place, cells in enumerate(padded([HEADERS, *rows], left=0) if rows else []):
+            lines.append(Text(f"  {'  '.join(cells)}", style="" if place else "dim"))
         if found.spreads:
             lines += [Text(), Text("spread of a block's ratio (standard deviation), the widest:")]
             names = case_labels(finding.case for finding in comparison.findings)

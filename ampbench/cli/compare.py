@@ -103,17 +103,16 @@ def narrowed(comparison: "Comparison", keyword: str, kinds: Collection[str]) -> 
 
 def print_comparison(comparison: "Comparison", format: OutputFormat, show_all: bool = False) -> None:
     """Print a comparison on stdout in `format`."""
-    from ampbench.cli import comparison as findings
     from ampbench.cli.printing import print_text
-    from ampbench.judge.said import comparison_markdown
+    from ampbench.judge import show
     from ampbench.present.terminal import make_console, print_lines
 
     if format is OutputFormat.JSON:
-        print_text(findings.comparison_json(comparison))
+        print_text(show.comparison_json(comparison))
     elif format is OutputFormat.CSV:
-        print_text(findings.comparison_csv(comparison))
+        print_text(show.comparison_csv(comparison))
     elif format is OutputFormat.MARKDOWN:
-        print_text(comparison_markdown(comparison))
+        print_text(show.comparison_markdown(comparison))
     else:
         console = make_console()
-        print_lines(console, findings.comparison_lines(comparison, console.width, show_all))
+        print_lines(console, show.comparison_lines(comparison, console.width, show_all))

@@ -151,14 +151,12 @@ def report_gate(
 
     from rich.text import Text
 
-    from ampbench.cli import tables
-    from ampbench.cli.comparison import comparison_json
     from ampbench.cli.printing import print_note, print_text
     from ampbench.judge.gate import judge
-    from ampbench.judge.said import comparison_markdown
+    from ampbench.judge.show import comparison_json, comparison_markdown
     from ampbench.present.data import json_document
     from ampbench.present.markdown import escaped
-    from ampbench.present.terminal import make_console, print_lines
+    from ampbench.present.terminal import make_console, print_lines, wrapped
 
     result = judge(comparison, policy, anchor, failed)
     lines = gate_lines(result, policy)
@@ -166,9 +164,9 @@ def report_gate(
         # what the candidate lacks is among the gate's own lines
         print_comparison(replace(comparison, only_baseline=()), format, every)
         console = make_console()
-        said = [line for text in lines[:-1] for line in tables.wrapped(text, console.width)]
+        said = [line for text in lines[:-1] for line in wrapped(text, console.width)]
         style = "bold green" if result.passed else "bold red"
-        print_lines(console, [Text(), *said, *tables.wrapped(lines[-1], console.width, style)])
+        print_lines(console, [Text(), *said, *wrapped(lines[-1], console.width, style)])
     elif format is OutputFormat.MARKDOWN:
         verdict, colon, counts = lines[-1].partition(":")
         listed = "\n".join(f"* {escaped(line)}" for line in lines[:-1])

@@ -79,17 +79,17 @@ def command(
 
 def print_trend(trend: "Trend", format: OutputFormat, show_all: bool = False) -> None:
     """Print a trend on stdout in `format`."""
-    from ampbench.cli import trend_printing
     from ampbench.cli.printing import print_text
     from ampbench.present.terminal import make_console, print_lines
+    from ampbench.trend import show
 
     if format is OutputFormat.JSON:
-        print_text(trend_printing.trend_json(trend))
+        print_text(show.trend_json(trend))
     elif format is OutputFormat.CSV:
-        print_text(trend_printing.trend_csv(trend))
+        print_text(show.trend_csv(trend))
     elif format is OutputFormat.MARKDOWN:
-        print_text(trend_printing.trend_markdown(trend))
+        print_text(show.trend_markdown(trend))
     else:
         console = make_console()
         only_ascii = not console.encoding.lower().startswith("utf")
-        print_lines(console, trend_printing.trend_lines(trend, console.width, show_all, only_ascii))
+        print_lines(console, show.trend_lines(trend, console.width, show_all, only_ascii))

@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from html import escape
 
-from ampbench.present.document import Code, Section, written_out
+from ampbench.present.document import Block, Code, Section, written_out
 
 LONGEST = 500
 """So many characters of a text are shown: a comment on GitHub holds 65,536, and no reason needs more."""
@@ -38,6 +38,12 @@ def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]], left: 
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *cells))
 
 
+def block_table(block: Block) -> str:
+    """Return the table of a block; its numbers stand right."""
+    left = [name for name in block.headers if name not in block.numbers]
+    return markdown_table(block.headers, block.rows, left=left)
+
+
 def folded(title: str, text: str) -> str:
     """Return `text` behind a line that unfolds it."""
     return f"<details><summary>{escape(title)}</summary>\n\n{text}\n\n</details>"
@@ -53,8 +59,7 @@ def markdown(
         for block in section.blocks:
             parts.append(_heading(block.title, level + 1) if block.rows else escaped(block.title))
             parts.append(escaped(f"{block.note[:1].upper()}{block.note[1:]}.") if block.note else "")
-            left = [name for name in block.headers if name not in block.numbers]
-            parts.append(markdown_table(block.headers, block.rows, left=left) if block.rows else "")
+            parts.append(block_table(block) if block.rows else "")
     pasted = "".join(f"\n{one.title}:\n\n```python\n{one.text}```\n" for one in code)
     return "\n\n".join(filter(None, [*parts, *map(escaped, missing)])) + "\n" + pasted
 

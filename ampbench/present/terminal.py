@@ -64,6 +64,26 @@ def filled(text: str, width: int) -> str:
     return fill(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
+def wrapped(text: str, width: int, style: str = "") -> list["Text"]:
+    """Return prose as `filled` lines of at most `width`."""
+    from rich.text import Text
+
+    return [Text(line, style=style) for line in filled(text, width).splitlines()]
+
+
+def padded(rows: Sequence[Sequence[str]], left: int) -> list[list[str]]:
+    """Return rows whose cells fill the width of their column: those of the first `left` columns stand to the left."""
+    from rich.cells import cell_len
+
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+
+    def fill(place: int, cell: str) -> str:
+        blank = " " * (widths[place] - cell_len(cell))
+        return cell + blank if place < left else blank + cell
+
+    return [[fill(place, cell) for place, cell in enumerate(row)] for row in rows]
+
+
 INDENT = 4
 """Blanks before a table."""
 GAPS = (2, 1)

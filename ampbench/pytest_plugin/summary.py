@@ -14,7 +14,6 @@ from rich.text import Text
 
 import ampbench
 from ampbench.cli import tables
-from ampbench.cli.comparison import comparison_lines
 from ampbench.cli.options import DEFAULT_RESULTS
 from ampbench.convert.pytest_benchmark import read_run_json
 from ampbench.drive.session import current_commit
@@ -24,6 +23,7 @@ from ampbench.judge.columns import legend
 from ampbench.judge.compare import compare
 from ampbench.judge.rows import Row, grouped
 from ampbench.judge.said import NOT_IN_TURNS
+from ampbench.judge.show import comparison_lines
 from ampbench.judge.times import TIME as TIME_METRIC
 from ampbench.measure.environment import read_environment
 from ampbench.present.terminal import make_console

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ampbench import __version__
-from ampbench.judge.said import NOT_IN_TURNS, NOT_JUDGED, by_weight, case_names, conditions, findings_table, means_table
+from ampbench.judge.said import NOT_IN_TURNS, case_names
+from ampbench.judge.show import NOT_JUDGED, by_weight, conditions, findings_table, means_table
 from ampbench.present import page
 from ampbench.present.markdown import escaped, folded, markdown_table
 from ampbench.records.verdicts import Comparison
@@ -14,7 +15,8 @@ from ampbench.report.material import Material
 from ampbench.report.precision_tables import MachineTables, precision_tables
 from ampbench.report.result import Result, result
 from ampbench.trend import Trend
-from ampbench.trend.said import changes_table, failures, has_changed_times, series_names, summary
+from ampbench.trend.said import failures, has_changed_times, series_names, summary
+from ampbench.trend.show import changes_table
 
 LONGEST = 65_536
 """So many characters does a comment on GitHub hold."""

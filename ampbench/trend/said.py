@@ -1,11 +1,10 @@
-"""A trend in words: what tables on a terminal and in Markdown say alike, and its changes as Markdown."""
+"""A trend in words: what a terminal, Markdown and the page say alike."""
 
 import math
 from collections import Counter
 from collections.abc import Mapping
 
 from ampbench.base.units import UNDEFINED, counted, format_count, format_percent, format_percent_range, format_quantity
-from ampbench.present.markdown import markdown_table
 from ampbench.records.labels import case_labels
 from ampbench.records.run import short_commit
 from ampbench.trend import TRACKED, Change, Place, Rule, Series, Trend
@@ -221,16 +220,3 @@ def listed(counts: Mapping[str, int], labelled: bool = False) -> str:
     return ", ".join(
         f"{one.column.label if labelled else name} {counts[name]}" for name, one in TRACKED.items() if counts.get(name)
     )
-
-
-def changes_table(trend: Trend, names: Names) -> str:
-    """Return a table of all changes, a line each, with the place where there are several; "" where nothing changed."""
-    several = len(trend.places) > 1
-    rows = [
-        (change.x.label, *([place_name(one.place)] if several else []), names[one.key], one.metric.name,
-         *levels(one, change), size(change), change.direction, change.what)
-        for one, change in changes_in_order(trend)
-    ]  # fmt: skip
-    headers = ["x", "case", "metric", "before", "after", "change", "", "what else changed"]
-    headers[1:1] = ["place"] if several else []
-    return markdown_table(headers, rows, left=("place", "case", "metric", "", "what else changed")) if rows else ""

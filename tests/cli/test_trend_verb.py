@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ampbench.cli.trend_printing import curve
 from ampbench.records.measured import Failure, Reading
 from ampbench.trend.said import relative
+from ampbench.trend.show import curve
 from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round, write_run
 
 pytest.importorskip("asv.step_detect")

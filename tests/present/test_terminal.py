@@ -6,7 +6,7 @@ from ampbench.cli.options import OutputFormat
 from ampbench.cli.printing import print_sections
 from ampbench.present.document import Block, Section
 from ampbench.present.markdown import markdown
-from ampbench.present.terminal import _broken, _shared
+from ampbench.present.terminal import _broken, _shared, padded
 
 LONG = "torch_ops.my_library.fused_attention_with_rotary_embedding.default"
 
@@ -104,3 +104,11 @@ def test_markdown_has_headings_for_tables_only_and_no_text_becomes_markup() -> N
         "### My_model \\`x\\`\n\nAll \\*fine\\*.\n\n#### Casts\n\nThe most telling.\n\n"
         "| what | casts |\n| :-- | --: |\n| a\\|b | 3 |\n\none: failed: \\<b>\n"
     )
+
+
+def test_cells_fill_their_columns_as_wide_as_a_terminal_shows_them() -> None:
+    assert padded([["a", "b", "change"], ["名前", "c", "+1%"]], left=1) == [
+        ["a   ", "b", "change"],
+        ["名前", "c", "   +1%"],
+    ]
+    assert padded([["1", "22"], ["333", "4"]], left=0) == [["  1", "22"], ["333", " 4"]]

@@ -1,34 +1,32 @@
-"""A trend, for people and as data.
+"""A trend shown: on a terminal and in Markdown the changes first, then a line per series; JSON with everything; CSV.
 
-A trend for machines: JSON with everything, CSV with a row a point.
-
-A trend for people: terminal lines and Markdown, the changes first, then a line per series.
+Times that were not measured in turns are said to be so; what else a reader should know stands below.
 """
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from ampbench.base import stats
 from ampbench.base.units import counted, format_quantity
-from ampbench.cli.comparison import STYLES
-from ampbench.cli.tables import wrapped
 from ampbench.judge.said import NOT_IN_TURNS
-from ampbench.present.data import csv_text, plain
+from ampbench.judge.show import STYLES
+from ampbench.present.data import csv_text, json_object
+from ampbench.present.document import Column
 from ampbench.present.markdown import escaped, markdown_table
+from ampbench.present.terminal import padded, wrapped
 from ampbench.records.labels import common_traits
 from ampbench.trend import Change, Lost, Place, Point, Rule, Series, Shift, Trend, X
 from ampbench.trend.said import (
     Names,
     changes_in_order,
-    changes_table,
     extent,
     failures,
     gap,
@@ -48,19 +46,44 @@ from ampbench.trend.said import (
 
 _CASE = ("workload", "family", "precision", "device", "phase", "path", "batch_size", "input_dtype", "memory_format")
 _POINT = ("value", "low", "high", "runs")
-_CSV_CASE = ("case_id", "workload", "version", "precision", "device", "phase", "path")
-_CSV_PLACE = ("program", "host", "cpu", "device_name", "threads", "torch_version", "commit")
-CSV_FIELDS = (
-    *_CSV_CASE, "metric", "unit", *_CSV_PLACE, "settings", "numbers", "x", "x_label", *_POINT, "run_ids", "missing",
-    "change", "what",
-)  # fmt: skip
-"""What a point is in CSV; `change` and `what` are those of the change point at it, if there is one."""
+
+
+class Told(NamedTuple):
+    """A point of a series, a gap perhaps, and the change point at it, if there is one."""
+
+    series: Series
+    point: Point
+    change: Change | None
+
+
+POINTS: Sequence[Column[Told]] = (
+    *(
+        Column(name, attrgetter(f"series.case.{name}"))
+        for name in ("case_id", "workload", "version", "precision", "device", "phase", "path")
+    ),
+    Column("metric", lambda row: row.series.metric.name),
+    Column("unit", lambda row: row.series.metric.column.unit),
+    *(
+        Column(name, attrgetter(f"series.place.{name}"))
+        for name in ("program", "host", "cpu", "device_name", "threads", "torch_version", "commit")
+    ),
+    Column("settings", lambda row: " ".join(f"{name}={value}" for name, value in row.series.place.settings)),
+    Column("numbers", lambda row: row.series.numbers),
+    Column("x", lambda row: row.point.x.value),
+    Column("x_label", lambda row: row.point.x.label),
+    *(Column(name, attrgetter(f"point.{name}")) for name in _POINT),
+    Column("run_ids", lambda row: " ".join(row.point.run_ids)),
+    Column("missing", lambda row: row.point.missing),
+    Column("change", lambda row: row.change.direction if row.change else ""),
+    Column("what", lambda row: row.change.what if row.change else ""),
+)
+"""Of a point in CSV: run ids are joined by blanks, as are settings; `change` and `what` are of the change at it."""
 
 
 def trend_json(trend: Trend) -> str:
     """Return a trend as one JSON object, a line per series; null where a number is undefined (docs/trends.md)."""
     places = list(trend.runs)
-    head: dict[str, Any] = {
+    document = {
         "axis": trend.axis,
         "left_out": dict(trend.left_out),
         "notes": list(trend.notes),
@@ -68,37 +91,18 @@ def trend_json(trend: Trend) -> str:
         "x": _xs(trend),
         "shifts": [_shift(one, places.index(one.place)) for one in trend.shifts],
         "lost": [_lost(one, places.index(one.place)) for one in trend.lost],
+        "series": [_series(one, places.index(one.place)) for one in trend.series],
     }
-    series = ",\n".join(_dumped(_series(one, places.index(one.place))) for one in trend.series)
-    lines = [*(f"{json.dumps(key)}: {_dumped(value)}" for key, value in head.items()), f'"series": [\n{series}\n]']
-    return "{\n" + ",\n".join(lines) + "\n}\n"
+    return json_object(document, by_line=("series",))
 
 
 def trend_csv(trend: Trend) -> str:
-    """Return the points of a trend as CSV, gaps among them; run ids are joined by blanks, as are settings."""
+    """Return the points of a trend as CSV, gaps among them."""
     rows = []
     for one in trend.series:
         changes = {change.x: change for change in one.changes}
-        for point in one.points:
-            change = changes.get(point.x)
-            rows.append(
-                [
-                    *(getattr(one.case, name) for name in _CSV_CASE),
-                    one.metric.name,
-                    one.metric.column.unit,
-                    *(getattr(one.place, name) for name in _CSV_PLACE),
-                    " ".join(f"{name}={value}" for name, value in one.place.settings),
-                    one.numbers,
-                    point.x.value,
-                    point.x.label,
-                    *(getattr(point, name) for name in _POINT),
-                    " ".join(point.run_ids),
-                    point.missing,
-                    change.direction if change else "",
-                    change.what if change else "",
-                ]
-            )
-    return csv_text(CSV_FIELDS, rows)
+        rows += [Told(one, point, changes.get(point.x)) for point in one.points]
+    return csv_text([column.key for column in POINTS], ([column.of(row) for column in POINTS] for row in rows))
 
 
 def _xs(trend: Trend) -> list[dict[str, str]]:
@@ -137,14 +141,14 @@ def _series(one: Series, place: int) -> dict[str, Any]:
 
 
 def _point(point: Point) -> dict[str, Any]:
-    numbers = {name: plain(getattr(point, name)) for name in _POINT}
-    each = [{name: plain(value) for name, value in asdict(one).items()} for one in point.each]
+    numbers = {name: getattr(point, name) for name in _POINT}
+    each = [asdict(one) for one in point.each]
     told = {"disturbed": point.disturbed, "missing": point.missing}
     return {"x": point.x.value, **numbers, "run_ids": list(point.run_ids), "each": each, **told}
 
 
 def _change(change: Change) -> dict[str, Any]:
-    numbers = {name: plain(getattr(change, name)) for name in ("before", "after", "ratio", "low", "high")}
+    numbers = {name: getattr(change, name) for name in ("before", "after", "ratio", "low", "high")}
     return {
         "x": change.x.value,
         "last": change.last.value,
@@ -153,10 +157,6 @@ def _change(change: Change) -> dict[str, Any]:
         "other_function": change.other_function,
         "what": change.what,
     }
-
-
-def _dumped(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
 
 
 COLUMNS_FOR_X = 6
@@ -221,6 +221,19 @@ def trend_markdown(trend: Trend) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
+def changes_table(trend: Trend, names: Names) -> str:
+    """Return a table of all changes, a line each, with the place where there are several; "" where nothing changed."""
+    several = len(trend.places) > 1
+    rows = [
+        (change.x.label, *([place_name(one.place)] if several else []), names[one.key], one.metric.name,
+         *levels(one, change), size(change), change.direction, change.what)
+        for one, change in changes_in_order(trend)
+    ]  # fmt: skip
+    headers = ["x", "case", "metric", "before", "after", "change", "", "what else changed"]
+    headers[1:1] = ["place"] if several else []
+    return markdown_table(headers, rows, left=("place", "case", "metric", "", "what else changed")) if rows else ""
+
+
 def curve(values: Sequence[float | None], width: int, only_ascii: bool = False) -> str:
     """Return values as a line of at most `width` blocks, on a logarithmic scale where all are positive.
 
@@ -266,13 +279,12 @@ def _change_lines(trend: Trend, names: Names, width: int) -> list[Text]:
         cells = [(*row[:3], row[3].partition(" (")[0]) for row in cells]
     widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
     widths[0] = max(min(widths[0], width - sum(widths[1:]) - 8), SHORTEST_NAME)
-    lines_of = iter(cells)
+    lines_of = iter(padded([[_cut(row[0], widths[0]), *row[1:]] for row in cells], left=4))
     for (place, x, what), group in groupby(rows, key=lambda pair: (pair[0].place, pair[1].x, pair[1].what)):
         lines += wrapped(_heading(trend, place, x, what), width)
         for _, change in group:
-            name, metric, both, how = next(lines_of)
-            row = "  ".join((_cut(name, widths[0]), metric.ljust(widths[1]), both.ljust(widths[2])))
-            lines.append(Text.assemble(f"  {row}  ", (how, STYLES[change.direction])))
+            *row, how = next(lines_of)
+            lines.append(Text.assemble(f"  {'  '.join(row)}  ", (how.rstrip(), STYLES[change.direction])))
     if has_changed_times(trend):
         lines += wrapped(NOT_IN_TURNS, width, "dim")
     return lines
@@ -317,8 +329,12 @@ def _rows(
     """Return a table's lines; the labels of the cases are cut to what is left of `width`."""
     widths = [max(map(cell_len, column)) for column in zip(headers, *rows, strict=True)]
     widths[0] = min(widths[0], max(width - sum(widths[1:]) - gap * (len(widths) - 1), SHORTEST_NAME))
-    lines = [_row(headers, widths, "dim", gap)]
-    return lines + [_row(row, widths, STYLES.get(_worst(one), ""), gap) for row, one in zip(rows, series, strict=True)]
+    cut = [headers, *([_cut(row[0], widths[0]), *row[1:]] for row in rows)]
+    texts = [(" " * gap).join(cells).rstrip() for cells in padded(cut, left=2)]
+    styles = ["dim", *(STYLES.get(_worst(one), "") for one in series)]
+    return [
+        Text(text, style=style, no_wrap=True, overflow="ellipsis") for text, style in zip(texts, styles, strict=True)
+    ]
 
 
 def _value_cells(one: Series, layout: _Layout) -> list[str]:
@@ -346,12 +362,6 @@ def _width(rows: Iterable[Sequence[str]], label: int, gap: int = 2) -> int:
     """Return the width of a table whose first column is cut to at most `label`."""
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     return min(widths[0], label) + sum(widths[1:]) + gap * (len(widths) - 1)
-
-
-def _row(cells: Sequence[str], widths: Sequence[int], style: str, gap: int) -> Text:
-    padded = [_cut(cells[0], widths[0]), cells[1].ljust(widths[1])]
-    padded += [" " * (width - cell_len(cell)) + cell for cell, width in zip(cells[2:], widths[2:], strict=True)]
-    return Text((" " * gap).join(padded).rstrip(), style=style, no_wrap=True, overflow="ellipsis")
 
 
 def _cut(label: str, width: int) -> str:

@@ -6,17 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from ampbench.cli import comparison as findings
-from ampbench.cli.comparison import FIELDS, comparison_csv, comparison_json, comparison_lines, verdict
-from ampbench.judge import said
+from ampbench.judge import show
 from ampbench.judge.compare import compare
-from ampbench.judge.said import comparison_markdown
+from ampbench.judge.said import verdict
+from ampbench.judge.show import comparison_csv, comparison_json, comparison_lines, comparison_markdown, finding_columns
 from ampbench.records.measured import Failure
 from ampbench.records.rules import RuleChange
 from ampbench.records.verdicts import Code, Finding, Verdict
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
 from tests.stored_runs import make_case, make_header
 
+FIELDS = [column.key for column in finding_columns({})]
 FRESH = noisy(1e-3, 8, seed=5), noisy(1.08e-3, 8, seed=6)
 
 
@@ -90,7 +90,7 @@ def test_many_undecided_findings_are_cut_and_what_changed_never_is():
     )
     text = printed(compare(ours, theirs))
     assert sum(line.startswith("regressed ") for line in text.splitlines()) == 30
-    assert sum(line.startswith("inconclusive ") for line in text.splitlines()) == findings.SHOWN
+    assert sum(line.startswith("inconclusive ") for line in text.splitlines()) == show.SHOWN
     assert "10 more inconclusive (--all lists them)" in text
 
 
@@ -138,7 +138,7 @@ def test_arms_of_two_precisions_are_called_by_the_candidates():
 
 
 def test_markdown_stays_within_what_a_comment_holds(monkeypatch):
-    monkeypatch.setattr(said, "ROWS", 2)
+    monkeypatch.setattr(show, "ROWS", 2)
     text = comparison_markdown(slower())
     assert "and 5 more: `--format csv` has them all" in text
 
@@ -150,7 +150,7 @@ def test_json_is_one_object_with_a_flat_row_per_finding():
     assert document["baseline"]["run"] == "base"
     assert document["control"] == {"cells": 0, "fired": False, "sentence": comparison.control.sentence}
     row = document["findings"][0]
-    assert tuple(row) == FIELDS
+    assert list(row) == FIELDS
     assert (row["case_id"], row["workload"], row["metric"], row["kind"]) == (
         FP32.case_id, "linear_chain", "seconds_median", "time",
     )  # fmt: skip
@@ -169,7 +169,7 @@ def test_numbers_that_are_undefined_are_null_in_json_and_empty_in_csv():
     row = json.loads(comparison_json(comparison))["findings"][0]
     assert (row["candidate"], row["change"], row["low"]) == (None, None, None)
     (cells,) = csv.DictReader(io.StringIO(comparison_csv(comparison)))
-    assert tuple(cells) == FIELDS
+    assert list(cells) == FIELDS
     assert (cells["candidate"], cells["change"], cells["reason"], cells["remarks"]) == ("", "", "a, b", "one; two")
     assert json.loads(cells["details"]) == {}
     assert "from none" in printed(comparison)

@@ -1,0 +1,312 @@
+"""A comparison shown: lines for a terminal, Markdown for a pull request or a job's summary, JSON and CSV."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from operator import attrgetter
+from typing import Any
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from ampbench.base.units import counted
+from ampbench.judge.exact import EQUAL
+from ampbench.judge.said import (
+    CHANGE_LEGEND,
+    CHANGED,
+    KINDS,
+    case_names,
+    change_text,
+    difference_said,
+    differences_said,
+    interval_text,
+    lonely,
+    mean_cells,
+    metric_label,
+    precision_heading,
+    rules_said,
+    rules_title,
+    side_name,
+    statements,
+    value_text,
+    verdict,
+    warnings,
+    worst_of_cases,
+)
+from ampbench.present.data import csv_text, json_object, plain
+from ampbench.present.document import Column, picked, records, table
+from ampbench.present.markdown import block_table, escaped, folded, markdown_table
+from ampbench.present.terminal import padded, wrapped
+from ampbench.records.labels import common_traits
+from ampbench.records.verdicts import OUTCOME, UNTRUSTED, Code, Comparison, Finding, Verdict
+
+STYLES: Mapping[str, str] = {
+    Verdict.REGRESSED: "bold red",
+    Verdict.IMPROVED: "bold green",
+    Verdict.INCONCLUSIVE: "yellow",
+    Verdict.INCOMPARABLE: "magenta",
+    Verdict.UNCHANGED: "",
+}
+COLLAPSED = 3
+"""More findings than this that have one reason are one line, unless all are asked for."""
+SHOWN = 20
+"""So many undecided and incomparable findings are listed, unless all are asked for; what changed always is."""
+
+
+IN_TABLES = ("verdict", "case_id", "metric", "baseline", "candidate", "change", "low")
+"""The columns of findings that people read."""
+
+
+def finding_columns(names: Mapping[str, str]) -> list[Column[Finding]]:
+    """Return the columns of findings; `names` are those of the cases, by id."""
+
+    def value(one: Finding, value: float | None) -> str:
+        return "" if one.metric == OUTCOME else value_text(one.metric, value)
+
+    return [
+        Column("case_id", lambda one: one.case.case_id, "case", said=lambda one: names[one.case.case_id]),
+        *(
+            Column(name, attrgetter(f"case.{name}"))
+            for name in ("workload", "family", "precision", "device", "phase", "path")
+        ),
+        Column("metric", lambda one: one.metric, "metric", said=lambda one: metric_label(one.metric)),
+        Column("kind", lambda one: one.kind),
+        Column("verdict", lambda one: one.verdict, "verdict", said=lambda one: one.verdict.value),
+        Column("code", lambda one: one.code),
+        Column("reason", lambda one: one.reason, "why", said=lambda one: "; ".join([one.reason, *one.remarks])),
+        Column("baseline", lambda one: one.baseline, "baseline", "ratio", lambda one: value(one, one.baseline)),
+        Column("candidate", lambda one: one.candidate, "candidate", "ratio", lambda one: value(one, one.candidate)),
+        Column("change", lambda one: one.change, "change", "ratio", change_text),
+        Column("low", lambda one: one.low, "95% interval", "ratio", interval_text),
+        *(Column(name, attrgetter(name)) for name in ("high", "threshold", "p_worse", "p_better", "blocks")),
+        Column("remarks", lambda one: list(one.remarks)),
+        Column("details", lambda one: dict(one.details)),
+    ]
+
+
+def comparison_lines(comparison: Comparison, width: int, show_all: bool = False) -> list[Text]:
+    """Return what a terminal of `width` columns shows of a comparison; with `show_all`, every finding in full."""
+    lines = [*_head_lines(comparison, width), *([Text()] if comparison.findings else [])]
+    lines += _finding_lines(comparison, width, show_all)
+    lines += _explained_lines(comparison, width, show_all)
+    lines += _rule_lines(comparison, width, show_all)
+    lines += _mean_lines(comparison)
+    if any(one.change is not None for one in comparison.findings):
+        lines += [Text(), *wrapped(CHANGE_LEGEND, width, "dim")]
+    return [*lines, Text(), *wrapped(verdict(comparison), width, "bold")]
+
+
+def comparison_json(comparison: Comparison) -> str:
+    """Return a comparison as one JSON object, a line per finding; null where a number is undefined or not finite."""
+    document: dict[str, Any] = {
+        "summary": verdict(comparison),
+        "baseline": asdict(comparison.baseline),
+        "candidate": asdict(comparison.candidate),
+        "interleaved": comparison.interleaved,
+        "control": asdict(comparison.control),
+        "notes": list(comparison.notes),
+        "only_baseline": list(comparison.only_baseline),
+        "only_candidate": list(comparison.only_candidate),
+        "skipped": dict(comparison.skipped),
+        "differences": [asdict(one) for one in comparison.differences],
+        "means": [asdict(one) for one in comparison.means],
+        "findings": records(finding_columns({}), comparison.findings),
+        "explained": {case_id: list(said) for case_id, said in comparison.explained.items()},
+        "rule_changes": [asdict(one) for one in comparison.rule_changes],
+        "rule_devices": list(comparison.rule_devices),
+    }
+    return json_object(document, by_line=document)
+
+
+def comparison_csv(comparison: Comparison) -> str:
+    """Return the findings as CSV; remarks are joined by "; ", details are a JSON object."""
+    columns = finding_columns({})
+    rows = records(columns, comparison.findings)
+    for row in rows:
+        row["remarks"] = "; ".join(row["remarks"])
+        row["details"] = json.dumps({name: plain(value) for name, value in row["details"].items()})
+    return csv_text([column.key for column in columns], ([*row.values()] for row in rows))
+
+
+def _head_lines(comparison: Comparison, width: int) -> list[Text]:
+    lines = [
+        *wrapped(f"baseline   {side_name(comparison.baseline)}", width),
+        *wrapped(f"candidate  {side_name(comparison.candidate)}", width),
+    ]
+    for said in [*differences_said(comparison.differences), *statements(comparison), *lonely(comparison)]:
+        lines += wrapped(said, width)
+    common = common_traits(comparison.candidates.get(one.case.case_id, one.case) for one in comparison.findings)
+    return lines + (wrapped(f"all cases: {common}", width, "dim") if common else [])
+
+
+def _finding_lines(comparison: Comparison, width: int, show_all: bool) -> list[Text]:
+    names = case_names(comparison)
+    listed, said = _chosen(comparison.findings, show_all)
+    worst = worst_of_cases(comparison.findings)
+    lines: list[Text] = []
+    if listed:
+        block = table("", picked(finding_columns(names), *IN_TABLES), listed)
+        head, *rows = padded([block.headers, *block.rows], left=3)
+        most = len(head) if sum(map(cell_len, head)) + 2 * (len(head) - 1) <= width else len(head) - 1
+        lines.append(_row(head[:most], "dim", "dim"))
+        for one, cells in zip(listed, rows, strict=True):
+            lines.append(_row(cells[:most], STYLES[one.verdict]))
+            why = [*([one.reason] if one.verdict is not Verdict.UNCHANGED else []), *one.remarks]
+            if worst.get(one.case.case_id) is one:
+                why += comparison.explained.get(one.case.case_id, ())
+            for sentence in why:
+                lines += _indented(sentence, width, "dim")
+    return lines + [line for sentence in said for line in wrapped(sentence, width)]
+
+
+def _explained_lines(comparison: Comparison, width: int, show_all: bool) -> list[Text]:
+    """Return what explains cases under no finding: of every case where there is no finding at all."""
+    told = worst_of_cases(comparison.findings)
+    lines: list[Text] = []
+    for case_id, said in comparison.explained.items():
+        if case_id not in told and (show_all or not comparison.findings):
+            lines += [Text(), *wrapped(case_id, width, "bold")]
+            lines += [line for sentence in said for line in _indented(sentence, width)]
+    return lines
+
+
+def _rule_lines(comparison: Comparison, width: int, show_all: bool) -> list[Text]:
+    said = [line for sentence in rules_said(comparison, show_all) for line in _indented(sentence, width)]
+    return [Text(), Text(rules_title(comparison), style="bold"), *said] if said else []
+
+
+def _indented(sentence: str, width: int, style: str = "") -> list[Text]:
+    return [Text("  ", style=style).append(line) for line in wrapped(sentence, width - 2, style)]
+
+
+def _chosen(findings: Sequence[Finding], show_all: bool) -> tuple[list[Finding], list[str]]:
+    """Return the findings to list, and sentences about the others."""
+    if show_all:
+        return list(findings), []
+    alike = Counter((one.verdict, one.kind, one.reason) for one in findings)
+    listed: list[Finding] = []
+    said: dict[str, None] = {}
+    left_out: Counter[Verdict] = Counter()
+    unchanged: Counter[str] = Counter()
+    kept: Counter[Verdict] = Counter()
+    for one in findings:
+        count = alike[one.verdict, one.kind, one.reason]
+        if one.verdict in CHANGED or (one.remarks and one.verdict is Verdict.UNCHANGED):
+            listed.append(one)
+        elif one.verdict is Verdict.UNCHANGED:
+            unchanged[one.kind] += 1
+        elif count > COLLAPSED and one.code is not Code.UNDECIDED:
+            said[f"{one.verdict}: {one.kind}, {count} findings: {one.reason}"] = None
+        elif kept[one.verdict] < SHOWN:
+            kept[one.verdict] += 1
+            listed.append(one)
+        else:
+            left_out[one.verdict] += 1
+    rest = [f"{count} more {verdict} (--all lists them)" for verdict, count in left_out.items()]
+    names = {"time": "typical time"}  # its tail is bounded, too, or it would not be called so
+    kinds = ", ".join(f"{names.get(kind, kind)} {unchanged[kind]}" for kind in KINDS if unchanged[kind])
+    return listed, [*said, *rest, *([f"unchanged: {kinds} (--all lists them)"] if kinds else [])]
+
+
+def _row(cells: Sequence[str], style: str, rest_style: str = "") -> Text:
+    """Return one line; the first cell, the verdict, in `style`."""
+    return Text.assemble((cells[0], style), (f"  {'  '.join(cells[1:])}".rstrip(), rest_style))
+
+
+def _mean_lines(comparison: Comparison) -> list[Text]:
+    moved = {one.metric for one in comparison.means if abs(one.ratio - 1) > EQUAL}
+    rows = [
+        (one.precision, one.device, metric_label(one.metric), *mean_cells(one))
+        for one in comparison.means
+        if one.metric in moved
+    ]
+    if not rows:
+        return []
+    whose = precision_heading(comparison)
+    by = "" if whose == "precision" else f", by the {whose}"
+    title = f"geometric means over cases{by}, candidate / baseline - 1, with 95% interval"
+    lines = [Text(), Text(title, style="dim")]
+    for row, cells in zip(rows, padded(rows, left=3), strict=True):
+        lines.append(Text("  ".join(cells[:-1]) + f"  over {counted(int(row[-1]), 'case')}"))
+    return lines
+
+
+ROWS = 100
+"""A comment on GitHub holds 65,536 characters: so many rows of a table fit four times."""
+
+NOT_JUDGED = "Not judged: the control fired or the machine was not fit"
+"""What heads the findings that may be changes, and of which nobody can tell."""
+
+
+def comparison_markdown(comparison: Comparison) -> str:
+    """Return a comparison as Markdown: the verdict, what changed, what must not be missed, and details to unfold."""
+    names = case_names(comparison)
+    ours, theirs = side_name(comparison.baseline), side_name(comparison.candidate)
+    blocks = [f"**{escaped(verdict(comparison))}**", f"{escaped(ours)} → {escaped(theirs)}"]
+    parts = by_weight(comparison.findings)
+    if parts["changed"]:
+        blocks.append(_cut_table(parts["changed"], names))
+    if parts["not judged"]:
+        blocks += [f"{NOT_JUDGED} ({len(parts['not judged'])})", _cut_table(parts["not judged"], names)]
+    blocks += [f"> {escaped(said)}" for said in warnings(comparison)]
+    if comparison.explained:
+        blocks.append(folded("Why", explained_list(comparison)))
+    if rules := rules_said(comparison):
+        title = rules_title(comparison)
+        blocks.append(folded(f"{title[0].upper()}{title[1:]}", "\n".join(f"* {escaped(said)}" for said in rules)))
+    if comparison.means:
+        blocks.append(folded("Geometric means", means_table(comparison)))
+    for part, title in (("undecided", "Inconclusive or incomparable"), ("unchanged", "Unchanged")):
+        if parts[part]:
+            blocks.append(folded(f"{title} ({len(parts[part])})", _cut_table(parts[part], names)))
+    if said := conditions(comparison):
+        blocks.append(folded("How it was measured", "\n".join(said)))
+    return "\n\n".join(blocks) + "\n"
+
+
+def by_weight(findings: Sequence[Finding]) -> dict[str, list[Finding]]:
+    """Return the findings that are "changed", "not judged" (`NOT_JUDGED`), otherwise "undecided" or "unchanged"."""
+    parts: dict[str, list[Finding]] = {"changed": [], "not judged": [], "undecided": [], "unchanged": []}
+    for one in findings:
+        if one.verdict in CHANGED:
+            part = "changed"
+        elif one.code in UNTRUSTED:
+            part = "not judged"
+        else:
+            part = "unchanged" if one.verdict is Verdict.UNCHANGED else "undecided"
+        parts[part].append(one)
+    return parts
+
+
+def findings_table(findings: Sequence[Finding], names: Mapping[str, str]) -> str:
+    """Return a table of findings, a line each with its reason and remarks; cases by `names`."""
+    return block_table(table("", picked(finding_columns(names), *IN_TABLES, "reason"), findings))
+
+
+def explained_list(comparison: Comparison) -> str:
+    """Return a list of what explains each case that both runs traced."""
+    names = case_names(comparison)
+    return "\n\n".join(
+        "\n".join([f"**{escaped(names.get(case_id, case_id))}**", "", *(f"* {escaped(one)}" for one in said)])
+        for case_id, said in comparison.explained.items()
+    )
+
+
+def means_table(comparison: Comparison) -> str:
+    """Return a table of the geometric means of what became of each precision."""
+    headers = (precision_heading(comparison), "device", "metric", "change", "95% interval", "cases")
+    rows = [(one.precision, one.device, metric_label(one.metric), *mean_cells(one)) for one in comparison.means]
+    return markdown_table(headers, rows, left=headers[:3])
+
+
+def conditions(comparison: Comparison) -> list[str]:
+    """Return the lines of a list of how both runs were measured, and in what they differ."""
+    said = [*map(difference_said, comparison.differences), *statements(comparison), *lonely(comparison)]
+    return [f"* {escaped(one)}" for one in said]
+
+
+def _cut_table(findings: Sequence[Finding], names: Mapping[str, str]) -> str:
+    table = findings_table(findings[:ROWS], names)
+    more = len(findings) - ROWS
+    return table if more <= 0 else f"{table}\n\nand {more} more: `--format csv` has them all"
