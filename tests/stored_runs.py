@@ -4,10 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ampbench.instruments.ceilings.records import Attained, Ceiling
 from ampbench.records.case import Case, Environment
 from ampbench.records.measured import Divergence, MemoryPass, Round
 from ampbench.records.run import SCHEMA, Entry, Footer, Header, Selection, Settings
-from ampbench.records.studies import Attained, Ceiling
 from ampbench.store import RunWriter, StoredRun, gathered
 
 RUN = "20260131T120000Z-bench-1f9a3c"

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from ampbench.base.precisions import BASELINE
-from ampbench.records.studies import CONTROL, Score, Training
+from ampbench.instruments.convergence.records import CONTROL, Training
+from ampbench.records.measured import Score
 from benchmarks.self import outcomes
 from benchmarks.self.outcomes import EARLY, LATE, PLACES, Line, Outcome
 from benchmarks.self.trainings import NETWORKS, PROOF, Setting

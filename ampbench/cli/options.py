@@ -11,8 +11,9 @@ import typer
 from ampbench.base.units import one_of
 from ampbench.cli.printing import OutputFormat
 from ampbench.errors import UsageError
+from ampbench.instruments.keep_fp32 import records as keeping
 from ampbench.judge.objections import Budget
-from ampbench.records import keeping, run
+from ampbench.records import run
 from ampbench.records.case import DEVICES
 from ampbench.records.run import Settings
 

@@ -13,8 +13,8 @@ from ampbench.base.units import counted, format_duration, format_error
 from ampbench.cli.printing import print_note
 from ampbench.drive.rounds import OVERHEAD_SECONDS, SERVER_SECONDS, WARMED, Progress, Turn, Watch
 from ampbench.instruments.ceilings.instrument import Piece
+from ampbench.instruments.keep_fp32.records import SearchSpace, Trial
 from ampbench.present.terminal import make_console
-from ampbench.records.keeping import SearchSpace, Trial
 from ampbench.records.labels import few
 from ampbench.records.measured import Failure, Round
 from ampbench.records.run import Settings

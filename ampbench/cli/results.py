@@ -27,6 +27,7 @@ from ampbench.base.units import (
 from ampbench.cli import tables
 from ampbench.cli.printing import OutputFormat, print_text
 from ampbench.instruments.ceilings.findings import best
+from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.instruments.ranges.arithmetic import recipe_said
 from ampbench.judge import frame, notes
 from ampbench.judge.advice import across_tables, advise_run
@@ -38,7 +39,6 @@ from ampbench.present.markdown import escaped
 from ampbench.present.terminal import make_console, print_lines
 from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.labels import few
-from ampbench.records.studies import Ceiling
 from ampbench.store import runs_beside
 
 if TYPE_CHECKING:

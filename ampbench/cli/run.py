@@ -57,11 +57,11 @@ from ampbench.cli.options import (
 from ampbench.cli.printing import OutputFormat, print_note
 from ampbench.cli.selecting import make_selection, make_settings, resumed_imports
 from ampbench.errors import CASE_FAILED, INTERRUPTED, NothingToRunError, StoreError, UsageError
+from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.judge.objections import Budget
 from ampbench.records.kinds import deed_of, is_resumed, verb_of
 from ampbench.records.labels import NOT_MEASURED, OUT_OF_TIME
 from ampbench.records.run import Settings
-from ampbench.records.studies import Ceiling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

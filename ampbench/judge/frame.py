@@ -18,11 +18,11 @@ from ampbench.base.precisions import BASELINE, DEFAULT
 from ampbench.base.units import format_seconds
 from ampbench.errors import UsageError
 from ampbench.instruments.ceilings.findings import best
+from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.judge.rounds import UNFIT_SHARE, ByCase, MeasuredRun, Rounds, said_of
 from ampbench.records.case import Case
 from ampbench.records.labels import NOT_MEASURED, OUT_OF_TIME, case_labels, not_finite
 from ampbench.records.measured import Divergence
-from ampbench.records.studies import Ceiling
 from ampbench.store import StoredRun, measured_files, not_measured
 
 WEIGHTS_DIFFER = "weights differ between rounds"

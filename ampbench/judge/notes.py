@@ -6,6 +6,7 @@ from typing import NamedTuple
 from ampbench.base.precisions import PRECISIONS
 from ampbench.base.units import counted, format_share
 from ampbench.instruments.ceilings.findings import disturbance, highest
+from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.judge import frame
 from ampbench.judge.advice import Advice
 from ampbench.judge.pairing import not_the_commits
@@ -13,7 +14,6 @@ from ampbench.judge.rows import Group, Row, number, precision_label
 from ampbench.records.labels import case_labels, device_statement, emulated_halves, few, gathered, outcome_said, remarks
 from ampbench.records.measured import CHANCE
 from ampbench.records.run import KEPT, Imported
-from ampbench.records.studies import Ceiling
 from ampbench.records.wire import ALLOCATOR_TUNABLES
 from ampbench.store import StoredRun
 

@@ -184,6 +184,19 @@ class MemoryPass:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """How a network does on held-out data after `step` steps of training (0: before the first).
+
+    `loss` is None where it is not finite. Of `decisions`, `correct` are the targets' (None: it is no classifier).
+    """
+
+    step: int
+    loss: float | None = None
+    correct: int | None = None
+    decisions: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """A case that could not be measured: where it broke (`stage`, one of `STAGES`), by what (`cause`, one of `CAUSES`).
 

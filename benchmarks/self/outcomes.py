@@ -32,6 +32,7 @@ from ampbench.base.units import format_error, format_share
 from ampbench.drive.planning import lack
 from ampbench.instruments.convergence.learning import learned
 from ampbench.instruments.convergence.measure import Trajectories, rate_share, train
+from ampbench.instruments.convergence.records import CONTROL, REFERENCE, Training
 from ampbench.instruments.ranges.measure import measure_ranges
 from ampbench.judge import frame
 from ampbench.judge.objections import Budget, run_objections
@@ -47,7 +48,6 @@ from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.magnitudes import headroom
 from ampbench.records.measured import Divergence, Round
 from ampbench.records.run import SCHEMA, Asked, Header, Selection, Settings
-from ampbench.records.studies import CONTROL, REFERENCE, Training
 from ampbench.store import StoredRun, gathered
 from ampbench.workload import Workload
 from ampbench.workloads.index import WORKLOADS

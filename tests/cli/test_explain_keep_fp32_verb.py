@@ -23,9 +23,9 @@ from ampbench.drive.pieces import unfinished
 from ampbench.drive.planning import PlannedCase
 from ampbench.errors import UsageError
 from ampbench.instruments.keep_fp32.instrument import can_go_on
+from ampbench.instruments.keep_fp32.records import OBJECTIVES, SearchSpace, Trial, Unit, Wanted, Weighed, Weighing
 from ampbench.instruments.keep_fp32.trials import units_of
 from ampbench.records.case import WorkloadSource
-from ampbench.records.keeping import OBJECTIVES, SearchSpace, Trial, Unit, Wanted, Weighed, Weighing
 from ampbench.records.kinds import KEEP_FP32
 from ampbench.records.measured import Failure
 from ampbench.records.run import Footer

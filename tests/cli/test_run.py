@@ -18,7 +18,7 @@ from ampbench.cli.main import main
 from ampbench.drive.servers import ServerChannel
 from ampbench.drive.session import opened_first
 from ampbench.errors import NothingToRunError
-from ampbench.records.studies import Attained, Ceiling
+from ampbench.instruments.ceilings.records import Attained, Ceiling
 from ampbench.store import read_run
 from tests import stored_runs
 from tests.odd_networks import ODD

@@ -5,7 +5,7 @@ import torch
 
 from ampbench.cli.main import main
 from ampbench.instruments.ceilings.findings import bandwidth, best, datasheet_of, share
-from ampbench.records.studies import Ceiling
+from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.store import StoredRun, list_runs, read_run
 
 FOUND = torch.accelerator.current_accelerator(check_available=True)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ampbench.cli.main import main
-from ampbench.records.studies import Training
+from ampbench.instruments.convergence.records import Training
 from ampbench.store import list_runs, read_run
 
 FOUND = torch.accelerator.current_accelerator(check_available=True)

@@ -7,7 +7,7 @@ import torch
 
 import ampbench
 from ampbench.cli.main import main
-from ampbench.records.studies import StoragePass
+from ampbench.instruments.input_storage.records import StoragePass
 from ampbench.store import list_runs, read_run
 
 FOUND = torch.accelerator.current_accelerator(check_available=True)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ampbench.cli.main import main
-from ampbench.records.studies import ScalerRun
+from ampbench.instruments.scaler.records import ScalerRun
 from ampbench.store import list_runs, read_run
 
 FOUND = torch.accelerator.current_accelerator(check_available=True)

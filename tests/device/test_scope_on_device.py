@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ampbench.cli.main import main
-from ampbench.records.studies import FORWARD, FORWARD_AND_LOSS, SCOPES, WHOLE_LOOP, ScopePass
+from ampbench.instruments.scope.records import FORWARD, FORWARD_AND_LOSS, SCOPES, WHOLE_LOOP, ScopePass
 from ampbench.store import list_runs, read_run
 
 FOUND = torch.accelerator.current_accelerator(check_available=True)

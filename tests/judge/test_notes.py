@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.judge import frame
 from ampbench.judge.advice import Advice
 from ampbench.judge.notes import Note, statements, sweep_remarks, swept_value
@@ -7,7 +8,6 @@ from ampbench.judge.rows import Group, Row
 from ampbench.records.case import DeviceDescription, WorkloadSource
 from ampbench.records.measured import Fitness
 from ampbench.records.run import Imported, Selection
-from ampbench.records.studies import Ceiling
 from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, environment, make_run
 from tests.stored_runs import holding, make_ceiling, make_divergence, make_header, make_memory

@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ampbench.instruments.keep_fp32.records import KeepSearch, SearchSpace, Trial, Unit, Weighed, Weighing
 from ampbench.records.case import Case
-from ampbench.records.keeping import KeepSearch, SearchSpace, Trial, Unit, Weighed, Weighing
 from ampbench.records.kinds import HEADROOM, KEEP_FP32, ORIGIN
 from ampbench.records.ranges import ACTIVATION, LowRun, Magnitudes, ModuleError, OriginPass, RangePass
 from ampbench.records.run import Entry

@@ -6,10 +6,10 @@ from functools import partial
 import pytest
 from bs4 import BeautifulSoup
 
+from ampbench.instruments.convergence.records import Training
 from ampbench.present.charts import CHOICES, MARKED, POINTS, ROWS_OF_THE_PAGE, marked, series_encoded, thinned_curve
 from ampbench.present.page import DETAILED, LISTED
-from ampbench.records.measured import Failure, Skip
-from ampbench.records.studies import Score, Training
+from ampbench.records.measured import Failure, Score, Skip
 from ampbench.report.explained import contents
 from ampbench.report.markdown import make_markdown
 from ampbench.report.material import Material, matching, material_of

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ampbench.errors import StoreError
+from ampbench.instruments.keep_fp32.records import KeepSearch, SearchSpace, Trial, Wanted
+from ampbench.instruments.scaler.records import GradientLook
 from ampbench.records.case import Case
-from ampbench.records.keeping import KeepSearch, SearchSpace, Trial, Wanted
 from ampbench.records.kinds import LINES
-from ampbench.records.measured import Failure, Fitness, Reading
+from ampbench.records.measured import Failure, Fitness, Reading, Score
 from ampbench.records.ranges import LowRun, Magnitudes, ModuleError, OriginPass, RangePass, SeenGradient, Swallowed
 from ampbench.records.run import CORE, SCHEMA, Footer, Header
-from ampbench.records.studies import GradientLook, Score
 from ampbench.store import RunWriter, lines, read_header, read_run
 from ampbench.store.lines import LineError, no_garbage_collection
 from tests.stored_runs import COMPLETE, RUN, make_case, make_divergence, make_header, make_memory, make_round, write_run

@@ -3,26 +3,15 @@ from dataclasses import replace
 import pytest
 
 from ampbench.errors import StoreError
+from ampbench.instruments.ceilings.records import COPY, Attained, Ceiling
+from ampbench.instruments.convergence.records import CONTROL, Drift, Training
+from ampbench.instruments.input_storage.records import ACCEPTED, InputUse, StoragePass, StoredInputs
+from ampbench.instruments.scaler.records import ScalerRun
+from ampbench.instruments.scope.records import FORWARD, ScopePass, ScopeRun
 from ampbench.records.kinds import KINDS, deed_of, verb_of
+from ampbench.records.measured import Score
 from ampbench.records.ranges import Magnitudes
 from ampbench.records.run import Asked, ScalerSetting
-from ampbench.records.studies import (
-    ACCEPTED,
-    CONTROL,
-    COPY,
-    FORWARD,
-    Attained,
-    Ceiling,
-    Drift,
-    InputUse,
-    ScalerRun,
-    ScopePass,
-    ScopeRun,
-    Score,
-    StoragePass,
-    StoredInputs,
-    Training,
-)
 from ampbench.store import gathered, lines, read_run
 from ampbench.store.lines import LineError
 from tests.stored_runs import COMPLETE, make_case, make_header, write_run

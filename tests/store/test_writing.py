@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from ampbench.errors import StoreError
-from ampbench.records.keeping import SearchSpace, Wanted
+from ampbench.instruments.keep_fp32.records import SearchSpace, Wanted
 from ampbench.store import RunWriter, new_run_id, read_run, require_writable, writing
 from tests.stored_runs import COMPLETE, RUN, make_case, make_header, make_round
 

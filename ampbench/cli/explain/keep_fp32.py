@@ -41,8 +41,8 @@ from ampbench.cli.options import (
 )
 from ampbench.cli.printing import OutputFormat
 from ampbench.errors import UsageError
+from ampbench.instruments.keep_fp32.records import MAX_TRIALS, Wanted
 from ampbench.judge.objections import LEAST_KEPT, Budget
-from ampbench.records.keeping import MAX_TRIALS, Wanted
 from ampbench.records.kinds import KEEP_FP32
 from ampbench.records.run import Settings
 

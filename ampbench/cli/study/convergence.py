@@ -31,9 +31,9 @@ from ampbench.cli.options import (
 )
 from ampbench.cli.printing import OutputFormat
 from ampbench.errors import UnknownNameError
+from ampbench.instruments.convergence.records import SCHEDULES
 from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.run import Asked, Settings
-from ampbench.records.studies import SCHEDULES
 
 DEFAULTS = Settings()
 STEPS, SEEDS = 300, 3

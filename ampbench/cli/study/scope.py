@@ -33,9 +33,9 @@ from ampbench.cli.options import (
 )
 from ampbench.cli.printing import OutputFormat
 from ampbench.cli.selecting import typed_seconds
+from ampbench.instruments.scope.records import FEWEST_STEPS
 from ampbench.records.kinds import SCOPE
 from ampbench.records.run import Asked, Settings
-from ampbench.records.studies import FEWEST_STEPS
 
 DEFAULTS = Settings()
 STEPS = 8

@@ -10,6 +10,7 @@ from typing import Any
 
 from ampbench.base.units import counted, format_bandwidth, format_flop_rate
 from ampbench.instruments.ceilings.findings import ceilings_said, datasheet_of, described, ordered, rate, top
+from ampbench.instruments.ceilings.records import CONV, COPY, MATMUL, OPERATIONS, Ceiling
 from ampbench.instruments.ceilings.show import ceilings_section
 from ampbench.present.charts import Chart, Choice, Drawing, Rows, drawn, limit_layers, series_encoded, tooltip
 from ampbench.present.document import as_sentence
@@ -25,7 +26,6 @@ from ampbench.present.page import (
     told_part,
 )
 from ampbench.records.case import DeviceDescription
-from ampbench.records.studies import CONV, COPY, MATMUL, OPERATIONS, Ceiling
 from ampbench.store import StoredRun
 
 FLOPS, COPIES = "studies-flops", "studies-copies"

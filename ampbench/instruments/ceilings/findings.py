@@ -19,10 +19,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ampbench.base.units import format_bandwidth, format_flop_rate, format_ratio, format_share
+from ampbench.instruments.ceilings.records import CONV, COPY, FP32, MATMUL, OPERATIONS, TF32, Attained, Ceiling
 from ampbench.records.beside import BUSY, unfit
 from ampbench.records.case import DeviceDescription, Environment
 from ampbench.records.labels import few
-from ampbench.records.studies import CONV, COPY, FP32, MATMUL, OPERATIONS, TF32, Attained, Ceiling
 
 TERA, GIGA = 1e12, 1e9
 

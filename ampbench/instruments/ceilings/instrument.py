@@ -21,12 +21,11 @@ from ampbench.drive.servers import Channel, OpenChannel, ServerChannel
 from ampbench.drive.session import Prepared, check_same, default_memory_limit, opened_first
 from ampbench.errors import NothingToRunError, StoreError, UnknownNameError
 from ampbench.instruments.ceilings.findings import DTYPES, ceiling_rate, disturbance, top
-from ampbench.instruments.ceilings.records import CeilingAsked
+from ampbench.instruments.ceilings.records import COPY, FP32, OPERATIONS, TF32, Ceiling, CeilingAsked
 from ampbench.records.case import DEVICES, DeviceDescription, Environment
 from ampbench.records.kinds import CEILINGS
 from ampbench.records.labels import few
 from ampbench.records.run import Asked, Header, Selection, Settings
-from ampbench.records.studies import COPY, FP32, OPERATIONS, TF32, Ceiling
 from ampbench.records.wire import Task, ask
 from ampbench.store import RunWriter, StoredRun
 

@@ -17,13 +17,12 @@ import torch.nn.functional as F
 
 from ampbench.base.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.base.units import format_seconds
-from ampbench.instruments.ceilings.records import CeilingAsked
+from ampbench.instruments.ceilings.records import CONV, COPY, FP32, MATMUL, TF32, Attained, Ceiling, CeilingAsked
 from ampbench.measure.environment import has_tf32
 from ampbench.measure.machine import Device, precision_flags
 from ampbench.measure.memory import said_of
 from ampbench.measure.timing import FitnessWatch, time_build
 from ampbench.measure.worker import Work
-from ampbench.records.studies import CONV, COPY, FP32, MATMUL, TF32, Attained, Ceiling
 from ampbench.records.wire import MAX_SAMPLES_PER_ROUND
 
 MakeTensor = Callable[..., torch.Tensor]

@@ -1,6 +1,49 @@
-"""What a worker is asked for in a study of ceilings."""
+"""What a study of ceilings stores: what a device attains, and what a worker is asked for that."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from ampbench.records.kinds import Before, unknown
+from ampbench.records.measured import Fitness
+
+MATMUL, CONV, COPY = OPERATIONS = "matmul", "conv", "copy"
+"""What ceilings are measured with: the first two in FLOP/s, the last in bytes per second, read and written."""
+
+FP32, TF32 = "fp32", "tf32"
+"""Dtypes of ceilings that share a torch dtype: torch.float32, without and with tf32 allowed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attained:
+    """What one `size` ("1024x1024x1024") attained: `work` FLOPs or bytes in each of `samples` seconds."""
+
+    size: str
+    work: int
+    samples: list[float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ceiling:
+    """What a device attains with one `operation`, one of `OPERATIONS`, in one dtype ("bf16"; "tf32"), over sizes.
+
+    `run` is the id of the run that measured it, where another has taken it over, else "". `threads` are torch's.
+    `error` says why there is nothing attained.
+    """
+
+    device: str
+    operation: str
+    dtype: str
+    threads: int
+    attained: list[Attained] = field(default_factory=list)
+    run: str = ""
+    error: str = ""
+    fitness: Fitness = field(default_factory=Fitness)
+    notes: list[str] = field(default_factory=list)
+
+
+def wrong_ceiling(found: Ceiling, _: Before) -> str:
+    """Return what of a ceiling cannot be: an operation that there is not."""
+    where = f"a ceiling of {found.operation} on {found.device}"
+    return unknown("an operation", found.operation, OPERATIONS, where)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,9 +27,9 @@ from ampbench.instruments.ceilings.findings import (
     share,
     top,
 )
+from ampbench.instruments.ceilings.records import CONV, COPY, FP32, MATMUL, Attained, Ceiling
 from ampbench.present.document import Block, Column, Document, Section, as_sentence, picked, records, table
 from ampbench.records.case import DeviceDescription, Environment
-from ampbench.records.studies import CONV, COPY, FP32, MATMUL, Attained, Ceiling
 from ampbench.store import StoredRun
 
 

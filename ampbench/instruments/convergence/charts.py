@@ -21,6 +21,7 @@ from ampbench.instruments.convergence.findings import (
     trouble,
 )
 from ampbench.instruments.convergence.learning import Learned, learned
+from ampbench.instruments.convergence.records import CONTROL, REFERENCE, Training
 from ampbench.instruments.convergence.show import distance, format_ratio, interval, learned_section, verdict_said
 from ampbench.present.charts import (
     Chart,
@@ -38,7 +39,6 @@ from ampbench.present.charts import (
 )
 from ampbench.present.page import Held, Overview, Part, detail_of, place_of, run_name, sentences_of, told_part
 from ampbench.records.labels import case_labels, few, told_apart
-from ampbench.records.studies import CONTROL, REFERENCE, Training
 from ampbench.records.verdicts import Verdict
 from ampbench.store import StoredRun
 

@@ -30,8 +30,9 @@ from scipy.special import stdtrit
 from ampbench.base import stats
 from ampbench.base.precisions import BASELINE
 from ampbench.base.units import UNDEFINED, counted
+from ampbench.instruments.convergence.records import CONTROL, REFERENCE, Drift, Training
 from ampbench.records.labels import few
-from ampbench.records.studies import CONTROL, REFERENCE, Drift, Score, Training
+from ampbench.records.measured import Score
 from ampbench.records.verdicts import Verdict
 
 ALPHA = 0.05

@@ -30,12 +30,11 @@ from ampbench.drive.servers import Channel, OpenChannel
 from ampbench.drive.session import Prepared, check_same_network, describer
 from ampbench.errors import UsageError
 from ampbench.instruments.convergence.findings import NAMES
-from ampbench.instruments.convergence.records import TrainingAsked
+from ampbench.instruments.convergence.records import CONTROL, REFERENCE, Training, TrainingAsked
 from ampbench.records.case import Case, Environment
 from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Asked, Selection, Settings
-from ampbench.records.studies import CONTROL, REFERENCE, Training
 from ampbench.records.wire import Task
 from ampbench.store import RunWriter, StoredRun
 

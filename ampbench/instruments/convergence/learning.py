@@ -44,9 +44,9 @@ from ampbench.instruments.convergence.findings import (
     seeds_said,
     withheld,
 )
+from ampbench.instruments.convergence.records import CONSTANT, CONTROL, Training
 from ampbench.records.case import Case
 from ampbench.records.kinds import CONVERGENCE
-from ampbench.records.studies import CONSTANT, CONTROL, Training
 from ampbench.records.verdicts import Verdict
 from ampbench.store import StoredRun
 

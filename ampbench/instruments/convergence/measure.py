@@ -15,7 +15,17 @@ from dataclasses import dataclass, field
 import torch
 
 from ampbench.base.precisions import BASELINE, FP64, PRECISIONS
-from ampbench.instruments.convergence.records import TrainingAsked
+from ampbench.instruments.convergence.records import (
+    CONSTANT,
+    CONTROL,
+    COSINE,
+    LINEAR,
+    OWN,
+    REFERENCE,
+    Drift,
+    Training,
+    TrainingAsked,
+)
 from ampbench.measure.data import Generator, batches_of, inputs_digest, weights_digest
 from ampbench.measure.distances import Scorer, compare, is_finite
 from ampbench.measure.machine import Cpu, Device, fp64_device, precision_flags
@@ -24,7 +34,7 @@ from ampbench.measure.sources import seed_all, switch_off_dropout
 from ampbench.measure.step import TrainingStep, build_training
 from ampbench.measure.worker import Work
 from ampbench.records.case import Case
-from ampbench.records.studies import CONSTANT, CONTROL, COSINE, LINEAR, OWN, REFERENCE, Drift, Score, Training
+from ampbench.records.measured import Score
 from ampbench.workload import Workload
 
 MOST_LOSSES = 1000

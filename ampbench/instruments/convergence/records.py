@@ -1,6 +1,75 @@
-"""What a worker is asked for in a study of convergence."""
+"""What a study of convergence stores: whole trainings, and what a worker is asked for one of them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from ampbench.records.kinds import Before, unknown
+from ampbench.records.measured import Score
+
+CONTROL, REFERENCE = ARMS = "control", "reference"
+"""Trainings of the fp32 case beside its own (""): from weights one rounding away, and in fp64."""
+
+CONSTANT, LINEAR, COSINE = SCHEDULES = ("constant", "linear", "cosine")
+"""How the learning rate of a training goes on: as it is, or down to next to nothing at the last step."""
+
+OWN = "own"
+"""The schedule that the workload itself brings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """How far all parameters lie after `step` steps from those trained in fp32 and in fp64: relative L2 distances.
+
+    `way` is the way that fp64 went, the norm of what its parameters have moved by since the first step. Of the way that
+    the training went itself, from its own first parameters as they are stored, `way_rel_l2` is the L2 distance from
+    fp64's, relative to that norm, and `way_kept` the share of fp64's way that it went: their inner product over the
+    square of the norm. None where it is undefined, or where that is the training itself.
+    """
+
+    step: int
+    from_fp32: float | None = None
+    from_fp64: float | None = None
+    way: float | None = None
+    way_rel_l2: float | None = None
+    way_kept: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """One training of a case from the weights and batches of one `seed`.
+
+    `arm` is one of `ARMS`, or "": the case's own. `losses[i]` is the mean training loss of steps `i * every` to
+    `(i + 1) * every`, None where one is not finite; there are fewer than `steps` of them where it ended early.
+    `held_out` says whether `scores` are on data that was not trained on (else on the training batches).
+    `ended_at` is the step from 0 after which it was given up because loss or weights were not finite, `error` the first
+    line of what a step raised. `skipped_steps` are those that GradScaler skipped, `scaler_scale` its scale at the end.
+    `schedule` is that of the learning rate, one of `SCHEDULES` or `OWN`, `last_rate` the rate of the last step relative
+    to the first step's (None: not known). `seconds` is what the training took in all, scores and distances included.
+    """
+
+    case_id: str
+    seed: int
+    arm: str = ""
+    steps: int
+    every: int = 1
+    losses: list[float | None] = field(default_factory=list)
+    held_out: bool = False
+    scores: list[Score] = field(default_factory=list)
+    drift: list[Drift] = field(default_factory=list)
+    ended_at: int | None = None
+    error: str = ""
+    scaler_scale: float | None = None
+    skipped_steps: int | None = None
+    schedule: str = CONSTANT
+    last_rate: float | None = None
+    weights_digest: str
+    inputs_digest: str
+    seconds: float
+    notes: list[str] = field(default_factory=list)
+
+
+def wrong_training(found: Training, _: Before) -> str:
+    """Return what of a training cannot be: an arm that there is not."""
+    return unknown("an arm", found.arm, ("", *ARMS), f"a training of {found.case_id}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

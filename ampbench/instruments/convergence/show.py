@@ -34,9 +34,9 @@ from ampbench.instruments.convergence.findings import (
     windows_of,
 )
 from ampbench.instruments.convergence.learning import Learned, Learning, learned, told_trainings, way_error
+from ampbench.instruments.convergence.records import CONSTANT, COSINE, LINEAR, OWN, Training
 from ampbench.present.data import finite
 from ampbench.present.document import Block, Column, Document, Section, as_sentence, picked, records, table
-from ampbench.records.studies import CONSTANT, COSINE, LINEAR, OWN, Training
 from ampbench.records.verdicts import Verdict
 from ampbench.store import StoredRun
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from ampbench.base.units import UNDEFINED, counted, format_bytes, format_error, format_whole
 from ampbench.instruments.input_storage.findings import FREE, LOSSY, comes_to, storage_said
+from ampbench.instruments.input_storage.records import StoragePass
 from ampbench.instruments.input_storage.show import storage_section
 from ampbench.present.page import Held, Overview, Part, Told, detail_of, sentences_of, told_part
 from ampbench.records.labels import few
-from ampbench.records.studies import StoragePass
 
 BITS = {True: "the same", False: "others", None: "not known"}
 """What becomes of the bits of outputs, loss and gradients."""

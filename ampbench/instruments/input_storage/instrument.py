@@ -20,12 +20,11 @@ from ampbench.drive.pieces import (
 from ampbench.drive.planning import NO_LOSS, PlannedCase, check_selection
 from ampbench.drive.servers import Channel, OpenChannel
 from ampbench.drive.session import Prepared
-from ampbench.instruments.input_storage.records import StorageAsked
+from ampbench.instruments.input_storage.records import StorageAsked, StoragePass
 from ampbench.records.case import PHASES, Environment
 from ampbench.records.kinds import INPUT_STORAGE
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Asked, Selection, Settings
-from ampbench.records.studies import StoragePass
 from ampbench.records.wire import Task
 from ampbench.store import RunWriter, StoredRun
 

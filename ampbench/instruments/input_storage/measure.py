@@ -16,7 +16,17 @@ from ampbench.errors import first_line
 from ampbench.explain.dtypes import short_dtype
 from ampbench.explain.ledger import CastLedger, trace_casts
 from ampbench.explain.rules.documented import documented_category
-from ampbench.instruments.input_storage.records import StorageAsked
+from ampbench.instruments.input_storage.records import (
+    ACCEPTED,
+    PROMOTED,
+    TO_FP32,
+    TO_LOW,
+    UNTOUCHED,
+    InputUse,
+    StorageAsked,
+    StoragePass,
+    StoredInputs,
+)
 from ampbench.measure.changes import Change, peaks_with
 from ampbench.measure.data import batches_of
 from ampbench.measure.distances import compare, floating_in, identical
@@ -31,7 +41,6 @@ from ampbench.records.casts import AUTOCAST, PRE_CAST_INPUTS, CastTrace
 from ampbench.records.labels import FP32_INSTEAD
 from ampbench.records.measured import Skip
 from ampbench.records.rules import PYTORCH_PAGE, WIDEST
-from ampbench.records.studies import ACCEPTED, PROMOTED, TO_FP32, TO_LOW, UNTOUCHED, InputUse, StoragePass, StoredInputs
 from ampbench.workload import Workload
 
 NO_FLOATING = "no input of it is floating: token ids and other integers are never stored in half"

@@ -1,6 +1,85 @@
-"""What a worker is asked for in a study of how inputs are stored."""
+"""What a study of stored inputs stores: a step fed in fp32 and in half, and what a worker is asked for that."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from ampbench.records.kinds import Before, unknown
+from ampbench.records.measured import Fitness
+
+ACCEPTED, TO_FP32, PROMOTED, TO_LOW, UNTOUCHED = USES = (
+    "accepted",
+    "cast to fp32",
+    "promoted",
+    "cast to low",
+    "untouched",
+)
+"""What the first op that takes an input stored in half does to it. `TO_LOW`: it casts it all the same, from another
+half; `UNTOUCHED`: no op of the step takes it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputUse:
+    """What becomes of a floating input stored in half: the first `operation` that takes it, and what that does.
+
+    `use` is one of `USES`, `module` the path of the module that the op belongs to ("": the network itself).
+    `read_in_fp32` is the first op that reads the input in fp32 where it is stored in fp32 ("": each op casts it to
+    half, so that it loses nothing by being stored in half).
+    """
+
+    name: str
+    operation: str = ""
+    module: str = ""
+    use: str
+    read_in_fp32: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredInputs:
+    """A step of a case whose floating inputs are stored in `dtype` ("fp32", "bf16").
+
+    `stored_bytes` are those of all inputs of a batch, `copy_samples` the seconds that copying them from host to device
+    takes (empty: they are one). `samples[b]` are seconds per step of build `b`, in turns with the other dtype. Errors
+    are against fp64 with the inputs as they were given in fp32; None: undefined. `error` is the first line of
+    what the step raised with such inputs; then nothing but the bytes is known.
+    """
+
+    dtype: str
+    stored_bytes: int
+    copy_samples: list[float] = field(default_factory=list)
+    casts: int | None = None
+    cast_bytes: int | None = None
+    samples: list[list[float]] = field(default_factory=list)
+    peak_bytes: int | None = None
+    output_rel_l2: float | None = None
+    loss_abs_error: float | None = None
+    grad_rel_l2: float | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoragePass:
+    """A case fed inputs in fp32 and inputs stored in half.
+
+    `identical`: outputs, loss and gradients are the same to the last bit (None: the step does not run with inputs in
+    half); `repeatable`: those of fp32 inputs are, when the step is run twice. `exact`: the inputs lose nothing by being
+    stored in half.
+    """
+
+    case_id: str
+    uses: list[InputUse] = field(default_factory=list)
+    full: StoredInputs
+    low: StoredInputs
+    identical: bool | None
+    repeatable: bool
+    exact: bool
+    memory_source: str | None = None
+    fitness: Fitness = field(default_factory=Fitness)
+    notes: list[str] = field(default_factory=list)
+
+
+def wrong_storage(found: StoragePass, _: Before) -> str:
+    """Return what of a case fed inputs in half cannot be: a use that there is not."""
+    wrong = (unknown("a use", one.use, USES, f"a storage of {found.case_id}") for one in found.uses)
+    return next(filter(None, wrong), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

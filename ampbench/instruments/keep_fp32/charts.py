@@ -12,13 +12,13 @@ from ampbench.base.units import UNDEFINED, counted, format_bytes, format_error, 
 from ampbench.errors import UnknownNameError
 from ampbench.instruments.keep_fp32 import show
 from ampbench.instruments.keep_fp32.findings import Point, code, kept_said, meets, points
+from ampbench.instruments.keep_fp32.records import KeepSearch, SearchSpace, Trial
 from ampbench.instruments.keep_fp32.trials import units_of
 from ampbench.present.charts import CHOICES, DASHED, ROWS_OF_THE_PAGE, Chart, Choice, Rows, label_expression, tooltip
 from ampbench.present.document import Section
 from ampbench.present.page import Held, Overview, Part, Told, Untold, detail_of, sentences_of, told_part
 from ampbench.records.beside import ratio_said
 from ampbench.records.case import Case
-from ampbench.records.keeping import KeepSearch, SearchSpace, Trial
 from ampbench.records.labels import NOT_REACHED
 
 WIDTH, HEIGHT = 580.0, 270.0

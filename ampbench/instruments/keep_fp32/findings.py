@@ -14,10 +14,10 @@ from glob import escape
 
 from ampbench.base.precisions import PRECISIONS, Precision
 from ampbench.base.units import counted, format_bytes, format_error, format_kept, format_share
+from ampbench.instruments.keep_fp32.records import KeepSearch, SearchSpace, Trial, Weighed
 from ampbench.instruments.keep_fp32.trials import WHOLE, Budget, units_of
 from ampbench.records.beside import Ratio, ratio_of, ratio_said, step_seconds, unfit
 from ampbench.records.case import Case
-from ampbench.records.keeping import KeepSearch, SearchSpace, Trial, Weighed
 from ampbench.records.labels import FP32_INSTEAD, few
 
 NAMED = 6

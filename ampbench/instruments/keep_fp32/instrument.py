@@ -28,11 +28,18 @@ from ampbench.drive.servers import Channel, OpenChannel
 from ampbench.drive.session import Prepared, check_same_network
 from ampbench.errors import UsageError
 from ampbench.instruments.keep_fp32.findings import meets
-from ampbench.instruments.keep_fp32.records import TrialAsked, WeighingAsked
+from ampbench.instruments.keep_fp32.records import (
+    KeepSearch,
+    SearchSpace,
+    Trial,
+    TrialAsked,
+    Wanted,
+    Weighing,
+    WeighingAsked,
+)
 from ampbench.instruments.keep_fp32.search import Found, search, sets_between
 from ampbench.instruments.keep_fp32.trials import Budget, TrialsSpentError, units_of
 from ampbench.records.case import Environment
-from ampbench.records.keeping import KeepSearch, SearchSpace, Trial, Wanted, Weighing
 from ampbench.records.kinds import KEEP_FP32
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Selection, Settings

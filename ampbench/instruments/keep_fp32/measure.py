@@ -12,7 +12,15 @@ from ampbench.base.precisions import BASELINE, PRECISIONS
 from ampbench.errors import UnknownNameError
 from ampbench.explain.keep_fp32 import is_kept
 from ampbench.explain.modules import ModuleRun, watch_runs
-from ampbench.instruments.keep_fp32.records import TrialAsked, WeighingAsked
+from ampbench.instruments.keep_fp32.records import (
+    SearchSpace,
+    Trial,
+    TrialAsked,
+    Unit,
+    Weighed,
+    Weighing,
+    WeighingAsked,
+)
 from ampbench.measure.data import SAME_INPUTS, FreshBatches, inputs_digest, weights_digest
 from ampbench.measure.distances import Fp32Check, compare, compare_each
 from ampbench.measure.machine import Device, fp64_device, precision_flags
@@ -26,7 +34,6 @@ from ampbench.measure.timing import FitnessWatch, settled_peaks, side_by_side, w
 from ampbench.measure.updates import measure_update
 from ampbench.measure.worker import Work
 from ampbench.records.case import Case
-from ampbench.records.keeping import SearchSpace, Trial, Unit, Weighed, Weighing
 from ampbench.records.labels import few
 from ampbench.records.measured import Skip
 from ampbench.records.wire import Nothing

@@ -1,6 +1,174 @@
-"""What a worker is asked for in a search for the modules to keep in fp32."""
+"""What a search for the modules to keep in fp32 stores: what there was to choose from, each trial, what sets cost."""
 
 from dataclasses import dataclass, field
+
+from ampbench.records.kinds import Before
+from ampbench.records.measured import Fitness
+from ampbench.records.ranges import ModuleError
+
+SPEED, MEMORY = OBJECTIVES = ("speed", "memory")
+"""What keeping modules in fp32 should cost little of."""
+
+MAX_TRIALS = 60
+"""So many sets are tried unless another number is asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """What is kept in fp32 or not as one: a module in which no other runs, or several that share parameters.
+
+    `modules` are their paths, `kind` the class of the first. `weight_bytes` are those of its parameters and buffers in
+    fp32, `output_bytes` those of all that it returns in a step in fp32, `seconds` what its forward calls take in fp32.
+    """
+
+    modules: list[str]
+    kind: str
+    weight_bytes: int = 0
+    output_bytes: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a search is to find: the budget, `objective` and `seed` as in `KeepSearch`, and how much it may do.
+
+    `max_gradient_error` bounds what trains, and `min_update_kept` (None: nothing) what trains with weights stored in
+    half. No more than `max_trials` sets are tried, those that are only weighed
+    included; what sets cost is measured for about `seconds`.
+    """
+
+    max_error: float
+    max_gradient_error: float
+    objective: str = SPEED
+    seed: int = 0
+    max_trials: int = MAX_TRIALS
+    seconds: float = 20.0
+    min_update_kept: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSpace:
+    """The modules of a case among which is chosen, in the order of running.
+
+    `errors` are the own errors of its modules in the case's precision, on exact inputs. `containers` are the paths of
+    the modules that hold others that run ("" is the network), outermost first: one whose units are all kept is kept
+    whole. `wanted` is what is searched for among them (None: as a worker gives it). The digests are those of the
+    weights and inputs with which the modules were seen ("": unknown).
+    """
+
+    case_id: str
+    units: list[Unit]
+    containers: list[str] = field(default_factory=list)
+    errors: list[ModuleError] = field(default_factory=list)
+    wanted: Wanted | None = None
+    weights_digest: str = ""
+    inputs_digest: str = ""
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One step of a case with the modules `kept` in fp32, against the reference; all as in `Divergence`.
+
+    `output_rel_l2` is that of the output that errs most. An error is None where it is undefined because a value is not
+    finite (`nonfinite` counts those of outputs and gradients), or because the step raised `error`, its first line.
+    `number` counts a case's trials from 0. `batch` is 0 for the workload's first batch, from 1 on for batches that the
+    search does not see. `update_kept` is that of `Update`, measured where it is bounded; `update_nonfinite` elements of
+    the parameters are not finite after such a step, and `update_undefined` says why nothing is known of it.
+    """
+
+    case_id: str
+    number: int = 0
+    kept: list[str] = field(default_factory=list)
+    output_rel_l2: float | None = None
+    grad_rel_l2: float | None = None
+    nonfinite: int = 0
+    reference_dtype: str = "fp64"
+    reference_error: str = ""
+    error: str = ""
+    batch: int = 0
+    update_kept: float | None = None
+    update_nonfinite: int = 0
+    update_undefined: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weighed:
+    """The modules `kept` in fp32, measured: `samples[b]` are the seconds per step of build `b`.
+
+    Sets that are weighed together are built and timed in turns, so that build `b` of one stands beside build `b` of
+    another. `peak_bytes` is as in `MemoryPass` (None: unavailable).
+    """
+
+    kept: list[str] = field(default_factory=list)
+    samples: list[list[float]] = field(default_factory=list)
+    peak_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weighing:
+    """What sets of kept modules cost, measured together. `memory_source` is as in `MemoryPass`."""
+
+    case_id: str
+    weighed: list[Weighed] = field(default_factory=list)
+    memory_source: str | None = None
+    fitness: Fitness = field(default_factory=Fitness)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepSearch:
+    """How a search ended: which modules to keep, `found` (None: no set meets the budget), and what sets cost.
+
+    The budget are `max_error` on outputs and, in training, `max_gradient_error` on gradients, relative L2 errors, and
+    `min_update_kept`, the least share of the intended update that arrives (None: not bounded).
+    `found` names modules as `keep_fp32` takes them; [""] is the whole network, [] none. `units` are how many units of
+    the space that keeps. `smallest`: no smaller set meets the budget, given that keeping more never errs more; else
+    none smaller was found. `trials` is how many sets were tried, those of an interrupted session and those that were
+    only weighed included. `objective` is one of `OBJECTIVES`. `confirmed` are trials of what was found on fresh
+    batches, `refuted` the worst on these of each set that met the budget on the first batch and missed it there.
+    `weighing` goes from no module kept to all (None: not measured).
+    """
+
+    case_id: str
+    max_error: float
+    max_gradient_error: float | None = None
+    min_update_kept: float | None = None
+    objective: str
+    seed: int
+    found: list[str] | None
+    units: int = 0
+    smallest: bool = False
+    trials: int = 0
+    confirmed: list[Trial] = field(default_factory=list)
+    refuted: list[Trial] = field(default_factory=list)
+    weighing: Weighing | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def wrong_space(space: SearchSpace, before: Before) -> str:
+    """Return what of a search space cannot be: a second one of its case, another objective than there are."""
+    if space.case_id in before.get("space", ()):
+        return f"a second search space of {space.case_id}"
+    return "" if space.wanted is None else _wrong_objective(space.wanted.objective, space.case_id)
+
+
+def wrong_trial(trial: Trial, before: Before) -> str:
+    """Return what of a trial cannot be: one without a space."""
+    return _without_space("trial", trial.case_id, before)
+
+
+def wrong_search(search: KeepSearch, before: Before) -> str:
+    """Return what of the end of a search cannot be: one without a space, or for what there is not."""
+    return _without_space("search", search.case_id, before) or _wrong_objective(search.objective, search.case_id)
+
+
+def _without_space(what: str, case_id: str, before: Before) -> str:
+    return "" if case_id in before.get("space", ()) else f"a {what} without a search space before it: {case_id}"
+
+
+def _wrong_objective(objective: str, case_id: str) -> str:
+    return "" if objective in OBJECTIVES else f"a search for what there is not, {objective!r}, of {case_id}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

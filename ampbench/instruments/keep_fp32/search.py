@@ -30,6 +30,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
+from ampbench.instruments.keep_fp32.records import MAX_TRIALS, SearchSpace, Trial, Unit
 from ampbench.instruments.keep_fp32.trials import (
     DOUBTFUL,
     Budget,
@@ -43,7 +44,6 @@ from ampbench.instruments.keep_fp32.trials import (
     islands,
     units_of,
 )
-from ampbench.records.keeping import MAX_TRIALS, SearchSpace, Trial, Unit
 from ampbench.records.measured import OUT_OF_MEMORY
 
 ADDS_UP = 0.6

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 from ampbench.base.units import UNDEFINED, format_error, format_kept, format_share
 from ampbench.instruments.cases import document_of_cases
 from ampbench.instruments.keep_fp32.findings import Point, code, kept_said, points, said, so_far
+from ampbench.instruments.keep_fp32.records import KeepSearch, SearchSpace, Trial, Unit
 from ampbench.instruments.keep_fp32.trials import WHOLE, units_of
 from ampbench.present.document import Block, Code, Column, Document, Section, as_sentence, picked, records, table
 from ampbench.records.beside import Ratio, short_ratio
 from ampbench.records.case import Case
-from ampbench.records.keeping import KeepSearch, SearchSpace, Trial, Unit
 from ampbench.records.labels import case_title, few
 from ampbench.records.magnitudes import ROOT
 from ampbench.records.ranges import ModuleError

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ampbench.errors import UnknownNameError
-from ampbench.records.keeping import SearchSpace, Trial
+from ampbench.instruments.keep_fp32.records import SearchSpace, Trial
 from ampbench.records.measured import OUT_OF_MEMORY
 from ampbench.records.ranges import ranked
 

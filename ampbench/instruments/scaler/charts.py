@@ -11,6 +11,7 @@ from typing import Any
 from ampbench.base.precisions import BASELINE, find_format
 from ampbench.base.units import counted, format_share
 from ampbench.instruments.scaler.findings import in_fp32, outcomes, scaler_said
+from ampbench.instruments.scaler.records import ScalerRun
 from ampbench.instruments.scaler.show import scaling_section
 from ampbench.present.charts import (
     Chart,
@@ -32,7 +33,6 @@ from ampbench.present.page import Held, Overview, Part, Told, detail_of, sentenc
 from ampbench.records.labels import few
 from ampbench.records.magnitudes import format_scale
 from ampbench.records.ranges import Magnitudes
-from ampbench.records.studies import ScalerRun
 
 LOSSES, SCALES, EXPONENTS = "studies-scaler-losses", "studies-scales", "studies-exponents"
 _SETTINGS: Mapping[str, tuple[str, str]] = {

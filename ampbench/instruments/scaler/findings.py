@@ -16,10 +16,10 @@ from statistics import median
 
 from ampbench.base.precisions import BASELINE
 from ampbench.base.units import apart, counted, format_error, format_share
+from ampbench.instruments.scaler.records import ScalerRun
 from ampbench.records.case import Case
 from ampbench.records.labels import few
 from ampbench.records.magnitudes import format_scale, nonfinite_sentence
-from ampbench.records.studies import ScalerRun
 
 RAISED, BROKEN, COLLAPSED, BEHIND, NEAR, FOLLOWS, UNKNOWN = (
     "raised",

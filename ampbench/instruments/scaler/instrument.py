@@ -24,12 +24,11 @@ from ampbench.drive.planning import PlannedCase, check_selection, make_plan
 from ampbench.drive.servers import Channel, OpenChannel
 from ampbench.drive.session import Prepared, check_same_network, describer
 from ampbench.errors import UnknownNameError, UsageError
-from ampbench.instruments.scaler.records import ScalingAsked
+from ampbench.instruments.scaler.records import ScalerRun, ScalingAsked
 from ampbench.records.case import Environment
 from ampbench.records.kinds import SCALER
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Asked, ScalerSetting, Selection, Settings
-from ampbench.records.studies import ScalerRun
 from ampbench.records.wire import Task
 from ampbench.store import RunWriter, StoredRun
 

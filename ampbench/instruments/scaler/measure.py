@@ -13,7 +13,7 @@ from ampbench.base.precisions import BASELINE, PRECISIONS, Precision
 from ampbench.errors import UsageError, first_line
 from ampbench.explain.nonfinite import find_nonfinite
 from ampbench.explain.ranges import Counts, count_magnitudes, record_of
-from ampbench.instruments.scaler.records import ScalingAsked
+from ampbench.instruments.scaler.records import GradientLook, ScalerRun, ScalingAsked
 from ampbench.measure.data import named_tensors, weights_digest
 from ampbench.measure.distances import Scorer, compare, is_finite
 from ampbench.measure.machine import Device, fp64_device, precision_flags
@@ -23,9 +23,9 @@ from ampbench.measure.step import TrainingStep
 from ampbench.measure.worker import Work
 from ampbench.records.case import Case
 from ampbench.records.labels import few
+from ampbench.records.measured import Score
 from ampbench.records.ranges import GRADIENT, FirstNonfinite
 from ampbench.records.run import ScalerSetting
-from ampbench.records.studies import GradientLook, ScalerRun, Score
 from ampbench.workload import Workload
 
 LOOKS = 6

@@ -14,12 +14,13 @@ from ampbench.base.units import UNDEFINED, counted, format_loss, format_ratio, f
 from ampbench.instruments.cases import document_of_cases
 from ampbench.instruments.scaler.findings import NEAR, NOTHING, Outcome, mean_loss, outcomes, scaler_said
 from ampbench.instruments.scaler.instrument import unfinished
+from ampbench.instruments.scaler.records import ScalerRun
 from ampbench.present.document import Block, Column, Document, Section, as_sentence, first_rows, picked, records, table
 from ampbench.records.case import Case
 from ampbench.records.labels import NOT_REACHED, case_title
 from ampbench.records.magnitudes import format_scale
+from ampbench.records.measured import Score
 from ampbench.records.ranges import Magnitudes
-from ampbench.records.studies import ScalerRun, Score
 from ampbench.store import StoredRun
 
 

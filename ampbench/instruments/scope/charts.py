@@ -8,6 +8,14 @@ from typing import Any
 
 from ampbench.base.units import apart, counted, format_bytes, format_error
 from ampbench.instruments.scope.findings import comparisons, scope_said
+from ampbench.instruments.scope.records import (
+    FORWARD,
+    FORWARD_AND_LOSS,
+    UNCACHED_LOOP,
+    WHOLE_LOOP,
+    WITH_BACKWARD,
+    ScopePass,
+)
 from ampbench.instruments.scope.show import scope_section
 from ampbench.present.charts import (
     REFERENCES,
@@ -26,14 +34,6 @@ from ampbench.present.charts import (
 from ampbench.present.document import Section, as_sentence
 from ampbench.present.page import Held, Overview, Part, Told, detail_of, sentences_of, told_part
 from ampbench.records.labels import few
-from ampbench.records.studies import (
-    FORWARD,
-    FORWARD_AND_LOSS,
-    UNCACHED_LOOP,
-    WHOLE_LOOP,
-    WITH_BACKWARD,
-    ScopePass,
-)
 
 LOSSES, MEMORY = "studies-scope-losses", "studies-scope-memory"
 _LOOKS: Mapping[str, tuple[str, str]] = {

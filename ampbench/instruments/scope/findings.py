@@ -9,9 +9,7 @@ from dataclasses import dataclass, replace
 from ampbench.base import stats
 from ampbench.base.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.base.units import apart, counted, format_bytes, format_error, format_share
-from ampbench.records.beside import BUSY, Ratio, ratio_of, ratio_said, step_seconds, unfit
-from ampbench.records.case import Case
-from ampbench.records.studies import (
+from ampbench.instruments.scope.records import (
     FORWARD,
     FORWARD_AND_LOSS,
     UNCACHED_LOOP,
@@ -20,6 +18,8 @@ from ampbench.records.studies import (
     ScopePass,
     ScopeRun,
 )
+from ampbench.records.beside import BUSY, Ratio, ratio_of, ratio_said, step_seconds, unfit
+from ampbench.records.case import Case
 
 RECOMMENDED = FORWARD_AND_LOSS
 

@@ -21,12 +21,11 @@ from ampbench.drive.planning import PlannedCase, check_selection
 from ampbench.drive.servers import Channel, OpenChannel
 from ampbench.drive.session import Prepared
 from ampbench.errors import UsageError
-from ampbench.instruments.scope.records import ScopeAsked
+from ampbench.instruments.scope.records import ScopeAsked, ScopePass
 from ampbench.records.case import Environment
 from ampbench.records.kinds import SCOPE
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Asked, Selection, Settings
-from ampbench.records.studies import ScopePass
 from ampbench.records.wire import Task
 from ampbench.store import RunWriter, StoredRun
 

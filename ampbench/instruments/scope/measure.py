@@ -22,7 +22,18 @@ from ampbench.base.precisions import BASELINE, FP64, PRECISIONS
 from ampbench.errors import UsageError, first_line
 from ampbench.explain.dtypes import short_dtype
 from ampbench.explain.ledger import trace_casts
-from ampbench.instruments.scope.records import ScopeAsked
+from ampbench.instruments.scope.records import (
+    FEWEST_STEPS,
+    FORWARD,
+    FORWARD_AND_LOSS,
+    SCOPES,
+    UNCACHED_LOOP,
+    WHOLE_LOOP,
+    WITH_BACKWARD,
+    ScopeAsked,
+    ScopePass,
+    ScopeRun,
+)
 from ampbench.measure.distances import compare, floating_in, kept_outputs
 from ampbench.measure.machine import Cpu, Device, fp64_device, precision_flags
 from ampbench.measure.memory import cpu_changes, is_out_of_memory, memory_source, said_of
@@ -33,17 +44,6 @@ from ampbench.measure.worker import Work
 from ampbench.records.case import Case
 from ampbench.records.casts import CastTrace
 from ampbench.records.labels import FP32_INSTEAD
-from ampbench.records.studies import (
-    FEWEST_STEPS,
-    FORWARD,
-    FORWARD_AND_LOSS,
-    SCOPES,
-    UNCACHED_LOOP,
-    WHOLE_LOOP,
-    WITH_BACKWARD,
-    ScopePass,
-    ScopeRun,
-)
 from ampbench.workload import Workload
 
 PLAIN = "fp32"

@@ -1,6 +1,81 @@
-"""What a worker is asked for in a study of the scope of autocast."""
+"""What a study of the scope of autocast stores: some steps of training in each, and what a worker is asked for that."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from ampbench.records.kinds import Before, unknown
+from ampbench.records.measured import Fitness
+
+FORWARD, FORWARD_AND_LOSS, WITH_BACKWARD, WHOLE_LOOP, UNCACHED_LOOP = SCOPES = (
+    "forward",
+    "forward and loss",
+    "forward, loss and backward",
+    "whole loop",
+    "whole loop, cache off",
+)
+"""What autocast is entered around; PyTorch recommends forward and loss."""
+
+FEWEST_STEPS = 2
+"""Scopes are compared over no fewer: what one step leaves to the next shows in the second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScopeRun:
+    """What entering autocast around `scope`, one of `SCOPES`, does to some steps of training.
+
+    Per step: `casts`, the `cast_bytes` they move, `stale_weights`, which are read as copies that autocast made in an
+    earlier step, before the optimizer changed them, `peak_bytes` above what was allocated before the first and
+    `alive_bytes`, allocated after the step and not before the first; empty where unavailable. `samples[b]` are seconds
+    per step of build `b`, taken in turns with the other scopes. `dtypes` are those of "output", "loss" and
+    "gradients" ("bf16"; several joined by ", "). Errors are against the same steps in fp64: output, loss and gradients
+    of the first step, `update_rel_l2` of what all steps changed, relative to that change; None: undefined. Runs of
+    before have it as `param_rel_l2`; `update_error` is either.
+    `losses` are those of each step. `error` is the first line of what it raised.
+    """
+
+    scope: str
+    casts: list[int] = field(default_factory=list)
+    cast_bytes: list[int] = field(default_factory=list)
+    stale_weights: list[int] = field(default_factory=list)
+    samples: list[list[float]] = field(default_factory=list)
+    peak_bytes: list[int] = field(default_factory=list)
+    alive_bytes: list[int] = field(default_factory=list)
+    dtypes: dict[str, str] = field(default_factory=dict)
+    output_rel_l2: float | None = None
+    loss_abs_error: float | None = None
+    grad_rel_l2: float | None = None
+    update_rel_l2: float | None = None
+    param_rel_l2: float | None = None
+    losses: list[float | None] = field(default_factory=list)
+    error: str = ""
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def update_error(self) -> float | None:
+        """The error of what all steps changed, under whichever name the run has it."""
+        return self.param_rel_l2 if self.update_rel_l2 is None else self.update_rel_l2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScopePass:
+    """A case trained for `steps` steps in each scope. `reference_losses` are those of the steps without autocast.
+
+    These are in `reference_dtype`: "fp64", or "fp32" where fp64 fails ("": both do, and no error is known).
+    """
+
+    case_id: str
+    steps: int
+    scopes: list[ScopeRun] = field(default_factory=list)
+    reference_losses: list[float | None] = field(default_factory=list)
+    reference_dtype: str = "fp64"
+    memory_source: str | None = None
+    fitness: Fitness = field(default_factory=Fitness)
+    notes: list[str] = field(default_factory=list)
+
+
+def wrong_scopes(found: ScopePass, _: Before) -> str:
+    """Return what of a case trained in each scope cannot be: a scope that there is not."""
+    wrong = (unknown("a scope", one.scope, SCOPES, f"a scopes of {found.case_id}") for one in found.scopes)
+    return next(filter(None, wrong), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

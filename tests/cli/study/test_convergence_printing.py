@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from ampbench.instruments.convergence.records import Training
 from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Asked
-from ampbench.records.studies import Training
 from tests.cli.conftest import Outcome
 from tests.instruments.convergence.planted_trainings import STEPS, WHOLE, case_of, study
 from tests.stored_runs import COMPLETE, make_divergence, make_round, write_run

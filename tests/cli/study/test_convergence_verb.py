@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from ampbench.drive.servers import InProcess
-from ampbench.records.studies import Score, Training
+from ampbench.instruments.convergence.records import Training
+from ampbench.records.measured import Score
 from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import list_runs, read_run
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine

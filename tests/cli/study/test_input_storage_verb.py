@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from ampbench.instruments.input_storage.records import StoragePass
 from ampbench.records.measured import Failure, Skip
-from ampbench.records.studies import StoragePass
 from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import list_runs, read_run
 from tests.instruments.input_storage.storage_passes import lossy_pass, storage_pass

@@ -14,10 +14,10 @@ import pytest
 
 from ampbench.cli.progress import piece_progress
 from ampbench.instruments.ceilings.instrument import Piece
+from ampbench.instruments.ceilings.records import COPY, Ceiling
 from ampbench.records.kinds import CEILINGS
 from ampbench.records.measured import Failure
 from ampbench.records.run import Asked
-from ampbench.records.studies import COPY, Ceiling
 from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import list_runs, read_header, read_run
 from tests.instruments.ceilings.ceiling_records import CEILINGS as FOUND

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from ampbench.errors import NothingToRunError
+from ampbench.instruments.scope.records import SCOPES, ScopePass
 from ampbench.records.kinds import SCOPE
 from ampbench.records.measured import Failure
 from ampbench.records.run import Asked
-from ampbench.records.studies import SCOPES, ScopePass
 from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import list_runs, read_run
 from tests.instruments.scope.planted_scopes import CASE, scope_pass

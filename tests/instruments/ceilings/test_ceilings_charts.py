@@ -5,12 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from ampbench.instruments.ceilings.records import MATMUL, Attained
 from ampbench.present.charts import Chart
 from ampbench.present.page import Part
-from ampbench.records.studies import (
-    MATMUL,
-    Attained,
-)
 from ampbench.report.material import material_of
 from ampbench.store import StoredRun
 from tests.report.materials import part_of

@@ -17,8 +17,8 @@ from ampbench.instruments.ceilings.findings import (
     share,
     top,
 )
+from ampbench.instruments.ceilings.records import CONV, COPY, MATMUL, Attained
 from ampbench.records.measured import Fitness
-from ampbench.records.studies import CONV, COPY, MATMUL, Attained
 from tests.instruments.ceilings.ceiling_records import A100, CEILINGS, CPU, ceiling
 
 

@@ -25,12 +25,11 @@ from ampbench.instruments.ceilings.instrument import (
     prepare_ceilings,
     unfinished,
 )
-from ampbench.instruments.ceilings.records import CeilingAsked
+from ampbench.instruments.ceilings.records import COPY, MATMUL, Attained, Ceiling, CeilingAsked
 from ampbench.records.case import DeviceDescription, Environment
 from ampbench.records.kinds import CEILINGS
 from ampbench.records.measured import Failure, Fitness
 from ampbench.records.run import Asked, Header, Selection, Settings
-from ampbench.records.studies import COPY, MATMUL, Attained, Ceiling
 from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
 from tests.instruments.ceilings.ceiling_records import ceiling

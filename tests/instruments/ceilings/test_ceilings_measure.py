@@ -9,9 +9,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from ampbench.instruments.ceilings import measure
 from ampbench.instruments.ceilings.findings import best
 from ampbench.instruments.ceilings.measure import Task, measure_ceiling, tasks_of
+from ampbench.instruments.ceilings.records import CONV, COPY, MATMUL, OPERATIONS
 from ampbench.measure.environment import read_environment
 from ampbench.measure.machine import Cpu, Device, open_device
-from ampbench.records.studies import CONV, COPY, MATMUL, OPERATIONS
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@
 import math
 
 from ampbench.instruments.ceilings.findings import ordered
+from ampbench.instruments.ceilings.records import MATMUL
 from ampbench.instruments.ceilings.show import COLUMNS, ceilings_section, ceilings_sections, sizes
 from ampbench.present.document import records
-from ampbench.records.studies import MATMUL
 from tests.instruments.ceilings.ceiling_records import A100, CEILINGS, CPU, ceiling
 from tests.scripted_channel import machine
 

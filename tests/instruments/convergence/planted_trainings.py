@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ampbench.instruments.convergence.records import CONTROL, REFERENCE, Drift, Training
 from ampbench.records.case import Case
 from ampbench.records.kinds import CONVERGENCE
+from ampbench.records.measured import Score
 from ampbench.records.run import Asked, Entry
-from ampbench.records.studies import CONTROL, REFERENCE, Drift, Score, Training
 from ampbench.store import StoredRun, gathered
 from tests.stored_runs import make_case, make_header
 

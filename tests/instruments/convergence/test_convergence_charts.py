@@ -2,14 +2,10 @@
 
 import pytest
 
+from ampbench.instruments.convergence.records import CONTROL, REFERENCE, Drift
 from ampbench.present.charts import Chart
 from ampbench.present.page import Part
-from ampbench.records.studies import (
-    CONTROL,
-    REFERENCE,
-    Drift,
-    Score,
-)
+from ampbench.records.measured import Score
 from ampbench.report.material import material_of
 from ampbench.store import StoredRun
 from tests.report.materials import part_of

@@ -11,10 +11,10 @@ from ampbench.drive.pieces import asked_of
 from ampbench.drive.session import planned_skips
 from ampbench.errors import NothingToRunError, UsageError
 from ampbench.instruments.convergence.instrument import pieces, prepare_convergence, train_cases, unfinished
+from ampbench.instruments.convergence.records import Training
 from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.measured import Failure
 from ampbench.records.run import Asked, Selection, Settings
-from ampbench.records.studies import Training
 from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine

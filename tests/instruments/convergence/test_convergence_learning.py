@@ -30,9 +30,9 @@ from ampbench.instruments.convergence.learning import (
     trained_cases,
     way_of,
 )
+from ampbench.instruments.convergence.records import Drift, Training
 from ampbench.instruments.convergence.show import learned_said, learned_section, trained_title, ways
-from ampbench.records.measured import Failure
-from ampbench.records.studies import Drift, Score, Training
+from ampbench.records.measured import Failure, Score
 from ampbench.records.verdicts import Verdict
 from ampbench.store import StoredRun, gathered
 from tests.instruments.convergence.planted_trainings import GOOD, STEPS, WHOLE, case_of, moved, study, training

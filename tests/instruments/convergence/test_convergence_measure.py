@@ -22,8 +22,8 @@ from ampbench.instruments.convergence.measure import (
     scored_steps,
     train,
 )
+from ampbench.instruments.convergence.records import Training
 from ampbench.measure.machine import open_device
-from ampbench.records.studies import Training
 from ampbench.workload import Workload
 from tests.measure.conftest import make_case
 

@@ -6,9 +6,9 @@ import pytest
 
 from ampbench.base.units import UNDEFINED
 from ampbench.instruments.convergence.learning import learned
+from ampbench.instruments.convergence.records import Training
 from ampbench.instruments.convergence.show import conclusions, learned_section, losses, training_frame
 from ampbench.present.document import Section, records
-from ampbench.records.studies import Training
 from tests.instruments.convergence.planted_trainings import GOOD, STEPS, WHOLE, case_of, study
 
 

@@ -11,10 +11,10 @@ from ampbench.drive.pieces import unfinished
 from ampbench.drive.session import require_work
 from ampbench.errors import NothingToRunError, UsageError
 from ampbench.instruments.input_storage.instrument import measure_storages, prepare_storage
+from ampbench.instruments.input_storage.records import StoragePass
 from ampbench.records.kinds import INPUT_STORAGE
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Asked, Selection, Settings
-from ampbench.records.studies import StoragePass
 from ampbench.records.wire import Description, Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
 from tests.instruments.input_storage.storage_passes import storage_pass

@@ -5,8 +5,8 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 from itertools import combinations
 
+from ampbench.instruments.keep_fp32.records import SearchSpace, Trial, Unit
 from ampbench.instruments.keep_fp32.trials import units_of
-from ampbench.records.keeping import SearchSpace, Trial, Unit
 from ampbench.records.ranges import ModuleError
 
 Units = frozenset[int]

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ampbench.records.keeping import KeepSearch, SearchSpace, Trial, Unit, Weighed, Weighing
+from ampbench.instruments.keep_fp32.records import KeepSearch, SearchSpace, Trial, Unit, Weighed, Weighing
 from ampbench.records.ranges import ModuleError
 from tests.stored_runs import make_case
 

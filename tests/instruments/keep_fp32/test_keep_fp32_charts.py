@@ -14,9 +14,9 @@ from ampbench.errors import NothingToRunError
 from ampbench.instruments.keep_fp32 import findings
 from ampbench.instruments.keep_fp32.charts import BEATEN, FOUND, FRONT, HEIGHT, MEETS, MISSES, SIDES, WIDTH, sides
 from ampbench.instruments.keep_fp32.findings import code
+from ampbench.instruments.keep_fp32.records import SearchSpace, Trial
 from ampbench.present.document import as_sentence
 from ampbench.present.markdown import escaped
-from ampbench.records.keeping import SearchSpace, Trial
 from ampbench.records.measured import Failure
 from ampbench.report.markdown import make_markdown
 from ampbench.report.material import Material, material_of

@@ -11,9 +11,9 @@ from ampbench.drive.planning import PlannedCase
 from ampbench.errors import UsageError
 from ampbench.instruments.keep_fp32.findings import points, said
 from ampbench.instruments.keep_fp32.instrument import prepare_keeping, search_cases, wanted_by
+from ampbench.instruments.keep_fp32.records import KeepSearch, SearchSpace, Trial, Unit, Wanted, Weighed, Weighing
 from ampbench.instruments.keep_fp32.search import Found
 from ampbench.instruments.keep_fp32.trials import islands, units_of
-from ampbench.records.keeping import KeepSearch, SearchSpace, Trial, Unit, Wanted, Weighed, Weighing
 from ampbench.records.kinds import KEEP_FP32
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Entry, Footer, Selection, Settings

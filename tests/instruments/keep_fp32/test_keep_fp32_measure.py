@@ -13,6 +13,7 @@ from ampbench.errors import UnknownNameError, UsageError, WorkloadError
 from ampbench.instruments.keep_fp32 import measure
 from ampbench.instruments.keep_fp32.findings import against_said
 from ampbench.instruments.keep_fp32.measure import search_space, try_kept, weigh
+from ampbench.instruments.keep_fp32.records import SearchSpace, Trial
 from ampbench.instruments.keep_fp32.search import search
 from ampbench.measure import reference, timing
 from ampbench.measure.divergence import measure_divergence
@@ -21,7 +22,6 @@ from ampbench.measure.reference import References
 from ampbench.measure.step import Step
 from ampbench.measure.timing import FEWEST_PAIRS, PAIRS
 from ampbench.records.case import Case
-from ampbench.records.keeping import SearchSpace, Trial
 from ampbench.workload import Workload
 from tests.planted_faults import LARGE, SharpSoftmax, in_vit, small_conv_net, small_encoder
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ampbench.instruments.keep_fp32 import search as searching
+from ampbench.instruments.keep_fp32.records import SearchSpace, Trial
 from ampbench.instruments.keep_fp32.search import (
     _Search,
     find_conflict,
@@ -19,7 +20,6 @@ from ampbench.instruments.keep_fp32.search import (
     smallest_hitting,
 )
 from ampbench.instruments.keep_fp32.trials import Budget, TrialsSpentError, Tried, islands, units_of
-from ampbench.records.keeping import SearchSpace, Trial
 from ampbench.records.measured import OUT_OF_MEMORY
 from tests.instruments.keep_fp32.planted_spaces import Network, blocks_of, breaks, smallest_by_exhaustion, space_of
 

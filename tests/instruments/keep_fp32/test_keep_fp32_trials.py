@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ampbench.errors import UnknownNameError
+from ampbench.instruments.keep_fp32.records import SearchSpace, Unit
 from ampbench.instruments.keep_fp32.trials import container_units, islands, units_of
-from ampbench.records.keeping import SearchSpace, Unit
 from tests.instruments.keep_fp32.planted_spaces import blocks_of, space_of
 
 NET = space_of(["stem", "layer1.a", "layer1.b", "layer10.conv", "layer10.deep.x", "layer10.deep.y", "fc"])

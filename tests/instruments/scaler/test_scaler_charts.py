@@ -2,12 +2,10 @@
 
 import pytest
 
+from ampbench.instruments.scaler.records import GradientLook
 from ampbench.present.charts import Chart
 from ampbench.present.page import Part
 from ampbench.records.run import ScalerSetting
-from ampbench.records.studies import (
-    GradientLook,
-)
 from ampbench.report.material import material_of
 from ampbench.store import StoredRun
 from tests.report.materials import part_of

@@ -19,8 +19,8 @@ from ampbench.instruments.scaler.findings import (
 )
 from ampbench.instruments.scaler.show import COLUMNS, scaling_section
 from ampbench.present.document import Section, records
+from ampbench.records.measured import Score
 from ampbench.records.run import ScalerSetting
-from ampbench.records.studies import Score
 from tests.instruments.scaler.scaled_trainings import CASE, OVERFLOW, STEPS, case, collapsed, falling, run, runs
 
 

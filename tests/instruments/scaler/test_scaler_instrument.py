@@ -17,11 +17,11 @@ from ampbench.instruments.scaler.instrument import (
     scale_cases,
     unfinished,
 )
+from ampbench.instruments.scaler.records import ScalerRun
 from ampbench.records.case import DeviceDescription
 from ampbench.records.kinds import SCALER
 from ampbench.records.measured import Failure
 from ampbench.records.run import Asked, ScalerSetting, Selection, Settings
-from ampbench.records.studies import ScalerRun
 from ampbench.records.wire import Description, Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine

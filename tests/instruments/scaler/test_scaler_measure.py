@@ -10,11 +10,11 @@ from torch import nn
 
 from ampbench.instruments.scaler import measure
 from ampbench.instruments.scaler.measure import HOPELESS, LOWEST_SCALE, run_scaler
+from ampbench.instruments.scaler.records import ScalerRun
 from ampbench.measure.machine import Cpu
 from ampbench.measure.sources import NO_DROPOUT
 from ampbench.records.case import Case
 from ampbench.records.run import ScalerSetting
-from ampbench.records.studies import ScalerRun
 from ampbench.workload import Workload
 from tests.planted_faults import Function
 

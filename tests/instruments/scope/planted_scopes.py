@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from ampbench.records.case import Case
-from ampbench.records.studies import (
+from ampbench.instruments.scope.records import (
     FORWARD,
     FORWARD_AND_LOSS,
     UNCACHED_LOOP,
@@ -12,6 +11,7 @@ from ampbench.records.studies import (
     ScopePass,
     ScopeRun,
 )
+from ampbench.records.case import Case
 from tests.stored_runs import make_case
 
 CASE = make_case("bf16_autocast", workload="net", parameters={}, phase="training", batch_size=None)

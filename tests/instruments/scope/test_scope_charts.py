@@ -1,11 +1,8 @@
 """What the charts of scopes draw: losses, memory."""
 
+from ampbench.instruments.scope.records import SCOPES, WHOLE_LOOP
 from ampbench.present.charts import Chart
 from ampbench.present.page import Part
-from ampbench.records.studies import (
-    SCOPES,
-    WHOLE_LOOP,
-)
 from ampbench.report.material import material_of
 from ampbench.store import StoredRun
 from tests.report.materials import part_of

@@ -6,10 +6,7 @@ from typing import Any
 import pytest
 
 from ampbench.instruments.scope.findings import casts_said, comparisons, scope_said
-from ampbench.instruments.scope.show import COLUMNS, losses, scope_section
-from ampbench.present.document import records
-from ampbench.records.measured import Fitness
-from ampbench.records.studies import (
+from ampbench.instruments.scope.records import (
     FORWARD,
     FORWARD_AND_LOSS,
     UNCACHED_LOOP,
@@ -18,6 +15,9 @@ from ampbench.records.studies import (
     ScopePass,
     ScopeRun,
 )
+from ampbench.instruments.scope.show import COLUMNS, losses, scope_section
+from ampbench.present.document import records
+from ampbench.records.measured import Fitness
 from tests.instruments.scope.planted_scopes import CASE, run, scope_pass, timed
 
 

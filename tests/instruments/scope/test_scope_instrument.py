@@ -12,12 +12,11 @@ from ampbench.drive.planning import NO_LOSS
 from ampbench.drive.session import require_work
 from ampbench.errors import NothingToRunError, UsageError
 from ampbench.instruments.scope.instrument import prepare_scopes, study_scopes
-from ampbench.instruments.scope.records import ScopeAsked
+from ampbench.instruments.scope.records import ScopeAsked, ScopePass
 from ampbench.records.case import DeviceDescription
 from ampbench.records.kinds import SCOPE
 from ampbench.records.measured import Failure
 from ampbench.records.run import Asked, Selection, Settings
-from ampbench.records.studies import ScopePass
 from ampbench.records.wire import Description, Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine

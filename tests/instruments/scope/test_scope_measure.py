@@ -14,13 +14,7 @@ from ampbench.base.precisions import PRECISIONS
 from ampbench.errors import UsageError
 from ampbench.instruments.scope import measure as scopes
 from ampbench.instruments.scope.measure import Loop, measure_scopes, split_by_step
-from ampbench.instruments.scope.show import scope_section
-from ampbench.measure.machine import Cpu
-from ampbench.measure.sources import NO_DROPOUT
-from ampbench.records.case import Case
-from ampbench.records.casts import Cast, CastTrace, Operation, WeightUse
-from ampbench.records.measured import OUT_OF_MEMORY
-from ampbench.records.studies import (
+from ampbench.instruments.scope.records import (
     FORWARD,
     FORWARD_AND_LOSS,
     SCOPES,
@@ -30,6 +24,12 @@ from ampbench.records.studies import (
     ScopePass,
     ScopeRun,
 )
+from ampbench.instruments.scope.show import scope_section
+from ampbench.measure.machine import Cpu
+from ampbench.measure.sources import NO_DROPOUT
+from ampbench.records.case import Case
+from ampbench.records.casts import Cast, CastTrace, Operation, WeightUse
+from ampbench.records.measured import OUT_OF_MEMORY
 from ampbench.workload import Workload
 from tests.stored_runs import make_case
 
