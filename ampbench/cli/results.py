@@ -24,19 +24,18 @@ from ampbench.base.units import (
     format_seconds,
     format_share,
 )
-from ampbench.cli import tables
 from ampbench.cli.printing import OutputFormat, print_text
 from ampbench.instruments.ceilings.findings import best
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.instruments.ranges.arithmetic import recipe_said
 from ampbench.judge import frame, notes
 from ampbench.judge.advice import across_tables, advise_run
-from ampbench.judge.columns import legend
 from ampbench.judge.objections import Budget, blamed, rates_said
 from ampbench.judge.rows import Row, grouped, number
+from ampbench.judge.table import Layout, lay_out, legend, table_lines, table_markdown
 from ampbench.present.data import csv_text, json_text
 from ampbench.present.markdown import escaped
-from ampbench.present.terminal import make_console, print_lines
+from ampbench.present.terminal import make_console, print_lines, wrapped
 from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.labels import few
 from ampbench.store import runs_beside
@@ -271,7 +270,7 @@ def _listed(counts: Sequence[int]) -> str:
 
 
 def run_rows(stored: "StoredRun") -> list[Row]:
-    """Return one row per case of a run, as `ampbench.load` gives them, in the order of the tables."""
+    """Return one row per case of a run, as `ampbench.load` gives them, in the order of the"""
     groups = grouped(frame.plain_rows(frame.run_frame(stored)))
     return [row for rows in groups.values() for row in rows]
 
@@ -300,7 +299,7 @@ def markdown_text(stored: "StoredRun", every: Sequence[Row], rows: Sequence[Row]
     advice = advise_run(stored, every, budget, runs_beside(stored, CONVERGENCE))
     swept = notes.sweep_remarks(advice, stored.header.selection.sweeps)
     said = [*_remarks(stored, rows, [*across_tables(stored, every, advice), *swept]), *skipped]
-    return "\n\n".join([tables.markdown(groups, advice), *map(escaped, said)])
+    return "\n\n".join([table_markdown(groups, advice), *map(escaped, said)])
 
 
 def result_lines(
@@ -309,9 +308,9 @@ def result_lines(
     """Return what a terminal of `width` columns shows of a run: the table of `rows`, the advice on `every`, notes."""
     groups, skipped = notes.without_common_skips(grouped(rows))
     shown = [row for members in groups.values() for row in members]
-    layouts = {phase: tables.lay_out(shown, phase, width) for phase in dict.fromkeys(group.phase for group in groups)}
+    layouts = {phase: lay_out(shown, phase, width) for phase in dict.fromkeys(group.phase for group in groups)}
     advice = advise_run(stored, every, budget, runs_beside(stored, CONVERGENCE))
-    lines = tables.table_lines(groups, advice, layouts)
+    lines = table_lines(groups, advice, layouts)
     swept = notes.sweep_remarks(advice, stored.header.selection.sweeps)
     across = across_tables(stored, every, advice)
     remarks = dict.fromkeys((*_remarks(stored, rows, [*across, *swept]), *skipped), "")
@@ -319,7 +318,7 @@ def result_lines(
     if lines:
         lines.append(Text())
     for remark, style in remarks.items():
-        lines += tables.wrapped(remark, width, style)
+        lines += wrapped(remark, width, style)
     return lines
 
 
@@ -328,7 +327,7 @@ def _remarks(stored: "StoredRun", rows: Sequence[Row], swept: Sequence[str]) -> 
     return [*swept, *(note.text for note in notes.statements(stored, rows))]
 
 
-def _legend(layouts: Mapping[str, tables.Layout]) -> list[str]:
+def _legend(layouts: Mapping[str, Layout]) -> list[str]:
     """Return the meaning of the headers, and which columns found no room."""
     shown = dict.fromkeys(column for layout in layouts.values() for column in layout.columns)
     hidden = dict.fromkeys(column.header for layout in layouts.values() for column in layout.hidden)

@@ -13,20 +13,19 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 import ampbench
-from ampbench.cli import tables
 from ampbench.cli.options import DEFAULT_RESULTS
 from ampbench.convert.pytest_benchmark import read_run_json
 from ampbench.drive.session import current_commit
 from ampbench.errors import AmpbenchError
 from ampbench.judge import frame
-from ampbench.judge.columns import legend
 from ampbench.judge.compare import compare
 from ampbench.judge.rows import Row, grouped
 from ampbench.judge.said import NOT_IN_TURNS
 from ampbench.judge.show import comparison_lines
+from ampbench.judge.table import lay_out, legend, table_lines
 from ampbench.judge.times import TIME as TIME_METRIC
 from ampbench.measure.environment import read_environment
-from ampbench.present.terminal import make_console
+from ampbench.present.terminal import make_console, wrapped
 from ampbench.records.case import Case
 from ampbench.records.measured import Divergence, Failure, MemoryPass, Round
 from ampbench.records.run import SCHEMA, Footer, Header, Selection, Settings
@@ -108,18 +107,16 @@ class Seen:
         """Yield the table for a terminal of `width` columns, and what its headers mean."""
         rows = frame.plain_rows(frame.run_frame(self._run))
         groups = grouped(rows)
-        layouts = {
-            phase: tables.lay_out(rows, phase, width) for phase in dict.fromkeys(group.phase for group in groups)
-        }
-        yield from tables.table_lines(groups, {}, layouts)
+        layouts = {phase: lay_out(rows, phase, width) for phase in dict.fromkeys(group.phase for group in groups)}
+        yield from table_lines(groups, {}, layouts)
         shown = dict.fromkeys(column for layout in layouts.values() for column in layout.columns)
         meanings = legend(column for column in shown if column.header != TIME)
         hidden = dict.fromkeys(column.header for layout in layouts.values() for column in layout.hidden)
         if shown:
             yield Text()
-            yield from tables.wrapped(f"{TIME}: the fastest sample of this process; {meanings}", width, "dim")
+            yield from wrapped(f"{TIME}: the fastest sample of this process; {meanings}", width, "dim")
         if hidden:
-            yield from tables.wrapped(f"no room for {', '.join(hidden)}: a wider terminal shows all", width, "dim")
+            yield from wrapped(f"no room for {', '.join(hidden)}: a wider terminal shows all", width, "dim")
 
 
 def read_baseline(file: str) -> StoredRun:

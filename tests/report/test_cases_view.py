@@ -8,8 +8,8 @@ import pytest
 from bs4 import BeautifulSoup, Tag
 
 from ampbench.base.units import UNDEFINED, format_bytes, format_count, format_seconds
-from ampbench.judge.columns import COLUMNS
 from ampbench.judge.rows import precision_label
+from ampbench.judge.table import COLUMNS
 from ampbench.records.case import Case
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.verdicts import Code, Finding, Verdict

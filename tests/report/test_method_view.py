@@ -7,7 +7,7 @@ import pytest
 from bs4 import BeautifulSoup
 
 from ampbench.base.metrics import COLUMNS, COMPARED, GATED, METRICS
-from ampbench.judge import columns
+from ampbench.judge import table
 from ampbench.judge.objections import Budget
 from ampbench.judge.said import NOT_IN_TURNS
 from ampbench.records.case import DeviceDescription, OwnPrecision
@@ -37,7 +37,7 @@ def named(page: BeautifulSoup) -> list[str]:
 
 
 def test_every_header_of_the_table_of_cases_is_explained_by_a_metric():
-    assert {one.header for one in columns.COLUMNS[1:]} == set(HEADERS.values())
+    assert {one.header for one in table.COLUMNS[1:]} == set(HEADERS.values())
     assert HEADERS.keys() <= COLUMNS.keys()
 
 

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 from ampbench.base.metrics import DRIFT, GATED
 from ampbench.base.precisions import PRECISIONS, ordered
 from ampbench.base.units import UNDEFINED, counted, format_limit
-from ampbench.judge import columns, notes
-from ampbench.judge.columns import Column
+from ampbench.judge import notes, table
 from ampbench.judge.compare import rank
 from ampbench.judge.exact import EQUAL
 from ampbench.judge.rows import grouped, precision_label
@@ -30,6 +29,7 @@ from ampbench.judge.said import (
     metric_label,
     value_text,
 )
+from ampbench.judge.table import Column
 from ampbench.judge.times import TIME
 from ampbench.present.charts import DASHED, Chart, Rows, middle_cut, tooltip
 from ampbench.present.page import View
@@ -264,7 +264,7 @@ def cases(material: Material) -> View | None:
     lines: list[Line] = []
     skips: list[tuple[str, list[ShownCase]]] = []
     measured = [one.row for one in material.cases if one.row["outcome"] == "ok"]
-    shown_columns = columns.shown(measured)[1:]
+    shown_columns = table.shown(measured)[1:]
     limits = change_limits(material.cases)
     by_run: dict[int, dict[str, ShownCase]] = {}
     for one in material.cases:
@@ -289,7 +289,7 @@ def cases(material: Material) -> View | None:
             "compared": bool(material.comparisons),
             "width": max(len(limits) + len(shown_columns), 1),
             "filters": " ".join(FILTERS),
-            "legend": columns.legend(shown_columns),
+            "legend": table.legend(shown_columns),
             "change_legend": CHANGE_LEGEND if limits else "",
             "drawn": any(edge is not None for edge in limits.values()),
             "timed": any(cell.bar for line in lines for cell in line.cells),

@@ -18,7 +18,7 @@ from ampbench.base import stats
 from ampbench.base.metrics import COLUMNS, COMPARED, GATED, MEAN, Column, Gate
 from ampbench.base.precisions import DEFAULT, PRECISIONS, ordered
 from ampbench.base.units import UNDEFINED, counted, format_limit, format_percent, format_quantity, format_seconds
-from ampbench.judge import columns, deciding, frame, objections, rounds
+from ampbench.judge import deciding, frame, objections, rounds, table
 from ampbench.judge.advice import FASTER_WITHOUT_INTERVALS, LARGEST_SPEEDUP, WORTH
 from ampbench.judge.exact import LUCK
 from ampbench.judge.objections import DISAGREEMENT_ALPHA
@@ -184,8 +184,8 @@ def _repeatable(stored: StoredRun) -> str:
     return f"other bits in {len(moving):,} of {counted(len(tested), 'case')}: {', '.join(moving[:_NAMED])}{more}"
 
 
-HEADERS: Mapping[str, str] = {metric: column.header for column in columns.COLUMNS for metric in column.metrics}
-"""What heads the metrics in the table of cases (`columns.COLUMNS`); what comparisons judge has the metric's label."""
+HEADERS: Mapping[str, str] = {metric: column.header for column in table.COLUMNS for metric in column.metrics}
+"""What heads the metrics in the table of cases (`table.COLUMNS`); what comparisons judge has the metric's label."""
 
 
 def method(material: Material) -> View | None:
@@ -195,7 +195,7 @@ def method(material: Material) -> View | None:
     rows = [case.row for case in material.cases]
     comparisons = material.comparisons
     judged = bool(comparisons or material.trends)
-    heads = columns.shown(row for row in rows if row["outcome"] == "ok")
+    heads = table.shown(row for row in rows if row["outcome"] == "ok")
     told = {metric for head in heads for metric in head.metrics}
     used = [
         column

@@ -7,14 +7,13 @@ from rich.cells import cell_len
 
 from ampbench.base.metrics import COLUMNS
 from ampbench.base.precisions import PRECISIONS
-from ampbench.cli import tables
-from ampbench.judge import columns, notes
+from ampbench.judge import notes, table
 from ampbench.judge.advice import Advice, advise
 from ampbench.judge.objections import Budget
 from ampbench.judge.rows import described, grouped
-from ampbench.present.data import json_text
-from ampbench.records.case import DeviceDescription, Environment
+from ampbench.records.case import DeviceDescription
 from ampbench.records.labels import device_statement
+from tests.stored_runs import make_header
 
 
 def gpu_row(precision: str, speed: float, phase: str = "training") -> dict[str, Any]:
@@ -57,29 +56,29 @@ ROWS = [gpu_row(row.name, SPEEDS.get(row.name, 8.3)) for row in PRECISIONS.value
 
 @pytest.mark.parametrize("width", [100, 110, 200])
 def test_a_training_run_of_a_classifier_with_tf32_fits(width: int) -> None:
-    layout = tables.lay_out(ROWS, "training", width)
-    lines = tables.table_lines(grouped(ROWS), advise(ROWS, {}, Budget()), {"training": layout})
+    layout = table.lay_out(ROWS, "training", width)
+    lines = table.table_lines(grouped(ROWS), advise(ROWS, {}, Budget()), {"training": layout})
     assert max(cell_len(line.plain) for line in lines) <= width
     assert "vs tf32" in lines[1].plain
     assert [column.header for column in layout.hidden] == (["items/s"] if width == 100 else [])
 
 
 def test_what_arithmetic_knows_stands_below_the_advice_and_fits() -> None:
-    layout = tables.lay_out(ROWS, "training", 100)
+    layout = table.lay_out(ROWS, "training", 100)
     (group,) = grouped(ROWS)
     advice = {group: Advice(group=group, precision="bf16_pure", column="", sentence="take it", remark="it grows " * 30)}
-    lines = [line.plain for line in tables.table_lines(grouped(ROWS), advice, {"training": layout})]
+    lines = [line.plain for line in table.table_lines(grouped(ROWS), advice, {"training": layout})]
     below = lines[lines.index("→ take it") + 1 :]
     assert " ".join(below).split() == ["it", "grows"] * 30
     assert max(map(cell_len, lines)) <= 100
-    assert "it grows" in tables.markdown(grouped(ROWS), advice).splitlines()[-1]
+    assert "it grows" in table.table_markdown(grouped(ROWS), advice).splitlines()[-1]
 
 
 @pytest.mark.parametrize(("width", "without"), [(100, ["FLOP/s", "items/s", "×floor"]), (120, []), (200, [])])
 def test_the_share_of_the_ceiling_stays_before_items_and_floors(width: int, without: list[str]) -> None:
     rows = [row | {"flops_per_second": 4.2e14, "ceiling_share": 0.631} for row in ROWS]
-    layout = tables.lay_out(rows, "training", width)
-    lines = tables.table_lines(grouped(rows), advise(rows, {}, Budget()), {"training": layout})
+    layout = table.lay_out(rows, "training", width)
+    lines = table.table_lines(grouped(rows), advise(rows, {}, Budget()), {"training": layout})
     assert max(cell_len(line.plain) for line in lines) <= width
     assert "63.1%" in lines[2].plain
     assert ("420 T" in lines[2].plain) == ("FLOP/s" not in without)
@@ -89,12 +88,12 @@ def test_the_share_of_the_ceiling_stays_before_items_and_floors(width: int, with
 def test_the_error_is_that_of_the_worst_output_with_its_name_beside_it() -> None:
     worst = {"output_worst_rel_l2": 0.64, "output_worst_floor_ratio": 321.0, "output_worst_name": "heads[0].scores"}
     rows = [one | worst for one in ROWS]
-    layout = tables.lay_out(rows, "training", 120)
-    lines = tables.table_lines(grouped(rows), advise(rows, {}, Budget()), {"training": layout})
+    layout = table.lay_out(rows, "training", 120)
+    lines = table.table_lines(grouped(rows), advise(rows, {}, Budget()), {"training": layout})
     assert max(cell_len(line.plain) for line in lines) <= 120
     assert "6.4e-01 heads[0].scores" in lines[2].plain
     assert [column.header for column in layout.columns if column.header in ("error", "in")] == ["error", "in"]
-    (named,) = [column for column in columns.COLUMNS if column.header == "in"]
+    (named,) = [column for column in table.COLUMNS if column.header == "in"]
     assert named.parts[0]({"output_worst_name": "decoder.layers[11].hidden"}) == "…yers[11].hidden"
 
 
@@ -102,8 +101,8 @@ def test_a_table_without_a_worst_output_has_no_column_for_its_name_though_anothe
     worst = {"output_worst_rel_l2": 0.64, "output_worst_floor_ratio": 321.0, "output_worst_name": "scores"}
     named = [one | worst | {"workload": "detector"} for one in ROWS]
     rows = [*ROWS, *named]
-    layout = tables.lay_out(rows, "training", 120)
-    lines = [line.plain for line in tables.table_lines(grouped(rows), {}, {"training": layout})]
+    layout = table.lay_out(rows, "training", 120)
+    lines = [line.plain for line in table.table_lines(grouped(rows), {}, {"training": layout})]
     plain, other = (next(at for at, line in enumerate(lines) if line.startswith(name)) for name in ("resnet", "detec"))
     assert "in" not in lines[plain + 1].split()
     assert "in" in lines[other + 1].split()
@@ -119,25 +118,25 @@ def test_a_table_without_a_worst_output_has_no_column_for_its_name_though_anothe
 def test_what_is_proven_of_an_agreement_stands_in_its_place_where_decisions_are_too_few(
     agreement: float | None, bound: float | None, cell: str
 ) -> None:
-    (argmax,) = [column for column in columns.COLUMNS if column.header == "argmax"]
+    (argmax,) = [column for column in table.COLUMNS if column.header == "argmax"]
     assert argmax.parts[0]({"argmax_agreement": agreement, "argmax_bound": bound}) == cell
 
 
 def test_flops_per_second_are_no_column_where_no_ceiling_is_known() -> None:
     rows = [row | {"flops_per_second": 4.2e14} for row in ROWS]
-    shown = {column.header for column in tables.lay_out(rows, "training", 200).columns}
+    shown = {column.header for column in table.lay_out(rows, "training", 200).columns}
     assert not shown & {"FLOP/s", "ceiling"}
 
 
 def test_what_can_be_spared_goes_first_and_the_rest_stays_however_narrow() -> None:
-    layout = tables.lay_out(ROWS, "training", 30)
+    layout = table.lay_out(ROWS, "training", 30)
     assert [column.header for column in layout.columns] == ["precision", "time/step", "speed", "error"]
 
 
 def test_the_parts_of_all_phases_stand_under_each_other() -> None:
     rows = [*ROWS, *(gpu_row(precision, 1.0, "inference") for precision in PRECISIONS)]
     rows[-1]["seconds_median"] = 12_345.0
-    assert tables.lay_out(rows, "training", 100).widths == tables.lay_out(rows, "inference", 100).widths
+    assert table.lay_out(rows, "training", 100).widths == table.lay_out(rows, "inference", 100).widths
 
 
 def test_the_title_names_everything_but_the_precision() -> None:
@@ -147,7 +146,7 @@ def test_the_title_names_everything_but_the_precision() -> None:
 
 def test_an_interval_that_says_nothing_is_not_spelled_out() -> None:
     row = gpu_row("fp32", 1.0) | {"seconds_low": 1e-6, "seconds_high": 10.0}
-    lines = tables.table_lines(grouped([row]), {}, {"training": tables.lay_out([row], "training", 100)})
+    lines = table.table_lines(grouped([row]), {}, {"training": table.lay_out([row], "training", 100)})
     assert "234 ms ±99%+" in lines[2].plain
 
 
@@ -163,15 +162,15 @@ def with_intervals(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(("width", "without"), [(100, ["items/s", "×floor"]), (110, ["items/s"]), (120, []), (200, [])])
 def test_a_speed_stands_beside_its_paired_interval_and_times_have_none_then(width: int, without: list[str]) -> None:
     rows = with_intervals(ROWS)
-    layout = tables.lay_out(rows, "training", width)
-    lines = [line.plain for line in tables.table_lines(grouped(rows), {}, {"training": layout})]
+    layout = table.lay_out(rows, "training", width)
+    lines = [line.plain for line in table.table_lines(grouped(rows), {}, {"training": layout})]
     assert max(map(cell_len, lines)) <= width
     assert "5.12x 4.76–5.48 " in " ".join(next(line for line in lines if line.startswith("fp16_autocast")).split())
     assert "±" not in "".join(lines)
     assert [column.header for column in layout.hidden] == without
-    assert "±" not in columns.legend(layout.columns)
-    assert "paired round by round" in columns.legend(layout.columns)
-    assert "5.12x 4.76–5.48 |" in tables.markdown(grouped(rows), {})
+    assert "±" not in table.legend(layout.columns)
+    assert "paired round by round" in table.legend(layout.columns)
+    assert "5.12x 4.76–5.48 |" in table.table_markdown(grouped(rows), {})
 
 
 def test_where_default_was_measured_its_interval_is_shown_because_advice_goes_by_it() -> None:
@@ -179,41 +178,36 @@ def test_where_default_was_measured_its_interval_is_shown_because_advice_goes_by
         row | {"speedup_vs_default": 2.0, "speedup_default_low": 1.9, "speedup_default_high": 2.1}
         for row in with_intervals(ROWS)
     ]
-    layout = tables.lay_out(rows, "training", 200)
-    lines = [" ".join(line.plain.split()) for line in tables.table_lines(grouped(rows), {}, {"training": layout})]
+    layout = table.lay_out(rows, "training", 200)
+    lines = [" ".join(line.plain.split()) for line in table.table_lines(grouped(rows), {}, {"training": layout})]
     assert any("5.12x 2.33x 2.00x 1.90–2.10" in line for line in lines)
     assert "4.76" not in "".join(lines)
 
 
 def test_times_keep_their_interval_where_no_speed_has_one() -> None:
-    layout = tables.lay_out(ROWS, "training", 200)
-    lines = [line.plain for line in tables.table_lines(grouped(ROWS), {}, {"training": layout})]
+    layout = table.lay_out(ROWS, "training", 200)
+    lines = [line.plain for line in table.table_lines(grouped(ROWS), {}, {"training": layout})]
     assert all("±0.4%" in line for line in lines[2:])
-    assert "± its 95% interval" in columns.legend(layout.columns)
+    assert "± its 95% interval" in table.legend(layout.columns)
 
 
 def test_a_row_without_scaler_says_so_wherever_its_precision_is_named() -> None:
     rows = [gpu_row("fp32", 1.0), gpu_row("fp16_autocast", 4.0)]
     rows[1]["case_id"] += "/no-scaler"
     groups, advice = grouped(rows), advise(rows, {}, Budget())
-    lines = tables.table_lines(groups, advice, {"training": tables.lay_out(rows, "training", 100)})
+    lines = table.table_lines(groups, advice, {"training": table.lay_out(rows, "training", 100)})
     assert lines[3].plain.startswith("fp16_autocast (no scaler) 58.5 ms")
-    assert "| fp16_autocast (no scaler) |" in tables.markdown(groups, advice)
+    assert "| fp16_autocast (no scaler) |" in table.table_markdown(groups, advice)
     (advised,) = advice.values()
     assert advised.precision == "fp16_autocast"
     assert advised.sentence.startswith("take fp16_autocast (no scaler): 4.00x")
 
 
-def test_json_has_null_for_what_is_not_a_finite_number() -> None:
-    rows = [{"a": float("nan"), "b": float("inf"), "c": 1.5, "d": None, "e": "µ"}]
-    assert json_text(rows) == '[\n{"a": null, "b": null, "c": 1.5, "d": null, "e": "µ"}\n]\n'
-
-
-def test_a_gpu_speaks_for_itself(environment: Environment) -> None:
+def test_a_gpu_speaks_for_itself() -> None:
     device = DeviceDescription(
         type="cuda", available=True, name="NVIDIA H200", arithmetic={"bf16": "native", "fp16": "native"}, tf32=True
     )
-    statement = device_statement(device, environment)
+    statement = device_statement(device, make_header().environment)
     assert statement == "These numbers speak for this CUDA device (NVIDIA H200: bf16 native, fp16 native)."
 
 
@@ -234,12 +228,12 @@ def test_many_skips_for_one_reason_are_one_line() -> None:
 @pytest.mark.parametrize(("word", "cell"), [("nan in fp64", "nan"), ("inf", "inf"), ("nan/inf", "nan/inf")])
 def test_an_error_that_is_not_finite_is_spelled_in_its_cell(word: str, cell: str) -> None:
     row = gpu_row("bf16_pure", 2) | {"output_rel_l2": None, "output_not_finite": word, "output_floor_ratio": None}
-    lines = tables.table_lines(grouped([row]), {}, {"training": tables.lay_out([row], "training", 120)})
+    lines = table.table_lines(grouped([row]), {}, {"training": table.lay_out([row], "training", 120)})
     assert cell in lines[2].plain.split()
-    assert cell in tables.markdown(grouped([row]), {})
+    assert cell in table.table_markdown(grouped([row]), {})
 
 
 def test_the_reference_itself_has_no_error() -> None:
     row = gpu_row("fp32", 1) | {"output_rel_l2": None, "grad_rel_l2": None, "reference_dtype": "fp32"}
-    line = tables.table_lines(grouped([row]), {}, {"training": tables.lay_out([row], "training", 120)})[2].plain
+    line = table.table_lines(grouped([row]), {}, {"training": table.lay_out([row], "training", 120)})[2].plain
     assert line.split().count("ref") == 2
