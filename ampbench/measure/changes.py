@@ -18,9 +18,9 @@ from ampbench.errors import in_one_line
 from ampbench.explain.dtypes import short_dtype
 from ampbench.explain.ledger import trace_casts
 from ampbench.measure.distances import floating_in, identical
+from ampbench.measure.draws import seed_all
 from ampbench.measure.machine import Device
 from ampbench.measure.memory import one_batch
-from ampbench.measure.sources import seed_all
 from ampbench.measure.step import Step, TrainingStep, build_step
 from ampbench.measure.timing import Settled, settled_peaks, side_by_side, warm_up
 from ampbench.records.case import Case

@@ -18,8 +18,8 @@ from ampbench.base.precisions import BASELINE, PRECISIONS
 from ampbench.errors import UsageError, WorkloadError
 from ampbench.explain.nonfinite import find_nonfinite
 from ampbench.measure.data import named_tensors
+from ampbench.measure.draws import seeded_step, unfused
 from ampbench.measure.machine import Device, precision_flags
-from ampbench.measure.sources import seeded_step, unfused
 from ampbench.measure.step import TrainingStep
 from ampbench.records.case import Case
 from ampbench.records.labels import few
@@ -383,6 +383,11 @@ def named_outputs(value: Any) -> Iterator[tuple[str, torch.Tensor]]:
     and lists ("[1]"), one after the other ("heads[1].boxes"). A tensor alone is "".
     """
     return ((name, one) for name, one in _tensors_in(value) if one.is_floating_point() or one.is_complex())
+
+
+def dense(gradient: torch.Tensor) -> torch.Tensor:
+    """Return a gradient as a dense tensor: that of an embedding may be sparse."""
+    return gradient if gradient.layout is torch.strided else gradient.to_dense()
 
 
 def real_parts(tensor: torch.Tensor) -> torch.Tensor:

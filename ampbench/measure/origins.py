@@ -11,9 +11,9 @@ from ampbench.explain.errors import Given, watch_errors
 from ampbench.explain.nonfinite import find_nonfinite
 from ampbench.explain.ranges import SAMPLE, Samples, sample_outputs, total_errors
 from ampbench.measure.distances import Distance, Fp32Check, compare, is_finite, kept_outputs, outputs_in
+from ampbench.measure.draws import EqualDraws, seeded_step, unfused
 from ampbench.measure.machine import Device, fp64_device, precision_flags
 from ampbench.measure.memory import is_out_of_memory
-from ampbench.measure.sources import EqualDraws, seeded_step, unfused
 from ampbench.measure.step import Step
 from ampbench.records.case import Case
 from ampbench.records.ranges import FirstNonfinite, ModuleError, OriginPass, with_totals

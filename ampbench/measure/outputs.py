@@ -31,8 +31,8 @@ from ampbench.measure.distances import (
     outputs_in,
     scaled,
 )
+from ampbench.measure.draws import EqualDraws, seed_all, switch_off_dropout
 from ampbench.measure.machine import Cpu, Device, precision_flags
-from ampbench.measure.sources import EqualDraws, seed_all, switch_off_dropout
 from ampbench.measure.step import TrainingStep, build_step
 from ampbench.records.case import Case
 from ampbench.records.labels import few

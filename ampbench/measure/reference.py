@@ -23,11 +23,11 @@ from ampbench.measure.distances import (
     kept_outputs,
     named_outputs,
 )
+from ampbench.measure.draws import EQUAL_DRAWS, EqualDraws, random_states, seed_all, switch_off_dropout
 from ampbench.measure.machine import Cpu, Device, fp64_device, precision_flags
 from ampbench.measure.memory import is_out_of_memory, said_of
 from ampbench.measure.optimizer import recipe_of
 from ampbench.measure.outputs import compared_outputs
-from ampbench.measure.sources import EQUAL_DRAWS, EqualDraws, random_states, seed_all, switch_off_dropout
 from ampbench.measure.step import InferenceStep, TrainingStep, build_step
 from ampbench.measure.updates import (
     Gradients,

@@ -18,11 +18,11 @@ from ampbench.base.precisions import BASELINE, PRECISIONS
 from ampbench.errors import WorkloadError
 from ampbench.explain.dtypes import short_dtype
 from ampbench.measure.data import named_tensors, stored_dtype
-from ampbench.measure.distances import is_finite, real_parts
+from ampbench.measure.distances import dense, is_finite, real_parts
+from ampbench.measure.draws import random_states, seed_all, switch_off_dropout
 from ampbench.measure.machine import Device, fp64_device, precision_flags
 from ampbench.measure.memory import count_flops, said_of
 from ampbench.measure.optimizer import default_optimizer
-from ampbench.measure.sources import dense, random_states, seed_all, switch_off_dropout
 from ampbench.measure.step import SETTLING_STEPS, TrainingStep, build_training
 from ampbench.records.case import Case
 from ampbench.records.measured import BINS, CARRIES, LOWEST_BIN, Update

@@ -37,10 +37,11 @@ from ampbench.instruments.ranges.measure import measure_ranges
 from ampbench.judge import frame
 from ampbench.judge.objections import Budget, run_objections
 from ampbench.measure.divergence import measure_divergence
+from ampbench.measure.draws import seed_all
 from ampbench.measure.environment import read_environment
 from ampbench.measure.machine import open_device, precision_flags
 from ampbench.measure.reference import References
-from ampbench.measure.sources import build_workload, seed_all
+from ampbench.measure.sources import build_workload
 from ampbench.measure.step import build_training
 from ampbench.present.markdown import markdown_table
 from ampbench.records.case import Case, WorkloadSource

@@ -13,9 +13,9 @@ from ampbench.errors import UsageError, WorkloadError
 from ampbench.explain.keep_fp32 import keep_fp32
 from ampbench.explain.ranges import SAMPLE
 from ampbench.measure import origins
+from ampbench.measure.draws import NO_DROPOUT
 from ampbench.measure.machine import Cpu
 from ampbench.measure.origins import measure_origin
-from ampbench.measure.sources import NO_DROPOUT
 from ampbench.records.case import Case
 from ampbench.records.ranges import ModuleError, OriginPass, ranked
 from ampbench.workload import Workload

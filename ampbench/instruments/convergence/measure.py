@@ -28,9 +28,9 @@ from ampbench.instruments.convergence.records import (
 )
 from ampbench.measure.data import Generator, batches_of, inputs_digest, weights_digest
 from ampbench.measure.distances import Scorer, compare, is_finite
+from ampbench.measure.draws import seed_all, switch_off_dropout
 from ampbench.measure.machine import Cpu, Device, fp64_device, precision_flags
 from ampbench.measure.memory import is_out_of_memory, said_of
-from ampbench.measure.sources import seed_all, switch_off_dropout
 from ampbench.measure.step import TrainingStep, build_training
 from ampbench.measure.worker import Work
 from ampbench.records.case import Case

@@ -23,12 +23,12 @@ from ampbench.instruments.keep_fp32.records import (
 )
 from ampbench.measure.data import SAME_INPUTS, FreshBatches, inputs_digest, weights_digest
 from ampbench.measure.distances import Fp32Check, compare, compare_each
+from ampbench.measure.draws import seed_all, seeded_step, unfused
 from ampbench.measure.machine import Device, fp64_device, precision_flags
 from ampbench.measure.memory import is_out_of_memory, memory_source, one_batch, said_of
 from ampbench.measure.origins import measure_origin
 from ampbench.measure.outputs import batch_length
 from ampbench.measure.reference import Reference, References, run_step, trusted_reference
-from ampbench.measure.sources import seed_all, seeded_step, unfused
 from ampbench.measure.step import Step, TrainingStep, build_step
 from ampbench.measure.timing import FitnessWatch, settled_peaks, side_by_side, warm_up
 from ampbench.measure.updates import measure_update

@@ -19,13 +19,13 @@ from ampbench.explain.nonfinite import find_nonfinite
 from ampbench.explain.ranges import watch_ranges
 from ampbench.instruments.ranges.records import RangesAsked
 from ampbench.measure.data import SAME_INPUTS, FreshBatches, Rebuilt, inputs_digest, named_tensors, weights_digest
-from ampbench.measure.distances import Fp32Check, is_finite, outputs_in
+from ampbench.measure.distances import Fp32Check, dense, is_finite, outputs_in
+from ampbench.measure.draws import seed_all, seeded_step, unfused
 from ampbench.measure.machine import Device, precision_flags
 from ampbench.measure.memory import is_out_of_memory
 from ampbench.measure.optimizer import recipe_of
 from ampbench.measure.origins import measure_origin
 from ampbench.measure.outputs import batch_length
-from ampbench.measure.sources import dense, seed_all, seeded_step, unfused
 from ampbench.measure.step import Step, TrainingStep
 from ampbench.measure.worker import Work
 from ampbench.records.case import Case

@@ -15,10 +15,10 @@ from ampbench.explain.nonfinite import find_nonfinite
 from ampbench.explain.ranges import Counts, count_magnitudes, record_of
 from ampbench.instruments.scaler.records import GradientLook, ScalerRun, ScalingAsked
 from ampbench.measure.data import named_tensors, weights_digest
-from ampbench.measure.distances import Scorer, compare, is_finite
+from ampbench.measure.distances import Scorer, compare, dense, is_finite
+from ampbench.measure.draws import seed_all, seeded_step
 from ampbench.measure.machine import Device, fp64_device, precision_flags
 from ampbench.measure.memory import is_out_of_memory
-from ampbench.measure.sources import dense, seed_all, seeded_step
 from ampbench.measure.step import TrainingStep
 from ampbench.measure.worker import Work
 from ampbench.records.case import Case

@@ -35,9 +35,9 @@ from ampbench.instruments.scope.records import (
     ScopeRun,
 )
 from ampbench.measure.distances import compare, floating_in, kept_outputs
+from ampbench.measure.draws import seed_all, switch_off_dropout
 from ampbench.measure.machine import Cpu, Device, fp64_device, precision_flags
 from ampbench.measure.memory import cpu_changes, is_out_of_memory, memory_source, said_of
-from ampbench.measure.sources import seed_all, switch_off_dropout
 from ampbench.measure.step import SETTLING_STEPS, build_training
 from ampbench.measure.timing import FitnessWatch, Settled, side_by_side
 from ampbench.measure.worker import Work

@@ -25,8 +25,8 @@ from ampbench.instruments.ranges.measure import measure_ranges
 from ampbench.measure import distances
 from ampbench.measure.data import SAME_INPUTS
 from ampbench.measure.distances import MEANT, UNKNOWN
+from ampbench.measure.draws import NO_DROPOUT
 from ampbench.measure.machine import Cpu
-from ampbench.measure.sources import NO_DROPOUT
 from ampbench.records.case import Case
 from ampbench.records.ranges import (
     ACTIVATION,

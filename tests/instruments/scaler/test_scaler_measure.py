@@ -11,8 +11,8 @@ from torch import nn
 from ampbench.instruments.scaler import measure
 from ampbench.instruments.scaler.measure import HOPELESS, LOWEST_SCALE, run_scaler
 from ampbench.instruments.scaler.records import ScalerRun
+from ampbench.measure.draws import NO_DROPOUT
 from ampbench.measure.machine import Cpu
-from ampbench.measure.sources import NO_DROPOUT
 from ampbench.records.case import Case
 from ampbench.records.run import ScalerSetting
 from ampbench.workload import Workload

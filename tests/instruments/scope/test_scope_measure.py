@@ -25,8 +25,8 @@ from ampbench.instruments.scope.records import (
     ScopeRun,
 )
 from ampbench.instruments.scope.show import scope_section
+from ampbench.measure.draws import NO_DROPOUT
 from ampbench.measure.machine import Cpu
-from ampbench.measure.sources import NO_DROPOUT
 from ampbench.records.case import Case
 from ampbench.records.casts import Cast, CastTrace, Operation, WeightUse
 from ampbench.records.measured import OUT_OF_MEMORY
