@@ -6,13 +6,15 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from ampbench.present.data import finite
-from ampbench.present.document import Code, Document, Section
+from ampbench.present.document import Code, Column, Document, Section, records
 from ampbench.records.case import Case
 from ampbench.records.labels import NOT_REACHED
 from ampbench.store import StoredRun
 
 Found = TypeVar("Found")
 """What was seen of a case."""
+Row = TypeVar("Row")
+"""Of what a flat row tells."""
 
 
 def document_of_cases(
@@ -22,23 +24,25 @@ def document_of_cases(
     *,
     section: Callable[[Case, Found], Section],
     data: Callable[[Case, Found], Mapping[str, Any]],
-    columns: Sequence[str],
-    rows: Callable[[Found], Sequence[Mapping[str, Any]]],
+    columns: Sequence[Column[Row]],
+    rows: Callable[[Found], Sequence[Row]],
     begun: Mapping[str, str] = MappingProxyType({}),
     code: Sequence[Code] = (),
 ) -> Document:
     """Return what a run saw, `passes`, of each of the cases `case_ids`, and what became of those without one.
 
     For people each is a `section`, then comes `code`. Nested data have the fields of `data` beside what the case is and
-    what became of it; flat ones its `rows` of `columns`, the case's id first. `begun` says how far cases got that have
-    no pass because the run ended before.
+    what became of it; flat ones the `columns` of its `rows`, the case's id first. `begun` says how far cases got that
+    have no pass because the run ended before.
     """
     seen = [case_id for case_id in case_ids if case_id in passes]
     return Document(
         sections=lambda: [section(stored.cases[case_id], passes[case_id]) for case_id in seen],
         data=lambda: nested_data(stored, case_ids, passes, data, begun),
-        columns=["case_id", *columns],
-        rows=lambda: [{"case_id": case_id, **row} for case_id in seen for row in rows(passes[case_id])],
+        columns=["case_id", *(column.key for column in columns)],
+        rows=lambda: [
+            {"case_id": case_id, **row} for case_id in seen for row in records(columns, rows(passes[case_id]))
+        ],
         missing=missing_said(stored, case_ids, passes, begun),
         code=code,
     )

@@ -189,11 +189,6 @@ def module_groups(trace: CastTrace, *, collapsed: bool = True) -> list[ModuleGro
     return found
 
 
-def cast_rows(trace: CastTrace) -> list[dict[str, Any]]:
-    """Return a row of `CAST_COLUMNS` per cast."""
-    return [_fields(cast) for cast in trace.casts]
-
-
 def weight_rows(trace: CastTrace) -> list[dict[str, Any]]:
     """Return a row of `WEIGHT_COLUMNS` per forward use of a weight: `WeightUse`, and what the copy wrote in bytes."""
     written = {cast.index: cast.bytes_written for cast in trace.casts}

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from ampbench.explain.ledger import trace_casts
-from ampbench.instruments.casts.show import MODULES, TENSORS
+from ampbench.instruments.casts.show import FOR_MACHINES, MODULES, TENSORS
 from ampbench.present.document import records
 from ampbench.records.cast_rows import (
     CAST_COLUMNS,
@@ -12,11 +12,11 @@ from ampbench.records.cast_rows import (
     by_origin,
     by_tensor,
     by_weight,
-    cast_rows,
     module_groups,
     op_rows,
     weight_rows,
 )
+from ampbench.records.casts import By, CastPass
 from tests.traced_programs import autocast, trace
 
 
@@ -107,7 +107,8 @@ def test_tables_for_machines_have_the_same_numbers(twice):
 
 
 def test_there_is_a_row_per_op_and_per_cast(step):
-    ops, casts = op_rows(step), cast_rows(step)
+    columns, rows = FOR_MACHINES[By.CAST]
+    ops, casts = op_rows(step), records(columns, rows(CastPass(case_id="", how="", trace=step)))
     assert [list(row) for row in (ops[0], casts[0])] == [list(OP_COLUMNS), list(CAST_COLUMNS)]
     assert len(ops) == len(step.ops)
     assert sum(row["bytes_read"] for row in casts) == sum(cast.bytes_read for cast in step.casts)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from itertools import islice
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from ampbench.base.units import UNDEFINED, counted, format_bytes, format_seconds, format_share
@@ -366,16 +366,6 @@ def _tensor(cast: Cast) -> str:
     return f"{name} ({', '.join(remarks)})" if remarks else name
 
 
-COLUMNS: Mapping[By, Sequence[str]] = {
-    By.OP: cast_rows.OP_COLUMNS,
-    By.MODULE: [column.key for column in MODULES],
-    By.TENSOR: [column.key for column in TENSORS],
-    By.CAST: cast_rows.CAST_COLUMNS,
-    By.WEIGHT: cast_rows.WEIGHT_COLUMNS,
-}
-"""What machines read of the tables."""
-
-
 def document(stored: StoredRun, case_ids: Sequence[str], *, everything: bool = False, by: By | None = None) -> Document:
     """Return what a run saw of the cases `case_ids`: `by` what (default: the summary; of flat rows: each cast).
 
@@ -387,24 +377,23 @@ def document(stored: StoredRun, case_ids: Sequence[str], *, everything: bool = F
         emulated = emulation_statement(case, stored.header.environment) if found.how != FAKE else ""
         return Section(made.title, [*made.blocks, *([Block(emulated)] if emulated else [])])
 
+    columns, rows = FOR_MACHINES[by or By.CAST]
     return document_of_cases(
         stored, case_ids, stored.of(CastPass),
-        section=shown,
-        data=lambda case, found: _data(found, case, by),
-        columns=_columns(by or By.CAST),
-        rows=lambda found: _rows(found, by or By.CAST),
+        section=shown, data=lambda case, found: _data(found, case, by), columns=columns, rows=rows,
     )  # fmt: skip
 
 
 def _data(found: CastPass, case: Case, by: By | None) -> dict[str, Any]:
     whole, savings = cast_totals.totals(found.trace), cast_totals.savings(found.trace)
+    shown = {by.value: FOR_MACHINES[by]} if by is not None and by is not By.SUMMARY else {}
     return {
         "sentence": findings.casts_said(found, case, whole, savings),
         "totals": _totals(whole),
         "costs": asdict(findings.costs(found, whole)),
         "checked": [{"change": one.change, **asdict(saved_by(one))} for one in found.checked],
         "savings": [asdict(saving) for saving in savings],
-        "tables": {} if by is None or by is By.SUMMARY else {by.value: _rows(found, by)},
+        "tables": {name: records(columns, rows(found)) for name, (columns, rows) in shown.items()},
         "graphs": [
             {
                 "graph": graph.graph,
@@ -420,23 +409,6 @@ def _data(found: CastPass, case: Case, by: By | None) -> dict[str, Any]:
 def _totals(whole: cast_totals.Totals) -> dict[str, Any]:
     found = {field.name: getattr(whole, field.name) for field in fields(whole)}
     return found | {"bytes_moved": whole.bytes_moved}
-
-
-def _columns(by: By) -> Sequence[str]:
-    """Return the columns of a table."""
-    return COLUMNS[by] if by in COLUMNS else list(_summary(CastPass(case_id="", how="", trace=CastTrace())))
-
-
-def _rows(found: CastPass, by: By) -> list[dict[str, Any]]:
-    """Return a table for machines."""
-    trace = found.trace
-    if by is By.MODULE:
-        return records(MODULES, cast_rows.module_groups(trace, collapsed=False))
-    if by is By.TENSOR:
-        return records(TENSORS, cast_rows.by_tensor(trace))
-    if by is By.SUMMARY:
-        return [_summary(found)]
-    return {By.OP: cast_rows.op_rows, By.CAST: cast_rows.cast_rows, By.WEIGHT: cast_rows.weight_rows}[by](trace)
 
 
 def _summary(found: CastPass) -> dict[str, Any]:
@@ -457,3 +429,21 @@ def _summary(found: CastPass) -> dict[str, Any]:
         "peak_memory_bytes": found.peak_bytes,
         "memory_source": found.memory_source,
     }
+
+
+def _keyed(keys: Iterable[str]) -> Sequence[Column[dict[str, Any]]]:
+    return [Column(key, itemgetter(key)) for key in keys]
+
+
+FOR_MACHINES: Mapping[By, tuple[Sequence[Column[Any]], Callable[[CastPass], Sequence[Any]]]] = {
+    By.SUMMARY: (
+        _keyed(_summary(CastPass(case_id="", how="", trace=CastTrace()))),
+        lambda found: [_summary(found)],
+    ),
+    By.OP: (_keyed(cast_rows.OP_COLUMNS), lambda found: cast_rows.op_rows(found.trace)),
+    By.MODULE: (MODULES, lambda found: cast_rows.module_groups(found.trace, collapsed=False)),
+    By.TENSOR: (TENSORS, lambda found: cast_rows.by_tensor(found.trace)),
+    By.CAST: ([Column(name, attrgetter(name)) for name in cast_rows.CAST_COLUMNS], lambda found: found.trace.casts),
+    By.WEIGHT: (_keyed(cast_rows.WEIGHT_COLUMNS), lambda found: cast_rows.weight_rows(found.trace)),
+}
+"""The columns and the rows of each table as machines read it."""

@@ -81,8 +81,8 @@ def document(stored: StoredRun, case_ids: Sequence[str], *, everything: bool = F
         stored, case_ids, stored.of(StoragePass),
         section=lambda case, found: storage_section(case, found, everything=everything),
         data=_data,
-        columns=[column.key for column in COLUMNS],
-        rows=lambda found: records(COLUMNS, stored_ways(found)),
+        columns=COLUMNS,
+        rows=stored_ways,
     )  # fmt: skip
 
 

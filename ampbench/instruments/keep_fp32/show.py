@@ -12,7 +12,7 @@ from ampbench.instruments.cases import document_of_cases
 from ampbench.instruments.keep_fp32.findings import Point, code, kept_said, points, said, so_far
 from ampbench.instruments.keep_fp32.records import KeepSearch, SearchSpace, Trial, Unit
 from ampbench.instruments.keep_fp32.trials import WHOLE, units_of
-from ampbench.present.document import Block, Code, Column, Document, Section, as_sentence, picked, records, table
+from ampbench.present.document import Block, Code, Column, Document, Section, as_sentence, picked, table
 from ampbench.records.beside import Ratio, short_ratio
 from ampbench.records.case import Case
 from ampbench.records.labels import case_title, few
@@ -116,8 +116,8 @@ def document(stored: StoredRun, case_ids: Sequence[str], *, everything: bool = F
         stored, case_ids, stored.of(KeepSearch),
         section=lambda case, one: section(case, one, *_weighed(stored, one), everything=everything),
         data=lambda case, one: _data(stored, case, one),
-        columns=[column.key for column in COLUMNS],
-        rows=lambda one: records(COLUMNS, points(one, *_weighed(stored, one))),
+        columns=COLUMNS,
+        rows=lambda one: points(one, *_weighed(stored, one)),
         begun={name: _begun(stored, name) for name in case_ids if name in stored.of(SearchSpace)},
         code=pasted,
     )  # fmt: skip

@@ -160,8 +160,8 @@ def headroom_document(stored: StoredRun, case_ids: Sequence[str], *, everything:
         stored, case_ids, stored.of(RangePass),
         section=lambda case, found: headroom_section(case, found, everything=everything),
         data=_headroom_data,
-        columns=[column.key for column in VALUES],
-        rows=lambda found: records(VALUES, fits(found)),
+        columns=VALUES,
+        rows=fits,
     )  # fmt: skip
 
 
@@ -179,8 +179,8 @@ def origin_document(stored: StoredRun, case_ids: Sequence[str], *, everything: b
         stored, case_ids, stored.of(OriginPass),
         section=lambda case, found: origin_section(case, found, everything=everything),
         data=_origin_data,
-        columns=[column.key for column in ERRORS],
-        rows=lambda found: records(ERRORS, erring(found)),
+        columns=ERRORS,
+        rows=erring,
     )  # fmt: skip
 
 

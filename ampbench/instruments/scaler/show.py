@@ -85,16 +85,12 @@ def document(stored: StoredRun, case_ids: Sequence[str], *, everything: bool = F
         return {
             "sentences": scaler_said(case, runs),
             "missing": _missing(stored, case.case_id),
-            "tables": {"settings": rows(runs)},
+            "tables": {"settings": records(COLUMNS, outcomes(runs))},
             "scalings": [asdict(run) for run in runs],
         }
 
-    def rows(runs: Sequence[ScalerRun]) -> list[dict[str, Any]]:
-        return records(COLUMNS, outcomes(runs))
-
-    keys = [column.key for column in COLUMNS]
     return document_of_cases(
-        stored, case_ids, stored.several_of(ScalerRun), section=section, data=data, columns=keys, rows=rows
+        stored, case_ids, stored.several_of(ScalerRun), section=section, data=data, columns=COLUMNS, rows=outcomes
     )
 
 

@@ -71,8 +71,8 @@ def document(stored: StoredRun, case_ids: Sequence[str], *, everything: bool = F
         stored, case_ids, stored.of(ScopePass),
         section=lambda case, found: scope_section(case, found, everything=everything),
         data=_data,
-        columns=[column.key for column in COLUMNS],
-        rows=lambda found: records(COLUMNS, comparisons(found)),
+        columns=COLUMNS,
+        rows=comparisons,
     )  # fmt: skip
 
 
