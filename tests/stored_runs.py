@@ -4,6 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from msgspec import to_builtins
+
 from ampbench.instruments.ceilings.records import Attained, Ceiling
 from ampbench.records.case import Case, Environment
 from ampbench.records.measured import Divergence, MemoryPass, Round
@@ -34,6 +36,8 @@ def make_header(**changes: Any) -> Header:
         "settings": Settings(),
         "environment": environment,
     }
+    if changes.get("asked") is not None:
+        changes["asked"] = to_builtins(changes["asked"])
     return Header(**fields | changes)
 
 

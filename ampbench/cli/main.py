@@ -1,10 +1,8 @@
-"""What typer complains of, in ampbench's words.
+"""The entry point: verbs, settings, and the one place where errors become a line on stderr and an exit code.
 
-The entry point: verbs, settings, and the one place where errors become a line on stderr and an exit code.
-
-A verb is a module of this package with one function, `command`, which returns its exit code (None: 0); one of `GROUPS`
-is a package of such modules, its own verbs. Only the verb asked for is imported, and no verb's module imports anything
-slow (torch, pandas, scipy, rich) at its top.
+A verb is a module of this package with one function, `command`, which returns its exit code (None: 0); those of
+`GROUPS` are made of instruments. Only the verb asked for is imported, and no verb's module imports anything slow
+(torch, pandas, scipy, rich) at its top.
 """
 
 import contextlib
@@ -33,6 +31,7 @@ from ampbench.errors import (
     did_you_mean,
     nearest,
 )
+from ampbench.records.kinds import KINDS
 
 PLAIN_WORDS = (
     (r"Input should be a valid integer\b.*|'[^']*' is not a valid int.*", "give a whole number"),
@@ -89,8 +88,30 @@ VERBS = {
 }
 """The verbs in the order of a user's day; each is the module of the same name."""
 
-GROUPS = frozenset({"explain", "study"})
-"""Verbs with verbs of their own: packages that name them, with a line of help for each, in SUBVERBS."""
+GROUPS = {
+    "explain": """Say why a precision costs and errs what it does.
+
+\b
+Examples:
+  ampbench explain casts model.py:make
+  ampbench explain headroom model.py:make
+  ampbench explain origin model.py:make --precision fp16_autocast
+  ampbench explain keep-fp32 model.py:make --precision fp16_autocast --max-error 1e-2
+  ampbench explain rules
+  ampbench explain rules --help
+""",
+    "study": """Study what training in mixed precision comes to, and what this machine can do at best.
+
+\b
+Examples:
+  ampbench study convergence digits
+  ampbench study scaler model.py:make
+  ampbench study scope model.py:make --precision bf16_autocast
+  ampbench study input-storage mlp transformer_encoder
+  ampbench study ceilings
+""",
+}
+"""Verbs with verbs of their own, the kinds of runs that `KINDS` has of each; and their help."""
 
 BROKEN_PIPE = 141
 """128 + SIGPIPE: what a shell reports for a program whose reader went away."""
@@ -217,7 +238,7 @@ def build(verb: str | None = None, subverb: str | None = None) -> Any:
         if name == verb and name in GROUPS:
             app.add_typer(_group(name, subverb), name=name, short_help=summary)
         else:
-            _add(app, name, summary, name if name == verb else None)
+            _add(app, name, summary, _verb if name == verb else None)
     return get_command(app)
 
 
@@ -233,16 +254,16 @@ def _typer(completion: bool = False) -> typer.Typer:
 def _group(verb: str, subverb: str | None) -> typer.Typer:
     """Return the command of a verb that has verbs of its own; only `subverb` is imported."""
     group = _typer()
-    group.callback(help=import_module(f"ampbench.cli.{verb}").HELP)(_no_options)
+    group.callback(help=GROUPS[verb])(_no_options)
     for name, summary in _subverbs(verb).items():
-        _add(group, name, summary, f"{verb}.{name}" if name == subverb else None)
+        _add(group, name, summary, _kind_verb if name == subverb else None)
     return group
 
 
-def _add(app: typer.Typer, name: str, summary: str, module: str | None) -> None:
-    """Add a verb to `app`: of `module`, or known by its help alone."""
-    function = _not_imported if module is None else _function(module)
-    app.command(name, short_help=summary, help=summary if module is None else None)(function)
+def _add(app: typer.Typer, name: str, summary: str, verb: Callable[[str], Callable[..., int | None]] | None) -> None:
+    """Add a verb to `app`: what `verb` returns of its name, or known by its help alone."""
+    function = _not_imported if verb is None else verb(name)
+    app.command(name, short_help=summary, help=summary if verb is None else None)(function)
 
 
 def _dispatch(given: list[str], version: bool) -> int:
@@ -328,15 +349,21 @@ def _no_options() -> None:
     """Stand for a group, which does nothing by itself."""
 
 
-def _function(module: str) -> Callable[..., int | None]:
-    """Return the verb of a module of this package; a dash in a verb's name is an underscore in its module's."""
-    function: Callable[..., int | None] = import_module(f"ampbench.cli.{module.replace('-', '_')}").command
+def _verb(name: str) -> Callable[..., int | None]:
+    """Return the verb that is the module of this package with its name."""
+    function: Callable[..., int | None] = import_module(f"ampbench.cli.{name}").command
     return function
 
 
+def _kind_verb(name: str) -> Callable[..., int | None]:
+    """Return the verb that makes runs of the kind with its name."""
+    from ampbench.cli import instruments
+
+    return instruments.command(name)
+
+
 def _subverbs(verb: str) -> Mapping[str, str]:
-    known: Mapping[str, str] = import_module(f"ampbench.cli.{verb}").SUBVERBS
-    return known
+    return {kind.name: kind.summary for kind in KINDS.values() if kind.group == verb}
 
 
 def options_of(name: str) -> settings.Options:

@@ -9,21 +9,17 @@ from contextlib import contextmanager, nullcontext
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from ampbench.base.units import counted, format_duration, format_error
+from ampbench.base.units import counted, format_duration
 from ampbench.cli.printing import print_note
 from ampbench.drive.rounds import OVERHEAD_SECONDS, SERVER_SECONDS, WARMED, Progress, Turn, Watch
-from ampbench.instruments.ceilings.instrument import Piece
-from ampbench.instruments.keep_fp32.records import SearchSpace, Trial
 from ampbench.present.terminal import make_console
-from ampbench.records.labels import few
 from ampbench.records.measured import Failure, Round
 from ampbench.records.run import Settings
 from ampbench.records.wire import ROUND
 
 if TYPE_CHECKING:
     from ampbench.ab.blocks import Stage
-    from ampbench.drive.pieces import Seen
-    from ampbench.drive.planning import PlannedCase
+    from ampbench.drive.pieces import Piece, Seen
 
 LINE_SECONDS = 10.0
 """Without a terminal, a line at most this often."""
@@ -148,42 +144,30 @@ def _described(turn: Turn) -> str:
 
 @contextmanager
 def piece_progress(
-    doing: str, pieces: "Sequence[PlannedCase | Piece]"
-) -> "Iterator[Callable[[PlannedCase | Piece, Seen | None], None]]":
+    doing: str, pieces: "Sequence[Piece]", further: "Callable[[], Callable[[Seen | None], str]]"
+) -> "Iterator[Callable[[Piece, Seen | None], None]]":
     """Yield a watcher that tells on a terminal which of `pieces` is being worked on, by `doing` ("tracing").
 
     Once some are done, it says how long the rest will take: as long as those of the same case, else as those so far.
-    Of a search for modules to keep it tells each trial, too.
+    `further` makes, for each piece anew, what says of it how far it is.
     """
     from rich.markup import escape
 
     console = make_console(stderr=True)
-    left = PiecesLeft([_key(piece) for piece in pieces])
-    trials = TrialsSeen()
+    left = PiecesLeft([piece.key for piece in pieces])
     with console.status("") if sys.stderr.isatty() else nullcontext() as status:
+        how_far = further()
 
-        def watch(piece: "PlannedCase | Piece", found: "Seen | None") -> None:
-            nonlocal trials
+        def watch(piece: "Piece", found: "Seen | None") -> None:
+            nonlocal how_far
             if found is None:
-                left.begin(_key(piece))
-                trials = TrialsSeen()
+                left.begin(piece.key)
+                how_far = further()
             if status is not None:
-                place, said = left.said(), trials.said(found)
-                status.update(f"{doing} {escape(_named(piece))}{place}{f': {said}' if said else ' …'}")
+                place, said = left.said(), how_far(found)
+                status.update(f"{doing} {escape(piece.named)}{place}{f': {said}' if said else ' …'}")
 
         yield watch
-
-
-def _key(piece: "PlannedCase | Piece") -> str:
-    """Return what tells a piece of work from others that may take another time."""
-    return piece.named if isinstance(piece, Piece) else piece.case.case_id
-
-
-def _named(piece: "PlannedCase | Piece") -> str:
-    if isinstance(piece, Piece):
-        return piece.named
-    case = piece.case
-    return f"{case.workload} {case.precision} {case.device} {case.phase}"
 
 
 class PiecesLeft:
@@ -216,44 +200,6 @@ class PiecesLeft:
         seconds = sum(typical.get(case_id, everything) for case_id in [self._now[0], *self._left])
         left = seconds - (time.monotonic() - self._now[1])
         return f" ({place}, about {format_duration(max(left, 1.0))} left)"
-
-
-class TrialsSeen:
-    """The trials of one search as they are made, for a line that tells of the last one and the time left."""
-
-    def __init__(self) -> None:
-        self._space: SearchSpace | None = None
-        self._began = time.monotonic()
-        self._made = 0
-
-    def said(self, found: "Seen | None") -> str:
-        """Return "trial 12: 3 of 54 modules kept, error 3.1e-03, at most 2.00 min left, then weighing".
-
-        That is "" for what is no trial; without more to try, weighing is all that is left.
-        """
-        if isinstance(found, SearchSpace):
-            self._space, self._began = found, time.monotonic()
-        if not isinstance(found, Trial):
-            return ""
-        self._made += 1
-        parts = [f"trial {found.number + 1}: {self._kept(found)} kept", _erred(found)]
-        most = self._space.wanted.max_trials if self._space is not None and self._space.wanted else 0
-        left = (time.monotonic() - self._began) / self._made * (most - found.number - 1)
-        parts += [f"at most {format_duration(left)} left, then weighing" if left >= 1 else "then weighing"]
-        return ", ".join(parts)
-
-    def _kept(self, trial: Trial) -> str:
-        from ampbench.instruments.keep_fp32.trials import units_of
-
-        if self._space is None:  # a resumed search had it before
-            return few(trial.kept) or "nothing"
-        return f"{len(units_of(self._space, trial.kept))} of {counted(len(self._space.units), 'module')}"
-
-
-def _erred(trial: Trial) -> str:
-    errors = [("error", trial.output_rel_l2), ("gradient error", trial.grad_rel_l2)]
-    known = [f"{name} {format_error(error)}" for name, error in errors if error is not None]
-    return ", ".join(known) or (f"{trial.nonfinite:,} values not finite" if trial.nonfinite else "it failed")
 
 
 @contextmanager

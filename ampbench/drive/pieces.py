@@ -1,15 +1,12 @@
-"""Explanations and studies of chosen cases, a piece at a time, and what of a run is undone.
+"""Pieces of work on chosen cases, done one after another: what is planned, what each is asked, what of a run is undone.
 
-What a study was asked for, and what is left to do in a run that takes each case as a whole, searches among them.
-
-Has worker processes explain cases, a fresh one for each, and stores what they saw.
-
-What planning has in common for all that explains cases: named workloads, a first server, default precisions.
+What planning has in common for all that explain or study cases: a first server, default precisions, what is refused.
 """
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ampbench.base.precisions import AUTOCAST, BUILT_IN, Precision, default_autocast, find_precision
@@ -28,9 +25,8 @@ from ampbench.drive.session import (
 )
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
 from ampbench.records.case import Environment, WorkloadSource
-from ampbench.records.kinds import verb_of
 from ampbench.records.measured import Failure, Skip
-from ampbench.records.run import Asked, Entry, Footer, Selection, Settings
+from ampbench.records.run import Entry, Footer, Selection, Settings
 from ampbench.records.wire import Request, Task, ask
 from ampbench.store import RunWriter, StoredRun
 
@@ -41,30 +37,52 @@ def unfinished(stored: StoredRun) -> list[str]:
     return [case_id for case_id in stored.cases if case_id not in ended]
 
 
-def asked_of(stored: StoredRun, *needed: str) -> Asked:
-    """Return what a study was asked for, to go on with it; `UsageError` where its run does not say what is `needed`.
-
-    That are names of fields of `Asked`.
-    """
-    asked = stored.header.asked
-    if asked is None or not all(getattr(asked, name) for name in needed):
-        raise UsageError(f"run {stored.header.run} does not say what it was asked for: begin a new one")
-    return asked
-
-
 A = TypeVar("A")
 R = TypeVar("R")
-Piece = TypeVar("Piece")
-"""What is worked on by itself and may come up several times: a case, a ceiling."""
+
+
+def asked_of(stored: StoredRun) -> Any:
+    """Return what a run was asked for, to go on with it; `UsageError` where it does not say."""
+    if stored.asked is None:
+        raise UsageError(f"run {stored.header.run} does not say what it was asked for: begin a new one")
+    return stored.asked
+
 
 Seen = Entry
 """What comes of a piece of work: what was found, or a `Failure` or `Skip`."""
 
-Explain = Callable[[Channel, PlannedCase], Seen]
-"""Has a case explained on a channel, and returns what came of it; what it stores meanwhile is its own affair."""
 
-Watch = Callable[[PlannedCase, Seen | None], None]
-"""Told of each case twice: before it is explained (None) and after, before what was seen is stored."""
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of work: `of` a case or, where it is of none, what it is called; `part` tells apart those of one case."""
+
+    of: PlannedCase | str
+    part: Any = None
+
+    @property
+    def planned(self) -> PlannedCase:
+        """The case it is of."""
+        assert isinstance(self.of, PlannedCase)
+        return self.of
+
+    @property
+    def key(self) -> str:
+        """What it has in common with the pieces that take as long: the id of its case, or what it is called."""
+        return self.of if isinstance(self.of, str) else self.of.case.case_id
+
+    @property
+    def named(self) -> str:
+        """What it is, in a few words: "mlp bf16_autocast cpu training"."""
+        if isinstance(self.of, str):
+            return self.of
+        case = self.of.case
+        return f"{case.workload} {case.precision} {case.device} {case.phase}"
+
+
+Work = Callable[[Channel, Piece], Seen]
+"""Has a piece of work done on a channel, and returns what came of it."""
+Watch = Callable[[Piece, Seen | None], None]
+"""Told of each piece twice: before it is worked on (None) and after, before what was seen is stored."""
 
 
 def request_for(
@@ -93,55 +111,27 @@ def ask_case(
     return task.outcome(channel.serve(request), planned.case)
 
 
-def explain_cases(prepared: Prepared, explain: Explain, writer: RunWriter, watch: Watch) -> str:
-    """Have what is planned explained, each case by `explain`, as `explain_pieces` does."""
-    pieces = [(planned, explain) for planned in prepared.plan if not planned.skip]
-    return explain_pieces(prepared, pieces, writer, watch)
+def do_pieces(open_channel: OpenChannel, pieces: Iterable[Piece], work: Work, writer: RunWriter, watch: Watch) -> str:
+    """Have each piece of work done by `work`, every entry to `writer` at once; return how it ended.
 
-
-def explain_pieces(
-    prepared: Prepared, pieces: Iterable[tuple[PlannedCase, Explain]], writer: RunWriter, watch: Watch
-) -> str:
-    """Have each piece of work on a case done, as `do_pieces` does, and return how the session ended.
-
-    Pieces of a case that failed or cannot run are passed over.
-    """
-    gone: set[str] = set()
-
-    def noted(explain: Explain) -> Explain:
-        def explained(channel: Channel, planned: PlannedCase) -> Seen:
-            found = explain(channel, planned)
-            if isinstance(found, Failure | Skip):
-                gone.add(planned.case.case_id)
-            return found
-
-        return explained
-
-    left = ((planned, noted(explain)) for planned, explain in pieces if planned.case.case_id not in gone)
-    return do_pieces(prepared.open_channel, left, writer, watch)
-
-
-def do_pieces(
-    open_channel: OpenChannel,
-    pieces: Iterable[tuple[Piece, Callable[[Channel, Piece], Seen]]],
-    writer: RunWriter,
-    watch: Callable[[Piece, Seen | None], None],
-) -> str:
-    """Have each piece of work done by what stands beside it, every entry to `writer` at once; return how it ended.
-
-    `watch` is told of each piece twice, as `Watch` is of a case. A server is opened for the first piece that asks one;
+    Pieces of a case that failed or cannot run are passed over. A server is opened for the first piece that asks one;
     what a killed worker leaves unanswered is asked once more, as `Pool` does. An interruption ends the session with
     a footer that says so; nothing seen is lost.
     """
     ended = "interrupted"
+    gone: set[str] = set()
     pool = Pool({ONLY: open_channel})
     try:
         with pool:
-            for piece, do in pieces:
+            for piece in pieces:
+                if piece.key in gone:
+                    continue
                 watch(piece, None)
-                found = do(pool, piece)
+                found = work(pool, piece)
                 watch(piece, found)
                 writer.append(found)
+                if isinstance(found, Failure | Skip):
+                    gone.add(piece.key)
         ended = "complete"
     except KeyboardInterrupt:
         pass
@@ -194,15 +184,6 @@ def resumed_plan(
     check_same(resumed.header.environment, environment, resumed.header.run)
     check_same_cases(resumed, found)
     return [planned for planned in found if planned.case.case_id in left]
-
-
-def require_named(selection: Selection, explains: str, question: str) -> None:
-    """Raise `UsageError`, which asks the `question`, unless a workload is named for a kind of run."""
-    if not selection.workloads:
-        raise UsageError(
-            f"{question} of which workload? Name one, as in `ampbench {verb_of(explains)} mlp` or "
-            f"`ampbench {verb_of(explains)} model.py:make`; ampbench list workloads shows what there is"
-        )
 
 
 def require_eager(selection: Selection, verb: str) -> None:

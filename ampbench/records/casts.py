@@ -243,9 +243,10 @@ class Tracing:
 
     `sources` adds the line of code to each op. `time` times ops and the step, for about `seconds`; a slow step takes
     longer, where an interval needs it. `check` measures the changes that save casts, for about as long each. `graphs`
-    are the graphs to read.
+    are the graphs to read. With `half_inputs` its cases were planned with inputs in the dtype that autocast casts to.
     """
 
+    half_inputs: bool = False
     sources: bool = False
     time: bool = True
     check: bool = False

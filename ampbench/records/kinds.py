@@ -45,11 +45,12 @@ class Kind:
     """A kind of run: `name` is its `Header.explains`; with `group`, "explain" or "study", it is the verb that makes it.
 
     `lines` are what such a run holds, first what was found, then what led there. `contents` says what that is before a
-    number of cases or the devices. Named as "module:function" (`ampbench.instruments.registry`) are what makes the
-    `document` of a run, what makes the `part` of a report's page that is about such runs, and what of a run is `told`
-    there ("": all that was found). What is found of the cases of a workload on a device may be judged `together`. With
-    `resumed`, its verb goes on with a run that broke off. `asks` names the records, as "module:Type", in which
-    workers are asked for it (`records.wire.Task.asked`).
+    number of cases or the devices. `summary` is a line on its verb. Others are names, as "module:name": of its
+    `instrument` ("": none, but a `verb` of its own), of a `verb` that is not made as the others are, of the record of
+    what a run was `asked` for and those in which its workers are asked, `asks` (`records.wire.Task.asked`), of what
+    makes the `document` of a run and the `part` of a report's page that is about such runs, and of what of a run is
+    `told` there ("": all that was found). What is found of the cases of a workload on a device may be judged
+    `together`. With `resumed`, its verb goes on with a run that broke off.
     """
 
     name: str
@@ -58,6 +59,10 @@ class Kind:
     lines: tuple[Lines, ...]
     document: str
     part: str
+    summary: str
+    instrument: str = ""
+    asked: str = ""
+    verb: str = ""
     told: str = ""
     together: bool = False
     resumed: bool = False
@@ -78,12 +83,18 @@ _ROWS = (
     Kind(
         HEADROOM, "explain", "the headroom of",
         (Lines("ranges", "ampbench.records.ranges:RangePass", wrong="ampbench.records.ranges:wrong_ranges"),),
+        instrument="ampbench.instruments.ranges.instrument:WATCHING",
+        asked="ampbench.instruments.ranges.records:RangesAsked",
+        summary="How large the values are: what would overflow, flush to zero or be swallowed in fp16 and bf16.",
         document="ampbench.instruments.ranges.show:headroom_document",
         part="ampbench.instruments.ranges.charts:headroom_part",
         asks=("ampbench.instruments.ranges.records:RangesAsked",),
     ),
     Kind(
         ORIGIN, "explain", "the origin of errors in", (Lines("origin", "ampbench.records.ranges:OriginPass"),),
+        instrument="ampbench.instruments.ranges.instrument:FINDING",
+        asked="ampbench.records.wire:Nothing",
+        summary="Where the error of a precision begins: what each module adds, and what it inherits.",
         document="ampbench.instruments.ranges.show:origin_document",
         part="ampbench.instruments.ranges.charts:origin_part",
     ),
@@ -98,6 +109,10 @@ _ROWS = (
             Lines("trial", "ampbench.instruments.keep_fp32.records:Trial", several=True,
                   wrong="ampbench.instruments.keep_fp32.records:wrong_trial"),
         ),
+        instrument="ampbench.instruments.keep_fp32.instrument:INSTRUMENT",
+        asked="ampbench.instruments.keep_fp32.records:Wanted",
+        verb="ampbench.cli.keep_fp32:command",
+        summary="The smallest set of modules to keep in fp32 so that an error budget is met, and what it costs.",
         document="ampbench.instruments.keep_fp32.show:document",
         part="ampbench.instruments.keep_fp32.charts:part",
         resumed=True,
@@ -106,6 +121,9 @@ _ROWS = (
     ),
     Kind(
         CASTS, "explain", "the casts of", (Lines("casts", "ampbench.records.casts:CastPass", long=True),),
+        instrument="ampbench.instruments.casts.instrument:INSTRUMENT",
+        asked="ampbench.records.casts:Tracing",
+        summary="Every cast of a step: of what, for which op, what it costs, what could be saved.",
         document="ampbench.instruments.casts.show:document",
         part="ampbench.instruments.casts.charts:part",
         asks=("ampbench.records.casts:Tracing",),
@@ -114,6 +132,9 @@ _ROWS = (
         CONVERGENCE, "study", "the convergence of",
         (Lines("training", "ampbench.instruments.convergence.records:Training", several=True,
                wrong="ampbench.instruments.convergence.records:wrong_training"),),
+        instrument="ampbench.instruments.convergence.instrument:INSTRUMENT",
+        asked="ampbench.instruments.convergence.records:ConvergenceAsked",
+        summary="Whether training converges in each precision as in fp32: real data, several seeds, a verdict.",
         document="ampbench.instruments.convergence.show:document",
         part="ampbench.instruments.convergence.charts:part",
         told="ampbench.instruments.convergence.learning:told_trainings",
@@ -125,6 +146,9 @@ _ROWS = (
         SCALER, "study", "the loss scaling of",
         (Lines("scaling", "ampbench.instruments.scaler.records:ScalerRun", several=True,
                wrong="ampbench.instruments.scaler.records:wrong_scaling"),),
+        instrument="ampbench.instruments.scaler.instrument:INSTRUMENT",
+        asked="ampbench.instruments.scaler.records:ScalerAsked",
+        summary="What GradScaler does: its scale, skipped steps, gradients that flush to zero without and with it.",
         document="ampbench.instruments.scaler.show:document",
         part="ampbench.instruments.scaler.charts:part",
         resumed=True,
@@ -134,6 +158,9 @@ _ROWS = (
         SCOPE, "study", "the scope of autocast in",
         (Lines("scopes", "ampbench.instruments.scope.records:ScopePass",
                wrong="ampbench.instruments.scope.records:wrong_scopes"),),
+        instrument="ampbench.instruments.scope.instrument:INSTRUMENT",
+        asked="ampbench.instruments.scope.records:ScopeAsked",
+        summary="What entering autocast around more than forward and loss costs in time, memory and accuracy.",
         document="ampbench.instruments.scope.show:document",
         part="ampbench.instruments.scope.charts:part",
         resumed=True,
@@ -143,6 +170,9 @@ _ROWS = (
         INPUT_STORAGE, "study", "the storage of the inputs of",
         (Lines("storage", "ampbench.instruments.input_storage.records:StoragePass",
                wrong="ampbench.instruments.input_storage.records:wrong_storage"),),
+        instrument="ampbench.instruments.input_storage.instrument:INSTRUMENT",
+        asked="ampbench.instruments.input_storage.records:StorageAsked",
+        summary="What storing inputs in half saves, and whether it loses anything.",
         document="ampbench.instruments.input_storage.show:document",
         part="ampbench.instruments.input_storage.charts:part",
         resumed=True,
@@ -151,6 +181,8 @@ _ROWS = (
     Kind(
         RULES, "explain", "autocast's rules on",
         (Lines("rules", "ampbench.records.rules:RuleProbe", of="device", wrong="ampbench.records.rules:wrong_probe"),),
+        verb="ampbench.cli.rules:command",
+        summary="What autocast does to each op, against what documents say of it.",
         document="ampbench.instruments.rules.show:document",
         part="ampbench.instruments.rules.charts:part",
         asks=("ampbench.instruments.rules.records:RulesAsked",),
@@ -159,6 +191,9 @@ _ROWS = (
         CEILINGS, "study", "the ceilings of",
         (Lines("ceiling", "ampbench.instruments.ceilings.records:Ceiling", several=True, of="device",
                wrong="ampbench.instruments.ceilings.records:wrong_ceiling"),),
+        instrument="ampbench.instruments.ceilings.instrument:INSTRUMENT",
+        asked="ampbench.instruments.ceilings.records:CeilingsAsked",
+        summary="What this device attains at best: FLOP/s of matrix products and convolutions, copy bandwidth.",
         document="ampbench.instruments.ceilings.show:document",
         part="ampbench.instruments.ceilings.charts:part",
         resumed=True,

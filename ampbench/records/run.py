@@ -100,24 +100,6 @@ class ScalerSetting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What a study was asked for beyond selection and settings; 0 and empty where it does not apply.
-
-    `steps` of each training, from each of `seeds` seeds or with each of the scaler's `settings`; the `schedule` of the
-    learning rate ("": the workload's own); `seconds` for each measurement; the `operations` and `dtypes` of which
-    ceilings are measured.
-    """
-
-    steps: int = 0
-    seeds: int = 0
-    schedule: str = ""
-    seconds: float = 0.0
-    operations: list[str] = field(default_factory=list)
-    dtypes: list[str] = field(default_factory=list)
-    settings: list[ScalerSetting] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
     """Which arm of an interleaved comparison a run is; runs of one `session` were measured in the same blocks.
 
@@ -145,7 +127,8 @@ class Header:
 
     `commit` is that of the repository measured, `committed_at` its time (ISO 8601). `arm` is set where the run is one
     arm of an interleaved comparison, `imported` where another program measured it. `explains` is what it explains
-    or studies (a name of `records.kinds.KINDS`); "": the run measures. `asked` is set in studies. `follows` is the id
+    or studies (a name of `records.kinds.KINDS`); "": the run measures. `asked` is what that was
+    asked for, the fields of the record that its row names (None: it does not say). `follows` is the id
     of the run that was the latest by its name when this one was begun, where the clock makes this one look older (None:
     it does not). `precisions` are the user's own that its cases are in.
     """
@@ -165,7 +148,7 @@ class Header:
     committed_at: str | None = None
     imported: Imported | None = None
     explains: str = ""
-    asked: Asked | None = None
+    asked: dict[str, Any] | None = None
     follows: str | None = None
     precisions: list[OwnPrecision] = field(default_factory=list)
 

@@ -113,6 +113,11 @@ class StoredRun:
         """Return all that is stored as `record`, of which there may be several of a case or device, by these."""
         return [one for several in self.several_of(record).values() for one in several]
 
+    @property
+    def asked(self) -> Any:
+        """What the run was asked for, as the record that the row of its kind names; None where it does not say."""
+        return lines.asked_in(self.header)
+
     def having(self, record: type[R], found: Mapping[str, R] | Mapping[str, list[R]]) -> "StoredRun":
         """Return the run with other records of a type than it holds, by case id or device."""
         return replace(self, found={**self.found, line_of(record): found})

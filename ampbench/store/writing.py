@@ -133,7 +133,8 @@ class RunWriter:
             writer._case_ids = set(stored.cases)
             writer._found = {line: set(held) for line, held in stored.found.items()}
             asking = (held for line, held in stored.found.items() if LINES[line].asked)
-            writer._asked = any(map(_asks, (one for held in asking for one in held.values())))
+            told = any(map(_asks, (one for held in asking for one in held.values())))
+            writer._asked = told or stored.header.asked is not None
             for one in stored.rounds:
                 lines.add_round(one, writer._rounds)
             writer._explains = stored.header.explains
@@ -215,6 +216,7 @@ class RunWriter:
                     lines.check_entry(kind, getattr(record, "case_id", ""), record, known, found, rounds)
                 elif isinstance(record, Header):
                     lines.check_said(record)
+                    asked = record.asked is not None
             except LineError as error:
                 raise CannotBeError(
                     f"{self.path}: cannot store a {type(record).__name__}: {error}", str(error)

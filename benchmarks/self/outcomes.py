@@ -48,7 +48,7 @@ from ampbench.records.case import Case, WorkloadSource
 from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.magnitudes import headroom
 from ampbench.records.measured import Divergence, Round
-from ampbench.records.run import SCHEMA, Asked, Header, Selection, Settings
+from ampbench.records.run import SCHEMA, Header, Selection, Settings
 from ampbench.store import StoredRun, gathered
 from ampbench.workload import Workload
 from ampbench.workloads.index import WORKLOADS
@@ -287,7 +287,7 @@ def outcomes(lines: Iterable[Line], proof: Proof = PROOF) -> list[Outcome]:
 
 def _trained_run(lines: Iterable[Line], seeds: int) -> StoredRun:
     """Return the trainings of a file as a run that studied convergence."""
-    header = _header(explains=CONVERGENCE, asked=Asked(seeds=seeds))
+    header = _header(explains=CONVERGENCE, asked={"steps": 1, "seeds": seeds})
     trained = [(case_of(line.setting, line.precision), line.training) for line in lines if line.training is not None]
     return gathered(Path("outcomes"), header, [entry for pair in trained for entry in pair])
 

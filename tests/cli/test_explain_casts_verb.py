@@ -17,10 +17,13 @@ import torch
 import ampbench as library
 from ampbench.base.units import format_seconds
 from ampbench.drive.planning import PlannedCase
+from ampbench.drive.servers import Channel
 from ampbench.errors import UsageError
+from ampbench.instruments.casts import instrument
 from ampbench.records.case import DeviceDescription
 from ampbench.records.casts import AUTOGRAD, CastPass, CheckedSaving, GraphTrace, Tracing
 from ampbench.records.measured import Failure, Skip
+from ampbench.records.run import Settings
 from ampbench.store import list_runs, read_run
 from tests.stored_runs import COMPLETE, RUN, make_case, make_header, write_run
 from tests.traced_programs import trace
@@ -327,7 +330,12 @@ def test_help_imports_nothing_slow() -> None:
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A user's file; steps are timed for a moment only."""
-    monkeypatch.setattr("ampbench.records.casts.Tracing", functools.partial(Tracing, seconds=0.02))
+    trace = instrument.trace_case
+
+    def briefly(channel: Channel, planned: PlannedCase, settings: Settings, tracing: Tracing) -> Any:
+        return trace(channel, planned, settings, dataclasses.replace(tracing, seconds=0.02))
+
+    monkeypatch.setattr(instrument, "trace_case", briefly)
     path = tmp_path / "model.py"
     path.write_text(MODEL)
     return path

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from ampbench.cli.explain import keep_fp32
+from ampbench.cli import instruments
 from ampbench.cli.options import Objective
-from ampbench.cli.progress import TrialsSeen, piece_progress
+from ampbench.cli.progress import piece_progress
 from ampbench.drive import servers as channels
-from ampbench.drive.pieces import unfinished
+from ampbench.drive.pieces import Piece, unfinished
 from ampbench.drive.planning import PlannedCase
 from ampbench.errors import UsageError
-from ampbench.instruments.keep_fp32.instrument import can_go_on
+from ampbench.instruments.keep_fp32.instrument import INSTRUMENT, TrialsSeen
 from ampbench.instruments.keep_fp32.records import OBJECTIVES, SearchSpace, Trial, Unit, Wanted, Weighed, Weighing
 from ampbench.instruments.keep_fp32.trials import units_of
 from ampbench.records.case import WorkloadSource
@@ -250,7 +250,7 @@ def test_an_interruption_of_a_resumed_search_before_it_does_anything_leaves_it_a
     def plan(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ampbench.instruments.keep_fp32.instrument.check_selection", plan)
+    monkeypatch.setattr("ampbench.instruments.instrument.check_selection", plan)
     said = search(ampbench, "--resume", file.stem)
     assert (said.code, said.out) == (130, "")
     how = f"1 piece left; ampbench explain keep-fp32 --resume {file.stem} goes on\n"
@@ -328,7 +328,7 @@ def test_progress_tells_each_trial_with_what_is_kept_and_what_it_errs() -> None:
 
 def test_progress_tells_the_time_that_is_left_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("ampbench.cli.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("ampbench.instruments.keep_fp32.instrument.time.monotonic", lambda: now[0])
     seen = TrialsSeen()
     seen.said(dataclasses.replace(SPACE, wanted=Wanted(max_error=1.0, max_gradient_error=1.0, max_trials=5)))
     now[0] = 10.0
@@ -341,15 +341,15 @@ def test_progress_of_trials_is_shown_on_a_terminal_only(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = WorkloadSource(name="net", family="user", module="model.py", function="net", builtin=False)
-    planned = PlannedCase(case=CASE, source=source)
-    with piece_progress("searching", [planned]) as watch:
-        watch(planned, None)
-        watch(planned, TRIALS[0])
+    piece = Piece(PlannedCase(case=CASE, source=source))
+    with piece_progress("searching", [piece], INSTRUMENT.progress) as watch:
+        watch(piece, None)
+        watch(piece, TRIALS[0])
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with piece_progress("searching", [planned]) as watch:
-        watch(planned, None)
-        watch(planned, TRIALS[0])
+    with piece_progress("searching", [piece], INSTRUMENT.progress) as watch:
+        watch(piece, None)
+        watch(piece, TRIALS[0])
 
 
 def test_a_run_that_broke_off_before_its_first_search_cannot_be_gone_on_with(tmp_path: Path, ampbench: Run) -> None:
@@ -361,20 +361,19 @@ def test_a_run_that_broke_off_before_its_first_search_cannot_be_gone_on_with(tmp
     assert said.err.endswith("ampbench explain keep-fp32 'my model.py:make' --max-error 1e-3\n")
 
 
-def test_no_one_is_told_to_go_on_with_what_cannot_be_gone_on_with(stored: Path, ampbench: Run) -> None:
+def test_no_one_is_told_to_go_on_with_what_cannot_be_gone_on_with(
+    stored: Path, ampbench: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
     said = search(ampbench, "--resume", RUN)
     assert said.code == UsageError.exit_code
     assert "broke off before any search began" in said.err
     begun = read_run(list_runs(stored)[0])
     assert unfinished(begun)
-    assert not can_go_on(begun)
     wanted = dataclasses.replace(SPACE, wanted=Wanted(max_error=1.0, max_gradient_error=1.0))
     resumable = begun.having(SearchSpace, {CASE.case_id: wanted})
-    assert can_go_on(resumable)
-    for run, told in ((begun, False), (resumable, True)):
-        left = keep_fp32._searching(Wanted(max_error=1.0, max_gradient_error=1.0)).left
-        assert left is not None
-        assert bool(left(run)) == told
+    for run, told in ((begun, ""), (resumable, f"1 piece left; ampbench explain keep-fp32 --resume {RUN} goes on\n")):
+        instruments._tell_left(INSTRUMENT, run, stored)
+        assert capsys.readouterr().err.replace(f" --results {stored}", "") == told
 
 
 def test_a_failed_write_in_a_resumed_search_tells_of_all_that_was_seen_before_too(

@@ -104,7 +104,7 @@ def test_an_interruption_while_planning_says_so_too(ampbench: Run, monkeypatch: 
     def plan(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ampbench.instruments.casts.instrument.check_selection", plan)
+    monkeypatch.setattr("ampbench.instruments.instrument.check_selection", plan)
     said = explain(ampbench, "mlp")
     assert (said.code, said.out, said.err) == (130, "", "interrupted: nothing was seen\n")
 

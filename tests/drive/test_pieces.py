@@ -1,7 +1,7 @@
 """What is planned of a run that is gone on with, and what a study in it leaves undone."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -11,19 +11,21 @@ import pytest
 from ampbench.base.precisions import LOW, PRECISIONS, Precision
 from ampbench.drive.pieces import asked_of, require_among, require_own_ops, resumed_plan, unfinished
 from ampbench.drive.planning import PlannedCase
+from ampbench.drive.session import Prepared
 from ampbench.errors import UnknownNameError, UsageError
-from ampbench.instruments.casts.instrument import prepare_casts
-from ampbench.instruments.convergence.instrument import prepare_convergence
-from ampbench.instruments.input_storage.instrument import prepare_storage
-from ampbench.instruments.keep_fp32.instrument import prepare_keeping
-from ampbench.instruments.ranges.instrument import prepare_headroom, prepare_origin
-from ampbench.instruments.scaler.instrument import prepare_scaling
-from ampbench.instruments.scope.instrument import prepare_scopes
+from ampbench.instruments.convergence.records import ConvergenceAsked
+from ampbench.instruments.input_storage.records import StorageAsked
+from ampbench.instruments.instrument import instrument_of, prepared
+from ampbench.instruments.keep_fp32.records import Wanted
+from ampbench.instruments.ranges.records import RangesAsked
+from ampbench.instruments.scaler.records import ScalerAsked
+from ampbench.instruments.scope.records import ScopeAsked
 from ampbench.records.case import OwnPrecision
+from ampbench.records.casts import Tracing
 from ampbench.records.kinds import SCOPE
 from ampbench.records.measured import Failure, Skip
-from ampbench.records.run import Asked, Selection, Settings
-from ampbench.records.wire import Description, reply_with
+from ampbench.records.run import Selection, Settings
+from ampbench.records.wire import Description, Nothing, reply_with
 from ampbench.store import StoredRun, read_run
 from ampbench.workloads.index import WORKLOADS, source
 from tests.instruments.scope.planted_scopes import scope_pass
@@ -61,18 +63,16 @@ def test_who_asks_about_ops_is_sent_to_the_precision_whose_ops_they_are(row: Pre
         require_among(Selection(precisions=[row.name]), ["bf16_autocast"], "{name} has no autocast")
 
 
-Prepare = Callable[..., AbstractContextManager[Any]]
-
-ASKING: dict[str, Prepare] = {
-    "casts": prepare_casts,
-    "headroom": prepare_headroom,
-    "origin": prepare_origin,
-    "keep-fp32": prepare_keeping,
-    "input-storage": lambda *given, **more: prepare_storage(*given, Asked(), **more),
-    "scaler": lambda *given, **more: prepare_scaling(*given, Asked(), **more),
-    "scope": lambda *given, **more: prepare_scopes(*given, Asked(), **more),
+ASKING: dict[str, Any] = {
+    "casts": Tracing(),
+    "headroom": RangesAsked(),
+    "origin": Nothing(),
+    "keep-fp32": Wanted(max_error=1e-2, max_gradient_error=1e-1),
+    "input-storage": StorageAsked(seconds=1.0),
+    "scaler": ScalerAsked(steps=1, settings=[]),
+    "scope": ScopeAsked(steps=8, seconds=1.0),
 }
-"""What asks about ampbench's own precisions."""
+"""What asks about ampbench's own precisions, and for what."""
 
 OWN = Scripted(
     lambda _: reply_with(
@@ -99,27 +99,30 @@ def users_own(tmp_path: Path) -> Iterator[Selection]:
 def test_who_asks_about_ampbenchs_own_precisions_refuses_a_users_own_and_an_unknown_one(
     verb: str, users_own: Selection
 ) -> None:
-    prepare = ASKING[verb]
+    def prepare(selection: Selection) -> AbstractContextManager[Prepared]:
+        return prepared(instrument_of(verb), selection, Settings(), ASKING[verb], open_channel=lambda: OWN)
+
     for _ in range(2):  # the second time it is known in this process
         with (
             pytest.raises(UsageError, match=r"^mine is a precision of your own, which ampbench run and ampbench study"),
-            prepare(users_own, Settings(), open_channel=lambda: OWN),
+            prepare(users_own),
         ):
             pass
     unknown = dataclasses.replace(users_own, precisions=["mina"])
     with (
         pytest.raises(UnknownNameError, match=r"^unknown precision 'mina': did you mean mine"),
-        prepare(unknown, Settings(), open_channel=lambda: OWN),
+        prepare(unknown),
     ):
         pass
     allowed = dataclasses.replace(users_own, precisions=["fp16_autocast"])
-    with prepare(allowed, Settings(), open_channel=lambda: OWN) as prepared:
-        assert prepared.plan
+    with prepare(allowed) as found:
+        assert found.plan
 
 
 def test_a_study_of_convergence_trains_in_a_users_own(users_own: Selection) -> None:
-    with prepare_convergence(users_own, Settings(), Asked(), open_channel=lambda: OWN) as prepared:
-        assert {planned.case.precision for planned in prepared.plan} == {"fp32", "fp16_autocast", "mine"}
+    asked = ConvergenceAsked(steps=1, seeds=1)
+    with prepared(instrument_of("convergence"), users_own, Settings(), asked, open_channel=lambda: OWN) as found:
+        assert {planned.case.precision for planned in found.plan} == {"fp32", "fp16_autocast", "mine"}
 
 
 CASES = [make_case("bf16_autocast", workload=name, phase="training") for name in ("a", "b", "c", "d", "e")]
@@ -136,8 +139,7 @@ def test_what_was_neither_studied_nor_failed_nor_skipped_is_left_and_what_was_ki
     assert unfinished(read_run(path)) == [ids[0], ids[4]]
 
 
-@pytest.mark.parametrize("asked", [None, Asked(steps=8)])
-def test_a_run_that_does_not_say_what_it_was_asked_for_is_begun_anew(asked: Asked | None, tmp_path: Path) -> None:
-    stored = read_run(write_run(tmp_path, CASES, explains=SCOPE, asked=asked))
+def test_a_run_that_does_not_say_what_it_was_asked_for_is_begun_anew(tmp_path: Path) -> None:
+    stored = read_run(write_run(tmp_path, CASES, explains=SCOPE))
     with pytest.raises(UsageError, match="does not say what it was asked for: begin a new one"):
-        asked_of(stored, "seconds")
+        asked_of(stored)

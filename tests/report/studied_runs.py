@@ -14,7 +14,7 @@ from ampbench.records.case import Case, DeviceDescription, Environment
 from ampbench.records.kinds import CEILINGS, CONVERGENCE, INPUT_STORAGE, SCALER, SCOPE
 from ampbench.records.measured import Score
 from ampbench.records.ranges import GRADIENT, Magnitudes
-from ampbench.records.run import Asked, Entry, ScalerSetting
+from ampbench.records.run import Entry, ScalerSetting
 from ampbench.store import StoredRun, gathered
 from tests.stored_runs import make_case, make_header
 
@@ -192,9 +192,8 @@ CEILING_RUN = (
 
 
 def _run(explains: str, cases: Sequence[Case], entries: Sequence[Entry], **header: Any) -> StoredRun:
-    made = make_header(
-        **{"run": f"study-{explains}", "explains": explains, "asked": Asked(steps=STEPS, seeds=3)} | header
-    )
+    asked = {"steps": STEPS, "seeds": 3} if explains == CONVERGENCE else None
+    made = make_header(**{"run": f"study-{explains}", "explains": explains, "asked": asked} | header)
     return gathered(Path(f"runs/{made.run}.jsonl"), made, [*cases, *entries])
 
 

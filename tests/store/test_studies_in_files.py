@@ -4,14 +4,14 @@ import pytest
 
 from ampbench.errors import StoreError
 from ampbench.instruments.ceilings.records import COPY, Attained, Ceiling
-from ampbench.instruments.convergence.records import CONTROL, Drift, Training
+from ampbench.instruments.convergence.records import CONTROL, ConvergenceAsked, Drift, Training
 from ampbench.instruments.input_storage.records import ACCEPTED, InputUse, StoragePass, StoredInputs
 from ampbench.instruments.scaler.records import ScalerRun
 from ampbench.instruments.scope.records import FORWARD, ScopePass, ScopeRun
 from ampbench.records.kinds import KINDS, deed_of, verb_of
 from ampbench.records.measured import Score
 from ampbench.records.ranges import Magnitudes
-from ampbench.records.run import Asked, ScalerSetting
+from ampbench.records.run import ScalerSetting
 from ampbench.store import gathered, lines, read_run
 from ampbench.store.lines import LineError
 from tests.stored_runs import COMPLETE, make_case, make_header, write_run
@@ -53,9 +53,9 @@ STUDIED = (TRAINING, replace(TRAINING, arm=CONTROL), SCALING, SCOPES, STORAGE, C
 
 
 def test_what_studies_saw_is_read_as_it_was_written(tmp_path):
-    asked = Asked(steps=2, seeds=1)
+    asked = ConvergenceAsked(steps=2, seeds=1)
     stored = read_run(write_run(tmp_path, [CASE], *STUDIED, COMPLETE, explains="convergence", asked=asked))
-    assert stored.header.asked == asked
+    assert stored.asked == asked
     assert stored.several_of(Training) == {CASE.case_id: [TRAINING, STUDIED[1]]}
     assert stored.several_of(ScalerRun) == {CASE.case_id: [SCALING]}
     assert stored.of(ScopePass) == {CASE.case_id: SCOPES}

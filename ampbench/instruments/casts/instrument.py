@@ -1,86 +1,55 @@
-"""Has worker processes trace one step of each case, a fresh one for each, and stores what they saw."""
+"""The explanation of casts: one step of each case, traced by a worker of its own, on fake tensors where need be."""
 
 import dataclasses
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 from ampbench.base.precisions import PRECISIONS, SHORT_DTYPES
-from ampbench.drive.pieces import (
-    Watch,
-    ask_case,
-    built_in_rows,
-    explain_cases,
-    plan_default_autocast,
-    prepared_session,
-    require_named,
-    require_own_ops,
-)
-from ampbench.drive.planning import PlannedCase, check_selection
-from ampbench.drive.servers import Channel, OpenChannel
-from ampbench.drive.session import Prepared
+from ampbench.drive.pieces import Piece, Seen, ask_case, built_in_rows, plan_default_autocast, require_own_ops
+from ampbench.drive.planning import PlannedCase
+from ampbench.drive.servers import Channel
 from ampbench.errors import UsageError
+from ampbench.instruments.instrument import (
+    AUTOCAST_HELP,
+    INFERENCE_HELP,
+    SCALER_HELP,
+    Given,
+    Instrument,
+    Option,
+    Selects,
+    Session,
+)
 from ampbench.records.case import Case, Environment
-from ampbench.records.casts import AUTOGRAD, CastPass, Tracing
+from ampbench.records.casts import AUTOGRAD, By, CastPass, Tracing
 from ampbench.records.kinds import CASTS
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Task
-from ampbench.store import RunWriter
+from ampbench.store import StoredRun
 
-CASTS_TASK = Task(CASTS, Tracing, CastPass, "ampbench.instruments.casts.measure:do_casts", absent=True, flags=True)
+HELP = """\
+Trace one step of each case: every cast, of what, for which op, what it costs, what could be saved.
+
+Without --phase, the step is one of inference. A device that is not here is stood in for by fake tensors: the casts
+are seen, no hardware is. The run is stored: ampbench show RUN prints it again, with --by and --all.
+
+\b
+Examples:
+  ampbench explain casts model.py:make
+  ampbench explain casts mlp --phase training --check
+  ampbench explain casts resnet50 --device cuda --by module
+  ampbench explain casts decoder_lm --path compiled --format json
+"""
+TASK = Task(CASTS, Tracing, CastPass, "ampbench.instruments.casts.measure:do_casts", absent=True, flags=True)
+WITH_SOURCES = (By.OP, By.CAST)
+"""The tables that have a column for the line of code."""
 
 
 def trace_case(
     channel: Channel, planned: PlannedCase, settings: Settings, tracing: Tracing
 ) -> CastPass | Failure | Skip:
     """Return what a fresh worker of `channel` saw of one step of the case, or why it saw nothing."""
-    return ask_case(channel, planned, settings, CASTS_TASK, tracing)
-
-
-@contextmanager
-def prepare_casts(
-    selection: Selection,
-    settings: Settings,
-    *,
-    half_inputs: bool = False,
-    open_channel: OpenChannel | None = None,
-) -> Iterator[Prepared]:
-    """Plan which cases to trace: everything that can be wrong with `selection` is raised here.
-
-    Cases are eager, whatever paths are selected: these are the graphs to read beside the eager step. Without
-    precisions, each device gets the autocast precision of its default dtype; without phases, inference is traced.
-    `half_inputs` gives floating inputs in the dtype that autocast casts to. A device that is absent skips no case: its
-    workers trace on fake tensors. Raises `UsageError` where no workload is named, for a precision that runs the ops of
-    another and one that casts nothing where inputs are to be in half, and what `make_plan` raises.
-    """
-    require_named(selection, "casts", "explain the casts")
-    selection = dataclasses.replace(selection, phases=selection.phases or ["inference"])
-    sources = check_selection(selection)
-    require_own_ops(selection)
-    if half_inputs:
-        _check_halvable(selection)
-
-    def plan(environment: Environment, channel: Channel, settings: Settings) -> list[PlannedCase]:
-        found = plan_default_autocast(selection, environment, channel, settings, absent_devices=True)
-        if not half_inputs:
-            return found
-        return [dataclasses.replace(planned, case=_with_half_inputs(planned.case)) for planned in found]
-
-    with prepared_session(selection, settings, sources, plan, open_channel) as session:
-        yield session
-
-
-def trace_cases(prepared: Prepared, tracing: Tracing, writer: RunWriter, watch: Watch) -> str:
-    """Trace what is planned, as `explain_cases` does, and return how the session ended.
-
-    Each case is asked for as `tracing` says, with the graphs of the paths selected and, in training, that of autograd.
-    """
-
-    def trace(channel: Channel, planned: PlannedCase) -> CastPass | Failure | Skip:
-        asked = dataclasses.replace(tracing, graphs=graphs_of(planned, prepared.selection))
-        return trace_case(channel, planned, prepared.settings, asked)
-
-    return explain_cases(prepared, trace, writer, watch)
+    return ask_case(channel, planned, settings, TASK, tracing)
 
 
 def graphs_of(planned: PlannedCase, selection: Selection) -> list[str]:
@@ -89,16 +58,86 @@ def graphs_of(planned: PlannedCase, selection: Selection) -> list[str]:
     return [*paths, *([AUTOGRAD] if planned.case.phase == "training" else [])]
 
 
-def _check_halvable(selection: Selection) -> None:
-    """Raise `UsageError` for a precision without autocast, which has no dtype to store inputs in."""
-    for row in built_in_rows(selection):
+def _refined(selection: Selection, asked: Tracing) -> Selection:
+    """Raise `UsageError` for the ops of another precision, and for one without a dtype to store inputs in."""
+    require_own_ops(selection)
+    for row in built_in_rows(selection) if asked.half_inputs else ():
         if not row.autocast:
             raise UsageError(
                 f"--half-inputs stores inputs in the dtype that autocast casts to, and {row.name} runs without "
                 "autocast: leave one of them out"
             )
+    return selection
+
+
+def _plan(
+    selection: Selection, asked: Tracing, environment: Environment, channel: Channel, settings: Settings
+) -> list[PlannedCase]:
+    found = plan_default_autocast(selection, environment, channel, settings, absent_devices=True)
+    if not asked.half_inputs:
+        return found
+    return [dataclasses.replace(planned, case=_with_half_inputs(planned.case)) for planned in found]
 
 
 def _with_half_inputs(case: Case) -> Case:
     dtype = PRECISIONS[case.precision].autocast
     return dataclasses.replace(case, input_dtype=SHORT_DTYPES[dtype]) if dtype else case
+
+
+def _trace(session: Session[Tracing], channel: Channel, piece: Piece) -> Seen:
+    asked = dataclasses.replace(session.asked, graphs=graphs_of(piece.planned, session.prepared.selection))
+    return trace_case(channel, piece.planned, session.prepared.settings, asked)
+
+
+def _showing(given: Given, format: str) -> dict[str, Any]:
+    """Return which table to print; `UsageError` where it has no lines of code and they are asked for."""
+    by = given.values["by"]
+    if not given.values["sources"] or format == "json":
+        return {"by": by}
+    told = WITH_SOURCES if format != "csv" else (By.OP,)
+    if by not in (None, *told):
+        raise UsageError(f"--sources is told by --by {' and --by '.join(told)}: --by {by} has no lines of code")
+    return {"by": by or By.OP}
+
+
+def _noted(stored: StoredRun, given: Given) -> list[str]:
+    """Return of which cases no line of code was found."""
+    if not given.values["sources"]:
+        return []
+    return [
+        f"{case_id}: no line of code outside torch and ampbench asked for an op"
+        for case_id, found in stored.of(CastPass).items()
+        if not any(operation.source for operation in found.trace.ops)
+    ]
+
+
+INSTRUMENT: Instrument[Tracing] = Instrument(
+    kind=CASTS,
+    help=HELP,
+    doing="tracing",
+    options=(
+        Option(
+            name="half_inputs", default=False, help="Floating inputs are stored in the dtype that autocast casts to."
+        ),
+        Option(
+            name="by", default=None, type=By, shown=True,
+            help="Which table. Default: the summary; for CSV: a row per cast.",
+        ),
+        Option(name="sources", default=False, help="Find each op's line of code; implies --by op."),
+        Option(name="check", default=False, help="Make the changes that save casts, and measure what they save."),
+    ),
+    selects=Selects(
+        question="explain the casts",
+        precision=AUTOCAST_HELP,
+        phase=INFERENCE_HELP,
+        path="compiled or traced: this graph, too, beside eager.",
+        scaler=SCALER_HELP,
+        phases=("inference",),
+        eager=False,
+    ),
+    refined=_refined,
+    plan=_plan,
+    work=lambda session: partial(_trace, session),
+    showing=_showing,
+    noted=_noted,
+)  # fmt: skip

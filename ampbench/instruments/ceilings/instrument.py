@@ -1,42 +1,53 @@
-"""Which operations are measured, how they are sent, and which ceilings are known of a device.
+"""The study of ceilings: what is measured of a device, which ceilings a run lacks, and which are known of this machine.
 
-Which ceilings a study is asked for, one by one, which of them a run lacks and which could not be measured.
-
-Has worker processes measure what devices attain at best, a fresh one for each operation and dtype.
-
-What this machine attains at best, from the ceilings that a results folder has of it.
+It has no cases: each operation in each dtype is measured by a worker of its own.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ampbench import store
 from ampbench.base.precisions import SHORT_DTYPES
-from ampbench.drive.pieces import Seen, do_pieces
+from ampbench.drive.pieces import Piece
 from ampbench.drive.planning import default_device
 from ampbench.drive.servers import Channel, OpenChannel, ServerChannel
 from ampbench.drive.session import Prepared, check_same, default_memory_limit, opened_first
 from ampbench.errors import NothingToRunError, StoreError, UnknownNameError
 from ampbench.instruments.ceilings.findings import DTYPES, ceiling_rate, disturbance, top
-from ampbench.instruments.ceilings.records import COPY, FP32, OPERATIONS, TF32, Ceiling, CeilingAsked
+from ampbench.instruments.ceilings.records import COPY, FP32, OPERATIONS, TF32, Ceiling, CeilingAsked, CeilingsAsked
+from ampbench.instruments.instrument import Given, Instrument, Option, Session
 from ampbench.records.case import DEVICES, DeviceDescription, Environment
 from ampbench.records.kinds import CEILINGS
 from ampbench.records.labels import few
-from ampbench.records.run import Asked, Header, Selection, Settings
+from ampbench.records.run import Header, Selection, Settings
 from ampbench.records.wire import Task, ask
-from ampbench.store import RunWriter, StoredRun
+from ampbench.store import StoredRun
 
-CEILINGS_TASK = Task(CEILINGS, CeilingAsked, Ceiling, "ampbench.instruments.ceilings.measure:do_ceiling")
+HELP = """\
+Measure what a device attains at best: FLOP/s of matrix products and convolutions, copy bandwidth.
+
+In each dtype, over sizes from small to large, on random values. Says what half precision brings at most on this
+machine and, where the device's datasheet is known, what share of its peaks is reached. The run is stored: ampbench
+show RUN prints it again, with --all every size.
+
+\b
+Examples:
+  ampbench study ceilings
+  ampbench study ceilings --device cpu --threads 1 --dtype fp32 --dtype bf16
+  ampbench study ceilings --operation copy --seconds 500ms --all
+"""
+TASK = Task(CEILINGS, CeilingAsked, Ceiling, "ampbench.instruments.ceilings.measure:do_ceiling")
 
 DEFAULT_DTYPES = tuple(dtype for dtype in DTYPES if dtype != "fp64")
 """What is measured where no dtype is asked for, if the device has it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Wanted:
     """One ceiling to measure; `lacking` says why the device cannot."""
 
     device: str
@@ -70,12 +81,12 @@ def chosen_ceiling_dtypes(given: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(names[name] for name in given))
 
 
-def pieces_of(environment: Environment, devices: Sequence[str], asked: Asked) -> list[Piece]:
+def wanted_of(environment: Environment, devices: Sequence[str], asked: CeilingsAsked) -> list[Wanted]:
     """Return the ceilings that are asked for, those that the devices lack among them if they were named.
 
     Without `devices`, those of the accelerator, else of the CPU.
     """
-    pieces = []
+    wanted = []
     for type in dict.fromkeys(devices or [default_device(environment)]):
         device = environment.device(type) or DeviceDescription(type=type, available=False, reason="unknown to torch")
         for operation in chosen_operations(asked.operations):
@@ -83,27 +94,27 @@ def pieces_of(environment: Environment, devices: Sequence[str], asked: Asked) ->
                 lacking = _lacking(device, dtype)
                 named = asked.dtypes or not device.available
                 if (operation, dtype) != (COPY, TF32) and (named or not lacking):
-                    pieces.append(Piece(type, operation, dtype, lacking))
-    return pieces
+                    wanted.append(Wanted(type, operation, dtype, lacking))
+    return wanted
 
 
-def unfinished(stored: StoredRun) -> list[Piece]:
+def unfinished(stored: StoredRun) -> list[Wanted]:
     """Return the ceilings that a run was asked for and says nothing of; one with an error is not tried again."""
     done = {(found.device, found.operation, found.dtype) for found in stored.every(Ceiling)}
-    return [piece for piece in _pieces(stored) if (piece.device, piece.operation, piece.dtype) not in done]
+    return [piece for piece in _wanted(stored) if (piece.device, piece.operation, piece.dtype) not in done]
 
 
 def failed(stored: StoredRun) -> list[Ceiling]:
     """Return the ceilings of a run that could not be measured although their device has the dtype."""
     wrong = [found for found in stored.every(Ceiling) if found.error]
-    pieces = _pieces(stored) if wrong else []
+    pieces = _wanted(stored) if wrong else []
     lacking = {(piece.device, piece.operation, piece.dtype) for piece in pieces if piece.lacking}
     return [found for found in wrong if (found.device, found.operation, found.dtype) not in lacking]
 
 
-def _pieces(stored: StoredRun) -> list[Piece]:
+def _wanted(stored: StoredRun) -> list[Wanted]:
     header = stored.header
-    return pieces_of(header.environment, header.selection.devices, header.asked or Asked())
+    return wanted_of(header.environment, header.selection.devices, stored.asked or CeilingsAsked())
 
 
 def _lacking(device: DeviceDescription, dtype: str) -> str:
@@ -118,87 +129,70 @@ def _lacking(device: DeviceDescription, dtype: str) -> str:
 
 
 @contextmanager
-def prepare_ceilings(
+def _prepared(
     selection: Selection,
     settings: Settings,
-    asked: Asked,
-    resumed: StoredRun | None = None,
-    open_channel: OpenChannel = ServerChannel,
+    asked: CeilingsAsked,
+    begun: StoredRun | None,
+    open_channel: OpenChannel | None,
 ) -> Iterator[Prepared]:
-    """Open the session that measures ceilings, which has no cases: everything that can be wrong is raised here.
+    """Open the session, which has no cases: everything that can be wrong is raised here.
 
-    With `resumed`, the run to go on with, whose selection, settings and `asked` these must be. Raises
-    `UnknownNameError` for a device that there is not, `NothingToRunError` with the reasons where nothing can be
-    measured, `UsageError` where `resumed` is of another environment.
+    Raises `UnknownNameError` for a device that there is not, `NothingToRunError` with the reasons where nothing can be
+    measured, `UsageError` where the run `begun` before is of another environment.
     """
     for name in selection.devices:
         if name not in DEVICES:
             raise UnknownNameError("device", name, DEVICES)
-    with opened_first(open_channel, settings.threads) as first:
+    with opened_first(open_channel or ServerChannel, settings.threads) as first:
         environment = first.environment
-        if resumed is not None:
-            check_same(resumed.header.environment, environment, resumed.header.run)
+        if begun is not None:
+            check_same(begun.header.environment, environment, begun.header.run)
         if settings.memory_limit_bytes is None:
             settings = dataclasses.replace(settings, memory_limit_bytes=default_memory_limit())
-        wanted = pieces_of(environment, selection.devices, asked)
-        if all(piece.lacking for piece in wanted):
-            why = few((piece.lacking for piece in wanted), len(wanted)) or f"copies in {TF32} are those in {FP32}"
+        wanted = wanted_of(environment, selection.devices, asked)
+        if all(one.lacking for one in wanted):
+            why = few((one.lacking for one in wanted), len(wanted)) or f"copies in {TF32} are those in {FP32}"
             raise NothingToRunError(f"no ceiling can be measured here: {why}")
         yield Prepared(selection, settings, environment, [], first.open_channel)
 
 
-def pieces(prepared: Prepared, asked: Asked, resumed: StoredRun | None = None) -> list[Piece]:
-    """Return the ceilings to measure, or those that `resumed` lacks."""
-    if resumed is not None:
-        return unfinished(resumed)
-    return pieces_of(prepared.environment, prepared.selection.devices, asked)
-
-
-def measure_ceilings(
-    prepared: Prepared,
-    asked: Asked,
-    writer: RunWriter,
-    watch: Callable[[Piece, Seen | None], None],
-    resumed: StoredRun | None = None,
-) -> str:
-    """Measure what is planned, as `do_pieces` does, and return how the session ended.
-
-    A worker that does not live to answer leaves a ceiling with the reason.
-    """
-
-    def measure(channel: Channel, piece: Piece) -> Ceiling:
-        return _measure(channel, piece, prepared, asked.seconds)
-
-    return do_pieces(
-        prepared.open_channel, ((piece, measure) for piece in pieces(prepared, asked, resumed)), writer, watch
+def pieces(session: Session[CeilingsAsked]) -> list[Piece]:
+    """Return the ceilings to measure, or those that a run begun before lacks."""
+    prepared = session.prepared
+    found = (
+        wanted_of(prepared.environment, prepared.selection.devices, session.asked)
+        if session.begun is None
+        else unfinished(session.begun)
     )
+    return [Piece(one.named, one) for one in found]
 
 
-def _measure(channel: Channel, piece: Piece, prepared: Prepared, seconds: float) -> Ceiling:
-    """Return a ceiling; one without anything attained has the reason."""
-    settings = prepared.settings
-    why = piece.lacking
+def _measure(session: Session[CeilingsAsked], channel: Channel, piece: Piece) -> Ceiling:
+    """Return a ceiling; one without anything attained has the reason, as where no worker lived to answer."""
+    settings, wanted = session.prepared.settings, piece.part
+    why = wanted.lacking
     if not why:
         reply = channel.serve(
             ask(
-                CEILINGS_TASK,
-                CeilingAsked(operation=piece.operation, dtype=piece.dtype, seconds=seconds),
-                device=piece.device,
+                TASK,
+                CeilingAsked(operation=wanted.operation, dtype=wanted.dtype, seconds=session.asked.seconds),
+                device=wanted.device,
                 threads=settings.threads,
                 timeout_seconds=settings.timeout_seconds,
                 memory_limit_bytes=settings.memory_limit_bytes,
             )
         )
-        found = CEILINGS_TASK.found(reply)
+        found = TASK.found(reply)
         if found is not None:
             return found
         failure = reply.failure
         why = failure.said if failure else reply.problem or "the worker gave no ceiling"
     return Ceiling(
-        device=piece.device,
-        operation=piece.operation,
-        dtype=piece.dtype,
-        threads=settings.threads or prepared.environment.threads or 0,
+        device=wanted.device,
+        operation=wanted.operation,
+        dtype=wanted.dtype,
+        threads=settings.threads or session.prepared.environment.threads or 0,
         error=why,
     )
 
@@ -245,3 +239,34 @@ def _holds(ceiling: Ceiling, header: Header, here: Environment) -> bool:
     if there is None or now is None or there.name != now.name:
         return False
     return ceiling.device != "cpu" or ceiling.threads == here.threads
+
+
+def _made(given: Given) -> CeilingsAsked:
+    return CeilingsAsked(
+        seconds=given.values["seconds"],
+        operations=chosen_operations(given.values["operation"]),
+        dtypes=chosen_ceiling_dtypes(given.values["dtype"]),
+    )
+
+
+INSTRUMENT: Instrument[CeilingsAsked] = Instrument(
+    kind=CEILINGS,
+    help=HELP,
+    doing="measuring",
+    options=(
+        Option(name="operation", default=None, names=True, help="matmul, conv or copy. Default: all."),
+        Option(
+            name="dtype",
+            default=None,
+            names=True,
+            help="fp32, tf32, bf16, fp16 or fp64. Default: all the device has, but fp64.",
+        ),
+        Option(name="seconds", default="2", seconds=True, help="Timing of each operation in each dtype"),
+    ),
+    made=_made,
+    prepare=_prepared,
+    pieces=pieces,
+    left=lambda stored: [one.named for one in unfinished(stored)],
+    work=lambda session: partial(_measure, session),
+    failed=lambda stored: len(failed(stored)),
+)

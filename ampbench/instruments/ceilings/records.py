@@ -53,3 +53,12 @@ class CeilingAsked:
     operation: str
     dtype: str
     seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CeilingsAsked:
+    """To measure each of the `operations` in each of the `dtypes` (none: all that a device has) for about `seconds`."""
+
+    seconds: float = 2.0
+    operations: list[str] = field(default_factory=list)
+    dtypes: list[str] = field(default_factory=list)

@@ -1,8 +1,4 @@
-"""Which trainings there are, and how they are sent.
-
-Which trainings a study is made of, in which order, and which of them a stored run lacks.
-
-Has a worker train workloads in every precision, from several seeds, and stores each training before the next.
+"""The study of convergence: which trainings it is made of, in which order, and how a worker makes them.
 
 A worker has the fp64 and fp32 trainings of a seed in mind, which the others are compared with. One that has not, since
 a study goes on or its worker was killed, makes them again first, by requests of their own: each training has all of its
@@ -10,39 +6,62 @@ time, and none is stored twice.
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from ampbench.base.precisions import BASELINE
-from ampbench.drive.pieces import (
-    Explain,
-    Watch,
-    ask_case,
-    asked_of,
-    explain_pieces,
-    prepared_session,
-    require_eager,
-    resumed_plan,
-)
-from ampbench.drive.planning import PlannedCase, check_selection, make_plan
-from ampbench.drive.servers import Channel, OpenChannel
-from ampbench.drive.session import Prepared, check_same_network, describer
-from ampbench.errors import UsageError
+from ampbench.drive.pieces import Piece, ask_case, asked_of
+from ampbench.drive.planning import PlannedCase, make_plan
+from ampbench.drive.servers import Channel
+from ampbench.drive.session import check_same_network, describer
+from ampbench.errors import UnknownNameError
 from ampbench.instruments.convergence.findings import NAMES
-from ampbench.instruments.convergence.records import CONTROL, REFERENCE, Training, TrainingAsked
+from ampbench.instruments.convergence.records import (
+    CONTROL,
+    REFERENCE,
+    SCHEDULES,
+    ConvergenceAsked,
+    Training,
+    TrainingAsked,
+)
+from ampbench.instruments.instrument import (
+    ALL_PRECISIONS_HELP,
+    SCALER_HELP,
+    Given,
+    Instrument,
+    Option,
+    Selects,
+    Session,
+)
 from ampbench.records.case import Case, Environment
 from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.measured import Failure, Skip
-from ampbench.records.run import Asked, Selection, Settings
+from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Task
-from ampbench.store import RunWriter, StoredRun
+from ampbench.store import StoredRun
 
-CONVERGENCE_TASK = Task(CONVERGENCE, TrainingAsked, Training, "ampbench.instruments.convergence.measure:do_training")
+HELP = """\
+Train in every precision from the same weights on the same batches, and judge by held-out data.
+
+fp32 is trained, too, in fp64 and from weights one rounding away: what such a rounding changes is no precision's
+fault. Without workloads, digits and characters are trained: real data that needs no download. Your own workload
+gives a list of batches and, in ampbench.Workload's held_out, data to judge by.
+
+\b
+Examples:
+  ampbench study convergence digits
+  ampbench study convergence model.py:make --steps 1000 --seeds 5
+  ampbench study convergence digits --schedule cosine     to where updates vanish
+  ampbench study convergence digits --precision fp16_autocast --no-scaler
+  ampbench study convergence --resume 1f9a3c        an interrupted study, by its id
+"""
+TASK = Task(CONVERGENCE, TrainingAsked, Training, "ampbench.instruments.convergence.measure:do_training")
+DEFAULT_WORKLOADS = ("digits", "characters")
+"""What is trained where nothing is named: real data that needs no download."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class ToTrain:
     """One training: of a case, from a seed, as its own or as another `arm`."""
 
     case: Case
@@ -50,19 +69,19 @@ class Piece:
     arm: str = ""
 
     @property
-    def start(self) -> tuple[str, int]:
+    def weights(self) -> tuple[str, int]:
         """What trainings share whose weights a worker has in mind at a time: all but precision and arm."""
         return in_precision(self.case, "").case_id, self.seed
 
     @property
-    def compared_with(self) -> "list[Piece]":
+    def compared_with(self) -> "list[ToTrain]":
         """The trainings whose weights this one's are compared with, in the order in which they are made."""
         own = in_precision(self.case, BASELINE)
-        first = [Piece(case=own, seed=self.seed, arm=arm) for arm in (REFERENCE, "")]
+        first = [ToTrain(case=own, seed=self.seed, arm=arm) for arm in (REFERENCE, "")]
         return first[: first.index(self)] if self in first else first
 
 
-def pieces_of(cases: Iterable[Case], first_seed: int, seeds: int) -> list[Piece]:
+def trainings_of(cases: Iterable[Case], first_seed: int, seeds: int) -> list[ToTrain]:
     """Return the trainings of `cases` from so many seeds, in their order.
 
     That is workload by workload and seed by seed: the fp64 reference, fp32, its control, then the other precisions, so
@@ -71,17 +90,17 @@ def pieces_of(cases: Iterable[Case], first_seed: int, seeds: int) -> list[Piece]
     groups: dict[str, list[Case]] = {}
     for case in cases:
         groups.setdefault(in_precision(case, "").case_id, []).append(case)
-    pieces = []
+    starts = []
     for group in groups.values():
         firsts = sorted(group, key=lambda case: case.precision != BASELINE)
         for seed in range(first_seed, first_seed + seeds):
             for case in firsts:
                 arms = (REFERENCE, "", CONTROL) if case.precision == BASELINE else ("",)
-                pieces += [Piece(case=case, seed=seed, arm=arm) for arm in arms]
-    return pieces
+                starts += [ToTrain(case=case, seed=seed, arm=arm) for arm in arms]
+    return starts
 
 
-def unfinished(stored: StoredRun) -> list[Piece]:
+def unfinished(stored: StoredRun) -> list[ToTrain]:
     """Return the trainings that a run lacks, of cases that neither failed nor were skipped.
 
     Raises `UsageError` where it does not say what it was asked for.
@@ -93,8 +112,8 @@ def unfinished(stored: StoredRun) -> list[Piece]:
         for training in trainings
     }
     cases = [case for case_id, case in stored.cases.items() if case_id not in ended]
-    pieces = pieces_of(cases, stored.header.settings.seed, asked_of(stored, "steps", "seeds").seeds)
-    return [piece for piece in pieces if (piece.case.case_id, piece.seed, piece.arm) not in made]
+    starts = trainings_of(cases, stored.header.settings.seed, asked_of(stored).seeds)
+    return [start for start in starts if (start.case.case_id, start.seed, start.arm) not in made]
 
 
 def in_precision(case: Case, precision: str) -> Case:
@@ -102,109 +121,59 @@ def in_precision(case: Case, precision: str) -> Case:
     return dataclasses.replace(case, precision=precision, input_dtype="fp32", scaler=True)
 
 
-DEFAULT_WORKLOADS = ["digits", "characters"]
-"""What is trained where nothing is named: real data that needs no download."""
-
-
-@contextmanager
-def prepare_convergence(
-    selection: Selection,
-    settings: Settings,
-    asked: Asked,  # noqa: ARG001 - as all studies
-    resumed: StoredRun | None = None,
-    *,
-    open_channel: OpenChannel | None = None,
-) -> Iterator[Prepared]:
-    """Plan which cases to train: everything that can be wrong with `selection` is raised here.
-
-    Without workloads, `DEFAULT_WORKLOADS` are trained. fp32, which the others are compared with, is among the cases of
-    every workload. With `resumed`, the run to go on with, whose selection, settings and asked these must be, only cases
-    that lack a training are planned. Raises `UsageError` for a phase but training, a path but eager and a run that was
-    begun in another environment or gives other cases now, and what `make_plan` raises.
-    """
-    if any(phase != "training" for phase in selection.phases):
-        raise UsageError("convergence is a matter of training: leave the phase out")
-    selection = dataclasses.replace(selection, workloads=selection.workloads or DEFAULT_WORKLOADS, phases=["training"])
-    sources = check_selection(selection)
-    require_eager(selection, CONVERGENCE)
-
-    def plan(environment: Environment, channel: Channel, settings: Settings) -> list[PlannedCase]:
-        found = _with_baselines(selection, environment, channel, settings)
-        if resumed is None:
-            return found
-        return resumed_plan(resumed, environment, found, {piece.case.case_id for piece in unfinished(resumed)})
-
-    with prepared_session(selection, settings, sources, plan, open_channel, own_precisions=True) as session:
-        yield session
-
-
-def pieces(prepared: Prepared, asked: Asked, resumed: StoredRun | None = None) -> list[tuple[PlannedCase, Piece]]:
-    """Return the trainings of what is planned, or those that `resumed` lacks, in their order, each with its case."""
-    planned = {each.case.case_id: each for each in prepared.plan if not each.skip}
+def pieces(session: Session[ConvergenceAsked]) -> list[Piece]:
+    """Return the trainings of what is planned, or those that a run begun before lacks, in their order."""
+    planned = {each.case.case_id: each for each in session.prepared.plan if not each.skip}
     found = (
-        pieces_of([each.case for each in planned.values()], prepared.settings.seed, asked.seeds)
-        if resumed is None
-        else unfinished(resumed)
+        trainings_of([each.case for each in planned.values()], session.prepared.settings.seed, session.asked.seeds)
+        if session.begun is None
+        else unfinished(session.begun)
     )
-    return [(planned[piece.case.case_id], piece) for piece in found if piece.case.case_id in planned]
+    return [Piece(planned[one.case.case_id], one) for one in found if one.case.case_id in planned]
 
 
-def train_cases(
-    prepared: Prepared, asked: Asked, writer: RunWriter, watch: Watch, resumed: StoredRun | None = None
-) -> str:
-    """Train what is planned, as `explain_pieces` does, and return how the session ended.
-
-    Raises `UsageError` where what a resumed run trained before began with other weights or inputs.
-    """
-    trainer = _Trainer(prepared.settings, asked, resumed)
-    work = [(planned, trainer.explains(piece)) for planned, piece in pieces(prepared, asked, resumed)]
-    return explain_pieces(prepared, work, writer, watch)
-
-
+@dataclass(slots=True)
 class _Trainer:
-    """Has pieces trained by a worker, and knows which trainings it has in mind: those since it last failed."""
+    """Has trainings made by a worker, and knows which it has in mind: those since it last failed."""
 
-    def __init__(self, settings: Settings, asked: Asked, resumed: StoredRun | None):
-        self._settings, self._asked, self._resumed = settings, asked, resumed
-        self._known: list[Piece] = []
-        self._failed: list[tuple[Piece, Failure]] = []
+    session: Session[ConvergenceAsked]
+    known: list[ToTrain] = field(default_factory=list)
+    failed: list[tuple[ToTrain, Failure]] = field(default_factory=list)
 
-    def explains(self, piece: Piece) -> Explain:
-        """Return what has a piece trained, after those that it is compared with."""
+    def train(self, channel: Channel, piece: Piece) -> Training | Failure | Skip:
+        """Return what came of a training, after those that it is compared with."""
+        planned, start = piece.planned, piece.part
+        for first in start.compared_with:
+            if why := next((why for failed, why in self.failed if failed == first), None):
+                return _for_want_of(first, why, start)
+        for first in start.compared_with:
+            if first not in self.known:
+                found = self._trained(channel, dataclasses.replace(planned, case=first.case), first)
+                if isinstance(found, Failure):
+                    return _for_want_of(first, found, start)
+        return self._trained(channel, planned, start)
 
-        def explain(channel: Channel, planned: PlannedCase) -> Training | Failure | Skip:
-            for first in piece.compared_with:
-                if why := next((why for failed, why in self._failed if failed == first), None):
-                    return _for_want_of(first, why, piece)
-            for first in piece.compared_with:
-                if first not in self._known:
-                    found = self._trained(channel, dataclasses.replace(planned, case=first.case), first)
-                    if isinstance(found, Failure):
-                        return _for_want_of(first, found, piece)
-            return self._trained(channel, planned, piece)
-
-        return explain
-
-    def _trained(self, channel: Channel, planned: PlannedCase, piece: Piece) -> Training | Failure | Skip:
-        settings = dataclasses.replace(self._settings, seed=piece.seed)
-        asked = TrainingAsked(steps=self._asked.steps, schedule=self._asked.schedule, arm=piece.arm)
-        found = ask_case(channel, planned, settings, CONVERGENCE_TASK, asked, fresh=False)
+    def _trained(self, channel: Channel, planned: PlannedCase, start: ToTrain) -> Training | Failure | Skip:
+        session = self.session
+        settings = dataclasses.replace(session.prepared.settings, seed=start.seed)
+        asked = TrainingAsked(steps=session.asked.steps, schedule=session.asked.schedule, arm=start.arm)
+        found = ask_case(channel, planned, settings, TASK, asked, fresh=False)
         if not isinstance(found, Training):
-            self._known.clear()
+            self.known.clear()
             if isinstance(found, Failure):
-                self._failed.append((piece, found))
+                self.failed.append((start, found))
             return found
-        if self._resumed is not None:
-            _check_same_network(self._resumed, planned.case, found)
-        self._known = [known for known in self._known if known.start == piece.start]
-        self._known.append(piece)
+        if session.begun is not None:
+            _check_same_network(session.begun, planned.case, found)
+        self.known = [known for known in self.known if known.weights == start.weights]
+        self.known.append(start)
         return found
 
 
-def _for_want_of(first: Piece, why: Failure, piece: Piece) -> Failure:
+def _for_want_of(first: ToTrain, why: Failure, start: ToTrain) -> Failure:
     """Return that a piece failed because the one did that it is compared with."""
     message = f"{NAMES.get(first.arm, BASELINE)}, which it is compared with, failed: {why.message}"
-    return dataclasses.replace(why, case_id=piece.case.case_id, message=message)
+    return dataclasses.replace(why, case_id=start.case.case_id, message=message)
 
 
 def _check_same_network(resumed: StoredRun, case: Case, training: Training) -> None:
@@ -218,7 +187,7 @@ def _check_same_network(resumed: StoredRun, case: Case, training: Training) -> N
 
 
 def _with_baselines(
-    selection: Selection, environment: Environment, channel: Channel, settings: Settings
+    selection: Selection, _: ConvergenceAsked, environment: Environment, channel: Channel, settings: Settings
 ) -> list[PlannedCase]:
     """Return the cases of `selection`, and for each the fp32 case of the same, whatever is selected."""
     describe = describer(channel, settings)
@@ -228,3 +197,49 @@ def _with_baselines(
     ids = {planned.case.case_id for planned in chosen}
     ids |= {in_precision(planned.case, BASELINE).case_id for planned in chosen}
     return [planned for planned in everything if planned.case.case_id in ids]
+
+
+def _made(given: Given) -> ConvergenceAsked:
+    schedule = given.values["schedule"]
+    if schedule and schedule not in SCHEDULES:
+        raise UnknownNameError("schedule", schedule, SCHEDULES)
+    return ConvergenceAsked(**given.values)
+
+
+INSTRUMENT: Instrument[ConvergenceAsked] = Instrument(
+    kind=CONVERGENCE,
+    help=HELP,
+    doing="training",
+    options=(
+        Option(name="steps", default=300, metavar="N", least=1, most=1_000_000, help="Steps of each training."),
+        Option(
+            name="seeds",
+            default=3,
+            metavar="N",
+            least=1,
+            most=1000,
+            help="Train from so many seeds: --seed and those after it. A verdict needs 2; 3 or more find more.",
+        ),
+        Option(
+            name="schedule",
+            default="",
+            metavar="NAME",
+            default_said="the workload's own, or constant",
+            help="How the learning rate goes on: constant, linear or cosine. The last two end next to 0, where updates "
+            "vanish.",
+        ),
+    ),
+    timeout="1800",
+    selects=Selects(
+        precision=ALL_PRECISIONS_HELP,
+        scaler=SCALER_HELP,
+        workloads=DEFAULT_WORKLOADS,
+        phases=("training",),
+        own_precisions=True,
+    ),
+    made=_made,
+    plan=_with_baselines,
+    pieces=pieces,
+    left=lambda stored: [start.case.case_id for start in unfinished(stored)],
+    work=lambda session: _Trainer(session).train,
+)

@@ -44,7 +44,7 @@ from ampbench.instruments.convergence.findings import (
     seeds_said,
     withheld,
 )
-from ampbench.instruments.convergence.records import CONSTANT, CONTROL, Training
+from ampbench.instruments.convergence.records import CONSTANT, CONTROL, ConvergenceAsked, Training
 from ampbench.records.case import Case
 from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.verdicts import Verdict
@@ -233,7 +233,7 @@ def learned(stored: StoredRun, case_ids: Sequence[str] | None = None) -> list[Le
     for case_id, case in stored.cases.items():
         if case_id in trained or case_id not in ended:
             groups.setdefault((case.group, case.device), []).append(case_id)
-    asked = stored.header.asked.seeds if stored.header.asked else 0
+    asked = stored.asked.seeds if isinstance(stored.asked, ConvergenceAsked) else 0
     found = []
     for (workload, device), ids in groups.items():
         shown = [one for one in ids if one in trained and (case_ids is None or one in case_ids)]

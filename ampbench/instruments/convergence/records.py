@@ -83,3 +83,15 @@ class TrainingAsked:
     steps: int
     schedule: str = ""
     arm: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvergenceAsked:
+    """To train each case for `steps` steps from each of `seeds` seeds.
+
+    The learning rate follows a `schedule` ("": the workload's own).
+    """
+
+    steps: int
+    seeds: int
+    schedule: str = ""

@@ -5,28 +5,19 @@ That makes a search resumable: it is deterministic for its seed, and what it tri
 
 import dataclasses
 import shlex
+import time
 from collections.abc import Callable, Iterator, Sequence, Set
-from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
 from ampbench.base.precisions import LOW, PRECISIONS
-from ampbench.drive.pieces import (
-    Watch,
-    ask_case,
-    explain_cases,
-    plan_default_autocast,
-    prepared_session,
-    require_among,
-    require_eager,
-    require_named,
-    resumed_plan,
-    unfinished,
-)
-from ampbench.drive.planning import PlannedCase, check_selection
-from ampbench.drive.servers import Channel, OpenChannel
-from ampbench.drive.session import Prepared, check_same_network
+from ampbench.base.units import counted, format_duration, format_error
+from ampbench.drive.pieces import Piece, Seen, ask_case
+from ampbench.drive.planning import PlannedCase
+from ampbench.drive.servers import Channel
+from ampbench.drive.session import check_same_network
 from ampbench.errors import UsageError
+from ampbench.instruments.instrument import Instrument, Selects, Session
 from ampbench.instruments.keep_fp32.findings import meets
 from ampbench.instruments.keep_fp32.records import (
     KeepSearch,
@@ -39,12 +30,12 @@ from ampbench.instruments.keep_fp32.records import (
 )
 from ampbench.instruments.keep_fp32.search import Found, search, sets_between
 from ampbench.instruments.keep_fp32.trials import Budget, TrialsSpentError, units_of
-from ampbench.records.case import Environment
 from ampbench.records.kinds import KEEP_FP32
+from ampbench.records.labels import few
 from ampbench.records.measured import Failure, Skip
-from ampbench.records.run import Selection, Settings
+from ampbench.records.run import Settings
 from ampbench.records.wire import Nothing, Task
-from ampbench.store import RunWriter, StoredRun
+from ampbench.store import StoredRun
 
 SPACE_TASK = Task("space", Nothing, SearchSpace, "ampbench.instruments.keep_fp32.measure:do_space")
 TRIAL_TASK = Task("trial", TrialAsked, Trial, "ampbench.instruments.keep_fp32.measure:do_trial")
@@ -61,47 +52,10 @@ Store = Callable[[SearchSpace | Trial], None]
 """Stores what a search saw before it goes on."""
 
 
-@contextmanager
-def prepare_keeping(
-    selection: Selection,
-    settings: Settings,
-    resumed: StoredRun | None = None,
-    *,
-    open_channel: OpenChannel | None = None,
-) -> Iterator[Prepared]:
-    """Plan which low-precision cases to search: everything that can be wrong with `selection` is raised here.
-
-    Without precisions, each device gets the autocast precision of its default dtype; without phases, inference is
-    searched. With `resumed`, the run to go on with, whose selection and settings these must be, only what that lacks is
-    planned. Raises `UsageError` where no workload is named, for a path but eager, a precision that is not low and a run
-    that was begun in another environment, with other weights, inputs or modules or gives other cases now, and what
-    `make_plan` raises.
-    """
-    require_named(selection, KEEP_FP32, "search the modules")
-    selection = dataclasses.replace(selection, phases=selection.phases or ["inference"])
-    sources = check_selection(selection)
-    require_eager(selection, KEEP_FP32)
-    require_among(selection, LOW, "keep-fp32 asks what a low precision must leave in fp32, and {name} is none")
-
-    def plan(environment: Environment, channel: Channel, settings: Settings) -> list[PlannedCase]:
-        found = plan_default_autocast(selection, environment, channel, settings)
-        if resumed is None:
-            return found
-        left = resumed_plan(resumed, environment, found, unfinished(resumed))
-        _check_same_networks(resumed, left, channel, settings)
-        return left
-
-    with prepared_session(selection, settings, sources, plan, open_channel) as session:
-        yield session
-
-
-def can_go_on(stored: StoredRun) -> bool:
-    """Return whether a run of searches has some that have not ended, and says what they are for."""
-    return bool(unfinished(stored)) and any(space.wanted is not None for space in stored.of(SearchSpace).values())
-
-
 def wanted_by(stored: StoredRun) -> Wanted:
-    """Return what a run searches for; `UsageError` where it broke off before it stored that."""
+    """Return what a run searches for; `UsageError` for an older one that broke off before it stored that."""
+    if isinstance(stored.asked, Wanted):
+        return stored.asked
     for space in stored.of(SearchSpace).values():
         if space.wanted is not None:
             return space.wanted
@@ -143,25 +97,13 @@ def _reason(how: Failure | Skip) -> str:
     return how.reason if isinstance(how, Skip) else how.said
 
 
-def search_cases(
-    prepared: Prepared, wanted: Wanted, writer: RunWriter, watch: Watch, resumed: StoredRun | None = None
-) -> str:
-    """Search what is planned, as `explain_cases` does, and return how the session ended.
-
-    `watch` is told of the space and of every trial of a case, too, each before it is stored.
-    """
-
-    def explain(channel: Channel, planned: PlannedCase) -> KeepSearch | Failure | Skip:
-        def store(seen: SearchSpace | Trial) -> None:
-            watch(planned, seen)
-            writer.append(seen)
-
-        case_id = planned.case.case_id
-        space = resumed.of(SearchSpace).get(case_id) if resumed else None
-        trials = resumed.several_of(Trial).get(case_id, []) if resumed else []
-        return search_case(channel, planned, prepared.settings, wanted, store, space, trials)
-
-    return explain_cases(prepared, explain, writer, watch)
+def _search(session: Session[Wanted], channel: Channel, piece: Piece) -> KeepSearch | Failure | Skip:
+    """Search a case; its space and every trial are stored as soon as they are known."""
+    case_id, begun = piece.planned.case.case_id, session.begun
+    space = begun.of(SearchSpace).get(case_id) if begun else None
+    trials = begun.several_of(Trial).get(case_id, []) if begun else []
+    store = partial(session.keep, piece)
+    return search_case(channel, piece.planned, session.prepared.settings, session.asked, store, space, trials)
 
 
 def search_case(
@@ -369,3 +311,55 @@ class _Search:
         """Return what the case's own worker found, which keeps the reference from one trial to the next."""
         fresh, self._has_worker = not self._has_worker, True
         return ask_case(self._channel, self._planned, self._settings, task, asked, fresh=fresh)
+
+
+class TrialsSeen:
+    """The trials of one search as they are made, for a line that tells of the last one and the time left."""
+
+    def __init__(self) -> None:
+        self._space: SearchSpace | None = None
+        self._began = time.monotonic()
+        self._made = 0
+
+    def said(self, found: Seen | None) -> str:
+        """Return "trial 12: 3 of 54 modules kept, error 3.1e-03, at most 2.00 min left, then weighing".
+
+        That is "" for what is no trial; without more to try, weighing is all that is left.
+        """
+        if isinstance(found, SearchSpace):
+            self._space, self._began = found, time.monotonic()
+        if not isinstance(found, Trial):
+            return ""
+        self._made += 1
+        parts = [f"trial {found.number + 1}: {self._kept(found)} kept", _erred(found)]
+        most = self._space.wanted.max_trials if self._space is not None and self._space.wanted else 0
+        left = (time.monotonic() - self._began) / self._made * (most - found.number - 1)
+        parts += [f"at most {format_duration(left)} left, then weighing" if left >= 1 else "then weighing"]
+        return ", ".join(parts)
+
+    def _kept(self, trial: Trial) -> str:
+        if self._space is None:  # a resumed search had it before
+            return few(trial.kept) or "nothing"
+        return f"{len(units_of(self._space, trial.kept))} of {counted(len(self._space.units), 'module')}"
+
+
+def _erred(trial: Trial) -> str:
+    errors = [("error", trial.output_rel_l2), ("gradient error", trial.grad_rel_l2)]
+    known = [f"{name} {format_error(error)}" for name, error in errors if error is not None]
+    return ", ".join(known) or (f"{trial.nonfinite:,} values not finite" if trial.nonfinite else "it failed")
+
+
+INSTRUMENT: Instrument[Wanted] = Instrument(
+    kind=KEEP_FP32,
+    doing="searching",
+    selects=Selects(
+        question="search the modules",
+        phases=("inference",),
+        among=LOW,
+        otherwise="keep-fp32 asks what a low precision must leave in fp32, and {name} is none",
+    ),
+    same=_check_same_networks,
+    told_by=wanted_by,
+    work=lambda session: partial(_search, session),
+    progress=lambda: TrialsSeen().said,
+)

@@ -1,120 +1,86 @@
-"""Has worker processes watch how large the values of cases are, or where their errors begin, and stores what they saw.
+"""The explanations of headroom and of where errors begin: a worker of its own watches the values of each case.
 
 Both watch real values, so that a device that is absent skips its cases, as it does when measuring.
 """
 
 import dataclasses
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 
 from ampbench.base.names import matches
 from ampbench.base.precisions import BASELINE, LOW, SHORT_DTYPES, Precision, find_precision
-from ampbench.drive.pieces import (
-    Watch,
-    ask_case,
-    explain_cases,
-    plan_default_autocast,
-    prepared_session,
-    require_among,
-    require_eager,
-    require_named,
-)
-from ampbench.drive.planning import NO_LOSS, PlannedCase, check_selection, lack, make_plan
-from ampbench.drive.servers import Channel, OpenChannel
-from ampbench.drive.session import Prepared, describer
+from ampbench.drive.pieces import Piece, Seen, ask_case
+from ampbench.drive.planning import NO_LOSS, PlannedCase, lack, make_plan
+from ampbench.drive.servers import Channel
+from ampbench.drive.session import describer
 from ampbench.errors import NothingToRunError
+from ampbench.instruments.instrument import AUTOCAST_HELP, INFERENCE_HELP, Instrument, Option, Selects, Session
 from ampbench.instruments.ranges.records import RangesAsked
 from ampbench.records.case import Case, Environment
-from ampbench.records.measured import Failure, Skip
+from ampbench.records.kinds import HEADROOM, ORIGIN
 from ampbench.records.ranges import OriginPass, RangePass
 from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Nothing, Task
-from ampbench.store import RunWriter
 
+HEADROOM_HELP = """\
+Watch fp32 steps: how near each module's values are to what fp16 and bf16 hold, and which loss scales fit.
+
+Without --phase, the steps are of training, where there is a loss. What would overflow, flush to zero or be
+swallowed by rounding is predicted, then seen in a step of each low precision. The run is stored: ampbench show RUN
+prints it again, with --all all of it.
+
+\b
+Examples:
+  ampbench explain headroom model.py:make
+  ampbench explain headroom resnet50 --phase training --steps 4
+  ampbench explain headroom mlp --precision fp16_autocast --precision fp16_pure --all
+"""
+ORIGIN_HELP = """\
+Run each module on the exact inputs it has in fp32: what it errs by itself, and what it only inherits.
+
+Without --phase, the step is one of inference. The module where an infinity or NaN begins is named, too. The run is
+stored: ampbench show RUN prints it again, with --all every module.
+
+\b
+Examples:
+  ampbench explain origin model.py:make
+  ampbench explain origin resnet50 --precision fp16_pure --precision bf16_pure
+  ampbench explain origin decoder_lm --all
+"""
 RANGES_TASK = Task("ranges", RangesAsked, RangePass, "ampbench.instruments.ranges.measure:do_ranges")
 ORIGIN_TASK = Task("origin", Nothing, OriginPass, "ampbench.instruments.ranges.measure:do_origin")
 
 
-@contextmanager
-def prepare_headroom(
-    selection: Selection, settings: Settings, *, open_channel: OpenChannel | None = None
-) -> Iterator[Prepared]:
-    """Plan which fp32 cases to watch: everything that can be wrong with `selection` is raised here.
+def _plan_headroom(
+    selection: Selection, _: RangesAsked, environment: Environment, channel: Channel, settings: Settings
+) -> list[PlannedCase]:
+    """Return the fp32 cases of a selection, whose precisions are those that are tried beside.
 
-    Its precisions are those that are tried beside fp32. Without phases, a workload is watched in training where that
-    can run, else in inference. Raises `UsageError` where no workload is named, for a path but eager and a precision
-    that is not low, and what `make_plan` raises.
+    Where no phase is named, a workload is watched in training if that can run, else in inference.
     """
-    require_named(selection, "headroom", "explain the headroom")
-    sources = check_selection(selection)
-    require_eager(selection, "headroom")
-    require_among(selection, LOW, "headroom tells what a low precision would make of fp32's values, and {name} is none")
-
-    def plan(environment: Environment, channel: Channel, settings: Settings) -> list[PlannedCase]:
-        asked = dataclasses.replace(selection, precisions=[BASELINE])
-        try:
-            found = make_plan(asked, environment, describer(channel, settings))
-        except NothingToRunError as error:
-            raise NothingToRunError(
-                f"{error}, as all are of {BASELINE}: --precision says what is tried beside"
-            ) from None
-        return found if selection.phases else _one_phase_each(found)
-
-    with prepared_session(selection, settings, sources, plan, open_channel) as session:
-        yield session
+    asked = dataclasses.replace(selection, precisions=[BASELINE])
+    try:
+        found = make_plan(asked, environment, describer(channel, settings))
+    except NothingToRunError as error:
+        raise NothingToRunError(f"{error}, as all are of {BASELINE}: --precision says what is tried beside") from None
+    return found if selection.phases else _one_phase_each(found)
 
 
-def watch_cases(prepared: Prepared, steps: int, writer: RunWriter, watch: Watch) -> str:
-    """Watch what is planned, as `explain_cases` does, and return how the session ended.
+def _watch(session: Session[RangesAsked], channel: Channel, piece: Piece) -> Seen:
+    """Have a case run in fp32, then for a step in each low precision selected, by default all.
 
-    Each case is run for `steps` steps in fp32 (0: one for each of its batches), then for one in each low precision
-    selected, by default all. What the device cannot run of these is told in the pass's notes.
+    What the device cannot run of these is told in the pass's notes.
     """
-    names = prepared.selection.precisions or LOW
-
-    def explain(channel: Channel, planned: PlannedCase) -> RangePass | Failure | Skip:
-        case, able, notes = planned.case, [], _phase_notes(planned.case, prepared.selection)
-        for row in dict.fromkeys(find_precision(name, case.device) for name in names):
-            lacking = _lacking(case, row, prepared.environment)
-            if lacking:
-                notes.append(f"{row.name}: skipped: {lacking}")
-            else:
-                able.append(row.name)
-        asked = RangesAsked(steps=steps, precisions=able)
-        found = ask_case(channel, planned, prepared.settings, RANGES_TASK, asked)
-        return dataclasses.replace(found, notes=[*found.notes, *notes]) if isinstance(found, RangePass) else found
-
-    return explain_cases(prepared, explain, writer, watch)
-
-
-@contextmanager
-def prepare_origin(
-    selection: Selection, settings: Settings, *, open_channel: OpenChannel | None = None
-) -> Iterator[Prepared]:
-    """Plan of which low-precision cases to find where their errors begin; raises as `prepare_headroom` does.
-
-    Without precisions, each device gets the autocast precision of its default dtype; without phases, inference runs.
-    """
-    require_named(selection, "origin", "explain the origin of the error")
-    selection = dataclasses.replace(selection, phases=selection.phases or ["inference"])
-    sources = check_selection(selection)
-    require_eager(selection, "origin")
-    require_among(selection, LOW, "origin tells where the error of a low precision begins, and {name} is none")
-
-    def plan(environment: Environment, channel: Channel, settings: Settings) -> list[PlannedCase]:
-        return plan_default_autocast(selection, environment, channel, settings)
-
-    with prepared_session(selection, settings, sources, plan, open_channel) as session:
-        yield session
-
-
-def find_origins(prepared: Prepared, writer: RunWriter, watch: Watch) -> str:
-    """Find where the error of each planned case begins, as `explain_cases` does, and return how the session ended."""
-
-    def explain(channel: Channel, planned: PlannedCase) -> OriginPass | Failure | Skip:
-        return ask_case(channel, planned, prepared.settings, ORIGIN_TASK, Nothing())
-
-    return explain_cases(prepared, explain, writer, watch)
+    prepared, case = session.prepared, piece.planned.case
+    able, notes = [], _phase_notes(case, prepared.selection)
+    for row in dict.fromkeys(find_precision(name, case.device) for name in prepared.selection.precisions or LOW):
+        lacking = _lacking(case, row, prepared.environment)
+        if lacking:
+            notes.append(f"{row.name}: skipped: {lacking}")
+        else:
+            able.append(row.name)
+    asked = dataclasses.replace(session.asked, precisions=able)
+    found = ask_case(channel, piece.planned, prepared.settings, RANGES_TASK, asked)
+    return dataclasses.replace(found, notes=[*found.notes, *notes]) if isinstance(found, RangePass) else found
 
 
 def _one_phase_each(plan: list[PlannedCase]) -> list[PlannedCase]:
@@ -148,3 +114,43 @@ def _lacking(case: Case, row: Precision, environment: Environment) -> str:
     low = dataclasses.replace(case, precision=row.name, input_dtype=SHORT_DTYPES[row.storage])
     told, _, _ = (lack(device, low, row) if device else "").partition(";")  # behind it stands an option of `run`
     return told
+
+
+WATCHING: Instrument[RangesAsked] = Instrument(
+    kind=HEADROOM,
+    help=HEADROOM_HELP,
+    doing="watching",
+    options=(
+        Option(
+            name="steps",
+            default=0,
+            metavar="N",
+            least=0,
+            most=10_000,
+            help="Steps to watch in fp32; 0: one for each batch there is.",
+        ),
+    ),
+    selects=Selects(
+        question="explain the headroom",
+        precision="Try it, too, beside fp32. Default: all low ones.",
+        phase="inference or training. Default: training, if there is a loss.",
+        among=LOW,
+        otherwise="headroom tells what a low precision would make of fp32's values, and {name} is none",
+    ),
+    plan=_plan_headroom,
+    work=lambda session: partial(_watch, session),
+)
+FINDING: Instrument[Nothing] = Instrument(
+    kind=ORIGIN,
+    help=ORIGIN_HELP,
+    doing="comparing the modules of",
+    task=ORIGIN_TASK,
+    selects=Selects(
+        question="explain the origin of the error",
+        precision=AUTOCAST_HELP,
+        phase=INFERENCE_HELP,
+        phases=("inference",),
+        among=LOW,
+        otherwise="origin tells where the error of a low precision begins, and {name} is none",
+    ),
+)

@@ -20,6 +20,8 @@ from ampbench.instruments.scaler.records import ScalerRun
 from ampbench.records.case import Case
 from ampbench.records.labels import few
 from ampbench.records.magnitudes import format_scale, nonfinite_sentence
+from ampbench.records.run import ScalerSetting
+from ampbench.store import StoredRun
 
 RAISED, BROKEN, COLLAPSED, BEHIND, NEAR, FOLLOWS, UNKNOWN = (
     "raised",
@@ -351,3 +353,29 @@ def _with(one: Outcome) -> str:
     if not one.run.setting.enabled:
         return "without scaling"
     return "with GradScaler's defaults" if one.name == DEFAULT else f"with {one.name}"
+
+
+def setting_name(setting: ScalerSetting | None) -> str:
+    """Return what a training with a setting is called; None: in fp32."""
+    return setting.name if setting else BASELINE
+
+
+def trained(stored: StoredRun) -> set[tuple[str, str]]:
+    """Return which trainings are in a run, by the ids of cases and the names of settings."""
+    found = stored.several_of(ScalerRun).items()
+    return {(case_id, run.setting.name) for case_id, runs in found for run in runs}
+
+
+def unfinished(stored: StoredRun) -> list[tuple[str, str]]:
+    """Return which trainings a run lacks, by the ids of cases and the names of settings, in the order of the run.
+
+    Cases that failed or were skipped lack none, nor does a run that does not say what it was asked for.
+    """
+    done, settings = trained(stored), [None, *stored.asked.settings] if stored.asked else []
+    return [
+        (case_id, name)
+        for case_id in stored.cases
+        if case_id not in stored.given_up
+        for name in map(setting_name, settings)
+        if (case_id, name) not in done
+    ]

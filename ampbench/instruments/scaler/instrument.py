@@ -1,67 +1,40 @@
-"""Which settings of GradScaler there are, and how they are sent.
-
-Which trainings a study of loss scaling is made of, and which of them a stored run lacks.
-
-Has worker processes train cases with each setting of GradScaler, a fresh one for each, and stores what they saw.
-"""
+"""The study of loss scaling: cases trained in fp32 and with each setting of GradScaler, each time by a new worker."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from functools import partial
 
-from ampbench.base.precisions import BASELINE, SCALED
-from ampbench.drive.pieces import (
-    Explain,
-    Watch,
-    ask_case,
-    built_in_rows,
-    explain_pieces,
-    prepared_session,
-    require_named,
-    resumed_plan,
-)
-from ampbench.drive.planning import PlannedCase, check_selection, make_plan
-from ampbench.drive.servers import Channel, OpenChannel
-from ampbench.drive.session import Prepared, check_same_network, describer
+from ampbench.base.precisions import SCALED
+from ampbench.drive.pieces import Piece, Seen, ask_case, asked_of, built_in_rows
+from ampbench.drive.planning import PlannedCase, make_plan
+from ampbench.drive.servers import Channel
+from ampbench.drive.session import check_same_network, describer
 from ampbench.errors import UnknownNameError, UsageError
-from ampbench.instruments.scaler.records import ScalerRun, ScalingAsked
+from ampbench.instruments.instrument import Given, Instrument, Option, Selects, Session
+from ampbench.instruments.scaler.findings import setting_name, trained, unfinished
+from ampbench.instruments.scaler.records import ScalerAsked, ScalerRun, ScalingAsked
 from ampbench.records.case import Environment
 from ampbench.records.kinds import SCALER
-from ampbench.records.measured import Failure, Skip
-from ampbench.records.run import Asked, ScalerSetting, Selection, Settings
+from ampbench.records.run import ScalerSetting, Selection, Settings
 from ampbench.records.wire import Task
-from ampbench.store import RunWriter, StoredRun
+from ampbench.store import StoredRun
 
-SCALER_TASK = Task(SCALER, ScalingAsked, ScalerRun, "ampbench.instruments.scaler.measure:do_scaler")
+HELP = """\
+Train in fp32, in fp16 without loss scaling and with GradScaler in several settings, from the same weights.
 
+Tells what share of the gradients flushes to zero and how far they err, the scale in every step, skipped steps and
+the parameters whose gradients overflow, and whether the loss falls as in fp32.
 
-def setting_name(setting: ScalerSetting | None) -> str:
-    """Return what a training with a setting is called; None: in fp32."""
-    return setting.name if setting else BASELINE
-
-
-def trained(stored: StoredRun | None) -> set[tuple[str, str]]:
-    """Return which trainings are in a run, by the ids of cases and the names of settings."""
-    found = stored.several_of(ScalerRun).items() if stored else ()
-    return {(case_id, run.setting.name) for case_id, runs in found for run in runs}
-
-
-def unfinished(stored: StoredRun) -> list[tuple[str, str]]:
-    """Return which trainings a run lacks, by the ids of cases and the names of settings, in the order of the run.
-
-    Cases that failed or were skipped lack none, nor does a run that does not say what it was asked for.
-    """
-    done, asked = trained(stored), stored.header.asked
-    if asked is None:
-        return []
-    return [
-        (case_id, name)
-        for case_id in stored.cases
-        if case_id not in stored.given_up
-        for name in map(setting_name, (None, *asked.settings))
-        if (case_id, name) not in done
-    ]
-
+\b
+Examples:
+  ampbench study scaler model.py:make
+  ampbench study scaler unet --preset tiny --steps 200
+  ampbench study scaler mlp --setting default --init-scale 1024 --growth-interval 100
+  ampbench study scaler --resume 1f9a3c              an interrupted study, by its id
+"""
+TASK = Task(SCALER, ScalingAsked, ScalerRun, "ampbench.instruments.scaler.measure:do_scaler")
+YOURS = ScalerSetting(name="yours")
+"""GradScaler's own defaults, of a setting that a user gives."""
 
 SETTINGS = (
     ScalerSetting(name="no scaling", enabled=False),
@@ -72,9 +45,6 @@ SETTINGS = (
 )
 """What is tried beside fp32: the third has to find its scale from below, the fourth from above, the last goes on
 looking for a higher one."""
-
-Piece = tuple[PlannedCase, ScalerSetting | None]
-"""A case and what it is trained with; None: in fp32."""
 
 
 def chosen_settings(names: Sequence[str], own: ScalerSetting | None, *, scaler: bool) -> list[ScalerSetting]:
@@ -95,72 +65,67 @@ def chosen_settings(names: Sequence[str], own: ScalerSetting | None, *, scaler: 
     return chosen
 
 
-@contextmanager
-def prepare_scaling(
-    selection: Selection,
-    settings: Settings,
-    asked: Asked,  # noqa: ARG001 - as all studies
-    resumed: StoredRun | None = None,
-    *,
-    open_channel: OpenChannel | None = None,
-) -> Iterator[Prepared]:
-    """Plan which cases to train: everything that can be wrong with `selection` is raised here.
+def own_setting(given: Given) -> ScalerSetting | None:
+    """Return the setting that the options give, if one is given; `UsageError` for what GradScaler does not take."""
+    if not any(one.name in given.typed for one in dataclasses.fields(ScalerSetting)):
+        return None
+    names = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")
+    init_scale, growth_factor, backoff_factor, growth_interval = (given.values[name] for name in names)
+    for option, holds, wanted in (
+        (f"--init-scale {init_scale:g}", 0 < init_scale < 2.0**128, "a finite number above 0, as fp32 holds it"),
+        (f"--growth-factor {growth_factor:g}", 1 < growth_factor < float("inf"), "a number above 1"),
+        (f"--backoff-factor {backoff_factor:g}", 0 < backoff_factor < 1, "between 0 and 1"),
+        (f"--growth-interval {growth_interval}", growth_interval >= 1, "at least 1"),
+    ):
+        if not holds:
+            raise UsageError(f"{option}: must be {wanted}")
+    return dataclasses.replace(YOURS, **{name: given.values[name] for name in names})
 
-    With `resumed`, the run to go on with, whose selection, settings and `asked` these must be, only the cases that lack
-    a setting are planned. Raises `UsageError` where no workload is named, for a precision that
-    GradScaler is not for and a run that was begun in another environment or gives other cases now, and what `make_plan`
-    raises.
-    """
-    require_named(selection, SCALER, "study the loss scaling")
+
+def _made(given: Given) -> ScalerAsked:
+    settings = chosen_settings(given.values["setting"], own_setting(given), scaler=given.selection.scaler)
+    return ScalerAsked(steps=given.values["steps"], settings=settings)
+
+
+def _refined(selection: Selection, _: ScalerAsked) -> Selection:
     _require_scaled(selection)
     # "amp" is fp16 here, wherever it is trained: no other autocast is scaled
-    precisions = [SCALED[0] if name.strip().lower() == "amp" else name for name in selection.precisions] or SCALED
-    selection = dataclasses.replace(selection, phases=["training"], precisions=precisions)
-    sources = check_selection(selection)
-
-    def plan(environment: Environment, channel: Channel, settings: Settings) -> list[PlannedCase]:
-        found = make_plan(selection, environment, describer(channel, settings))
-        if resumed is None:
-            return found
-        return resumed_plan(resumed, environment, found, {case_id for case_id, _ in unfinished(resumed)})
-
-    with prepared_session(selection, settings, sources, plan, open_channel) as session:
-        yield session
+    precisions = [SCALED[0] if name.strip().lower() == "amp" else name for name in selection.precisions]
+    return dataclasses.replace(selection, precisions=precisions or list(SCALED))
 
 
-def pieces(prepared: Prepared, asked: Asked, resumed: StoredRun | None = None) -> list[Piece]:
-    """Return the trainings that are planned and not in `resumed` yet: of each case in fp32, then with each setting."""
-    done = trained(resumed)
+def _plan(
+    selection: Selection, _: ScalerAsked, environment: Environment, channel: Channel, settings: Settings
+) -> list[PlannedCase]:
+    return make_plan(selection, environment, describer(channel, settings))
+
+
+def _left(stored: StoredRun) -> list[str]:
+    asked_of(stored)  # of a run that does not say it, nothing is known to be left
+    return [case_id for case_id, _ in unfinished(stored)]
+
+
+def pieces(session: Session[ScalerAsked]) -> list[Piece]:
+    """Return the trainings that are planned and not made yet: of each case in fp32, then with each setting."""
+    done = trained(session.begun) if session.begun else ()
     return [
-        (planned, setting)
-        for planned in prepared.plan
+        Piece(planned, setting)
+        for planned in session.prepared.plan
         if not planned.skip
-        for setting in (None, *asked.settings)
+        for setting in (None, *session.asked.settings)
         if (planned.case.case_id, setting_name(setting)) not in done
     ]
 
 
-def scale_cases(
-    prepared: Prepared, asked: Asked, writer: RunWriter, watch: Watch, resumed: StoredRun | None = None
-) -> str:
-    """Train what is planned, as `explain_pieces` does, and return how the session ended.
-
-    Raises `UsageError` where the weights of a case are not those that it was trained from in `resumed`.
-    """
-
-    def training(setting: ScalerSetting | None) -> Explain:
-        def explain(channel: Channel, planned: PlannedCase) -> ScalerRun | Failure | Skip:
-            wanted = ScalingAsked(setting=setting, steps=asked.steps)
-            found = ask_case(channel, planned, prepared.settings, SCALER_TASK, wanted)
-            if resumed is not None and isinstance(found, ScalerRun):
-                for before in resumed.several_of(ScalerRun).get(planned.case.case_id, []):
-                    check_same_network(resumed.header.run, planned.case.workload, before, found)
-            return found
-
-        return explain
-
-    todo = [(planned, training(setting)) for planned, setting in pieces(prepared, asked, resumed)]
-    return explain_pieces(prepared, todo, writer, watch)
+def _train(session: Session[ScalerAsked], channel: Channel, piece: Piece) -> Seen:
+    """Train a case; raises `UsageError` where its weights are not those that it was trained from in the run before."""
+    asked = ScalingAsked(setting=piece.part, steps=session.asked.steps)
+    found = ask_case(channel, piece.planned, session.prepared.settings, TASK, asked)
+    if session.begun is not None and isinstance(found, ScalerRun):
+        case = piece.planned.case
+        for before in session.begun.several_of(ScalerRun).get(case.case_id, []):
+            check_same_network(session.begun.header.run, case.workload, before, found)
+    return found
 
 
 def _require_scaled(selection: Selection) -> None:
@@ -175,3 +140,38 @@ def _require_scaled(selection: Selection) -> None:
         if row.scaler:
             why = "scales the same gradients in the same way"
         raise UsageError(f"{row.name} {why}; loss scaling is studied in {' and '.join(SCALED)}")
+
+
+_OF_YOURS = "Of a setting of yours."
+INSTRUMENT: Instrument[ScalerAsked] = Instrument(
+    kind=SCALER,
+    help=HELP,
+    doing="training",
+    options=(
+        Option(name="steps", default=100, metavar="N", least=1, most=1_000_000, help="Steps of each training."),
+        Option(
+            name="setting",
+            default=None,
+            names=True,
+            help="Only this one beside fp32: 'no scaling', default, 'low start', 'high start' or 'fast growth'.",
+        ),
+        Option(name="init_scale", default=YOURS.init_scale, metavar="SCALE", help=_OF_YOURS),
+        Option(name="growth_factor", default=YOURS.growth_factor, metavar="FACTOR", help=_OF_YOURS),
+        Option(name="backoff_factor", default=YOURS.backoff_factor, metavar="FACTOR", help=_OF_YOURS),
+        Option(name="growth_interval", default=YOURS.growth_interval, metavar="STEPS", help=_OF_YOURS),
+    ),
+    selects=Selects(
+        question="study the loss scaling",
+        precision="Only fp16_autocast, the default: GradScaler is for no other.",
+        scaler="--no-scaler: train only in fp32 and without scaling (for devices without fp64, which GradScaler "
+        "needs).",
+        phases=("training",),
+        eager=False,
+    ),
+    made=_made,
+    refined=_refined,
+    plan=_plan,
+    pieces=pieces,
+    left=_left,
+    work=lambda session: partial(_train, session),
+)

@@ -65,3 +65,11 @@ class ScalingAsked:
 
     setting: ScalerSetting | None
     steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalerAsked:
+    """To train each case for `steps` steps in fp32 and with each of the `settings`."""
+
+    steps: int
+    settings: list[ScalerSetting]

@@ -12,8 +12,7 @@ from typing import Any
 from ampbench.base.precisions import BASELINE, find_format
 from ampbench.base.units import UNDEFINED, counted, format_loss, format_ratio, format_share, format_whole
 from ampbench.instruments.cases import document_of_cases
-from ampbench.instruments.scaler.findings import NEAR, NOTHING, Outcome, mean_loss, outcomes, scaler_said
-from ampbench.instruments.scaler.instrument import unfinished
+from ampbench.instruments.scaler.findings import NEAR, NOTHING, Outcome, mean_loss, outcomes, scaler_said, unfinished
 from ampbench.instruments.scaler.records import ScalerRun
 from ampbench.present.document import Block, Column, Document, Section, as_sentence, first_rows, picked, records, table
 from ampbench.records.case import Case

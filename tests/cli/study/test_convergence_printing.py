@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ampbench.instruments.convergence.records import Training
+from ampbench.instruments.convergence.records import ConvergenceAsked, Training
 from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.measured import Failure, Skip
-from ampbench.records.run import Asked
 from tests.cli.conftest import Outcome
 from tests.instruments.convergence.planted_trainings import STEPS, WHOLE, case_of, study
 from tests.stored_runs import COMPLETE, make_divergence, make_round, write_run
@@ -28,7 +27,7 @@ def path(tmp_path: Path) -> Path:
     skip = Skip(case_id=SKIPPED.case_id, reason="this CPU has no tf32")
     failure = Failure(case_id=FAILED.case_id, stage="convergence", cause="exception", message="MemoryError: no memory")
     cases = [*stored.cases.values(), SKIPPED, FAILED]
-    asked = Asked(steps=STEPS, seeds=3)
+    asked = ConvergenceAsked(steps=STEPS, seeds=3)
     return write_run(
         tmp_path / "results", cases, *trainings, skip, failure, COMPLETE, explains=CONVERGENCE, asked=asked
     )
@@ -60,7 +59,7 @@ def test_of_a_workload_that_fails_in_fp32_only_failures_are_printed(tmp_path: Pa
         Failure(case_id=case_id, stage="convergence", cause="exception", message="ValueError: no")
         for case_id in stored.cases
     ]
-    asked = Asked(steps=STEPS, seeds=3)
+    asked = ConvergenceAsked(steps=STEPS, seeds=3)
     path = write_run(
         tmp_path / "results", list(stored.cases.values()), *raised, *failures, COMPLETE,
         explains=CONVERGENCE, asked=asked,

@@ -80,8 +80,7 @@ def test_a_study_is_printed_stored_and_shown_again(interrupted: list[int], tmp_p
     (file,) = list_runs(tmp_path / "results")
     assert (said.code, said.err) == (0, f"run {file.stem}: results/runs/{file.name}\n")
     run = read_run(file)
-    assert run.header.asked is not None
-    assert (run.header.explains, run.header.asked.steps, run.header.asked.seeds) == ("convergence", 2, 2)
+    assert (run.header.explains, run.asked.steps, run.asked.seeds) == ("convergence", 2, 2)
     assert sum(map(len, run.several_of(Training).values())) == 14
     assert "95.00%" in said.out
     assert ampbench("show", file.stem).out == said.out

@@ -89,7 +89,7 @@ def test_a_study_is_stored_and_an_interrupted_one_goes_on(
     assert said.code == 130
     (path,) = list_runs(tmp_path / "results")
     run = read_run(path)
-    assert (run.header.explains, run.header.asked.seconds, len(run.of(StoragePass))) == ("input-storage", 1.5, 1)
+    assert (run.header.explains, run.asked.seconds, len(run.of(StoragePass))) == ("input-storage", 1.5, 1)
     assert f"1 piece left; ampbench study input-storage --resume {run.header.run} goes on" in said.err
     interrupting.clear()
     again = ampbench("study", "input-storage", "--resume", run.header.run)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ampbench.instruments.scaler.instrument import SETTINGS
+from ampbench.instruments.scaler.records import ScalerAsked
 from ampbench.records.measured import Failure
-from ampbench.records.run import Asked
 from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import list_runs, read_run
 from tests.instruments.scaler.scaled_trainings import CASE, collapsed, run, runs
@@ -58,7 +58,7 @@ def no_loss():
 @pytest.fixture
 def stored(tmp_path: Path) -> Path:
     """A results folder with one study, of which two settings are missing."""
-    asked = Asked(steps=40, settings=list(SETTINGS[:4]))
+    asked = ScalerAsked(steps=40, settings=list(SETTINGS[:4]))
     entries = runs(run("no scaling", 0.6, flushed=62), run("default"))
     write_run(tmp_path / "results", [CASE], *entries, COMPLETE, explains="scaler", asked=asked)
     return tmp_path / "results"
@@ -110,7 +110,7 @@ def test_markdown_has_the_same_tables(stored: Path, ampbench: Run) -> None:
 def test_a_failure_of_one_setting_is_told_beside_the_others(tmp_path: Path, ampbench: Run) -> None:
     failure = Failure(case_id=CASE.case_id, stage="scaler", cause="time-out", message="took longer than 300 s")
     entries = [run("fp32"), collapsed("default", None), failure, COMPLETE]
-    asked = Asked(steps=40, settings=list(SETTINGS))
+    asked = ScalerAsked(steps=40, settings=list(SETTINGS))
     write_run(tmp_path / "results", [CASE], *entries, explains="scaler", asked=asked)
     told = " ".join(ampbench("show", RUN).out.split())
     assert "The other settings were not trained: time-out: took longer than 300 s." in told
@@ -158,7 +158,7 @@ def test_a_setting_of_the_users_own_is_added(monkeypatch: pytest.MonkeyPatch, tm
     assert [one.name if one else "" for one in asked] == ["", "default", "yours"]
     assert (asked[2].init_scale, asked[2].growth_interval) == (1024, 2000)  # type: ignore[union-attr]
     (file,) = list_runs(tmp_path / "results")
-    assert read_run(file).header.asked == Asked(steps=100, settings=asked[1:])  # type: ignore[arg-type]
+    assert read_run(file).asked == ScalerAsked(steps=100, settings=asked[1:])  # type: ignore[arg-type]
     again = ampbench("study", "scaler", "--resume", file.stem)
     assert (again.code, again.out) == (0, said.out)
     assert "nothing is left to do" in again.err

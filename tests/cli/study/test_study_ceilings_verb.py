@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 
 from ampbench.cli.progress import piece_progress
-from ampbench.instruments.ceilings.instrument import Piece
-from ampbench.instruments.ceilings.records import COPY, Ceiling
+from ampbench.drive.pieces import Piece
+from ampbench.instruments.ceilings.records import COPY, Ceiling, CeilingsAsked
 from ampbench.records.kinds import CEILINGS
 from ampbench.records.measured import Failure
-from ampbench.records.run import Asked
 from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import list_runs, read_header, read_run
 from tests.instruments.ceilings.ceiling_records import CEILINGS as FOUND
@@ -26,7 +25,7 @@ from tests.scripted_channel import Scripted, asked_in
 from tests.stored_runs import COMPLETE, RUN, write_run
 
 Run = Callable[..., Any]
-ASKED = Asked(seconds=2.0, operations=["matmul", "conv", "copy"])
+ASKED = CeilingsAsked(seconds=2.0, operations=["matmul", "conv", "copy"])
 
 
 @pytest.fixture
@@ -44,11 +43,7 @@ def channel(monkeypatch: pytest.MonkeyPatch) -> Scripted:
             ceiling(asked_in(request).operation, asked_in(request).dtype, 1e9, device=request.device)
         )
     )
-    monkeypatch.setattr(
-        "ampbench.instruments.ceilings.instrument.prepare_ceilings.__wrapped__.__defaults__",
-        (None, lambda: found),
-        raising=True,
-    )
+    monkeypatch.setattr("ampbench.instruments.ceilings.instrument.ServerChannel", lambda: found)
     return found
 
 
@@ -105,7 +100,7 @@ def test_a_session_is_stored_and_told(ampbench: Run, channel: Scripted) -> None:
     header = read_header(path)
     assert said.err.strip() == f"run {header.run}: {path}"
     assert header.explains == CEILINGS
-    assert header.asked == Asked(seconds=0.25, operations=["matmul"], dtypes=["fp32", "bf16"])
+    assert read_run(path).asked == CeilingsAsked(seconds=0.25, operations=["matmul"], dtypes=["fp32", "bf16"])
     assert [asked_in(request).seconds for request in channel.asked] == [0.25, 0.25]
 
 
@@ -296,8 +291,8 @@ def test_a_terminal_is_told_what_is_measured_and_how_long_the_rest_takes(
     told: list[str] = []
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setattr("rich.status.Status.update", lambda _, text: told.append(text))
-    pieces = [Piece("cpu", "matmul", "fp32"), Piece("cpu", "matmul", "bf16")]
-    with piece_progress("measuring", pieces) as watch:
+    pieces = [Piece(f"matmul {dtype} cpu") for dtype in ("fp32", "bf16")]
+    with piece_progress("measuring", pieces, lambda: lambda _: "") as watch:
         for piece in pieces:
             watch(piece, None)
             watch(piece, FOUND[0])

@@ -14,7 +14,6 @@ from ampbench.errors import NothingToRunError
 from ampbench.instruments.scope.records import SCOPES, ScopePass
 from ampbench.records.kinds import SCOPE
 from ampbench.records.measured import Failure
-from ampbench.records.run import Asked
 from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import list_runs, read_run
 from tests.instruments.scope.planted_scopes import CASE, scope_pass
@@ -108,7 +107,7 @@ def test_a_study_is_stored_printed_and_listed(channel: Scripted, tmp_path: Path,
     (file,) = list_runs(tmp_path / "results")
     assert (said.code, said.err) == (0, f"run {file.stem}: results/runs/{file.name}\n")
     header = read_run(file).header
-    assert (header.explains, header.asked) == (SCOPE, Asked(steps=5, seconds=0.5))
+    assert (header.explains, header.asked) == (SCOPE, {"steps": 5, "seconds": 0.5})
     (request,) = channel.asked
     assert (request.task, asked_in(request).steps, asked_in(request).seconds) == ("scope", 5, 0.5)
     assert ampbench("show", file.stem).out == said.out

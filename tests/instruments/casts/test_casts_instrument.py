@@ -1,19 +1,22 @@
 """Tracing the casts of cases: which are planned, what each worker is asked for, what is stored whatever happens."""
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ampbench.base.precisions import AUTOCAST
-from ampbench.drive.planning import PlannedCase
+from ampbench.drive.pieces import Piece
 from ampbench.errors import NothingToRunError, UsageError
-from ampbench.instruments.casts.instrument import prepare_casts, trace_cases
+from ampbench.instruments import instrument
+from ampbench.instruments.casts.instrument import INSTRUMENT
 from ampbench.records.casts import AUTOGRAD, COMPILED, CastPass, CastTrace, Tracing
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
+from tests.instruments.working import work
 from tests.scripted_channel import Scripted, asked_in
 from tests.stored_runs import make_header
 
@@ -36,10 +39,11 @@ def traced(
 ) -> StoredRun:
     """Return the run that tracing what is selected leaves."""
     selection = Selection(**({"workloads": ["mlp"], "preset": "tiny"} | selected))  # type: ignore[arg-type]
-    with prepare_casts(selection, Settings(), half_inputs=half_inputs, open_channel=lambda: channel) as prepared:
+    asked = dataclasses.replace(wanted or Tracing(), half_inputs=half_inputs)
+    with instrument.prepared(INSTRUMENT, selection, Settings(), asked, open_channel=lambda: channel) as prepared:
         cases = [planned.case for planned in prepared.plan]
         with RunWriter.create(results, make_header(explains="casts"), cases) as writer:
-            trace_cases(prepared, wanted or Tracing(), writer, lambda *_: None)
+            work(INSTRUMENT, prepared, asked, writer)
     return read_run(writer.path)
 
 
@@ -94,7 +98,7 @@ def test_a_keyword_that_leaves_only_other_dtypes_says_what_to_name(tmp_path: Pat
     selection = Selection(workloads=["mlp"], keyword="fp16_autocast")
     with (
         pytest.raises(NothingToRunError, match="name another with --precision"),
-        prepare_casts(selection, Settings(), open_channel=tracing),
+        instrument.prepared(INSTRUMENT, selection, Settings(), Tracing(), open_channel=tracing),
     ):
         pass
 
@@ -131,12 +135,12 @@ def test_an_interruption_keeps_what_was_traced(tmp_path: Path) -> None:
 def test_each_case_is_told_of_before_and_after(tmp_path: Path) -> None:
     told: list[tuple[str, type]] = []
 
-    def watch(planned: PlannedCase, found: CastPass | Failure | Skip | None) -> None:
-        told.append((planned.case.phase, type(found)))
+    def watch(piece: Piece, found: CastPass | Failure | Skip | None) -> None:
+        told.append((piece.planned.case.phase, type(found)))
 
     selection = Selection(workloads=["mlp"], phases=["inference", "training"])
-    with prepare_casts(selection, Settings(), open_channel=tracing) as prepared:
+    with instrument.prepared(INSTRUMENT, selection, Settings(), Tracing(), open_channel=tracing) as prepared:
         cases = [planned.case for planned in prepared.plan]
         with RunWriter.create(tmp_path, make_header(explains="casts"), cases) as writer:
-            assert trace_cases(prepared, Tracing(), writer, watch) == "complete"
+            assert work(INSTRUMENT, prepared, Tracing(), writer, watch) == "complete"
     assert told == [(phase, kind) for phase in ("inference", "training") for kind in (type(None), CastPass)]

@@ -8,36 +8,39 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 
 from ampbench.drive.servers import ServerChannel
 from ampbench.drive.session import Prepared, new_header
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
+from ampbench.instruments import instrument
 from ampbench.instruments.ceilings.findings import best
 from ampbench.instruments.ceilings.instrument import (
-    Piece,
+    INSTRUMENT,
+    Wanted,
     ceilings_known,
     chosen_ceiling_dtypes,
     chosen_operations,
     failed,
-    measure_ceilings,
     pieces,
-    pieces_of,
-    prepare_ceilings,
     unfinished,
+    wanted_of,
 )
-from ampbench.instruments.ceilings.records import COPY, MATMUL, Attained, Ceiling, CeilingAsked
+from ampbench.instruments.ceilings.records import COPY, MATMUL, Attained, Ceiling, CeilingAsked, CeilingsAsked
+from ampbench.instruments.instrument import Session
 from ampbench.records.case import DeviceDescription, Environment
 from ampbench.records.kinds import CEILINGS
 from ampbench.records.measured import Failure, Fitness
-from ampbench.records.run import Asked, Header, Selection, Settings
+from ampbench.records.run import Header, Selection, Settings
 from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
 from tests.instruments.ceilings.ceiling_records import ceiling
+from tests.instruments.working import work
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine
 from tests.stored_runs import make_ceiling, make_header, write_run
 
 GPU = DeviceDescription(type="cuda", available=True, tf32=True, arithmetic={"fp16": "native", "bf16": "unavailable"})
-ASKED = Asked(seconds=0.5, operations=[MATMUL, COPY], dtypes=["fp32", "bf16"])
+ASKED = CeilingsAsked(seconds=0.5, operations=[MATMUL, COPY], dtypes=["fp32", "bf16"])
 
 
 def answer(request: Request) -> Reply:
@@ -45,27 +48,27 @@ def answer(request: Request) -> Reply:
 
 
 @contextmanager
-def prepared(channel: Scripted, *devices: str, asked: Asked = ASKED) -> Iterator[Prepared]:
-    with prepare_ceilings(
-        Selection(devices=list(devices)), Settings(threads=2), asked, open_channel=lambda: channel
+def prepared(channel: Scripted, *devices: str, asked: CeilingsAsked = ASKED) -> Iterator[Prepared]:
+    with instrument.prepared(
+        INSTRUMENT, Selection(devices=list(devices)), Settings(threads=2), asked, open_channel=lambda: channel
     ) as found:
         yield found
 
 
-def header_of(session: Prepared, asked: Asked) -> Header:
+def header_of(session: Prepared, asked: CeilingsAsked) -> Header:
     made = new_header(session.selection, session.settings, session.environment, [], "", ["ampbench"])
-    return dataclasses.replace(made, explains=CEILINGS, asked=asked)
+    return dataclasses.replace(made, explains=CEILINGS, asked=to_builtins(asked))
 
 
 def measured(
-    results: Path, channel: Scripted, *devices: str, asked: Asked = ASKED
+    results: Path, channel: Scripted, *devices: str, asked: CeilingsAsked = ASKED
 ) -> tuple[StoredRun, list[tuple[str, bool]]]:
     told: list[tuple[str, bool]] = []
     with (
         prepared(channel, *devices, asked=asked) as found,
         RunWriter.create(results, header_of(found, asked)) as writer,
     ):
-        measure_ceilings(found, asked, writer, lambda piece, seen: told.append((piece.named, seen is not None)))
+        work(INSTRUMENT, found, asked, writer, lambda piece, seen: told.append((piece.named, seen is not None)))
     return read_run(writer.path), told
 
 
@@ -86,9 +89,9 @@ def test_each_operation_and_dtype_is_asked_of_a_fresh_worker_and_stored(tmp_path
 
 
 def test_without_names_all_that_the_device_has_is_measured_but_fp64() -> None:
-    wanted = pieces_of(machine(CPU, NO_GPU), [], Asked(operations=[MATMUL]))
+    wanted = wanted_of(machine(CPU, NO_GPU), [], CeilingsAsked(operations=[MATMUL]))
     assert [piece.dtype for piece in wanted] == ["fp32", "bf16", "fp16"]
-    wanted = pieces_of(machine(CPU, GPU), [], Asked())
+    wanted = wanted_of(machine(CPU, GPU), [], CeilingsAsked())
     assert {piece.device for piece in wanted} == {"cuda"}
     assert [(piece.operation, piece.dtype) for piece in wanted] == [
         ("matmul", "fp32"), ("matmul", "tf32"), ("matmul", "fp16"), ("conv", "fp32"), ("conv", "tf32"),
@@ -98,7 +101,9 @@ def test_without_names_all_that_the_device_has_is_measured_but_fp64() -> None:
 
 def test_what_was_named_and_cannot_be_measured_is_stored_with_the_reason(tmp_path: Path) -> None:
     channel = Scripted(answer)
-    stored, _ = measured(tmp_path, channel, "cpu", "cuda", asked=Asked(operations=[MATMUL], dtypes=["fp32", "tf32"]))
+    stored, _ = measured(
+        tmp_path, channel, "cpu", "cuda", asked=CeilingsAsked(operations=[MATMUL], dtypes=["fp32", "tf32"])
+    )
     assert [(found.device, found.dtype, found.error) for found in stored.every(Ceiling)] == [
         ("cpu", "fp32", ""), ("cpu", "tf32", "cpu has no tf32"), ("cuda", "fp32", "cuda is not available: no driver"),
         ("cuda", "tf32", "cuda is not available: no driver"),
@@ -106,8 +111,8 @@ def test_what_was_named_and_cannot_be_measured_is_stored_with_the_reason(tmp_pat
     assert len(channel.asked) == 1
     assert failed(stored) == []
     without = dataclasses.replace(CPU, float64=False)
-    assert pieces_of(machine(without), [], Asked(operations=[MATMUL], dtypes=["fp64"])) == [
-        Piece("cpu", "matmul", "fp64", "cpu does not support fp64")
+    assert wanted_of(machine(without), [], CeilingsAsked(operations=[MATMUL], dtypes=["fp64"])) == [
+        Wanted("cpu", "matmul", "fp64", "cpu does not support fp64")
     ]
 
 
@@ -140,16 +145,16 @@ def test_an_interrupted_session_keeps_what_was_measured_and_goes_on_with_the_res
     left = ["copy fp32 cpu", "copy bf16 cpu"]
     assert [piece.named for piece in unfinished(stored)] == left
     channel = Scripted(answer, stored.header.environment)
-    with prepare_ceilings(
-        stored.header.selection, stored.header.settings, ASKED, stored, open_channel=lambda: channel
+    with instrument.prepared(
+        INSTRUMENT, stored.header.selection, stored.header.settings, ASKED, stored, open_channel=lambda: channel
     ) as found:
-        assert [piece.named for piece in pieces(found, ASKED, stored)] == left
+        assert [piece.named for piece in pieces(Session(prepared=found, asked=ASKED, begun=stored))] == left
 
 
 def test_a_run_of_another_machine_is_not_gone_on_with(tmp_path: Path) -> None:
     stored, _ = measured(tmp_path, Scripted(answer))
     elsewhere = Scripted(answer, dataclasses.replace(stored.header.environment, host="other"))
-    preparing = prepare_ceilings(Selection(), Settings(), ASKED, stored, open_channel=lambda: elsewhere)
+    preparing = instrument.prepared(INSTRUMENT, Selection(), Settings(), ASKED, stored, open_channel=lambda: elsewhere)
     with pytest.raises(UsageError, match="its host was h, here it is other"), preparing:
         pass
 
@@ -157,13 +162,13 @@ def test_a_run_of_another_machine_is_not_gone_on_with(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("devices", "asked", "why"),
     [
-        (["cuda"], Asked(), "cuda is not available: no driver"),
-        (["cpu"], Asked(dtypes=["tf32"], operations=[MATMUL]), "cpu has no tf32"),
-        (["cpu"], Asked(dtypes=["tf32"], operations=[COPY]), "copies in tf32 are those in fp32"),
+        (["cuda"], CeilingsAsked(), "cuda is not available: no driver"),
+        (["cpu"], CeilingsAsked(dtypes=["tf32"], operations=[MATMUL]), "cpu has no tf32"),
+        (["cpu"], CeilingsAsked(dtypes=["tf32"], operations=[COPY]), "copies in tf32 are those in fp32"),
     ],
 )
 def test_nothing_that_can_be_measured_is_said_before_anything_is_stored(
-    devices: list[str], asked: Asked, why: str
+    devices: list[str], asked: CeilingsAsked, why: str
 ) -> None:
     with pytest.raises(NothingToRunError, match=why), prepared(Scripted(answer), *devices, asked=asked):
         pass
@@ -183,13 +188,13 @@ def test_unknown_names_are_refused_with_the_nearest() -> None:
 
 @pytest.mark.slow
 def test_a_real_worker_that_runs_out_of_time_leaves_its_cause(tmp_path: Path) -> None:
-    asked = Asked(seconds=30.0, operations=[COPY], dtypes=["fp32"])
+    asked = CeilingsAsked(seconds=30.0, operations=[COPY], dtypes=["fp32"])
     selection, settings = Selection(), Settings(timeout_seconds=0.2, threads=1)
     with (
-        prepare_ceilings(selection, settings, asked, open_channel=ServerChannel) as found,
+        instrument.prepared(INSTRUMENT, selection, settings, asked, open_channel=ServerChannel) as found,
         RunWriter.create(tmp_path, header_of(found, asked)) as writer,
     ):
-        measure_ceilings(found, asked, writer, lambda *_: None)
+        work(INSTRUMENT, found, asked, writer, lambda *_: None)
     (late,) = read_run(writer.path).every(Ceiling)
     assert isinstance(late, Ceiling)
     assert late.error == "time-out: no result within 0.2 s (--timeout)"

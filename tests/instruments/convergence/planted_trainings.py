@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ampbench.instruments.convergence.records import CONTROL, REFERENCE, Drift, Training
+from ampbench.instruments.convergence.records import CONTROL, REFERENCE, ConvergenceAsked, Drift, Training
 from ampbench.records.case import Case
 from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.measured import Score
-from ampbench.records.run import Asked, Entry
+from ampbench.records.run import Entry
 from ampbench.store import StoredRun, gathered
 from tests.stored_runs import make_case, make_header
 
@@ -59,7 +59,7 @@ def study(
 ) -> StoredRun:
     """Return a run with trainings whose final accuracies are `finals`, by precision, "control" and "fp64"."""
     arms = {"control": ("fp32", CONTROL), "fp64": ("fp32", REFERENCE)}
-    header = make_header(explains=CONVERGENCE, asked=Asked(steps=STEPS, seeds=asked or seeds))
+    header = make_header(explains=CONVERGENCE, asked=ConvergenceAsked(steps=STEPS, seeds=asked or seeds))
     entries: list[Entry] = []
     for name, values in finals.items():
         precision, arm = arms.get(name, (name, ""))

@@ -10,18 +10,21 @@ from ampbench.base.precisions import LOW
 from ampbench.drive.pieces import asked_of
 from ampbench.drive.session import planned_skips
 from ampbench.errors import NothingToRunError, UsageError
-from ampbench.instruments.convergence.instrument import pieces, prepare_convergence, train_cases, unfinished
-from ampbench.instruments.convergence.records import Training
+from ampbench.instruments import instrument
+from ampbench.instruments.convergence.instrument import INSTRUMENT, pieces, unfinished
+from ampbench.instruments.convergence.records import ConvergenceAsked, Training
+from ampbench.instruments.instrument import Session
 from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.measured import Failure
-from ampbench.records.run import Asked, Selection, Settings
+from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
+from tests.instruments.working import work
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine
 from tests.stored_runs import make_header
 
 ENVIRONMENT = machine(CPU, NO_GPU)
-ASKED = Asked(steps=5, seeds=2)
+ASKED = ConvergenceAsked(steps=5, seeds=2)
 ALL = 2 * (len(LOW) + 3)
 """The trainings of a workload: for each seed those of fp64, fp32, its control and each low precision."""
 
@@ -47,33 +50,33 @@ def asked_for(channel: Scripted) -> list[tuple[str, int, str]]:
 def studied(
     results: Path,
     channel: Scripted,
-    asked: Asked = ASKED,
+    asked: ConvergenceAsked = ASKED,
     settings: Settings | None = None,
     **selected: object,
 ) -> StoredRun:
     """Return the run that a study of what is selected leaves."""
     selection = Selection(**({"workloads": ["mlp"], "preset": "tiny"} | selected))  # type: ignore[arg-type]
     settings = settings or Settings()
-    with prepare_convergence(selection, settings, asked, open_channel=lambda: channel) as prepared:
+    with instrument.prepared(INSTRUMENT, selection, settings, asked, open_channel=lambda: channel) as prepared:
         header = make_header(
             explains=CONVERGENCE, environment=ENVIRONMENT, selection=prepared.selection, settings=prepared.settings,
             asked=asked, sources=list({planned.source.name: planned.source for planned in prepared.plan}.values()),
         )  # fmt: skip
         with RunWriter.create(results, header, [planned.case for planned in prepared.plan]) as writer:
             writer.append(*planned_skips(prepared.plan))
-            train_cases(prepared, asked, writer, lambda *_: None)
+            work(INSTRUMENT, prepared, asked, writer, lambda *_: None)
     return read_run(writer.path)
 
 
 def resumed(run: StoredRun, channel: Scripted) -> StoredRun:
     """Return what a run becomes when it is gone on with."""
     writer, begun = RunWriter.reopen(run.path)
-    asked, selection, settings = asked_of(begun, "steps", "seeds"), begun.header.selection, begun.header.settings
+    asked, selection, settings = asked_of(begun), begun.header.selection, begun.header.settings
     with (
         writer,
-        prepare_convergence(selection, settings, asked, begun, open_channel=lambda: channel) as prepared,
+        instrument.prepared(INSTRUMENT, selection, settings, asked, begun, open_channel=lambda: channel) as prepared,
     ):
-        train_cases(prepared, asked, writer, lambda *_: None, begun)
+        work(INSTRUMENT, prepared, asked, writer, lambda *_: None, begun)
     return read_run(run.path)
 
 
@@ -111,7 +114,7 @@ def test_one_worker_serves_all_so_that_it_has_the_trainings_in_mind_that_others_
 
 @pytest.mark.parametrize("schedule", ["", "cosine"])
 def test_each_training_follows_the_schedule_asked_for_also_when_a_study_goes_on(tmp_path: Path, schedule: str) -> None:
-    asked = Asked(steps=5, seeds=1, schedule=schedule)
+    asked = ConvergenceAsked(steps=5, seeds=1, schedule=schedule)
     run = studied(tmp_path, channel := Scripted(interrupted_after(2), machine(CPU)), asked)
     resumed(run, again := Scripted(training, machine(CPU)))
     assert {asked_in(request).schedule for request in [*channel.asked, *again.asked] if request.case} == {schedule}
@@ -133,7 +136,7 @@ def test_without_names_digits_and_characters_are_trained(tmp_path: Path) -> None
 @pytest.mark.parametrize("selected", [{"precisions": ["bf16_pure"]}, {"keyword": "bf16_pure"}])
 def test_fp32_is_trained_even_where_it_is_not_selected(tmp_path: Path, selected: dict[str, object]) -> None:
     channel = Scripted(training, machine(CPU))
-    studied(tmp_path, channel, Asked(steps=5, seeds=1), **selected)
+    studied(tmp_path, channel, ConvergenceAsked(steps=5, seeds=1), **selected)
     assert [precision for precision, _, _ in asked_for(channel)] == ["fp32", "fp32", "fp32", "bf16_pure"]
 
 
@@ -144,21 +147,20 @@ def test_a_keyword_that_names_one_workload_brings_no_fp32_case_of_another(tmp_pa
 
 def test_without_a_scaler_fp16_autocast_is_compared_with_the_same_fp32(tmp_path: Path) -> None:
     channel = Scripted(training, machine(CPU))
-    studied(tmp_path, channel, Asked(steps=5, seeds=1), precisions=["fp16_autocast"], scaler=False)
+    studied(tmp_path, channel, ConvergenceAsked(steps=5, seeds=1), precisions=["fp16_autocast"], scaler=False)
     assert [precision for precision, _, _ in asked_for(channel)] == ["fp32", "fp32", "fp32", "fp16_autocast"]
 
 
 @pytest.mark.parametrize(
     ("asked", "selected", "said"),
     [
-        (ASKED, {"phases": ["inference"]}, "convergence is a matter of training"),
         (ASKED, {"paths": ["compiled"]}, "eager"),
         (ASKED, {"workloads": ["digit"]}, "did you mean digits"),
         (ASKED, {"precisions": ["fp64"]}, "fp64"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_anything_is_trained(
-    tmp_path: Path, asked: Asked, selected: dict[str, object], said: str
+    tmp_path: Path, asked: ConvergenceAsked, selected: dict[str, object], said: str
 ) -> None:
     channel = Scripted(training, machine(CPU))
     with pytest.raises(UsageError, match=said):
@@ -186,12 +188,17 @@ def test_an_interrupted_study_goes_on_with_what_it_lacks(tmp_path: Path) -> None
 
 def test_only_cases_that_lack_a_training_are_planned_again(tmp_path: Path) -> None:
     run = studied(tmp_path, Scripted(interrupted_after(ALL - 1), machine(CPU)))
-    with prepare_convergence(
-        run.header.selection, run.header.settings, ASKED, run, open_channel=lambda: Scripted(training, machine(CPU))
+    with instrument.prepared(
+        INSTRUMENT,
+        run.header.selection,
+        run.header.settings,
+        ASKED,
+        run,
+        open_channel=lambda: Scripted(training, machine(CPU)),
     ) as prepared:
         assert [planned.case.precision for planned in prepared.plan] == ["bf16_pure"]
-        ((_, piece),) = pieces(prepared, ASKED, run)
-        assert (piece.seed, piece.arm) == (1, "")
+        (piece,) = pieces(Session(prepared=prepared, asked=ASKED, begun=run))
+        assert (piece.part.seed, piece.part.arm) == (1, "")
 
 
 def test_a_study_whose_weights_are_others_now_is_not_gone_on_with(tmp_path: Path) -> None:
@@ -246,7 +253,7 @@ def test_a_worker_that_was_killed_has_nothing_in_mind_and_the_next_trains_it_fir
         return training(request)
 
     channel = Scripted(answer, machine(CPU))
-    run = studied(tmp_path, channel, Asked(steps=5, seeds=1))
+    run = studied(tmp_path, channel, ConvergenceAsked(steps=5, seeds=1))
     first = [("fp32", 0, "reference"), ("fp32", 0, "")]
     low, after = [(name, 0, "") for name in LOW], LOW.index("bf16_autocast") + 1
     assert asked_for(channel) == [*first, ("fp32", 0, "control"), *low[:after], *first, *low[after:]]
@@ -271,7 +278,6 @@ def test_a_precision_whose_fp32_training_failed_fails_for_that_and_fp32_is_tried
 
 def test_a_run_that_does_not_say_what_it_trains_is_not_gone_on_with(tmp_path: Path) -> None:
     run = studied(tmp_path, Scripted(interrupted_after(5), machine(CPU)))
-    for asked in (None, Asked()):
-        mute = dataclasses.replace(run, header=dataclasses.replace(run.header, asked=asked))
-        with pytest.raises(UsageError, match="does not say what it was asked for"):
-            unfinished(mute)
+    mute = dataclasses.replace(run, header=dataclasses.replace(run.header, asked=None))
+    with pytest.raises(UsageError, match="does not say what it was asked for"):
+        unfinished(mute)

@@ -10,20 +10,22 @@ from ampbench.base.units import one_of
 from ampbench.drive.pieces import unfinished
 from ampbench.drive.session import require_work
 from ampbench.errors import NothingToRunError, UsageError
-from ampbench.instruments.input_storage.instrument import measure_storages, prepare_storage
-from ampbench.instruments.input_storage.records import StoragePass
+from ampbench.instruments import instrument
+from ampbench.instruments.input_storage.instrument import INSTRUMENT
+from ampbench.instruments.input_storage.records import StorageAsked, StoragePass
 from ampbench.records.kinds import INPUT_STORAGE
 from ampbench.records.measured import Failure, Skip
-from ampbench.records.run import Asked, Selection, Settings
+from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Description, Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
 from tests.instruments.input_storage.storage_passes import storage_pass
+from tests.instruments.working import work
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine
 from tests.stored_runs import make_header
 
 Instead = Callable[[Request], Reply | None]
 
-ASKED = Asked(seconds=1.5)
+ASKED = StorageAsked(seconds=1.5)
 
 
 def answering(instead: Instead = lambda _: None, *, has_loss: bool = True) -> Scripted:
@@ -39,15 +41,15 @@ def answering(instead: Instead = lambda _: None, *, has_loss: bool = True) -> Sc
 
 def studied(results: Path, channel: Scripted, begun: StoredRun | None = None, **selected: object) -> StoredRun:
     selection = Selection(**({"workloads": ["mlp"], "preset": "tiny"} | selected))  # type: ignore[arg-type]
-    with prepare_storage(selection, Settings(), ASKED, begun, open_channel=lambda: channel) as prepared:
+    with instrument.prepared(INSTRUMENT, selection, Settings(), ASKED, begun, open_channel=lambda: channel) as prepared:
         cases = [planned.case for planned in prepared.plan]
-        header = make_header(explains=INPUT_STORAGE, environment=prepared.environment, selection=selection)
+        header = make_header(explains=INPUT_STORAGE, asked=ASKED, environment=prepared.environment, selection=selection)
         if begun is None:
             writer = RunWriter.create(results, header, cases)
         else:
             writer, _ = RunWriter.reopen(begun.path)
         with writer:
-            measure_storages(prepared, ASKED, writer, lambda *_: None)
+            work(INSTRUMENT, prepared, ASKED, writer, lambda *_: None)
     return read_run(writer.path)
 
 
@@ -68,7 +70,7 @@ def test_a_workload_without_a_loss_is_measured_in_inference_alone(tmp_path: Path
     (tmp_path / "model.py").touch()
     run = studied(tmp_path, answering(has_loss=False), workloads=[f"{tmp_path}/model.py:make"])
     assert [case.phase for case in run.cases.values()] == ["inference"]
-    with pytest.raises(NothingToRunError, match="no loss given"), prepare_storage(
+    with pytest.raises(NothingToRunError, match="no loss given"), instrument.prepared(INSTRUMENT,
         Selection(workloads=[f"{tmp_path}/model.py:make"], phases=["training"]), Settings(), ASKED,
         open_channel=lambda: answering(has_loss=False),
     ) as prepared:  # fmt: skip

@@ -9,8 +9,9 @@ import pytest
 from ampbench.drive.pieces import unfinished
 from ampbench.drive.planning import PlannedCase
 from ampbench.errors import UsageError
+from ampbench.instruments import instrument
 from ampbench.instruments.keep_fp32.findings import points, said
-from ampbench.instruments.keep_fp32.instrument import prepare_keeping, search_cases, wanted_by
+from ampbench.instruments.keep_fp32.instrument import INSTRUMENT, wanted_by
 from ampbench.instruments.keep_fp32.records import KeepSearch, SearchSpace, Trial, Unit, Wanted, Weighed, Weighing
 from ampbench.instruments.keep_fp32.search import Found
 from ampbench.instruments.keep_fp32.trials import islands, units_of
@@ -19,6 +20,7 @@ from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Entry, Footer, Selection, Settings
 from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
+from tests.instruments.working import work
 from tests.scripted_channel import CPU, Scripted, asked_in, got, machine
 from tests.stored_runs import make_header
 
@@ -87,10 +89,10 @@ def searched(
 ) -> StoredRun:
     """Return the run that searching what is selected leaves."""
     selection = Selection(**({"workloads": ["mlp"], "preset": "tiny"} | selected))  # type: ignore[arg-type]
-    with prepare_keeping(selection, Settings(), open_channel=lambda: channel) as prepared:
+    with instrument.prepared(INSTRUMENT, selection, Settings(), wanted, open_channel=lambda: channel) as prepared:
         header = make_header(explains=KEEP_FP32, environment=ENVIRONMENT, selection=prepared.selection)
         with RunWriter.create(results, header, [planned.case for planned in prepared.plan]) as writer:
-            search_cases(prepared, wanted, writer, watch)
+            work(INSTRUMENT, prepared, wanted, writer, watch)
     return read_run(writer.path)
 
 
@@ -99,9 +101,16 @@ def resumed(run: StoredRun, channel: Scripted) -> StoredRun:
     writer, begun = RunWriter.reopen(run.path)
     with (
         writer,
-        prepare_keeping(begun.header.selection, begun.header.settings, begun, open_channel=lambda: channel) as prepared,
+        instrument.prepared(
+            INSTRUMENT,
+            begun.header.selection,
+            begun.header.settings,
+            wanted_by(begun),
+            begun,
+            open_channel=lambda: channel,
+        ) as prepared,
     ):
-        search_cases(prepared, wanted_by(begun), writer, lambda *_: None, begun)
+        work(INSTRUMENT, prepared, wanted_by(begun), writer, begun=begun)
     return read_run(run.path)
 
 
@@ -450,7 +459,14 @@ def test_a_search_is_not_gone_on_with_in_another_environment(tmp_path: Path) -> 
     header = dataclasses.replace(broken.header, environment=dataclasses.replace(ENVIRONMENT, host="other"))
     with (
         pytest.raises(UsageError, match="cannot be resumed here: its host was other"),
-        prepare_keeping(header.selection, Settings(), dataclasses.replace(broken, header=header), open_channel=network),
+        instrument.prepared(
+            INSTRUMENT,
+            header.selection,
+            Settings(),
+            WANTED,
+            dataclasses.replace(broken, header=header),
+            open_channel=network,
+        ),
     ):
         pass
 
@@ -460,7 +476,7 @@ def test_a_search_whose_cases_are_others_now_is_not_gone_on_with(tmp_path: Path)
     selection = dataclasses.replace(broken.header.selection, phases=["training"])
     with (
         pytest.raises(UsageError, match="its selection now gives other cases"),
-        prepare_keeping(selection, Settings(), broken, open_channel=network),
+        instrument.prepared(INSTRUMENT, selection, Settings(), WANTED, broken, open_channel=network),
     ):
         pass
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,14 +10,18 @@ from ampbench.base.precisions import LOW, PRECISIONS, SCALED
 from ampbench.base.units import one_of
 from ampbench.drive.planning import NO_LOSS
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
-from ampbench.instruments.ranges.instrument import find_origins, prepare_headroom, prepare_origin, watch_cases
+from ampbench.instruments import instrument
+from ampbench.instruments.instrument import Instrument
+from ampbench.instruments.ranges.instrument import FINDING, WATCHING
+from ampbench.instruments.ranges.records import RangesAsked
 from ampbench.records.case import DeviceDescription
 from ampbench.records.kinds import HEADROOM, ORIGIN
 from ampbench.records.measured import Failure
 from ampbench.records.ranges import OriginPass, RangePass
 from ampbench.records.run import Selection, Settings
-from ampbench.records.wire import Description, Reply, Request, reply_with
+from ampbench.records.wire import Description, Nothing, Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
+from tests.instruments.working import work
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine
 from tests.stored_runs import make_header
 
@@ -46,20 +51,22 @@ def seeing(instead: Instead = lambda _: None, *devices: DeviceDescription, has_l
 def watched(results: Path, channel: Scripted, steps: int = 0, **selected: object) -> StoredRun:
     """Return the run that watching what is selected leaves."""
     selection = Selection(**({"workloads": ["mlp"], "preset": "tiny"} | selected))  # type: ignore[arg-type]
-    with prepare_headroom(selection, Settings(), open_channel=lambda: channel) as prepared:
+    with instrument.prepared(
+        WATCHING, selection, Settings(), RangesAsked(steps=steps), open_channel=lambda: channel
+    ) as prepared:
         cases = [planned.case for planned in prepared.plan]
         with RunWriter.create(results, make_header(explains=HEADROOM), cases) as writer:
-            watch_cases(prepared, steps, writer, lambda *_: None)
+            work(WATCHING, prepared, RangesAsked(steps=steps), writer)
     return read_run(writer.path)
 
 
 def found(results: Path, channel: Scripted, **selected: object) -> StoredRun:
     """Return the run that finding the origins of what is selected leaves."""
     selection = Selection(**({"workloads": ["mlp"], "preset": "tiny"} | selected))  # type: ignore[arg-type]
-    with prepare_origin(selection, Settings(), open_channel=lambda: channel) as prepared:
+    with instrument.prepared(FINDING, selection, Settings(), Nothing(), open_channel=lambda: channel) as prepared:
         cases = [planned.case for planned in prepared.plan]
         with RunWriter.create(results, make_header(explains=ORIGIN), cases) as writer:
-            find_origins(prepared, writer, lambda *_: None)
+            work(FINDING, prepared, Nothing(), writer)
     return read_run(writer.path)
 
 
@@ -89,9 +96,11 @@ def test_the_phases_asked_for_are_watched(tmp_path: Path) -> None:
     run = watched(tmp_path, seeing(has_loss=False), phases=["inference", "training"])
     assert [case.phase for case in run.cases.values()] == ["inference", "training"]
     (tmp_path / "model.py").touch()
-    with prepare_headroom(
+    with instrument.prepared(
+        WATCHING,
         Selection(workloads=[f"{tmp_path}/model.py:make"], phases=["training"]),
         Settings(),
+        RangesAsked(),
         open_channel=lambda: seeing(has_loss=False),
     ) as prepared:
         assert [planned.skip for planned in prepared.plan] == [NO_LOSS]
@@ -139,7 +148,7 @@ def test_a_device_that_is_absent_skips_its_cases(explain: Callable[..., StoredRu
     assert [request.case.device for request in channel.asked if request.case] == ["cpu"]
 
 
-@pytest.mark.parametrize("prepare", [prepare_headroom, prepare_origin])
+@pytest.mark.parametrize(("one", "asked"), [(WATCHING, RangesAsked()), (FINDING, Nothing())])
 @pytest.mark.parametrize(
     ("selected", "message"),
     [
@@ -152,12 +161,12 @@ def test_a_device_that_is_absent_skips_its_cases(explain: Callable[..., StoredRu
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_anything_is_opened(
-    prepare: Callable[..., object], selected: dict[str, list[str]], message: str
+    one: Instrument[Any], asked: Any, selected: dict[str, list[str]], message: str
 ) -> None:
     selection = Selection(**({"workloads": ["mlp"]} | selected))  # type: ignore[arg-type]
     with (
         pytest.raises((UsageError, UnknownNameError), match=message),
-        prepare(selection, Settings(), open_channel=lambda: pytest.fail("opened")),  # type: ignore[attr-defined]
+        instrument.prepared(one, selection, Settings(), asked, open_channel=lambda: pytest.fail("opened")),
     ):
         pass
 
@@ -181,7 +190,7 @@ def test_a_keyword_that_leaves_only_other_dtypes_says_what_to_name() -> None:
     selection = Selection(workloads=["mlp"], keyword="fp16_autocast")
     with (
         pytest.raises(NothingToRunError, match="name another with --precision"),
-        prepare_origin(selection, Settings(), open_channel=seeing),
+        instrument.prepared(FINDING, selection, Settings(), Nothing(), open_channel=seeing),
     ):
         pass
 

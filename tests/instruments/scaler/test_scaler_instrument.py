@@ -5,25 +5,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec import to_builtins
 
 from ampbench.drive.planning import NO_LOSS
 from ampbench.drive.session import require_work
 from ampbench.errors import NothingToRunError, UsageError
-from ampbench.instruments.scaler.instrument import (
-    SETTINGS,
-    chosen_settings,
-    pieces,
-    prepare_scaling,
-    scale_cases,
-    unfinished,
-)
-from ampbench.instruments.scaler.records import ScalerRun
+from ampbench.instruments import instrument
+from ampbench.instruments.instrument import Session
+from ampbench.instruments.scaler.instrument import INSTRUMENT, SETTINGS, chosen_settings, pieces, unfinished
+from ampbench.instruments.scaler.records import ScalerAsked, ScalerRun
 from ampbench.records.case import DeviceDescription
 from ampbench.records.kinds import SCALER
 from ampbench.records.measured import Failure
-from ampbench.records.run import Asked, ScalerSetting, Selection, Settings
+from ampbench.records.run import ScalerSetting, Selection, Settings
 from ampbench.records.wire import Description, Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
+from tests.instruments.working import work
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine
 from tests.stored_runs import make_header
 
@@ -52,17 +49,21 @@ def training(instead: Instead = lambda _: None, *devices: DeviceDescription, has
     return Scripted(answer, machine(*(devices or (CPU, NO_GPU))))
 
 
-def asking(*names: str, steps: int = 5, scaler: bool = True) -> Asked:
-    return Asked(steps=steps, settings=chosen_settings(names, None, scaler=scaler))
+def asking(*names: str, steps: int = 5, scaler: bool = True) -> ScalerAsked:
+    return ScalerAsked(steps=steps, settings=chosen_settings(names, None, scaler=scaler))
 
 
 def studied(
-    results: Path, channel: Scripted, asked: Asked | None = None, begun: StoredRun | None = None, **selected: object
+    results: Path,
+    channel: Scripted,
+    asked: ScalerAsked | None = None,
+    begun: StoredRun | None = None,
+    **selected: object,
 ) -> StoredRun:
     """Return the run that a study of what is selected leaves."""
     asked = asked or asking()
     selection = Selection(**({"workloads": ["mlp"], "preset": "tiny"} | selected))  # type: ignore[arg-type]
-    with prepare_scaling(selection, Settings(), asked, begun, open_channel=lambda: channel) as prepared:
+    with instrument.prepared(INSTRUMENT, selection, Settings(), asked, begun, open_channel=lambda: channel) as prepared:
         cases = [planned.case for planned in prepared.plan]
         if begun is not None:
             writer, begun = RunWriter.reopen(begun.path)
@@ -71,7 +72,7 @@ def studied(
             header = make_header(explains=SCALER, asked=asked, selection=selection, environment=environment)
             writer = RunWriter.create(results, header, cases)
         with writer:
-            scale_cases(prepared, asked, writer, lambda *_: None, begun)
+            work(INSTRUMENT, prepared, asked, writer, lambda *_: None, begun)
     return read_run(writer.path)
 
 
@@ -112,7 +113,7 @@ def test_a_device_without_fp64_is_skipped_with_what_can_be_done_and_trained_with
     device = dataclasses.replace(NO_FP64)
     selection = Selection(workloads=["mlp"], preset="tiny", devices=["xpu"])
     channel = training(lambda _: None, CPU, device)
-    with prepare_scaling(selection, Settings(), asking(), open_channel=lambda: channel) as prepared:
+    with instrument.prepared(INSTRUMENT, selection, Settings(), asking(), open_channel=lambda: channel) as prepared:
         assert ["--no-scaler measures without it" in planned.skip for planned in prepared.plan] == [True]
         with pytest.raises(NothingToRunError, match="GradScaler needs fp64, which xpu does not have"):
             require_work(prepared)
@@ -131,7 +132,7 @@ def test_a_device_without_fp64_is_skipped_with_what_can_be_done_and_trained_with
     ],
 )
 def test_precisions_that_no_scaler_is_for_are_refused_with_the_reason(precision: str, why: str) -> None:
-    with pytest.raises(UsageError, match=why), prepare_scaling(
+    with pytest.raises(UsageError, match=why), instrument.prepared(INSTRUMENT,
         Selection(workloads=["mlp"], precisions=[precision]), Settings(), asking()
     ):  # fmt: skip
         pass
@@ -139,7 +140,7 @@ def test_precisions_that_no_scaler_is_for_are_refused_with_the_reason(precision:
 
 def test_a_study_of_no_workload_is_refused() -> None:
     why = "study the loss scaling of which workload"
-    with pytest.raises(UsageError, match=why), prepare_scaling(Selection(), Settings(), asking()):
+    with pytest.raises(UsageError, match=why), instrument.prepared(INSTRUMENT, Selection(), Settings(), asking()):
         pass
 
 
@@ -147,9 +148,9 @@ def test_a_workload_without_a_loss_is_skipped(tmp_path: Path) -> None:
     (tmp_path / "model.py").touch()
     selection = Selection(workloads=[f"{tmp_path}/model.py:make"])
     channel = training(has_loss=False)
-    with prepare_scaling(selection, Settings(), asking(), open_channel=lambda: channel) as prepared:
+    with instrument.prepared(INSTRUMENT, selection, Settings(), asking(), open_channel=lambda: channel) as prepared:
         assert [planned.skip for planned in prepared.plan] == [NO_LOSS]
-        assert pieces(prepared, asking()) == []
+        assert pieces(Session(prepared=prepared, asked=asking())) == []
 
 
 def test_a_case_that_fails_is_not_asked_for_other_settings(tmp_path: Path) -> None:
@@ -173,16 +174,16 @@ def test_a_run_that_was_interrupted_goes_on_with_the_settings_it_lacks(tmp_path:
     begun = studied(tmp_path, training(interrupt))
     assert (trained(begun), begun.ended) == (NAMES[:3], "interrupted")
     assert [name for _, name in unfinished(begun)] == NAMES[3:]
-    assert begun.header.asked == asking()
+    assert begun.asked == asking()
     channel = training()
-    run = studied(tmp_path, channel, begun.header.asked, begun)
+    run = studied(tmp_path, channel, begun.asked, begun)
     assert [asked_in(request).setting for request in channel.asked] == list(SETTINGS[2:])
     assert (trained(run), run.ended, unfinished(run)) == (NAMES, "complete", [])
 
 
 def test_other_weights_than_a_run_began_with_are_refused(tmp_path: Path) -> None:
     begun = studied(tmp_path, training(), asking("no scaling"))
-    more = dataclasses.replace(begun, header=dataclasses.replace(begun.header, asked=asking()))
+    more = dataclasses.replace(begun, header=dataclasses.replace(begun.header, asked=to_builtins(asking())))
 
     def changed(request: Request) -> Reply:
         assert request.case is not None

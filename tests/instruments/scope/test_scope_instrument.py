@@ -11,18 +11,20 @@ from ampbench.drive.pieces import unfinished
 from ampbench.drive.planning import NO_LOSS
 from ampbench.drive.session import require_work
 from ampbench.errors import NothingToRunError, UsageError
-from ampbench.instruments.scope.instrument import prepare_scopes, study_scopes
+from ampbench.instruments import instrument
+from ampbench.instruments.scope.instrument import INSTRUMENT
 from ampbench.instruments.scope.records import ScopeAsked, ScopePass
 from ampbench.records.case import DeviceDescription
 from ampbench.records.kinds import SCOPE
 from ampbench.records.measured import Failure
-from ampbench.records.run import Asked, Selection, Settings
+from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Description, Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
+from tests.instruments.working import work
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine
 from tests.stored_runs import make_case, make_header, write_run
 
-ASKED = Asked(steps=3, seconds=0.5)
+ASKED = ScopeAsked(steps=3, seconds=0.5)
 
 
 def seeing(
@@ -43,11 +45,15 @@ def selected(**fields: object) -> Selection:
 
 
 def studied(results: Path, channel: Scripted, **fields: object) -> StoredRun:
-    with prepare_scopes(selected(**fields), Settings(), ASKED, open_channel=lambda: channel) as prepared:
+    with instrument.prepared(
+        INSTRUMENT, selected(**fields), Settings(), ASKED, open_channel=lambda: channel
+    ) as prepared:
         require_work(prepared)
         cases = [planned.case for planned in prepared.plan]
-        with RunWriter.create(results, make_header(explains=SCOPE, environment=channel.environment), cases) as writer:
-            study_scopes(prepared, ASKED, writer, lambda *_: None)
+        with RunWriter.create(
+            results, make_header(explains=SCOPE, asked=ASKED, environment=channel.environment), cases
+        ) as writer:
+            work(INSTRUMENT, prepared, ASKED, writer, lambda *_: None)
     return read_run(writer.path)
 
 
@@ -78,7 +84,6 @@ def test_a_precision_without_autocast_is_refused(precision: str, tmp_path: Path)
     [
         ({"workloads": []}, r"as in `ampbench study scope mlp`"),
         ({"paths": ["compiled"]}, "the eager path, which a compiled network does not run"),
-        ({"phases": ["training", "inference"]}, "a loop of training steps, which inference has not"),
     ],
 )
 def test_what_has_no_scope_is_refused(fields: dict[str, object], message: str, tmp_path: Path) -> None:
@@ -116,12 +121,17 @@ def test_an_interrupted_study_goes_on_with_what_it_lacks(tmp_path: Path) -> None
     (left,) = unfinished(begun)
     assert left.startswith("gru")
     channel = seeing()
-    with prepare_scopes(selected(**fields), Settings(), ASKED, begun, open_channel=lambda: channel) as prepared:
+    with instrument.prepared(
+        INSTRUMENT, selected(**fields), Settings(), ASKED, begun, open_channel=lambda: channel
+    ) as prepared:
         assert [planned.case.case_id for planned in prepared.plan] == [left]
 
 
 def test_a_study_of_other_cases_is_not_gone_on_with(tmp_path: Path) -> None:
     path = write_run(tmp_path, [make_case("bf16_autocast", phase="training")], explains=SCOPE)
     resumed = read_run(path)
-    with pytest.raises(UsageError), prepare_scopes(selected(), Settings(), ASKED, resumed, open_channel=seeing):
+    with (
+        pytest.raises(UsageError),
+        instrument.prepared(INSTRUMENT, selected(), Settings(), ASKED, resumed, open_channel=seeing),
+    ):
         pass

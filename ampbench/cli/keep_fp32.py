@@ -1,12 +1,11 @@
 """`ampbench explain keep-fp32`: the smallest set of modules to keep in fp32 so that an error budget is met."""
 
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ampbench.cli.explaining import Doing, asked_for, explain_and_store, go_on, telling
+from ampbench.cli.instruments import begin, go_on, selected, told_as
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     TIMEOUT,
@@ -43,15 +42,10 @@ from ampbench.cli.printing import OutputFormat
 from ampbench.errors import UsageError
 from ampbench.instruments.keep_fp32.records import MAX_TRIALS, Wanted
 from ampbench.judge.objections import LEAST_KEPT, Budget
-from ampbench.records.kinds import KEEP_FP32
 from ampbench.records.run import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
-
-    from ampbench.drive.session import Prepared
-    from ampbench.store import StoredRun
+    pass
 
 DEFAULTS = Settings()
 
@@ -102,22 +96,20 @@ def command(
       ampbench explain keep-fp32 --resume 1f9a3c        an interrupted search, by its id
     """
     chosen = chosen_format(format, json)
+    from ampbench.instruments.keep_fp32.instrument import INSTRUMENT
+
+    tell = told_as(chosen, everything=every)
     if resume:
         refuse_beside_resume(context, WITH_RESUME)
-        return _go_on(resume, results, telling(chosen, everything=every))
+        return go_on(INSTRUMENT, resume, results, tell)
     wanted = _wanted(max_error, max_gradient_error, min_update_kept, objective, seed, max_trials)
     if is_typed(context, "max_gradient_error") and "training" not in (phase or []):
         raise UsageError("--max-gradient-error bounds the gradients of training: add --phase training, or leave it out")
-    selection, settings = asked_for(
+    selection, settings = selected(
         names, workload, precision, device, phase, None, memory_format, keyword, preset, set_, scaler,
         timeout, threads, seed,
     )  # fmt: skip
-    from ampbench.instruments.keep_fp32.instrument import prepare_keeping
-
-    return explain_and_store(
-        prepare_keeping(selection, settings),
-        KEEP_FP32, results, label, _searching(wanted), telling(chosen, everything=every),
-    )  # fmt: skip
+    return begin(INSTRUMENT, selection, settings, wanted, results, label, tell)
 
 
 def _wanted(
@@ -141,27 +133,3 @@ def _wanted(
         seed=seed,
         max_trials=max_trials,
     )
-
-
-def _searching(wanted: Wanted, begun: "StoredRun | None" = None) -> Doing:
-    """Return the search of what is planned, or of what a run that was `begun` lacks."""
-    from ampbench.drive.pieces import unfinished
-    from ampbench.instruments.keep_fp32.instrument import can_go_on, search_cases
-
-    return Doing(
-        "searching",
-        lambda prepared, writer, watch: search_cases(prepared, wanted, writer, watch, begun),
-        left=lambda stored: unfinished(stored) if can_go_on(stored) else [],
-    )
-
-
-def _go_on(resume: str, results: Path, tell: "Callable[[StoredRun], None]") -> int:
-    """Search what a stored run lacks; one that lacks nothing is shown."""
-    from ampbench.drive.pieces import unfinished
-    from ampbench.instruments.keep_fp32.instrument import prepare_keeping, wanted_by
-
-    def further(begun: "StoredRun") -> "tuple[AbstractContextManager[Prepared], Doing]":
-        preparing = prepare_keeping(begun.header.selection, begun.header.settings, begun)
-        return preparing, _searching(wanted_by(begun), begun)
-
-    return go_on(resume, results, KEEP_FP32, unfinished, further, tell)

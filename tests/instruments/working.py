@@ -1,0 +1,21 @@
+"""Any instrument at work, as its verb has it work, without a command line."""
+
+from collections.abc import Callable
+from typing import Any
+
+from ampbench.drive.session import Prepared
+from ampbench.instruments.instrument import Instrument, Session, worked
+from ampbench.store import RunWriter, StoredRun
+
+
+def work(
+    instrument: Instrument[Any],
+    prepared: Prepared,
+    asked: Any,
+    writer: RunWriter,
+    watch: Callable[..., None] = lambda *_: None,
+    begun: StoredRun | None = None,
+) -> str:
+    """Have what is planned, and asked for, worked on, and return how that ended."""
+    session = Session(prepared=prepared, asked=asked, begun=begun)
+    return worked(instrument, session, instrument.pieces(session), writer, watch)
