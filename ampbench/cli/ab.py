@@ -1,18 +1,12 @@
-"""What `ampbench ab --control` prints: the false alarms of this machine and the changes it can see.
+"""`ampbench ab`: two environments, commits or settings, measured in turns; and the machine against itself."""
 
-`ampbench ab`: two environments, commits or settings, measured in turns; and the machine against itself.
-"""
-
-import dataclasses
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.text import Text
 
-from ampbench.base.units import counted, format_percent, format_seconds
 from ampbench.cli.gate import Anchor, MaxInconclusive, PolicyFile, Strict
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
@@ -47,89 +41,15 @@ from ampbench.cli.options import (
     Workloads,
     chosen_format,
 )
-from ampbench.cli.printing import OutputFormat, print_text
+from ampbench.cli.printing import OutputFormat
 from ampbench.cli.selecting import make_selection, make_settings
 from ampbench.errors import CASE_FAILED, INTERRUPTED, AmpbenchError, UsageError
-from ampbench.judge.compare import SelfComparison, judge_self
-from ampbench.present.data import csv_text, json_document, plain
-from ampbench.present.markdown import markdown_table
-from ampbench.present.terminal import make_console, padded, print_lines, wrapped
-from ampbench.records.labels import case_labels
 from ampbench.records.run import Settings
 
 if TYPE_CHECKING:
     from ampbench.judge.policy import Policy
     from ampbench.records.verdicts import Comparison
     from ampbench.store import StoredRun
-
-
-SHOWN = 8
-"""So many of the cases that spread most are listed."""
-HEADERS = ("blocks", "time", "median case", "worst case")
-
-
-def print_control(comparison: "Comparison", baseline: "StoredRun", format: OutputFormat) -> None:
-    """Print what `comparison`, of an arm with itself, says of the machine it was measured on."""
-    found = judge_self(comparison, baseline.rounds)
-    rows = [
-        (str(one.blocks), format_seconds(one.seconds), format_percent(one.median), format_percent(one.worst))
-        for one in found.detectable
-    ]
-    if format is OutputFormat.JSON:
-        print_text(json_document(document(found)))
-    elif format is OutputFormat.CSV:
-        print_text(csv_text(["case_id", "spread"], found.spreads.items()))
-    elif format is OutputFormat.MARKDOWN:
-        print_text("\n\n".join([*sentences(found), markdown_table(HEADERS, rows)]))
-    else:
-        console = make_console()
-        lines = [line for said in sentences(found) for line in wrapped(said, console.width)]
-        for place, cells in enumerate(padded([HEADERS, *rows], left=0) if rows else []):
-            lines.append(Text(f"  {'  '.join(cells)}", style="" if place else "dim"))
-        if found.spreads:
-            lines += [Text(), Text("spread of a block's ratio (standard deviation), the widest:")]
-            names = case_labels(finding.case for finding in comparison.findings)
-            widest = sorted(found.spreads, key=lambda case_id: -found.spreads[case_id])[:SHOWN]
-            lines += [Text(f"  {format_percent(found.spreads[case_id]):>7}  {names[case_id]}") for case_id in widest]
-        print_lines(console, lines)
-
-
-def sentences(found: SelfComparison) -> list[str]:
-    """Return what an arm compared with itself said, in sentences."""
-    said = [f"one arm against itself: {counted(found.cases, 'case')}, {found.blocks} blocks"]
-    rate = f" (95%: at most {format_percent(found.highest_rate)} of the {found.able} that could raise one, Wilson)"
-    if not found.able:
-        rate = ": with so few blocks, and so many cases judged together, there could be none"
-    said.append(f"false alarms: {len(found.alarms)} of {counted(found.cases, 'case')}{rate}")
-    said += [f"  {one.case.case_id}: {one.reason}" for one in found.alarms]
-    if found.suspected:
-        said.append(f"suspected and not confirmed by fresh blocks: {len(found.suspected)}")
-    said.append(f"proven unchanged: {len(found.unchanged)} of {counted(found.cases, 'case')}")
-    if found.unfit:
-        said.append(f"no verdict, the machine was unfit: {len(found.unfit)}, such as: {found.unfit[0].reason}")
-    if found.detectable:
-        said.append("a slowdown is found 19 times in 20 if it is at least")
-    return said
-
-
-def document(found: SelfComparison) -> dict[str, Any]:
-    """Return the same as data for JSON."""
-
-    def ids(findings: Any) -> list[str]:
-        return [one.case.case_id for one in findings]
-
-    return {
-        "cases": found.cases,
-        "blocks": found.blocks,
-        "false_alarms": ids(found.alarms),
-        "suspected": ids(found.suspected),
-        "unfit": ids(found.unfit),
-        "unchanged": ids(found.unchanged),
-        "able": found.able,
-        "highest_rate": plain(found.highest_rate),
-        "spreads": found.spreads,
-        "detectable": [dataclasses.asdict(one) for one in found.detectable],
-    }
 
 
 MOST_BLOCKS, CONTROL_BLOCKS = 32, 16
@@ -287,14 +207,23 @@ def _reported(
     """Print what the session found and return the exit code."""
     from ampbench.cli.compare import narrowed, print_comparison
     from ampbench.cli.gate import failed_cases, report_gate
-    from ampbench.cli.printing import print_note
-    from ampbench.judge.compare import compare
+    from ampbench.cli.printing import print_forms, print_note
+    from ampbench.judge import show
+    from ampbench.judge.compare import compare, judge_self
+    from ampbench.present.data import csv_text, json_document
     from ampbench.store import read_run
 
     baseline, candidate, ended = read_run(files[0]), read_run(files[1]), files[2]
     comparison = compare(baseline, candidate, policy.threshold_of)
     if control:
-        print_control(comparison, baseline, format)
+        found = judge_self(comparison, baseline.rounds)
+        print_forms(
+            format,
+            lines=lambda console: show.control_lines(comparison, found, console.width),
+            markdown=lambda: show.control_markdown(found),
+            json=lambda: json_document(show.control_data(found)),
+            csv=lambda: csv_text(["case_id", "spread"], found.spreads.items()),
+        )
         code = 0
     elif gate:
         try:

@@ -103,16 +103,13 @@ def narrowed(comparison: "Comparison", keyword: str, kinds: Collection[str]) -> 
 
 def print_comparison(comparison: "Comparison", format: OutputFormat, show_all: bool = False) -> None:
     """Print a comparison on stdout in `format`."""
-    from ampbench.cli.printing import print_text
+    from ampbench.cli.printing import print_forms
     from ampbench.judge import show
-    from ampbench.present.terminal import make_console, print_lines
 
-    if format is OutputFormat.JSON:
-        print_text(show.comparison_json(comparison))
-    elif format is OutputFormat.CSV:
-        print_text(show.comparison_csv(comparison))
-    elif format is OutputFormat.MARKDOWN:
-        print_text(show.comparison_markdown(comparison))
-    else:
-        console = make_console()
-        print_lines(console, show.comparison_lines(comparison, console.width, show_all))
+    print_forms(
+        format,
+        lines=lambda console: show.comparison_lines(comparison, console.width, show_all),
+        markdown=lambda: show.comparison_markdown(comparison),
+        json=lambda: show.comparison_json(comparison),
+        csv=lambda: show.comparison_csv(comparison),
+    )

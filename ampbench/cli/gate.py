@@ -25,9 +25,8 @@ from ampbench.cli.selecting import typed
 from ampbench.errors import NothingToRunError, UsageError
 
 if TYPE_CHECKING:
-    from ampbench.judge.gate import GateResult
     from ampbench.judge.policy import Policy
-    from ampbench.records.verdicts import Comparison, Finding
+    from ampbench.records.verdicts import Comparison
     from ampbench.store import StoredRun
 
 PolicyFile = Annotated[
@@ -153,7 +152,7 @@ def report_gate(
 
     from ampbench.cli.printing import print_note, print_text
     from ampbench.judge.gate import judge
-    from ampbench.judge.show import comparison_json, comparison_markdown
+    from ampbench.judge.show import comparison_json, comparison_markdown, gate_data, gate_lines
     from ampbench.present.data import json_document
     from ampbench.present.markdown import escaped
     from ampbench.present.terminal import make_console, print_lines, wrapped
@@ -174,93 +173,10 @@ def report_gate(
         print_text("\n\n".join(block for block in blocks if block))
     else:
         if format is OutputFormat.JSON:
-            document = {"gate": gate_document(result, policy), **loads(comparison_json(comparison))}
+            document = {"gate": gate_data(result, policy), **loads(comparison_json(comparison))}
             print_text(json_document(document))
         else:
             print_comparison(comparison, format)
         for line in lines:
             print_note(line)
     return result.exit_code
-
-
-def gate_lines(result: "GateResult", policy: "Policy") -> list[str]:
-    """Return what the gate says in lines: what it left out, what must be seen, why it failed, and last the verdict."""
-    from ampbench.base.units import counted, format_percent
-    from ampbench.instruments.rules.findings import changed_ops_said
-
-    left_out: dict[str, list[str]] = {}
-    for one in result.ignored:
-        heading = f"ignored until {one.ignore.until} ({one.ignore.reason})"
-        left_out.setdefault(heading, []).append(f"{one.case_id} {one.metric}: {one.what}")
-    counts = [
-        f"{len(findings)} {word}"
-        for findings, word in (
-            (result.regressions, "regressed"),
-            (result.anchor_regressions, "regressed against the anchor"),
-            (result.improved, "improved"),
-            (result.unchanged, "unchanged"),
-            (result.inconclusive, "inconclusive"),
-            (result.ignored, "ignored"),
-        )
-        if findings
-    ]
-    for changes, against in ((result.rule_changes, ""), (result.anchor_rule_changes, " against the anchor")):
-        if changes:
-            counts.append(f"{counted(len(changed_ops_said(changes)), 'change')} of rules{against}")
-    share = "" if result.decided_share is None else f" ({format_percent(result.decided_share)})"
-    verdict = "PASSED" if result.passed else f"FAILED with exit code {result.exit_code}"
-    under = f" under {policy.path}" if policy.path else ""
-    if result.findings or not result.rule_devices:
-        counts.append(f"{result.decided} of {result.findings} gated findings decided{share}")
-    if result.rule_devices:
-        counts.append(f"rules of autocast compared on {', '.join(result.rule_devices)}")
-    return [
-        *(f"{heading}: {'; '.join(said)}" for heading, said in left_out.items()),
-        *(f"note: {note}" for note in result.notes),
-        *(f"why: {sentence}" for sentence in result.sentences),
-        f"{verdict}{under}: {', '.join(counts)}",
-    ]
-
-
-def gate_document(result: "GateResult", policy: "Policy") -> dict[str, Any]:
-    """Return the verdict as data for JSON."""
-    from dataclasses import asdict
-
-    def briefly(findings: "Iterable[Finding]") -> list[dict[str, Any]]:
-        return [{"case_id": one.case.case_id, "metric": one.metric, "reason": one.reason} for one in findings]
-
-    return {
-        "passed": result.passed,
-        "exit_code": result.exit_code,
-        "sentences": list(result.sentences),
-        "notes": list(result.notes),
-        "findings": result.findings,
-        "decided": result.decided,
-        "decided_share": result.decided_share,
-        "regressions": briefly(result.regressions),
-        "anchor_regressions": briefly(result.anchor_regressions),
-        "improved": briefly(result.improved),
-        "inconclusive": briefly(result.inconclusive),
-        "ignored": [
-            {
-                "case_id": one.case_id,
-                "metric": one.metric,
-                "what": one.what,
-                "until": one.ignore.until.isoformat(),
-                "reason": one.ignore.reason,
-            }
-            for one in result.ignored
-        ],
-        "missing": list(result.missing),
-        "failed": list(result.failed),
-        "rule_changes": [asdict(one) for one in result.rule_changes],
-        "anchor_rule_changes": [asdict(one) for one in result.anchor_rule_changes],
-        "rule_devices": list(result.rule_devices),
-        "policy": {
-            "path": policy.path or None,
-            "strict": policy.strict,
-            "only": list(policy.only),
-            "max_inconclusive": policy.max_inconclusive,
-            "anchor": policy.anchor or None,
-        },
-    }

@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from glob import escape
@@ -25,7 +25,9 @@ from ampbench.present.markdown import markdown, markdown_table
 from ampbench.present.terminal import LAYOUT, filled, make_console, print_block
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
 
 class OutputFormat(StrEnum):
@@ -49,6 +51,23 @@ def print_note(text: str) -> None:
     with suppress(OSError):
         wrapped = filled(shown, shutil.get_terminal_size().columns) if sys.stderr.isatty() else shown
         print(wrapped, file=sys.stderr, flush=True)
+
+
+def print_forms(
+    format: OutputFormat,
+    *,
+    lines: Callable[["Console"], Iterable["Text"]],
+    markdown: Callable[[], str],
+    json: Callable[[], str],
+    csv: Callable[[], str],
+) -> None:
+    """Print what has forms of its own: `lines` on a terminal, in other formats the text of that."""
+    if format is OutputFormat.TABLE:
+        console = make_console()
+        terminal.print_lines(console, lines(console))
+    else:
+        forms = {OutputFormat.MARKDOWN: markdown, OutputFormat.JSON: json, OutputFormat.CSV: csv}
+        print_text(forms[format]())
 
 
 def print_document(document: Document, format: OutputFormat) -> None:

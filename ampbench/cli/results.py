@@ -24,7 +24,7 @@ from ampbench.base.units import (
     format_seconds,
     format_share,
 )
-from ampbench.cli.printing import OutputFormat, print_text
+from ampbench.cli.printing import OutputFormat, print_forms
 from ampbench.instruments.ceilings.findings import best
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.instruments.ranges.arithmetic import recipe_said
@@ -35,7 +35,7 @@ from ampbench.judge.rows import Row, grouped, number
 from ampbench.judge.table import Layout, lay_out, legend, table_lines, table_markdown
 from ampbench.present.data import csv_text, json_text
 from ampbench.present.markdown import escaped
-from ampbench.present.terminal import make_console, print_lines, wrapped
+from ampbench.present.terminal import wrapped
 from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.labels import few
 from ampbench.store import runs_beside
@@ -282,15 +282,13 @@ def print_result(
 
     The advice is that of `every` row of the run, whichever are shown.
     """
-    if format is OutputFormat.JSON:
-        print_text(json_text(shown))
-    elif format is OutputFormat.CSV:
-        print_text(csv_text(list(COLUMNS), ([row[name] for name in COLUMNS] for row in shown)))
-    elif format is OutputFormat.MARKDOWN:
-        print_text(markdown_text(stored, every, shown, budget))
-    else:
-        console = make_console()
-        print_lines(console, result_lines(stored, every, shown, budget, console.width))
+    print_forms(
+        format,
+        lines=lambda console: result_lines(stored, every, shown, budget, console.width),
+        markdown=lambda: markdown_text(stored, every, shown, budget),
+        json=lambda: json_text(shown),
+        csv=lambda: csv_text(list(COLUMNS), ([row[name] for name in COLUMNS] for row in shown)),
+    )
 
 
 def markdown_text(stored: "StoredRun", every: Sequence[Row], rows: Sequence[Row], budget: Budget) -> str:

@@ -21,6 +21,9 @@ from ampbench.errors import UnknownNameError
 from ampbench.store.lines import no_garbage_collection
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
     from ampbench.trend import Trend
 
 AXES = ("torch_version", "commit", "date")
@@ -79,17 +82,16 @@ def command(
 
 def print_trend(trend: "Trend", format: OutputFormat, show_all: bool = False) -> None:
     """Print a trend on stdout in `format`."""
-    from ampbench.cli.printing import print_text
-    from ampbench.present.terminal import make_console, print_lines
+    from ampbench.cli.printing import print_forms
     from ampbench.trend import show
 
-    if format is OutputFormat.JSON:
-        print_text(show.trend_json(trend))
-    elif format is OutputFormat.CSV:
-        print_text(show.trend_csv(trend))
-    elif format is OutputFormat.MARKDOWN:
-        print_text(show.trend_markdown(trend))
-    else:
-        console = make_console()
-        only_ascii = not console.encoding.lower().startswith("utf")
-        print_lines(console, show.trend_lines(trend, console.width, show_all, only_ascii))
+    def lines(console: "Console") -> "list[Text]":
+        return show.trend_lines(trend, console.width, show_all, not console.encoding.lower().startswith("utf"))
+
+    print_forms(
+        format,
+        lines=lines,
+        markdown=lambda: show.trend_markdown(trend),
+        json=lambda: show.trend_json(trend),
+        csv=lambda: show.trend_csv(trend),
+    )

@@ -1,8 +1,11 @@
-"""A comparison shown: lines for a terminal, Markdown for a pull request or a job's summary, JSON and CSV."""
+"""A comparison shown: lines for a terminal, Markdown for a pull request or a job's summary, JSON and CSV.
+
+Likewise what a gate says of it, and what one of an arm with itself says of the machine.
+"""
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from operator import attrgetter
 from typing import Any
@@ -10,8 +13,12 @@ from typing import Any
 from rich.cells import cell_len
 from rich.text import Text
 
-from ampbench.base.units import counted
+from ampbench.base.units import counted, format_percent
+from ampbench.instruments.rules.findings import changed_ops_said
+from ampbench.judge.compare import Detectable, SelfComparison
 from ampbench.judge.exact import EQUAL
+from ampbench.judge.gate import GateResult
+from ampbench.judge.policy import Policy
 from ampbench.judge.said import (
     CHANGE_LEGEND,
     CHANGED,
@@ -38,7 +45,7 @@ from ampbench.present.data import csv_text, json_object, plain
 from ampbench.present.document import Column, picked, records, table
 from ampbench.present.markdown import block_table, escaped, folded, markdown_table
 from ampbench.present.terminal import padded, wrapped
-from ampbench.records.labels import common_traits
+from ampbench.records.labels import case_labels, common_traits
 from ampbench.records.verdicts import OUTCOME, UNTRUSTED, Code, Comparison, Finding, Verdict
 
 STYLES: Mapping[str, str] = {
@@ -310,3 +317,150 @@ def _cut_table(findings: Sequence[Finding], names: Mapping[str, str]) -> str:
     table = findings_table(findings[:ROWS], names)
     more = len(findings) - ROWS
     return table if more <= 0 else f"{table}\n\nand {more} more: `--format csv` has them all"
+
+
+CONTROL_SHOWN = 8
+"""So many of the cases that spread most are listed."""
+
+DETECTABLE: Sequence[Column[Detectable]] = (
+    Column("blocks", lambda one: one.blocks, "blocks", "whole"),
+    Column("seconds", lambda one: one.seconds, "time", "s"),
+    Column("median", lambda one: one.median, "median case", "share", lambda one: format_percent(one.median)),
+    Column("worst", lambda one: one.worst, "worst case", "share", lambda one: format_percent(one.worst)),
+)
+
+
+def control_lines(comparison: Comparison, found: SelfComparison, width: int) -> list[Text]:
+    """Return what a terminal of `width` columns shows of `found` by `comparison`, of an arm with itself."""
+    lines = [line for said in control_said(found) for line in wrapped(said, width)]
+    block = table("", DETECTABLE, found.detectable)
+    for place, cells in enumerate(padded([block.headers, *block.rows], left=0) if block.rows else []):
+        lines.append(Text(f"  {'  '.join(cells)}", style="" if place else "dim"))
+    if found.spreads:
+        lines += [Text(), Text("spread of a block's ratio (standard deviation), the widest:")]
+        names = case_labels(finding.case for finding in comparison.findings)
+        widest = sorted(found.spreads, key=lambda case_id: -found.spreads[case_id])[:CONTROL_SHOWN]
+        lines += [Text(f"  {format_percent(found.spreads[case_id]):>7}  {names[case_id]}") for case_id in widest]
+    return lines
+
+
+def control_markdown(found: SelfComparison) -> str:
+    """Return what an arm compared with itself said, in Markdown."""
+    return "\n\n".join([*control_said(found), block_table(table("", DETECTABLE, found.detectable))])
+
+
+def control_said(found: SelfComparison) -> list[str]:
+    """Return in sentences what an arm compared with itself said: false alarms, and the changes that can be seen."""
+    said = [f"one arm against itself: {counted(found.cases, 'case')}, {found.blocks} blocks"]
+    rate = f" (95%: at most {format_percent(found.highest_rate)} of the {found.able} that could raise one, Wilson)"
+    if not found.able:
+        rate = ": with so few blocks, and so many cases judged together, there could be none"
+    said.append(f"false alarms: {len(found.alarms)} of {counted(found.cases, 'case')}{rate}")
+    said += [f"  {one.case.case_id}: {one.reason}" for one in found.alarms]
+    if found.suspected:
+        said.append(f"suspected and not confirmed by fresh blocks: {len(found.suspected)}")
+    said.append(f"proven unchanged: {len(found.unchanged)} of {counted(found.cases, 'case')}")
+    if found.unfit:
+        said.append(f"no verdict, the machine was unfit: {len(found.unfit)}, such as: {found.unfit[0].reason}")
+    if found.detectable:
+        said.append("a slowdown is found 19 times in 20 if it is at least")
+    return said
+
+
+def control_data(found: SelfComparison) -> dict[str, Any]:
+    """Return the same as data for JSON."""
+
+    def ids(findings: Iterable[Finding]) -> list[str]:
+        return [one.case.case_id for one in findings]
+
+    return {
+        "cases": found.cases,
+        "blocks": found.blocks,
+        "false_alarms": ids(found.alarms),
+        "suspected": ids(found.suspected),
+        "unfit": ids(found.unfit),
+        "unchanged": ids(found.unchanged),
+        "able": found.able,
+        "highest_rate": plain(found.highest_rate),
+        "spreads": found.spreads,
+        "detectable": records(DETECTABLE, found.detectable),
+    }
+
+
+def gate_lines(result: GateResult, policy: Policy) -> list[str]:
+    """Return what the gate says in lines: what it left out, what must be seen, why it failed, and last the verdict."""
+    left_out: dict[str, list[str]] = {}
+    for one in result.ignored:
+        heading = f"ignored until {one.ignore.until} ({one.ignore.reason})"
+        left_out.setdefault(heading, []).append(f"{one.case_id} {one.metric}: {one.what}")
+    counts = [
+        f"{len(findings)} {word}"
+        for findings, word in (
+            (result.regressions, "regressed"),
+            (result.anchor_regressions, "regressed against the anchor"),
+            (result.improved, "improved"),
+            (result.unchanged, "unchanged"),
+            (result.inconclusive, "inconclusive"),
+            (result.ignored, "ignored"),
+        )
+        if findings
+    ]
+    for changes, against in ((result.rule_changes, ""), (result.anchor_rule_changes, " against the anchor")):
+        if changes:
+            counts.append(f"{counted(len(changed_ops_said(changes)), 'change')} of rules{against}")
+    share = "" if result.decided_share is None else f" ({format_percent(result.decided_share)})"
+    verdict = "PASSED" if result.passed else f"FAILED with exit code {result.exit_code}"
+    under = f" under {policy.path}" if policy.path else ""
+    if result.findings or not result.rule_devices:
+        counts.append(f"{result.decided} of {result.findings} gated findings decided{share}")
+    if result.rule_devices:
+        counts.append(f"rules of autocast compared on {', '.join(result.rule_devices)}")
+    return [
+        *(f"{heading}: {'; '.join(said)}" for heading, said in left_out.items()),
+        *(f"note: {note}" for note in result.notes),
+        *(f"why: {sentence}" for sentence in result.sentences),
+        f"{verdict}{under}: {', '.join(counts)}",
+    ]
+
+
+def gate_data(result: GateResult, policy: Policy) -> dict[str, Any]:
+    """Return the verdict of a gate as data for JSON."""
+
+    def briefly(findings: Iterable[Finding]) -> list[dict[str, Any]]:
+        return [{"case_id": one.case.case_id, "metric": one.metric, "reason": one.reason} for one in findings]
+
+    return {
+        "passed": result.passed,
+        "exit_code": result.exit_code,
+        "sentences": list(result.sentences),
+        "notes": list(result.notes),
+        "findings": result.findings,
+        "decided": result.decided,
+        "decided_share": result.decided_share,
+        "regressions": briefly(result.regressions),
+        "anchor_regressions": briefly(result.anchor_regressions),
+        "improved": briefly(result.improved),
+        "inconclusive": briefly(result.inconclusive),
+        "ignored": [
+            {
+                "case_id": one.case_id,
+                "metric": one.metric,
+                "what": one.what,
+                "until": one.ignore.until.isoformat(),
+                "reason": one.ignore.reason,
+            }
+            for one in result.ignored
+        ],
+        "missing": list(result.missing),
+        "failed": list(result.failed),
+        "rule_changes": [asdict(one) for one in result.rule_changes],
+        "anchor_rule_changes": [asdict(one) for one in result.anchor_rule_changes],
+        "rule_devices": list(result.rule_devices),
+        "policy": {
+            "path": policy.path or None,
+            "strict": policy.strict,
+            "only": list(policy.only),
+            "max_inconclusive": policy.max_inconclusive,
+            "anchor": policy.anchor or None,
+        },
+    }

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ampbench.cli.ab import sentences
 from ampbench.judge.compare import judge_self
+from ampbench.judge.show import control_said
 from ampbench.records.run import Arm
 from tests.ab.test_arms import git
 from tests.judge.test_compare import against_itself
@@ -57,10 +57,10 @@ def test_what_cannot_be_meant_is_one_line_and_stores_nothing(
 
 
 def test_what_an_arm_against_itself_says_names_rate_and_effects() -> None:
-    said = "\n".join(sentences(judge_self(against_itself(), [])))
+    said = "\n".join(control_said(judge_self(against_itself(), [])))
     assert "false alarms: 0 of 2 cases (95%: at most 66% of the 2 that could raise one, Wilson)" in said
     assert "proven unchanged: 2 of 2 cases" in said
-    alarmed = "\n".join(sentences(judge_self(against_itself(factor=1.1), [])))
+    alarmed = "\n".join(control_said(judge_self(against_itself(factor=1.1), [])))
     assert "false alarms: 1 of 2 cases" in alarmed
     assert "slower" in alarmed
 
