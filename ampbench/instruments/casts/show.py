@@ -6,11 +6,10 @@ Numbers without a value are "–"; times are left out where nothing was timed. T
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
-from itertools import islice
 from operator import attrgetter, itemgetter
 from typing import Any
 
-from ampbench.base.units import UNDEFINED, counted, format_bytes, format_seconds, format_share
+from ampbench.base.units import UNDEFINED, counted, format_bytes, format_seconds
 from ampbench.instruments.cases import document_of_cases
 from ampbench.instruments.casts import findings
 from ampbench.instruments.casts.findings import casts_said, compare_graph, graph_sentence, saved_by, times_said
@@ -24,12 +23,11 @@ from ampbench.present.document import (
     picked,
     records,
     table,
-    with_rest,
 )
 from ampbench.records import cast_rows, cast_totals
 from ampbench.records.beside import saving_said
 from ampbench.records.case import Case
-from ampbench.records.cast_rows import CastGroup, ModuleGroup
+from ampbench.records.cast_rows import CastGroup, ModuleGroup, WeightRow
 from ampbench.records.cast_totals import Saving, cache_bytes, savings, totals
 from ampbench.records.casts import (
     AUTOCAST,
@@ -41,6 +39,7 @@ from ampbench.records.casts import (
     CastPass,
     CastTrace,
     CheckedSaving,
+    Operation,
     cast_users,
     casts_inside,
 )
@@ -117,6 +116,41 @@ One that was called with several dtypes has a row for each; its casts are in the
 """
 
 
+WEIGHTS: Sequence[Column[WeightRow]] = (
+    Column("", lambda row: row.cast, "cast", "whole"),
+    Column("", lambda row: row.reused, "reused", "whole"),
+    Column("", lambda row: row.not_needed, "not needed", "whole"),
+    Column("", lambda row: row.cast_bytes, "moved", "B", lambda row: format_bytes(row.cast_bytes) if row.cast else ""),
+    Column(
+        "", lambda row: row.cache_bytes, "cached", "B",
+        lambda row: format_bytes(row.cache_bytes) if row.cache_bytes else "",
+    ),
+    Column("", lambda row: row.name, "weight"),
+)  # fmt: skip
+
+SAVINGS: Sequence[Column[Saving]] = (
+    Column("", lambda row: len(row.casts), "casts", "whole"),
+    Column("", lambda row: row.bytes_moved, "moved", "B"),
+    Column("", lambda row: row.seconds, "traced", "s", rare=True),
+    Column("", lambda row: row.advice, "change"),
+)
+
+
+def _tried(one: CheckedSaving) -> str:
+    said = [saving_said(saved_by(one)), "outputs identical to the bit" if one.identical else "outputs differ"]
+    if one.peak_bytes_before is not None and one.peak_bytes_after is not None:
+        said.append(f"peak memory {format_bytes(one.peak_bytes_before)} → {format_bytes(one.peak_bytes_after)}")
+    return "; ".join(said)
+
+
+CHECKED: Sequence[Column[CheckedSaving]] = (
+    Column("", lambda one: one.casts, "casts", "whole"),
+    Column("", lambda one: one.bytes_moved, "moved", "B"),
+    Column("", lambda one: f"{one.change}: {_few(one.names)}" if one.names else one.change, "change"),
+    Column("", _tried, "a step"),
+)
+
+
 def section(case: Case, found: CastPass, by: By = By.SUMMARY, *, everything: bool = False) -> Section:
     """Return what `found` says of `case`: what it adds up to and, `by` what, the tables.
 
@@ -162,20 +196,12 @@ def weights_used(found: CastPass, everything: bool = False) -> list[Block]:  # n
 
 def saved(found: CastPass, everything: bool = False) -> list[Block]:
     """Return what could be saved, as the trace says, and what measuring made of it."""
-    trace = found.trace
-    rows = savings(trace)
     blocks = []
-    if rows:
-        timed = trace.timed
-        headers = ["casts", "moved", *(["traced"] if timed else []), "change"]
-        cells = [_saving_cells(row, timed) for row in rows]
+    if rows := savings(found.trace):
         note = "what these casts cost; what a change saves is to be measured" if not found.checked else ""
-        block = Block("What could be saved", headers, cells, note, numbers=headers[:-1])
-        blocks.append(_cut(block, everything))
+        blocks.append(_cut(table("What could be saved", SAVINGS, rows, note), everything))
     if found.checked:
-        rows_tried = [_checked_cells(one) for one in found.checked]
-        headers = ["casts", "moved", "change", "a step"]
-        blocks.append(Block("Tried and measured", headers, rows_tried, numbers=headers[:2]))
+        blocks.append(table("Tried and measured", CHECKED, found.checked))
     return blocks
 
 
@@ -199,14 +225,15 @@ def dearest_ops(found: CastPass) -> list[Block]:
         spent.setdefault((_op(op.name), dtypes), []).append(op.seconds or 0.0)
     whole = sum(map(sum, spent.values()))
     ranked = sorted(spent.items(), key=lambda one: -sum(one[1]))
-    cells = [
-        [name, dtypes, f"{len(times):,}", format_seconds(sum(times)), format_share(sum(times) / whole)]
-        for (name, dtypes), times in ranked[:DEAREST]
-        if whole
+    columns: list[Column[tuple[tuple[str, str], list[float]]]] = [
+        Column("", lambda one: one[0][0], "op"),
+        Column("", lambda one: one[0][1], "dtypes"),
+        Column("", lambda one: len(one[1]), "calls", "whole"),
+        Column("", lambda one: sum(one[1]), "traced", "s"),
+        Column("", lambda one: sum(one[1]) / whole, "share", "share"),
     ]
-    headers = ["op", "dtypes", "calls", "traced", "share"]
     note = f"{DEAREST} of {len(ranked):,}" if len(ranked) > DEAREST else ""
-    return [Block("Ops that take the most time", headers, cells, note, ["calls", "traced", "share"])] if cells else []
+    return [table("Ops that take the most time", columns, ranked[:DEAREST], note)] if whole else []
 
 
 def tensors(found: CastPass, everything: bool = False) -> list[Block]:
@@ -241,52 +268,56 @@ def few_ops(found: CastPass, everything: bool = False) -> list[Block]:
 
 def every_op(found: CastPass, everything: bool = False) -> list[Block]:
     """Return the ops in the order of running, each with its module or, a cast, with what it casts."""
-    trace = found.trace
-    casts = {cast.index: cast for cast in trace.casts}
-    phases = len({op.phase for op in trace.ops}) > 1
-    headers = ["#", *(["phase"] if phases else []), "op", "dtypes", *(["traced"] if trace.timed else [])]
-    cells = []
-    for op in trace.ops[: None if everything else ORDERED]:
+    casts = {cast.index: cast for cast in found.trace.casts}
+
+    def where(op: Operation) -> str:
         cast = casts.get(op.index)
-        where = f"cast of {_tensor(cast)}" if cast else op.module
-        row = [f"{op.index}", *([op.phase] if phases else []), _op(op.name)]
-        row += [f"{_dtypes(op.inputs)} → {_dtypes(op.outputs)}", *([format_seconds(op.seconds)] if trace.timed else [])]
-        cells.append([*row, where + _place(op.source)])
-    headers += ["module, or what is cast"]
-    block = Block("Every op in order", headers, cells, numbers=["#", "traced"])
-    return [with_rest(block, len(trace.ops))] if cells else []
+        return (f"cast of {_tensor(cast)}" if cast else op.module) + _place(op.source)
+
+    columns: list[Column[Operation]] = [
+        Column("", lambda op: op.index, "#", "whole", lambda op: f"{op.index}"),
+        *_phase(found.trace),
+        Column("", lambda op: _op(op.name), "op"),
+        Column("", lambda op: f"{_dtypes(op.inputs)} → {_dtypes(op.outputs)}", "dtypes"),
+        Column("", lambda op: op.seconds, "traced", "s", rare=True),
+        Column("", where, "module, or what is cast"),
+    ]
+    ops = found.trace.ops
+    return [table("Every op in order", columns, ops, shown=None if everything else ORDERED)] if ops else []
 
 
 def every_cast(found: CastPass, everything: bool = False) -> list[Block]:
     """Return the casts in the order of running."""
     trace = found.trace
-    phases = len({op.phase for op in trace.ops}) > 1
-    headers = ["#", *(["phase"] if phases else []), "dtypes", "moved", *(["traced"] if trace.timed else [])]
-    cells = []
-    made_for = zip(trace.casts, cast_users(trace), strict=True)
-    for cast, op in islice(made_for, None if everything else ORDERED):
-        user = _op(op.name) if op is not None else STORED
-        row = [f"{cast.index}", *([cast.phase] if phases else [])]
-        row += [f"{cast.from_dtype} → {cast.to_dtype}", format_bytes(cast.bytes_moved)]
-        row += [format_seconds(cast.seconds)] if trace.timed else []
-        cells.append([*row, user, _tensor(cast) + _place(trace.ops[cast.index].source)])
-    headers += ["for op", "what is cast"]
-    block = Block("Every cast in order", headers, cells, numbers=["#", "moved", "traced"])
-    return [with_rest(block, len(trace.casts))] if cells else []
+    users = dict(zip((cast.index for cast in trace.casts), cast_users(trace), strict=True))
+
+    def used(cast: Cast) -> str:
+        user = users[cast.index]
+        return _op(user.name) if user is not None else STORED
+
+    columns: list[Column[Cast]] = [
+        Column("", lambda cast: cast.index, "#", "whole", lambda cast: f"{cast.index}"),
+        *_phase(trace),
+        Column("", lambda cast: f"{cast.from_dtype} → {cast.to_dtype}", "dtypes"),
+        Column("", lambda cast: cast.bytes_moved, "moved", "B"),
+        Column("", lambda cast: cast.seconds, "traced", "s", rare=True),
+        Column("", used, "for op"),
+        Column("", lambda cast: _tensor(cast) + _place(trace.ops[cast.index].source), "what is cast"),
+    ]
+    shown = None if everything else ORDERED
+    return [table("Every cast in order", columns, trace.casts, shown=shown)] if trace.casts else []
+
+
+def _phase(trace: CastTrace) -> list[Column[Any]]:
+    """Return the column of phases, where there are several."""
+    return [Column("", attrgetter("phase"), "phase")] if len({op.phase for op in trace.ops}) > 1 else []
 
 
 def weights(found: CastPass, everything: bool = False) -> list[Block]:
     """Return how each weight reached the ops that use it in the forward pass."""
-    headers = ["cast", "reused", "not needed", "moved", "cached", "weight"]
-    cells = [
-        [f"{row.cast:,}", f"{row.reused:,}", f"{row.not_needed:,}", format_bytes(row.cast_bytes) if row.cast else "",
-         format_bytes(row.cache_bytes) if row.cache_bytes else "", row.name]
-        for row in cast_rows.by_weight(found.trace)
-    ]  # fmt: skip
     note = "uses in the forward pass; cached: the copies that autocast keeps until its region ends"
-    line = weights_used(found)
-    block = Block("Weights", headers, cells, note, numbers=headers[:-1])
-    return [*line, block if everything else first_rows(block, ORDERED)]
+    rows = cast_rows.by_weight(found.trace)
+    return [*weights_used(found), table("Weights", WEIGHTS, rows, note, shown=None if everything else ORDERED)]
 
 
 def graphs(found: CastPass, everything: bool = False) -> list[Block]:
@@ -327,19 +358,6 @@ def _of_groups(title: str, names: Sequence[Column[CastGroup]], groups: Sequence[
 
 def _called(function: str) -> str:
     return function.replace("torch.nn.functional.", "F.").removeprefix("torch.") or UNDEFINED
-
-
-def _saving_cells(row: Saving, timed: bool) -> list[str]:
-    time = [format_seconds(row.seconds)] if timed else []
-    return [f"{len(row.casts):,}", format_bytes(row.bytes_moved), *time, row.advice]
-
-
-def _checked_cells(one: CheckedSaving) -> list[str]:
-    said = [saving_said(saved_by(one)), "outputs identical to the bit" if one.identical else "outputs differ"]
-    if one.peak_bytes_before is not None and one.peak_bytes_after is not None:
-        said.append(f"peak memory {format_bytes(one.peak_bytes_before)} → {format_bytes(one.peak_bytes_after)}")
-    what = f"{one.change}: {_few(one.names)}" if one.names else one.change
-    return [f"{one.casts:,}", format_bytes(one.bytes_moved), what, "; ".join(said)]
 
 
 def _notes(found: CastPass) -> list[Block]:
