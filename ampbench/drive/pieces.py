@@ -1,6 +1,7 @@
-"""Pieces of work on chosen cases, done one after another: what is planned, what each is asked, what of a run is undone.
+"""Explanations and studies driven: their cases planned, and their pieces of work done one after another.
 
-What planning has in common for all that explain or study cases: a first server, default precisions, what is refused.
+What planning has in common for all of them stands here, too: a first server, default precisions, what is refused, and
+what a run that broke off lacks.
 """
 
 import dataclasses

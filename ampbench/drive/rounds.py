@@ -1,10 +1,7 @@
-"""Whose turn it is to be measured, one after another, and how long it takes.
+"""The turns of a run: in which order cases are measured, how that is done turn by turn, and how long it will take.
 
-In which order things are measured: passes first, then rounds, shuffled, each round from a new server.
-
-Runs a schedule: one turn after another, whatever happens to the workers, every result stored at once.
-
-How long a session will take, from what stored runs took on this machine.
+Passes come first, then rounds, shuffled, each round from a new server. Whatever happens to workers, the next turn
+comes, and every result is stored at once. How long that takes is told from what stored runs took on this machine.
 """
 
 import random

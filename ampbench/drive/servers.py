@@ -1,8 +1,6 @@
-"""Servers as the driver sees them: started, asked, and asked for their environment.
+"""Servers as the driver sees them: opened, asked, replaced and closed; and what one says the machine is.
 
-Ways to have a request served: by a server process that forks workers, or in this very process.
-
-Asks a worker process what this machine and installation are.
+A `Channel` serves requests: a server process that forks workers (`ServerChannel`), or this very process (`InProcess`).
 """
 
 import contextlib

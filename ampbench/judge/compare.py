@@ -1,8 +1,6 @@
-"""Two runs to a comparison.
+"""Two runs compared: what became slower, bigger or less accurate, whether that is certain, and in what they differ.
 
-What a machine can tell apart: one arm measured against itself, its false alarms, and the smallest change it sees.
-
-Two runs compared: what became slower, bigger or less accurate, whether that is certain, and in what they differ.
+One arm measured against itself is compared here, too: its false alarms, and the smallest change the machine can tell.
 """
 
 import itertools

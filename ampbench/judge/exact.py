@@ -1,11 +1,7 @@
-"""What is compared number by number: memory, accuracy, the fp64 result.
-
-Whether two runs compute the same: the distance of what they gave in fp64, which no precision has part in.
+"""Verdicts on what luck has no part in: outcomes, bytes and errors, judged exactly or within a stated tolerance.
 
 Errors are those against fp64 of the same code. Where the code changed, they say nothing about the change of what is
-computed; the references held against each other do.
-
-What luck has no part in: outcomes, bytes and errors, judged exactly or within a stated tolerance.
+computed; so the references, what two runs gave in fp64, are held against each other, too.
 """
 
 import math

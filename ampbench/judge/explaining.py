@@ -1,8 +1,6 @@
-"""What accounts for a change.
+"""What accounts for a change, in sentences: which ops, dtypes, casts and rules of autocast differ, or that none do.
 
-What accounts for a change, in sentences: which ops, dtypes, casts and rules of autocast differ, or that none do.
-
-What two runs hold beside measurements: traces of the same cases, probes of autocast's rules on the same devices.
+It is found in what two runs hold beside measurements: traces of the same cases, probes of the same devices.
 """
 
 from collections.abc import Iterable, Sequence

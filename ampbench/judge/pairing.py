@@ -1,10 +1,7 @@
-"""Which cases of two runs belong together, and in what their environments differ.
+"""Which case of one run is compared with which of the other, and in what their environments differ.
 
-Which case of one run is compared with which of the other.
-
-In what two environments differ, and what that means for times and for exact numbers.
-
-Numbers that another program kept without what they were made from: shown side by side, never judged.
+What a difference means for times and for exact numbers is said with it. Numbers that another program kept without what
+they were made from are paired, too: shown side by side, never judged.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,8 +1,6 @@
-"""What a gate lets pass.
+"""What a gate lets pass: a policy, read from a TOML file (docs/gate.md explains every key), and what it makes of rules.
 
-What a gate lets pass: a policy, read from a TOML file (docs/gate.md explains every key).
-
-What a gate makes of autocast's rules in two runs: which changes count, which are left out, what it says of them.
+Of autocast's rules in two runs that is: which changes count, which are left out, what is said of them.
 """
 
 import datetime

@@ -1,9 +1,4 @@
-"""What is compared by many rounds: times.
-
-Changes in words.
-
-Verdicts on time: rounds become blocks, unfit blocks go in pairs, `deciding` decides, and a sentence says what.
-"""
+"""Verdicts on time: rounds become blocks, unfit blocks go in pairs, `deciding` decides, and a sentence says what."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,6 @@
-"""What a test gave to `amp_benchmark`, made into a workload that this process, and if possible a server, can build.
+"""What a session measures: cells planned, timed by pytest-benchmark's fixture, and their memory and divergence.
 
-PYTEST_DONT_REWRITE
-
-What a session measures: cells planned, timed by pytest-benchmark's fixture, and their memory and divergence.
+What a test gave to `amp_benchmark` becomes a workload that this process, and if possible a server, can build.
 
 PYTEST_DONT_REWRITE
 """

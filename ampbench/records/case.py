@@ -1,8 +1,6 @@
-"""What is measured, where: a case, the network it runs, and the machine and packages it runs on.
+"""A case, and where it was measured: the network it runs, the machine, its devices and the installation.
 
-On what a run was measured: the machine, its devices, the installation.
-
-A case: one workload with its resolved parameters, in one precision, on one device, in one phase and path.
+A case is one workload with its resolved parameters, in one precision, on one device, in one phase and path.
 """
 
 from collections.abc import Mapping

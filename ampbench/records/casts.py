@@ -1,24 +1,13 @@
-"""What one step's casts are stored as, and how ops are grouped.
+"""What a traced program did, op by op, and which of it were casts: raw, without totals; and how ops are grouped.
 
-What a traced program did, op by op, and which of it were casts: raw, without totals or advice.
-
-The exception are the seconds of ops, which are medians over the steps that were traced: `CastPass` says of how many.
-Dtypes are short names ("fp32", "bf16"; others as torch spells them, "int64"). A module path is the name
+Nothing here is derived but the seconds of ops, which are medians over the steps that were traced: `CastPass` says of
+how many. Dtypes are short names ("fp32", "bf16"; others as torch spells them, "int64"). A module path is the name
 `named_modules` gives below the traced model, so "" is the model itself, or no module. Phases are "forward", "backward"
 and "optimizer".
 
-Families of ops by their names, whatever a graph calls them, and which dtypes each gives. Pure functions, no torch.
-
-Names are those of eager mode ("aten.addmm"), TorchScript ("aten::linear"), inductor ("prims.convert_element_type") and
-autograd ("UnsafeViewBackward0").
-
-For which op a cast was made. Pure functions on records, without torch.
-
-Casts that a trace cannot count: inside kernels, and in parts that hardware has not. Functions on records, no torch.
-
-Fake tensors have no fused kernels: what hardware runs whole, they take apart into ops that cast where it does not.
-
-The tables that a cast pass is seen in, by name.
+Names of ops are those of eager mode ("aten.addmm"), TorchScript ("aten::linear"), inductor
+("prims.convert_element_type") and autograd ("UnsafeViewBackward0"); `plain_name` makes one of all. Fake tensors have no
+fused kernels: what hardware runs whole, they take apart into ops that cast where it does not (`casts_inside`).
 """
 
 import re

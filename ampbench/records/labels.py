@@ -1,10 +1,6 @@
-"""Short names of cases, and what cannot be judged about their results.
+"""Short names of cases that are shown together, and what cannot be judged about their results, in words.
 
-Cases that are shown together: short names that tell them apart, what they share, and what became of them.
-
-For which device numbers speak, and how it computes in half precision.
-
-What a divergence has besides errors, in words: elements that are no finite numbers, and a reference not in fp64.
+The latter are elements that are no finite numbers, a reference not in fp64, and the device for which numbers speak.
 """
 
 from collections import Counter

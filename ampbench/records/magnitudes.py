@@ -1,15 +1,10 @@
-"""What a range of magnitudes says of a format: what would overflow, flush or fit, and in which words.
-
-How the values of an fp32 run would fit into a low format, before anything is run in it.
+"""What magnitudes of fp32 values say of a low format before anything runs in it: what overflows, flushes or fits.
 
 A histogram by exponent is exact for all borders of a format that are powers of two, as those of zero and of subnormals
 are, the first of which rounds to zero itself (`Magnitudes.powers`). That of overflow lies half a unit below one:
 `largest` decides whether any value is beyond, and of the values within that half unit (less than a thousandth of their
-exponent in fp16) one at most is counted.
-
-Which loss scales keep all gradients finite in a low format, and lose the fewest.
-
-What magnitudes and errors say, in sentences.
+exponent in fp16) one at most is counted. `usable_scales` says which loss scales keep all gradients finite and lose the
+fewest.
 """
 
 import math

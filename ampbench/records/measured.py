@@ -1,14 +1,7 @@
-"""What is measured of a case: times, memory, and how far its step lies from the same in fp64.
+"""What is measured of a case, raw: rounds, memory, how far its step lies from the same in fp64, and failures.
 
-What trains a network, as far as its arithmetic goes: the optimizer's settings, the momenta of running statistics.
-
-CPU time of all processors, as the kernel counts it: before a run and during each of its rounds.
-
-What one round, one memory pass and one failure leave behind: raw numbers, nothing derived from them.
-
-The exception is a reading, which is all that some other programs keep.
-
-How far a case's numbers lie from the fp64 reference with the same weights and inputs: raw, never a verdict.
+Nothing here is derived from samples but a `Reading`, which is all that some other programs keep. What trains the
+network and what the kernel counts of the machine's processors meanwhile stand beside them.
 """
 
 from dataclasses import dataclass, field

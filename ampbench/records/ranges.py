@@ -1,11 +1,7 @@
-"""What ranges, origins and first values that are not finite are stored as.
-
-How large the values of a network are, module by module, and how far each module errs: raw, without what follows.
+"""How large the values of a network are, module by module, and how far each module errs: raw; and these errors ranked.
 
 A module path is the name `named_modules` gives below the network; a module that runs several times has its values put
 together. Dtypes are short names ("fp16").
-
-Errors of modules along the network, ranked and told apart: what a module adds and what it is handed.
 """
 
 import math

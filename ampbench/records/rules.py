@@ -1,10 +1,7 @@
-"""What a probe of autocast's rules is stored as, and which precision it probes.
+"""What autocast does to each op, as a probe stores it: documented, registered and observed; and which rules are meant.
 
-What autocast does to each op: documented, registered and observed, raw; disagreements and changes are derived.
-
-Dtypes are spelled as attributes of `torch` ("float32"). The same five words name a category wherever it comes from.
-
-Which rules are meant: device types, dtypes and ops as people type them, and probes cut down to those.
+Disagreements and changes are derived from probes, and have their records here. Dtypes are spelled as attributes of
+`torch` ("float32"). The same five words name a category wherever it comes from.
 """
 
 import dataclasses

@@ -1,10 +1,6 @@
-"""What to take, and of which machine that is true.
+"""The runs shown by machine, and the answer for each: what its precisions brought and cost, which to take, and why.
 
-The runs shown by machine: its tables with their advice.
-
-What each precision brought and cost over a machine's tables, in numbers.
-
-Which precision to take on which machine, in words, and what that brings.
+A machine has tables, each with its advice. Over them go the numbers of a precision; an `Answer` puts them in words.
 """
 
 import math

@@ -1,6 +1,6 @@
-"""What was explained and studied of the runs of a report, by the instruments in the registry.
+"""What was explained and studied of the runs on a page, case by case, handed to each instrument for its part of it.
 
-What the runs on a page tell of why, case by case, and what each instrument makes of it; a comparison's reasons.
+A comparison's reasons (`judge.explaining`) go with it.
 """
 
 from collections.abc import Sequence

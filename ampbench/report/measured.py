@@ -1,7 +1,4 @@
-"""What a run's header tells of its machine, devices, installation and settings: by name and group, and in a line.
-
-What was measured, where, when and with what: the facts about the runs shown, as text.
-"""
+"""What was measured, where, when and with what: the facts of runs and of their headers, as text."""
 
 import shlex
 from collections import Counter

@@ -1,6 +1,6 @@
 """What a report says first: the verdict or the advice, the worst changes and failures, and what is behind them.
 
-Beside numbers stands what is to be said of the runs: what no reader may miss, and the rest.
+Beside numbers stands what is to be said of the runs: what no reader may miss (`warnings`), and the rest (`remarks`).
 """
 
 from collections import Counter

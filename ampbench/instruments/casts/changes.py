@@ -1,12 +1,9 @@
-"""What two traces of the same case differ in.
-
-What two traces of one case do differently: ops, dtypes, casts, weights. Pure functions on records, without torch.
+"""What two traces of one case do differently: ops, dtypes, casts, weights; and which changed rules are in that.
 
 Ops are compared place by place: a place is what one Python function did in one module and phase. Places meet by the
 module's path and, where a path is on one side only, with the next such place of the same function; within a place, ops
-count as a bag, since their order decides neither dtypes nor casts. All of it takes linear time.
-
-Which changed rules of autocast a trace is concerned with: they meet by the names of functions and ops.
+count as a bag, since their order decides neither dtypes nor casts. All of it takes linear time. Rules meet a trace by
+the names of functions and ops.
 """
 
 from collections import Counter, deque

@@ -1,11 +1,7 @@
-"""What casts cost, and what graphs hide of them.
+"""What the times of a cast pass come to, what is in doubt, and what other graphs make of eager's casts, in sentences.
 
-What the times of a cast pass come to: the untraced step's, the casts', and what is in doubt.
-
-Seconds of ops and casts are *traced*: tracing adds some
-microseconds to each op, so they are never mixed with those of the untraced step without saying so.
-
-The same step on two paths: what another graph makes of eager's casts. Pure functions on records, without torch.
+Seconds of ops and casts are *traced*: tracing adds some microseconds to each op, so they are never mixed with those of
+the untraced step without saying so.
 """
 
 from bisect import bisect_right

@@ -1,14 +1,9 @@
-"""A worker's pass over a step's casts, on a device that is here or absent.
+"""A cast pass: one step of a case traced in eager mode, its time and memory, other graphs, and what changes save.
 
-A step of a device that this machine does not have: fake tensors, which have dtypes and shapes but no values.
-
-Only the forward pass runs: autograd needs the device. Where torch was built without it, one node of a graph is enough
-to end the process, and autocast makes one for a weight it caches, even without grad mode; there weights need no
-gradients.
-
-A cast pass: one step of a case traced in eager mode, its time and memory, other graphs, and what changes save.
-
-Times are left as they were sampled; `casts.costs` says what they come to.
+Times are left as they were sampled; `findings` says what they come to. A device that this machine does not have is
+stood in for by fake tensors, which have dtypes and shapes but no values. Then only the forward pass runs: autograd
+needs the device. Where torch was built without it, one node of a graph is enough to end the process, and autocast makes
+one for a weight it caches, even without grad mode; there weights need no gradients.
 """
 
 import copy

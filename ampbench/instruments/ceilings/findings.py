@@ -1,17 +1,11 @@
-"""What a device attains at best, beside its datasheet, in sentences.
-
-What vendors promise of their devices: peak rates from datasheets, to hold against what is attained.
-
-Rates are of dense matrices: where a datasheet has only those with structured sparsity, half of these (as its own
-footnote says). fp32 is without tensor cores, fp16 accumulates in fp32. What could not be checked against pages that
-quote the vendor's figures is left out, as are CPUs, whose vendors state none.
-
-What a device attains at best, reckoned from its ceilings.
+"""What a device attains at best, beside its datasheet and in half precision against fp32, in sentences.
 
 A ceiling is the fastest sample of the best size: whatever else runs on a machine only ever delays, and the time of a
 case is that of its fastest samples, too (`stats.round_value`), so that both are told by the same measure.
 
-What the ceilings of a device say in words: half precision against fp32, memory, the datasheet.
+Peak rates of datasheets are of dense matrices: where a datasheet has only those with structured sparsity, half of these
+(as its own footnote says). fp32 is without tensor cores, fp16 accumulates in fp32. What could not be checked against
+pages that quote the vendor's figures is left out, as are CPUs, whose vendors state none.
 """
 
 import re

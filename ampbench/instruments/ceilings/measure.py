@@ -1,10 +1,7 @@
-"""A worker's rates of an operation.
+"""What a device attains at best: FLOP/s of matrix products and convolutions, bytes per second of copies.
 
-What ceilings are measured with: matrix products, convolutions and copies from small to large, on random values.
-
-Sizes are those of networks: what a network attains in a case must not be more than what is attained here.
-
-What a device attains at best: FLOP/s of matrix products and convolutions, bytes per second of copies.
+They run from small to large, on random values. Sizes are those of networks: what a network attains in a case must not
+be more than what is attained here.
 """
 
 from collections.abc import Callable, Iterator, Sequence

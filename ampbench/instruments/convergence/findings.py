@@ -1,6 +1,4 @@
-"""Verdicts on whether precisions end where fp32 ends.
-
-Whether trainings in a precision end as well as those in fp32: differences by seed against what rounding alone does.
+"""Whether trainings in a precision end as well as those in fp32: differences by seed against what rounding alone does.
 
 A difference belongs to a seed: both trainings begin with the same weights and take the same batches. It is positive
 where the precision is better. Trainings are chaotic: the smallest rounding ends in other weights and some other
@@ -10,12 +8,9 @@ decisions. How much of that there is, the spread of a difference, is estimated t
 * the differences of the precisions judged spread about their own means. A low precision disturbs more than one
   rounding does, so that its trainings may have parted where the control still follows fp32.
 
-docs/convergence.md has the error rates of these rules,
+How well one training ended is the mean of its last scores, or why it has none. What numbers do not decide, and what
+must be said beside those that do, are sentences here, too. docs/convergence.md has the error rates of these rules,
 tests/instruments/convergence/test_convergence_findings.py simulates them.
-
-How well one training ended, the mean of its last scores or why it has none, and how that is written.
-
-Verdicts on trainings that their numbers do not decide, and what must be said beside those that they do.
 """
 
 import math

@@ -1,15 +1,11 @@
-"""Trainings put together: what each precision learned, and its way.
-
-How far trainings went astray of the way that fp64 went, and whether that adds up with the steps or averages out.
+"""What trainings of a workload come to: each precision with its verdict against fp32, and the way it went.
 
 The way of a training is what its parameters have moved by since its first step, as they are stored: Δθ, beside fp64's
 Δθ*. An error that every step makes alike, a bias, makes their distance grow in proportion to the number of steps k;
 independent errors, noise, make it grow with its root. Where training contracts, towards one minimum, it settles; where
 it is chaotic, trainings part faster than either.
 
-What trainings of a workload in several precisions come to: each precision with its verdict against fp32.
-
-What stored trainings say of the cases of a run that measured: a whole training counts for more than one step.
+Stored trainings count for the cases of a run that measured, too: a whole training says more than one step.
 """
 
 import math

@@ -1,10 +1,7 @@
-"""What keeping modules costs and buys, and the code that keeps them.
+"""What the sets that were weighed come to: error, time and memory of each, which are worth their price, in sentences.
 
-What the sets that were weighed come to: error, time and memory of each, which are worth their price, in sentences.
-
-Times are compared as `ampbench.records.beside` does.
-
-The code that keeps the modules that a search found, to be pasted into a program of `model` and `inputs`.
+Times are compared as `ampbench.records.beside` does. The code that keeps the modules that a search found is made here,
+to be pasted into a program of `model` and `inputs`.
 """
 
 import math

@@ -1,23 +1,14 @@
-"""The search for the fewest modules kept in fp32.
-
-Why a low set fails: the smallest of its parts that fails on its own, found by halving.
-
-The smallest set that holds a unit of each conflict, and a number of units below which there is none.
-
-Sets to keep that a model of the error speaks for, among those that no conflict excludes.
-
-The search for the fewest units to keep in fp32 so that a case's errors meet a budget.
+"""The search for the fewest units to keep in fp32 so that a case's errors meet a budget.
 
 Each set that fails says that one of the units that ran low in it must be kept. Small failing sets, **conflicts**, are
 found by halving, and the smallest set that holds one unit of each conflict is tried next: it meets the budget, and then
 none smaller does, or it fails and yields the next conflict (implicit hitting sets; as Reiter 1987 for diagnoses). Where
-errors add up from many units there are no small conflicts: then a model fitted to all trials proposes sets and says
-which trials would rule out the smaller ones.
+errors add up from many units there are no small conflicts: then a model fitted to all trials (`trials.py`) proposes
+sets and says which trials would rule out the smaller ones.
 
-All that takes for granted that keeping more never errs more. Near the budget luck in rounding decides, so what
-trials are left go to smaller sets that are excluded only by larger ones which failed by little.
-
-Which sets to weigh beside the one found, so that what more or less in fp32 costs can be seen.
+All that takes for granted that keeping more never errs more. Near the budget luck in rounding decides, so what trials
+are left go to smaller sets that are excluded only by larger ones which failed by little. At the end it says which sets
+to weigh beside the one found, so that what more or less in fp32 costs can be seen.
 """
 
 import math

@@ -1,10 +1,7 @@
-"""Sets of modules, what was tried of them, and what that foretells.
+"""Sets of units of a search: the modules they name, which of them met the budget, and what that foretells of others.
 
-From units of a search space to the modules to name to `keep_fp32`, and back.
-
-What the trials of a search have shown: sets of units that meet the budget and sets that do not.
-
-A model of the error, fitted to the trials: what each unit that runs low, and each container not whole, adds.
+The foretelling is a model of the error, fitted to the trials: what each unit that runs low, and each container not
+whole, adds.
 """
 
 import math

@@ -1,8 +1,4 @@
-"""What follows of ranges, origins and values that are not finite.
-
-What was predicted of a low precision from fp32 values, held against what really came of it.
-
-What a pass says in a few sentences: would a low format hold the values, where does the error begin.
+"""Would a low format hold the values, where does the error begin, and did what was foretold come true: in sentences.
 
 They are without their full stops, and begin in lower case or with the name of a format or precision ("fp16: ").
 """

@@ -1,8 +1,6 @@
-"""Where rules disagree, and what changed in them.
+"""Where documents, dispatcher and observation disagree about autocast's rules, and what changed from probe to probe.
 
-Where documents, dispatcher and observation disagree; pure functions on records.
-
-What changed in autocast's rules from one probe to a later one, and how it is said; pure functions on records.
+Pure functions on records.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

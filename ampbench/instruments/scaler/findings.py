@@ -1,10 +1,7 @@
-"""What became of gradients at a loss scale, in sentences.
+"""What came of a training with each setting of GradScaler, beside the one in fp32 from the same weights, in sentences.
 
-What came of a training with each setting of GradScaler, beside the one in fp32 from the same weights.
-
-What a study of loss scaling says in a few sentences: is a scale needed, does GradScaler find it, what goes wrong.
-
-They are without their full stops, and begin in lower case or with the name of a setting ("default: ").
+Is a scale needed, does GradScaler find it, what goes wrong, and what became of the gradients. Sentences are without
+their full stops, and begin in lower case or with the name of a setting ("default: ").
 """
 
 import math

@@ -1,11 +1,7 @@
-"""A worker's steps under each scope of autocast.
+"""A case trained with autocast entered around more or less of its loop: casts, memory, time and numbers of each scope.
 
-Loops of training steps with autocast entered around one scope of them, and the numbers that they give.
-
-A case trained with autocast entered around more or less of its loop: casts, memory, time and numbers of each scope.
-
-All scopes take the same steps: the same weights, batches and random numbers, and what `loops` says. Numbers are held
-against the same steps in fp64, without autocast.
+All scopes take the same steps: the same weights, batches and random numbers. Numbers are held against the same steps in
+fp64, without autocast.
 """
 
 import dataclasses

@@ -1,11 +1,4 @@
-"""Each case: its changes, and their intervals.
-
-What a comparison says of a case, as cells of a table: its verdicts, and how far each metric moved.
-
-What changed in a comparison, drawn: each change with its interval, the worst first.
-
-Every case once: numbers with their intervals, verdicts, failures and skips with their reasons.
-"""
+"""The section of cases: each once, with numbers, verdicts, failures and skips; and their changes, drawn."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence

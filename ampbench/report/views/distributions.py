@@ -1,8 +1,6 @@
-"""How times spread.
+"""The section of how times spread: rounds and samples of a case, the baseline's beside the candidate's.
 
-The rounds of cases as a chart: every round's value, and so many samples that the page stays small.
-
-Rounds and samples of a case, the baseline's beside the candidate's.
+Every round's value is drawn, and so many samples that the page stays small.
 """
 
 import math

@@ -1,8 +1,8 @@
-"""Why numbers are what they are, and what studies found, as far as the runs on the page tell.
+"""The section of why: what instruments make of the runs that explain and study, and what plain runs tell by themselves.
 
-Each part is what an instrument makes of its runs (`instruments/*/charts.py`) or, of plain runs, made here: how far
-gradients lie from the fp64 reference's, in which parameter, and what became zero; where GradScaler settled, and the
-steps it skipped afterwards; what broke, where and how; and what the divergence passes had to remark.
+The latter are made here: how far gradients lie from the fp64 reference's, in which parameter, and what became zero;
+where GradScaler settled, and the steps it skipped afterwards; what broke, where and how; what the divergence passes had
+to remark. The former are in `instruments/*/charts.py`.
 """
 
 import math

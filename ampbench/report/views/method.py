@@ -1,10 +1,7 @@
-"""Where it was measured, and how.
+"""The sections of machine and method: on what the runs were measured, how quiet that was, and what each number means.
 
-On what the runs were measured, in what they differ, and how quiet their machines were.
-
-What each number on the page means, and how advice and verdicts are reached.
-
-The prose is in the template; its numbers come from the code that decides.
+In what their machines differ is told, too. The prose on method is in the template; its numbers come from the code that
+decides.
 """
 
 from collections import Counter

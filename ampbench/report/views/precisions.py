@@ -1,9 +1,4 @@
-"""Speed, memory and error of precisions, and the trade-off between them.
-
-What each precision buys and costs per device, and the advice per workload.
-
-Speed and memory against error: the precisions of each workload and phase, a point each.
-"""
+"""The sections of precisions: what each buys and costs per device, the advice, and speed and memory against error."""
 
 import math
 from collections import Counter

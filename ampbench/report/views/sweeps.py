@@ -1,10 +1,6 @@
-"""Sweeps over a parameter, and where precisions cross.
+"""The section of sweeps: cases that differ in precision and one parameter, and where one precision overtakes another.
 
-Where one precision's throughput overtakes another's as a parameter grows, and what can be said of it for certain.
-
-Sweeps: cases of a run that differ in precision and one parameter, and how precisions stand to fp32 along it.
-
-Throughput over a swept parameter, and where precisions cross.
+Of where they cross, only what the intervals make certain is said.
 """
 
 import math

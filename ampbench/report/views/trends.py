@@ -1,8 +1,6 @@
-"""A history.
+"""The section of a history: series over versions, commits or dates, where they changed, what else differed there.
 
-The charts of a trend: one per metric, of which the reader chooses the series.
-
-Series over torch versions, commits or dates: where they changed, by how much, and what else differed there.
+There is a chart for each metric, of which the reader chooses the series.
 """
 
 import math
