@@ -1,13 +1,14 @@
+import json
 from dataclasses import replace
 
 import pytest
 
 from ampbench.errors import StoreError
-from ampbench.instruments.ceilings.records import COPY, Attained, Ceiling
+from ampbench.instruments.ceilings.records import COPY, Attained, Ceiling, CeilingsAsked
 from ampbench.instruments.convergence.records import CONTROL, ConvergenceAsked, Drift, Training
-from ampbench.instruments.input_storage.records import ACCEPTED, InputUse, StoragePass, StoredInputs
-from ampbench.instruments.scaler.records import ScalerRun
-from ampbench.instruments.scope.records import FORWARD, ScopePass, ScopeRun
+from ampbench.instruments.input_storage.records import ACCEPTED, InputUse, StorageAsked, StoragePass, StoredInputs
+from ampbench.instruments.scaler.records import ScalerAsked, ScalerRun
+from ampbench.instruments.scope.records import FORWARD, ScopeAsked, ScopePass, ScopeRun
 from ampbench.records.kinds import KINDS, deed_of, verb_of
 from ampbench.records.measured import Score
 from ampbench.records.ranges import Magnitudes
@@ -62,6 +63,52 @@ def test_what_studies_saw_is_read_as_it_was_written(tmp_path):
     assert stored.of(StoragePass) == {CASE.case_id: STORAGE}
     assert stored.every(Ceiling) == [CEILING]
     assert stored.explained == [CASE.case_id]
+
+
+OF_ALL = {"steps": 0, "seeds": 0, "schedule": "", "seconds": 0.0, "operations": [], "dtypes": [], "settings": []}
+
+
+@pytest.mark.parametrize(
+    ("explains", "said", "asked"),
+    [
+        (
+            "convergence", {"steps": 5, "seeds": 2, "schedule": "linear"},
+            ConvergenceAsked(steps=5, seeds=2, schedule="linear"),
+        ),
+        ("scope", {"steps": 5, "seconds": 0.5}, ScopeAsked(steps=5, seconds=0.5)),
+        ("input-storage", {"seconds": 0.5}, StorageAsked(seconds=0.5)),
+        (
+            "ceilings", {"seconds": 0.5, "operations": ["copy"], "dtypes": ["bf16"]},
+            CeilingsAsked(seconds=0.5, operations=["copy"], dtypes=["bf16"]),
+        ),
+        (
+            "scaler", {"steps": 5, "settings": [{"name": "mine", "init_scale": 2.0}]},
+            ScalerAsked(steps=5, settings=[ScalerSetting(name="mine", init_scale=2.0)]),
+        ),
+        ("rules", {}, None),
+    ],
+)  # fmt: skip
+def test_what_a_study_was_asked_is_read_with_its_own_type_from_files_that_have_the_fields_of_all(
+    explains, said, asked, tmp_path
+):
+    for written in (OF_ALL | said, said):
+        path = write_run(tmp_path, [CASE], explains=explains, asked=written)
+        assert read_run(path).asked == asked
+        path.unlink()
+    assert read_run(write_run(tmp_path, [CASE], explains=explains)).asked is None
+
+
+@pytest.mark.parametrize("said", [{"steps": "five"}, {"stepz": 5}, {"steps": -1}, {"seeds": 3}, {"seconds": 1e300}])
+def test_what_a_study_cannot_have_been_asked_is_damage(said, tmp_path):
+    sound = {"steps": 4, "seconds": 0.5}
+    with pytest.raises(StoreError, match="cannot store a Header: damaged: asked: "):
+        write_run(tmp_path / "written", [CASE], explains="scope", asked=sound | said)
+    path = write_run(tmp_path, [CASE], explains="scope", asked=sound)
+    text, was = path.read_text(), '"asked":{"steps":4,"seconds":0.5}'
+    assert was in text
+    path.write_text(text.replace(was, f'"asked":{json.dumps(sound | said)}'))
+    with pytest.raises(StoreError, match="line 1: damaged: asked: "):
+        read_run(path)
 
 
 def test_what_a_study_adds_follows_what_its_run_had_before(tmp_path):
