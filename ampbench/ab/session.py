@@ -27,7 +27,7 @@ from ampbench.ab.blocks import BlockSession, Lane, Look, Stage
 from ampbench.ab.retracing import Tell, TracedSide, explain_sides, regressed_cases
 from ampbench.drive import session
 from ampbench.drive.planning import PlannedCase, check_selection, make_plan
-from ampbench.drive.servers import OpenChannel, ServerChannel, ask_environment
+from ampbench.drive.servers import ONLY, OpenChannel, Pool, ServerChannel, ask_environment
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
 from ampbench.judge.compare import compare_files, default_threshold
 from ampbench.judge.exact import ThresholdOf
@@ -252,19 +252,17 @@ def _prepared_arm(
         )
 
     try:
-        channel = open_channel()
+        pool = Pool({ONLY: open_channel}).open()
     except NothingToRunError as error:
         raise UsageError(f"{option}: {error}; give a Python that has this ampbench and torch") from error
-    try:
-        environment = ask_environment(channel, settings.threads)
-        describe = session.describer(channel, settings)
+    with pool:
+        environment = ask_environment(pool, settings.threads)
+        describe = session.describer(pool, settings)
 
         def describe_here(source: WorkloadSource, parameters: Mapping[str, ParameterValue]) -> Description:
             return describe(source_in(checkout, source), parameters)
 
         plan = make_plan(own, environment, describe_here, keep_flags=settings.keep_flags)
-    finally:
-        channel.close()
     return PreparedArm(
         request=request,
         checkout=checkout,

@@ -28,7 +28,7 @@ from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
 from ampbench.records.case import Environment, WorkloadSource
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Entry, Footer, Selection, Settings
-from ampbench.records.wire import Request, Task, ask
+from ampbench.records.wire import Task, ask
 from ampbench.store import RunWriter, StoredRun
 
 
@@ -86,11 +86,11 @@ Watch = Callable[[Piece, Seen | None], None]
 """Told of each piece twice: before it is worked on (None) and after, before what was seen is stored."""
 
 
-def request_for(
-    planned: PlannedCase, settings: Settings, task: Task[A, Any], asked: A, *, fresh: bool = True
-) -> Request:
-    """Return the request for a task of a case."""
-    return ask(
+def ask_case(
+    channel: Channel, planned: PlannedCase, settings: Settings, task: Task[A, R], asked: A, *, fresh: bool = True
+) -> R | Failure | Skip:
+    """Have a task of a case done on a channel, and return what came of it."""
+    request = ask(
         task,
         asked,
         source=planned.source,
@@ -102,13 +102,6 @@ def request_for(
         keep_flags=settings.keep_flags,
         fresh=fresh,
     )
-
-
-def ask_case(
-    channel: Channel, planned: PlannedCase, settings: Settings, task: Task[A, R], asked: A, *, fresh: bool = True
-) -> R | Failure | Skip:
-    """Have a task of a case done on a channel, and return what came of it."""
-    request = request_for(planned, settings, task, asked, fresh=fresh)
     return task.outcome(channel.serve(request), planned.case)
 
 

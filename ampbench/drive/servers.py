@@ -393,11 +393,8 @@ DEVICE_NODES = ("nvidiactl", "dxg", "dri", "kfd", "nvmap", "nvhost-ctrl")
 
 def probe(python: str = sys.executable) -> Environment:
     """Return the environment of interpreter `python`; `NothingToRunError` where it has no torch to measure."""
-    channel = ServerChannel(python)
-    try:
-        return ask_environment(channel)
-    finally:
-        channel.close()
+    with Pool({ONLY: lambda: ServerChannel(python)}) as pool:
+        return ask_environment(pool)
 
 
 def ask_environment(channel: Channel, threads: int = 0) -> Environment:
