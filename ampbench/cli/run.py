@@ -59,7 +59,7 @@ from ampbench.cli.selecting import make_selection, make_settings, resumed_import
 from ampbench.errors import CASE_FAILED, INTERRUPTED, NothingToRunError, StoreError, UsageError
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.judge.objections import Budget
-from ampbench.records.kinds import deed_of, is_resumed, verb_of
+from ampbench.records.kinds import deed_of, verb_of
 from ampbench.records.labels import NOT_MEASURED, OUT_OF_TIME
 from ampbench.records.run import Settings
 
@@ -202,7 +202,7 @@ def _resumed_elsewhere(header: "Header") -> str:
     """Say that a run only explains, and how to go on with it."""
     what = header.explains
     said = f"run {header.run} {deed_of(what)}:"
-    if is_resumed(what):
+    if header.goes_on:
         return f"{said} go on with ampbench {verb_of(what)} --resume {header.run}"
     return f"{said} do it anew with ampbench {verb_of(what)}"
 

@@ -28,7 +28,7 @@ from ampbench.cli.printing import OutputFormat
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
 from ampbench.judge.objections import Budget
 from ampbench.records.casts import By
-from ampbench.records.kinds import CASTS, KINDS, deed_of, is_resumed, verb_of
+from ampbench.records.kinds import CASTS, KINDS, deed_of, verb_of
 from ampbench.records.run import LATEST
 
 if TYPE_CHECKING:
@@ -99,7 +99,8 @@ def command(
     if stored.misnamed:
         print_note(f"{stored.path} {stored.misnamed}")
     if stored.cut:
-        go_on = f": ampbench {verb_of(what)} --resume {run_words(stored.path, results)}" if is_resumed(what) else ""
+        how = f": ampbench {verb_of(what)} --resume {run_words(stored.path, results)}"
+        go_on = how if stored.header.goes_on else ""
         print_note(f"{stored.path} {store.CUT}{go_on}")
     return 0
 

@@ -228,11 +228,6 @@ def deed_of(explains: str) -> str:
     return f"{'studies' if KINDS[explains].group == 'study' else 'explains'} {explains}" if explains else "measures"
 
 
-def is_resumed(explains: str) -> bool:
-    """Return whether a run of a kind (`Header.explains`) can be gone on with once it broke off, by the same verb."""
-    return not explains or KINDS[explains].resumed
-
-
 def unknown(what: str, name: str, known: Container[str], where: str) -> str:
     """Say that a word in a record is none of the `known` ones: `what` it should be, and `where` it stands."""
     return "" if name in known else f"{what} that there is not, {name!r}, in {where}"

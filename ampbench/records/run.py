@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
 from ampbench.records.case import Case, Environment, OwnPrecision, ParameterValue, WorkloadSource
+from ampbench.records.kinds import KINDS
 from ampbench.records.measured import Divergence, Failure, MemoryPass, Reading, Round, Skip
 
 SCHEMA = 7
@@ -151,6 +152,11 @@ class Header:
     asked: dict[str, Any] | None = None
     follows: str | None = None
     precisions: list[OwnPrecision] = field(default_factory=list)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the verb that made the run goes on with it once it broke off; `ab` measures both arms anew."""
+        return self.arm is None and (not self.explains or KINDS[self.explains].resumed)
 
 
 ENDINGS = ("complete", "interrupted", "out of time")

@@ -20,7 +20,7 @@ from shlex import quote
 from typing import IO, BinaryIO
 
 from ampbench.errors import StoreError
-from ampbench.records.kinds import is_resumed, verb_of
+from ampbench.records.kinds import verb_of
 from ampbench.records.run import SCHEMA, Header
 from ampbench.store import lines
 from ampbench.store.folder import files_below, lock, sync_folder
@@ -146,7 +146,7 @@ def _last_line(path: Path) -> bytes:
 def _advice(stored: StoredRun) -> str:
     """Say what to do about a file that is not finished."""
     header, verb = stored.header, f"ampbench {verb_of(stored.header.explains)}"
-    if header.arm is not None or not is_resumed(header.explains):
+    if not header.goes_on:
         return "if it is not running any more, it can only be measured anew; it is read as it is"
     resume = f"{verb} --resume {quote(str(stored.path))}"
     return f"if it is not running any more, continue it with {resume}, which rewrites it"

@@ -13,7 +13,7 @@ from typing import Self
 
 from ampbench.errors import StoreError
 from ampbench.records.case import Case
-from ampbench.records.kinds import KINDS, LINES, is_resumed, verb_of
+from ampbench.records.kinds import KINDS, LINES, verb_of
 from ampbench.records.measured import Round
 from ampbench.records.run import SCHEMA, SUFFIX, Entry, Header
 from ampbench.store import lines
@@ -74,7 +74,7 @@ class RunWriter:
         self._found: dict[str, set[str]] = {}
         self._rounds: lines.Rounds = {}
         self._asked = False
-        self._explains = ""
+        self._header: Header | None = None
 
     @classmethod
     def create(cls, results: Path | str, header: Header, cases: Iterable[Case] = ()) -> Self:
@@ -95,7 +95,7 @@ class RunWriter:
         except OSError as error:
             raise StoreError(f"cannot write {path}: {error.strerror}; choose another --results folder") from error
         writer = cls(path, descriptor)
-        writer._explains = header.explains
+        writer._header = header
         try:
             lock(path, descriptor, _BEGIN_ANOTHER)
             writer._append([header, *cases])
@@ -137,7 +137,7 @@ class RunWriter:
             writer._asked = told or stored.header.asked is not None
             for one in stored.rounds:
                 lines.add_round(one, writer._rounds)
-            writer._explains = stored.header.explains
+            writer._header = stored.header
             writer._restore()
         except BaseException:
             writer.close()
@@ -184,23 +184,16 @@ class RunWriter:
     @property
     def _advice(self) -> str:
         """What to do when the file cannot be written any more."""
-        if not self._size:
+        if not self._size or self._header is None:
             return "choose another --results folder"
-        resume = f"--resume {self.path.stem} --results {quote(str(self.path.parent.parent))}"
-        if self._explains and self._can_go_on:
-            again = f"ampbench {verb_of(self._explains)} {resume}"
-            return f"what was stored before is kept: mend this, then continue with {again}"
-        if self._explains:
-            return (
-                f"what was stored before is kept, but cannot be resumed: mend this, then {verb_of(self._explains)} anew"
-            )
-        return f"what was measured before is kept: mend this, then continue with {resume}"
-
-    @property
-    def _can_go_on(self) -> bool:
-        """Whether the verb that makes runs of this kind can go on with what is stored."""
-        by_lines = any(each.asked for each in KINDS[self._explains].lines)
-        return is_resumed(self._explains) and (self._asked or not by_lines)
+        explains, arm = self._header.explains, self._header.arm is not None
+        kept = f"what was {'stored' if explains else 'measured'} before is kept"
+        by_lines = bool(explains) and any(each.asked for each in KINDS[explains].lines)
+        if not self._header.goes_on or (by_lines and not self._asked):
+            return f"{kept}, but cannot be resumed: mend this, then {'ab' if arm else verb_of(explains)} anew"
+        again = f"--resume {self.path.stem} --results {quote(str(self.path.parent.parent))}"
+        command = f"ampbench {verb_of(explains)} " if explains else ""
+        return f"{kept}: mend this, then continue with {command}{again}"
 
     def _checked(self, records: Sequence[Header | Entry]) -> tuple[bytes, _Known]:
         """Return the lines of `records`, sure to be readable again; then what is known once they are written."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from rich.cells import cell_len
 
@@ -212,6 +213,18 @@ def test_a_cut_run_is_shown_with_a_remark(results: Path, ampbench: Run) -> None:
     said = ampbench("show", "latest", "--results", results, "--json")
     assert said.code == 0
     assert "ends in a cut line" in said.err
+
+
+def test_a_cut_arm_of_a_comparison_is_not_said_to_go_on(results: Path, ampbench: Run) -> None:
+    (path,) = (results / "runs").iterdir()
+    for arm, told in (("null", True), ('{"session":"s","name":"baseline"}', False)):
+        header, *rest = path.read_text().splitlines(keepends=True)
+        known = msgspec.json.decode(header)
+        known["header"]["arm"] = msgspec.json.decode(arm)
+        path.write_text("".join([msgspec.json.encode(known).decode() + "\n", *rest]) + ("" if not told else '{"round'))
+        said = ampbench("show", "latest", "--results", results)
+        assert "ends in a cut line" in said.err
+        assert ("--resume" in said.err) == told
 
 
 def test_a_damaged_run_is_refused_by_file_and_line(results: Path, ampbench: Run) -> None:

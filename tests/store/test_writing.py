@@ -9,6 +9,7 @@ import pytest
 
 from ampbench.errors import StoreError
 from ampbench.instruments.keep_fp32.records import SearchSpace, Wanted
+from ampbench.records.run import Arm
 from ampbench.store import RunWriter, new_run_id, read_run, require_writable, writing
 from tests.stored_runs import COMPLETE, RUN, make_case, make_header, make_round
 
@@ -128,18 +129,24 @@ def test_a_full_disk_keeps_what_was_measured_and_says_how_to_go_on(writer, monke
 
 
 @pytest.mark.parametrize("reopened", [False, True])
-def test_a_full_disk_while_a_run_explains_does_not_advise_to_resume_it(tmp_path, monkeypatch, reopened):
+@pytest.mark.parametrize(
+    ("header", "anew"),
+    [({"explains": "casts"}, "explain casts anew"), ({"arm": Arm(session="s", name="baseline")}, "ab anew")],
+)
+def test_a_full_disk_while_a_run_is_made_that_nobody_goes_on_with_does_not_advise_to(
+    tmp_path, monkeypatch, header, anew, reopened
+):
     def fill_up(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    writer = RunWriter.create(tmp_path, make_header(explains="casts"), [CASE])
+    writer = RunWriter.create(tmp_path, make_header(**header), [CASE])
     if reopened:
         writer.close()
         writer, _ = RunWriter.reopen(writer.path)
     monkeypatch.setattr(os, "write", fill_up)
     with (
         writer,
-        pytest.raises(StoreError, match=r"No space left .* cannot be resumed: .* explain casts anew") as caught,
+        pytest.raises(StoreError, match=rf"No space left .* cannot be resumed: .* {anew}") as caught,
     ):
         writer.append(COMPLETE)
     assert "--resume" not in str(caught.value)
