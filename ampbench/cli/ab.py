@@ -40,6 +40,7 @@ from ampbench.cli.options import (
     Timeout,
     Workloads,
     chosen_format,
+    stored_already,
 )
 from ampbench.cli.printing import OutputFormat
 from ampbench.cli.selecting import make_selection, make_settings
@@ -213,30 +214,31 @@ def _reported(
     from ampbench.present.data import csv_text, json_document
     from ampbench.store import read_run
 
-    baseline, candidate, ended = read_run(files[0]), read_run(files[1]), files[2]
-    comparison = compare(baseline, candidate, policy.threshold_of)
-    if control:
-        found = judge_self(comparison, baseline.rounds)
-        print_forms(
-            format,
-            lines=lambda console: show.control_lines(comparison, found, console.width),
-            markdown=lambda: show.control_markdown(found),
-            json=lambda: json_document(show.control_data(found)),
-            csv=lambda: csv_text(["case_id", "spread"], found.spreads.items()),
-        )
-        code = 0
-    elif gate:
-        try:
-            anchor = _against_anchor(policy, candidate, results)
-        except AmpbenchError:  # what was measured is shown all the same
-            print_comparison(comparison, format, every)
-            raise
-        code = report_gate(comparison, policy, anchor, failed_cases(candidate), format, every)
-    else:
-        print_comparison(narrowed(comparison, "", policy.only), format, every)
-        code = CASE_FAILED if failed_cases(candidate) else 0
     where = "" if results == DEFAULT_RESULTS else f" --results {shlex.quote(str(results))}"
-    again = f"ampbench {'gate' if gate else 'compare'} {baseline.header.run} {candidate.header.run}{where}"
+    again = f"ampbench {'gate' if gate else 'compare'} {files[0].stem} {files[1].stem}{where}"
+    with stored_already(again):
+        baseline, candidate, ended = read_run(files[0]), read_run(files[1]), files[2]
+        comparison = compare(baseline, candidate, policy.threshold_of)
+        if control:
+            found = judge_self(comparison, baseline.rounds)
+            print_forms(
+                format,
+                lines=lambda console: show.control_lines(comparison, found, console.width),
+                markdown=lambda: show.control_markdown(found),
+                json=lambda: json_document(show.control_data(found)),
+                csv=lambda: csv_text(["case_id", "spread"], found.spreads.items()),
+            )
+            code = 0
+        elif gate:
+            try:
+                anchor = _against_anchor(policy, candidate, results)
+            except AmpbenchError:  # what was measured is shown all the same
+                print_comparison(comparison, format, every)
+                raise
+            code = report_gate(comparison, policy, anchor, failed_cases(candidate), format, every)
+        else:
+            print_comparison(narrowed(comparison, "", policy.only), format, every)
+            code = CASE_FAILED if failed_cases(candidate) else 0
     print_note(f"{ended}: both arms are stored; {again} shows this again")
     return INTERRUPTED if ended == "interrupted" else code
 

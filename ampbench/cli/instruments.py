@@ -39,6 +39,7 @@ from ampbench.cli.options import (
     many_names,
     refuse_beside_resume,
     run_words,
+    stored_already,
 )
 from ampbench.cli.printing import OutputFormat, print_document, print_note
 from ampbench.cli.selecting import make_selection, make_settings, resumed_imports, typed_seconds
@@ -317,11 +318,8 @@ def _worked(
         return store.gathered(writer.path, header, [*(one.case for one in plan), *seen], session.begun), error
     except NothingToRunError as error:  # a server that cannot start any more
         problem = error
-    try:
+    with stored_already(f"ampbench show {run_words(writer.path, results)}"):
         return store.read_run(writer.path), problem
-    except KeyboardInterrupt:
-        shown = f"ampbench show {run_words(writer.path, results)}"
-        raise KeyboardInterrupt(f"run {header.run} is stored, and {shown} shows it") from None
 
 
 def _holds_something(stored: "StoredRun") -> bool:
@@ -339,9 +337,11 @@ def _told(
 
     Raises the `problem` there was with seeing or storing it.
     """
-    tell(stored)
     if isinstance(problem, StoreError):
+        tell(stored)
         raise problem
+    with stored_already(f"ampbench show {run_words(stored.path, results)}"):
+        tell(stored)
     print_note(f"run {stored.header.run}: {stored.path}")
     interrupted = stored.ending == "interrupted"
     if interrupted:

@@ -1,7 +1,8 @@
 """Options that several verbs share, each spelled and explained once."""
 
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -265,6 +266,15 @@ def run_words(path: Path, results: Path) -> str:
     if path.parent != results / "runs":
         return shlex.quote(str(path))
     return run_id(path) + ("" if results == DEFAULT_RESULTS else f" --results {shlex.quote(str(results))}")
+
+
+@contextmanager
+def stored_already(command: str) -> Iterator[None]:
+    """Have an interruption while what is stored is read and shown say that it is, and which `command` shows it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"what was seen is stored, and {command} shows it") from None
 
 
 def is_typed(context: typer.Context, name: str) -> bool:

@@ -53,6 +53,7 @@ from ampbench.cli.options import (
     chosen_format,
     refuse_beside_resume,
     run_words,
+    stored_already,
 )
 from ampbench.cli.printing import OutputFormat, print_note
 from ampbench.cli.selecting import make_selection, make_settings, resumed_imports
@@ -195,7 +196,8 @@ def command(
         known = resumed.skips if resumed else {}
         writer.append(*(skip for skip in session.planned_skips(prepared.plan) if skip.case_id not in known))
         ended, problem = _measured(prepared, writer)
-    return _print_end(store.read_run(writer.path), ended, chosen, budget, results, problem)
+    with stored_already(f"ampbench show {run_words(writer.path, results)}"):
+        return _print_end(store.read_run(writer.path), ended, chosen, budget, results, problem)
 
 
 def _resumed_elsewhere(header: "Header") -> str:

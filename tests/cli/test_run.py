@@ -85,6 +85,29 @@ def test_a_server_that_starts_no_more_leaves_the_table_and_how_to_go_on(
     assert [footer.ended for footer in read_run(file).footers] == ["interrupted"]
 
 
+@pytest.mark.parametrize(
+    ("selected", "reading"),
+    [
+        (["run", "mlp", "--precision", "fp32", "--phase", "inference", *QUICK], "ampbench.cli.results.run_rows"),
+        (["study", "input-storage", "mlp", "--phase", "inference", "--seconds", "0.05"], "ampbench.store.read_run"),
+        (["explain", "origin", "mlp"], "ampbench.instruments.registry.document"),
+    ],
+)
+def test_ctrl_c_while_the_finished_run_is_read_or_shown_says_that_it_is_stored(
+    selected: list[str], reading: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def pressed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(reading, pressed)
+    assert main([*selected, "--preset", "tiny", "--results", str(tmp_path)]) == 130
+    (file,) = (tmp_path / "runs").iterdir()
+    how = f"what was seen is stored, and ampbench show {file.stem} --results {tmp_path} shows it"
+    assert capsys.readouterr().err.splitlines()[-1].endswith(f"interrupted: {how}")
+    assert '"ended":"complete"' in file.read_text()
+
+
 def test_a_run_ends_with_the_table_the_advice_and_the_path_of_its_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
