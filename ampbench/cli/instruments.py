@@ -236,8 +236,8 @@ def begin(
             with store.RunWriter.create(results, header, [one.case for one in planned.plan]) as writer:
                 session_ = Session(prepared=planned, asked=asked)
                 stored, problem = _worked(instrument, session_, header, writer, results)
-    except KeyboardInterrupt as stop:
-        print_note(f"interrupted: {str(stop) or nothing}")
+    except KeyboardInterrupt:
+        print_note(f"interrupted: {nothing}")
         return INTERRUPTED
     if not isinstance(problem, StoreError) and stored.ending == "interrupted" and not _holds_something(stored):
         writer.path.unlink()  # a run of nothing would stand in every list
@@ -281,10 +281,9 @@ def go_on(instrument: "Instrument[Any]", resume: str, results: Path, tell: Tell)
             with prepared(instrument, header.selection, header.settings, asked, begun) as planned:
                 session = Session(prepared=planned, asked=asked, begun=begun)
                 stored, problem = _worked(instrument, session, header, writer, results)
-        except KeyboardInterrupt as stop:
-            print_note(f"interrupted: {str(stop) or 'nothing was added to what was seen before'}")
-            if not stop.args:
-                _tell_left(instrument, begun, results)
+        except KeyboardInterrupt:
+            print_note("interrupted: nothing was added to what was seen before")
+            _tell_left(instrument, begun, results)
             return INTERRUPTED
     return _told(instrument, stored, problem, tell, results)
 
@@ -292,10 +291,7 @@ def go_on(instrument: "Instrument[Any]", resume: str, results: Path, tell: Tell)
 def _worked(
     instrument: "Instrument[Any]", session: "Session[Any]", header: "Header", writer: "RunWriter", results: Path
 ) -> "tuple[StoredRun, StoreError | NothingToRunError | None]":
-    """Return what was seen, and why that is not all or could not all be stored, if so.
-
-    Raises `KeyboardInterrupt`, which says where the run is, where it is interrupted as it is read back.
-    """
+    """Return what was seen, and why that is not all or could not all be stored, if so."""
     from ampbench import store
     from ampbench.cli.progress import piece_progress
     from ampbench.drive.session import planned_skips

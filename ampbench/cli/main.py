@@ -175,8 +175,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with _ended_by_signals():
             code = _dispatch(given, version="--version" in flags)
             sys.stdout.flush()
-    except (KeyboardInterrupt, typer.Abort) as stop:
-        print_note(f"ampbench: interrupted{f': {stop}' if str(stop) else ''}")
+    except (KeyboardInterrupt, typer.Abort):
+        print_note("ampbench: interrupted")
         code = INTERRUPTED
     except SystemExit as error:
         if isinstance(error.__context__, OSError):  # typer turns some into exit 1, which here means a regression

@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from ampbench.base.units import one_of
-from ampbench.cli.printing import OutputFormat
-from ampbench.errors import UsageError
+from ampbench.cli.printing import OutputFormat, print_note
+from ampbench.errors import INTERRUPTED, UsageError
 from ampbench.instruments.keep_fp32 import records as keeping
 from ampbench.judge.objections import Budget
 from ampbench.records import run
@@ -270,11 +270,12 @@ def run_words(path: Path, results: Path) -> str:
 
 @contextmanager
 def stored_already(command: str) -> Iterator[None]:
-    """Have an interruption while what is stored is read and shown say that it is, and which `command` shows it."""
+    """End an interruption while what is stored is read and shown by saying that it is, and which `command` shows it."""
     try:
         yield
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"what was seen is stored, and {command} shows it") from None
+        print_note(f"interrupted: what was seen is stored, and {command} shows it")
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def is_typed(context: typer.Context, name: str) -> bool:
