@@ -8,9 +8,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any, NamedTuple
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ampbench.base.precisions import BASELINE
 from ampbench.base.units import UNDEFINED, counted, format_error
@@ -39,6 +37,9 @@ from ampbench.present.data import finite
 from ampbench.present.document import Block, Column, Document, Section, as_sentence, picked, records, table
 from ampbench.records.verdicts import Verdict
 from ampbench.store import StoredRun
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _LONGER = "train for longer, or at another learning rate, to conclude"
 _SCHEDULES = {LINEAR: "linear schedule", COSINE: "cosine schedule", OWN: "its own schedule"}
@@ -250,8 +251,10 @@ def trainings(every: Iterable[Learned]) -> list[Trained]:
     return rows
 
 
-def training_frame(stored: StoredRun) -> pd.DataFrame:
+def training_frame(stored: StoredRun) -> "pd.DataFrame":
     """Return a row per training of a run, with the columns of `TRAININGS`; None or NaN where undefined."""
+    import pandas as pd  # half a second that nobody who reads or prints need wait for
+
     rows = records(TRAININGS, trainings(learned(stored)))
     frame = pd.DataFrame(rows, columns=[column.key for column in TRAININGS], dtype=object)
     return frame.astype({column.key: float for column in TRAININGS if column.unit not in ("", "whole")})
