@@ -28,6 +28,7 @@ PRIMITIVES = {
     float: st.floats(allow_nan=False, allow_infinity=False),
     str: st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
     type(None): st.none(),
+    Any: st.none() | st.integers(-(2**53), 2**53) | st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
 }
 
 RECORDS = [lines.record_of(line) for line in (*CORE, *LINES)]

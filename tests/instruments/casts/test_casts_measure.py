@@ -12,7 +12,7 @@ import torch
 
 from ampbench.drive.servers import ServerChannel
 from ampbench.instruments.casts import measure
-from ampbench.instruments.casts.instrument import CASTS_TASK
+from ampbench.instruments.casts.instrument import TASK
 from ampbench.instruments.casts.measure import measure_casts
 from ampbench.measure import timing
 from ampbench.measure.changes import changes_of
@@ -79,7 +79,7 @@ def linear(**changes: Any) -> Workload:
 
 
 def ask(planned: Case, source: WorkloadSource, tracing: Tracing = UNTIMED) -> Reply:
-    return Worker().serve(wire.ask(CASTS_TASK, tracing, source=source, case=planned))
+    return Worker().serve(wire.ask(TASK, tracing, source=source, case=planned))
 
 
 @pytest.fixture
@@ -244,7 +244,7 @@ def test_a_worker_process_answers_with_the_peak_of_a_memory_pass(
     case: MakeCase, user: Callable[[str], WorkloadSource], channel: ServerChannel
 ) -> None:
     planned = case("bf16_autocast", "training", workload="twice", batch_size=None)
-    request = wire.ask(CASTS_TASK, QUICK, source=user("twice"), case=planned, threads=1)
+    request = wire.ask(TASK, QUICK, source=user("twice"), case=planned, threads=1)
     found = got("casts", channel.serve(request))
     memory = got("memory", channel.serve(make_request("memory", source=user("twice"), case=planned, threads=1)))
     assert (found.peak_bytes, found.memory_source) == (memory.peak_bytes, memory.source)
