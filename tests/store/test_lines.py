@@ -14,7 +14,7 @@ from ampbench.errors import StoreError
 from ampbench.instruments.keep_fp32.records import KeepSearch, SearchSpace, Trial, Wanted
 from ampbench.instruments.scaler.records import GradientLook
 from ampbench.records.case import Case
-from ampbench.records.kinds import LINES
+from ampbench.records.kinds import KINDS, LINES, named
 from ampbench.records.measured import Failure, Fitness, Reading, Score
 from ampbench.records.ranges import LowRun, Magnitudes, ModuleError, OriginPass, RangePass, SeenGradient, Swallowed
 from ampbench.records.run import CORE, SCHEMA, Footer, Header
@@ -32,6 +32,8 @@ PRIMITIVES = {
 }
 
 RECORDS = [lines.record_of(line) for line in (*CORE, *LINES)]
+ASKED = [named(row.asked) for row in KINDS.values() if row.asked]
+"""What the header may hold beside its own fields."""
 
 
 def values_of(hint: Any, within: lines.Range | None = None) -> st.SearchStrategy[Any]:
@@ -230,7 +232,7 @@ def leaves(hint: Any) -> set[Any]:
 
 
 def test_every_number_that_is_stored_has_a_range() -> None:
-    found = {place for record in RECORDS for place in numbers_of(record)}
+    found = {place for record in (*RECORDS, *ASKED) for place in numbers_of(record)}
     named = {name for _, name in found}
     unknown = sorted(f"{record.__name__}.{name}" for record, name in found if lines.allowed(record, name) is None)
     unknown = [place for place in unknown if place.partition(".")[2] not in lines.UNBOUNDED]
