@@ -94,7 +94,7 @@ def measure_ranges(
                 if isinstance(step, TrainingStep):
                     step.apply_gradients()
     magnitudes, swallowed, holder = seen.magnitudes, seen.swallowed, seen.nonfinite_in_fp32
-    del step, seen
+    del step, seen, optimizer
     check.refuse(workload, case, device, notes, holder)
     if holder is not None and check.outputs_finite:
         notes.append(TAMED.format(holder or ROOT))

@@ -1,4 +1,5 @@
 import dataclasses
+import gc
 import math
 import weakref
 from collections.abc import Callable
@@ -553,6 +554,22 @@ def test_one_build_lives_at_a_time_even_where_fp32_is_refused(case: MakeCase) ->
     with pytest.raises(WorkloadError):
         measure(net(Function(forward), loss=None), case())
     assert alive == [0, 0]
+
+
+def test_one_optimizer_with_its_weights_lives_at_a_time(case: MakeCase) -> None:
+    made: list[weakref.ref[torch.optim.Optimizer]] = []
+    alive: list[int] = []
+
+    def make(parameters: Any) -> torch.optim.Optimizer:
+        gc.collect()
+        alive.append(sum(ref() is not None for ref in made))
+        optimizer = torch.optim.SGD(parameters, lr=0.1)
+        made.append(weakref.ref(optimizer))
+        return optimizer
+
+    measure(net(nn.Linear(16, 4), optimizer=make), case(phase="training"), "fp16_autocast", "bf16_pure")
+    assert alive == [0] * len(made)
+    assert len(made) > 3
 
 
 def test_weights_and_inputs_that_hold_nan_are_named_and_a_constant_of_the_code_is_neither(case: MakeCase) -> None:
