@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ampbench.cli.compare import print_comparison
 from ampbench.cli.options import (
     A_RUN,
     DEFAULT_RESULTS,
@@ -145,38 +144,18 @@ def report_gate(
     `failed` are the ids of the cases that failed in the candidate. With a machine's format the verdict's lines go to
     stderr; JSON has the verdict as "gate".
     """
-    from dataclasses import replace
-    from json import loads
-
-    from rich.text import Text
-
-    from ampbench.cli.printing import print_note, print_text
+    from ampbench.cli.printing import print_forms, print_note
+    from ampbench.judge import show
     from ampbench.judge.gate import judge
-    from ampbench.judge.show import comparison_json, comparison_markdown, gate_data, gate_lines
-    from ampbench.present.data import json_document
-    from ampbench.present.markdown import escaped
-    from ampbench.present.terminal import make_console, print_lines, wrapped
 
     result = judge(comparison, policy, anchor, failed)
-    lines = gate_lines(result, policy)
-    if format is OutputFormat.TABLE:
-        # what the candidate lacks is among the gate's own lines
-        print_comparison(replace(comparison, only_baseline=()), format, every)
-        console = make_console()
-        said = [line for text in lines[:-1] for line in wrapped(text, console.width)]
-        style = "bold green" if result.passed else "bold red"
-        print_lines(console, [Text(), *said, *wrapped(lines[-1], console.width, style)])
-    elif format is OutputFormat.MARKDOWN:
-        verdict, colon, counts = lines[-1].partition(":")
-        listed = "\n".join(f"* {escaped(line)}" for line in lines[:-1])
-        blocks = [f"**{escaped(verdict)}**{colon} {escaped(counts)}", listed, comparison_markdown(comparison).rstrip()]
-        print_text("\n\n".join(block for block in blocks if block))
-    else:
-        if format is OutputFormat.JSON:
-            document = {"gate": gate_data(result, policy), **loads(comparison_json(comparison))}
-            print_text(json_document(document))
-        else:
-            print_comparison(comparison, format)
-        for line in lines:
-            print_note(line)
+    print_forms(
+        format,
+        lines=lambda console: show.gate_lines(comparison, result, policy, console.width, every),
+        markdown=lambda: show.gate_markdown(comparison, result, policy),
+        json=lambda: show.gate_json(comparison, result, policy),
+        csv=lambda: show.comparison_csv(comparison),
+    )
+    for line in show.gate_said(result, policy) if format in (OutputFormat.JSON, OutputFormat.CSV) else ():
+        print_note(line)
     return result.exit_code

@@ -6,7 +6,7 @@ Likewise what a gate says of it, and what one of an arm with itself says of the 
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from operator import attrgetter
 from typing import Any
 
@@ -41,7 +41,7 @@ from ampbench.judge.said import (
     warnings,
     worst_of_cases,
 )
-from ampbench.present.data import csv_text, json_object, plain
+from ampbench.present.data import csv_text, finite, json_document, json_object, plain
 from ampbench.present.document import Column, picked, records, table
 from ampbench.present.markdown import block_table, escaped, folded, markdown_table
 from ampbench.present.terminal import padded, wrapped
@@ -106,7 +106,12 @@ def comparison_lines(comparison: Comparison, width: int, show_all: bool = False)
 
 def comparison_json(comparison: Comparison) -> str:
     """Return a comparison as one JSON object, a line per finding; null where a number is undefined or not finite."""
-    document: dict[str, Any] = {
+    document = _data(comparison)
+    return json_object(document, by_line=document)
+
+
+def _data(comparison: Comparison) -> dict[str, Any]:
+    return {
         "summary": verdict(comparison),
         "baseline": asdict(comparison.baseline),
         "candidate": asdict(comparison.candidate),
@@ -123,7 +128,6 @@ def comparison_json(comparison: Comparison) -> str:
         "rule_changes": [asdict(one) for one in comparison.rule_changes],
         "rule_devices": list(comparison.rule_devices),
     }
-    return json_object(document, by_line=document)
 
 
 def comparison_csv(comparison: Comparison) -> str:
@@ -387,7 +391,36 @@ def control_data(found: SelfComparison) -> dict[str, Any]:
     }
 
 
-def gate_lines(result: GateResult, policy: Policy) -> list[str]:
+def gate_lines(
+    comparison: Comparison, result: GateResult, policy: Policy, width: int, show_all: bool = False
+) -> list[Text]:
+    """Return what a terminal of `width` columns shows of a comparison, and below what a gate says of it."""
+    *said, verdict = gate_said(result, policy)
+    style = "bold green" if result.passed else "bold red"
+    return [
+        # what the candidate lacks is among the gate's own lines
+        *comparison_lines(replace(comparison, only_baseline=()), width, show_all),
+        Text(),
+        *(line for text in said for line in wrapped(text, width)),
+        *wrapped(verdict, width, style),
+    ]
+
+
+def gate_markdown(comparison: Comparison, result: GateResult, policy: Policy) -> str:
+    """Return what a gate says of a comparison as Markdown, and below the comparison."""
+    *said, verdict = gate_said(result, policy)
+    word, colon, counts = verdict.partition(":")
+    listed = "\n".join(f"* {escaped(line)}" for line in said)
+    blocks = [f"**{escaped(word)}**{colon} {escaped(counts)}", listed, comparison_markdown(comparison)]
+    return "\n\n".join(filter(None, blocks))
+
+
+def gate_json(comparison: Comparison, result: GateResult, policy: Policy) -> str:
+    """Return a comparison as one JSON object that has the verdict of a gate as "gate"."""
+    return json_document(finite({"gate": _gate_data(result, policy), **_data(comparison)}))
+
+
+def gate_said(result: GateResult, policy: Policy) -> list[str]:
     """Return what the gate says in lines: what it left out, what must be seen, why it failed, and last the verdict."""
     left_out: dict[str, list[str]] = {}
     for one in result.ignored:
@@ -423,9 +456,7 @@ def gate_lines(result: GateResult, policy: Policy) -> list[str]:
     ]
 
 
-def gate_data(result: GateResult, policy: Policy) -> dict[str, Any]:
-    """Return the verdict of a gate as data for JSON."""
-
+def _gate_data(result: GateResult, policy: Policy) -> dict[str, Any]:
     def briefly(findings: Iterable[Finding]) -> list[dict[str, Any]]:
         return [{"case_id": one.case.case_id, "metric": one.metric, "reason": one.reason} for one in findings]
 

@@ -63,7 +63,7 @@ def json_object(document: Mapping[str, Any], by_line: Container[str]) -> str:
     """
 
     def dumped(value: Any) -> str:
-        return json.dumps(finite(value), ensure_ascii=False, default=plain)
+        return json.dumps(finite(value), ensure_ascii=False)
 
     lines = []
     for name, value in document.items():
@@ -74,9 +74,11 @@ def json_object(document: Mapping[str, Any], by_line: Container[str]) -> str:
 
 
 def finite(value: Any) -> Any:
-    """Return nested data with None for numbers that JSON does not have; what was read from a file has none."""
+    """Return nested data with None for numbers that JSON does not have, and NumPy's scalars as plain values."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
         return {name: finite(item) for name, item in value.items()}
-    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return plain(value) if hasattr(value, "item") else value
