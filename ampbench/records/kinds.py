@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 CASTS, RULES, HEADROOM, ORIGIN, KEEP_FP32 = "casts", "rules", "headroom", "origin", "keep-fp32"
 """What a run can explain (`Header.explains`): each is a verb of `ampbench explain`."""
@@ -19,6 +19,17 @@ Before = Mapping[str, Container[str]]
 """What stands in a file before a line: by the name of a line the cases, or devices, that there are lines of."""
 Wrong = Callable[[Any, Before], str]
 """Says what of a record cannot be, given what is `Before` it, as a sentence without its end; "": nothing."""
+
+
+class Between(NamedTuple):
+    """The lowest and the highest number that a field of a record may have: `Annotated[int, Between(0, 100)]`.
+
+    What lies outside is damage, no measurement, and is not stored. A field whose name has a range in `store.lines`
+    needs none of its own.
+    """
+
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +61,8 @@ class Kind:
     what a run was `asked` for and those in which its workers are asked, `asks` (`records.wire.Task.asked`), of what
     makes the `document` of a run and the `part` of a report's page that is about such runs, and of what of a run is
     `told` there ("": all that was found). What is found of the cases of a workload on a device may be judged
-    `together`. With `resumed`, its verb goes on with a run that broke off.
+    `together`. With `resumed`, its verb goes on with a run that broke off. `tasks` are the names of what its workers do
+    (`records.wire.Task.name`), where a failure says that it happened; none: the one that is called as the kind is.
     """
 
     name: str
@@ -67,6 +79,12 @@ class Kind:
     together: bool = False
     resumed: bool = False
     asks: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+
+    @property
+    def does(self) -> tuple[str, ...]:
+        """The names of what its workers do."""
+        return self.tasks or (self.name,)
 
     @property
     def found(self) -> Lines:
@@ -89,6 +107,7 @@ _ROWS = (
         document="ampbench.instruments.ranges.show:headroom_document",
         part="ampbench.instruments.ranges.charts:headroom_part",
         asks=("ampbench.instruments.ranges.records:RangesAsked",),
+        tasks=("ranges",),
     ),
     Kind(
         ORIGIN, "explain", "the origin of errors in", (Lines("origin", "ampbench.records.ranges:OriginPass"),),
@@ -118,6 +137,7 @@ _ROWS = (
         resumed=True,
         asks=("ampbench.instruments.keep_fp32.records:TrialAsked",
               "ampbench.instruments.keep_fp32.records:WeighingAsked"),
+        tasks=("space", "trial", "weighing"),
     ),
     Kind(
         CASTS, "explain", "the casts of", (Lines("casts", "ampbench.records.casts:CastPass", long=True),),

@@ -6,6 +6,8 @@ network and what the kernel counts of the machine's processors meanwhile stand b
 
 from dataclasses import dataclass, field
 
+from ampbench.records.kinds import KINDS
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerGroup:
@@ -80,11 +82,8 @@ OUT_OF_MEMORY = "out of memory"
 trial says nothing of smaller sets."""
 CAUSES = ("exception", OUT_OF_MEMORY, "memory limit", "time-out", "crash", KILLED, "unknown")
 """By what a case can fail; "unknown" where another program measured and did not tell."""
-STAGES = (
-    "memory", "divergence", "round", "casts", "rules", "ranges", "origin", "space", "trial", "weighing",
-    "convergence", "scaler", "scope", "input-storage", "ceilings",
-)  # fmt: skip
-"""Where: the kinds of requests (`records.requests.Request`)."""
+STAGES = ("memory", "divergence", "round", *dict.fromkeys(task for row in KINDS.values() for task in row.does))
+"""Where: the names of what workers do (`records.wire.Task`), for every run and for each kind of run."""
 MEMORY_SOURCES = ("allocator", "profiler")
 """Who counts memory: the accelerator's own count, and the CPU's allocation record."""
 

@@ -27,7 +27,7 @@ from ampbench.base.metrics import METRICS
 from ampbench.errors import escaped
 from ampbench.records import kinds
 from ampbench.records.case import PATHS, PHASES
-from ampbench.records.kinds import KINDS, LINES, Before, named
+from ampbench.records.kinds import KINDS, LINES, Before, Between, named
 from ampbench.records.measured import CAUSES, ENDS, MEMORY_SOURCES, STAGES
 from ampbench.records.run import CORE, ENDINGS, SCHEMA, Entry, Header
 
@@ -110,7 +110,9 @@ _ROWS: tuple[tuple[Range, str], ...] = (
     ((-(2**62), 2**62), "alive_bytes bytes_moved"),
 )
 RANGES: Mapping[str, Range] = {name: ends for ends, names in _ROWS for name in names.split()}
-"""The lowest and the highest number that a field of this name may have, in every record but those of `_OF_RECORDS`."""
+"""The lowest and the highest number that a field of this name may have, in every record that does not say otherwise.
+
+A record says so by a `Between`, or is one of `_OF_RECORDS`."""
 _OF_RECORDS: Mapping[tuple[str, str], Range] = {("CheckedSaving", "casts"): RANGES["bytes_moved"]}
 
 UNBOUNDED = frozenset({"seed", "schedule_seed", "version", "parameters", "overrides", "sweeps"})
@@ -166,7 +168,20 @@ _FIRST_YEAR, _LAST_YEAR = "1970", "2261"
 
 def allowed(record: type, name: str) -> Range | None:
     """Return the lowest and the highest number of a field of `record`; None: any, or it holds none."""
-    return _OF_RECORDS.get((record.__name__, name)) or RANGES.get(name)
+    own = _said_by(record).get(name) or _OF_RECORDS.get((record.__name__, name))
+    return own or RANGES.get(name)
+
+
+@functools.cache
+def _said_by(record: type) -> dict[str, Range]:
+    """Return the ranges that a record's own fields say."""
+    hints = get_type_hints(record, include_extras=True)
+    return {
+        name: (one.low, one.high)
+        for name, hint in hints.items()
+        for one in getattr(hint, "__metadata__", ())
+        if isinstance(one, Between)
+    }
 
 
 def wrong_time(text: str) -> str:

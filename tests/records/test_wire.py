@@ -13,7 +13,7 @@ import pytest
 from ampbench.drive.servers import InProcess
 from ampbench.records import wire
 from ampbench.records.case import Case, WorkloadSource
-from ampbench.records.measured import Failure, Skip
+from ampbench.records.measured import STAGES, Failure, Skip
 from ampbench.records.wire import (
     ROUND,
     Nothing,
@@ -167,3 +167,7 @@ def test_what_a_server_says_first_names_every_field_that_travels(monkeypatch: py
 
     monkeypatch.setattr(wire, "Reply", Other)
     assert ready_line() != line
+
+
+def test_every_task_that_a_case_may_fail_in_is_a_stage_of_failures() -> None:
+    assert set(TASKS) - {wire.ENVIRONMENT.name, wire.DESCRIBE.name} == set(STAGES)
