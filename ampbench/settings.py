@@ -42,8 +42,8 @@ KEYS = frozenset(
         "threshold", "timeout", "to", "workload", "x",
     }
 )  # fmt: skip
-"""What a settings file may say to one verb or another, so that a verb can pass over what is for the others alone, and
-refuse a slip, without importing them."""
+"""What a settings file may say to one verb or another, so that a verb can pass over what is for the others alone
+without importing them. For a key that is not among them, an option of a new instrument, all verbs are asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +94,15 @@ def defaults(
 
     A key at the top sets the option for every verb that has it, a table named like a verb for that verb alone. Keys are
     options without their dashes ("max-error" or "max_error"). `options_of` is asked for the options of `verb`, and of
-    another only where its table says what is none of `keys`. Raises `UsageError` for a key that no verb has, or that
+    others only where the file says what is none of `keys`. Raises `UsageError` for a key that no verb has, or that
     the verb of its table has not: of another's table it is enough that any verb has it.
     """
     options = options_of(verb) if verb else {}
     ours = PROGRAMS.get(verb, frozenset[str]())
     programs = frozenset[str]().union(*PROGRAMS.values())
     result: dict[str, Any] = {}
+    if any(key.replace("-", "_") not in {*keys, *programs} for key in file.table if key not in verbs):
+        keys = {*keys, *({option for each in verbs for option in options_of(each)} - programs)}
     for key, value in file.table.items():
         if key in verbs:
             continue
