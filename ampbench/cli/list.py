@@ -9,9 +9,8 @@ import typer
 from ampbench.cli.options import DEFAULT_RESULTS, Format, Json, Results, chosen_format
 from ampbench.cli.printing import OutputFormat
 from ampbench.errors import StoreError, UnknownNameError
-from ampbench.records.kinds import deed_of
+from ampbench.records.kinds import KINDS, deed_of
 from ampbench.records.labels import few, outcomes_said
-from ampbench.records.rules import RuleProbe
 
 if TYPE_CHECKING:
     from ampbench.store import StoredRun
@@ -161,7 +160,8 @@ def _run(path: Path) -> dict[str, Any]:
     explains = stored.header.explains
     said = ": ".join(filter(None, [_explained(stored), outcomes_said(counts)]))
     said = f"{said}; lines are missing" if stored.lacks else said
-    devices = dict.fromkeys([*(case.device for case in stored.cases.values()), *stored.of(RuleProbe)])
+    of_devices = () if not explains or KINDS[explains].of_cases else stored.found.get(KINDS[explains].found.line, ())
+    devices = dict.fromkeys([*(case.device for case in stored.cases.values()), *of_devices])
     return row | {
         "label": stored.header.label,
         "date": stored.header.started_at[:16].replace("T", " "),

@@ -14,7 +14,7 @@ import pytest
 
 from ampbench.cli import main as program
 from ampbench.errors import NothingToRunError
-from ampbench.records.kinds import RULES
+from ampbench.records.kinds import KINDS, RULES
 from ampbench.records.measured import Failure
 from ampbench.records.rules import RuleProbe
 from ampbench.records.wire import Reply, Request, reply_with
@@ -26,6 +26,7 @@ from tests.stored_runs import COMPLETE, make_case, make_header, make_round, writ
 Run = Callable[..., Any]
 PROBES = Path(__file__).parents[2] / "results" / "rules"
 OLD, NEW = PROBES / "torch-2.11.0.jsonl.gz", PROBES / "torch-2.15.0.jsonl.gz"
+EXPLANATIONS = [row.name for row in KINDS.values() if row.group == "explain"]
 
 
 def test_help_lists_its_verbs_and_theirs_has_examples(ampbench: Run) -> None:
@@ -40,7 +41,7 @@ def test_help_lists_its_verbs_and_theirs_has_examples(ampbench: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["explain"], "explain what? known: headroom, origin, keep-fp32, casts, rules; see ampbench explain --help"),
+        (["explain"], f"explain what? known: {', '.join(EXPLANATIONS)}; see ampbench explain --help"),
         (["explain", "ruels"], "unknown explain verb 'ruels': did you mean rules?"),
         (["explain", "rules", "--devcie", "cpu"], "unknown option --devcie: did you mean --device"),
         (["explain", "rules", "--device", "cud"], "unknown device 'cud': did you mean cuda"),
