@@ -7,7 +7,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from ampbench.explain.rules.documented import document
-from ampbench.instruments.rules.findings import KINDS, compare_rules, worded
+from ampbench.instruments.rules.findings import DISAGREEMENTS, compare_rules, worded
 from ampbench.instruments.rules.show import (
     MEANINGS,
     SOURCES,
@@ -75,7 +75,7 @@ def page(probed: Sequence[StoredRun]) -> str:
         f"Nothing changed: {escaped(', '.join(quiet))}." if quiet else "",
         f"## What disagrees in torch {version(newest)}",
         "*Registered*: the dispatcher has an entry for the op. It does not tell which rule. Kinds of disagreement:",
-        "\n".join(f"* *{kind}*: {meaning}" for kind, meaning in KINDS.items()),
+        "\n".join(f"* *{kind}*: {meaning}" for kind, meaning in DISAGREEMENTS.items()),
         markdown([Section(title(probe), disagreements(probe)) for probe in probes], level=3),
         f"## All devices, torch {version(newest)}",
         markdown([Section("", [counts(probes), *claims(probes), *not_observed(probes)])]),

@@ -224,7 +224,6 @@ PieceTimeout = Annotated[
     str,
     typer.Option("--timeout", metavar="SECONDS", help=f"The longest one piece of the work may take, {DURATION}."),
 ]
-StudySeconds = Annotated[str, typer.Option("--seconds", metavar="SECONDS", help=f"Timing per case, {DURATION}.")]
 
 
 def chosen_format(format: OutputFormat, json: bool) -> OutputFormat:

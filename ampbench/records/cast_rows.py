@@ -21,7 +21,7 @@ from ampbench.records.casts import (
     cast_users,
 )
 
-KINDS = (INPUT, WEIGHT, BUFFER, ACTIVATION, GRADIENT, STATE)
+SUBJECTS = (INPUT, WEIGHT, BUFFER, ACTIVATION, GRADIENT, STATE)
 """What is cast, in the order of tables."""
 
 
@@ -87,9 +87,9 @@ class ModuleGroup:
 
 
 def by_origin(trace: CastTrace) -> list[CastGroup]:
-    """Return the casts as (what was cast, who asked), in the order of `KINDS`."""
+    """Return the casts as (what was cast, who asked), in the order of `SUBJECTS`."""
     groups = _groups(trace, lambda cast: (cast.what, cast.origin))
-    return sorted(groups, key=lambda group: KINDS.index(group.keys[0]))
+    return sorted(groups, key=lambda group: SUBJECTS.index(group.keys[0]))
 
 
 def by_operation(trace: CastTrace) -> list[CastGroup]:

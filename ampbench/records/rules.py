@@ -146,7 +146,7 @@ def wrong_probe(probe: RuleProbe, before: Before) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleDisagreement:
-    """Two answers about one op that differ; `kind` is a key of `KINDS` in `instruments/rules/findings`.
+    """Two answers about one op that differ; `kind` is a key of `DISAGREEMENTS` in `instruments/rules/findings`.
 
     `dtypes` are the autocast dtypes it was seen with; `source` is the document concerned, "" where none is.
     """

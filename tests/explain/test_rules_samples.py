@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from ampbench.explain.rules.observed import fill, find_op
-from ampbench.explain.rules.probe import probe_rules
 from ampbench.explain.rules.samples import SAMPLES, T, make_tensor
+from ampbench.instruments.rules.measure import probe_rules
 
 NOT_ON_CPU = {
     "aten::_cudnn_rnn",

@@ -149,7 +149,7 @@ NOT_UNDONE, INSIDE = "not undone", "inside"
 graph leaves to eager mode; a forward cast that no gradient passes; one that an op undoes within. Beside these:
 `FUSED` and `FOLDED`."""
 
-KINDS = (DTYPE, ADDED, GONE, OUTSIDE, NOT_UNDONE, INSIDE, FOLDED, FUSED)
+DIFFERENCES = (DTYPE, ADDED, GONE, OUTSIDE, NOT_UNDONE, INSIDE, FOLDED, FUSED)
 """Kinds of differences, the ones that change results first."""
 
 _SAID = {AUTOGRAD: "the autograd graph", COMPILED: "the compiled graph"}
@@ -196,7 +196,7 @@ def compare_graph(trace: CastTrace, graph: GraphTrace) -> list[GraphDifference]:
     if graph.error:
         return []
     found = _autograd(trace, graph) if graph.graph == AUTOGRAD else [*_dtypes(trace, graph), *_casts(trace, graph)]
-    return sorted(found, key=lambda difference: KINDS.index(difference.kind))
+    return sorted(found, key=lambda difference: DIFFERENCES.index(difference.kind))
 
 
 def _dtypes(trace: CastTrace, graph: GraphTrace) -> list[GraphDifference]:

@@ -27,7 +27,7 @@ from ampbench.records.rules import (
     short_name,
 )
 
-KINDS = {
+DISAGREEMENTS = {
     "contradicted": "the document names one rule, another is observed",
     "not applied": "the document names a rule, none is observed",
     "documents differ": "two documents name different rules",
@@ -50,7 +50,7 @@ EXEMPT = {
 
 
 def find_disagreements(probe: RuleProbe) -> list[RuleDisagreement]:
-    """Return all disagreements of a probe, in the order of `KINDS`, public ops before internal ones, then by name.
+    """Return a probe's disagreements in the order of `DISAGREEMENTS`, public ops before internal ones, then by name.
 
     The same disagreement in several autocast dtypes is one, with several `dtypes`.
     """
@@ -59,7 +59,7 @@ def find_disagreements(probe: RuleProbe) -> list[RuleDisagreement]:
         key = (found.kind, found.op, found.device, found.source, found.documented, found.observed, found.how)
         known = merged.get(key)
         merged[key] = found if known is None else _joined(known, found)
-    rank = list(KINDS)
+    rank = list(DISAGREEMENTS)
     return sorted(
         merged.values(), key=lambda one: (rank.index(one.kind), "::_" in one.op, one.op, one.source, one.dtypes)
     )

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ampbench.base.precisions import SHORT_DTYPES
-from ampbench.instruments.rules.findings import KINDS, compare_rules, find_disagreements, worded
+from ampbench.instruments.rules.findings import DISAGREEMENTS, compare_rules, find_disagreements, worded
 from ampbench.present.document import Block, Document, Section
 from ampbench.records.rules import (
     BANNED,
@@ -97,7 +97,7 @@ def disagreements(probe: RuleProbe) -> list[Block]:
     documents = _documents(probe.observations)
     said = {one.name: one.documented for one in probe.observations}
     blocks = []
-    for kind, meaning in KINDS.items():
+    for kind, meaning in DISAGREEMENTS.items():
         rows: dict[tuple[str, ...], list[str]] = {}
         by_op: dict[tuple[str, str], list[str]] = {}
         facts: dict[tuple[str, str], tuple[str, ...]] = {}

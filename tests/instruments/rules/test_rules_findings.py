@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ampbench.instruments.rules.findings import (
-    KINDS,
+    DISAGREEMENTS,
     alters,
     changed_ops_said,
     compare_rules,
@@ -98,7 +98,7 @@ def test_disagreements_come_most_misleading_first_and_internal_ops_last():
         )
     )
     assert [one.op for one in found] == ["aten::z", "aten::b", "aten::_a"]
-    assert next(iter(KINDS)) == "contradicted"
+    assert next(iter(DISAGREEMENTS)) == "contradicted"
 
 
 def test_a_comparison_finds_the_planted_changes_and_no_others():

@@ -24,7 +24,7 @@ CRASH = Failure(
 CRASHED = "autocast on xpu could not be probed: crash: ended by signal SIGABRT | terminate called"
 DYING = """
 import os
-import ampbench.explain.rules.probe as probe
+import ampbench.instruments.rules.measure as probe
 lives = probe.probe_rules
 probe.probe_rules = lambda device, *given, **named: os.abort() if device == "xpu" else lives(device, *given, **named)
 """

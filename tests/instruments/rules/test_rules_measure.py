@@ -6,7 +6,8 @@ from packaging.version import Version
 
 from ampbench.explain.dtypes import is_present
 from ampbench.explain.rules.documented import registered_ops
-from ampbench.explain.rules.probe import (
+from ampbench.instruments.rules.findings import find_disagreements
+from ampbench.instruments.rules.measure import (
     ABSENT,
     CALLED,
     NAMES,
@@ -20,7 +21,6 @@ from ampbench.explain.rules.probe import (
     stale_cache,
     trace_under_autocast,
 )
-from ampbench.instruments.rules.findings import find_disagreements
 from ampbench.records.case import DEVICES
 from ampbench.records.rules import CATEGORIES
 
