@@ -1,6 +1,8 @@
 """Every kind of run that explains or studies: a row each, of strings, so that whoever reads the table imports nothing.
 
-Who stores, lists or shows runs goes through the rows and names no kind. To register another is to add a row.
+A kind has its name in the headers of its runs (`Header.explains`) and on the command line, where "explain" or "study"
+stands before it. Its row says which lines its runs hold and where all else of it is: verb, work, document, part of a
+page. Who stores, lists or shows runs goes through the rows and names no kind; to register another is to add a row.
 """
 
 from collections.abc import Callable, Container, Mapping
@@ -9,7 +11,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-CASTS, RULES, HEADROOM, ORIGIN, KEEP_FP32 = "casts", "rules", "headroom", "origin", "keep-fp32"
+HEADROOM, ORIGIN, KEEP_FP32, CASTS, RULES = "headroom", "origin", "keep-fp32", "casts", "rules"
 """What a run can explain (`Header.explains`): each is a verb of `ampbench explain`."""
 
 CONVERGENCE, SCALER, SCOPE, INPUT_STORAGE, CEILINGS = "convergence", "scaler", "scope", "input-storage", "ceilings"
@@ -55,31 +57,37 @@ class Lines:
 class Kind:
     """A kind of run: `name` is its `Header.explains`; with `group`, "explain" or "study", it is the verb that makes it.
 
-    `lines` are what such a run holds, first what was found, then what led there. `contents` says what that is before a
-    number of cases or the devices. `summary` is a line on its verb. Others are names, as "module:name": of its
-    `instrument` ("": none, but a `verb` of its own), of a `verb` that is not made as the others are, of the record of
-    what a run was `asked` for and those in which its workers are asked, `asks` (`records.wire.Task.asked`), of what
-    makes the `document` of a run and the `part` of a report's page that is about such runs, and of what of a run is
-    `told` there ("": all that was found). What is found of the cases of a workload on a device may be judged
-    `together`. With `resumed`, its verb goes on with a run that broke off. `tasks` are the names of what its workers do
-    (`records.wire.Task.name`), where a failure says that it happened; none: the one that is called as the kind is.
+    `lines` are what such a run holds, first what was found, then what led there; `contents` says what that is before a
+    number of cases or the devices. `summary` is a line on its verb. With `resumed`, the verb goes on with a run that
+    broke off. What is found of the cases of a workload on a device may be judged `together`.
+
+    All else are names, as "module:name":
+
+    * `instrument`, of which the verb is made ("": none, but a `verb` of its own);
+    * `verb`, the command where it is not made as the others are;
+    * `asked`, the record of what a run was asked for, which its header keeps; `asks`, those that its workers are sent
+      (`records.wire.Task.asked`);
+    * `tasks`, without a module: what its workers do (`records.wire.Task.name`), where a failure says that it happened
+      (none: the one that is called as the kind is);
+    * `document`, which makes what is shown of a run, and `part`, which makes its part of a report's page;
+    * `told`, what of a run is told on a page ("": all that was found).
     """
 
     name: str
     group: str
     contents: str
     lines: tuple[Lines, ...]
+    summary: str
     document: str
     part: str
-    summary: str
     instrument: str = ""
-    asked: str = ""
     verb: str = ""
+    asked: str = ""
+    asks: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
     told: str = ""
     together: bool = False
     resumed: bool = False
-    asks: tuple[str, ...] = ()
-    tasks: tuple[str, ...] = ()
 
     @property
     def does(self) -> tuple[str, ...]:
@@ -101,19 +109,19 @@ _ROWS = (
     Kind(
         HEADROOM, "explain", "the headroom of",
         (Lines("ranges", "ampbench.records.ranges:RangePass", wrong="ampbench.records.ranges:wrong_ranges"),),
+        summary="How large the values are: what would overflow, flush to zero or be swallowed in fp16 and bf16.",
         instrument="ampbench.instruments.ranges.instrument:WATCHING",
         asked="ampbench.instruments.ranges.records:RangesAsked",
-        summary="How large the values are: what would overflow, flush to zero or be swallowed in fp16 and bf16.",
-        document="ampbench.instruments.ranges.show:headroom_document",
-        part="ampbench.instruments.ranges.charts:headroom_part",
         asks=("ampbench.instruments.ranges.records:RangesAsked",),
         tasks=("ranges",),
+        document="ampbench.instruments.ranges.show:headroom_document",
+        part="ampbench.instruments.ranges.charts:headroom_part",
     ),
     Kind(
         ORIGIN, "explain", "the origin of errors in", (Lines("origin", "ampbench.records.ranges:OriginPass"),),
+        summary="Where the error of a precision begins: what each module adds, and what it inherits.",
         instrument="ampbench.instruments.ranges.instrument:FINDING",
         asked="ampbench.records.wire:Nothing",
-        summary="Where the error of a precision begins: what each module adds, and what it inherits.",
         document="ampbench.instruments.ranges.show:origin_document",
         part="ampbench.instruments.ranges.charts:origin_part",
     ),
@@ -128,100 +136,100 @@ _ROWS = (
             Lines("trial", "ampbench.instruments.keep_fp32.records:Trial", several=True,
                   wrong="ampbench.instruments.keep_fp32.records:wrong_trial"),
         ),
-        instrument="ampbench.instruments.keep_fp32.instrument:INSTRUMENT",
-        asked="ampbench.instruments.keep_fp32.records:Wanted",
-        verb="ampbench.cli.keep_fp32:command",
         summary="The smallest set of modules to keep in fp32 so that an error budget is met, and what it costs.",
-        document="ampbench.instruments.keep_fp32.show:document",
-        part="ampbench.instruments.keep_fp32.charts:part",
-        resumed=True,
+        instrument="ampbench.instruments.keep_fp32.instrument:INSTRUMENT",
+        verb="ampbench.cli.keep_fp32:command",
+        asked="ampbench.instruments.keep_fp32.records:Wanted",
         asks=("ampbench.instruments.keep_fp32.records:TrialAsked",
               "ampbench.instruments.keep_fp32.records:WeighingAsked"),
         tasks=("space", "trial", "weighing"),
+        document="ampbench.instruments.keep_fp32.show:document",
+        part="ampbench.instruments.keep_fp32.charts:part",
+        resumed=True,
     ),
     Kind(
         CASTS, "explain", "the casts of", (Lines("casts", "ampbench.records.casts:CastPass", long=True),),
+        summary="Every cast of a step: of what, for which op, what it costs, what could be saved.",
         instrument="ampbench.instruments.casts.instrument:INSTRUMENT",
         asked="ampbench.records.casts:Tracing",
-        summary="Every cast of a step: of what, for which op, what it costs, what could be saved.",
+        asks=("ampbench.records.casts:Tracing",),
         document="ampbench.instruments.casts.show:document",
         part="ampbench.instruments.casts.charts:part",
-        asks=("ampbench.records.casts:Tracing",),
     ),
     Kind(
         CONVERGENCE, "study", "the convergence of",
         (Lines("training", "ampbench.instruments.convergence.records:Training", several=True,
                wrong="ampbench.instruments.convergence.records:wrong_training"),),
+        summary="Whether training converges in each precision as in fp32: real data, several seeds, a verdict.",
         instrument="ampbench.instruments.convergence.instrument:INSTRUMENT",
         asked="ampbench.instruments.convergence.records:ConvergenceAsked",
-        summary="Whether training converges in each precision as in fp32: real data, several seeds, a verdict.",
+        asks=("ampbench.instruments.convergence.records:TrainingAsked",),
         document="ampbench.instruments.convergence.show:document",
         part="ampbench.instruments.convergence.charts:part",
         told="ampbench.instruments.convergence.learning:told_trainings",
         together=True,
         resumed=True,
-        asks=("ampbench.instruments.convergence.records:TrainingAsked",),
     ),
     Kind(
         SCALER, "study", "the loss scaling of",
         (Lines("scaling", "ampbench.instruments.scaler.records:ScalerRun", several=True,
                wrong="ampbench.instruments.scaler.records:wrong_scaling"),),
+        summary="What GradScaler does: its scale, skipped steps, gradients that flush to zero without and with it.",
         instrument="ampbench.instruments.scaler.instrument:INSTRUMENT",
         asked="ampbench.instruments.scaler.records:ScalerAsked",
-        summary="What GradScaler does: its scale, skipped steps, gradients that flush to zero without and with it.",
+        asks=("ampbench.instruments.scaler.records:ScalingAsked",),
         document="ampbench.instruments.scaler.show:document",
         part="ampbench.instruments.scaler.charts:part",
         resumed=True,
-        asks=("ampbench.instruments.scaler.records:ScalingAsked",),
     ),
     Kind(
         SCOPE, "study", "the scope of autocast in",
         (Lines("scopes", "ampbench.instruments.scope.records:ScopePass",
                wrong="ampbench.instruments.scope.records:wrong_scopes"),),
+        summary="What entering autocast around more than forward and loss costs in time, memory and accuracy.",
         instrument="ampbench.instruments.scope.instrument:INSTRUMENT",
         asked="ampbench.instruments.scope.records:ScopeAsked",
-        summary="What entering autocast around more than forward and loss costs in time, memory and accuracy.",
+        asks=("ampbench.instruments.scope.records:ScopeAsked",),
         document="ampbench.instruments.scope.show:document",
         part="ampbench.instruments.scope.charts:part",
         resumed=True,
-        asks=("ampbench.instruments.scope.records:ScopeAsked",),
     ),
     Kind(
         INPUT_STORAGE, "study", "the storage of the inputs of",
         (Lines("storage", "ampbench.instruments.input_storage.records:StoragePass",
                wrong="ampbench.instruments.input_storage.records:wrong_storage"),),
+        summary="What storing inputs in half saves, and whether it loses anything.",
         instrument="ampbench.instruments.input_storage.instrument:INSTRUMENT",
         asked="ampbench.instruments.input_storage.records:StorageAsked",
-        summary="What storing inputs in half saves, and whether it loses anything.",
+        asks=("ampbench.instruments.input_storage.records:StorageAsked",),
         document="ampbench.instruments.input_storage.show:document",
         part="ampbench.instruments.input_storage.charts:part",
         resumed=True,
-        asks=("ampbench.instruments.input_storage.records:StorageAsked",),
     ),
     Kind(
         RULES, "explain", "autocast's rules on",
         (Lines("rules", "ampbench.records.rules:RuleProbe", of="device", wrong="ampbench.records.rules:wrong_probe"),),
-        verb="ampbench.cli.rules:command",
         summary="What autocast does to each op, against what documents say of it.",
+        verb="ampbench.cli.rules:command",
+        asks=("ampbench.instruments.rules.records:RulesAsked",),
         document="ampbench.instruments.rules.show:document",
         part="ampbench.instruments.rules.charts:part",
-        asks=("ampbench.instruments.rules.records:RulesAsked",),
     ),
     Kind(
         CEILINGS, "study", "the ceilings of",
         (Lines("ceiling", "ampbench.instruments.ceilings.records:Ceiling", several=True, of="device",
                wrong="ampbench.instruments.ceilings.records:wrong_ceiling"),),
+        summary="What this device attains at best: FLOP/s of matrix products and convolutions, copy bandwidth.",
         instrument="ampbench.instruments.ceilings.instrument:INSTRUMENT",
         asked="ampbench.instruments.ceilings.records:CeilingsAsked",
-        summary="What this device attains at best: FLOP/s of matrix products and convolutions, copy bandwidth.",
+        asks=("ampbench.instruments.ceilings.records:CeilingAsked",),
         document="ampbench.instruments.ceilings.show:document",
         part="ampbench.instruments.ceilings.charts:part",
         resumed=True,
-        asks=("ampbench.instruments.ceilings.records:CeilingAsked",),
     ),
 )  # fmt: skip
 KINDS: Mapping[str, Kind] = MappingProxyType({row.name: row for row in _ROWS})
-"""Every kind of run (`Header.explains`) that explains or studies, by its name, in the order of a report's page."""
+"""Every kind of run that explains or studies by its name, in the order of a report's page and of verbs in the help."""
 LINES: Mapping[str, Lines] = MappingProxyType({each.line: each for row in _ROWS for each in row.lines})
 """Every line that such runs hold, by its name."""
 _LINE_OF = {each.record: each.line for each in LINES.values()}
