@@ -158,7 +158,7 @@ def check_selection(selection: Selection) -> list[WorkloadSource]:
                 raise UnknownNameError(kind, name, known)
     _check_lengths(selection)
     matches(selection.keyword, "")
-    sources = [source for name in selection.workloads for source in find_sources(name)]
+    sources = [source for name in selection.workloads for source in find_workloads(name)]
     if all(source.builtin for source in sources):  # a user's file may hold precisions of its own
         for name in selection.precisions:
             if own_source(name) is None:
@@ -243,7 +243,7 @@ def default_preset(device: str) -> str:
     return "small" if device == "cpu" else "large"
 
 
-def find_sources(name: str) -> list[WorkloadSource]:
+def find_workloads(name: str) -> list[WorkloadSource]:
     """Return the workloads that `name` means: a workload, a family, `all`, an entry point, or `file.py:function`."""
     if name == "all":
         return [builtin_source(spec) for spec in WORKLOADS.values()]

@@ -1,6 +1,6 @@
 """A comparison shown: lines for a terminal, Markdown for a pull request or a job's summary, JSON and CSV.
 
-Likewise what a gate says of it, and what one of an arm with itself says of the machine.
+What a gate says of it, and what an arm compared with itself says of the machine, are shown here, too.
 """
 
 import json

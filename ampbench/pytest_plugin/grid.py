@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ampbench.base.precisions import PRECISIONS, find_precision
-from ampbench.drive.planning import default_device, find_sources
+from ampbench.drive.planning import default_device, find_workloads
 from ampbench.errors import AmpbenchError, UnknownNameError, UsageError
 from ampbench.records.case import DEVICES, PHASES, DeviceDescription, WorkloadSource
 from ampbench.workloads.index import PRESETS, WORKLOADS
@@ -102,7 +102,7 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
 
 def selected_sources(config: pytest.Config) -> list[WorkloadSource]:
     """Return the workloads of --amp-workload; raises `UsageError` for an unknown name."""
-    return [source for name in config.getoption("amp_workloads") for source in find_sources(name)]
+    return [source for name in config.getoption("amp_workloads") for source in find_workloads(name)]
 
 
 def default_precisions(device: str, phase: str) -> list[str]:
@@ -158,7 +158,7 @@ def _workloads(given: Sequence[Given], selected: Sequence[WorkloadSource]) -> li
             named: dict[Given, tuple[str, ...]] = {_name(source): PHASES for source in selected}
             found |= named or {spec.name: spec.suite for spec in WORKLOADS.values() if spec.suite}
         elif isinstance(one, str):
-            sources = find_sources(one)
+            sources = find_workloads(one)
             found |= {
                 source.name if source.builtin else one: PHASES
                 for source in sources
@@ -211,7 +211,7 @@ def _described(device: str) -> DeviceDescription | None:
 
 
 def _name(source: WorkloadSource) -> str:
-    """Return a name by which `find_sources` finds `source` again."""
+    """Return a name by which `find_workloads` finds `source` again."""
     if source.builtin or not source.module.endswith(".py"):
         return source.name
     return f"{source.module}:{source.function}"

@@ -23,7 +23,7 @@ import torch
 from ampbench.base.metrics import METRICS
 from ampbench.convert import pytest_benchmark as pytest_json
 from ampbench.convert.formats import defined
-from ampbench.drive.planning import PlannedCase, find_sources
+from ampbench.drive.planning import PlannedCase, find_workloads
 from ampbench.drive.rounds import Turn, request_of
 from ampbench.drive.servers import ONLY, Pool, ServerChannel
 from ampbench.drive.session import default_memory_limit
@@ -66,7 +66,7 @@ def found(workload: Any, item: pytest.Item) -> Iterator[Given]:
     Raises `WorkloadError` for what is no workload, `UnknownNameError` for an unknown name.
     """
     if isinstance(workload, str):
-        sources = find_sources(workload)
+        sources = find_workloads(workload)
         if len(sources) != 1:
             raise WorkloadError(
                 f"{workload} is {len(sources)} workloads: name one, or mark the test with "
@@ -105,11 +105,11 @@ def _importable(function: Any) -> Given | None:
         return None
     if "." in module.__name__ or hasattr(module, "__path__"):
         dotted = f"{module.__name__}:{name}"
-        return Given(name=dotted, label=dotted, source=find_sources(dotted)[0])
+        return Given(name=dotted, label=dotted, source=find_workloads(dotted)[0])
     path = Path(getattr(module, "__file__", None) or "")
     if path.suffix != ".py" or module.__name__ == "__main__":
         return None
-    source = find_sources(f"{path}:{name}")[0]
+    source = find_workloads(f"{path}:{name}")[0]
     return Given(name=f"{module.__name__}:{name}", label=source.name, source=source)
 
 
@@ -189,7 +189,7 @@ class Measuring:
                 )
         key = f"{given.name} {device} {preset} {sorted(parameters.items())}"
         if key not in self._plans:
-            name = find_sources(given.name)[0].name
+            name = find_workloads(given.name)[0].name
             selection = Selection(
                 workloads=[given.name],
                 devices=[device],

@@ -23,8 +23,8 @@ from ampbench.records.verdicts import OUTCOME, Comparison, Finding, Verdict
 from ampbench.report import answers
 from ampbench.report.answers import Machine, machines
 from ampbench.report.explained import contents, first_finding
+from ampbench.report.facts import LISTED, RunFacts, facts, over_versions, run_facts
 from ampbench.report.material import Material, ShownCase
-from ampbench.report.measured import LISTED, RunFacts, facts, over_versions, run_facts
 
 NAMED = 3
 """So many runs of which the same is to be said are named."""

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ampbench.ab.retracing import TracedSide, explain_sides, regressed_cases
-from ampbench.drive.planning import PlannedCase, find_sources
+from ampbench.drive.planning import PlannedCase, find_workloads
 from ampbench.records.casts import CastPass, CastTrace
 from ampbench.records.measured import Failure
 from ampbench.records.run import Settings
@@ -22,7 +22,7 @@ def finding(case, kind="time", verdict=Verdict.REGRESSED):
 
 
 def side(name, script, kept, version="2.15.0"):
-    source = find_sources("linear_stack")[0]
+    source = find_workloads("linear_stack")[0]
     cases = {case.case_id: PlannedCase(case=case, source=source) for case in CASES}
     environment = replace(make_header().environment, torch_version=version)
     return TracedSide(name, environment, Settings(), cases, script.open, kept.append)

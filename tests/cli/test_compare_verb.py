@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ampbench.drive.planning import find_sources
+from ampbench.drive.planning import find_workloads
 from ampbench.errors import NothingToRunError
 from ampbench.explain.ledger import trace_casts
 from ampbench.records.casts import CastPass
@@ -169,7 +169,7 @@ def test_a_python_that_cannot_trace_is_refused_in_one_line(ampbench, tmp_path, o
 
 def stored_sides(folder, version):
     """Store two runs of a workload of which the second takes more memory, both measured with torch `version`."""
-    source = find_sources("linear_stack")[0]
+    source = find_workloads("linear_stack")[0]
     case = make_case("bf16_autocast", workload="linear_stack", parameters={"width": 16, "depth": 2}, batch_size=4)
     for run, peak in (("1-before", 1000), ("2-after", 2000)):
         environment = replace(make_header().environment, torch_version=version)

@@ -15,7 +15,7 @@ from ampbench.drive.planning import (
     PlannedCase,
     check_selection,
     default_device,
-    find_sources,
+    find_workloads,
     make_plan,
     meant,
 )
@@ -269,8 +269,8 @@ def test_what_cannot_be_meant_is_one_line_with_the_nearest_names(
 
 
 def test_families_and_all_are_names_too() -> None:
-    assert {source.family for source in find_sources("heads")} == {"heads"}
-    assert len(find_sources("all")) == len(WORKLOADS) >= 18
+    assert {source.family for source in find_workloads("heads")} == {"heads"}
+    assert len(find_workloads("all")) == len(WORKLOADS) >= 18
 
 
 @pytest.mark.parametrize(
@@ -331,19 +331,19 @@ def test_an_unknown_name_is_said_in_part_where_it_is_long() -> None:
 def test_a_file_that_is_misspelt_is_refused_with_the_nearest_of_its_folder(tmp_path: Path) -> None:
     (tmp_path / "gpt.py").touch()
     with pytest.raises(WorkloadError, match=r"there is no file .*/gtp.py: did you mean .*/gpt.py\?$"):
-        find_sources(f"{tmp_path}/gtp.py:make")
+        find_workloads(f"{tmp_path}/gtp.py:make")
     with pytest.raises(WorkloadError, match=r"there is no file .*/gtp.py$"):
-        find_sources(f"{tmp_path}/elsewhere/gtp.py:make")
+        find_workloads(f"{tmp_path}/elsewhere/gtp.py:make")
 
 
 def test_a_file_without_a_function_is_refused_with_those_that_it_has(tmp_path: Path) -> None:
     path = tmp_path / "gpt.py"
     path.write_text("def loss(output): ...\ndef make(width=8): ...\ndef _own(): ...\ndef tiny(): ...\n")
     with pytest.raises(WorkloadError, match=r"as in .*/gpt.py:make; its functions: make, tiny$"):
-        find_sources(str(path))
+        find_workloads(str(path))
     path.write_text("def (")
     with pytest.raises(WorkloadError, match=r"as in .*/gpt.py:build$"):
-        find_sources(str(path))
+        find_workloads(str(path))
 
 
 def test_what_torch_ships_is_fp32_but_on_a_gpu_with_tf32() -> None:

@@ -22,7 +22,7 @@ from ampbench.instruments.convergence.findings import (
 )
 from ampbench.instruments.convergence.learning import Learned, learned
 from ampbench.instruments.convergence.records import CONTROL, REFERENCE, Training
-from ampbench.instruments.convergence.show import distance, format_ratio, interval, learned_section, verdict_said
+from ampbench.instruments.convergence.show import distance, format_loss_ratio, interval, learned_section, verdict_said
 from ampbench.present.charts import (
     Chart,
     Choice,
@@ -442,7 +442,7 @@ def _overview(found: list[Trained]) -> Overview:
                 format_change(row.difference, metric),
                 interval(row, metric),
                 row.verdict.value if row.verdict else "",
-                UNDEFINED if row.loss_ratio is None else f"{format_ratio(row.loss_ratio)} times",
+                UNDEFINED if row.loss_ratio is None else f"{format_loss_ratio(row.loss_ratio)} times",
                 "" if row.verdict is None else _TRAINS[row.trains],
                 format_error(row.from_fp32),
             ]

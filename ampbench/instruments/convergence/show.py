@@ -287,7 +287,7 @@ def conclusions(metric: Metric) -> list[Column[Learning]]:
         Column("training_loss", lambda row: row.loss, "loss", "loss"),
         Column(
             "training_loss_ratio", lambda row: row.loss_ratio, "times fp32's", "ratio",
-            lambda row: format_ratio(row.loss_ratio),
+            lambda row: format_loss_ratio(row.loss_ratio),
         ),
         Column("training_loss_low", lambda row: row.loss_low, "90% interval", "ratio", _loss_interval),
         Column("training_loss_high", lambda row: row.loss_high),
@@ -315,7 +315,11 @@ def _word(verdict: Verdict | None) -> str | None:
 
 
 def _loss_interval(row: Learning) -> str:
-    return UNDEFINED if row.loss_low is None else f"{format_ratio(row.loss_low)} to {format_ratio(row.loss_high)}"
+    return (
+        UNDEFINED
+        if row.loss_low is None
+        else f"{format_loss_ratio(row.loss_low)} to {format_loss_ratio(row.loss_high)}"
+    )
 
 
 LOOKS = 4
@@ -417,7 +421,7 @@ def _looks(trainings: Sequence[Training]) -> list[int]:
     )
 
 
-def format_ratio(value: float | None) -> str:
+def format_loss_ratio(value: float | None) -> str:
     """Return a ratio of losses as "1.04"."""
     return UNDEFINED if value is None else f"{value:.3g}" if value < 0.1 else f"{value:.2f}"
 

@@ -1,4 +1,4 @@
-"""Has a worker search each case for the modules to keep in fp32, and stores every trial before the next is made.
+"""The search for what to keep in fp32: a worker tries sets of modules, each stored before the next is tried.
 
 That makes a search resumable: it is deterministic for its seed, and what it tried before is not tried again.
 """

@@ -1,4 +1,4 @@
-"""What a probe says, as blocks of text for a terminal, a Markdown page, anything: disagreements, changes, claims.
+"""What probes of the rules say: the document of a run, of probes and of changes; disagreements, claims, traps.
 
 Ops of which the same is to be said share a row, the last column names them; "aten::" is left out.
 """

@@ -25,8 +25,8 @@ from ampbench.judge.times import TIME
 from ampbench.present.page import View
 from ampbench.records.measured import OTHER_SHARE, STEAL_SHARE
 from ampbench.records.run import Header
+from ampbench.report.facts import Facts, facts_of, moment
 from ampbench.report.material import Material
-from ampbench.report.measured import Facts, facts_of, moment
 from ampbench.store import CUT, StoredRun
 from ampbench.trend import steps
 from ampbench.trend.series import Rule

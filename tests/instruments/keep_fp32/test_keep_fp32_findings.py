@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ampbench.base.precisions import PRECISIONS, SHORT_DTYPES
-from ampbench.drive.planning import find_sources
+from ampbench.drive.planning import find_workloads
 from ampbench.instruments.keep_fp32.findings import closest, code, meets, points, said, so_far
 from ampbench.instruments.keep_fp32.records import Trial, Wanted, Weighed, Weighing
 from ampbench.records.beside import ratio_of
@@ -427,7 +427,7 @@ def test_pasted_into_a_fresh_program_it_errs_what_the_trial_erred(
 
     (tmp_path / "model.py").write_text(MODEL)
     monkeypatch.chdir(tmp_path)
-    (source,) = find_sources(f"model.py:{make}")
+    (source,) = find_workloads(f"model.py:{make}")
     short = SHORT_DTYPES[PRECISIONS[precision].storage]
     case: Case = dataclasses.replace(CASE, workload=source.name, family="user", precision=precision, input_dtype=short)
     reply = Worker().serve(make_request("trial", source=source, case=case, kept=kept, threads=1))
