@@ -438,7 +438,7 @@ def test_a_module_that_overflows_is_found_by_real_workers(
     assert case["points"][0]["output_rel_l2"] is None
     (point,) = [point for point in case["points"] if point["found"]]
     assert point["meets"]
-    assert point["seconds"] > 0
+    assert point["seconds"] is None or point["seconds"] > 0  # None: the machine was too busy to tell
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import pytest
 
 from ampbench.instruments.scaler.instrument import SETTINGS
 from ampbench.instruments.scaler.records import ScalerAsked
+from ampbench.records.kinds import SCALER
 from ampbench.records.measured import Failure
 from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import list_runs, read_run
@@ -174,7 +175,7 @@ def test_a_loss_that_underflows_needs_scaling_and_an_interrupted_study_goes_on(
     serve = servers.ServerChannel.serve
 
     def interrupt(self: servers.ServerChannel, request: Request) -> Reply:
-        if asked_in(request).setting == SETTINGS[1]:
+        if request.task == SCALER and asked_in(request).setting == SETTINGS[1]:
             raise KeyboardInterrupt
         return serve(self, request)
 
