@@ -1,5 +1,6 @@
 """What every test may rely on, and what none may leave behind."""
 
+import ctypes
 import gc
 import os
 import signal
@@ -28,6 +29,18 @@ def _nothing_left_behind() -> Iterator[None]:
     yield
     left = left_behind(before, state_of_process())
     assert not left, f"this test leaves behind what others then meet: {'; '.join(left)}"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _freed_memory_given_back() -> Iterator[None]:
+    """Give back to the system what the tests of a file freed, so that a process has not room for all of their peaks.
+
+    glibc keeps freed blocks of up to 32 MiB and, once a test has served requests in this process as a worker does, all.
+    """
+    yield
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)
 
 
 FRESH: Mapping[str, Any] = {
