@@ -90,7 +90,7 @@ class Kind:
     resumed: bool = False
 
     @property
-    def does(self) -> tuple[str, ...]:
+    def task_names(self) -> tuple[str, ...]:
         """The names of what its workers do."""
         return self.tasks or (self.name,)
 

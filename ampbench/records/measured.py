@@ -82,7 +82,7 @@ OUT_OF_MEMORY = "out of memory"
 trial says nothing of smaller sets."""
 CAUSES = ("exception", OUT_OF_MEMORY, "memory limit", "time-out", "crash", KILLED, "unknown")
 """By what a case can fail; "unknown" where another program measured and did not tell."""
-STAGES = ("memory", "divergence", "round", *dict.fromkeys(task for row in KINDS.values() for task in row.does))
+STAGES = ("memory", "divergence", "round", *dict.fromkeys(task for row in KINDS.values() for task in row.task_names))
 """Where: the names of what workers do (`records.wire.Task`), for every run and for each kind of run."""
 MEMORY_SOURCES = ("allocator", "profiler")
 """Who counts memory: the accelerator's own count, and the CPU's allocation record."""

@@ -15,6 +15,7 @@ ELSEWHERE = {"docs/source/amp.md", "benchmarks/baseline.jsonl"}
 """Files of PyTorch's repository, and of a reader's."""
 
 _FILES = re.compile(r"(?:ampbench|benchmarks|docs|tests)/[\w/.-]*\w/?")
+_MODULES = re.compile(r"(?P<path>[a-z_]+/[a-z_/*]*)(?:\.(?P<name>\w+))?")
 _NAMES = re.compile(r"ampbench(?:\.[A-Za-z_]\w*)+")
 
 
@@ -85,3 +86,20 @@ def test_every_name_of_the_library_that_a_page_gives_is_there(page: str) -> None
         name = _NAMES.match(code)
         if name and not re.search(r"\.(toml|xml|jsonl)$", name[0]):
             assert pkgutil.resolve_name(name[0]) is not None
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_module_that_a_page_names_by_its_place_in_the_package_is_there_and_has_what_is_named(page: str) -> None:
+    package = ROOT / "ampbench"
+    for _, code in inline_code(page):
+        found = _MODULES.fullmatch(code)
+        if (
+            not found
+            or not (package / found["path"].partition("/")[0]).is_dir()
+            or found["name"] in ("py", "html", "css")
+        ):
+            continue
+        places = [*package.glob(f"{found['path'].rstrip('/')}.py"), *package.glob(found["path"])]
+        assert places, code
+        if found["name"]:
+            assert re.search(rf"\b{found['name']}\b", places[0].read_text()), code
