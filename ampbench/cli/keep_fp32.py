@@ -1,7 +1,8 @@
 """`ampbench explain keep-fp32`: the smallest set of modules to keep in fp32 so that an error budget is met."""
 
 import math
-from typing import TYPE_CHECKING, Annotated
+from enum import StrEnum
+from typing import Annotated
 
 import typer
 
@@ -20,10 +21,8 @@ from ampbench.cli.options import (
     Label,
     MaxError,
     MaxGradientError,
-    MaxTrials,
     MemoryFormats,
     Names,
-    Objective,
     PieceTimeout,
     Preset,
     Results,
@@ -32,7 +31,6 @@ from ampbench.cli.options import (
     Seed,
     Sets,
     Threads,
-    WhatCounts,
     Workloads,
     chosen_format,
     is_typed,
@@ -40,14 +38,32 @@ from ampbench.cli.options import (
 )
 from ampbench.cli.printing import OutputFormat
 from ampbench.errors import UsageError
-from ampbench.instruments.keep_fp32.records import MAX_TRIALS, Wanted
+from ampbench.instruments.keep_fp32.records import MAX_TRIALS, MEMORY, SPEED, Wanted
 from ampbench.judge.objections import LEAST_KEPT, Budget
 from ampbench.records.run import Settings
 
-if TYPE_CHECKING:
-    pass
-
 DEFAULTS = Settings()
+
+
+class Objective(StrEnum):
+    """What keeping modules in fp32 should cost little of."""
+
+    SPEED = SPEED
+    MEMORY = MEMORY
+
+
+MaxTrials = Annotated[
+    int,
+    typer.Option(
+        metavar="N",
+        min=1,
+        max=100_000,
+        help="So many sets of modules are tried at most, those that are only weighed included.",
+    ),
+]
+WhatCounts = Annotated[
+    Objective, typer.Option("--objective", help="What decides between sets of one size: step time or memory.")
+]
 
 
 def command(

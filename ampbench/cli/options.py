@@ -12,7 +12,6 @@ import typer
 from ampbench.base.units import one_of
 from ampbench.cli.printing import OutputFormat, print_note
 from ampbench.errors import INTERRUPTED, UsageError
-from ampbench.instruments.keep_fp32 import records as keeping
 from ampbench.judge.objections import Budget
 from ampbench.records import run
 from ampbench.records.case import DEVICES
@@ -194,27 +193,6 @@ Every = Annotated[bool, typer.Option("--all", help="List what is unchanged, too.
 EveryRow = Annotated[bool, typer.Option("--all", help="List every row, not only the most telling ones.")]
 
 DEFAULT_RESULTS = Path("results")
-
-
-class Objective(StrEnum):
-    """What keeping modules in fp32 should cost little of."""
-
-    SPEED = keeping.SPEED
-    MEMORY = keeping.MEMORY
-
-
-MaxTrials = Annotated[
-    int,
-    typer.Option(
-        metavar="N",
-        min=1,
-        max=100_000,
-        help="So many sets of modules are tried at most, those that are only weighed included.",
-    ),
-]
-WhatCounts = Annotated[
-    Objective, typer.Option("--objective", help="What decides between sets of one size: step time or memory.")
-]
 Resume = Annotated[
     str, typer.Option("--resume", metavar="RUN", help="Go on with this run; what it was asked for is its own.")
 ]

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from ampbench.cli import instruments
-from ampbench.cli.options import Objective
+from ampbench.cli.keep_fp32 import Objective
 from ampbench.cli.progress import piece_progress
 from ampbench.drive import servers as channels
 from ampbench.drive.pieces import Piece, unfinished
