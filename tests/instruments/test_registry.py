@@ -1,12 +1,17 @@
-"""What rows name: each place exists, and a page without runs has nothing of any instrument."""
+"""What rows name: each place exists, and a page without runs has nothing of any instrument. Nobody else names one."""
 
+import ast
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+import ampbench
 from ampbench.instruments import registry
 from ampbench.present.page import Held
+from ampbench.records import kinds
 from ampbench.records.kinds import KINDS, named
 
 PLACES = [place for kind in KINDS.values() for place in (kind.document, kind.part, kind.told) if place]
@@ -32,3 +37,47 @@ def test_documents_need_neither_torch_nor_pandas() -> None:
 @pytest.mark.parametrize("place", [*(kind.part for kind in KINDS.values()), *(row.part for row in registry.BESIDE)])
 def test_an_instrument_has_no_part_of_a_page_without_runs(place: str) -> None:
     assert registry.part(place, Held()) is None
+
+
+PACKAGE = Path(ampbench.__file__).parent
+SLICES = {path.parent.name for path in PACKAGE.glob("instruments/*/__init__.py")}
+NAMES = {name for name, value in vars(kinds).items() if isinstance(value, str) and value in KINDS}
+"""The constants that are names of kinds."""
+NAMING = {
+    "ab/retracing.py": "what an upgrade changed is seen in traces and probes of both arms",
+    "judge/explaining.py": "what changed between two runs is told by their traces and probes",
+    "judge/gate.py": "a gate judges what changed in autocast's rules",
+    "judge/policy.py": "a policy says which changes of rules fail a gate",
+    "judge/said.py": "a comparison tells what changed in autocast's rules",
+    "judge/show.py": "a comparison tells what changed in autocast's rules",
+    "judge/advice.py": "advice goes by trainings that were studied, and by what the precision's range allows",
+    "judge/frame.py": "ceiling_share is a column of runs that measured",
+    "judge/notes.py": "ceilings of which a run tells shares may be disturbed, or none",
+    "cli/results.py": "a run that measured is shown with its share of ceilings, and advised by trainings beside it",
+    "cli/run.py": "ceilings that are known are copied into a run that measures",
+    "cli/show.py": "--by is of the casts alone",
+    "cli/keep_fp32.py": "a verb of its own",
+    "cli/rules.py": "a verb of its own",
+}
+"""The modules outside the folders of instruments that name one, and why."""
+
+
+def named_in(path: Path) -> Iterator[str]:
+    """The instruments that a module imports, and the constants of kinds."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        modules = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            modules = [node.module or "", *(f"{node.module}.{one.name}" for one in node.names)]
+        for module in modules:
+            head, _, rest = module.partition("ampbench.instruments.")
+            if not head and rest.partition(".")[0] in SLICES:
+                yield module
+            head, _, rest = module.partition("ampbench.records.kinds.")
+            if not head and rest in NAMES:
+                yield module
+
+
+def test_no_module_names_a_kind_of_run_but_for_these() -> None:
+    others = [path for path in PACKAGE.rglob("*.py") if not SLICES & set(path.relative_to(PACKAGE).parts[1:2])]
+    found = {str(path.relative_to(PACKAGE)): sorted(set(named_in(path))) for path in others}
+    assert {name for name, seen in found.items() if seen} == set(NAMING), found
