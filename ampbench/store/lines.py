@@ -446,7 +446,7 @@ def check_header(data: bytes) -> None:
 def check_said(header: Header) -> None:
     """Raise `LineError` unless `header` explains what there is and its times, the order of trends, are ISO 8601."""
     if header.explains and header.explains not in KINDS:
-        raise LineError(f"damaged: explains what there is not: {header.explains!r}")
+        raise LineError(f"{DAMAGED_OR_NEWER}: explains what there is not: {header.explains!r}")
     for name, text in (("started_at", header.started_at), ("committed_at", header.committed_at)):
         if text is not None and (wrong := wrong_time(text)):
             raise LineError(f"damaged: {name} {wrong}")
