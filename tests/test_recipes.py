@@ -1,7 +1,16 @@
 """What docs/contributing.md promises: one row in one table, and the new thing is everywhere."""
 
 import dataclasses
+import filecmp
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 import torch
@@ -92,3 +101,148 @@ def test_keep_fp32_switches_autocast_off_on_every_device(device):
         with ampbench.keep_fp32():
             assert not torch.is_autocast_enabled(device)
         assert torch.is_autocast_enabled(device)
+
+
+PACKAGE = Path(ampbench.__file__).parent
+MADE = Path(__file__).parent / "made_instruments"
+"""Folders of instruments that ampbench does not have: a study and an explanation, small but real."""
+ROWS = {
+    "warmup": """\
+    Kind(
+        "warmup", "study", "the warm-up of",
+        (Lines("warmup", "ampbench.instruments.warmup.records:WarmUp",
+               wrong="ampbench.instruments.warmup.records:wrong_warmup"),),
+        summary="After how many steps the step time settles.",
+        document="ampbench.instruments.warmup.show:document",
+        part="ampbench.instruments.warmup.charts:part",
+        instrument="ampbench.instruments.warmup.instrument:INSTRUMENT",
+        asked="ampbench.instruments.warmup.records:WarmUpAsked",
+        asks=("ampbench.instruments.warmup.records:WarmUpAsked",),
+        resumed=True,
+    ),
+""",
+    "shapes": """\
+    Kind(
+        "shapes", "explain", "the shapes in", (Lines("shapes", "ampbench.instruments.shapes.records:ShapesPass"),),
+        summary="The shape, the dtype and the bytes of what each module gives.",
+        document="ampbench.instruments.shapes.show:document",
+        part="ampbench.instruments.shapes.charts:part",
+        instrument="ampbench.instruments.shapes.instrument:INSTRUMENT",
+        asked="ampbench.records.wire:Nothing",
+    ),
+""",
+}
+"""The rows of `records/kinds.py` that register them."""
+BREAKS = "import torch\n\n\ndef make():\n    return torch.nn.Linear(4, 4), torch.ones(2, 5)\n"
+"""A workload whose step raises."""
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A copy of the package, in which both instruments are registered."""
+    found = tmp_path / "ampbench"
+    shutil.copytree(PACKAGE, found)  # with what is compiled of it, which takes seconds
+    for name in ROWS:
+        shutil.copytree(MADE / name, found / "instruments" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    kinds = found / "records" / "kinds.py"
+    before, end, after = kinds.read_text().partition(")  # fmt: skip\nKINDS:")
+    kinds.write_text(before + "".join(ROWS.values()) + end + after)
+    return found
+
+
+def session(copy: Path, folder: Path, *commands: list[str]) -> list[dict[str, Any]]:
+    """What comes of commands given in `folder` to the ampbench that is `copy`."""
+    environment = {**os.environ, "PYTHONPATH": str(copy.parent), "COLUMNS": "100", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-P", MADE / "session.py", json.dumps(commands)],
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+def differing(compared: filecmp.dircmp[str], below: str = "") -> Iterator[str]:
+    """What two folders do not have in common: files that differ, and what only one has."""
+    yield from (f"{below}{name}" for name in (*compared.diff_files, *compared.left_only, *compared.right_only))
+    for name, inner in compared.subdirs.items():
+        yield from differing(inner, f"{below}{name}/")
+
+
+def differences(copy: Path) -> set[str]:
+    return set(differing(filecmp.dircmp(PACKAGE, copy, ignore=["__pycache__"])))
+
+
+def test_an_instrument_is_a_folder_and_a_row_and_leaves_nothing_when_it_goes(copy: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "used"
+    folder.mkdir()
+    assert differences(copy) == {"instruments/warmup", "instruments/shapes", "records/kinds.py"}
+
+    (folder / "ampbench.toml").write_text('tolerance = 0.5\n["study warmup"]\nsteps = 3\n')
+    (folder / "breaks.py").write_text(BREAKS)
+    began, explained = session(
+        copy, folder, ["interrupted", "study", "warmup", "mlp", "--preset=tiny", "--precision=fp32,bf16_autocast"],
+        ["explain", "shapes", "mlp", "breaks.py:make", "--preset", "tiny", "--precision", "bf16_autocast"],
+    )  # fmt: skip
+    assert began["code"] == 130
+    assert began["out"].count("within 50.0% of the fastest") == 1
+    runs = [path.stem for path in sorted((folder / "results" / "runs").iterdir())]
+    study, explanation = runs
+    assert f"1 piece left; ampbench study warmup --resume {study} goes on" in began["err"]
+    assert explained["code"] == 3
+    assert "(network)  Sequential  8×10   bf16   160 B" in explained["out"]
+    assert "mat1 and mat2 shapes cannot be multiplied" in explained["out"]
+
+    (folder / "ampbench.toml").unlink()
+    helped, wrong, *told = session(
+        copy, folder, ["study", "--help"], ["study", "warmup", "mlp", "--tolerance", "2"],
+        ["study", "warmup", "--resume", study], ["study", "warmup", "--resume", study],
+        *(["show", study, "--format", form] for form in ("table", "csv", "json", "markdown")), ["show", explanation],
+        ["list", "runs"], ["report", *runs, "-o", "page.html"], ["report", *runs, "--format", "markdown"],
+    )  # fmt: skip
+    assert "warmup         After how many steps the step time settles." in helped["out"]
+    assert (wrong["code"], wrong["err"].count("\n")) == (2, 1)
+    assert "invalid value for '--tolerance': give at most 1" in wrong["err"]
+    assert [one["code"] for one in told] == [0] * len(told)
+    went_on, complete, table, csv, data, markdown, shown, listed, _, summary = (one["out"] for one in told)
+    assert went_on == complete == table
+    assert table.count("The first steps") == 2
+    assert f"run {study} is complete: nothing is left to do" in told[1]["err"]
+    assert len(csv.splitlines()) == 1 + 2 * 3
+    assert [case["warmup"]["tolerance"] for case in json.loads(data)["cases"]] == [0.5, 0.5]
+    assert markdown.count("### The first steps") == 2
+    assert shown == explained["out"]
+    listed = " ".join(listed.split())
+    assert "studies warmup of mlp fp32, bf16_autocast" in listed
+    assert "explains shapes of mlp, breaks.py:make bf16_autocast" in listed
+    page = (folder / "page.html").read_text()
+    assert all(title in said for title in ("Warm-up", "Shapes") for said in (page, summary))
+
+    for name in ROWS:
+        shutil.rmtree(copy / "instruments" / name)
+    shutil.copy(PACKAGE / "records" / "kinds.py", copy / "records" / "kinds.py")
+    assert differences(copy) == set()
+    gone, unreadable = session(copy, folder, ["explain", "shapes", "mlp"], ["show", explanation])
+    assert "unknown explain verb 'shapes'" in gone["err"]
+    assert (unreadable["code"], unreadable["err"].count("\n")) == (2, 1)
+    assert "a newer ampbench" in unreadable["err"]
+
+
+@pytest.mark.slow
+def test_an_instrument_that_is_a_folder_and_a_row_stands_to_the_checks_of_all(copy: Path, tmp_path: Path) -> None:
+    root = Path(__file__).parents[1]
+    shutil.copytree(root / "tests", tmp_path / "tests", ignore=shutil.ignore_patterns("__pycache__", MADE.name))
+    shutil.copy(root / "pyproject.toml", tmp_path)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    shared = [
+        "tests/instruments/test_registry.py", "tests/store/test_lines.py", "tests/test_settings.py",
+        "tests/records/test_wire.py",
+    ]  # fmt: skip
+    for command in (
+        ["mypy"], ["importlinter.cli"], ["pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *shared],
+    ):  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-m", *command],
+            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1200, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]

@@ -1,0 +1,1 @@
+"""What the modules of a case give: shapes, dtypes and bytes."""

@@ -1,0 +1,27 @@
+"""The explanation of shapes: a worker of its own watches a step of each case."""
+
+from ampbench.instruments.instrument import AUTOCAST_HELP, INFERENCE_HELP, Instrument, Selects
+from ampbench.instruments.shapes.records import ShapesPass
+from ampbench.records.wire import Nothing, Task
+
+HELP = """\
+Watch a step: the shape, the dtype and the bytes of what each module gives.
+
+\b
+Examples:
+  ampbench explain shapes model.py:make
+  ampbench explain shapes mlp --all
+"""
+
+INSTRUMENT: Instrument[Nothing] = Instrument(
+    kind="shapes",
+    help=HELP,
+    doing="watching",
+    task=Task("shapes", Nothing, ShapesPass, "ampbench.instruments.shapes.measure:do_shapes", timed=False, flags=True),
+    selects=Selects(
+        question="explain the shapes",
+        precision=AUTOCAST_HELP,
+        phase=INFERENCE_HELP,
+        phases=("inference",),
+    ),
+)

@@ -1,0 +1,1 @@
+"""How many steps a case takes until its step time settles."""
