@@ -1,6 +1,6 @@
-"""The verbs of `ampbench explain` and `ampbench study`: each is made of what its instrument asks and selects.
+"""The verbs of `ampbench explain` and `ampbench study`, each made of what its instrument asks and selects.
 
-What all do once their options are read: plan, work, store, tell and end cleanly, or go on with a run that broke off.
+Once its options are read, each plans, works, stores, tells and ends cleanly, or goes on with a run that broke off.
 """
 
 import sys

@@ -1,9 +1,4 @@
-"""The result table of a run, its details, and its forms.
-
-Everything a run file knows of a case: rounds with their builds, memory by part, divergence, failures.
-
-A run as `run` and `show` print it: table, advice and notes, or data for machines.
-"""
+"""A run as `run` and `show` print it: table, advice and notes, all that is known of a case, or data for machines."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from textwrap import wrap
@@ -270,7 +265,7 @@ def _listed(counts: Sequence[int]) -> str:
 
 
 def run_rows(stored: "StoredRun") -> list[Row]:
-    """Return one row per case of a run, as `ampbench.load` gives them, in the order of the"""
+    """Return one row per case of a run, as `ampbench.load` gives them, those of a table together."""
     groups = grouped(frame.plain_rows(frame.run_frame(stored)))
     return [row for rows in groups.values() for row in rows]
 

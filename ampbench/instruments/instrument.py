@@ -15,6 +15,7 @@ from ampbench.drive.pieces import (
     Piece,
     Seen,
     Watch,
+    Work,
     ask_case,
     asked_of,
     do_pieces,
@@ -110,10 +111,6 @@ class Session(Generic[A]):
     asked: A
     begun: StoredRun | None = None
     keep: Callable[[Piece, Entry], None] = lambda *_: None
-
-
-Work = Callable[[Channel, Piece], Seen]
-"""Has a piece of work done on a channel, and returns what came of it."""
 
 
 def _each_case(session: Session[Any]) -> list[Piece]:
