@@ -239,10 +239,10 @@ def test_an_instrument_that_is_a_folder_and_a_row_stands_to_the_checks_of_all(co
         "tests/records/test_wire.py",
     ]  # fmt: skip
     for command in (
-        ["mypy"], ["importlinter.cli"], ["pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *shared],
+        ["-m", "mypy"], ["-c", "from importlinter.cli import lint_imports_command as run; run()"], ["-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *shared],
     ):  # fmt: skip
         done = subprocess.run(
-            [sys.executable, "-m", *command],
+            [sys.executable, *command],
             cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1200, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]

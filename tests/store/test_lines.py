@@ -154,7 +154,7 @@ def test_a_mapping_that_is_no_dict_is_written_as_one():
 def test_every_kind_of_line_has_a_type():
     assert lines.line_of(Header) == "header"
     assert lines.line_of(Case) == "case"
-    assert len(RECORDS) == 21
+    assert len(set(RECORDS)) == len(RECORDS)
     assert all(lines.record_of(lines.line_of(record)) is record for record in RECORDS)
 
 

@@ -12,12 +12,13 @@ Examples:
   ampbench explain shapes model.py:make
   ampbench explain shapes mlp --all
 """
+TASK = Task("shapes", Nothing, ShapesPass, "ampbench.instruments.shapes.measure:do_shapes", timed=False, flags=True)
 
 INSTRUMENT: Instrument[Nothing] = Instrument(
     kind="shapes",
     help=HELP,
     doing="watching",
-    task=Task("shapes", Nothing, ShapesPass, "ampbench.instruments.shapes.measure:do_shapes", timed=False, flags=True),
+    task=TASK,
     selects=Selects(
         question="explain the shapes",
         precision=AUTOCAST_HELP,

@@ -19,12 +19,13 @@ Examples:
   ampbench study warmup model.py:make
   ampbench study warmup mlp --steps 40 --tolerance 0.1
 """
+TASK = Task("warmup", WarmUpAsked, WarmUp, "ampbench.instruments.warmup.measure:do_warmup")
 
 INSTRUMENT: Instrument[WarmUpAsked] = Instrument(
     kind="warmup",
     help=HELP,
     doing="warming up",
-    task=Task("warmup", WarmUpAsked, WarmUp, "ampbench.instruments.warmup.measure:do_warmup"),
+    task=TASK,
     options=(
         Option(name="steps", default=20, metavar="N", least=2, most=1000, help="Steps of each case."),
         Option(
