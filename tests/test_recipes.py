@@ -238,9 +238,9 @@ def test_an_instrument_that_is_a_folder_and_a_row_stands_to_the_checks_of_all(co
         "tests/instruments/test_registry.py", "tests/store/test_lines.py", "tests/test_settings.py",
         "tests/records/test_wire.py",
     ]  # fmt: skip
-    for command in (
-        ["-m", "mypy"], ["-c", "from importlinter.cli import lint_imports_command as run; run()"], ["-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *shared],
-    ):  # fmt: skip
+    imports = "from importlinter.cli import lint_imports_command as run; run()"
+    alone = ["-n", "0", "-p", "no:cacheprovider"]
+    for command in (["-m", "mypy"], ["-c", imports], ["-m", "pytest", "-q", *alone, *shared]):
         done = subprocess.run(
             [sys.executable, *command],
             cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1200, check=False,
