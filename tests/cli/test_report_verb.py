@@ -77,7 +77,7 @@ def test_a_run_that_explains_has_a_page_and_is_no_baseline(folder: Path, ampbenc
     assert (said.code, said.out) == (0, "results/reports/4-why.html\n")
     assert ampbench("report", "-o", "page.html").code == 0
     page = BeautifulSoup((folder.parent / "page.html").read_text(encoding="utf-8"), "html5lib")
-    assert page.select_one("#explanation details.traced") is not None
+    assert page.select_one("#explanation details.casts") is not None
     assert "3-other" in page.title.get_text()
     refused = ampbench("report", "2-after", "--baseline", "4-why")
     assert (refused.code, refused.err) == (2, "ampbench: error: run 4-why explains casts and measured nothing\n")
