@@ -397,20 +397,3 @@ def test_where_nothing_can_be_traced_the_reason_is_said(model: Path, ampbench: R
     said = ampbench("explain", "casts", f"{model}:make", "--phase", "training")
     assert (said.code, said.out) == (5, "")
     assert "no loss given" in said.err
-
-
-def test_an_interruption_prints_and_keeps_what_was_traced(
-    model: Path, passes: tuple[CastPass, CastPass], ampbench: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def trace_case(channel: object, planned: PlannedCase, *given: object) -> CastPass:
-        if planned.case.phase == "training":
-            raise KeyboardInterrupt
-        return dataclasses.replace(passes[0], case_id=planned.case.case_id)
-
-    monkeypatch.setattr("ampbench.instruments.casts.instrument.trace_case", trace_case)
-    said = ampbench("explain", "casts", f"{model}:twice", "--phase", "inference", "--phase", "training")
-    assert said.code == 130
-    assert "3 casts a step" in said.out
-    assert said.err.endswith("interrupted: what was seen until then is kept\n")
-    (run,) = list_runs(model.parent / "results")
-    assert read_run(run).ended == "interrupted"

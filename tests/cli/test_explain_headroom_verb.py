@@ -178,11 +178,6 @@ def test_a_number_of_steps_that_cannot_be_is_refused(steps: str, ampbench: Run) 
     assert "invalid value for '--steps'" in said.err
 
 
-def test_a_verb_with_a_typo_names_the_nearest(ampbench: Run) -> None:
-    said = ampbench("explain", "headrom", "mlp")
-    assert (said.code, said.err) == (2, "ampbench: error: unknown explain verb 'headrom': did you mean headroom?\n")
-
-
 def test_a_keyword_that_names_a_precision_says_how_to_choose_one(ends: Ends, ampbench: Run) -> None:
     said = ampbench("explain", "headroom", "mlp", "-k", "fp16")
     assert (said.code, said.out, said.err.count("\n")) == (5, "", 1)
@@ -223,27 +218,6 @@ def test_a_case_that_fails_is_told_on_stderr_where_the_data_has_no_place_for_it(
     (run,) = list_runs(tmp_path / "results")
     assert ", 1 failed" in json.loads(ampbench("list", "runs", "--json").out)[0]["outcome"]
     assert ": failed: time-out: took longer than 300 s" in " ".join(ampbench("show", run.stem).out.split())
-
-
-@pytest.mark.parametrize("verb", ["headroom", "origin"])
-def test_an_interruption_prints_and_keeps_what_was_seen(verb: str, ends: Ends, tmp_path: Path, ampbench: Run) -> None:
-    ends["training"] = KeyboardInterrupt
-    said = ampbench("explain", verb, "mlp", "--phase", "inference", "--phase", "training")
-    assert said.code == 130
-    assert said.out.startswith("mlp")
-    assert said.err.endswith("interrupted: what was seen until then is kept\n")
-    (run,) = list_runs(tmp_path / "results")
-    assert (len(read_run(run).explained), read_run(run).ended) == (1, "interrupted")
-
-
-@pytest.mark.parametrize("verb", ["headroom", "origin"])
-def test_an_interruption_before_the_first_case_leaves_no_run(
-    verb: str, ends: Ends, tmp_path: Path, ampbench: Run
-) -> None:
-    ends["training"] = ends["inference"] = KeyboardInterrupt
-    said = ampbench("explain", verb, "mlp")
-    assert (said.code, said.out, said.err) == (130, "", "interrupted: nothing was seen\n")
-    assert list_runs(tmp_path / "results") == []
 
 
 @pytest.fixture

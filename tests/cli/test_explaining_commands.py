@@ -91,24 +91,6 @@ def test_a_case_that_fails_is_told_on_stderr_where_the_data_has_no_place_for_it(
     assert ": crash: signal SIGSEGV\n" in said.err
 
 
-def test_an_interruption_before_the_first_case_says_that_nothing_was_traced(
-    worker: Run, tmp_path: Path, ampbench: Run
-) -> None:
-    worker(make=KeyboardInterrupt)
-    said = explain(ampbench, "model.py:make")
-    assert (said.code, said.out, said.err) == (130, "", "interrupted: nothing was seen\n")
-    assert list_runs(tmp_path / "results") == []
-
-
-def test_an_interruption_while_planning_says_so_too(ampbench: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def plan(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("ampbench.instruments.instrument.check_selection", plan)
-    said = explain(ampbench, "mlp")
-    assert (said.code, said.out, said.err) == (130, "", "interrupted: nothing was seen\n")
-
-
 def test_a_trace_that_cannot_be_stored_is_printed_all_the_same(
     worker: Run, ampbench: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,20 +86,6 @@ def test_a_study_is_printed_stored_and_shown_again(interrupted: list[int], tmp_p
     assert ampbench("show", file.stem).out == said.out
 
 
-def test_an_interrupted_study_says_how_to_go_on_and_does(interrupted: list[int], tmp_path: Path, ampbench: Run) -> None:
-    interrupted.append(5)
-    said = ampbench("study", "convergence", "mlp", "--steps", "2", "--seeds", "1")
-    (file,) = list_runs(tmp_path / "results")
-    assert said.code == 130
-    assert f"2 pieces left; ampbench study convergence --resume {file.stem} goes on\n" in said.err
-    done = ampbench("study", "convergence", "--resume", file.stem)
-    assert (done.code, read_run(file).ended) == (0, "complete")
-    assert sum(map(len, read_run(file).several_of(Training).values())) == 7
-    again = ampbench("study", "convergence", "--resume", file.stem)
-    assert (again.code, again.err) == (0, f"run {file.stem} is complete: nothing is left to do\n")
-    assert again.out == done.out
-
-
 def test_a_study_interrupted_before_its_first_low_precision_says_what_there_is(
     interrupted: list[int], tmp_path: Path, ampbench: Run
 ) -> None:
@@ -125,15 +111,6 @@ def test_a_run_that_does_not_say_what_it_trains_is_not_gone_on_with(
     assert (said.code, said.out) == (2, "")
     assert said.err.endswith(f"run {file.stem} does not say what it was asked for: begin a new one\n")
     assert said.err.count("\n") == 1
-
-
-def test_an_interruption_before_the_first_training_leaves_no_run(
-    interrupted: list[int], tmp_path: Path, ampbench: Run
-) -> None:
-    interrupted.append(0)
-    said = ampbench("study", "convergence", "mlp", "--steps", "2")
-    assert (said.code, said.out, said.err) == (130, "", "interrupted: nothing was seen\n")
-    assert list_runs(tmp_path / "results") == []
 
 
 @pytest.mark.parametrize(

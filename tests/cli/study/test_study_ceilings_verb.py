@@ -1,10 +1,8 @@
 """`ampbench study ceilings`: what it asks for, prints, stores and refuses, how it ends and goes on."""
 
 import csv
-import errno
 import io
 import json
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +12,7 @@ import pytest
 
 from ampbench.cli.progress import piece_progress
 from ampbench.drive.pieces import Piece
-from ampbench.instruments.ceilings.records import COPY, Ceiling, CeilingsAsked
+from ampbench.instruments.ceilings.records import COPY, CeilingsAsked
 from ampbench.records.kinds import CEILINGS
 from ampbench.records.measured import Failure
 from ampbench.records.wire import Reply, Request, reply_with
@@ -144,74 +142,6 @@ def test_what_the_device_lacks_is_no_failure(ampbench: Run, channel: Scripted) -
     assert "tf32 matmul: cpu has no tf32" in said.out
 
 
-def test_ctrl_c_keeps_what_was_measured_and_resume_goes_on(ampbench: Run, channel: Scripted) -> None:
-    lives = channel.answer
-
-    def interrupted(request: Request) -> Reply:
-        if asked_in(request).operation == COPY:
-            raise KeyboardInterrupt
-        return lives(request)
-
-    channel.answer = interrupted
-    said = study(ampbench, "--dtype", "fp32")
-    assert said.code == 130
-    (one,) = list_runs(Path("results"))
-    assert said.err.splitlines()[1:] == [
-        "interrupted: what was seen until then is kept",
-        f"1 piece left; ampbench study ceilings --resume {one.stem} goes on",
-    ]
-    assert len(read_run(one).every(Ceiling)) == 2
-    channel.answer = lives
-    again = ampbench("study", "ceilings", "--resume", one.stem)
-    assert again.code == 0
-    assert asked_in(channel.asked[-1]).operation == COPY
-    assert len(channel.asked) == 4
-    assert len(read_run(one).every(Ceiling)) == 3
-    done = ampbench("study", "ceilings", "--resume", one.stem)
-    assert (done.code, len(channel.asked)) == (0, 4)
-    assert "is complete: nothing is left to do" in done.err
-
-
-@pytest.mark.parametrize("resumed", [False, True])
-def test_ctrl_c_before_anything_leaves_nothing_new(resumed: bool, ampbench: Run, channel: Scripted) -> None:
-    lives = channel.answer
-
-    def interrupted(request: Request) -> Reply:
-        raise KeyboardInterrupt
-
-    def second(request: Request) -> Reply:
-        return lives(request) if len(channel.asked) == 1 else interrupted(request)
-
-    channel.answer = second if resumed else interrupted
-    said = study(ampbench)
-    assert said.code == 130
-    runs = list_runs(Path("results"))
-    if resumed:
-        again = ampbench("study", "ceilings", "--resume", runs[0].stem)
-        assert again.code == 130
-        assert len(read_run(runs[0]).every(Ceiling)) == 1
-    else:
-        assert said.err.strip() == "interrupted: nothing was seen"
-        assert runs == []
-
-
-def test_ctrl_c_before_the_plan_is_one_line(
-    ampbench: Run, channel: Scripted, stored: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(request: Request) -> Reply:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(channel, "serve", interrupted)
-    assert study(ampbench).err.strip() == "interrupted: nothing was seen"
-    write_run(stored, [], FOUND[0], run="20260131T120000Z-bench-2f9a3c", explains=CEILINGS, asked=ASKED)
-    said = ampbench("study", "ceilings", "--resume", "20260131T120000Z-bench-2f9a3c")
-    assert said.code == 130
-    assert said.err.splitlines() == [
-        "interrupted: nothing was added to what was seen before",
-        "10 pieces left; ampbench study ceilings --resume 20260131T120000Z-bench-2f9a3c goes on",
-    ]
-
-
 def test_a_run_that_does_not_say_what_was_asked_for_is_one_line(ampbench: Run, channel: Scripted) -> None:
     write_run(Path("results"), [], FOUND[0], explains=CEILINGS)
     said = ampbench("study", "ceilings", "--resume", RUN)
@@ -235,23 +165,6 @@ def test_how_to_go_on_names_the_folder_or_the_file_where_the_run_is(
     said = ampbench("study", "ceilings", *given)
     how = f"'{path}'" if by_path else f"{RUN} --results 'else where'"
     assert said.err.endswith(f" left; ampbench study ceilings --resume {how} goes on\n")
-
-
-def test_a_full_disk_tells_what_was_measured_all_the_same(
-    ampbench: Run, channel: Scripted, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written = os.write
-
-    def full(descriptor: int, data: bytes) -> int:
-        if b'"ceiling"' in bytes(data):
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return written(descriptor, data)
-
-    monkeypatch.setattr(os, "write", full)
-    said = study(ampbench, "--dtype", "fp32", "--operation", "matmul")
-    assert said.code == 2
-    assert "At best 1.00 GFLOP/s in fp32." in said.out
-    assert "No space left on device" in said.err
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from ampbench.errors import NothingToRunError
-from ampbench.instruments.scope.records import SCOPES, ScopePass
+from ampbench.instruments.scope.records import SCOPES
 from ampbench.records.kinds import SCOPE
 from ampbench.records.measured import Failure
 from ampbench.records.wire import Reply, Request, reply_with
@@ -115,24 +114,6 @@ def test_a_study_is_stored_printed_and_listed(channel: Scripted, tmp_path: Path,
     assert row["outcome"].startswith("studies scope of mlp")
 
 
-def test_an_interrupted_study_says_how_to_go_on_and_does(channel: Any, tmp_path: Path, ampbench: Run) -> None:
-    channel.interrupted.append("gru")
-    said = ampbench("study", "scope", "mlp", "gru", "--preset", "tiny", "--steps", "3")
-    (file,) = list_runs(tmp_path / "results")
-    assert said.code == 130
-    how = f"ampbench study scope --resume {file.stem}"
-    assert said.err.endswith(f"interrupted: what was seen until then is kept\n1 piece left; {how} goes on\n")
-    channel.interrupted.clear()
-    channel.asked.clear()
-    again = ampbench(*how.split()[1:])
-    assert (again.code, "to go on" in again.err) == (0, False)
-    assert [(request.case.workload, asked_in(request).steps) for request in channel.asked] == [("gru", 3)]
-    assert len(read_run(file).of(ScopePass)) == 2
-    done = ampbench("study", "scope", "--resume", file.stem)
-    assert (done.code, done.out) == (0, again.out)
-    assert done.err == f"run {file.stem} is complete: nothing is left to do\n"
-
-
 @pytest.fixture
 def dying(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """A worker that dies of the network "gru", and after whose first death no other can start until that is called."""
@@ -152,27 +133,6 @@ def dying(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     state = {"dying": True, "dead": False}
     monkeypatch.setattr("ampbench.drive.pieces.ServerChannel", opened)
     return lambda: state.update(dying=False, dead=False)
-
-
-def test_a_server_that_starts_no_more_leaves_what_was_seen_and_how_to_go_on(
-    dying: Callable[[], None], tmp_path: Path, ampbench: Run
-) -> None:
-    said = ampbench("study", "scope", "mlp", "gru", "--preset", "tiny", "--steps", "3", "--results", "else where")
-    (file,) = list_runs(tmp_path / "else where")
-    how = f"ampbench study scope --resume {file.stem} --results 'else where'"
-    assert said.code == 5
-    assert said.out.startswith("mlp[")
-    assert "8 · bf16_autocast · training · cpu · 4 steps" in said.out
-    assert said.err.splitlines()[-3:] == [
-        "interrupted: what was seen until then is kept",
-        f"1 piece left; {how} goes on",
-        "ampbench: error: no worker could start with python: no more processes",
-    ]
-    assert [footer.ended for footer in read_run(file).footers] == ["interrupted"]
-    dying()
-    again = ampbench(*shlex.split(how)[1:])
-    assert again.code == 0
-    assert len(read_run(file).of(ScopePass)) == 2
 
 
 def test_where_nothing_was_seen_before_no_server_could_start_no_run_is_left(
