@@ -19,6 +19,7 @@ from ampbench.workloads.weights import (
     classifier,
     fill,
     kernel,
+    waves,
 )
 
 SHARPNESS = 1.3
@@ -256,11 +257,6 @@ def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
 
 
 def _rotary_table(function: Callable[[float], float], tokens: int, size: int) -> Tensor:
-    """Return `function` of every position times every frequency, (tokens, size), in fp32.
-
-    Each value is rounded to 30 bits first, so that the last bit of a machine's sine, which differs, is lost.
-    """
-    frequencies = [10_000.0 ** (-2 * index / size) for index in range(size // 2)]
-    rows = [[round(function(place * turn) * 2**30) / 2**30 for turn in frequencies] for place in range(tokens)]
-    half = torch.tensor(rows, dtype=torch.float64)
-    return torch.cat((half, half), dim=1).float()
+    """Return `function` of every position times every frequency, (tokens, size), once for each half of a pair."""
+    half = waves(function, tokens, size // 2)
+    return torch.cat((half, half), dim=1)

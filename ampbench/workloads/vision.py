@@ -1,5 +1,6 @@
-"""Vision beyond plain convolutions: a vision transformer, and a detector's head on regions of an image."""
+"""Vision beyond plain convolutions: a vision transformer, a detector's head, and the two networks of diffusion."""
 
+import math
 from itertools import pairwise
 
 import torch
@@ -8,9 +9,11 @@ from torch.nn import functional as F
 
 from ampbench.measure.data import Generator
 from ampbench.workload import Workload
+from ampbench.workloads.sequence import SHARPNESS, Attention
 from ampbench.workloads.weights import (
     GELU_VARIANCE,
     HE,
+    SILU_VARIANCE,
     Rule,
     adamw,
     around,
@@ -20,6 +23,8 @@ from ampbench.workloads.weights import (
     grid_targets,
     kernel,
     momentum,
+    regression_loss,
+    waves,
 )
 
 STRIDE = 16
@@ -27,6 +32,21 @@ STRIDE = 16
 
 POOLED = 7
 """Cells a region is pooled to, in each direction, as in Faster R-CNN."""
+
+LATENTS = 4
+"""Channels of the latent images that diffusion runs on, as Stable Diffusion's autoencoder makes them."""
+
+PATCH = 2
+"""Side of a diffusion transformer's patches, as in DiT-XL/2."""
+
+TIMESTEPS = 1000
+"""Steps from an image to noise (Ho et al., "Denoising diffusion probabilistic models", NeurIPS 2020)."""
+
+MODULATION = 0.4
+"""RMS of the shifts, scales and gates that a timestep gives a diffusion transformer's blocks."""
+
+LEVELS = (1, 2, 4)
+"""Channels of the diffusion U-Net at each resolution, in those of the first."""
 
 
 def vit_b_16(generator: Generator, *, classes: int, image: int, batch_size: int) -> Workload:
@@ -124,6 +144,233 @@ def roi_head(generator: Generator, *, width: int, regions: int, classes: int, im
     )
 
 
+class Timesteps(nn.Module):
+    """What a diffusion network knows of the time: sinusoids of whole timesteps, a layer, SiLU and a layer.
+
+    The sinusoids are made in at least fp32 and cast to the layer's dtype, as is usual: no half precision holds the
+    angle 999 to better than a quarter.
+    """
+
+    def __init__(self, features: int, width: int):
+        super().__init__()
+        self.up = nn.Linear(features, width)
+        self.down = nn.Linear(width, width)
+
+    def forward(self, timesteps: Tensor) -> Tensor:
+        """Return an embedding (batch, width) of `timesteps`, integers (batch,)."""
+        exact = torch.promote_types(self.up.weight.dtype, torch.float32)
+        half = self.up.in_features // 2
+        places = torch.arange(half, dtype=exact, device=timesteps.device)
+        angles = timesteps.to(exact)[:, None] * torch.exp(-math.log(10_000) / half * places)
+        sinusoids = torch.cat((angles.cos(), angles.sin()), dim=1).to(self.up.weight.dtype)
+        return self.down(F.silu(self.up(sinusoids)))  # type: ignore[no-any-return]
+
+
+class ModulatedBlock(nn.Module):
+    """A transformer's block whose two norms are shifted and scaled, and its two branches gated, by a condition."""
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.modulation = nn.Linear(width, 6 * width)
+        self.attention_norm = nn.LayerNorm(width, eps=1e-6, elementwise_affine=False)
+        self.attention = Attention(width, heads)
+        self.feed_norm = nn.LayerNorm(width, eps=1e-6, elementwise_affine=False)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor, condition: Tensor) -> Tensor:
+        """Return the stream (batch, tokens, width) after this block; `condition` is (batch, width)."""
+        modulation = self.modulation(F.silu(condition))[:, None]
+        shift, scale, gate, feed_shift, feed_scale, feed_gate = modulation.chunk(6, dim=-1)
+        x = x + gate * self.attention(self.attention_norm(x) * (1 + scale) + shift)
+        y = self.feed_norm(x) * (1 + feed_scale) + feed_shift
+        return x + feed_gate * self.down(F.gelu(self.up(y), approximate="tanh"))  # type: ignore[no-any-return]
+
+
+class DiffusionTransformer(nn.Module):
+    """Patches of a noisy latent image through modulated blocks, and back to an image: what is predicted of each pixel.
+
+    Source: Peebles and Xie, "Scalable diffusion models with transformers", ICCV 2023, without the learned variance.
+    """
+
+    def __init__(self, depth: int, width: int, heads: int, classes: int, image: int):
+        super().__init__()
+        self.patches = nn.Conv2d(LATENTS, width, PATCH, stride=PATCH)
+        self.register_buffer("positions", torch.empty((image // PATCH) ** 2, width))
+        self.time = Timesteps(256, width)
+        self.labels = nn.Embedding(classes, width)
+        self.blocks = nn.ModuleList(ModulatedBlock(width, heads) for _ in range(depth))
+        self.norm = nn.LayerNorm(width, eps=1e-6, elementwise_affine=False)
+        self.modulation = nn.Linear(width, 2 * width)
+        self.head = nn.Linear(width, LATENTS * PATCH**2)
+
+    def forward(self, latents: Tensor, timesteps: Tensor, labels: Tensor) -> Tensor:
+        """Return a tensor as `latents` (batch, LATENTS, side, side); timesteps and labels are integers (batch,)."""
+        grid = self.patches(latents)
+        x = grid.flatten(2).transpose(1, 2) + self.positions
+        condition = self.time(timesteps) + self.labels(labels)
+        for block in self.blocks:
+            x = block(x, condition)
+        shift, scale = self.modulation(F.silu(condition))[:, None].chunk(2, dim=-1)
+        x = self.head(self.norm(x) * (1 + scale) + shift)
+        return F.pixel_shuffle(x.transpose(1, 2).unflatten(2, grid.shape[2:]), PATCH)
+
+
+def diffusion_transformer(
+    generator: Generator, *, depth: int, width: int, heads: int, classes: int, image: int, batch_size: int
+) -> Workload:
+    """DiT on latent images with a class each: predicts the velocity from image to noise; mean squared error, AdamW.
+
+    Inputs are latents (batch_size, LATENTS, image, image) on the straight way to noise (Liu et al., "Flow straight and
+    fast", ICLR 2023; so are Stable Diffusion 3 and Flux trained), timesteps from 1 to 1000 and labels. The gates that
+    DiT starts at zero ("adaLN-Zero"), and its head, have the size that training gives them.
+    """
+    with device("meta"):
+        module = DiffusionTransformer(depth, width, heads, classes, image)
+    rules: dict[str, Rule] = {
+        "positions": _places_in_square(image // PATCH, width),
+        "labels.weight": around(0, 0.7),
+    }
+    gains = {
+        "patches": 0.7,
+        "time.up": 1.4,  # sinusoids, less their mean, are of an RMS of about 0.6
+        "time.down": 0.7 * SILU_VARIANCE**-0.5,
+        "*modulation": MODULATION * SILU_VARIANCE**-0.5,
+        "*.query_key_value": SHARPNESS,
+        "*.down": GELU_VARIANCE**-0.5,
+        "head": 1.5,  # the RMS of what it is to predict
+    }
+    fill(generator, module, gains=gains, rules=rules)
+    shape = (batch_size, LATENTS, image, image)
+    clean, noise = grid_targets(generator, shape, "images"), grid_targets(generator, shape, "noise")
+    timesteps = 1 + generator.integers("timesteps", (batch_size,), TIMESTEPS)
+    share = (timesteps.float() / TIMESTEPS).view(-1, 1, 1, 1)
+    return Workload(
+        module=module,
+        inputs=((1 - share) * clean + share * noise, timesteps, generator.integers("labels", (batch_size,), classes)),
+        targets=noise - clean,  # multiples of 1/16 below 4: every dtype holds them
+        loss=regression_loss,
+        optimizer=adamw,
+        items_per_step=batch_size,
+        version=1,
+    )
+
+
+class TimedStage(nn.Module):
+    """A residual block that is told the time, between group norms and SiLU, and where wanted attention over pixels."""
+
+    def __init__(self, inputs: int, outputs: int, embedding: int, heads: int | None):
+        super().__init__()
+        self.norm = _group_norm(inputs)
+        self.first = nn.Conv2d(inputs, outputs, 3, padding=1)
+        self.time = nn.Linear(embedding, outputs)
+        self.second_norm = _group_norm(outputs)
+        self.second = nn.Conv2d(outputs, outputs, 3, padding=1)
+        self.skip = nn.Conv2d(inputs, outputs, 1) if inputs != outputs else nn.Identity()
+        self.attention_norm = _group_norm(outputs) if heads else None
+        self.attention = Attention(outputs, heads) if heads else None
+
+    def forward(self, x: Tensor, time: Tensor) -> Tensor:
+        """Return the stream (batch, outputs, height, width); `time` is an embedding, activated (batch, embedding)."""
+        y = self.first(F.silu(self.norm(x))) + self.time(time)[:, :, None, None]
+        x = self.skip(x) + self.second(F.silu(self.second_norm(y)))
+        if self.attention is not None and self.attention_norm is not None:
+            attended = self.attention(self.attention_norm(x).flatten(2).transpose(1, 2))
+            x = x + attended.transpose(1, 2).unflatten(2, x.shape[2:])
+        return x
+
+
+class DiffusionUNet(nn.Module):
+    """Down to a quarter of the resolution and up again, `depth` timed stages each, with skips from every stage.
+
+    Attention is at all resolutions but the first. Source: Ho et al., NeurIPS 2020; in latents as in Rombach et al.,
+    "High-resolution image synthesis with latent diffusion models", CVPR 2022, without the text.
+    """
+
+    def __init__(self, width: int, depth: int, heads: int):
+        super().__init__()
+        widths = [width * level for level in LEVELS]
+        self.time = Timesteps(width, 4 * width)
+        self.stem = nn.Conv2d(LATENTS, width, 3, padding=1)
+        self.down, self.shrink = nn.ModuleList(), nn.ModuleList()
+        skips, channels = [width], width
+        for level, outputs in enumerate(widths):
+            for _ in range(depth):
+                self.down.append(TimedStage(channels, outputs, 4 * width, heads if level else None))
+                channels = outputs
+                skips.append(channels)
+            if level + 1 < len(widths):
+                self.shrink.append(nn.Conv2d(channels, channels, 3, stride=2, padding=1))
+                skips.append(channels)
+        self.middle = nn.ModuleList(TimedStage(channels, channels, 4 * width, at) for at in (heads, None))
+        self.up, self.grow = nn.ModuleList(), nn.ModuleList()
+        for level, outputs in reversed(list(enumerate(widths))):
+            for _ in range(depth + 1):
+                self.up.append(TimedStage(channels + skips.pop(), outputs, 4 * width, heads if level else None))
+                channels = outputs
+            if level:
+                self.grow.append(nn.Conv2d(channels, channels, 3, padding=1))
+        self.norm = _group_norm(width)
+        self.head = nn.Conv2d(width, LATENTS, 3, padding=1)
+        self.depth = depth
+
+    def forward(self, latents: Tensor, timesteps: Tensor) -> Tensor:
+        """Return a tensor as `latents` (batch, LATENTS, side, side); timesteps are integers (batch,)."""
+        time = F.silu(self.time(timesteps))
+        x = self.stem(latents)
+        skips = [x]
+        for place, stage in enumerate(self.down, 1):
+            x = stage(x, time)
+            skips.append(x)
+            if place % self.depth == 0 and place < len(self.down):
+                x = self.shrink[place // self.depth - 1](x)
+                skips.append(x)
+        for stage in self.middle:
+            x = stage(x, time)
+        for place, stage in enumerate(self.up, 1):
+            x = stage(torch.cat((x, skips.pop()), dim=1), time)
+            if place % (self.depth + 1) == 0 and skips:
+                x = self.grow[place // (self.depth + 1) - 1](F.interpolate(x, scale_factor=2.0, mode="nearest"))
+        return self.head(F.silu(self.norm(x)))  # type: ignore[no-any-return]
+
+
+def diffusion_unet(
+    generator: Generator, *, width: int, depth: int, heads: int, image: int, batch_size: int
+) -> Workload:
+    """A U-Net that predicts the noise in latent images at given timesteps; mean squared error, AdamW.
+
+    Inputs are latents (batch_size, LATENTS, image, image), noisy by the linear schedule of Ho et al. (2020), and
+    timesteps from 0 to 999.
+    """
+    with device("meta"):
+        module = DiffusionUNet(width, depth, heads)
+    active = SILU_VARIANCE**-0.5
+    gains = {
+        "time.up": 1.4,  # as in the diffusion transformer
+        "time.down": active,
+        "*.first": active,
+        "*.time": 0.5 * active,
+        "*.second": 0.5 * active,
+        "*.query_key_value": SHARPNESS,
+        "*.project": 0.7,
+        "head": 1.155 * active,  # the RMS of the noise
+    }
+    fill(generator, module, gains=gains)
+    shape = (batch_size, LATENTS, image, image)
+    clean, noise = generator.uniform("images", shape), grid_targets(generator, shape, "noise")
+    timesteps = generator.integers("timesteps", (batch_size,), TIMESTEPS)
+    signal, added = (part[timesteps].view(-1, 1, 1, 1) for part in _noise_schedule())
+    return Workload(
+        module=module,
+        inputs=(signal * clean + added * noise, timesteps),
+        targets=noise,
+        loss=regression_loss,
+        optimizer=adamw,
+        items_per_step=batch_size,
+        version=1,
+    )
+
+
 def _boxes(generator: Generator, regions: int, image: int, batch_size: int) -> Tensor:
     """Return boxes with sides from an eighth to a half of the image, wholly inside it, in steps of 1/1024 pixel."""
     unit = 1024  # the product of image and unit stays below 2**24: every coordinate is exact in fp32
@@ -132,3 +379,24 @@ def _boxes(generator: Generator, regions: int, image: int, batch_size: int) -> T
     sides = extent // 8 + generator.integers("boxes.sides", shape, 3 * extent // 8)
     corners = generator.integers("boxes.corners", shape, 2**31) % (extent - sides)
     return (torch.cat((corners, corners + sides), dim=-1).double() / unit).float()
+
+
+def _group_norm(channels: int) -> nn.GroupNorm:
+    """Return a norm of 32 groups, as in Ho et al. (2020), fewer where a group would have less than four channels."""
+    return nn.GroupNorm(math.gcd(32, channels // 4), channels)
+
+
+def _places_in_square(side: int, width: int) -> Tensor:
+    """Return sinusoids (side * side, width) of the places in a square, half of each for the row and for the column."""
+    half = torch.cat([waves(function, side, width // 4) for function in (math.sin, math.cos)], dim=1)
+    return torch.cat((half.repeat_interleave(side, dim=0), half.repeat(side, 1)), dim=1)
+
+
+def _noise_schedule() -> tuple[Tensor, Tensor]:
+    """Return the shares of image and of noise at every timestep: of variances that grow from 1e-4 to 0.02."""
+    kept, signal, noise = 1.0, [], []
+    for step in range(TIMESTEPS):
+        kept *= 1 - (1e-4 + (0.02 - 1e-4) * step / (TIMESTEPS - 1))
+        signal.append(math.sqrt(kept))
+        noise.append(math.sqrt(1 - kept))
+    return torch.tensor(signal), torch.tensor(noise)

@@ -69,6 +69,9 @@ HE = math.sqrt(2.0)
 GELU_VARIANCE = 0.345
 """Variance of gelu(x), x standard normal (mean 0.282, second moment 0.425)."""
 
+SILU_VARIANCE = 0.313
+"""Variance of silu(x), x standard normal (mean 0.207, second moment 0.356)."""
+
 SWIGLU_VARIANCE = 0.356
 """Variance of silu(x) * y, x and y standard normal: the second moment of silu(x)."""
 
@@ -149,6 +152,17 @@ def around(mean: float, rms: float) -> Rule:
     return lambda generator, name, tensor: generator.uniform(name, tuple(tensor.shape), rms=rms, mean=mean)
 
 
+def waves(function: Callable[[float], float], places: int, size: int) -> Tensor:
+    """Return `function`, sine or cosine, of every place times every frequency, (places, size), in fp32.
+
+    Frequencies fall from 1 towards 1/10,000 (Vaswani et al., "Attention is all you need", 2017). Each value is rounded
+    to 30 bits first, so that the last bit of a machine's sine, which differs, is lost.
+    """
+    frequencies = [10_000.0 ** (-index / size) for index in range(size)]
+    rows = [[round(function(place * turn) * 2**30) / 2**30 for turn in frequencies] for place in range(places)]
+    return torch.tensor(rows, dtype=torch.float64).float()
+
+
 def fill(
     generator: Generator,
     module: nn.Module,
@@ -186,13 +200,13 @@ def _first_match(patterns: Mapping[str, Value], name: str) -> Value | None:
 def _layer_rule(layer: nn.Module, tensor: str, gain: float, shift: float, centred: bool) -> Rule | None:
     """Return the rule for the tensor of that name in a layer of that type, or None."""
     rules: dict[str, Rule] = {}
-    if isinstance(layer, nn.Conv2d) and layer.groups == layer.in_channels > 1:
+    if isinstance(layer, nn.Conv1d | nn.Conv2d) and layer.groups == layer.in_channels > 1:
         rules = {"weight": depthwise_kernel(gain), "bias": around(shift, 0.1)}
     elif isinstance(layer, nn.Conv2d | nn.Linear):
         rules = {"weight": kernel(gain, centred=centred), "bias": around(shift, 0.1)}
     elif isinstance(layer, nn.ConvTranspose2d):
         rules = {"weight": transposed_kernel(gain), "bias": around(shift, 0.1)}
-    elif isinstance(layer, nn.BatchNorm2d):
+    elif hasattr(layer, "running_var"):  # batch normalisation, frozen or not
         rules = {
             "weight": around(gain, 0.1 * gain),
             "bias": around(shift, 0.1 * gain),
@@ -200,7 +214,7 @@ def _layer_rule(layer: nn.Module, tensor: str, gain: float, shift: float, centre
             "running_var": around(1, 0.1),
             "num_batches_tracked": 1000.0,
         }
-    elif isinstance(layer, nn.LayerNorm | nn.RMSNorm):
+    elif isinstance(layer, nn.LayerNorm | nn.RMSNorm | nn.GroupNorm):
         rules = {"weight": around(gain, 0.1 * gain), "bias": around(shift, 0.1 * gain)}
     return rules.get(tensor)
 

@@ -1,0 +1,56 @@
+"""The two networks of diffusion: what they read is as noisy as the timestep says, and they know the time in half."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from built_workloads import build
+
+from ampbench.workloads.vision import TIMESTEPS, Timesteps
+
+
+def test_latents_and_velocity_lead_back_to_image_and_noise():
+    workload = build("diffusion_transformer", batch_size=64)
+    latents, timesteps, _ = workload.inputs
+    share = timesteps.double().view(-1, 1, 1, 1) / 1000
+    image, noise = latents - share * workload.targets, latents + (1 - share) * workload.targets
+    for whole in (16 * image, 16 * noise):
+        assert (whole - whole.round()).abs().max() < 1e-4
+        assert whole.round().std() == pytest.approx(64 / math.sqrt(12), rel=0.02)
+    assert timesteps.min() >= 1
+    assert timesteps.max() <= 1000
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_no_half_precision_loses_the_velocity_or_the_noise(dtype):
+    for name in ("diffusion_transformer", "diffusion_unet"):
+        targets = build(name).targets
+        assert torch.equal(targets.to(dtype).float(), targets)
+
+
+def test_latents_of_the_unet_are_as_noisy_as_the_published_schedule_says():
+    workload = build("diffusion_unet", batch_size=256)
+    latents, timesteps = workload.inputs
+    kept = np.cumprod(1 - np.linspace(1e-4, 0.02, TIMESTEPS))[timesteps.numpy()]
+    image = (latents.double().numpy() - np.sqrt(1 - kept)[:, None, None, None] * workload.targets.numpy()) / np.sqrt(
+        kept
+    )[:, None, None, None]
+    early = kept > 0.01  # of the rest, fp32 has little left
+    assert np.abs(image[early]).max() < math.sqrt(3) + 1e-4, "uniform, of variance one"
+    assert image[early].std() == pytest.approx(1, rel=0.02)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_late_timesteps_are_told_apart_in_half_precision(dtype):
+    module = Timesteps(64, 32)
+    for layer in (module.up, module.down):
+        torch.nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
+    timesteps = torch.tensor([996, 997, 998, 999])
+    with torch.no_grad():
+        exact = copy.deepcopy(module).double()(timesteps)
+        half = copy.deepcopy(module).to(dtype)(timesteps)
+    apart = (exact[1:] - exact[:-1]).norm(dim=1)
+    assert half.dtype == dtype
+    assert ((half.double() - exact).norm(dim=1)[1:] < apart / 4).all()
