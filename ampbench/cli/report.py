@@ -97,7 +97,7 @@ def command(
         raise UsageError("--site and -o contradict each other: a site is a folder of files, -o names one file")
     if site is not None and format is ReportFormat.MARKDOWN:
         raise UsageError("--site and --format markdown contradict each other: a site is made of HTML pages")
-    _check_installed()
+    check_installed()
     from ampbench import store
     from ampbench.cli.printing import print_note, print_text, write_files
     from ampbench.store.lines import no_garbage_collection
@@ -132,7 +132,23 @@ def command(
     return 0
 
 
-def _check_installed() -> None:
+def write_page(run: Path, results: Path, budget: Budget) -> Path:
+    """Write the page of a stored run as `ampbench report` does, and return its path."""
+    from ampbench.cli.printing import write_files
+    from ampbench.report.material import gather
+    from ampbench.report.page import chart_library, make_page
+    from ampbench.store.lines import no_garbage_collection
+
+    chart_library()
+    with no_garbage_collection():
+        material = gather([str(run)], results, budget=budget)
+        text = make_page(material)
+    path = _folder(results / REPORTS) / _name(material)
+    write_files({path: text}, links=False)
+    return path
+
+
+def check_installed() -> None:
     """Raise `UsageError` where what reports are made with is not installed."""
     if any(find_spec(name) is None for name in EXTRA):
         raise UsageError("a report needs its extra: pip install 'ampbench[report]'")

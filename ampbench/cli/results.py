@@ -19,18 +19,18 @@ from ampbench.base.units import (
     format_seconds,
     format_share,
 )
-from ampbench.cli.printing import OutputFormat, print_forms
+from ampbench.cli.printing import OutputFormat, print_forms, print_sections, print_text
 from ampbench.instruments.ceilings.findings import best
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.instruments.ranges.arithmetic import recipe_said
-from ampbench.judge import frame, notes
-from ampbench.judge.advice import across_tables, advise_run
+from ampbench.judge import frame, notes, ranking
+from ampbench.judge.advice import Advice, across_tables, advise_run
 from ampbench.judge.objections import Budget, blamed, rates_said
-from ampbench.judge.rows import Row, grouped, number
+from ampbench.judge.rows import Group, Row, group_of, grouped, number
 from ampbench.judge.table import Layout, lay_out, legend, table_lines, table_markdown
 from ampbench.present.data import csv_text, json_text
-from ampbench.present.markdown import escaped
-from ampbench.present.terminal import wrapped
+from ampbench.present.markdown import escaped, markdown
+from ampbench.present.terminal import make_console, print_lines, wrapped
 from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.labels import few
 from ampbench.store import runs_beside
@@ -271,12 +271,21 @@ def run_rows(stored: "StoredRun") -> list[Row]:
 
 
 def print_result(
-    stored: "StoredRun", every: Sequence[Row], shown: Sequence[Row], format: OutputFormat, budget: Budget
+    stored: "StoredRun",
+    every: Sequence[Row],
+    shown: Sequence[Row],
+    format: OutputFormat,
+    budget: Budget,
+    words: str = "",
 ) -> None:
     """Print the rows `shown` of a run on stdout: as table with advice and notes, or in a machine's format.
 
-    The advice is that of `every` row of the run, whichever are shown.
+    The advice is that of `every` row of the run, whichever are shown. Many tables are shown as a ranking, which says
+    how `show`, to which `words` name the run, prints them; without words it is always the tables.
     """
+    if words and ranked(shown) and format in (OutputFormat.TABLE, OutputFormat.MARKDOWN):
+        _print_ranking(stored, every, shown, format, budget, words)
+        return
     print_forms(
         format,
         lines=lambda console: result_lines(stored, every, shown, budget, console.width),
@@ -286,13 +295,46 @@ def print_result(
     )
 
 
+def ranked(rows: Sequence[Row]) -> bool:
+    """Return whether rows are of more tables than are printed."""
+    return len(grouped(rows)) > ranking.MANY
+
+
+def _print_ranking(
+    stored: "StoredRun", every: Sequence[Row], shown: Sequence[Row], format: OutputFormat, budget: Budget, words: str
+) -> None:
+    """Print the ranking of the tables that rows are of, what is to be said of them, and how to see the tables."""
+    advice, said = _said(stored, every, shown, budget)
+    groups = grouped(shown)
+    whole = [row for row in every if group_of(row) in groups]
+    sections = ranking.sections(ranking.ranked(whole, advice, stored.cases), whole)
+    show = f"ampbench show {words}"
+    tables = (
+        f"over {ranking.MANY} tables are ranked; the {len(groups):,} themselves: {show} --all; some: {show} -k PATTERN"
+    )
+    if format is OutputFormat.MARKDOWN:
+        print_text(markdown(sections, missing=[*said, tables]))
+        return
+    print_sections(sections, format)
+    console = make_console()
+    print_lines(console, [Text(), *(line for remark in (*said, tables) for line in wrapped(remark, console.width))])
+
+
+def _said(
+    stored: "StoredRun", every: Sequence[Row], rows: Sequence[Row], budget: Budget
+) -> tuple[dict[Group, Advice], list[str]]:
+    """Return the advice on `every` row of a run, and what is said below the tables of `rows`, but for skips."""
+    advice = advise_run(stored, every, budget, runs_beside(stored, CONVERGENCE))
+    swept = notes.sweep_remarks(advice, stored.header.selection.sweeps)
+    across = across_tables(stored, every, advice)
+    return advice, [*across, *swept, *(note.text for note in notes.statements(stored, rows))]
+
+
 def markdown_text(stored: "StoredRun", every: Sequence[Row], rows: Sequence[Row], budget: Budget) -> str:
     """Return `rows` of a run as Markdown: the tables, the advice on `every` row, the notes."""
     groups, skipped = notes.without_common_skips(grouped(rows))
-    advice = advise_run(stored, every, budget, runs_beside(stored, CONVERGENCE))
-    swept = notes.sweep_remarks(advice, stored.header.selection.sweeps)
-    said = [*_remarks(stored, rows, [*across_tables(stored, every, advice), *swept]), *skipped]
-    return "\n\n".join([table_markdown(groups, advice), *map(escaped, said)])
+    advice, said = _said(stored, every, rows, budget)
+    return "\n\n".join([table_markdown(groups, advice), *map(escaped, [*said, *skipped])])
 
 
 def result_lines(
@@ -302,22 +344,15 @@ def result_lines(
     groups, skipped = notes.without_common_skips(grouped(rows))
     shown = [row for members in groups.values() for row in members]
     layouts = {phase: lay_out(shown, phase, width) for phase in dict.fromkeys(group.phase for group in groups)}
-    advice = advise_run(stored, every, budget, runs_beside(stored, CONVERGENCE))
+    advice, said = _said(stored, every, rows, budget)
     lines = table_lines(groups, advice, layouts)
-    swept = notes.sweep_remarks(advice, stored.header.selection.sweeps)
-    across = across_tables(stored, every, advice)
-    remarks = dict.fromkeys((*_remarks(stored, rows, [*across, *swept]), *skipped), "")
+    remarks = dict.fromkeys((*said, *skipped), "")
     remarks |= dict.fromkeys(_legend(layouts), "dim")
     if lines:
         lines.append(Text())
     for remark, style in remarks.items():
         lines += wrapped(remark, width, style)
     return lines
-
-
-def _remarks(stored: "StoredRun", rows: Sequence[Row], swept: Sequence[str]) -> list[str]:
-    """Return what is said below the table, but for skips: of several tables and sweeps (`swept`), of the machine."""
-    return [*swept, *(note.text for note in notes.statements(stored, rows))]
 
 
 def _legend(layouts: Mapping[str, Layout]) -> list[str]:

@@ -76,10 +76,13 @@ BUDGET = (
     "max_error", "min_argmax_agreement", "max_gradient_error", "max_flushed_share", "max_sample_error",
     "max_worst_sample_error", "max_kl", "max_kl_p99", "max_loss_error",
 )  # fmt: skip
-WITH_RESUME = frozenset({"resume", "results", "max_time", "dry_run", "format", "json", *BUDGET})
+WITH_RESUME = frozenset({"resume", "results", "max_time", "dry_run", "report", "format", "json", *BUDGET})
 """What a command line may say beside --resume; all else is the run's own."""
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and how long it takes; measure nothing.")]
+Report = Annotated[
+    bool, typer.Option("--report", help="Write the page of ampbench report at the end, too, and name it.")
+]
 NoIsolation = Annotated[bool, typer.Option("--no-isolation", help="Measure in this process, for debuggers.")]
 
 
@@ -110,6 +113,7 @@ def command(
     label: Label = "",
     resume: Resume = "",
     dry_run: DryRun = False,
+    report: Report = False,
     no_isolation: NoIsolation = False,
     format: Format = OutputFormat.TABLE,
     json: Json = False,
@@ -138,8 +142,7 @@ def command(
         max_error, min_argmax_agreement, max_gradient_error, max_flushed_share, max_sample_error,
         max_worst_sample_error, max_kl, max_kl_p99, max_loss_error,
     )  # fmt: skip
-    if resume:
-        refuse_beside_resume(context, WITH_RESUME)
+    _check_together(context, resume, report, dry_run)
     selection = make_selection(
         [*(names or []), *(workload or [])], precision, device, phase, path, memory_format, keyword, preset, set_,
         sweep, scaler,
@@ -181,7 +184,7 @@ def command(
             return 0
         if resumed is not None and resumed.complete and not any(prepared.servers):
             print_note(f"run {resumed.header.run} is complete: nothing is left to do")
-            return _print_end(resumed, "complete", chosen, budget, results)
+            return _print_end(resumed, "complete", chosen, budget, results, report=report)
         if writer is None:
             header = session.new_header(
                 prepared.selection, prepared.settings, prepared.environment, prepared.plan, label,
@@ -197,7 +200,19 @@ def command(
         writer.append(*(skip for skip in session.planned_skips(prepared.plan) if skip.case_id not in known))
         ended, problem = _measured(prepared, writer)
     with stored_already(f"ampbench show {run_words(writer.path, results)}"):
-        return _print_end(store.read_run(writer.path), ended, chosen, budget, results, problem)
+        return _print_end(store.read_run(writer.path), ended, chosen, budget, results, problem, report=report)
+
+
+def _check_together(context: typer.Context, resume: str, report: bool, dry_run: bool) -> None:
+    """Refuse options that contradict each other, and a report that cannot be made, before what takes hours."""
+    if resume:
+        refuse_beside_resume(context, WITH_RESUME)
+    if report and dry_run:
+        raise UsageError("--report and --dry-run contradict each other: a plan has no page")
+    if report:
+        from ampbench.cli.report import check_installed
+
+        check_installed()
 
 
 def _resumed_elsewhere(header: "Header") -> str:
@@ -232,12 +247,17 @@ def _print_end(
     budget: Budget,
     results: Path,
     problem: NothingToRunError | None = None,
+    *,
+    report: bool = False,
 ) -> int:
-    """Print the result, say what is missing and how to go on, and return the exit code; raise what ended it at last."""
+    """Print the result, say what is missing and how to go on, and return the exit code; raise what ended it at last.
+
+    A `report` is written of what was not interrupted.
+    """
     from ampbench.cli.results import print_result, run_rows
 
     rows = run_rows(stored)
-    print_result(stored, rows, rows, format, budget)
+    print_result(stored, rows, rows, format, budget, run_words(stored.path, results))
     print_note(f"run {stored.header.run}: {stored.path}")
     if ended != "complete":
         left = sum(row["reason"] in (NOT_MEASURED, OUT_OF_TIME) for row in rows)
@@ -252,6 +272,10 @@ def _print_end(
             f"{counted(killed, 'case')} not measured: the worker was killed twice, by the kernel out of memory or by "
             f"someone; ampbench run --resume {run_words(stored.path, results)} tries again"
         )
+    if report and ended != "interrupted":
+        from ampbench.cli.report import write_page
+
+        print_note(f"report: {write_page(stored.path, results, budget)}")
     if problem:
         raise problem
     if ended == "interrupted":

@@ -42,7 +42,9 @@ def command(
     results: Results = DEFAULT_RESULTS,
     keyword: Keyword = "",
     case: Annotated[str, typer.Option("--case", metavar="ID", help="Everything known of one case.")] = "",
-    every: Annotated[bool, typer.Option("--all", help="Everything known of each case selected.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Everything known of each case selected; of many tables, these.")
+    ] = False,
     by: Annotated[
         By | None, typer.Option("--by", help="Which table of a run that explains casts. Default: the summary.")
     ] = None,
@@ -95,7 +97,8 @@ def command(
         )
         print_document(found, chosen)
     else:
-        _measured(stored, chosen_cases, chosen, budget, everything=every or bool(case))
+        words = run_words(stored.path, results)
+        _measured(stored, chosen_cases, chosen, budget, words, everything=every or bool(case))
     if stored.misnamed:
         print_note(f"{stored.path} {stored.misnamed}")
     if stored.cut:
@@ -106,15 +109,23 @@ def command(
 
 
 def _measured(
-    stored: "StoredRun", case_ids: "Sequence[str]", format: OutputFormat, budget: Budget, *, everything: bool
+    stored: "StoredRun",
+    case_ids: "Sequence[str]",
+    format: OutputFormat,
+    budget: Budget,
+    words: str,
+    *,
+    everything: bool,
 ) -> None:
-    """Print what a run measured."""
-    from ampbench.cli.results import print_result, run_rows
+    """Print what a run measured; `words` name it to `show`."""
+    from ampbench.cli.results import print_result, ranked, run_rows
     from ampbench.present.terminal import make_console, print_lines
 
     found = run_rows(stored)
     rows = [row for row in found if row["case_id"] in case_ids]
     if not everything:
+        print_result(stored, found, rows, format, budget, words)
+    elif ranked(rows):
         print_result(stored, found, rows, format, budget)
     elif format is not OutputFormat.TABLE:
         raise UsageError("--case and --all are for reading: --format json gives every column of the cases selected")

@@ -1,8 +1,8 @@
 """Which precision to take: a line of advice for each workload, phase, device and path, and why."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ampbench.base.precisions import BASELINE, DEFAULT, PRECISIONS
@@ -47,7 +47,9 @@ class Advice:
     `why` is what the sentence says beside the precision and its numbers, "" where these say all, `caveat` what makes
     it uncertain ("": nothing). `remark` is what arithmetic knows of training in it, or in the one that is passed over
     for an objection, without a measurement, and which steps GradScaler skips at first in it ("": nothing). `case_id` is
-    that of the very case: a precision may have several, with other inputs or without a scaler.
+    that of the very case: a precision may have several, with other inputs or without a scaler. `passed_id` is that of
+    the faster one that an objection keeps from being taken (None: there is none). `objections` are those to all cases
+    that were measured but fp32's, None where there is none; nothing is said of any whose network is at fault.
     """
 
     group: Group
@@ -58,6 +60,8 @@ class Advice:
     caveat: str = ""
     remark: str = ""
     case_id: str | None = None
+    passed_id: str | None = None
+    objections: Mapping[str, Objection | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +84,8 @@ QUIET = Trust()
 class _Choice:
     """What is decided for a group: the row to take (None: no advice), the deciding column, and what is said.
 
-    `passed` is the faster row that an objection keeps from being taken (None: there is none).
+    `passed` is the faster row that an objection keeps from being taken (None: there is none), `objections` are those to
+    all rows, by case id.
     """
 
     row: Row | None
@@ -89,6 +94,7 @@ class _Choice:
     why: str = ""
     caveat: str = ""
     passed: Row | None = None
+    objections: Mapping[str, Objection | None] = field(default_factory=dict)
 
 
 def advise(
@@ -120,6 +126,8 @@ def advise(
                 caveat=found.caveat,
                 remark=_remark(found, divergences),
                 case_id=found.row["case_id"] if found.row else None,
+                passed_id=found.passed["case_id"] if found.passed else None,
+                objections=found.objections,
             )
     return advice
 
@@ -215,11 +223,27 @@ def _decide(
         fault = no_precisions_fault(found) if found is not None else None
         if fault is not None:
             return _none(*fault)
+    one_step = objections_of(rows, divergences, budget, rounds)
+    objections = {case_id: _overridden(one, trained.get(case_id)) for case_id, one in one_step.items()}
+
+    def within(row: Row) -> str:
+        case_id = row["case_id"]
+        return _within(row, budget, trained.get(case_id), one_step[case_id], divergences.get(case_id))
+
+    return replace(_chosen(rows, rounds, trust, objections, within), objections=objections)
+
+
+def _chosen(
+    rows: list[Row],
+    rounds: Mapping[str, Sequence[Round]],
+    trust: Trust,
+    objections: Mapping[str, Objection | None],
+    within: Callable[[Row], str],
+) -> _Choice:
+    """Return what to take of the rows of one group, but for `objections`; `within` says what its errors are within."""
     baseline = next((row for row in rows if row["precision"] == _todays(rows)), None)
     others = [row for row in rows if row["outcome"] == "ok" and row["precision"] not in (BASELINE, DEFAULT)]
     others.sort(key=lambda row: number(row["seconds_median"]) or math.inf)
-    one_step = objections_of(rows, divergences, budget, rounds)
-    objections = {case_id: _overridden(one, trained.get(case_id)) for case_id, one in one_step.items()}
     passing = [row for row in others if objections[row["case_id"]] is None]
 
     if baseline is None or baseline["outcome"] == "skipped":
@@ -245,14 +269,7 @@ def _decide(
         savers = [row for row in comparable if row in passing and _saves(row, baseline, rounds)]
         if savers:
             chosen = min(savers, key=lambda row: number(row["memory_ratio_vs_fp32"]) or math.inf)
-            within = _within(
-                chosen,
-                budget,
-                trained.get(chosen["case_id"]),
-                one_step[chosen["case_id"]],
-                divergences.get(chosen["case_id"]),
-            )
-            return _taken(chosen, chosen, comparable, faster, objections, within, trust)
+            return _taken(chosen, chosen, comparable, faster, objections, within(chosen), trust)
         return _stay(baseline, comparable, rounds, trust)
     passing = [row for row in faster if objections[row["case_id"]] is None]
     if not passing:
@@ -270,10 +287,7 @@ def _decide(
     if gained <= trust.apart:
         why = f"{_speed(chosen)}, and the run's own control, one case measured twice, is {trust.apart - 1:.0%} apart"
         return _none("speedup_vs_fp32", "; ".join(filter(None, [why, trust.cause])), on_speed=True)
-    within = _within(
-        chosen, budget, trained.get(chosen["case_id"]), one_step[chosen["case_id"]], divergences.get(chosen["case_id"])
-    )
-    return _taken(chosen, passing[0], comparable, faster, objections, within, trust)
+    return _taken(chosen, passing[0], comparable, faster, objections, within(chosen), trust)
 
 
 def _todays(rows: Iterable[Row]) -> str:

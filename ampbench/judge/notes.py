@@ -12,7 +12,7 @@ from ampbench.judge.advice import Advice
 from ampbench.judge.pairing import not_the_commits
 from ampbench.judge.rows import Group, Row, number, precision_label
 from ampbench.records.labels import case_labels, device_statement, emulated_halves, few, gathered, outcome_said, remarks
-from ampbench.records.measured import CHANCE
+from ampbench.records.measured import CHANCE, Divergence, Round
 from ampbench.records.run import KEPT, Imported
 from ampbench.records.wire import ALLOCATOR_TUNABLES
 from ampbench.store import StoredRun
@@ -124,12 +124,12 @@ def _come_compiled(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
 
 def _fp32_products(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
     """Say which cases round fp32 products and should not, and which find no kernel that does."""
-    labels = case_labels(stored.cases.values())
+    labels, rounded = case_labels(stored.cases.values()), rounded_products(stored)
     said: list[tuple[str, str]] = []
     different: list[tuple[str, str]] = []
     for row in rows:
         case_id, precision = row["case_id"], PRECISIONS.get(row["precision"])
-        if precision is None or row["outcome"] != "ok" or (found := rounded_products(stored, case_id)) is None:
+        if precision is None or row["outcome"] != "ok" or (found := rounded.get(case_id)) is None:
             continue
         if precision.fp32_products == "ieee" and found:
             said.append((labels[case_id], f"fp32 is not fp32 here: {rounding_said(found)}{_by_variable(stored)}"))
@@ -141,13 +141,14 @@ def _fp32_products(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
     return [*(Note(line, warning=True) for line in gathered(said)), *map(Note, gathered(different))]
 
 
-def rounded_products(stored: StoredRun, case_id: str) -> dict[str, str] | None:
-    """Return how fp32 products of a case were rounded, in any of its processes; None where none of them tells."""
-    told = [one.fp32_products for one in stored.rounds if one.case_id == case_id]
-    divergence = stored.divergence.get(case_id)
-    told += [divergence.fp32_products] if divergence is not None else []
-    known = [one for one in told if one is not None]
-    return {kind: dtype for one in known for kind, dtype in one.items()} if known else None
+def rounded_products(stored: StoredRun) -> dict[str, dict[str, str]]:
+    """Return how fp32 products of each case were rounded, in any of its processes; without those that do not tell."""
+    rounded: dict[str, dict[str, str]] = {}
+    told: list[Round | Divergence] = [*stored.rounds, *stored.divergence.values()]
+    for one in told:
+        if one.fp32_products is not None:
+            rounded.setdefault(one.case_id, {}).update(one.fp32_products)
+    return rounded
 
 
 def rounding_said(found: Mapping[str, str]) -> str:

@@ -59,6 +59,27 @@ HIDDEN = {
 }
 """What else a budget bounds where it is defined, and what is said of it."""
 
+BRIEFLY = {
+    "output_nonfinite": "not finite",
+    "chance_rel_l2": "by chance",
+    "param_nonfinite": "weights not finite",
+    "output_rel_l2": "error",
+    "grad_rel_l2": "gradient error",
+    "update_kept": "updates lost",
+    "grad_tensor_rel_l2": "a gradient's error",
+    "grad_bias_ratio": "biased gradients",
+    "sample_p99_rel_l2": "samples' errors",
+    "sample_worst_rel_l2": "a sample's error",
+    "kl_mean": "probabilities",
+    "kl_p99": "a probability",
+    "loss_rel_error": "loss",
+    "argmax_agreement": "decisions",
+    "grad_flushed_share": "gradients flushed",
+    "skipped_steps": "steps skipped",
+    "outcome": "does not train",
+}
+"""What is objected to, by the column of an `Objection`, in the two words that a table of many networks has room for."""
+
 
 @dataclass(frozen=True, kw_only=True)  # no slots: the class' attributes are the defaults of the command line
 class Budget:

@@ -29,20 +29,24 @@ def grouped(rows: Iterable[Row]) -> dict[Group, list[Row]]:
     """Return the rows by group, groups in order of appearance, rows in the order of the table of precisions."""
     groups: dict[Group, list[Row]] = {}
     for row in rows:
-        batch_size = number(row["batch_size"])
-        group = Group(
-            workload=row["workload"],
-            parameters=row["parameters"],
-            batch_size=None if batch_size is None else int(batch_size),
-            memory_format=row["memory_format"],
-            device=row["device"],
-            phase=row["phase"],
-            path=row["path"],
-        )
-        groups.setdefault(group, []).append(row)
+        groups.setdefault(group_of(row), []).append(row)
     for members in groups.values():
         members.sort(key=lambda row: rank(row["precision"]))
     return groups
+
+
+def group_of(row: Row) -> Group:
+    """Return the group that a row is of."""
+    batch_size = number(row["batch_size"])
+    return Group(
+        workload=row["workload"],
+        parameters=row["parameters"],
+        batch_size=None if batch_size is None else int(batch_size),
+        memory_format=row["memory_format"],
+        device=row["device"],
+        phase=row["phase"],
+        path=row["path"],
+    )
 
 
 def described(group: Group, place: bool = True) -> str:

@@ -28,6 +28,7 @@ class Column(Generic[T]):
     unit: str = ""
     said: Callable[[T], str] | None = None
     rare: bool = False
+    whole: bool = False
 
     def cell(self, row: T) -> str:
         """Return what people read of a row; "–" where there is no value."""
@@ -54,7 +55,7 @@ def records(columns: Sequence[Column[T]], rows: Sequence[T]) -> list[dict[str, A
 class Block:
     """A table set in text, with a title; without rows, the title is all there is to say. `note` explains the title.
 
-    Columns whose headers are among `numbers` stand to the right and stay on one line.
+    Columns whose headers are among `numbers` stand to the right and stay on one line, as those among `whole` do.
     """
 
     title: str
@@ -62,6 +63,7 @@ class Block:
     rows: Sequence[Sequence[str]] = ()
     note: str = ""
     numbers: Collection[str] = ()
+    whole: Collection[str] = ()
 
 
 def table(
@@ -79,6 +81,7 @@ def table(
         [list(row) for row in zip(*(cells[place] for place in kept), strict=True)],
         note,
         numbers=[columns[place].head for place in kept if columns[place].unit],
+        whole=tuple(columns[place].head for place in kept if columns[place].whole),
     )
     return block if shown is None else first_rows(block, shown)
 

@@ -147,8 +147,9 @@ def _table(block: Block, gap: int, widths: Mapping[int, int]) -> "Table":
         name = block.headers[place]
         number = name in block.numbers
         justify: Literal["left", "right"] = "right" if number else "left"
-        table.add_column(name, justify=justify, no_wrap=number, overflow="fold", width=width)
-        folding |= set() if number else {place}
+        folds = not number and name not in block.whole
+        table.add_column(name, justify=justify, no_wrap=not folds, overflow="fold", width=width)
+        folding |= {place} if folds else set()
     for row in block.rows:
         cells = {
             place: _broken(row[place], width) if place in folding else row[place] for place, width in widths.items()
@@ -171,8 +172,8 @@ def _layout(block: Block, room: int) -> tuple[int, dict[int, int]]:
     counted = [place for place, name in enumerate(block.headers) if name in block.numbers]
     shown = list(natural)
     while True:
-        folding = [place for place in shown if place not in counted]
-        fixed = sum(natural[place] for place in shown if place in counted)
+        folding = [place for place in shown if place not in counted and block.headers[place] not in block.whole]
+        fixed = sum(natural[place] for place in shown if place not in folding)
         for gap in GAPS:
             left = room - fixed - gap * (len(shown) - 1)
             if sum(least[place] for place in folding) <= left:

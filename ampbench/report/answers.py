@@ -6,7 +6,7 @@ A machine has tables, each with its advice. Over them go the numbers of a precis
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -14,9 +14,9 @@ from ampbench.base import stats
 from ampbench.base.precisions import BASELINE, DEFAULT, rank
 from ampbench.base.units import counted, every, format_error
 from ampbench.judge.advice import Advice
+from ampbench.judge.ranking import MANY, Ranked, in_order, table_labels
 from ampbench.judge.rows import Group, Row, grouped, judged_error, judged_floor_ratio, number, precision_label, times
-from ampbench.records.case import Case
-from ampbench.records.labels import AGAINST_FP32, case_labels, device_statement, few, told_apart
+from ampbench.records.labels import AGAINST_FP32, device_statement, few, told_apart
 from ampbench.report.material import Material, Shown
 from ampbench.trend import Place, place_of
 
@@ -82,14 +82,20 @@ def advised_machines(material: Material) -> list[Machine]:
     return [machine for machine in machines(material) if machine.advised]
 
 
-def table_labels(rows: Sequence[Row], cases: Sequence[Mapping[str, Case]]) -> list[str]:
-    """Return the short names of the tables that `rows` are of: those of their cases but for the precision."""
-    neutral = [
-        replace(members[row["case_id"]], precision="", input_dtype="", scaler=True)
-        for row, members in zip(rows, cases, strict=True)
-    ]
-    labels = case_labels(neutral)
-    return [" ".join(labels[case.case_id].split()) for case in neutral]
+def ranked_parts(machine: Machine) -> dict[str, list[Ranked]]:
+    """Return a machine's tables by phase and path as a ranking; {} where there are too few to need one."""
+    if len(machine.advised) <= MANY:
+        return {}
+    found = {}
+    for part, tables in parts(machine).items():
+        known = [(table, advice) for table in tables if (advice := table.advice) is not None]
+        labels = table_labels([table.rows[0] for table, _ in known], [table.shown.stored.cases for table, _ in known])
+        names = told_apart(labels, (table.shown.name for table, _ in known))
+        found[part] = in_order(
+            Ranked(name=name, group=table.group, rows=table.whole, advice=advice)
+            for (table, advice), name in zip(known, names, strict=True)
+        )
+    return {part: tables for part, tables in found.items() if tables}
 
 
 def _machine(place: Place, runs: Sequence[Shown]) -> Machine:

@@ -1,15 +1,17 @@
 """The report in short, as Markdown for a comment on a pull request or a job's summary."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ampbench import __version__
+from ampbench.judge.ranking import RANKING_NOTE, Ranked, missing_blocks, part_blocks, taken_said
 from ampbench.judge.said import NOT_IN_TURNS, case_names
 from ampbench.judge.show import NOT_JUDGED, by_weight, conditions, findings_table, means_table
 from ampbench.present import page
-from ampbench.present.markdown import escaped, folded, markdown_table
+from ampbench.present.markdown import block_table, escaped, folded, markdown_table
 from ampbench.records.verdicts import Comparison
+from ampbench.report.answers import Machine, advised_machines, ranked_parts
 from ampbench.report.explained import changed, parts
 from ampbench.report.material import Material
 from ampbench.report.precision_tables import MachineTables, precision_tables
@@ -74,7 +76,8 @@ def _parts(material: Material, said: Result) -> Iterator[Part]:
         rows=[f"* {escaped(one.name)}: {escaped('; '.join(one.sentences))}" for one in changed(material)],
         what="reasons",
     )
-    failed = [case for case in material.cases if case.row["outcome"] == "failed"]
+    rankings = [(machine, found) for machine in advised_machines(material) if (found := ranked_parts(machine))]
+    failed = [case for case in material.cases if case.row["outcome"] == "failed"] if not rankings else []
     yield Part(
         title=f"Failed ({len(failed):,})",
         rows=[f"* {escaped(case.name)}: {escaped(case.row['reason'])}" for case in failed],
@@ -82,6 +85,8 @@ def _parts(material: Material, said: Result) -> Iterator[Part]:
     )
     quiet = bool(comparisons)
     tables = precision_tables(material)
+    for machine, found in rankings:
+        yield from _ranking(machine, found, len(rankings) > 1)
     yield _precisions(tables, quiet)
     yield _advice(tables, quiet)
     for _, part in parts(material):
@@ -141,6 +146,17 @@ def _precisions(tables: Sequence[MachineTables], quiet: bool) -> Part:
     table = markdown_table(headers, rows, left=("device", "phase", "precision")) if rows else ""
     title = "Precisions: geometric means, times those of fp32; error against fp64"
     return _table(table, title=title, what="precisions", quiet=quiet)
+
+
+def _ranking(machine: Machine, found: Mapping[str, Sequence[Ranked]], several: bool) -> Iterator[Part]:
+    """Yield the tables of a ranking, and why some cases have no result."""
+    where = f", {machine.title}" if several else ""
+    for part, ranked in found.items():
+        yield Part(title=f"{part}{where}: {taken_said(ranked)}", rows=_paragraphs([f"{RANKING_NOTE}."]), what="notes")
+        for block in part_blocks(ranked):
+            yield _table(block_table(block), what="networks", title=f"{block.title}, {part}{where}")
+    for block in missing_blocks(row for table in machine.tables for row in table.rows):
+        yield _table(block_table(block), what="reasons", title=f"{block.title}, by reason{where}")
 
 
 def _advice(tables: Sequence[MachineTables], quiet: bool) -> Part:

@@ -24,6 +24,7 @@ from ampbench.report.answers import (
     advised_machines,
     hidden_advice,
     parts,
+    ranked_parts,
     summaries,
     unmeasured,
 )
@@ -198,7 +199,10 @@ class AdviceLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineTables:
-    """What is told of a machine. `one` is where a speed of 1 is drawn, `swept` sums tables up by what is advised."""
+    """What is told of a machine. `one` is where a speed of 1 is drawn, `swept` sums tables up by what is advised.
+
+    There is no `advice` where a ranking has it.
+    """
 
     title: str
     statement: str
@@ -256,7 +260,7 @@ def _machine(machine: Machine, statement: str) -> MachineTables:
         one=one_at,
         tf32=any(one.tf32 is not None for _, rows in found.values() for one in rows),
         paths=len({group.path for group in advised}) > 1,
-        advice=[_advised(table) for table in machine.advised],
+        advice=[] if ranked_parts(machine) else [_advised(table) for table in machine.advised],
         swept=[
             *(said for shown in machine.runs for said in across_tables(shown.stored, shown.rows, shown.advice)),
             *notes.sweep_remarks(advised, swept, called=lambda name: _CALLED.get(name, name)),

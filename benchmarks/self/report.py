@@ -11,7 +11,7 @@ from pathlib import Path
 from playwright.sync_api import Browser, sync_playwright
 
 from ampbench.base.units import format_bytes, format_seconds
-from tests.report.large_runs import write_large_run
+from tests.report.large_runs import write_large_run, write_zoo_run
 
 SIZES = (500, 2_000, 10_000)
 GOALS = {500: ("≤ 3 s", "≤ 2 MB"), 10_000: ("≤ 20 s", "≤ 15 MB")}
@@ -57,6 +57,7 @@ def rows() -> Iterator[tuple[str, str, str]]:
             yield f"report of {cases:,} cases: built", format_seconds(build_seconds(run, pages[cases])), built
             yield f"report of {cases:,} cases: file", format_bytes(pages[cases].stat().st_size), size
         yield from compared_rows(Path(folder), SIZES[-1])
+        yield from zoo_rows(Path(folder) / "zoo")
         if chromium is not None:
             yield from browser_rows(chromium, pages)
 
@@ -81,6 +82,18 @@ def compared_rows(folder: Path, cases: int) -> Iterator[tuple[str, str, str]]:
     built, size = GOALS[cases]
     yield f"report of {cases:,} cases against a baseline: built", format_seconds(build_seconds(new, page, old)), built
     yield f"report of {cases:,} cases against a baseline: file", format_bytes(page.stat().st_size), size
+
+
+def zoo_rows(folder: Path, networks: int = 200) -> Iterator[tuple[str, str, str]]:
+    """Yield how long the report and `show` of many networks in five precisions take, and how large the page is."""
+    run = write_zoo_run(folder, networks)
+    page = folder / "zoo.html"
+    what = f"{networks} networks in 5 precisions, {networks // 3} of them in training, too"
+    yield f"report of {what}: built", format_seconds(build_seconds(run, page)), "≤ 5 s"
+    yield f"report of {what}: file", format_bytes(page.stat().st_size), "≤ 4 MB"
+    started = time.perf_counter()
+    subprocess.run([sys.executable, "-c", _TORCH_FREE, "show", str(run)], check=True, capture_output=True)
+    yield f"show of {what}", format_seconds(time.perf_counter() - started), "≤ 3 s"
 
 
 def build_seconds(run: Path, page: Path, baseline: Path | None = None) -> float:

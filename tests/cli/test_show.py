@@ -16,6 +16,7 @@ from ampbench.cli.results import LABEL_WIDTH, detail_lines, run_rows
 from ampbench.records.measured import Failure
 from ampbench.store import find_run, read_run
 from tests import stored_runs
+from tests.report.large_runs import write_zoo_run
 
 Run = Callable[..., Any]
 
@@ -290,3 +291,48 @@ def test_lines_that_a_complete_run_lost_are_told(results: Path, ampbench: Run) -
     path.write_bytes(b"".join(line for line in lines if line != lost))
     said = " ".join(ampbench("show", "--results", results).out.split())
     assert "this run says that it is complete, but lines are missing: the memory pass of resnet18" in said
+
+
+@pytest.fixture(scope="module")
+def zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results of a run of 25 networks, some of them in training, too."""
+    results = tmp_path_factory.mktemp("zoo")
+    write_zoo_run(results, networks=25)
+    return results
+
+
+def test_many_tables_are_a_ranking_that_says_how_to_see_them(zoo: Path, ampbench: Run) -> None:
+    out = ampbench("show", "zoo", "--results", zoo).out
+    assert out.startswith("inference · cpu · eager: take ")
+    assert "time/step" not in out
+    assert "\nwithout a result, by reason\n" in out
+    words = f"ampbench show zoo --results {zoo}"
+    assert " ".join(out.split()).endswith(f"the 34 themselves: {words} --all; some: {words} -k PATTERN")
+    table = out.partition("without a result")[0]
+    assert max(map(cell_len, table.splitlines())) <= 100
+
+
+def test_all_of_a_ranking_are_its_tables(zoo: Path, ampbench: Run) -> None:
+    out = ampbench("show", "zoo", "--results", zoo, "--all").out
+    titles = [line for line in out.splitlines() if line.startswith("timm:") and " · cpu · " in line]
+    assert len(titles) == 34 - 2  # those of a network that was skipped whole are said once below
+    assert "themselves" not in out
+
+
+def test_a_keyword_that_leaves_few_tables_has_them_shown(zoo: Path, ampbench: Run) -> None:
+    out = ampbench("show", "zoo", "--results", zoo, "-k", "vit").out
+    assert "\nprecision " in out
+    assert "ranked" not in out
+
+
+def test_machines_have_every_row_of_a_ranking(zoo: Path, ampbench: Run) -> None:
+    rows = json.loads(ampbench("show", "zoo", "--results", zoo, "--json").out)
+    assert len(rows) == 34 * 5
+    assert all(list(row) == list(COLUMNS) for row in rows)
+
+
+def test_a_ranking_is_markdown_where_that_is_asked_for(zoo: Path, ampbench: Run) -> None:
+    out = ampbench("show", "zoo", "--results", zoo, "--format", "markdown").out
+    assert out.startswith("## inference · cpu · eager: take ")
+    lines = [line for line in out.splitlines() if line.startswith("|")]
+    assert lines[0].startswith("| workload | take | speed | memory | error |")

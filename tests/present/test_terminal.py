@@ -46,6 +46,14 @@ def test_one_long_op_leaves_the_other_columns_their_room(capsys: pytest.CaptureF
     assert any(line.strip().startswith("fused_attention_with_rotary_embedding.") for line in lines)
 
 
+def test_a_column_that_is_whole_is_never_folded(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "timm:vit_small_patch16_224_of_a_very_long_name"
+    rows = [[name, "word " * 20]]
+    lines = printed(capsys, Block("Every network", ["network", "why"], rows, whole=["network"]))
+    assert max(map(len, lines)) <= 100
+    assert [line for line in lines if name in line] == [f"    {name}  {' '.join(['word'] * 9)}"]
+
+
 def test_what_failed_is_one_line_each_in_a_pipe_however_long(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [f"net/{precision}/cpu/training: failed: RuntimeError: {'word ' * 30}end" for precision in ("fp16", "bf16")]
     print_sections([Section("Title")], OutputFormat.TABLE, missing=lines)

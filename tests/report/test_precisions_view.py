@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ampbench.judge.objections import Budget
+from ampbench.judge.ranking import MANY
 from ampbench.present.page import View
 from ampbench.records.case import Case, DeviceDescription
 from ampbench.records.measured import Failure
@@ -20,7 +21,7 @@ from ampbench.report.answers import geometric_mean, machines, parts, spread, sum
 from ampbench.report.material import Material, gather
 from ampbench.report.page import drawn
 from ampbench.report.precision_tables import precision_tables, shares
-from ampbench.report.views.precisions import ADVICE_SHOWN, DRAWN, JOINED, SLOWEST, precisions, tradeoff
+from ampbench.report.views.precisions import JOINED, SLOWEST, precisions, tradeoff
 from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
 from tests.report.materials import RESULTS, SUITE_RUN, make_material, section_of
@@ -210,13 +211,13 @@ def test_the_means_of_arms_of_two_precisions_are_said_to_be_by_the_baselines() -
     assert page(material).select("table")[-1].th.text == "baseline's precision"
 
 
-def test_much_advice_is_folded_away_and_the_chart_says_what_it_leaves_out() -> None:
-    material = make_material(speeding({f"net{number}": 2.0 for number in range(DRAWN + 5)}))
-    soup = page(material)
-    assert len(soup.select("details table.advice tbody tr")) == DRAWN + 5 - ADVICE_SHOWN
-    (chart,) = viewed(material).charts
-    assert len(viewed(material).datasets["precisions"]) == DRAWN
-    assert f"The first {DRAWN} workloads and phases are drawn; the table below has 5 more." in chart.alt
+def test_many_tables_are_told_by_the_ranking_alone() -> None:
+    few = make_material(speeding({f"net{number}": 2.0 for number in range(MANY)}))
+    assert len(page(few).select("table.advice tbody tr")) == MANY
+    assert len(viewed(few).datasets["precisions"]) == MANY
+    many = make_material(speeding({f"net{number}": 2.0 for number in range(MANY + 1)}))
+    assert page(many).select("table.advice") == []
+    assert viewed(many).charts == []
 
 
 def test_the_chart_draws_every_speed_and_says_what_is_fastest() -> None:

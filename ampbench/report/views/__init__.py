@@ -13,11 +13,13 @@ from ampbench.report.views.distributions import distributions
 from ampbench.report.views.explanation import explanation, studies
 from ampbench.report.views.method import environment, method
 from ampbench.report.views.precisions import precisions, tradeoff
+from ampbench.report.views.ranking import ranking
 from ampbench.report.views.sweeps import sweeps
 from ampbench.report.views.trends import trends
 
 VIEWS: tuple[Callable[[Material], View | None], ...] = (
     banner,
+    ranking,
     precisions,
     cases,
     tradeoff,

@@ -13,14 +13,17 @@ from ampbench.judge.rows import judged_error, number, times
 from ampbench.present.charts import DASHED, Chart, Choice, Rows, budget_rule, middle_cut, precision_encoded, tooltip
 from ampbench.present.page import View, fit
 from ampbench.records.verdicts import Comparison
-from ampbench.report.answers import Machine, Table, advised_machines, machines, row_names, speedups
+from ampbench.report.answers import (
+    Machine,
+    Table,
+    advised_machines,
+    machines,
+    ranked_parts,
+    row_names,
+    speedups,
+)
 from ampbench.report.material import Material, ShownCase
 from ampbench.report.precision_tables import precision_tables
-
-ADVICE_SHOWN = 30
-"""So many lines of advice are shown for a machine; the others are folded away."""
-DRAWN = 40
-"""So many tables of a machine are drawn; more cannot be told apart."""
 
 SLOWEST = 0.25
 """Below this many times the speed of fp32 points stand at the edge: emulated halves take thirty times as long, and on a
@@ -37,10 +40,10 @@ def precisions(material: Material) -> View | None:
     found = advised_machines(material)
     if not found:
         return None
-    rows = [row for place, machine in enumerate(found) for row in _points(machine, str(place))]
+    few = [(place, machine) for place, machine in enumerate(found) if not ranked_parts(machine)]
+    rows = [row for place, machine in few for row in _points(machine, str(place))]
     content = {
         "machines": precision_tables(material),
-        "at_once": ADVICE_SHOWN,
         "allowed": f"{material.budget.output_rel_l2:g}",
         "comparisons": [_means(one) for one in material.comparisons if one.means],
     }
@@ -73,8 +76,7 @@ def _means(one: Comparison) -> dict[str, Any]:
 
 
 def _points(machine: Machine, place: str) -> list[dict[str, Any]]:
-    """Return the points of the chart: the speed of every precision in the first tables of a machine."""
-    drawn = {table.label for table in machine.advised[:DRAWN]}
+    """Return the points of the chart: the speed of every precision in the tables of a machine."""
     named = row_names(machine.tables)
     return [
         {
@@ -86,7 +88,6 @@ def _points(machine: Machine, place: str) -> list[dict[str, Any]]:
             "said": f"{named(row)}: {times(speed)}",
         }
         for table, row, speed in speedups(machine)
-        if table.label in drawn
     ]
 
 
@@ -155,14 +156,12 @@ def _told(machine: Machine, place: str, rows: Sequence[Mapping[str, Any]], sever
         said = f"{fastest[0][0]} is fastest{f' in {every(len(best))}' if len(best) > 1 else ''}"
     least, most = min(own, key=lambda row: row["speed"]), max(own, key=lambda row: row["speed"])
     where = f"{machine.title}: " if several else ""
-    cut = len(machine.advised) - DRAWN
-    more = f" The first {DRAWN} workloads and phases are drawn; the table below has {cut:,} more." if cut > 0 else ""
     ends = f" The largest speed is {most['said']} ({most['table']}), the smallest {least['said']} ({least['table']})."
     slow = sum(row["speed"] < SLOWEST for row in own)
     edge = (
         f" {counted(slow, 'point')} slower than {times(SLOWEST)} {'stands' if slow == 1 else 'stand'} at the left edge."
     )
-    return f"{where}{said}.{ends if most is not least else ''}{edge if slow else ''}{more}"
+    return f"{where}{said}.{ends if most is not least else ''}{edge if slow else ''}"
 
 
 LEAST_ERRORS = 10.0

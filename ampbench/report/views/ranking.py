@@ -1,0 +1,174 @@
+"""The section of a page of many networks: which precision each takes, what that gains, what is not safe or failed."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ampbench.base.precisions import BASELINE
+from ampbench.base.units import counted, format_error
+from ampbench.judge.ranking import Ranked, missing_blocks, part_blocks, taken_said
+from ampbench.judge.rows import judged_error, number, times
+from ampbench.judge.table import speed_interval
+from ampbench.present.charts import DASHED, Chart, Choice, precision_encoded, tooltip
+from ampbench.present.document import Block, as_sentence
+from ampbench.present.page import View, cut
+from ampbench.report.answers import Machine, advised_machines, geometric_mean, ranked_parts
+from ampbench.report.material import Material
+from ampbench.report.views.precisions import SLOWEST
+
+AT_ONCE = 25
+"""So many rows of a table are shown; the others are folded away."""
+MOST = 1_000
+"""So many rows a table has at most."""
+NAMED = 40
+"""So many networks that failed for one reason are named."""
+DRAWN = 60
+"""So many kinds of networks are drawn, those with the most networks."""
+LEAST_SPAN = (0.5, 2.0)
+"""What the axis of speeds shows at least."""
+_ROW_PIXELS = 17
+
+
+def ranking(material: Material) -> View | None:
+    """Return the view; None where no machine has as many tables as need a ranking."""
+    found = [(machine, parts) for machine in advised_machines(material) if (parts := ranked_parts(machine))]
+    if not found:
+        return None
+    several = len(found) > 1
+    rows: list[dict[str, Any]] = []
+    choices: list[Choice] = []
+    machines: list[dict[str, Any]] = []
+    for machine, parts in found:
+        told = []
+        for part, tables in parts.items():
+            value = str(len(choices))
+            own = _points(tables, value)
+            label = f"{machine.title} · {part}" if several else part
+            if own:
+                rows += own
+                choices.append(Choice(value=value, label=label, alt=_told(own), marks=_precisions(own)))
+            blocks = [cut(block, MOST) for block in part_blocks(tables, kinds=True)]
+            told.append({"name": part, "said": as_sentence(taken_said(tables)), "blocks": blocks})
+        machines.append({"title": machine.title, "parts": told, "missing": _missing(machine)})
+    return View(
+        id="ranking",
+        title="Ranking",
+        template="ranking.html",
+        content={
+            "machines": machines,
+            "several": several,
+            "at_once": AT_ONCE,
+            "named": ("take", "nearest", "precision"),
+            "folded": ("by kind of network",),
+        },
+        charts=[_chart(choices, rows)] if rows else [],
+        datasets={"ranking": rows} if rows else {},
+    )
+
+
+def _missing(machine: Machine) -> list[Block]:
+    return missing_blocks([row for table in machine.tables for row in table.rows], NAMED)
+
+
+def _points(tables: Sequence[Ranked], part: str) -> list[dict[str, Any]]:
+    """Return a point for every precision of every network that has a speed, of the kinds that are drawn.
+
+    Kinds stand in the order of what their networks gain, in geometric mean; a kind of one network has its name.
+    """
+    members: dict[str, list[Ranked]] = {}
+    for one in tables:
+        members.setdefault(one.kind, []).append(one)
+    largest = sorted(members, key=lambda kind: -len(members[kind]))[:DRAWN]
+    gains = {kind: geometric_mean([one.gain or 1.0 for one in members[kind]]) or 1.0 for kind in largest}
+    return [
+        {
+            "part": part,
+            "kind": f"{kind} ({len(members[kind])})" if len(members[kind]) > 1 else members[kind][0].name,
+            "network": one.name,
+            "precision": row["precision"],
+            "speed": speed,
+            "safe": not one.unsafe(row),
+            "said": " ".join(filter(None, [times(speed), speed_interval(row)])),
+            "error": "" if (error := judged_error(row)) is None else format_error(error),
+            "taken": "advised" if row is one.taken else one.unsafe(row) or "",
+        }
+        for kind in sorted(largest, key=lambda kind: -gains[kind])
+        for one in members[kind]
+        for row in one.rows
+        if row["outcome"] == "ok" and row["precision"] != BASELINE and (speed := _speed(row))
+    ]
+
+
+def _speed(row: Mapping[str, Any]) -> float | None:
+    speed = number(row["speedup_vs_fp32"])
+    return speed if speed and math.isfinite(speed) else None
+
+
+def _precisions(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(row["precision"] for row in rows))
+
+
+def _chart(choices: Sequence[Choice], rows: Sequence[Mapping[str, Any]]) -> Chart:
+    speeds = [row["speed"] for row in rows]
+    domain = [max(SLOWEST, min(LEAST_SPAN[0], *speeds)), max(LEAST_SPAN[1], *speeds)]
+    speed = {
+        "field": "speed",
+        "type": "quantitative",
+        "scale": {"type": "log", "nice": False, "padding": 12, "clamp": True, "domain": domain},
+        "axis": {"format": "~g", "tickCount": 6},
+        "title": "times the speed of fp32 (faster →)",
+    }
+    longest = max(len(row["kind"]) for row in rows)
+    kind = {
+        "field": "kind",
+        "type": "nominal",
+        "sort": None,
+        "title": None,
+        "axis": {"labelLimit": 240, "minExtent": 6.4 * min(longest, 32), "grid": True, "labelOverlap": False},
+    }
+    marks = precision_encoded(row["precision"] for row in rows)
+    for channel in marks.values():
+        channel["legend"] = {"title": None, "columns": 2}
+    fill = {"condition": {"test": "datum.safe", **marks["color"]}, "value": "transparent"}
+    told = tooltip(network="network", precision="precision", said="speed", error="error", taken="")
+    points = {"x": speed, "y": kind, **marks, "fill": fill, "tooltip": told}
+    kinds = Counter(part for part, _ in {(row["part"], row["kind"]) for row in rows})
+    return Chart(
+        id="ranking-speed",
+        title="Speed of each network by its kind, times that of fp32",
+        alt="A hollow point is not safe: its errors are beyond the budget, or it does not train.",
+        spec={
+            "layer": [
+                {
+                    "mark": {"type": "point", "filled": False, "size": 34, "strokeWidth": 1.25, "opacity": 1},
+                    "encoding": points,
+                },
+                {"mark": dict(DASHED), "encoding": {"x": {"datum": 1}}},
+            ]
+        },
+        dataset="ranking",
+        height=_ROW_PIXELS * (max(kinds.values()) + 1),
+        choose="part",
+        choices=choices,
+    )
+
+
+def _told(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Say in words how many networks are faster where they are safe, and which is the most."""
+    safe = [row for row in rows if row["safe"]]
+    networks = len({row["network"] for row in rows})
+    if not safe:
+        return f"Of {counted(networks, 'network')} none is safe in another precision than fp32."
+    fastest: dict[str, Mapping[str, Any]] = {}
+    for row in safe:
+        if row["network"] not in fastest or row["speed"] > fastest[row["network"]]["speed"]:
+            fastest[row["network"]] = row
+    faster = sum(row["speed"] > 1 for row in fastest.values())
+    best = max(fastest.values(), key=lambda row: row["speed"])
+    slow = sum(row["speed"] < SLOWEST for row in rows)
+    edge = f" {counted(slow, 'point')} below {times(SLOWEST)} at the left edge." if slow else ""
+    return (
+        f"Of {counted(networks, 'network')} {faster:,} are faster than fp32 in a precision that is safe, most of all "
+        f"{best['network']} in {best['precision']} with {best['said']}.{edge}"
+    )
