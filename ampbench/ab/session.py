@@ -259,8 +259,10 @@ def _prepared_arm(
         environment = ask_environment(pool, settings.threads)
         describe = session.describer(pool, settings)
 
-        def describe_here(source: WorkloadSource, parameters: Mapping[str, ParameterValue]) -> Description:
-            return describe(source_in(checkout, source), parameters)
+        def describe_here(
+            source: WorkloadSource, parameters: Mapping[str, ParameterValue], preset: str = "", /
+        ) -> Description:
+            return describe(source_in(checkout, source), parameters, preset)
 
         plan = make_plan(own, environment, describe_here, keep_flags=settings.keep_flags)
     return PreparedArm(

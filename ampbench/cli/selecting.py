@@ -7,13 +7,14 @@ from ampbench.base.units import parse_bytes, parse_seconds, parse_value
 from ampbench.errors import UsageError
 from ampbench.records.case import ParameterValue
 from ampbench.records.run import KEPT, Header, Selection, Settings
+from ampbench.workloads.index import is_users
 
 Value = TypeVar("Value")
 
 
 def resumed_imports(header: Header) -> str:
     """Say which code going on with a run imports, since its file names it and not the command line; "" for none."""
-    own = dict.fromkeys(f"{one.module}:{one.function}" for one in header.sources if not one.builtin)
+    own = dict.fromkeys(f"{one.module}:{one.function}" for one in header.sources if is_users(one))
     return f"going on with run {header.run} imports what it names: {', '.join(own)}" if own else ""
 
 

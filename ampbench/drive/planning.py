@@ -3,9 +3,11 @@
 import ast
 import importlib.metadata
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from ampbench.base import precisions
 from ampbench.base.names import matches
@@ -25,7 +27,18 @@ from ampbench.records.case import (
 from ampbench.records.labels import few
 from ampbench.records.run import Selection
 from ampbench.records.wire import Description
-from ampbench.workloads.index import FAMILIES, LIMITS, PRESETS, WORKLOADS, WorkloadSpec, resolve_parameters
+from ampbench.workloads.index import (
+    FAMILIES,
+    LIBRARIES,
+    LIMITS,
+    PRESETS,
+    WORKLOADS,
+    WorkloadSpec,
+    is_pattern,
+    is_users,
+    library_source,
+    resolve_parameters,
+)
 from ampbench.workloads.index import source as builtin_source
 
 LONGEST_PATH = 4096
@@ -38,8 +51,16 @@ ENTRY_FAMILY = "precision"
 NO_TRACED_TRAINING = "path traced is measured in inference only: a frozen trace has no gradients to train with"
 NO_LOSS = "no loss given: a workload that trains returns (module, inputs, loss)"
 
-Describe = Callable[[WorkloadSource, Mapping[str, ParameterValue]], Description]
-"""Builds a user's workload once, somewhere else, and says what it is; raises `WorkloadError` where that fails."""
+
+class Describe(Protocol):
+    """Builds a user's workload once, somewhere else, or asks a library about its network by a preset, and says what it
+    is; raises `WorkloadError` where that fails.
+    """
+
+    def __call__(
+        self, source: WorkloadSource, parameters: Mapping[str, ParameterValue], preset: str = "", /
+    ) -> Description:
+        """Return what `source` is with `parameters`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +99,10 @@ def make_plan(
     `keep_flags`, the precision `default` is a case of its own on every device: fp32 under the user's own switches.
     Raises `UsageError` for a name or value that cannot be meant, and `NothingToRunError` where nothing is selected.
     """
-    sources = check_selection(selection)
+    sources = _distinct(
+        [one for source in check_selection(selection) for one in _named_by(source, environment, describe)]
+    )
+    _check_overrides(selection, sources)
     devices = selection.devices or [default_device(environment)]
     paths = selection.paths or ["eager"]
     formats = selection.memory_formats or ["contiguous"]
@@ -159,26 +183,46 @@ def check_selection(selection: Selection) -> list[WorkloadSource]:
     _check_lengths(selection)
     matches(selection.keyword, "")
     sources = [source for name in selection.workloads for source in find_workloads(name)]
-    if all(source.builtin for source in sources):  # a user's file may hold precisions of its own
+    if not any(map(is_users, sources)):  # a user's file may hold precisions of its own
         for name in selection.precisions:
             if own_source(name) is None:
                 find_precision(name)
     if not sources:
         sources = [builtin_source(spec) for spec in WORKLOADS.values() if spec.suite]
     sources = _distinct(sources)
-    names = [name for source in sources for name in _names_in_set(source)]
-    for key in selection.overrides:
-        workload, dot, parameter = key.rpartition(".")
-        if dot and workload not in names:
-            raise UnknownNameError("--set workload", workload, names)
-        if not dot:
-            _check_settable("--set", parameter, sources)
+    _check_overrides(selection, sources)
     for parameter in selection.sweeps:
         _check_settable("--sweep", parameter, sources)
     for source in sources:
         if source.builtin:
             resolve_parameters(WORKLOADS[source.name], selection.preset or PRESETS[0], overrides_of(source, selection))
     return sources
+
+
+def _check_overrides(selection: Selection, sources: list[WorkloadSource]) -> None:
+    """Raise `UsageError` for an override of a workload that is not selected, or of a parameter that none has.
+
+    Which networks a pattern names is known later.
+    """
+    names = [name for source in sources for name in _names_in_set(source)]
+    for key in selection.overrides:
+        workload, dot, parameter = key.rpartition(".")
+        if dot and workload not in names and not any(map(is_pattern, sources)):
+            raise UnknownNameError("--set workload", workload, names)
+        if not dot:
+            _check_settable("--set", parameter, sources)
+
+
+def _named_by(source: WorkloadSource, environment: Environment, describe: Describe) -> list[WorkloadSource]:
+    """Return the networks that the name of a library's stands for; a name whose library is absent stands for itself.
+
+    Raises `WorkloadError`, with the nearest names, where the library has none of that name.
+    """
+    library = LIBRARIES.get(source.family)
+    if library is None or library.name in environment.unavailable:
+        return [source]
+    found = describe(source, {})
+    return [source] if found.unavailable else [library_source(library, one.name) for one in found.networks]
 
 
 def own_source(name: str) -> WorkloadSource | None:
@@ -197,7 +241,7 @@ def _meet_own(selection: Selection, sources: list[WorkloadSource], describe: Des
 
     Raises `UsageError` where two are called the same.
     """
-    offering = [(source, overrides_of(source, selection)) for source in sources if not source.builtin]
+    offering = [(source, overrides_of(source, selection)) for source in sources if is_users(source)]
     offering += [(entry, {}) for name in selection.precisions if (entry := own_source(name)) is not None]
     met: dict[str, OwnPrecision] = {}
     for source, settings in offering:
@@ -244,7 +288,10 @@ def default_preset(device: str) -> str:
 
 
 def find_workloads(name: str) -> list[WorkloadSource]:
-    """Return the workloads that `name` means: a workload, a family, `all`, an entry point, or `file.py:function`."""
+    """Return the workloads that `name` means: a workload, a family, `all`, an entry point, or `file.py:function`.
+
+    `timm:NAME` is a network of that library, or a pattern for several, which only a server can tell.
+    """
     if name == "all":
         return [builtin_source(spec) for spec in WORKLOADS.values()]
     if name in FAMILIES:
@@ -255,6 +302,13 @@ def find_workloads(name: str) -> list[WorkloadSource]:
     if name in entries:
         module, _, function = entries[name].value.partition(":")
         return [WorkloadSource(name=name, family="user", module=module, function=function, builtin=False)]
+    library, colon, network = name.partition(":")
+    if colon and library in LIBRARIES:
+        if not network:
+            raise WorkloadError(
+                f"{name} names no network: {name}* is all of them, ampbench list workloads {name} has them"
+            )
+        return [library_source(LIBRARIES[library], network)]
     module, colon, function = name.rpartition(":")
     if not colon:
         if name.endswith(".py") or "/" in name:
@@ -262,7 +316,8 @@ def find_workloads(name: str) -> list[WorkloadSource]:
             named = f"; its functions: {few(functions, 8)}" if functions else ""
             example = f"{name}:{functions[0] if functions else 'build'}"
             raise WorkloadError(f"{name}: name the function that returns the network, as in {example}{named}")
-        raise UnknownNameError("workload", name, [*WORKLOADS, *FAMILIES, *entries, "all"])
+        libraries = [f"{library}:*" for library in LIBRARIES]
+        raise UnknownNameError("workload", name, [*WORKLOADS, *FAMILIES, *entries, *libraries, "all"])
     if not module or not function.isidentifier():
         raise WorkloadError(f"{name} is not a workload: expected path/to/file.py:function or package.module:function")
     if module.endswith(".py"):
@@ -321,24 +376,48 @@ def _variants(
     sources: list[WorkloadSource], selection: Selection, environment: Environment, device: str, describe: Describe
 ) -> Iterator[_Variant]:
     suite = not selection.workloads
+    preset = selection.preset or default_preset(device)
     for source in sources:
         spec = WORKLOADS[source.name] if source.builtin else None
         named = overrides_of(source, selection)
+        library = LIBRARIES.get(source.family)
+        if library is not None and (why := environment.unavailable.get(library.name)):
+            given = overrides_of(source, selection, selection.overrides)  # whether it has them is not known
+            given |= {name: values[0] for name, values in selection.sweeps.items()}
+            yield _Variant(source, given, PHASES, False, True, _absent(library.name, why), 0)
+            continue
         if spec is None:
             _check_batch_size(source, named)
-        settable = spec.small if spec else describe(source, named).parameters
+        asked = partial(describe, source) if library is None else partial(_by_preset, describe, source, preset)
+        settable = spec.small if spec else asked(named).parameters
         sweeps = {name: values for name, values in selection.sweeps.items() if name in settable}
         for values in itertools.product(*sweeps.values()):
             settings = {**overrides_of(source, selection, settable), **dict(zip(sweeps, values, strict=True))}
             if spec is not None:
-                yield _builtin_variant(
-                    spec, source, selection.preset or default_preset(device), settings, environment, suite
-                )
+                yield _builtin_variant(spec, source, preset, settings, environment, suite)
             else:
                 _check_batch_size(source, settings)
-                found = describe(source, settings)
+                found = asked(settings)
                 at = replace(source, elsewhere=found.elsewhere, switches=found.switches)
-                yield _Variant(at, found.parameters, PHASES, found.channels_last, found.has_loss, "", found.version)
+                yield _Variant(
+                    source=at,
+                    parameters=found.parameters,
+                    phases=PHASES,
+                    images=found.channels_last,
+                    has_loss=found.has_loss,
+                    unavailable=found.unavailable,
+                    version=found.version,
+                )
+
+
+def _by_preset(
+    describe: Describe, source: WorkloadSource, preset: str, parameters: Mapping[str, ParameterValue]
+) -> Description:
+    return describe(source, parameters, preset)
+
+
+def _absent(package: str, why: str) -> str:
+    return f"{package} cannot be imported ({why})"
 
 
 def _builtin_variant(
@@ -356,7 +435,7 @@ def _builtin_variant(
         phases=spec.suite if suite else PHASES,
         images=spec.images,
         has_loss=True,
-        unavailable=f"{spec.needs} cannot be imported ({unavailable})" if unavailable else "",
+        unavailable=_absent(spec.needs, unavailable) if unavailable else "",
         version=spec.version,
     )
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,7 +11,7 @@ from typing import Any
 
 from ampbench import __version__
 from ampbench.base.precisions import BUILT_IN, PRECISIONS
-from ampbench.drive.planning import PlannedCase, check_selection, make_plan
+from ampbench.drive.planning import Describe, PlannedCase, check_selection, make_plan
 from ampbench.drive.rounds import Turn, TurnKey, Watch, drive, make_schedule
 from ampbench.drive.servers import Channel, InProcess, OpenChannel, ServerChannel, ask_environment
 from ampbench.errors import NothingToRunError, UsageError, WorkloadError
@@ -22,7 +22,7 @@ from ampbench.records.run import DIRTY, SCHEMA, Arm, Footer, Header, Selection, 
 from ampbench.records.wire import DESCRIBE, DIVERGENCE, MEMORY, ROUND, DescribeAsked, Description, ask
 from ampbench.store import RunWriter, StoredRun, new_run_id
 from ampbench.store.lines import wrong_time
-from ampbench.workloads.index import WORKLOADS
+from ampbench.workloads.index import LIBRARIES, WORKLOADS, is_users
 
 MEMORY_SHARE = 0.85
 """The default limit of a worker's resident memory, as a share of what is available when the session starts."""
@@ -178,19 +178,21 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def describer(
-    channel: Channel, settings: Settings
-) -> Callable[[WorkloadSource, Mapping[str, ParameterValue]], Description]:
-    """Return what builds users' workloads on `channel`, each once, and raises `WorkloadError` where that fails."""
+def describer(channel: Channel, settings: Settings) -> Describe:
+    """Return what builds users' workloads on `channel`, each once, and raises `WorkloadError` where that fails.
+
+    What libraries say of their networks, which are not built for it, one worker is asked.
+    """
     known: dict[str, Description] = {}
 
-    def describe(source: WorkloadSource, parameters: Mapping[str, ParameterValue]) -> Description:
-        key = f"{source} {sorted(parameters.items())}"
+    def describe(source: WorkloadSource, parameters: Mapping[str, ParameterValue], preset: str = "", /) -> Description:
+        key = f"{source} {sorted(parameters.items())} {preset}"
         if key not in known:
             request = ask(
                 DESCRIBE,
-                DescribeAsked(parameters=dict(parameters)),
+                DescribeAsked(parameters=dict(parameters), preset=preset),
                 source=source,
+                fresh=is_users(source),
                 timeout_seconds=settings.timeout_seconds,
                 memory_limit_bytes=settings.memory_limit_bytes,
                 threads=settings.threads,
@@ -209,15 +211,16 @@ def describer(
 def preload_modules(selection: Selection, sources: list[WorkloadSource]) -> list[str]:
     """Return the modules a server imports once so that its workers need not, where they will be used.
 
-    They are the optimizers' (through torch._dynamo, a second), torchvision's and scikit-learn's data. What cannot be
-    imported is the server's to pass over.
+    They are the optimizers' (through torch._dynamo, a second), torchvision's and scikit-learn's data, and the libraries
+    that networks are named of. What cannot be imported is the server's to pass over.
     """
     modules = []
     phases = selection.phases or PHASES
     if "training" in phases or "compiled" in selection.paths:
         modules.append("torch._dynamo")
     needed = {WORKLOADS[source.name].needs for source in sources if source.builtin}
-    return [*modules, *(module for package, module in PRELOADED.items() if package in needed)]
+    libraries = dict.fromkeys(LIBRARIES[source.family].module for source in sources if source.family in LIBRARIES)
+    return [*modules, *(module for package, module in PRELOADED.items() if package in needed), *libraries]
 
 
 def _done(resumed: StoredRun, plan: list[PlannedCase]) -> frozenset[TurnKey]:

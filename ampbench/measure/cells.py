@@ -46,8 +46,8 @@ def plan_cells(selection: Selection) -> list[PlannedCase]:
     Raises `UsageError` for whatever cannot be meant, `WorkloadError` where a user's workload cannot be built.
     """
 
-    def describe(source: Any, parameters: Any) -> Description:
-        return describe_workload(source, parameters, Settings().seed)
+    def describe(source: Any, parameters: Any, preset: str = "", /) -> Description:
+        return describe_workload(source, parameters, Settings().seed, preset)
 
     return make_plan(selection, read_environment(), describe)
 

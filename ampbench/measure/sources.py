@@ -38,6 +38,8 @@ def build_workload(source: WorkloadSource, parameters: Mapping[str, ParameterVal
     torch, numpy and random are seeded before a user's function is called. Raises `WorkloadError` when it cannot be
     imported or built, or returns something outside the contract.
     """
+    if source.family in index.LIBRARIES:
+        return _checked(source.name, _library(source).build(source.function, parameters, seed))
     function = _function(source)
     if source.builtin:
         version = index.WORKLOADS[source.name].version
@@ -55,26 +57,48 @@ def build_workload(source: WorkloadSource, parameters: Mapping[str, ParameterVal
 def further_inputs(
     source: WorkloadSource, parameters: Mapping[str, ParameterValue], seed: int, count: int
 ) -> list[tuple[Any, Any]]:
-    """Return up to `count` further batches, inputs and targets, of a built-in workload: the rest of a larger batch.
+    """Return up to `count` further batches, inputs and targets, of a workload that is no user's: the rest of a larger.
 
     Its weights are not made. [] for a user's workload, for one without a batch size, and where a batch is one of
     several already; fewer where they would take over `FURTHER_BYTES`.
     """
     size = parameters.get("batch_size")
-    if not source.builtin or not isinstance(size, int):
+    if index.is_users(source) or not isinstance(size, int):
         return []
-    version, function = index.WORKLOADS[source.name].version, _function(source)
-    alone = function(InputsOnly(source.name, version, parameters, seed), **parameters)
-    if isinstance(alone.inputs, list):
+
+    def drawn(given: Mapping[str, ParameterValue]) -> tuple[Any, Any]:
+        if source.family in index.LIBRARIES:
+            batch: tuple[Any, Any] = _library(source).batch(source.function, given, seed)
+            return batch
+        version, function = index.WORKLOADS[source.name].version, _function(source)
+        made = function(InputsOnly(source.name, version, given, seed), **given)
+        return made.inputs, made.targets
+
+    alone = drawn(parameters)
+    if isinstance(alone[0], list):
         return []
-    held = sum(tensor.nbytes for tensor in _tensors([alone.inputs, alone.targets]))
+    held = sum(tensor.nbytes for tensor in _tensors(alone))
     whole = dict(parameters) | {"batch_size": size * (1 + min(count, FURTHER_BYTES // max(held, 1)))}
-    made = function(InputsOnly(source.name, version, whole, seed), **whole)
-    return in_batches((made.inputs, made.targets), size)[1:]
+    return in_batches(drawn(whole), size)[1:]
 
 
-def describe_workload(source: WorkloadSource, parameters: Mapping[str, ParameterValue], seed: int) -> Description:
-    """Return what a user's workload is, after building it once; raises `WorkloadError` as `build_workload` does."""
+def describe_workload(
+    source: WorkloadSource, parameters: Mapping[str, ParameterValue], seed: int, preset: str = ""
+) -> Description:
+    """Return what a user's workload is, after building it once; raises `WorkloadError` as `build_workload` does.
+
+    A library's network is not built: its library says what it is by a `preset`, or which ones a pattern names.
+    """
+    if library := index.LIBRARIES.get(source.family):
+        try:
+            known = _library(source)
+        except Exception as error:  # noqa: BLE001 - a package that is there and does not work raises anything
+            why = f"{library.name} cannot be imported ({first_line(error)})"
+            return Description(
+                parameters={}, has_loss=True, items_per_step=0.0, version=0, channels_last=False, unavailable=why
+            )
+        described: Description = known.describe(source.function, parameters, preset)
+        return described
     before = users_switches()
     precisions = meet_precisions(source)
     if source.family == ENTRY_FAMILY:
@@ -117,7 +141,7 @@ def meet_precisions(source: WorkloadSource) -> tuple[OwnPrecision, ...]:
     Of a source of the family "precision", an entry point, it is the one that it names. Raises `WorkloadError` where
     that is no `ampbench.Precision`, and `UsageError` for a name that ampbench has itself.
     """
-    if source.builtin:
+    if not index.is_users(source):
         return ()
     try:
         module = _import(source)
@@ -164,6 +188,11 @@ def items_per_step(workload: Workload) -> float:
         return float(workload.items_per_step)
     first = next((leaf for leaf in _tensors(workload.inputs) if leaf.ndim), None)
     return float(len(first)) if first is not None else 1.0
+
+
+def _library(source: WorkloadSource) -> Any:
+    """Return the `ampbench.workloads.named.Library` that a network is of; raises what importing it raises."""
+    return importlib.import_module(source.module).LIBRARY
 
 
 def _function(source: WorkloadSource) -> Callable[..., Any]:

@@ -198,7 +198,7 @@ def do_environment(work: Work, asked: Nothing) -> Environment:  # noqa: ARG001 -
 
 def do_describe(work: Work, asked: DescribeAsked) -> Description:
     """Do the task "describe"."""
-    return describe_workload(work.source, asked.parameters, work.seed)
+    return describe_workload(work.source, asked.parameters, work.seed, asked.preset)
 
 
 def do_memory(work: Work, asked: Nothing) -> MemoryPass:  # noqa: ARG001 - as all tasks

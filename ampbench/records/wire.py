@@ -165,11 +165,22 @@ def answer(found: Any, request: Request) -> Reply:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NamedNetwork:
+    """A network of a library: its name there, what it does, and its parameters (None: they take long to find out)."""
+
+    name: str
+    task: str
+    parameters: dict[str, ParameterValue] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
     """What a workload is once built: its settable parameters with their defaults, and what it gives.
 
     `elsewhere` and `switches` are those of its `WorkloadSource`; `precisions` are the user's own in its file. Of an
-    entry point of `precisions.ENTRY_POINTS`, asked for as a source of the family "precision", they are all.
+    entry point of `precisions.ENTRY_POINTS`, asked for as a source of the family "precision", they are all. A library's
+    network is not built for that; `unavailable` is why it cannot be measured here, if that is known. Where what was
+    asked for is a pattern, `networks` are those it names, which is all.
     """
 
     parameters: dict[str, ParameterValue]
@@ -180,6 +191,8 @@ class Description:
     elsewhere: tuple[str, ...] = ()
     switches: tuple[str, ...] = ()
     precisions: tuple[OwnPrecision, ...] = ()
+    unavailable: str = ""
+    networks: tuple[NamedNetwork, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +202,10 @@ class Nothing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeAsked:
-    """A workload built with `parameters`, all others as they are by default."""
+    """A workload built with `parameters`, all others as they are by default, or a library's by its `preset`."""
 
     parameters: dict[str, ParameterValue] = field(default_factory=dict)
+    preset: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

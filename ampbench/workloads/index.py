@@ -1,4 +1,4 @@
-"""The built-in workloads by name, without torch: what they are, what can be set, how large each preset makes them."""
+"""The workloads by name, without torch: the built-in ones, their parameters and presets, and libraries of others."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,6 +20,8 @@ LIMITS: dict[str, tuple[int, int]] = {
     "sequence_length": (1, 131_072),
     "vocabulary": (2, 1_048_576),
     "regions": (1, 65_536),
+    "layers": (1, 1024),
+    "hidden": (1, 65_536),
 }
 """The smallest and largest value of a parameter of that name, in every workload that does not narrow it."""
 
@@ -342,6 +344,71 @@ FAMILIES = tuple(dict.fromkeys(spec.family for spec in WORKLOADS.values()))
 """Each is a module of this package, with a function for each of its workloads."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Library:
+    """A package whose networks can be named: `timm:vit_small_patch16_224`, or `timm:vit_*` for all that match.
+
+    `name` is the package's and stands before the colon; `extra` is ampbench's that installs it. The `LIBRARY` of
+    `module` knows and builds its networks.
+    """
+
+    name: str
+    extra: str
+    summary: str
+
+    @property
+    def module(self) -> str:
+        """The module that builds its networks, which only a worker imports."""
+        return f"ampbench.workloads.{self.name}_networks"
+
+    @property
+    def absent(self) -> str:
+        """What to do where the package is not installed."""
+        return f'not installed: pip install "ampbench[{self.extra}]"'
+
+
+LIBRARIES: dict[str, Library] = {
+    row.name: row
+    for row in (
+        Library(
+            name="torchvision",
+            extra="vision",
+            summary="classification, segmentation, detection, video and optical flow",
+        ),
+    )
+}
+"""What a name may begin with before a colon, beside a user's file or module."""
+
+RANDOM = "random"
+"""The value of the parameter `weights` of a library's network that has no file's: its library's initialisation."""
+
+
+def library_source(library: Library, network: str) -> WorkloadSource:
+    """Return where a worker finds a network of a library, or all that a pattern names."""
+    name = f"{library.name}:{network}"
+    return WorkloadSource(name=name, family=library.name, module=library.module, function=network, builtin=False)
+
+
+def is_users(source: WorkloadSource) -> bool:
+    """Return whether a workload, or a precision, is a user's own code."""
+    return not source.builtin and source.family not in LIBRARIES
+
+
+def is_pattern(source: WorkloadSource) -> bool:
+    """Return whether the name of a library's network may stand for several."""
+    return source.family in LIBRARIES and any(each in source.function for each in "*?[")
+
+
+def check_parameter(called: str, name: str, value: ParameterValue, limits: tuple[int, int]) -> int:
+    """Return the value of a parameter; `UsageError` where it is no whole number, or outside its limits."""
+    lowest, highest = limits
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise UsageError(f"{called}.{name}={value}: must be a whole number from {lowest} to {highest}")
+    if not lowest <= value <= highest:
+        raise UsageError(f"{called}.{name}={value}: must be from {lowest} to {highest}")
+    return value
+
+
 def resolve_parameters(
     spec: WorkloadSpec, preset: str, overrides: Mapping[str, ParameterValue] | None = None
 ) -> dict[str, ParameterValue]:
@@ -354,12 +421,7 @@ def resolve_parameters(
     for name, value in (overrides or {}).items():
         if name not in settled:
             raise UnknownNameError(f"parameter of {spec.name}", name, settled)
-        lowest, highest = spec.limits.get(name, LIMITS[name])
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise UsageError(f"{spec.name}.{name}={value}: must be a whole number from {lowest} to {highest}")
-        if not lowest <= value <= highest:
-            raise UsageError(f"{spec.name}.{name}={value}: must be from {lowest} to {highest}")
-        settled[name] = value
+        settled[name] = check_parameter(spec.name, name, value, spec.limits.get(name, LIMITS[name]))
     for name, factors in spec.multiples.items():
         _check_multiple(spec, settled, name, factors)
     return {**settled}

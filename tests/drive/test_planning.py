@@ -22,7 +22,7 @@ from ampbench.drive.planning import (
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError, WorkloadError
 from ampbench.records.case import DeviceDescription, Environment, OwnPrecision, ParameterValue, WorkloadSource
 from ampbench.records.run import Selection
-from ampbench.records.wire import Description
+from ampbench.records.wire import Description, NamedNetwork
 from ampbench.workloads.index import FAMILIES, WORKLOADS
 
 CPU = DeviceDescription(type="cpu", available=True, arithmetic={"fp32": "native", "bf16": "native", "fp16": "emulated"})
@@ -424,3 +424,54 @@ def test_two_precisions_of_one_name_are_refused() -> None:
 
     with pytest.raises(UsageError, match="two precisions are called mine: rename one"):
         make_plan(Selection(workloads=["net:make", "net:other"]), environment(), described)
+
+
+def describe_networks(
+    source: WorkloadSource, parameters: Mapping[str, ParameterValue], preset: str = ""
+) -> Description:
+    """A torchvision that has two networks, of which the second cannot be built here."""
+    names = ["net_a", "net_b"] if source.function.endswith("*") else [source.function]
+    found = Description(
+        parameters={"image": 8 if preset == "tiny" else 64, "batch_size": 1} | {**parameters},
+        has_loss=True,
+        items_per_step=1.0,
+        version=1,
+        channels_last=True,
+        networks=tuple(NamedNetwork(name=name, task="image classification") for name in names),
+    )
+    return replace(found, unavailable="it needs a tokenizer") if source.function == "net_b" else found
+
+
+def test_a_librarys_pattern_is_a_case_for_each_network_and_one_that_cannot_be_built_is_skipped() -> None:
+    overrides = {"torchvision:net_a.batch_size": 3, "image": 16}
+    selection = Selection(
+        workloads=["torchvision:net_*", "torchvision:net_a"],
+        precisions=["fp32"],
+        phases=["inference"],
+        preset="tiny",
+        overrides=overrides,
+    )
+    planned = make_plan(selection, environment(), describe_networks)
+    assert [(one.case.workload, one.case.family, one.case.batch_size, one.skip) for one in planned] == [
+        ("torchvision:net_a", "torchvision", 3, ""),
+        ("torchvision:net_b", "torchvision", 1, "it needs a tokenizer"),
+    ]
+    assert [one.case.parameters for one in planned] == [{"image": 16}] * 2
+    assert planned[0].case.case_id.startswith("torchvision:net_a[image=16]/b3/fp32/")
+    with pytest.raises(UnknownNameError, match="unknown --set workload 'net_c'"):
+        make_plan(replace(selection, overrides={"net_c.image": 16}), environment(), describe_networks)
+
+
+def test_the_networks_of_an_absent_library_are_skipped_with_what_to_install() -> None:
+    absent = environment(unavailable={"torchvision": "not installed"})
+    selection = Selection(workloads=["torchvision:net_*"], precisions=["fp32"], overrides={"image": 16})
+    planned = make_plan(selection, absent, describe_networks)
+    assert {one.skip for one in planned} == {"torchvision cannot be imported (not installed)"}
+    assert {one.case.workload for one in planned} == {"torchvision:net_*"}
+
+
+def test_a_library_alone_names_no_network() -> None:
+    with pytest.raises(WorkloadError, match="names no network: torchvision:\\* is all of them"):
+        find_workloads("torchvision:")
+    with pytest.raises(UnknownNameError, match="did you mean torchvision:"):
+        find_workloads("torchvision")

@@ -1,0 +1,414 @@
+"""Networks that libraries have by name, as workloads: built from their definition, never downloaded, and made benign.
+
+A library's module says which names there are and, of each, how to make the network and what to feed it (`Named`); all
+that they have in common is here. Weights are the library's own initialisation under the seed, or those of a file.
+Untrained networks are not fit to be judged: a head that starts at zero gives outputs of zero, branches that start
+switched off (layer scale, the last normalisation of a block) leave most of the network out, and running statistics of
+zero and one let signals grow or fade with depth. So weights of layers that are wholly zero are drawn, such scales
+become `SCALE`, and running statistics are those of a batch. What a new batch normalisation gives to an activation is
+shifted by `ACTIVE`, as in `ampbench.workloads.weights`: else each ReLU amplifies rounding errors, and a ResNet-50 in
+bf16 is 30% off where a trained one is 1% off. All depends on nothing but library, parameters and seed: statistics are
+found in fp64 and rounded to `BITS`, so that digests are equal on every machine.
+"""
+
+import contextlib
+import dataclasses
+import fnmatch
+import hashlib
+import mmap
+import os
+import pickle
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+
+from ampbench.errors import UnknownNameError, WorkloadError, first_line
+from ampbench.measure.data import Generator, called_with, placed
+from ampbench.measure.draws import seed_all
+from ampbench.records.case import ParameterValue
+from ampbench.records.labels import few
+from ampbench.records.wire import Description, NamedNetwork
+from ampbench.workload import Workload
+from ampbench.workloads.index import LIMITS, RANDOM, check_parameter
+from ampbench.workloads.weights import ACTIVE, adamw, class_loss, momentum
+
+VERSION = 1
+"""Of all networks by name; bumped when what is made of a library's network changes."""
+
+SCALE = 0.25
+"""What a branch is scaled by that its library begins with (nearly) switched off: a trained one's order of magnitude."""
+SWITCHED_OFF = 1e-2
+"""Scales that are all the same number, this or less, are a beginning and not a choice."""
+_SCALES = re.compile(r"gamma|scale|lambda|gain|alpha|weight")
+
+CALIBRATED = 2
+"""Samples of the batch whose statistics a normalisation runs with, whatever the batch that is measured."""
+BITS = 8
+"""Significant bits of running statistics: the rounding of fp64 sums, which differs by machine, is far below them."""
+
+_MODULE = "module."
+_NESTED = ("state_dict", "model_state_dict", "model", "module", "network")
+"""Where programs put a state dict within what they save."""
+
+Parameters = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """A network of a library, not built: what it does, its `defaults` in a preset, and how to `make` and `feed` it.
+
+    `make` returns the module for some parameters, `feed` the fields of its `Workload` but the module, its inputs among
+    them, drawn so that a batch is the beginning of a larger one. `images`: its inputs are images of four dimensions;
+    `trains`: it has a loss. `unavailable` is why it cannot be built here.
+    """
+
+    task: str
+    defaults: Mapping[str, int]
+    make: Callable[[Parameters], nn.Module]
+    feed: Callable[[Generator, Parameters], Mapping[str, Any]]
+    images: bool = True
+    trains: bool = True
+    unavailable: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """The networks of the package `name`: `tasks` has all names with what each does, `find` one of them by a preset."""
+
+    name: str
+    tasks: Callable[[], Mapping[str, str]]
+    find: Callable[[str, str], Named]
+
+    def describe(self, asked: str, parameters: Mapping[str, ParameterValue], preset: str) -> Description:
+        """Return what the network `asked` for is with `parameters`, or which ones a pattern names; nothing is built.
+
+        Raises `UnknownNameError`, with the nearest names, for one that the library has not and for a parameter that
+        the network has not, and `WorkloadError` for a file of weights that does not fit.
+        """
+        tasks = self.tasks()
+        names = fnmatch.filter(tasks, asked)
+        if not names and asked.partition(".")[0] in tasks:  # timm tells weights apart by what follows a point
+            names = [asked]
+        if not names:
+            raise UnknownNameError(f"network of {self.name}", asked, list(tasks), asked.strip("*?"))
+        networks = tuple(NamedNetwork(name=name, task=tasks[name.partition(".")[0]]) for name in names)
+        nothing = Description(
+            parameters={}, has_loss=True, items_per_step=0.0, version=VERSION, channels_last=False, networks=networks
+        )
+        if names != [asked]:
+            return nothing
+        named = self._found(asked, preset)
+        if named.unavailable:
+            return dataclasses.replace(nothing, unavailable=named.unavailable)
+        settled = self._settled(asked, named, parameters)
+        if settled["weights"] != RANDOM:
+            self._check_weights(asked, named, settled)
+        return dataclasses.replace(
+            nothing, parameters=settled, has_loss=named.trains, channels_last=named.images, items_per_step=1.0
+        )
+
+    def build(self, name: str, parameters: Parameters, seed: int) -> Workload:
+        """Return the workload of a network with all its parameters; `WorkloadError` where it cannot be built."""
+        named = self._found(name, "")
+        called = f"{self.name}:{name}"
+        generator = self._generator(name, parameters, seed)
+        seed_all(seed)
+        try:
+            with offline(), quiet():
+                module = named.make(parameters)
+                switch_off_dropout(module)
+                if parameters["weights"] == RANDOM:
+                    key = f"{called} {sorted(parameters.items() - {('batch_size', parameters['batch_size'])})} {seed}"
+                    few_samples = {**parameters, "batch_size": CALIBRATED}
+                    make_benign(module, generator, lambda: named.feed(generator, few_samples)["inputs"], key)
+                else:
+                    load_weights(called, module, Path(parameters["weights"]))
+                fed = named.feed(generator, parameters)
+        except WorkloadError:
+            raise
+        except Exception as error:
+            raise WorkloadError(f"{called} cannot be built: {first_line(error)}") from error
+        normalised = any(isinstance(layer, _BatchNorm) for layer in module.modules())
+        return Workload(module=module, optimizer=momentum if normalised else adamw, version=VERSION, **fed)
+
+    def batch(self, name: str, parameters: Parameters, seed: int) -> tuple[Any, Any]:
+        """Return the inputs and targets that `build` gives a network, which is not built."""
+        fed = self._found(name, "").feed(self._generator(name, parameters, seed), parameters)
+        return fed["inputs"], fed.get("targets")
+
+    def _found(self, name: str, preset: str) -> Named:
+        with offline(), quiet():
+            return self.find(name, preset or "small")
+
+    def _generator(self, name: str, parameters: Parameters, seed: int) -> Generator:
+        numbers = {key: value for key, value in parameters.items() if key != "weights"}
+        return Generator(f"{self.name}:{name}", VERSION, numbers, seed)
+
+    def _settled(self, name: str, named: Named, given: Mapping[str, ParameterValue]) -> dict[str, ParameterValue]:
+        """Return all parameters of a network: those `given` over its defaults, the batch size last."""
+        called = f"{self.name}:{name}"
+        settled: dict[str, ParameterValue] = {"weights": RANDOM, **named.defaults}
+        for key, value in given.items():
+            if key not in settled:
+                raise UnknownNameError(f"parameter of {called}", key, settled)
+            settled[key] = str(value) if key == "weights" else check_parameter(called, key, value, LIMITS[key])
+        return settled
+
+    def _check_weights(self, name: str, named: Named, parameters: Parameters) -> None:
+        with offline(), quiet(), torch.device("meta"):
+            module = named.make(parameters)
+        file = Path(str(parameters["weights"]))
+        fitting(f"{self.name}:{name}", module, read_weights(file), file)
+
+
+@contextlib.contextmanager
+def offline() -> Iterator[None]:
+    """Let no library fetch anything meanwhile: what is not on this machine raises at once."""
+    names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(names, "1"))
+    hub = sys.modules.get("huggingface_hub.constants")  # which has read the variables, if it is there
+    switched = getattr(hub, "HF_HUB_OFFLINE", None)
+    if hub is not None:
+        hub.HF_HUB_OFFLINE = True  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        if hub is not None:
+            hub.HF_HUB_OFFLINE = switched  # type: ignore[attr-defined]
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Leave out what a library warns of as it builds a network: nothing that whoever named it can change."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def switch_off_dropout(module: nn.Module) -> None:
+    """Set every probability of dropping something to zero: masks would differ between precisions.
+
+    That is dropout as a layer, and what modules keep as a number with "drop" in its name: of whole branches
+    (stochastic depth, drop path), in attention, between recurrent layers.
+    """
+    for layer in module.modules():
+        named_p = isinstance(layer, _DropoutNd) or type(layer).__name__ == "StochasticDepth"
+        for name, value in vars(layer).items():
+            if isinstance(value, float) and ("drop" in name or (named_p and name == "p")):
+                setattr(layer, name, 0.0)
+
+
+def make_benign(module: nn.Module, generator: Generator, inputs: Callable[[], Any], key: str) -> None:
+    """Change of a new network what makes it unlike a trained one, as this module says; `inputs` are a small batch.
+
+    Statistics are found once for all processes that are forked of this one's server, by the `key` of the network.
+    """
+    owners = {id(one): layer for layer in module.modules() for one in layer.parameters(recurse=False)}
+    with torch.no_grad():
+        for name, weight in module.named_parameters():
+            layer = owners[id(weight)]
+            if weight.ndim > 1 and isinstance(layer, _WEIGHTED) and name.endswith("weight") and not weight.any():
+                weight.copy_(generator.uniform(name, tuple(weight.shape), rms=weight[0].numel() ** -0.5))
+            elif _is_switched_off(name, weight):
+                weight.fill_(SCALE)
+        for layer in module.modules():
+            if isinstance(layer, _BatchNorm) and layer.bias is not None and not layer.bias.any():
+                layer.bias.fill_(ACTIVE)
+    running = [one for one in module.modules() if isinstance(one, _BatchNorm) and one.running_mean is not None]
+    if not running:
+        return
+    known = KEPT.get(key)
+    if known is None:
+        known = [(mean.numpy(), variance.numpy()) for mean, variance in _statistics(module, running, inputs())]
+        KEPT.put(key, known)
+    for layer, (mean, variance) in zip(running, known, strict=True):
+        assert layer.running_mean is not None
+        assert layer.running_var is not None
+        layer.running_mean.copy_(torch.from_numpy(mean))
+        layer.running_var.copy_(torch.from_numpy(variance))
+
+
+_WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+
+
+def _is_switched_off(name: str, weight: Tensor) -> bool:
+    """Return whether a parameter scales a branch, channel by channel, by one number that is next to nothing."""
+    if max(weight.shape, default=1) != weight.numel() or not weight.numel():
+        return False
+    last = name.rpartition(".")[2]
+    first = float(weight.flatten()[0])
+    named = last.startswith("ls") or _SCALES.search(last)
+    return bool(named) and abs(first) <= SWITCHED_OFF and bool((weight == first).all())
+
+
+def _statistics(module: nn.Module, running: Iterable[_BatchNorm], inputs: Any) -> list[tuple[Tensor, Tensor]]:
+    """Return mean and variance of what each layer of `running` normalises in one forward pass, in fp64 if that runs."""
+    layers = list(running)
+    momenta = [layer.momentum for layer in layers]
+    counted = [layer.num_batches_tracked.clone() for layer in layers if layer.num_batches_tracked is not None]
+    before = module.training
+    for layer in layers:
+        layer.momentum = 1.0
+    module.train()
+    try:
+        for dtype in (torch.float64, torch.float32):
+            positional, by_name = called_with(placed(inputs, dtype, {}, channels_last=False))
+            with torch.no_grad(), contextlib.suppress(Exception):
+                module.to(dtype)(*positional, **by_name)
+                return [(_rounded(layer.running_mean), _rounded(layer.running_var)) for layer in layers]
+        return [(torch.zeros(layer.num_features), torch.ones(layer.num_features)) for layer in layers]
+    finally:
+        module.float().train(before)
+        for layer, momentum_of in zip(layers, momenta, strict=True):
+            layer.momentum = momentum_of
+        for layer, count in zip((one for one in layers if one.num_batches_tracked is not None), counted, strict=True):
+            assert layer.num_batches_tracked is not None
+            layer.num_batches_tracked.copy_(count)
+
+
+def _rounded(values: Tensor | None) -> Tensor:
+    """Return values to `BITS` significant bits, in fp32."""
+    assert values is not None
+    fraction, exponent = torch.frexp(values.double())
+    return torch.ldexp((fraction * 2**BITS).round(), exponent - BITS).float()
+
+
+class _Kept:
+    """A table in memory that a process shares with all that it, or one that imported this before, forks later.
+
+    One process writes at a time, as a server has one worker at a time. What no longer fits makes room by dropping all.
+    """
+
+    def __init__(self, size: int):
+        self._memory = mmap.mmap(-1, size)
+        self._size = size
+
+    def get(self, key: str) -> Any:
+        """Return what was put under `key`, None where nothing is."""
+        wanted, end = _digest(key), self._used()
+        start = 8
+        while start < end:
+            found, length = (
+                self._memory[start : start + 16],
+                int.from_bytes(self._memory[start + 16 : start + 24], "little"),
+            )
+            start += 24
+            if found == wanted:
+                return pickle.loads(self._memory[start : start + length])
+            start += length
+        return None
+
+    def put(self, key: str, value: Any) -> None:
+        """Keep `value`, unless it is larger than the table."""
+        record = pickle.dumps(value)
+        record = _digest(key) + len(record).to_bytes(8, "little") + record
+        start = self._used()
+        if start + len(record) > self._size:
+            start = 8
+            self._memory[:8] = start.to_bytes(8, "little")
+        if start + len(record) <= self._size:
+            self._memory[start : start + len(record)] = record
+            self._memory[:8] = (start + len(record)).to_bytes(8, "little")  # last: a writer may be killed
+
+    def _used(self) -> int:
+        return max(8, int.from_bytes(self._memory[:8], "little"))
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.blake2b(key.encode(), digest_size=16).digest()
+
+
+KEPT = _Kept(1 << 25)
+"""Running statistics by network; the largest networks have some hundred kilobytes."""
+
+
+def read_weights(file: Path) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file or a state dict, by name; no code in it is run.
+
+    Raises `WorkloadError` for anything else.
+    """
+    if not file.is_file():
+        raise WorkloadError(f"weights={file}: there is no such file")
+    try:
+        if file.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return load_file(file)
+        found = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+    except ModuleNotFoundError:
+        raise WorkloadError(f'weights={file}: safetensors is missing: pip install "ampbench[transformers]"') from None
+    except pickle.UnpicklingError:
+        raise WorkloadError(
+            f"weights={file} holds pickled code, which is never run: save the network's state_dict() with torch.save, "
+            "or with safetensors"
+        ) from None
+    except Exception as error:
+        raise WorkloadError(f"weights={file} cannot be read as a state dict: {first_line(error)}") from error
+    while isinstance(found, Mapping) and (
+        inner := next((one for one in _NESTED if isinstance(found.get(one), Mapping)), "")
+    ):
+        found = found[inner]
+    if not isinstance(found, Mapping) or not found or not all(isinstance(one, Tensor) for one in found.values()):
+        raise WorkloadError(f"weights={file} holds no state dict: a mapping of names to tensors")
+    if all(name.startswith(_MODULE) for name in found):  # of DistributedDataParallel
+        found = {name.removeprefix(_MODULE): one for name, one in found.items()}
+    return dict(found)
+
+
+def fitting(called: str, module: nn.Module, held: Mapping[str, Tensor], file: Path) -> dict[str, Tensor]:
+    """Return the tensors that a network takes of a file's; `WorkloadError` names what is missing, left or misshapen."""
+    own = module.state_dict(keep_vars=True)
+    shared: dict[int, list[str]] = {}
+    for name, tensor in own.items():
+        shared.setdefault(id(tensor), []).append(name)
+    missing = [
+        name
+        for name, tensor in own.items()
+        if name not in held
+        and not any(other in held for other in shared[id(tensor)])
+        and not name.endswith("num_batches_tracked")
+    ]
+    unexpected = [name for name in held if name not in own]
+    misshapen = [name for name, tensor in held.items() if name in own and own[name].shape != tensor.shape]
+    said = []
+    if missing:
+        said.append(f"{len(missing):,} missing ({few(missing)})")
+    if unexpected:
+        said.append(f"{len(unexpected):,} that it has not ({few(unexpected)})")
+    if misshapen:
+        shapes = [f"{name} {tuple(held[name].shape)} for {tuple(own[name].shape)}" for name in misshapen]
+        said.append(f"{len(misshapen):,} of another shape ({few(shapes)})")
+    if said:
+        raise WorkloadError(f"weights={file} are not those of {called}: {'; '.join(said)}")
+    return {name: held[name] for name in own if name in held}
+
+
+def load_weights(called: str, module: nn.Module, file: Path) -> None:
+    """Give a network the weights and buffers of a file, in fp32; raises what `read_weights` and `fitting` raise."""
+    module.load_state_dict(fitting(called, module, read_weights(file), file), strict=False)
+
+
+def classified_images(generator: Generator, given: Parameters, **further: Any) -> dict[str, Any]:
+    """Return what a classifier of images is fed: `image` pixels a side, a class each; with `further` fields."""
+    size = (given["batch_size"], 3, given["image"], given["image"])
+    return {
+        "inputs": generator.uniform("inputs", size),
+        "targets": generator.integers("targets", size[:1], given["classes"]),
+        "loss": class_loss,
+        "items_per_step": given["batch_size"],
+    } | further

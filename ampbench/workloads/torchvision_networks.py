@@ -1,0 +1,200 @@
+"""Torchvision's networks by name: classifiers, segmentation, detection, video and optical flow.
+
+Sizes are those of the library's own weights, as its transforms have them; losses are those of its training references.
+"""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torchvision import models
+
+from ampbench.measure.data import Generator
+from ampbench.workloads.index import RANDOM
+from ampbench.workloads.named import Library, Named, Parameters, classified_images
+from ampbench.workloads.weights import grid_targets
+
+CLASSES, SEGMENTATION, DETECTION, VIDEO, FLOW = (
+    "image classification", "semantic segmentation", "object detection", "video classification", "optical flow",
+)  # fmt: skip
+_TASKS = {
+    "segmentation": SEGMENTATION,
+    "detection": DETECTION,
+    "video": VIDEO,
+    "optical_flow": FLOW,
+    "quantization": "",  # the float twins of networks that have names of their own
+}
+"""What the networks of a sub-package of `torchvision.models` do; those of any other module classify images."""
+
+AUXILIARY = 0.3
+"""Weight of the loss of an auxiliary classifier (Szegedy et al., "Going deeper with convolutions", CVPR 2015)."""
+BESIDE = 0.5
+"""That of segmentation's auxiliary head, in torchvision's reference."""
+BOXES, POINTS, FRAMES = 4, 17, 16
+
+_TINY = {"inception_v3": 299, "maxvit_t": 224, "mvit_v1_b": 224, "mvit_v2_s": 224, "s3d": 224}
+"""The smallest images of networks that do not take the smallest of their task."""
+_TINY_OF = {CLASSES: 64, SEGMENTATION: 64, DETECTION: 128, VIDEO: 64, FLOW: 128}
+_BATCH = {CLASSES: 64, SEGMENTATION: 8, DETECTION: 4, VIDEO: 8, FLOW: 4}
+_OWN = {SEGMENTATION: 520, DETECTION: 800, VIDEO: 224, FLOW: 256}
+"""The size of images where the library's transforms name none: those of its training references."""
+
+
+@functools.cache
+def tasks() -> Mapping[str, str]:
+    """Return every name with what the network does."""
+    return {name: task for name in models.list_models() if (task := _task(name))}
+
+
+def _task(name: str) -> str:
+    module = models.get_model_builder(name).__module__.split(".")
+    return _TASKS.get(module[2], CLASSES)
+
+
+def find(name: str, preset: str) -> Named:
+    """Return a network by its name, of the size that a preset gives it."""
+    task = tasks()[name]
+    image = _image(name, task)
+    pooled = name.startswith(("deeplab", "ssdlite"))  # normalises one number a sample, which takes two in training
+    batch = _BATCH[task] if preset == "large" else 2 if pooled else 1
+    defaults = {"image": image if preset != "tiny" else _tiny(name, task), "batch_size": batch}
+    if task == VIDEO:
+        short = preset == "tiny" and not name.startswith(("mvit", "s3d"))
+        defaults = {"sequence_length": FRAMES // 2 if short else FRAMES, **defaults}
+    if task != FLOW:
+        classes = {CLASSES: 1000, SEGMENTATION: 21, DETECTION: 91, VIDEO: 400}[task]
+        classes = 2 if name.startswith("keypoint") else 10 if preset == "tiny" else classes
+        defaults = {"classes": classes, **defaults}
+    feed = {CLASSES: _classify, SEGMENTATION: _segment, DETECTION: _detect, VIDEO: _watch, FLOW: _flow}[task]
+    return Named(
+        task=task,
+        defaults=defaults,
+        make=functools.partial(_make, name, task),
+        feed=functools.partial(feed, name),
+        images=task in (CLASSES, SEGMENTATION, FLOW),
+    )
+
+
+LIBRARY = Library("torchvision", tasks, find)
+
+
+def _image(name: str, task: str) -> int:
+    weights = models.get_model_weights(name)
+    transforms = next(iter(weights)).transforms()
+    sizes = getattr(transforms, "crop_size", None) or [_OWN.get(task, 224)]
+    return {"ssd300_vgg16": 300}.get(name) or (320 if "_320" in name or "320_" in name else int(sizes[-1]))
+
+
+def _tiny(name: str, task: str) -> int:
+    if name.startswith("vit_"):
+        return 2 * int(name.rpartition("_")[2])
+    return _TINY.get(name, _TINY_OF[task])
+
+
+def _make(name: str, task: str, given: Parameters) -> nn.Module:
+    further: dict[str, Any] = {}
+    if task != FLOW:
+        further["num_classes"] = given["classes"]
+    if task in (SEGMENTATION, DETECTION):
+        further["weights_backbone"] = None
+    if name.startswith("vit_"):
+        further["image_size"] = given["image"]
+    elif name.startswith("maxvit"):
+        further["input_size"] = (given["image"], given["image"])
+    elif name in ("inception_v3", "googlenet"):
+        further["init_weights"] = True
+    elif task == DETECTION:
+        further |= _detector(name, given["image"])
+    made: nn.Module = models.get_model(name, weights=None, **further)
+    return made
+
+
+def _detector(name: str, image: int) -> dict[str, Any]:
+    """Return what has a detector take images as they are, and keep the best boxes, however unsure it is of them."""
+    size = {} if name.startswith("ssd") else {"min_size": image, "max_size": image}
+    return size | {"box_score_thresh" if "rcnn" in name else "score_thresh": 0.0}
+
+
+def _classify(name: str, generator: Generator, given: Parameters) -> Mapping[str, Any]:
+    auxiliary = {"loss": _with_auxiliary} if name in ("inception_v3", "googlenet") else {}
+    return classified_images(generator, given, **auxiliary)
+
+
+def _with_auxiliary(output: Any, targets: Tensor) -> Tensor:
+    """Return the loss of logits, and of those of auxiliary classifiers, which are there in training alone."""
+    every = [output] if isinstance(output, Tensor) else [one for one in output if one is not None]
+    first, *others = [F.cross_entropy(logits, targets) for logits in every]
+    return first + AUXILIARY * sum(others)
+
+
+def _segment(name: str, generator: Generator, given: Parameters) -> Mapping[str, Any]:  # noqa: ARG001 - as all
+    size = (given["batch_size"], given["image"], given["image"])
+    targets = generator.integers("targets", size, given["classes"])
+    return classified_images(generator, given, targets=targets, loss=_pixel_loss)
+
+
+def _pixel_loss(output: Mapping[str, Tensor], targets: Tensor) -> Tensor:
+    first, *others = [F.cross_entropy(logits, targets) for logits in output.values()]
+    return first + BESIDE * sum(others)
+
+
+def _detect(name: str, generator: Generator, given: Parameters) -> Mapping[str, Any]:
+    """Feed images in [0, 1] and, for training, what is in them; of boxes found with random weights, compare the scores.
+
+    Which of a hundred nearly equal scores comes first is chance then, and so are the boxes in that order.
+    """
+    samples, image = given["batch_size"], given["image"]
+    corners = generator.uniform("corners", (samples, BOXES, 2), rms=image / 16, mean=image / 4)
+    boxes = torch.cat((corners, corners + image / 4), dim=-1)
+    labels = generator.integers("labels", (samples, BOXES), given["classes"] - 1) + 1
+    targets = [{"boxes": boxes[one], "labels": labels[one]} for one in range(samples)]
+    if name.startswith("maskrcnn"):
+        for target in targets:
+            target["masks"] = torch.stack([_filled(box, image) for box in target["boxes"]])
+    if name.startswith("keypointrcnn"):
+        within = generator.uniform("points", (samples, BOXES, POINTS, 2), rms=image / 32, mean=image / 8)
+        points = F.pad(within + corners[:, :, None], (0, 1), value=1.0)
+        for target, found in zip(targets, points, strict=True):
+            target["keypoints"] = found
+    images = generator.uniform("inputs", (samples, 3, image, image), rms=0.25, mean=0.5)
+    compared = {"outputs": _scores} if given["weights"] == RANDOM else {}
+    return {"inputs": (images, targets), "loss": _sum_of_losses, "items_per_step": samples, **compared}
+
+
+def _filled(box: Tensor, image: int) -> Tensor:
+    mask = torch.zeros(image, image, dtype=torch.uint8)
+    left, top, right, bottom = box.int().tolist()
+    mask[top:bottom, left:right] = 1
+    return mask
+
+
+def _scores(output: Any) -> Any:
+    return output if isinstance(output, Mapping) else [{"scores": found["scores"]} for found in output]
+
+
+def _sum_of_losses(output: Mapping[str, Tensor]) -> Tensor:
+    return torch.stack([loss.float() if loss.dtype.itemsize < 4 else loss for loss in output.values()]).sum()
+
+
+def _watch(name: str, generator: Generator, given: Parameters) -> Mapping[str, Any]:  # noqa: ARG001
+    size = (given["batch_size"], 3, given["sequence_length"], given["image"], given["image"])
+    return classified_images(generator, given, inputs=generator.uniform("clips", size))
+
+
+def _flow(name: str, generator: Generator, given: Parameters) -> Mapping[str, Any]:  # noqa: ARG001
+    size = (given["batch_size"], 3, given["image"], given["image"])
+    return {
+        "inputs": tuple(generator.uniform(each, size, rms=0.5) for each in ("before", "after")),
+        "targets": grid_targets(generator, (size[0], 2, *size[2:])),
+        "loss": _flow_loss,
+        "items_per_step": size[0],
+    }
+
+
+def _flow_loss(output: list[Tensor], targets: Tensor) -> Tensor:
+    """Return the loss of RAFT's refinements, each at 0.8 of the next (Teed & Deng, ECCV 2020)."""
+    weighted = [0.8 ** (len(output) - 1 - place) * F.l1_loss(flow, targets) for place, flow in enumerate(output)]
+    return torch.stack(weighted).sum()

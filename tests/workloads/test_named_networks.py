@@ -1,0 +1,239 @@
+"""Networks by name: what names mean, what is made of a library's network, and files of weights."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from ampbench.errors import UnknownNameError, UsageError, WorkloadError
+from ampbench.measure.data import Generator, weights_digest
+from ampbench.measure.sources import build_workload, describe_workload, further_inputs
+from ampbench.records.case import WorkloadSource
+from ampbench.workload import Workload
+from ampbench.workloads import named
+from ampbench.workloads.index import LIBRARIES, library_source
+
+pytest.importorskip("torchvision")
+
+
+def source(name: str) -> WorkloadSource:
+    library, _, network = name.partition(":")
+    return library_source(LIBRARIES[library], network)
+
+
+def parameters(name: str, preset: str = "tiny", **given: Any) -> dict[str, Any]:
+    return describe_workload(source(name), given, 0, preset).parameters
+
+
+def built(name: str, seed: int = 0, **given: Any) -> Workload:
+    return build_workload(source(name), parameters(name, **given), seed)
+
+
+def scores(workload: Workload, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    with torch.no_grad():
+        found = workload.module.eval().to(dtype)(workload.inputs.to(dtype))
+    return found.double()
+
+
+class Made(nn.Module):
+    """A network with all that libraries begin switched off."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3)
+        self.norm = nn.BatchNorm2d(8)
+        self.last = nn.BatchNorm2d(8)
+        self.gamma = nn.Parameter(torch.full((8,), 1e-6))
+        self.logit_scale = nn.Parameter(torch.tensor([2.0]))
+        self.mask_token = nn.Parameter(torch.zeros(8))
+        self.drop = nn.Dropout(0.5)
+        self.drop_path = 0.1
+        self.head = nn.Linear(8, 4)
+        for zero in (self.last.weight, self.head.weight, self.head.bias):
+            nn.init.zeros_(zero)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        seen = F.relu(self.norm(self.stem(images)))
+        seen = seen + self.gamma[:, None, None] * self.last(seen)
+        return self.head(self.drop(seen).mean((2, 3)))
+
+
+def benign(inputs: torch.Tensor, key: str = "") -> Made:
+    torch.manual_seed(0)
+    module = Made()
+    named.switch_off_dropout(module)
+    named.make_benign(module, Generator("made", 1, {}, 0), lambda: inputs, key or str(id(module)))
+    return module
+
+
+IMAGES = torch.linspace(-2, 2, 2 * 3 * 8 * 8).sin().reshape(2, 3, 8, 8)
+
+
+def test_what_a_library_begins_switched_off_is_on_and_the_rest_is_its_own() -> None:
+    torch.manual_seed(0)
+    own = Made()
+    made = benign(IMAGES)
+    assert made.gamma.tolist() == made.last.weight.tolist() == [named.SCALE] * 8
+    assert float(made.head.weight.detach().std()) == pytest.approx(8**-0.5, rel=0.3)
+    assert made.norm.bias.tolist() == made.last.bias.tolist() == [1.0] * 8
+    for name in ("stem.weight", "norm.weight", "head.bias", "logit_scale", "mask_token"):
+        assert torch.equal(made.get_parameter(name), own.get_parameter(name)), name
+    assert (made.drop.p, made.drop_path) == (0.0, 0.0)
+    assert made.training
+
+
+def test_a_normalisation_runs_with_the_statistics_of_a_batch_to_eight_bits() -> None:
+    made = benign(IMAGES)
+    seen = made.stem(IMAGES).double().detach()
+    expected = (seen.mean((0, 2, 3)), seen.var((0, 2, 3)))
+    for held, exact in zip((made.norm.running_mean, made.norm.running_var), expected, strict=True):
+        assert held.tolist() == pytest.approx(exact.tolist(), rel=2**-8)
+        fraction = torch.frexp(held).mantissa * 2**8
+        assert torch.equal(fraction, fraction.round())
+    assert (made.norm.momentum, int(made.norm.num_batches_tracked)) == (0.1, 0)
+    assert all(tensor.dtype in (torch.float32, torch.int64) for tensor in made.state_dict().values())
+
+
+def test_statistics_are_found_once_for_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = benign(IMAGES, "found once")
+    monkeypatch.setattr(named, "_statistics", lambda *given: pytest.fail("found again"))
+    again = benign(IMAGES, "found once")
+    assert torch.equal(first.last.running_var, again.last.running_var)
+
+
+def test_what_is_kept_for_forked_processes_makes_room_by_dropping_all() -> None:
+    kept = named._Kept(1000)
+    kept.put("a", b"1" * 300)
+    kept.put("b", b"2" * 300)
+    assert (kept.get("a"), kept.get("b"), kept.get("c")) == (b"1" * 300, b"2" * 300, None)
+    kept.put("c", b"3" * 500)
+    kept.put("too large", b"4" * 1000)
+    assert [kept.get(key) for key in ("a", "b", "too large")] == [None] * 3
+
+
+def test_a_name_is_one_network_a_pattern_all_that_match() -> None:
+    found = describe_workload(source("torchvision:resnet1*"), {}, 0)
+    assert [(one.name, one.task) for one in found.networks] == [
+        (name, "image classification") for name in ("resnet101", "resnet152", "resnet18")
+    ]
+    assert [one.name for one in describe_workload(source("torchvision:resnet18"), {}, 0).networks] == ["resnet18"]
+    with pytest.raises(UnknownNameError, match="unknown network of torchvision 'resnet5': did you mean resnet50"):
+        describe_workload(source("torchvision:resnet5"), {}, 0)
+
+
+def test_a_preset_chooses_the_size_and_parameters_are_checked() -> None:
+    assert parameters("torchvision:efficientnet_b1", "small") == {
+        "weights": "random", "classes": 1000, "image": 240, "batch_size": 1,
+    }  # fmt: skip
+    assert parameters("torchvision:vit_b_16", image=48)["image"] == 48
+    with pytest.raises(UnknownNameError, match="unknown parameter of torchvision:resnet18 'imag': did you mean image"):
+        parameters("torchvision:resnet18", imag=3)
+    with pytest.raises(UsageError, match=r"torchvision:resnet18\.image=0: must be from 1 to 8192"):
+        parameters("torchvision:resnet18", image=0)
+
+
+def test_a_network_is_the_same_whenever_it_is_made_and_another_by_another_seed() -> None:
+    first, second, other = (built("torchvision:squeezenet1_1", seed) for seed in (0, 0, 1))
+    assert weights_digest(first) == weights_digest(second) != weights_digest(other)
+    assert torch.equal(first.inputs, second.inputs)
+    assert not torch.equal(first.inputs, other.inputs)
+
+
+def test_the_network_is_the_librarys_and_its_error_that_of_an_independent_computation() -> None:
+    from torchvision.models import shufflenet_v2_x0_5
+
+    workload = built("torchvision:shufflenet_v2_x0_5")
+    exact = shufflenet_v2_x0_5(num_classes=10).double().eval()
+    exact.load_state_dict(workload.module.state_dict())
+    with torch.no_grad():
+        expected = exact(workload.inputs.double())
+    assert torch.equal(scores(workload), expected)
+    norm = float(expected.norm() / expected.numel() ** 0.5)
+    assert 0.01 < norm < 100
+    assert float((scores(built("torchvision:shufflenet_v2_x0_5"), torch.float32) - expected).norm()) < 1e-5 * norm
+
+
+def test_the_first_dense_prediction_and_detection_train_by_their_own_losses() -> None:
+    workload = built("torchvision:lraspp_mobilenet_v3_large", batch_size=2)
+    assert workload.targets.shape == (2, 64, 64)
+    assert workload.loss(workload.module.train()(workload.inputs), workload.targets).item() > 0
+    detector = built("torchvision:ssdlite320_mobilenet_v3_large")
+    losses = detector.module.train()(*detector.inputs)
+    assert detector.loss(losses).item() == pytest.approx(sum(loss.item() for loss in losses.values()), rel=1e-6)
+    found = detector.module.eval()(*detector.inputs)
+    assert [*found[0]] == ["boxes", "scores", "labels"]
+    assert len(found[0]["scores"])
+    assert [*detector.outputs(found)[0]] == ["scores"]
+
+
+def test_further_batches_are_the_rest_of_a_larger_one() -> None:
+    given = parameters("torchvision:squeezenet1_1")
+    further = further_inputs(source("torchvision:squeezenet1_1"), given, 0, 2)
+    whole = built("torchvision:squeezenet1_1", batch_size=3)
+    assert [inputs.tolist() for inputs, _ in further] == [whole.inputs[1:2].tolist(), whole.inputs[2:].tolist()]
+
+
+def test_nothing_is_fetched_nor_left_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    import socket
+
+    monkeypatch.setattr(socket.socket, "connect", lambda *given: pytest.fail("a network call"))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *given, **more: pytest.fail("a name looked up"))
+    built("torchvision:fasterrcnn_mobilenet_v3_large_320_fpn")
+
+
+@functools.cache
+def trained() -> Mapping[str, torch.Tensor]:
+    return built("torchvision:squeezenet1_1", 5).module.state_dict()
+
+
+class TestWeights:
+    """`weights=PATH`."""
+
+    def test_are_those_of_the_file_and_nothing_is_done_to_them(self, tmp_path: Path) -> None:
+        plain = {name: torch.zeros_like(tensor) for name, tensor in trained().items()}
+        torch.save(
+            {"epoch": 3, "state_dict": {f"module.{name}": one for name, one in plain.items()}}, tmp_path / "w.pt"
+        )
+        workload = built("torchvision:squeezenet1_1", weights=str(tmp_path / "w.pt"))
+        assert not any(bool(one.any()) for one in workload.module.state_dict().values())
+
+    def test_of_another_network_are_named(self, tmp_path: Path) -> None:
+        other = {name: one for name, one in trained().items() if name != "classifier.1.bias"} | {"more": torch.ones(1)}
+        other["classifier.1.weight"] = torch.ones(3, 3)
+        torch.save(other, tmp_path / "w.pt")
+        with pytest.raises(WorkloadError) as refused:
+            built("torchvision:squeezenet1_1", weights=str(tmp_path / "w.pt"))
+        assert str(refused.value) == (
+            f"weights={tmp_path / 'w.pt'} are not those of torchvision:squeezenet1_1: 1 missing (classifier.1.bias); "
+            "1 that it has not (more); 1 of another shape (classifier.1.weight (3, 3) for (10, 512, 1, 1))"
+        )
+
+    def test_that_are_pickled_code_are_refused(self, tmp_path: Path) -> None:
+        torch.save(nn.Linear(2, 2), tmp_path / "whole.pt")
+        with pytest.raises(
+            WorkloadError, match="holds pickled code, which is never run: save the network's state_dict"
+        ):
+            parameters("torchvision:squeezenet1_1", weights=str(tmp_path / "whole.pt"))
+        with pytest.raises(WorkloadError, match="there is no such file"):
+            parameters("torchvision:squeezenet1_1", weights=str(tmp_path / "none.pt"))
+        (tmp_path / "text.pt").write_text("no weights")
+        with pytest.raises(WorkloadError, match=r"text\.pt"):
+            parameters("torchvision:squeezenet1_1", weights=str(tmp_path / "text.pt"))
+
+
+def test_a_network_that_cannot_be_built_says_so_in_one_line() -> None:
+    given = parameters("torchvision:vit_b_16") | {"image": 33}
+    with pytest.raises(WorkloadError, match="torchvision:vit_b_16 cannot be built: AssertionError: Input shape indiv"):
+        build_workload(source("torchvision:vit_b_16"), given, 0)
+
+
+def test_a_library_that_cannot_be_imported_is_no_stop() -> None:
+    broken = dataclasses.replace(source("torchvision:resnet18"), module="no_such_module")
+    found = describe_workload(broken, {}, 0)
+    assert found.unavailable.startswith("torchvision cannot be imported (ModuleNotFoundError")
