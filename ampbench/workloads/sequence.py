@@ -1,4 +1,4 @@
-"""Sequence models: an encoder, a causal language model, and recurrent units."""
+"""Sequence models: an encoder, a causal language model, recurrent units, and a speech encoder."""
 
 import math
 from collections.abc import Callable
@@ -11,6 +11,7 @@ from ampbench.measure.data import Generator
 from ampbench.workload import Workload
 from ampbench.workloads.weights import (
     GELU_VARIANCE,
+    SILU_VARIANCE,
     SWIGLU_VARIANCE,
     Rule,
     adamw,
@@ -19,6 +20,7 @@ from ampbench.workloads.weights import (
     classifier,
     fill,
     kernel,
+    rectified,
     waves,
 )
 
@@ -27,6 +29,16 @@ SHARPNESS = 1.3
 
 EMBEDDING_RMS = 0.5
 """RMS of embeddings, and of what all residual branches of the language model add to them, halved."""
+
+
+SUBSAMPLED = 4
+"""Frames of speech to one of the encoder, after two strided convolutions."""
+
+SURROUNDINGS = 31
+"""Frames that the encoder's depthwise convolutions see (Gulati et al., 2020)."""
+
+GLU_VARIANCE = 0.293
+"""Variance of x * sigmoid(y), x and y standard normal: the second moment of sigmoid(x)."""
 
 
 class Attention(nn.Module):
@@ -143,6 +155,81 @@ class Recurrent(nn.Module):
         return self.head(states)  # type: ignore[no-any-return]
 
 
+class FeedForward(nn.Module):
+    """A layer norm and two layers of four times the width, with SiLU between."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what is added to the stream (batch, frames, width)."""
+        return self.down(F.silu(self.up(self.norm(x))))  # type: ignore[no-any-return]
+
+
+class Surroundings(nn.Module):
+    """A depthwise convolution over time between two pointwise layers, with a gate before and batch normalisation."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.widen = nn.Linear(width, 2 * width)
+        self.depthwise = nn.Conv1d(width, width, SURROUNDINGS, padding=SURROUNDINGS // 2, groups=width)
+        self.batch_norm = nn.BatchNorm1d(width)
+        self.narrow = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what is added to the stream (batch, frames, width)."""
+        y = self.depthwise(F.glu(self.widen(self.norm(x)), dim=-1).transpose(1, 2))
+        return self.narrow(F.silu(self.batch_norm(y)).transpose(1, 2))  # type: ignore[no-any-return]
+
+
+class ConformerBlock(nn.Module):
+    """Half a feed-forward layer, attention with rotary positions, convolution, the other half, and a layer norm.
+
+    Source: Gulati et al., "Conformer", Interspeech 2020.
+    """
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.before = FeedForward(width)
+        self.attention_norm = nn.LayerNorm(width)
+        self.attention = Attention(width, heads)
+        self.surroundings = Surroundings(width)
+        self.after = FeedForward(width)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+        """Return the stream (batch, frames, width) after this block."""
+        x = x + 0.5 * self.before(x)
+        x = x + self.attention(self.attention_norm(x), cosine, sine)
+        x = x + self.surroundings(x)
+        return self.norm(x + 0.5 * self.after(x))  # type: ignore[no-any-return]
+
+
+class SpeechEncoder(nn.Module):
+    """Two strided convolutions over time and frequency, conformer blocks, a symbol or the blank for every frame."""
+
+    def __init__(self, features: int, depth: int, width: int, heads: int, classes: int, frames: int):
+        super().__init__()
+        first, second = (nn.Conv2d(inputs, width, 3, stride=2, padding=1) for inputs in (1, width))
+        self.subsample = nn.Sequential(first, nn.ReLU(), second, nn.ReLU())
+        self.embed = nn.Linear(width * -(-features // SUBSAMPLED), width)
+        self.blocks = nn.ModuleList(ConformerBlock(width, heads) for _ in range(depth))
+        self.head = nn.Linear(width, classes)
+        self.register_buffer("cosine", torch.empty(frames, width // heads), persistent=False)
+        self.register_buffer("sine", torch.empty(frames, width // heads), persistent=False)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the logits (batch, frames / 4, classes) of log-mel `features` (batch, frames, features)."""
+        x = self.embed(self.subsample(features[:, None]).transpose(1, 2).flatten(2))
+        for block in self.blocks:
+            x = block(x, self.cosine, self.sine)
+        return self.head(x)  # type: ignore[no-any-return]
+
+
 def transformer_encoder(
     generator: Generator, *, depth: int, width: int, heads: int, sequence_length: int, classes: int, batch_size: int
 ) -> Workload:
@@ -243,6 +330,67 @@ def gru(
         items_per_step=batch_size * sequence_length,
         version=1,
     )
+
+
+def speech_encoder(
+    generator: Generator,
+    *,
+    features: int,
+    depth: int,
+    width: int,
+    heads: int,
+    sequence_length: int,
+    classes: int,
+    batch_size: int,
+) -> Workload:
+    """A conformer on log-mel features, with a fourth of their frames; connectionist temporal classification, AdamW.
+
+    Inputs are (batch_size, sequence_length, features), outputs logits (batch_size, sequence_length / 4, classes), whose
+    class 0 is the blank. Targets are (batch_size, sequence_length / 16) of the others.
+    """
+    frames = sequence_length // SUBSAMPLED
+    with device("meta"):
+        module = SpeechEncoder(features, depth, width, heads, classes, frames)
+    behind_relu = rectified(0.0, 1.0)[1] ** -0.5
+    gains = {
+        "subsample.2": behind_relu,
+        "embed": behind_relu,
+        "*.query_key_value": SHARPNESS,
+        "*.project": 0.7,
+        "*.down": SILU_VARIANCE**-0.5,  # of which half is added
+        "*.depthwise": GLU_VARIANCE**-0.5,
+        "*.narrow": 0.5 * SILU_VARIANCE**-0.5,
+    }
+    rules: dict[str, Rule] = {
+        "cosine": _rotary_table(math.cos, frames, width // heads),
+        "sine": _rotary_table(math.sin, frames, width // heads),
+        "head.weight": classifier(1.0),
+    }
+    fill(generator, module, gains=gains, rules=rules)
+    return Workload(
+        module=module,
+        inputs=generator.uniform("inputs", (batch_size, sequence_length, features)),
+        targets=1 + generator.integers("targets", (batch_size, frames // 4), classes - 1),
+        loss=_alignment_loss,
+        optimizer=adamw,
+        items_per_step=batch_size * sequence_length,
+        classes_dim=-1,
+        version=1,
+    )
+
+
+def _alignment_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return what ctc_loss gives for logits (batch, frames, classes); class 0 is the blank.
+
+    It has no kernel in half, and only CPU's autocast casts for it: log-probabilities are taken in at least fp32, as in
+    all recipes for speech.
+    """
+    exact = torch.promote_types(logits.dtype, torch.float32)
+    log_probabilities = F.log_softmax(logits, dim=-1, dtype=exact).transpose(0, 1)
+    frames, batch, _ = log_probabilities.shape
+    lengths = torch.full((2, batch), frames)
+    lengths[1] = targets.shape[1]
+    return F.ctc_loss(log_probabilities, targets, lengths[0], lengths[1])
 
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The two networks of diffusion: what they read is as noisy as the timestep says, and they know the time in half."""
+"""Diffusion reads what is as noisy as the timestep says, and knows the time in half precision."""
 
 import copy
 import math
