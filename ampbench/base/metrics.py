@@ -60,6 +60,7 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
             Column(name="batch_size", label="batch", summary="The batch size; undefined where a workload has none."),
             Column(name="input_dtype", label="input", summary="The dtype floating inputs are given in."),
             Column(name="memory_format", label="format", summary="`contiguous` or `channels_last`."),
+            Column(name="recipe", label="recipe", summary="What it is trained by; undefined: the workload's own way."),
             Column(name="outcome", label="outcome", summary="`ok`, `skipped` or `failed`."),
             Column(name="reason", label="reason", summary="Why a case was skipped or failed; undefined where ok."),
             Column(name="rounds", label="rounds", summary="The rounds measured, without those of the control."),

@@ -12,7 +12,10 @@ from ampbench.cli.options import (
     DEFAULT_RESULTS,
     DURATION,
     TIMEOUT,
+    Accumulates,
+    Clips,
     Devices,
+    Emas,
     Every,
     Format,
     Heap,
@@ -26,24 +29,29 @@ from ampbench.cli.options import (
     MemoryLimit,
     Names,
     Only,
+    Optimizers,
     Paths,
     Phases,
     Precisions,
     Preset,
+    Rates,
+    Recipes,
     Results,
     Scaler,
+    Schedules,
     Seed,
     Sets,
     Sweeps,
     Threads,
     Threshold,
     Timeout,
+    WeightDecays,
     Workloads,
     chosen_format,
     stored_already,
 )
 from ampbench.cli.printing import OutputFormat
-from ampbench.cli.selecting import make_selection, make_settings
+from ampbench.cli.selecting import chosen_recipes, make_selection, make_settings
 from ampbench.errors import CASE_FAILED, INTERRUPTED, AmpbenchError, UsageError
 from ampbench.records.run import Settings
 
@@ -104,6 +112,14 @@ def command(
     keep_flags: KeepFlags = False,
     seed: Seed = DEFAULTS.seed,
     scaler: Scaler = True,
+    recipe: Recipes = None,
+    optimizer: Optimizers = None,
+    lr: Rates = None,
+    weight_decay: WeightDecays = None,
+    schedule: Schedules = None,
+    clip: Clips = None,
+    accumulate: Accumulates = None,
+    ema: Emas = None,
     results: Results = DEFAULT_RESULTS,
     label: Label = "",
     gate: Gate = False,
@@ -124,7 +140,7 @@ def command(
 
     An arm is a Python executable (another torch, with ampbench installed beside it), git:REF (that commit of the
     repository here), settings NAME=VALUE (upper case: an environment variable; threads, heap, keep_flags, precision,
-    path, memory_format, scaler; a workload's parameter), or here, the files and the Python as they are.
+    path, memory_format, scaler, recipe; a workload's parameter), or here, the files and the Python as they are.
 
     \b
     Examples:
@@ -143,7 +159,10 @@ def command(
         store.read_run(store.find_run(rules.anchor, results))  # refused before anything is measured
     selection = make_selection(
         [*(names or []), *(workload or [])], precision, device, phase, path, memory_format, keyword, preset, set_,
-        sweep, scaler,
+        sweep, scaler, chosen_recipes(
+            recipe, optimizer=optimizer, lr=lr, weight_decay=weight_decay, schedule=schedule, clip=clip,
+            accumulate=accumulate, ema=ema,
+        ),
     )  # fmt: skip
     count = blocks or (CONTROL_BLOCKS if control else MOST_BLOCKS)
     settings = make_settings(

@@ -4,7 +4,7 @@ Once its options are read, each plans, works, stores, tells and ends cleanly, or
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from inspect import Parameter, Signature
 from pathlib import Path
@@ -17,6 +17,7 @@ from ampbench.base.units import counted
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     DURATION,
+    OF_RECIPES,
     WITH_RESUME,
     Devices,
     EveryRow,
@@ -42,7 +43,7 @@ from ampbench.cli.options import (
     stored_already,
 )
 from ampbench.cli.printing import OutputFormat, print_document, print_note
-from ampbench.cli.selecting import make_selection, make_settings, resumed_imports, typed_seconds
+from ampbench.cli.selecting import chosen_recipes, make_selection, make_settings, resumed_imports, typed_seconds
 from ampbench.errors import CASE_FAILED, INTERRUPTED, NothingToRunError, StoreError, UsageError
 from ampbench.records.kinds import KINDS, LINES, deed_of, named, verb_of
 from ampbench.records.run import LATEST, Selection, Settings
@@ -94,6 +95,8 @@ def _parameters(instrument: "Instrument[Any]") -> "list[tuple[str, Any, Any]]":
         if selects.scaler:
             flag = typer.Option("--scaler/--no-scaler", help=selects.scaler)
             told += [("scaler", Annotated[bool, flag], True)]
+        own = {one.name for one in instrument.options}
+        told += [(name, option, None) for name, option in OF_RECIPES.items() if selects.recipes and name not in own]
     told += [(one.name, _annotation(one), one.default) for one in instrument.options]
     told += [("every", EveryRow, False)] if instrument.lists_all else []
     told += [("timeout", PieceTimeout, instrument.timeout), ("threads", Threads, settings.threads)]
@@ -132,7 +135,11 @@ def _done(instrument: "Instrument[Any]", context: typer.Context, values: dict[st
     if values.get("resume"):
         refuse_beside_resume(context, WITH_RESUME)
         return go_on(instrument, values["resume"], values["results"], told_as(chosen, everything=everything))
-    selection, settings = selected(**{name: values[name] for name in SELECTING if name in values})
+    own = {one.name for one in instrument.options}
+    selection, settings = selected(
+        **{name: values[name] for name in SELECTING if name in values},
+        recipes=chosen_recipes(**{name: values.get(name) for name in OF_RECIPES if name not in own}),
+    )
     given = Given(
         values={one.name: _typed(one, values[one.name]) for one in instrument.options},
         typed={one.name for one in instrument.options if is_typed(context, one.name)},
@@ -177,11 +184,12 @@ def selected(
     timeout: str = "",
     threads: int = 0,
     seed: int = 0,
+    recipes: Sequence[str] = (),
 ) -> tuple[Selection, Settings]:
     """Return what the options of these names select, and the settings; raises `UsageError` for a malformed one."""
     selection = make_selection(
         [*(names or []), *(workload or [])], precision, device, phase, path, memory_format, keyword, preset, set_,
-        None, scaler,
+        None, scaler, recipes,
     )  # fmt: skip
     return selection, make_settings(1, 1, "", "", timeout, "", threads, seed)
 

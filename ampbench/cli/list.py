@@ -19,12 +19,12 @@ Listing = Sequence[dict[str, Any]]
 
 
 def command(
-    what: Annotated[str, typer.Argument(metavar="WHAT", help="workloads, precisions, devices or runs.")],
+    what: Annotated[str, typer.Argument(metavar="WHAT", help="workloads, precisions, recipes, devices or runs.")],
     results: Results = DEFAULT_RESULTS,
     format: Format = OutputFormat.TABLE,
     json: Json = False,
 ) -> int:
-    """List workloads, precisions, devices or runs.
+    """List workloads, precisions, recipes, devices or runs.
 
     \b
     Examples:
@@ -42,6 +42,8 @@ def command(
     columns = TABLE_COLUMNS[what]
     if chosen in (OutputFormat.TABLE, OutputFormat.MARKDOWN) and what == "workloads":
         rows = [row | {"summary": _about(row)} for row in rows]
+    elif chosen in (OutputFormat.TABLE, OutputFormat.MARKDOWN) and what == "recipes":
+        rows = [row | {"summary": f"{row['summary']}\n  {_assigned(row['settings'])}"} for row in rows]
     elif chosen in (OutputFormat.TABLE, OutputFormat.MARKDOWN) and what == "runs":
         columns = [name for name in columns if name not in SELDOM or any(row[name] not in SELDOM[name] for row in rows)]
         rows = [row | {"torch": (row["torch"] or "").partition("+")[0], "outcome": _what(row)} for row in rows]
@@ -76,9 +78,12 @@ def workloads(results: Path) -> Listing:  # noqa: ARG001 - all listings have one
 
 def _about(row: Mapping[str, Any]) -> str:
     """Return a workload's summary, its parameters with the values of a CPU's preset, and its place in the suite."""
-    parameters = " ".join(f"{name}={value}" for name, value in row["small"].items())
     suite = f"; default suite: {', '.join(row['suite'])}" if row["suite"] else ""
-    return f"{row['summary']}\n  {parameters}{suite}"
+    return f"{row['summary']}\n  {_assigned(row['small'])}{suite}"
+
+
+def _assigned(values: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in values.items())
 
 
 def precisions(results: Path) -> Listing:  # noqa: ARG001
@@ -103,6 +108,20 @@ def precisions(results: Path) -> Listing:  # noqa: ARG001
             "scaler": row.scaler,
         }
         for row in PRECISIONS.values()
+    ]
+
+
+def recipes(results: Path) -> Listing:  # noqa: ARG001
+    """Return the recipes that networks are trained by, with their settings."""
+    from ampbench.base.recipes import RECIPES, SETTINGS
+
+    return [
+        {
+            "recipe": row.name,
+            "summary": row.summary,
+            "settings": {name: value for name in SETTINGS if (value := getattr(row, name)) not in (None, "")},
+        }
+        for row in RECIPES.values()
     ]
 
 
@@ -186,12 +205,14 @@ def _explained(stored: "StoredRun") -> str:
 LISTINGS: Mapping[str, Callable[[Path], Listing]] = {
     "workloads": workloads,
     "precisions": precisions,
+    "recipes": recipes,
     "devices": devices,
     "runs": runs,
 }
 TABLE_COLUMNS: Mapping[str, Sequence[str]] = {
     "workloads": ("workload", "family", "summary"),
     "precisions": ("precision", "summary", "aliases"),
+    "recipes": ("recipe", "summary"),
     "devices": ("device", "available", "tf32", "autocast", "arithmetic", "name"),
     "runs": ("run", "date", "label", "torch", "device", "outcome"),
 }

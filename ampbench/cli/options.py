@@ -5,10 +5,12 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated
 
 import typer
 
+from ampbench.base.recipes import OPTIMIZERS, RECIPES, SCHEDULES, split_recipes
 from ampbench.base.units import one_of
 from ampbench.cli.printing import OutputFormat, print_note
 from ampbench.errors import INTERRUPTED, UsageError
@@ -118,6 +120,11 @@ def many_names(names: str, help: str) -> typer.models.OptionInfo:
     )
 
 
+def _of_recipe(name: str, metavar: str, help: str) -> typer.models.OptionInfo:
+    """Return the option for a setting of recipes: each of its values makes a case."""
+    return typer.Option(name, metavar=metavar, help=help, callback=split_names)  # type: ignore[no-any-return]
+
+
 def _many(names: str, metavar: str, help: str) -> typer.models.OptionInfo:
     return typer.Option(names, metavar=metavar, help=f"{help} Repeatable.")  # type: ignore[no-any-return]
 
@@ -173,6 +180,48 @@ KeepFlags = Annotated[
 ]
 Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Of weights, inputs and the order of measuring.")]
 Scaler = Annotated[bool, typer.Option("--scaler/--no-scaler", help="GradScaler in fp16_autocast training.")]
+
+Recipes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--recipe",
+        metavar="NAME[,SETTING=VALUE]",
+        help=f"What networks are trained by: {one_of(tuple(RECIPES))}, see ampbench list recipes. Repeatable. "
+        "Default: the workload's own optimizer.",
+        callback=lambda values: None if values is None else split_recipes(values),
+    ),
+]
+Optimizers = Annotated[
+    list[str] | None,
+    _of_recipe(
+        "--optimizer",
+        "NAME[:HOW]",
+        f"torch's {one_of(tuple(OPTIMIZERS))}; adamw:fused, :foreach or :for-loop says how. Each value makes a case, "
+        "as of the options below.",
+    ),
+]
+Rates = Annotated[list[str] | None, _of_recipe("--lr", "RATE", "The learning rate.")]
+WeightDecays = Annotated[list[str] | None, _of_recipe("--weight-decay", "DECAY", "The weight decay.")]
+Schedules = Annotated[
+    list[str] | None,
+    _of_recipe("--schedule", "NAME", f"{one_of(SCHEDULES)}: how the learning rate of whole trainings goes on."),
+]
+Clips = Annotated[list[str] | None, _of_recipe("--clip", "NORM", "Clip gradients to this norm; 0: do not.")]
+Accumulates = Annotated[list[str] | None, _of_recipe("--accumulate", "N", "So many batches make a step.")]
+Emas = Annotated[list[str] | None, _of_recipe("--ema", "DECAY", "Keep an exponential moving average of the weights.")]
+OF_RECIPES = MappingProxyType(
+    {
+        "recipe": Recipes,
+        "optimizer": Optimizers,
+        "lr": Rates,
+        "weight_decay": WeightDecays,
+        "schedule": Schedules,
+        "clip": Clips,
+        "accumulate": Accumulates,
+        "ema": Emas,
+    }
+)
+"""The options that say by what networks are trained."""
 
 LONGEST_LABEL = 200
 

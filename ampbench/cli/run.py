@@ -13,7 +13,10 @@ from ampbench.base.units import counted, format_duration
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     TIMEOUT,
+    Accumulates,
+    Clips,
     Devices,
+    Emas,
     Format,
     Heap,
     HeapKind,
@@ -35,19 +38,24 @@ from ampbench.cli.options import (
     MinArgmaxAgreement,
     MinRunTime,
     Names,
+    Optimizers,
     Paths,
     Phases,
     Precisions,
     Preset,
+    Rates,
+    Recipes,
     Results,
     Resume,
     Rounds,
     Scaler,
+    Schedules,
     Seed,
     Sets,
     Sweeps,
     Threads,
     Timeout,
+    WeightDecays,
     Workloads,
     chosen_budget,
     chosen_format,
@@ -56,7 +64,7 @@ from ampbench.cli.options import (
     stored_already,
 )
 from ampbench.cli.printing import OutputFormat, print_note
-from ampbench.cli.selecting import make_selection, make_settings, resumed_imports
+from ampbench.cli.selecting import chosen_recipes, make_selection, make_settings, resumed_imports
 from ampbench.errors import CASE_FAILED, INTERRUPTED, NothingToRunError, StoreError, UsageError
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.judge.objections import Budget
@@ -109,6 +117,14 @@ def command(
     keep_flags: KeepFlags = False,
     seed: Seed = DEFAULTS.seed,
     scaler: Scaler = True,
+    recipe: Recipes = None,
+    optimizer: Optimizers = None,
+    lr: Rates = None,
+    weight_decay: WeightDecays = None,
+    schedule: Schedules = None,
+    clip: Clips = None,
+    accumulate: Accumulates = None,
+    ema: Emas = None,
     results: Results = DEFAULT_RESULTS,
     label: Label = "",
     resume: Resume = "",
@@ -145,7 +161,10 @@ def command(
     _check_together(context, resume, report, dry_run)
     selection = make_selection(
         [*(names or []), *(workload or [])], precision, device, phase, path, memory_format, keyword, preset, set_,
-        sweep, scaler,
+        sweep, scaler, chosen_recipes(
+            recipe, optimizer=optimizer, lr=lr, weight_decay=weight_decay, schedule=schedule, clip=clip,
+            accumulate=accumulate, ema=ema,
+        ),
     )  # fmt: skip
     settings = make_settings(
         rounds, DEFAULTS.builds, min_run_time, max_time, timeout, memory_limit, threads, seed,

@@ -1,8 +1,10 @@
 """What `run` and `ab` are asked to measure: options as typed become a `Selection` and `Settings`."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from ampbench.base.recipes import find_recipe
 from ampbench.base.units import parse_bytes, parse_seconds, parse_value
 from ampbench.errors import UsageError
 from ampbench.records.case import ParameterValue
@@ -30,8 +32,12 @@ def make_selection(
     set_: list[str] | None,
     sweep: list[str] | None,
     scaler: bool,
+    recipes: Sequence[str] = (),
 ) -> Selection:
-    """Return the selection that the options of these names give; raises `UsageError` for a malformed one."""
+    """Return the selection that the options of these names give; raises `UsageError` for a malformed one.
+
+    `recipes` are those that `chosen_recipes` returned.
+    """
     return Selection(
         workloads=workloads,
         precisions=precision or [],
@@ -44,7 +50,21 @@ def make_selection(
         overrides=dict(parse_setting("--set", text) for text in set_ or []),
         sweeps=parse_sweeps(sweep or []),
         scaler=scaler,
+        recipes=list(recipes),
     )
+
+
+def chosen_recipes(recipe: list[str] | None, **settings: list[str] | None) -> list[str]:
+    """Return the recipes that `--recipe` and the options of its settings give: each one with each value of each option.
+
+    Without `--recipe` they are settings of the workload's own optimizer. Raises `UsageError` for what cannot be meant.
+    """
+    given = {name: values for name, values in settings.items() if values}
+    if not (recipe or given):
+        return []
+    spelled = [[f"{name}={value}" for value in values] for name, values in given.items()]
+    together = [",".join(filter(None, parts)) for parts in itertools.product(recipe or [""], *spelled)]
+    return list(dict.fromkeys(find_recipe(text).spelling for text in together))
 
 
 def make_settings(

@@ -12,6 +12,7 @@ from typing import Protocol
 from ampbench.base import precisions
 from ampbench.base.names import matches
 from ampbench.base.precisions import BASELINE, BY_DEVICE, DEFAULT, PRECISIONS, SHORT_DTYPES, Precision, find_precision
+from ampbench.base.recipes import find_recipe
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError, WorkloadError, did_you_mean, nearest
 from ampbench.records.case import (
     DEVICES,
@@ -50,6 +51,7 @@ ENTRY_FAMILY = "precision"
 """The family of a source that is no workload but the entry point of a precision."""
 NO_TRACED_TRAINING = "path traced is measured in inference only: a frozen trace has no gradients to train with"
 NO_LOSS = "no loss given: a workload that trains returns (module, inputs, loss)"
+NO_RECIPE = "a recipe is what a network is trained by: --phase inference has none"
 
 
 class Describe(Protocol):
@@ -106,6 +108,7 @@ def make_plan(
     devices = selection.devices or [default_device(environment)]
     paths = selection.paths or ["eager"]
     formats = selection.memory_formats or ["contiguous"]
+    recipes = [find_recipe(text).spelling for text in selection.recipes] or [""]
     _meet_own(selection, sources, describe)
     plan: dict[str, PlannedCase] = {}
     settable: set[str] = set()
@@ -115,7 +118,9 @@ def make_plan(
         for variant in _variants(sources, selection, environment, device, describe):
             settable |= variant.parameters.keys()
             phases = [phase for phase in PHASES if phase in (selection.phases or variant.phases)]
-            for phase, path, memory_format, precision in itertools.product(phases, paths, formats, asked):
+            for phase, path, memory_format, recipe, precision in itertools.product(
+                phases, paths, formats, recipes, asked
+            ):
                 if precision.same_ops and phase == "inference" and not named:
                     continue
                 parameters = dict(variant.parameters)
@@ -132,6 +137,7 @@ def make_plan(
                     input_dtype=SHORT_DTYPES[precision.storage],
                     memory_format=memory_format,
                     scaler=selection.scaler or not (precision.scaler and phase == "training"),
+                    recipe=recipe if phase == "training" else "",
                     version=variant.version,
                 )
                 if matches(selection.keyword, case.case_id):
@@ -180,6 +186,10 @@ def check_selection(selection: Selection) -> list[WorkloadSource]:
         for name in names:
             if name not in known:
                 raise UnknownNameError(kind, name, known)
+    for recipe in selection.recipes:
+        find_recipe(recipe)
+    if selection.recipes and selection.phases and "training" not in selection.phases:
+        raise UsageError(NO_RECIPE)
     _check_lengths(selection)
     matches(selection.keyword, "")
     sources = [source for name in selection.workloads for source in find_workloads(name)]

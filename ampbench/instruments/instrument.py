@@ -73,8 +73,8 @@ class Selects:
 
     Where no workload is named it is asked "`question` of which workload?", or `workloads` are taken; where no phase
     is, `phases`. Precisions must be `among` these (none: all), or what is said `otherwise` of "{name}". Cases are
-    `eager`, or of a path selected; with `absent_devices`, that its device is absent skips none; a user's own
-    precisions are allowed with `own_precisions`.
+    `eager`, or of a path selected; with `absent_devices`, that its device is absent skips none; a user's own precisions
+    are allowed with `own_precisions`. With `recipes` its verb has the options of recipes.
     """
 
     precision: str = ""
@@ -86,6 +86,7 @@ class Selects:
     phases: Sequence[str] = ()
     among: Sequence[str] = ()
     otherwise: str = ""
+    recipes: bool = False
     eager: bool = True
     absent_devices: bool = False
     own_precisions: bool = False

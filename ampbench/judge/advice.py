@@ -153,7 +153,7 @@ def across_tables(stored: "StoredRun", rows: Iterable[Row], advice: Mapping[Grou
     """
     tables: dict[tuple[object, ...], dict[Group, list[Row]]] = {}
     for group, members in grouped(rows).items():
-        key = group.workload, group.parameters, group.batch_size, group.device, group.phase
+        key = group.workload, group.parameters, group.batch_size, group.recipe, group.device, group.phase
         tables.setdefault(key, {})[group] = members
     several = [members for members in tables.values() if len(members) > 1]
     if not several:

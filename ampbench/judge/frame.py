@@ -196,6 +196,7 @@ def measured_frame(run: MeasuredRun) -> pd.DataFrame:
     }
     for name in ("workload", "family", "precision", "device", "phase", "path", "input_dtype", "memory_format"):
         columns[name] = _text(getattr(case, name) for case in cases)
+    columns["recipe"] = _text(case.recipe or None for case in cases)
     columns["batch_size"] = pd.array([case.batch_size for case in cases], dtype="Int64")
     columns |= _times(run)
     columns |= _memory(stored, rows)
@@ -373,7 +374,7 @@ def _against_baselines(
     memory = columns["peak_memory_bytes"]
     source, ok = columns["memory_source"].to_numpy(), (columns["outcome"] == "ok").tolist()
     keys = [
-        (one.workload, text, one.device, one.phase, one.path, one.batch_size, one.memory_format)
+        (one.workload, text, one.device, one.phase, one.path, one.batch_size, one.memory_format, one.recipe)
         for one, text in zip(cases, parameters, strict=True)
     ]
 

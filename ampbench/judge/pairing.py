@@ -23,13 +23,17 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
     "scaler": ("scaler",),
     "path": ("path",),
     "memory_format": ("memory_format",),
+    "recipe": ("recipe",),
     "batch_size": ("batch_size",),
 }
 """What of a case a setting of an arm decides; a precision also decides how inputs are stored and what GradScaler does.
 
 Every other setting is the name of a parameter, or says nothing about cases.
 """
-_KEY = ("workload", "precision", "device", "phase", "path", "batch_size", "input_dtype", "memory_format", "scaler")
+_KEY = (
+    "workload", "precision", "device", "phase", "path", "batch_size", "input_dtype", "memory_format", "scaler",
+    "recipe",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +143,7 @@ _INEXACT = frozenset(
 environment variables."""
 
 
-_OTHER_COMPUTATION = ("precision", "path", "memory_format", "scaler")
+_OTHER_COMPUTATION = ("precision", "path", "memory_format", "scaler", "recipe")
 """Settings of an arm with which the same workload is computed by other kernels.
 
 A workload's parameter is not among them: what it changes is the workload's own doing. One in upper case is an

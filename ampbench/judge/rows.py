@@ -23,6 +23,7 @@ class Group:
     device: str
     phase: str
     path: str
+    recipe: str = ""
 
 
 def grouped(rows: Iterable[Row]) -> dict[Group, list[Row]]:
@@ -46,6 +47,7 @@ def group_of(row: Row) -> Group:
         device=row["device"],
         phase=row["phase"],
         path=row["path"],
+        recipe=row.get("recipe") or "",
     )
 
 
@@ -57,6 +59,7 @@ def described(group: Group, place: bool = True) -> str:
     parts = [] if group.batch_size is None else [f"batch {group.batch_size}"]
     parts += [group.phase, group.device, group.path] if place else []
     parts += [] if group.memory_format == "contiguous" else [group.memory_format]
+    parts += [f"recipe {group.recipe.replace(',', ' ')}"] if group.recipe else []
     parts += [group.parameters.replace(",", " ")] if group.parameters else []
     return " · ".join(parts)
 

@@ -299,10 +299,13 @@ class LossTargets(TorchFunctionMode):
                 self._calls.append((named["input"].detach(), dimension))
         return func(*args, **given)
 
-    def decisions(self, outputs: list[torch.Tensor]) -> list["Decisions"]:
-        """Return where in `outputs` the logits lie: reshaped, cast or normalised, an output decides as they do."""
+    def decisions(self, outputs: list[torch.Tensor], batches: int = 1) -> list["Decisions"]:
+        """Return where in `outputs` the logits lie: reshaped, cast or normalised, an output decides as they do.
+
+        The outputs are those of the first of `batches`, one after another, that the loss was called with.
+        """
         found = []
-        for logits, dimension in self._calls:
+        for logits, dimension in self._calls[: len(self._calls) // batches]:
             classes = logits.argmax(dimension)
             for place, output in enumerate(outputs):
                 if output.numel() == logits.numel():
@@ -540,8 +543,8 @@ def _values(tensor: torch.Tensor) -> torch.Tensor:
 class Scorer:
     """Scores the network of a training step as it stands, in evaluation mode and the step's own precision.
 
-    It judges by the workload's held-out batch, on the device, or where there is none (`held_out` is False) by as many
-    of the training batches as `steps` steps see.
+    Where the step averages weights, these are scored. It judges by the workload's held-out batch, on the device, or
+    where there is none (`held_out` is False) by as many of the training batches as `steps` steps see.
     """
 
     def __init__(self, workload: Workload, step: TrainingStep, steps: int):
@@ -560,7 +563,7 @@ class Scorer:
         self._step.module.eval()
         try:
             forked = torch.random.fork_rng(accelerators, device_type=kind)
-            with forked, self._step.network.without_gradients(), unfused():
+            with forked, self._step.network.without_gradients(), self._step.judged(), unfused():
                 seen = [self._seen(batch, targets) for batch, targets in self._batches]
         finally:
             for module, training in modes:

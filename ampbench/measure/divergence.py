@@ -156,8 +156,7 @@ def measure_divergence(
     if held.intended is not None:
         measured = held.fp32_update if is_baseline else None
         if measured is None and numbers.native is not None:
-            own = dataclasses.replace(workload, optimizer=numbers.make_optimizer or workload.optimizer)
-            measured = updated_by(own, held.intended, numbers.native, device)
+            measured = updated_by(held.intended, numbers.native, device)
         found = _with_update(found, measured) if measured is not None else found
     return found
 

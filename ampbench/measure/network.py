@@ -12,15 +12,15 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ampbench.base.precisions import FP64, PRECISIONS, SHORT_DTYPES, Precision
+from ampbench.base.recipes import find_recipe
 from ampbench.errors import UnknownNameError, UsageError
 from ampbench.explain.dtypes import autocast_of
 from ampbench.measure.data import Data, bound, called_with, carried, place_data, placed, stored_dtype
 from ampbench.measure.machine import Accelerator, Device
-from ampbench.measure.optimizer import default_optimizer
+from ampbench.measure.optimizer import MakeOptimizer, clipping, default_optimizer, optimizer_of
 from ampbench.records.case import Case
 from ampbench.workload import Workload
 
-MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 Region = Callable[[], AbstractContextManager[Any]]
 _LONG_DTYPES = {short: getattr(torch, name) for name, short in SHORT_DTYPES.items()}
 
@@ -31,8 +31,8 @@ class Network:
 
     `autocast` is entered once a step, around forward and loss. `forward` is what steps call: the module itself,
     compiled or traced. Modules and tensors that the loss holds are moved and cast as targets are, in training; `held`
-    are their tensors. `make_optimizer` is the workload's, or what the precision makes of it. `turn` is the batch that
-    comes next.
+    are their tensors. `make_optimizer` is the workload's, or what recipe and precision make of it. `turn` is the
+    batch that comes next.
     """
 
     module: torch.nn.Module
@@ -199,7 +199,9 @@ def build_network(
         _refuse_moved(module, kept, storage)
     if channels_last:
         module = module.to(memory_format=torch.channels_last)
-    module, make_optimizer = _prepared(module, workload.optimizer or default_optimizer, row, training=training)
+    recipe = find_recipe(case.recipe)
+    make_optimizer = optimizer_of(recipe, workload.optimizer or default_optimizer)
+    module, make_optimizer = _prepared(module, make_optimizer, row, training=training)
     place = partial(placed, where={"device": device.type}, channels_last=channels_last)
     data = place_data(workload, partial(place, storage=given), partial(place, storage=storage), counted=training)
     if not training and row.prepare is None:  # a prepared network may hold other weights by the same names
@@ -215,7 +217,7 @@ def build_network(
         autocast=autocast_of(row, device.type),
         loss=loss,
         has_targets=workload.targets is not None,
-        make_optimizer=make_optimizer,
+        make_optimizer=clipping(make_optimizer, recipe.clip),
         held=held,
         no_grad=no_grad,
     )

@@ -1,18 +1,117 @@
-"""What an optimizer moves and keeps: fp32 master weights, the state that is put back, the settings it steps with."""
+"""What an optimizer is made of, moves and keeps: its recipe, fp32 master weights, the state that is put back."""
 
 import copy
+import inspect
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 
+from ampbench.base.recipes import FOREACH, FUSED, OPTIMIZERS, TrainingRecipe
+from ampbench.errors import WorkloadError
 from ampbench.records.measured import OptimizerGroup, Recipe
+
+MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 
 
 def default_optimizer(parameters: Any) -> torch.optim.Optimizer:
     """Return plain SGD with lr 0.01: what trains a workload that names no optimizer."""
     return torch.optim.SGD(parameters, lr=0.01)
+
+
+def optimizer_of(recipe: TrainingRecipe, own: MakeOptimizer) -> MakeOptimizer:
+    """Return what makes the optimizer of a recipe: torch's that it names, or the workload's `own` with its settings.
+
+    What that makes raises `WorkloadError` where the workload's own has no such setting.
+    """
+    if recipe.optimizer:
+        return lambda parameters: _of_torch(recipe, parameters)
+    return (lambda parameters: with_settings(own(parameters), recipe)) if _given(recipe) else own
+
+
+def clipping(make: MakeOptimizer, norm: float | None) -> MakeOptimizer:
+    """Return what makes an optimizer whose step first clips the gradients to a norm; 0 or None: `make` itself.
+
+    Under GradScaler that is after the scale was divided out or, where a fused optimizer does so itself in its step, to
+    the norm times the scale.
+    """
+    if not norm:
+        return make
+
+    def clip(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+        total = torch.nn.utils.get_total_norm([weight.grad for weight in weights if weight.grad is not None])
+        scale = getattr(optimizer, "grad_scale", None)
+        torch.nn.utils.clip_grads_with_norm_(weights, norm, total if scale is None else total / scale)
+
+    def made(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        optimizer = make(parameters)
+        optimizer.register_step_pre_hook(clip)
+        return optimizer
+
+    return made
+
+
+_SETTINGS = ("lr", "weight_decay", "momentum", "nesterov", "beta1", "beta2", "eps")
+_BETAS = ("beta1", "beta2")
+
+
+def _given(recipe: TrainingRecipe) -> dict[str, Any]:
+    """Return what a recipe says of the optimizer's settings."""
+    return {name: getattr(recipe, name) for name in _SETTINGS if getattr(recipe, name) is not None}
+
+
+def _of_torch(recipe: TrainingRecipe, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """Return the optimizer of torch's that a recipe names; raises what torch does where it cannot be made."""
+    name, _, implementation = recipe.optimizer.partition(":")
+    row, given = OPTIMIZERS[name], _given(recipe)
+    kind: Any = getattr(torch.optim, row.kind)
+    settings = {key: value for key, value in given.items() if key not in _BETAS}
+    betas = [given.get(key) for key in _BETAS]
+    known = inspect.signature(kind).parameters
+    if any(value is not None for value in betas):
+        if "betas" in known:
+            settings["betas"] = _over(betas, known["betas"].default)
+        else:
+            settings["alpha"] = betas[1]  # RMSprop's
+    if implementation:
+        settings[FOREACH] = implementation == FOREACH
+    if implementation and FUSED in row.implementations:
+        settings[FUSED] = implementation == FUSED
+    made: torch.optim.Optimizer = kind(parameters, **settings)
+    return made
+
+
+def with_settings(optimizer: torch.optim.Optimizer, recipe: TrainingRecipe) -> torch.optim.Optimizer:
+    """Return an optimizer with the settings of its groups changed to a recipe's, as `TrainingRecipe` says.
+
+    Raises `WorkloadError` where it has no such setting.
+    """
+    groups = optimizer.param_groups
+    rates = [float(group["lr"]) for group in groups if "lr" in group]
+    decays = any(group.get("weight_decay") for group in groups)
+    for name, value in _given(recipe).items():
+        key = "betas" if name in _BETAS and "betas" in groups[0] else "alpha" if name == "beta2" else name
+        if not all(key in group for group in groups):
+            raise WorkloadError(
+                f"the workload's own optimizer, {type(optimizer).__name__}, has no {name} that a recipe could change: "
+                "name another with --optimizer"
+            )
+        for group in groups:
+            if name == "lr":
+                rate = value * float(group["lr"]) / max(rates) if max(rates) > 0 else value
+                group["lr"] = torch.full_like(group["lr"], rate) if isinstance(group["lr"], torch.Tensor) else rate
+            elif key == "betas":
+                group["betas"] = _over([value if name == one else None for one in _BETAS], group["betas"])
+            elif name != "weight_decay" or group["weight_decay"] or not decays:
+                group[key] = value
+    return optimizer
+
+
+def _over(values: Iterable[Any], others: Iterable[Any]) -> tuple[Any, ...]:
+    """Return values, each None of them as in `others`."""
+    return tuple(other if value is None else value for value, other in zip(values, others, strict=True))
 
 
 class Masters:
@@ -35,11 +134,15 @@ class Masters:
         }
         self._pairs = [(half, self.by_name[name]) for name, half in halves.items()]
 
-    def take_gradients(self) -> None:
-        """Hand the network's gradients to the masters, in their dtype; the network keeps none."""
+    def take_gradients(self, *, more: bool = False) -> None:
+        """Hand the network's gradients to the masters, in their dtype, `more` beside what they have; it keeps none."""
         taken, given = [], []
         for half, master in self._pairs:
             gradient, half.grad = half.grad, None
+            if more and master.grad is not None:
+                if gradient is not None:
+                    master.grad.add_(gradient)
+                continue
             if gradient is None or gradient.layout is not torch.strided:
                 master.grad = None if gradient is None else gradient.to(master.dtype)
                 continue

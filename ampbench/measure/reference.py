@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 import torch
 
 from ampbench.base.precisions import BASELINE, FP64, PRECISIONS, Precision
+from ampbench.base.recipes import find_recipe
 from ampbench.errors import WorkloadError
 from ampbench.measure.data import named_tensors
 from ampbench.measure.distances import (
@@ -57,9 +58,8 @@ class StepNumbers:
     """What one step gave, in fp64 on the reference device: outputs with their names, and for training the rest.
 
     Of a step that was not to `update`, outputs and gradients are in the dtypes they came in, and that is all. `native`
-    are its gradients as they came, where they were asked for, `make_optimizer` what made its optimizer. `drew` tells
-    whether it drew random numbers; `decided` are a reference's decisions, as its loss was seen to make them; `recipe`
-    is what trains it.
+    are its gradients as they came, where they were asked for. `drew` tells whether it drew random numbers; `decided`
+    are a reference's decisions, as its loss was seen to make them; `recipe` is what trains it.
     """
 
     outputs: list[torch.Tensor]
@@ -68,7 +68,6 @@ class StepNumbers:
     gradients: dict[str, torch.Tensor] = field(default_factory=dict)
     updated: dict[str, torch.Tensor] = field(default_factory=dict)
     native: Gradients | None = None
-    make_optimizer: Callable[[Any], Any] | None = None
     scaler_scale: float | None = None
     skipped_steps: int | None = None
     drew: bool = False
@@ -120,7 +119,9 @@ def run_step(
             return numbers
         numbers, gradients = _of_backward(step, workload, keep, notes, equal=equal, copy=update)
         if update:
-            _note_decisions(numbers, loss)
+            _note_decisions(numbers, loss, step.batches)
+            if native and find_recipe(case.recipe).clip:  # in place
+                gradients = {name: gradient.clone() for name, gradient in gradients.items()}
             _update(step, numbers, keep)
         if native:
             second: Mapping[str, torch.Tensor] = {}
@@ -130,8 +131,8 @@ def run_step(
                     second = second_gradients(step, workload)
             stored = {name: weight.dtype for name, weight in step.stored().items()}
             skipped = bool(numbers.skipped_steps)
-            numbers.native = Gradients(first=gradients, second=second, stored=stored, skipped=skipped)
-            numbers.make_optimizer = step.network.make_optimizer
+            make = step.network.make_optimizer
+            numbers.native = Gradients(first=gradients, second=second, stored=stored, make=make, skipped=skipped)
         if not update:
             step.let_go()
         return numbers
@@ -193,9 +194,9 @@ def _drawing(equal: bool) -> contextlib.AbstractContextManager[Any]:
     return EqualDraws() if equal else contextlib.nullcontext()
 
 
-def _note_decisions(numbers: StepNumbers, loss: LossTargets) -> None:
-    """Keep which decisions a loss was seen to make; where they are in no output, the notes say so."""
-    numbers.decided = loss.decisions(numbers.outputs)
+def _note_decisions(numbers: StepNumbers, loss: LossTargets, batches: int = 1) -> None:
+    """Keep which decisions a loss was seen to make, of the first of so many batches; the notes say if in no output."""
+    numbers.decided = loss.decisions(numbers.outputs, batches)
     if loss.seen and not numbers.decided:
         numbers.notes.append(NOT_DECIDED)
 
@@ -284,7 +285,7 @@ def passing_reference(workload: Workload, case: Case, device: Device, *, updates
     else:
         intended = None
         if exact.native is not None:
-            intended = intended_update(workload, take_snapshot(workload, case, device), exact.native, where)
+            intended = intended_update(take_snapshot(workload, case, device), exact.native, where)
             exact.native = None
         return Reference(numbers=exact, fp32=None, where=where.type, intended=intended)
     device.release()
@@ -322,7 +323,7 @@ def full_reference(workload: Workload, case: Case, device: Device) -> Reference:
     if exact is None:
         device.release()  # what the error held of the step
     elif exact.native is not None:
-        intended = intended_update(workload, take_snapshot(workload, case, device), exact.native, where)
+        intended = intended_update(take_snapshot(workload, case, device), exact.native, where)
         exact.native = None
     try:
         if exact is None:
@@ -339,7 +340,7 @@ def full_reference(workload: Workload, case: Case, device: Device) -> Reference:
         chance, chances = _chance(workload, case, where, exact, where)
         fp32_update = None
         if fp32 is not None and fp32.native is not None and intended is not None:
-            fp32_update = updated_by(workload, intended, fp32.native, device)
+            fp32_update = updated_by(intended, fp32.native, device)
             fp32.native = None
         return Reference(
             numbers=exact,

@@ -17,6 +17,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ampbench.base.precisions import BUILT_IN, PRECISIONS, Precision, meet
+from ampbench.base.recipes import find_recipe
 from ampbench.drive.planning import ENTRY_FAMILY, own_source
 from ampbench.errors import AmpbenchError, WorkloadError, bounded, first_line, text_of
 from ampbench.measure.data import Generator, InputsOnly, batches_of, in_batches
@@ -182,12 +183,16 @@ def imported_elsewhere(folder: Path) -> tuple[str, ...]:
     return tuple(found)
 
 
-def items_per_step(workload: Workload) -> float:
-    """Return what throughput counts: what the workload says, else the length of its first input tensor, else 1."""
+def items_per_step(workload: Workload, recipe: str = "") -> float:
+    """Return what throughput counts: what the workload says, else the length of its first input tensor, else 1.
+
+    Of a step that a recipe makes of several batches, that is as many times as much.
+    """
+    batches = find_recipe(recipe).batches
     if workload.items_per_step is not None:
-        return float(workload.items_per_step)
+        return float(workload.items_per_step) * batches
     first = next((leaf for leaf in _tensors(workload.inputs) if leaf.ndim), None)
-    return float(len(first)) if first is not None else 1.0
+    return float(len(first) if first is not None else 1) * batches
 
 
 def _library(source: WorkloadSource) -> Any:

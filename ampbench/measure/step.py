@@ -6,8 +6,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from ampbench.base.precisions import PRECISIONS, Precision
+from ampbench.base.recipes import TrainingRecipe, find_recipe
 from ampbench.measure.machine import Device
 from ampbench.measure.network import Network, build_network
 from ampbench.measure.optimizer import Masters, SavedState
@@ -47,6 +49,9 @@ def build_training(
     masters = Masters(network.module, workload.module) if row.master else None
     copies = masters.by_name if masters is not None else {}
     optimizer = network.make_optimizer(copies.get(name, own) for name, own in network.module.named_parameters())
+    recipe = find_recipe(case.recipe)
+    if recipe.batches > 1 or recipe.ema:
+        return LongerStep(network, optimizer, masters, scaler, recipe)
     return TrainingStep(network, optimizer, masters, scaler)
 
 
@@ -121,9 +126,11 @@ class TrainingStep:
 
     Each step takes the next batch, as it was given: what steps change in place is put back before a batch comes again.
     With `masters` the optimizer, and GradScaler, have these: gradients go to them after backward, and they go back into
-    the network, rounded, after the optimizer's step. `loss` is that of the last step, `skipped_steps` how many of those
-    between two calls of `restore` had one that GradScaler skipped.
+    the network, rounded, after the optimizer's step. `batches` make a step. `loss` is that of the last step,
+    `skipped_steps` how many of those between two calls of `restore` had one that GradScaler skipped.
     """
+
+    batches = 1
 
     def __init__(
         self,
@@ -148,6 +155,10 @@ class TrainingStep:
 
     def mode(self) -> AbstractContextManager[Any]:
         """Return what a user holds around a loop of steps: nothing."""
+        return nullcontext()
+
+    def judged(self) -> AbstractContextManager[Any]:
+        """Return what is held while the network is judged: nothing."""
         return nullcontext()
 
     def prepare_path(self, path: str) -> float | None:
@@ -176,12 +187,25 @@ class TrainingStep:
         weights: dict[str, torch.Tensor] = dict(self.module.named_parameters())
         return weights | self.masters.by_name if self.masters else weights
 
-    def differentiate(self, loss: torch.Tensor) -> None:
-        """Run the backward pass of `loss`, scaled where there is a scaler; master weights take the gradients."""
+    def forward_and_backward(self, forward: Callable[..., Any] | None = None) -> tuple[Any, torch.Tensor]:
+        """Run forward, loss and backward on what a step takes; return output and loss.
+
+        `forward` is called in the network's place. Gradients are added to those that are there.
+        """
+        output, loss = self.network.forward_and_loss(forward)
+        assert loss is not None  # a network that trains has one
+        self.differentiate(loss)
+        return output, loss
+
+    def differentiate(self, loss: torch.Tensor, *, more: bool = False) -> None:
+        """Run the backward pass of `loss`, scaled where there is a scaler; master weights take the gradients.
+
+        They take `more`, beside what they have of this step.
+        """
         scaled: Any = loss if self.scaler is None else self.scaler.scale(loss)
         scaled.backward()
         if self.masters is not None:
-            self.masters.take_gradients()
+            self.masters.take_gradients(more=more)
 
     def unscaled_gradients(self) -> tuple[Any, dict[str, torch.Tensor]]:
         """Run forward, loss and backward; return the output, and gradients by name with the scale divided out."""
@@ -264,9 +288,7 @@ class TrainingStep:
         self.optimizer.zero_grad(set_to_none=True)
         for leaf in self._learned:
             leaf.grad = None
-        output, loss = self.network.forward_and_loss()
-        self.differentiate(loss)  # type: ignore[arg-type]  # a network that trains has one
-        self.loss = loss
+        output, self.loss = self.forward_and_backward()
         return output
 
     def _move(self) -> None:
@@ -291,6 +313,74 @@ class TrainingStep:
             self.optimizer.zero_grad(set_to_none=True)
             self.loss = None
             self.network.turn = 0
+
+
+class LongerStep(TrainingStep):
+    """A step of several batches, whose gradients are of the mean of their losses, or one that averages the weights.
+
+    Its output is that of the first of its batches. `averaged` are, by name, the exponential moving averages of the
+    stored weights, in their dtypes; {} where none are kept.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        optimizer: torch.optim.Optimizer,
+        masters: Masters | None,
+        scaler: torch.amp.GradScaler | None,
+        recipe: TrainingRecipe,
+    ):
+        super().__init__(network, optimizer, masters, scaler)
+        self.batches = recipe.batches
+        kept = self.stored() if recipe.ema else {}
+        self.averaged = {name: weight.detach().clone() for name, weight in kept.items() if weight.is_floating_point()}
+        self._average = get_ema_multi_avg_fn(recipe.ema or 0.0)  # type: ignore[no-untyped-call]
+
+    def take_batch(self, number: int) -> None:
+        """Let the next step begin with the first batch of the step of this number."""
+        super().take_batch(number * self.batches)
+
+    def forward_and_backward(self, forward: Callable[..., Any] | None = None) -> tuple[Any, torch.Tensor]:
+        """Run forward, loss and backward on the batches of a step, one after another."""
+        output, loss = self.network.forward_and_loss(forward)
+        assert loss is not None
+        mean = loss / self.batches
+        self.differentiate(mean)
+        total = mean.detach()
+        for _ in range(1, self.batches):
+            loss = self.network.forward_and_loss(forward)[1]
+            assert loss is not None
+            mean = loss / self.batches
+            self.differentiate(mean, more=True)
+            total = total + mean.detach()
+        return output, total
+
+    def save(self) -> None:
+        """Remember weights, averages, buffers, optimizer and scaler state; `restore` puts them back."""
+        live = [*self.stored().values(), *self.averaged.values()]
+        self._saved = SavedState(self.module, self.optimizer, self.scaler, live)
+
+    @contextmanager
+    def judged(self) -> Iterator[None]:
+        """Let the network have the averages for weights, where they are kept."""
+        weights = dict(self.module.named_parameters())
+        pairs = [(weights[name], averaged) for name, averaged in self.averaged.items()]
+        before = [weight.detach().clone() for weight, _ in pairs]
+        with torch.no_grad():
+            for weight, averaged in pairs:
+                weight.copy_(averaged)
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for (weight, _), saved in zip(pairs, before, strict=True):
+                    weight.copy_(saved)
+
+    def _move(self) -> None:
+        super()._move()
+        if self.averaged:
+            weights = self.stored()
+            self._average(list(self.averaged.values()), [weights[name] for name in self.averaged], 0)
 
 
 Step = InferenceStep | TrainingStep

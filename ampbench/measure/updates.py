@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ampbench.base.precisions import BASELINE, PRECISIONS
+from ampbench.base.recipes import find_recipe
 from ampbench.errors import WorkloadError
 from ampbench.explain.dtypes import short_dtype
 from ampbench.measure.data import named_tensors, stored_dtype
@@ -22,7 +23,7 @@ from ampbench.measure.distances import dense, is_finite, real_parts
 from ampbench.measure.draws import random_states, seed_all, switch_off_dropout
 from ampbench.measure.machine import Device, fp64_device, precision_flags
 from ampbench.measure.memory import count_flops, said_of
-from ampbench.measure.optimizer import default_optimizer
+from ampbench.measure.optimizer import default_optimizer, with_settings
 from ampbench.measure.step import SETTLING_STEPS, TrainingStep, build_training
 from ampbench.records.case import Case
 from ampbench.records.measured import BINS, CARRIES, LOWEST_BIN, Update
@@ -76,13 +77,14 @@ class Snapshot:
 class Gradients:
     """The gradients of a step at the workload's own weights, as an optimizer gets them, and which dtypes it stores.
 
-    `second` are those of the second batch, empty where there is one batch alone. With `skipped`, GradScaler skipped the
-    step.
+    `second` are those of a second step, empty where the batches are of one alone. `make` made the optimizer. With
+    `skipped`, GradScaler skipped the step.
     """
 
     first: Tensors
     second: Tensors = field(default_factory=dict)
     stored: Mapping[str, torch.dtype]
+    make: Make = default_optimizer
     skipped: bool = False
 
 
@@ -105,7 +107,8 @@ class Intended:
 def take_snapshot(workload: Workload, case: Case, device: Device) -> Snapshot:
     """Return weights and optimizer state after some fp32 steps over the workload's batches, `WARM_STEPS` as a rule.
 
-    With `Workload.optimizer_state`, they are the workload's own weights with that state. Dropout is switched off. What
+    With `Workload.optimizer_state`, they are the workload's own weights with that state, and the settings that a recipe
+    changes; where that names another optimizer, the state is not for it. Dropout is switched off. What
     the network or its optimizer raises, and values that are not finite, leave it undefined.
     """
     try:
@@ -114,8 +117,10 @@ def take_snapshot(workload: Workload, case: Case, device: Device) -> Snapshot:
             step = build_training(workload, case, device, precision=PRECISIONS[BASELINE])
             switch_off_dropout(step.module, [])
             steps = 0
-            if workload.optimizer_state is not None:
+            recipe = find_recipe(case.recipe)
+            if workload.optimizer_state is not None and not recipe.optimizer:
                 step.optimizer.load_state_dict(copy.deepcopy(dict(workload.optimizer_state)))
+                with_settings(step.optimizer, recipe)
             else:
                 steps = _train(step, device)
             return _snapshot_of(step, steps)
@@ -166,11 +171,11 @@ def _on_cpu(value: Any) -> Any:
 
 
 def second_gradients(step: TrainingStep, workload: Workload) -> Tensors:
-    """Return the gradients of the second batch at the workload's own weights; {} where there is none.
+    """Return the gradients of a second step's batches at the workload's own weights; {} where there are none.
 
     Empty, too, where GradScaler finds no scale that leaves them finite.
     """
-    if len(step.data.batches) < 2:
+    if len(step.data.batches) < 2 * step.batches:
         return {}
     given = dict(named_tensors(workload.module))
     with torch.no_grad():
@@ -187,7 +192,7 @@ def second_gradients(step: TrainingStep, workload: Workload) -> Tensors:
     return {}
 
 
-def intended_update(workload: Workload, snapshot: Snapshot, gradients: Gradients, where: Device) -> Intended:
+def intended_update(snapshot: Snapshot, gradients: Gradients, where: Device) -> Intended:
     """Return what the optimizer changes in fp64, on device `where`, with the `gradients` of the fp64 step."""
     if snapshot.undefined:
         return Intended(snapshot, undefined=snapshot.undefined)
@@ -195,10 +200,11 @@ def intended_update(workload: Workload, snapshot: Snapshot, gradients: Gradients
         first={name: value.detach().cpu() for name, value in gradients.first.items()},
         second={name: value.detach().cpu() for name, value in gradients.second.items()},
         stored=gradients.stored,
+        make=gradients.make,
     )
     try:
         weights = _weights(snapshot, gradients.stored, where)
-        taken = _take_step(workload, weights, gradients.first, snapshot)
+        taken = _take_step(gradients.make, weights, gradients.first, snapshot)
         moves = {name: difference(taken.weights[name], weights[name], where).cpu() for name in weights}
     except Exception as error:  # noqa: BLE001 - a user's optimizer
         return Intended(snapshot, undefined=f"the optimizer's step fails in fp64: {said_of(error)}")
@@ -213,9 +219,7 @@ def intended_update(workload: Workload, snapshot: Snapshot, gradients: Gradients
     return Intended(snapshot, kept, moves, sizes)
 
 
-def measure_update(
-    workload: Workload, intended: Intended, gradients: Gradients, device: Device, keep: Device
-) -> Update:
+def measure_update(intended: Intended, gradients: Gradients, device: Device, keep: Device) -> Update:
     """Return the update that a precision makes, from the snapshot with its `gradients`, beside the `intended` one.
 
     The optimizer's step runs on `device`, in the dtypes that the precision stores; numbers are taken in fp64 on `keep`.
@@ -226,12 +230,12 @@ def measure_update(
     if gradients.skipped:
         return Update(steps=steps, undefined="GradScaler skipped the step")
     try:
-        return _measured(workload, intended, gradients, device, keep)
+        return _measured(intended, gradients, device, keep)
     except Exception as error:  # noqa: BLE001 - a user's optimizer; memory
         return Update(steps=steps, undefined=f"the optimizer's step fails: {said_of(error)}")
 
 
-def _measured(workload: Workload, intended: Intended, gradients: Gradients, device: Device, keep: Device) -> Update:
+def _measured(intended: Intended, gradients: Gradients, device: Device, keep: Device) -> Update:
     snapshot = intended.snapshot
     weights = _weights(snapshot, gradients.stored, device)
     storage = _storage(weights)
@@ -239,7 +243,7 @@ def _measured(workload: Workload, intended: Intended, gradients: Gradients, devi
     found: list[dict[str, _Parts]] = []
     seed_all(0)
     before = random_states(device)
-    taken = _take_step(workload, weights, gradients.first, snapshot, native=native)
+    taken = _take_step(gradients.make, weights, gradients.first, snapshot, native=native)
     nonfinite = sum(int((~taken.weights[name].isfinite()).sum()) for name in weights)
     if nonfinite:
         said = "parameter element is" if nonfinite == 1 else "parameter elements are"
@@ -254,16 +258,16 @@ def _measured(workload: Workload, intended: Intended, gradients: Gradients, devi
     counted = ""
     if random_states(device) != before:
         for _ in range(DRAWS - 1):
-            again = _take_step(workload, weights, gradients.first, snapshot, native=native)
+            again = _take_step(gradients.make, weights, gradients.first, snapshot, native=native)
             found.append(_parts(_moved(again, weights, keep), intended, keep))
     elif native and _rel_l2(found[0]) > RECOVERED:
-        counted, parts = _with_state(workload, weights, gradients, intended, keep)
+        counted, parts = _with_state(weights, gradients, intended, keep)
         found = [parts] if parts else found
     update = _summed(found)
     if native:
         sizes, energies = intended.bins.get(storage) or _headroom(intended, gradients.stored, storage, keep)
         intended.bins[storage] = sizes, energies
-        by_gradient, by_state, by_storage = _blamed(workload, intended, gradients, taken, keep)
+        by_gradient, by_state, by_storage = _blamed(intended, gradients, taken, keep)
         update |= {
             "sizes": sizes,
             "energies": energies,
@@ -281,10 +285,10 @@ def _measured(workload: Workload, intended: Intended, gradients: Gradients, devi
     )
 
 
-def updated_by(workload: Workload, intended: Intended, gradients: Gradients, device: Device) -> Updated:
+def updated_by(intended: Intended, gradients: Gradients, device: Device) -> Updated:
     """Return what an optimizer's step changes with these gradients, and bias and noise of these over batches."""
     keep = fp64_device(device)
-    return measure_update(workload, intended, gradients, device, keep), batch_bias(intended, gradients, keep)
+    return measure_update(intended, gradients, device, keep), batch_bias(intended, gradients, keep)
 
 
 def batch_bias(intended: Intended, gradients: Gradients, keep: Device) -> tuple[float | None, float | None]:
@@ -346,7 +350,7 @@ class _Taken:
 
 
 def _take_step(
-    workload: Workload,
+    make: Make,
     weights: Tensors,
     gradients: Tensors,
     snapshot: Snapshot,
@@ -355,7 +359,7 @@ def _take_step(
     watch: bool = False,
     state: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> _Taken:
-    """Take a step of the workload's optimizer from a snapshot's state (or `state`), cast to the dtype of each weight.
+    """Take a step of what `make` makes from a snapshot's state (or `state`), cast to the dtype of each weight.
 
     `native`: state is in the dtypes that the optimizer itself chooses for such weights, and what it keeps beside what
     the snapshot has of it begins as a step of learning rate zero leaves it. `watch` keeps the state before the step.
@@ -364,7 +368,6 @@ def _take_step(
         name: torch.nn.Parameter(weight.detach().clone(), requires_grad=name in snapshot.trained)
         for name, weight in weights.items()
     }
-    make: Make = workload.optimizer or default_optimizer
     optimizer = make(iter(parameters.values()))
     if len(optimizer.param_groups) != len(snapshot.groups):
         raise WorkloadError("its optimizer makes other groups of other parameters")
@@ -512,14 +515,14 @@ def _summed(found: Sequence[dict[str, _Parts]]) -> dict[str, Any]:
 
 
 def _with_state(
-    workload: Workload, weights: Tensors, gradients: Gradients, intended: Intended, keep: Device
+    weights: Tensors, gradients: Gradients, intended: Intended, keep: Device
 ) -> tuple[str, dict[str, _Parts]]:
     """Return the key of state that holds what the weights do not take, and the sums of both; "" where none does.
 
     Kahan's compensation is such state (the weight's true value is their sum or their difference), and so is a copy of
     the weights in more digits. It is known by what it does: with it the update is right within `RECOVERED`.
     """
-    taken = _take_step(workload, weights, gradients.first, intended.snapshot, native=True, watch=True)
+    taken = _take_step(gradients.make, weights, gradients.first, intended.snapshot, native=True, watch=True)
     moving = [name for name, (_, count) in intended.sizes.items() if count]
     keys = set.intersection(*(set(taken.before.get(name, {})) for name in moving))
     # most keys are ruled out by the smallest of the tensors that matter
@@ -572,9 +575,7 @@ def _headroom(
     return [int(size) for size in sizes.tolist()], [float(f"{share:.4g}") for share in shares]
 
 
-def _blamed(
-    workload: Workload, intended: Intended, gradients: Gradients, taken: _Taken, keep: Device
-) -> tuple[float, float, float]:
+def _blamed(intended: Intended, gradients: Gradients, taken: _Taken, keep: Device) -> tuple[float, float, float]:
     """Return the error of the update by the precision's gradients alone, by its rounded state alone, by storage alone.
 
     All else is in fp64, the optimizer's arithmetic, too.
@@ -591,12 +592,12 @@ def _blamed(
         for name, state in snapshot.state.items()
     }
     low = {name: weight.to(gradients.stored[name]).to(weight.dtype) for name, weight in double.items()}
-    by_gradient = _take_step(workload, double, gradients.first, snapshot)
+    by_gradient = _take_step(gradients.make, double, gradients.first, snapshot)
     errors = [_apart(_moved(by_gradient, double, keep), intended, keep), 0.0]
     if any(snapshot.state.values()):
-        by_state = _take_step(workload, double, exact.first, snapshot, state=rounded)
+        by_state = _take_step(gradients.make, double, exact.first, snapshot, state=rounded)
         errors[1] = _apart(_moved(by_state, double, keep), intended, keep)
-    by_storage = _take_step(workload, low, exact.first, snapshot)
+    by_storage = _take_step(gradients.make, low, exact.first, snapshot)
     stored = {name: weight.to(gradients.stored[name]) for name, weight in by_storage.weights.items()}
     errors.append(_apart(((name, difference(stored[name], one, keep)) for name, one in low.items()), intended, keep))
     return errors[0], errors[1], errors[2]

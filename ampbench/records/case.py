@@ -118,8 +118,9 @@ class Case:
 
     `parameters` are the workload's resolved parameters without the batch size, which is None where a user's workload
     has no parameter of that name. `input_dtype` ("fp32") is the dtype floating inputs are given in. `scaler` is False
-    where `--no-scaler` took GradScaler out of training. `version` is the workload's and not part of the
-    id, so that records of two versions meet, and are seen to differ in it.
+    where `--no-scaler` took GradScaler out of training. `recipe` is what it is trained by where that is not the
+    workload's own ("adamw-lm,lr=1e-05", a `TrainingRecipe.spelling`; "" in inference). `version` is the workload's and
+    not part of the id, so that records of two versions meet, and are seen to differ in it.
     """
 
     workload: str
@@ -133,11 +134,12 @@ class Case:
     input_dtype: str
     memory_format: str
     scaler: bool = True
+    recipe: str = ""
     version: int = 0
 
     @property
-    def group(self) -> str:
-        """What the precisions of one table share: the workload with its parameters, batch size and memory format."""
+    def network(self) -> str:
+        """What is run, in words of its id: the workload with its parameters, batch size and memory format."""
         settings = dict(sorted(self.parameters.items()))
         listed = ",".join(f"{name}={value}" for name, value in settings.items())
         parts = [f"{self.workload}[{listed}]" if listed else self.workload]
@@ -148,9 +150,16 @@ class Case:
         return "/".join(parts)
 
     @property
+    def group(self) -> str:
+        """What the precisions of one table share: the network and its recipe."""
+        return "/".join([self.network, *([f"recipe-{self.recipe}"] if self.recipe else [])])
+
+    @property
     def case_id(self) -> str:
         """A stable, readable id: `resnet18[classes=1000,image=224]/b8/bf16_autocast/cpu/inference/eager/in-fp32`."""
-        parts = [self.group, self.precision, self.device, self.phase, self.path, f"in-{self.input_dtype}"]
+        parts = [self.network, self.precision, self.device, self.phase, self.path, f"in-{self.input_dtype}"]
+        if self.recipe:
+            parts.append(f"recipe-{self.recipe}")
         if not self.scaler:
             parts.append("no-scaler")
         return "/".join(parts)

@@ -37,6 +37,7 @@ def case_labels(cases: Iterable[Case], *, precision: bool = True) -> dict[str, s
         if "batch_size" in telling:
             parts.append("no batch" if case.batch_size is None else f"b{case.batch_size}")
         parts += [case.memory_format] if "memory_format" in telling else []
+        parts += [case.recipe or "own recipe"] if "recipe" in telling and case.phase == "training" else []
         parts += [case.precision] if precision else []
         parts += [telling[name] for name in ("device", "phase", "path") if name in telling]
         parts += [f"in-{case.input_dtype}"] if "input_dtype" in telling else []
@@ -99,6 +100,7 @@ def _traits(case: Case) -> dict[tuple[str, ...], Any]:
         | {
             (*own, "batch_size"): case.batch_size,
             (*own, "memory_format"): case.memory_format,
+            (*own, case.phase, "recipe"): case.recipe,
             (*own, case.precision, "input_dtype"): case.input_dtype,
         }
     )

@@ -47,7 +47,10 @@ def short_commit(commit: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """What a user selected, as typed and resolved against nothing; empty means the default."""
+    """What a user selected, as typed and resolved against nothing; empty means the default.
+
+    `recipes` are spelled as `find_recipe` reads them.
+    """
 
     workloads: list[str] = field(default_factory=list)
     precisions: list[str] = field(default_factory=list)
@@ -60,6 +63,7 @@ class Selection:
     overrides: dict[str, ParameterValue] = field(default_factory=dict)
     sweeps: dict[str, list[ParameterValue]] = field(default_factory=dict)
     scaler: bool = True
+    recipes: list[str] = field(default_factory=list)
 
 
 KEPT, PLAIN = HEAPS = ("kept", "plain")

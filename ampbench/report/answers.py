@@ -364,6 +364,7 @@ _TRAITS: Mapping[str, Callable[[Table], object]] = MappingProxyType(
             table.group.parameters,
             table.group.batch_size,
             table.group.memory_format,
+            table.group.recipe,
         ),
         "runs": lambda table: table.shown.name,
     }

@@ -158,6 +158,7 @@ def _selection(selection: Selection) -> str:
         "phases": selection.phases,
         "paths": selection.paths,
         "memory formats": selection.memory_formats,
+        "recipes": selection.recipes,
     }
     said = [f"{name} {' '.join(values)}" for name, values in lists.items() if values]
     said += [f"-k {selection.keyword}"] if selection.keyword else []

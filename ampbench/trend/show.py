@@ -44,7 +44,10 @@ from ampbench.trend.said import (
     where,
 )
 
-_CASE = ("workload", "family", "precision", "device", "phase", "path", "batch_size", "input_dtype", "memory_format")
+_CASE = (
+    "workload", "family", "precision", "device", "phase", "path", "batch_size", "input_dtype", "memory_format",
+    "recipe",
+)  # fmt: skip
 _POINT = ("value", "low", "high", "runs")
 
 

@@ -28,10 +28,11 @@ import msgspec
 import torch
 
 from ampbench.base.precisions import BASELINE, DEFAULT, PRECISIONS, SHORT_DTYPES
+from ampbench.base.recipes import rate_share
 from ampbench.base.units import format_error, format_share
 from ampbench.drive.planning import lack
 from ampbench.instruments.convergence.learning import learned
-from ampbench.instruments.convergence.measure import Trajectories, rate_share, train
+from ampbench.instruments.convergence.measure import Trajectories, train
 from ampbench.instruments.convergence.records import CONTROL, REFERENCE, Training
 from ampbench.instruments.ranges.measure import measure_ranges
 from ampbench.judge import frame

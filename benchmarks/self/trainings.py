@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn, optim
 from torch.nn import functional as F
 
-from ampbench.instruments.convergence.records import CONSTANT, COSINE, LINEAR
+from ampbench.base.recipes import CONSTANT, COSINE, LINEAR
 from ampbench.measure.data import Generator
 from ampbench.workload import Workload
 from ampbench.workloads.data import characters, digits

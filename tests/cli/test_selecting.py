@@ -1,6 +1,6 @@
 import pytest
 
-from ampbench.cli.selecting import parse_setting, parse_sweep, resumed_imports
+from ampbench.cli.selecting import chosen_recipes, parse_setting, parse_sweep, resumed_imports
 from ampbench.errors import UsageError
 from ampbench.records.case import WorkloadSource
 from tests.stored_runs import make_header
@@ -14,6 +14,21 @@ def test_settings_and_sweeps_are_read_as_numbers_where_they_are() -> None:
     assert parse_sweep("batch_size=1,2") == ("batch_size", [1, 2])
     with pytest.raises(UsageError):
         parse_setting("--set", "=3")
+
+
+def test_options_of_a_recipe_change_each_recipe_and_each_value_makes_one() -> None:
+    assert chosen_recipes(None, lr=None, clip=[]) == []
+    assert chosen_recipes(["finetune", "adamw-lm"], lr=["1e-5", "3e-4"], clip=["0"]) == [
+        "finetune,clip=0",
+        "finetune,lr=0.0003,clip=0",
+        "adamw-lm,lr=1e-05,clip=0",
+        "adamw-lm,clip=0",
+    ]
+    assert chosen_recipes(None, optimizer=["adamw:fused", "adamw:fused"], weight_decay=["0.1"]) == [
+        "optimizer=adamw:fused,weight_decay=0.1"
+    ]
+    with pytest.raises(UsageError, match="accumulate=0: must be a whole number"):
+        chosen_recipes(["finetune"], accumulate=["0"])
 
 
 def test_going_on_with_a_run_says_what_its_file_has_imported() -> None:

@@ -164,6 +164,14 @@ def test_no_scaler_changes_only_fp16_autocast_training() -> None:
     ]
 
 
+def test_each_recipe_is_a_case_of_training_and_inference_has_none() -> None:
+    recipes = ["adamw-lm,lr=3e-4", "adamw-lm", "lr=1e-5"]
+    ids = [p.case.case_id for p in plan(workloads=["mlp"], precisions=["fp32", "bf16_pure"], recipes=recipes)]
+    ends = ["recipe-adamw-lm", "recipe-adamw-lm", "recipe-lr=1e-05", "recipe-lr=1e-05"]
+    assert [name.rpartition("/")[2] for name in ids if "/training/" in name] == ends
+    assert [name.rpartition("/")[2] for name in ids if "/inference/" in name] == ["in-fp32", "in-bf16"]
+
+
 def test_a_sweep_measures_every_value_and_set_reaches_the_named_workload_alone() -> None:
     cases = plan(
         workloads=["mlp", "linear_stack"],
@@ -247,6 +255,8 @@ def test_scaling_gradients_needs_fp64_on_the_device() -> None:
         ({"phases": ["inferense"]}, UnknownNameError, "did you mean inference"),
         ({"paths": ["jit"]}, UnknownNameError, "known: eager, compiled, traced"),
         ({"memory_formats": ["chanels_last"]}, UnknownNameError, "did you mean channels_last"),
+        ({"recipes": ["adamw_lm"]}, UnknownNameError, "unknown recipe 'adamw_lm': did you mean adamw-lm"),
+        ({"recipes": ["lr=1"], "phases": ["inference"]}, UsageError, "--phase inference has none"),
         ({"preset": "smal"}, UnknownNameError, "did you mean small"),
         ({"workloads": ["mlp"], "overrides": {"mlp.widht": 3}}, UnknownNameError, "did you mean width"),
         ({"workloads": ["mlp"], "overrides": {"mpl.width": 3}}, UnknownNameError, "did you mean mlp"),

@@ -10,6 +10,7 @@ import ampbench
 from ampbench.base.metrics import COLUMNS, METRICS
 from ampbench.errors import StoreError
 from ampbench.judge.frame import control_ratio, disturbed_share, plain_rows, run_frame, unfit_said, unquiet
+from ampbench.judge.rows import described, grouped
 from ampbench.records.measured import Failure, Fitness, OutputError, Predictions, Reading, Skip, Update
 from ampbench.records.run import Footer
 from ampbench.store import read_run
@@ -108,6 +109,7 @@ def test_a_speedup_is_against_the_same_case_in_fp32_and_in_tf32(tmp_path):
         {"path": "compiled"},
         {"batch_size": None},
         {"memory_format": "channels_last"},
+        {"recipe": "adamw-lm"},
     ],
 )
 def test_a_case_that_differs_in_more_than_precision_is_no_baseline(tmp_path, changes):
@@ -124,6 +126,21 @@ def test_the_input_dtype_and_the_scaler_follow_the_precision_to_the_same_baselin
     entries = [make_round(stored, 9.0), make_round(FP32, 2.0), make_round(pure, 1.0), make_round(bare, 4.0)]
     frame = rows_of(tmp_path, [stored, FP32, pure, bare], *entries)
     assert frame["speedup_vs_fp32"].tolist() == [pytest.approx(2 / 9), 1.0, 2.0, 0.5]
+
+
+def test_cases_of_one_recipe_are_a_table_of_their_own(tmp_path):
+    cases = [
+        make_case(precision, phase="training", recipe=recipe)
+        for recipe in ("", "adamw-lm")
+        for precision in ("fp32", "bf16_autocast")
+    ]
+    entries = [make_round(case, seconds) for case, seconds in zip(cases, (3.0, 1.5, 8.0, 2.0), strict=True)]
+    frame = rows_of(tmp_path, cases, *entries)
+    assert frame["speedup_vs_fp32"].tolist() == [1.0, 2.0, 1.0, 4.0]
+    assert frame["recipe"].tolist() == [None, None, "adamw-lm", "adamw-lm"]
+    tables = grouped(frame.to_dict("records"))
+    assert [(group.recipe, len(rows)) for group, rows in tables.items()] == [("", 2), ("adamw-lm", 2)]
+    assert "recipe adamw-lm" in described(next(group for group in tables if group.recipe))
 
 
 def test_a_failed_baseline_is_none(tmp_path):

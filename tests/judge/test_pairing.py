@@ -44,6 +44,7 @@ def test_versions_of_a_workload_meet():
         ("scaler", replace(FP32, scaler=False)),
         ("path", replace(FP32, path="compiled")),
         ("memory_format", replace(FP32, memory_format="channels_last")),
+        ("recipe", replace(FP32, recipe="finetune")),
         ("batch_size", replace(FP32, batch_size=16)),
         ("linear_chain.batch_size", replace(FP32, batch_size=16)),
         ("width", WIDE),

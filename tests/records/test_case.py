@@ -40,10 +40,19 @@ def test_channels_last_and_a_missing_scaler_are_part_of_an_id():
         ("input_dtype", "bf16"),
         ("memory_format", "channels_last"),
         ("scaler", False),
+        ("recipe", "adamw-lm"),
     ],
 )
 def test_every_field_that_changes_what_is_measured_changes_the_id(field, value):
     assert dataclasses.replace(make_case(), **{field: value}).case_id != make_case().case_id
+
+
+def test_a_recipe_is_part_of_the_group_and_stands_before_a_missing_scaler():
+    case = make_case("fp16_autocast", phase="training", recipe="adamw-lm,lr=1e-05", scaler=False)
+    assert case.group == "linear_chain[depth=4,width=512]/b8/recipe-adamw-lm,lr=1e-05"
+    assert case.case_id == (
+        "linear_chain[depth=4,width=512]/b8/fp16_autocast/cpu/training/eager/in-fp32/recipe-adamw-lm,lr=1e-05/no-scaler"
+    )
 
 
 def test_precisions_of_one_group_share_a_table():

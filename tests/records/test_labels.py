@@ -39,7 +39,8 @@ def test_labels_hold_what_tells_cases_apart_and_no_more():
             input_dtype=st.sampled_from(["fp32", "fp16"]),
             memory_format=st.sampled_from(["contiguous", "channels_last"]),
             scaler=st.booleans(),
-        ),
+            recipe=st.sampled_from(["", "finetune", "finetune,lr=0.1"]),
+        ).map(lambda case: case if case.phase == "training" else replace(case, recipe="")),
         max_size=12,
     )
 )

@@ -252,6 +252,8 @@ ADDED = {
         ',"outputs":null,"predictions":null,"further":null',
         ',"follows":null',
         ',"precisions":[]',
+        ',"recipe":""',
+        ',"recipes":[]',
     ],
 }
 """What each schema added to the lines of `ENTRIES`, as it is written."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ampbench.base.precisions import BASELINE
+from ampbench.base.recipes import SCHEDULES
 from ampbench.drive.pieces import Piece, ask_case, asked_of
 from ampbench.drive.planning import PlannedCase, make_plan
 from ampbench.drive.servers import Channel
@@ -19,7 +20,6 @@ from ampbench.instruments.convergence.findings import NAMES
 from ampbench.instruments.convergence.records import (
     CONTROL,
     REFERENCE,
-    SCHEDULES,
     ConvergenceAsked,
     Training,
     TrainingAsked,
@@ -235,6 +235,7 @@ INSTRUMENT: Instrument[ConvergenceAsked] = Instrument(
         scaler=SCALER_HELP,
         workloads=DEFAULT_WORKLOADS,
         phases=("training",),
+        recipes=True,
         own_precisions=True,
     ),
     made=_made,

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ampbench.base.precisions import BASELINE, rank
+from ampbench.base.recipes import CONSTANT
 from ampbench.base.units import counted
 from ampbench.instruments.convergence.findings import (
     CONTROL_FIRED,
@@ -40,7 +41,7 @@ from ampbench.instruments.convergence.findings import (
     seeds_said,
     withheld,
 )
-from ampbench.instruments.convergence.records import CONSTANT, CONTROL, ConvergenceAsked, Training
+from ampbench.instruments.convergence.records import CONTROL, ConvergenceAsked, Training
 from ampbench.records.case import Case
 from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.verdicts import Verdict

@@ -15,11 +15,9 @@ from dataclasses import dataclass, field
 import torch
 
 from ampbench.base.precisions import BASELINE, FP64, PRECISIONS
+from ampbench.base.recipes import CONSTANT, COSINE, LINEAR, TrainingRecipe, find_recipe
 from ampbench.instruments.convergence.records import (
-    CONSTANT,
     CONTROL,
-    COSINE,
-    LINEAR,
     OWN,
     REFERENCE,
     Drift,
@@ -99,7 +97,7 @@ class Trajectories:
 class _Plan:
     """What a training is: of which case, in which precision, as which arm, from which seed, how many steps long.
 
-    `schedule` is that of the learning rate, "" the workload's own.
+    `recipe` has the schedule of the learning rate, "" the workload's own.
     """
 
     workload: Workload
@@ -107,16 +105,21 @@ class _Plan:
     device: Device
     seed: int
     steps: int
-    schedule: str = ""
+    recipe: TrainingRecipe
     arm: str = ""
     precision: str = BASELINE
+
+    @property
+    def schedule(self) -> str:
+        """That of the learning rate, one of `SCHEDULES` or `OWN`."""
+        return self.recipe.schedule or (OWN if self.workload.schedule is not None else CONSTANT)
 
 
 @dataclass(slots=True)
 class _Course:
     """What became of a training so far: `weights` are those after the steps where they are kept, 0 the first.
 
-    `rates` are the learning rates of the first and of the last step.
+    `rates` are the learning rate that the optimizer has and that of the last step.
     """
 
     losses: list[float] = field(default_factory=list)
@@ -144,21 +147,24 @@ def train(
 ) -> Training:
     """Train `case` for `steps` steps, all batches in turn: as its own or, of the fp32 case, as another `arm`.
 
-    The learning rate follows `schedule`, one of `SCHEDULES`; "": the workload's own, if it has one.
+    The learning rate follows `schedule`, one of `SCHEDULES`; "": that of the case's recipe, else the workload's own, if
+    it has one. Where a recipe averages weights, the averages are scored.
 
     The control begins one rounding away from the workload's weights, the reference is in fp64, on the CPU where the
     device has none. A training that is not finite is ended early, and what a step raises is recorded. Of the fp32 case
     itself and its control that is raised, as is, of all but the reference, that memory ran out.
     """
     trajectories.begin(workload, case, seed, steps, schedule)
-    schedule = schedule or (OWN if workload.schedule is not None else CONSTANT)
+    recipe = find_recipe(case.recipe)
+    if schedule:
+        recipe = dataclasses.replace(recipe, schedule=schedule, warmup=None, final=None)
     plan = _Plan(
         workload=workload,
         case=case,
         device=device,
         seed=seed,
         steps=steps,
-        schedule=schedule,
+        recipe=recipe,
         arm=arm,
         precision=case.precision,
     )
@@ -318,15 +324,6 @@ def _train(step: TrainingStep, plan: _Plan, scorer: Scorer | None, course: _Cour
             return
 
 
-def rate_share(schedule: str, step: int, steps: int) -> float:
-    """Return what a schedule makes of the learning rate at a step from 0, as a share of the first step's.
-
-    The last of `steps` steps has 1 / steps of it under `LINEAR`, about (pi / 2 / steps)**2 under `COSINE`.
-    """
-    done = step / steps
-    return {LINEAR: 1 - done, COSINE: (1 + math.cos(math.pi * done)) / 2}.get(schedule, 1.0)
-
-
 def _scheduled(step: TrainingStep, plan: _Plan, course: _Course) -> Callable[[int], None]:
     """Return what brings the learning rate to where it belongs before a step of that number, and notes it."""
     assert step.optimizer is not None
@@ -336,6 +333,7 @@ def _scheduled(step: TrainingStep, plan: _Plan, course: _Course) -> Callable[[in
     first = [float(group["lr"]) for group in groups]
     own = plan.workload.schedule if plan.schedule == OWN else None
     scheduler = own(step.optimizer, plan.steps) if own is not None else None
+    course.rates = [float(group["lr"]) for group in groups[:1]]
 
     def move_on(number: int) -> None:
         if scheduler is not None and number:
@@ -344,14 +342,13 @@ def _scheduled(step: TrainingStep, plan: _Plan, course: _Course) -> Callable[[in
                 warnings.filterwarnings("ignore", message=r"Detected call of `lr_scheduler\.step\(\)`")
                 scheduler.step()
         for group, rate in zip(groups, first, strict=True) if scheduler is None else ():
-            set_to = rate * rate_share(plan.schedule, number, plan.steps)
+            set_to = rate * plan.recipe.rate_share(number, plan.steps)
             if isinstance(group["lr"], torch.Tensor):
                 group["lr"].fill_(set_to)
             else:
                 group["lr"] = set_to
         if groups:
             course.rates[1:] = [float(groups[0]["lr"])]
-            course.rates[:1] = course.rates[:1] if number else [float(groups[0]["lr"])]
 
     return move_on
 

@@ -2,14 +2,12 @@
 
 from dataclasses import dataclass, field
 
+from ampbench.base.recipes import CONSTANT
 from ampbench.records.kinds import Before, unknown
 from ampbench.records.measured import Score
 
 CONTROL, REFERENCE = ARMS = "control", "reference"
 """Trainings of the fp32 case beside its own (""): from weights one rounding away, and in fp64."""
-
-CONSTANT, LINEAR, COSINE = SCHEDULES = ("constant", "linear", "cosine")
-"""How the learning rate of a training goes on: as it is, or down to next to nothing at the last step."""
 
 OWN = "own"
 """The schedule that the workload itself brings."""
@@ -37,13 +35,14 @@ class Drift:
 class Training:
     """One training of a case from the weights and batches of one `seed`.
 
-    `arm` is one of `ARMS`, or "": the case's own. `losses[i]` is the mean training loss of steps `i * every` to
-    `(i + 1) * every`, None where one is not finite; there are fewer than `steps` of them where it ended early.
-    `held_out` says whether `scores` are on data that was not trained on (else on the training batches).
-    `ended_at` is the step from 0 after which it was given up because loss or weights were not finite, `error` the first
-    line of what a step raised. `skipped_steps` are those that GradScaler skipped, `scaler_scale` its scale at the end.
-    `schedule` is that of the learning rate, one of `SCHEDULES` or `OWN`, `last_rate` the rate of the last step relative
-    to the first step's (None: not known). `seconds` is what the training took in all, scores and distances included.
+    `arm` is one of `ARMS`, or "": the case's own. `losses[i]` is the mean training loss of steps `i * every` to `(i +
+    1) * every`, None where one is not finite; there are fewer than `steps` of them where it ended early. `held_out`
+    says whether `scores` are on data that was not trained on (else on the training batches). `ended_at` is the step
+    from 0 after which it was given up because loss or weights were not finite, `error` the first line of what a step
+    raised. `skipped_steps` are those that GradScaler skipped, `scaler_scale` its scale at the end. `schedule` is that
+    of the learning rate, one of `SCHEDULES` or `OWN`, `last_rate` the rate of the last step relative to the
+    optimizer's, of the workload's own schedule to the first step's (None: not known). `seconds` is what the training
+    took in all, scores and distances included.
     """
 
     case_id: str
@@ -76,8 +75,8 @@ def wrong_training(found: Training, _: Before) -> str:
 class TrainingAsked:
     """To train a case for `steps` steps, as its own or as another `arm` (see `Training`).
 
-    The learning rate follows a `schedule` ("": the workload's own). A worker that is not fresh knows the fp32 and fp64
-    trainings before it.
+    The learning rate follows a `schedule` ("": the recipe's, else the workload's own). A worker that is not fresh knows
+    the fp32 and fp64 trainings before it.
     """
 
     steps: int
@@ -89,7 +88,7 @@ class TrainingAsked:
 class ConvergenceAsked:
     """To train each case for `steps` steps from each of `seeds` seeds.
 
-    The learning rate follows a `schedule` ("": the workload's own).
+    The learning rate follows a `schedule` ("": the recipe's, else the workload's own).
     """
 
     steps: int

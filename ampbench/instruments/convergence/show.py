@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ampbench.base.precisions import BASELINE
+from ampbench.base.recipes import CONSTANT, COSINE, LINEAR
 from ampbench.base.units import UNDEFINED, counted, format_error
 from ampbench.instruments.cases import missing_said, nested_data
 from ampbench.instruments.convergence.findings import (
@@ -32,7 +33,7 @@ from ampbench.instruments.convergence.findings import (
     windows_of,
 )
 from ampbench.instruments.convergence.learning import Learned, Learning, learned, told_trainings, way_error
-from ampbench.instruments.convergence.records import CONSTANT, COSINE, LINEAR, OWN, Training
+from ampbench.instruments.convergence.records import OWN, Training
 from ampbench.present.data import finite
 from ampbench.present.document import Block, Column, Document, Section, as_sentence, picked, records, table
 from ampbench.records.verdicts import Verdict

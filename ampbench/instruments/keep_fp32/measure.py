@@ -176,7 +176,7 @@ def _compared(workload: Workload, case: Case, device: Device, kept: Sequence[str
         gradients = compare(list(numbers.gradients.values()), expected, where)
     update = None
     if held.intended is not None and numbers.native is not None:
-        update = measure_update(workload, held.intended, numbers.native, device, where)
+        update = measure_update(held.intended, numbers.native, device, where)
     return Trial(
         case_id=case.case_id,
         kept=list(kept),

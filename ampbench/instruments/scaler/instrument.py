@@ -166,6 +166,7 @@ INSTRUMENT: Instrument[ScalerAsked] = Instrument(
         scaler="--no-scaler: train only in fp32 and without scaling (for devices without fp64, which GradScaler "
         "needs).",
         phases=("training",),
+        recipes=True,
         eager=False,
     ),
     made=_made,

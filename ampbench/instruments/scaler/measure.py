@@ -199,9 +199,7 @@ def _differentiate(step: TrainingStep, turn: int) -> None:
     seed_all(turn)
     step.optimizer.zero_grad(set_to_none=True)
     step.take_batch(turn)
-    step.loss = step.network.forward_and_loss()[1]
-    assert step.loss is not None
-    step.differentiate(step.loss)
+    step.loss = step.forward_and_backward()[1]
 
 
 def _fp32_gradients(step: TrainingStep, turn: int) -> _Gradients:

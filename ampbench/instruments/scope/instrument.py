@@ -37,6 +37,7 @@ INSTRUMENT: Instrument[ScopeAsked] = Instrument(
         precision=AUTOCAST_HELP,
         scaler=SCALER_HELP,
         phases=("training",),
+        recipes=True,
         among=AUTOCAST,
         otherwise="{name} enters no autocast, so that it has no scope",
     ),

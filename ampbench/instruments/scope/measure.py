@@ -115,9 +115,7 @@ class Loop:
     def _take(self, turn: int, look: Look | None) -> None:
         step = self.step
         with self._around_step():
-            output, loss = step.network.forward_and_loss(self._forward)
-            assert loss is not None
-            step.differentiate(loss)
+            output, loss = step.forward_and_backward(self._forward)
         if look is not None:
             if step.scaler is not None:
                 step.scaler.unscale_(step.optimizer)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from ampbench.base.precisions import LOW
+from ampbench.base.recipes import rate_share
 from ampbench.instruments.convergence import measure
 from ampbench.instruments.convergence.measure import (
     MOST_SKIPPED,
@@ -18,7 +19,6 @@ from ampbench.instruments.convergence.measure import (
     Trajectories,
     drift_steps,
     one_rounding_away,
-    rate_share,
     scored_steps,
     train,
 )

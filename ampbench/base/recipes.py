@@ -1,0 +1,301 @@
+"""The table of recipes that networks are trained by, and how one is spelled: "adamw-lm", "finetune,lr=3e-05"."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from ampbench.base.units import one_of, parse_value
+from ampbench.errors import UnknownNameError, UsageError
+
+CONSTANT, LINEAR, COSINE = SCHEDULES = ("constant", "linear", "cosine")
+"""How the learning rate of a training goes on: as it is, or down to next to nothing, or `final`, at the last step."""
+
+FOR_LOOP, FOREACH, FUSED = IMPLEMENTATIONS = ("for-loop", "foreach", "fused")
+"""How torch's optimizers can go over the parameters; without one, torch chooses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimizer:
+    """An optimizer that a recipe may name: the class `torch.optim.{kind}`, and which settings of a recipe it has."""
+
+    kind: str
+    settings: tuple[str, ...]
+    implementations: tuple[str, ...] = IMPLEMENTATIONS
+
+
+_BETAS = ("weight_decay", "beta1", "beta2", "eps")
+OPTIMIZERS: Mapping[str, Optimizer] = MappingProxyType(
+    {
+        "sgd": Optimizer(kind="SGD", settings=("weight_decay", "momentum", "nesterov")),
+        "adam": Optimizer(kind="Adam", settings=_BETAS),
+        "adamw": Optimizer(kind="AdamW", settings=_BETAS),
+        "nadam": Optimizer(kind="NAdam", settings=_BETAS, implementations=(FOR_LOOP, FOREACH)),
+        "radam": Optimizer(kind="RAdam", settings=_BETAS, implementations=(FOR_LOOP, FOREACH)),
+        "adamax": Optimizer(kind="Adamax", settings=_BETAS, implementations=(FOR_LOOP, FOREACH)),
+        "rmsprop": Optimizer(
+            kind="RMSprop",
+            settings=("weight_decay", "momentum", "beta2", "eps"),
+            implementations=(FOR_LOOP, FOREACH),
+        ),
+        "adagrad": Optimizer(kind="Adagrad", settings=("weight_decay", "eps")),
+        "adafactor": Optimizer(kind="Adafactor", settings=("weight_decay",), implementations=(FOR_LOOP, FOREACH)),
+    }
+)
+"""torch's optimizers that take any parameter. (Muon takes matrices alone; LBFGS takes a closure.)"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingRecipe:
+    """How a network is trained; None, and "": as the workload itself has it.
+
+    `name` is that of the row of `RECIPES` that it began as. With `optimizer`, a name of `OPTIMIZERS` and perhaps an
+    implementation ("adamw:fused"), torch's own is made of what is said here and torch's defaults for all else; without
+    it, the workload's own has its settings changed: of several groups of parameters the one with the highest rate gets
+    `lr`, the others in proportion, and `weight_decay` those that have any. `beta2` is RMSprop's alpha, too.
+
+    The learning rate of a training goes on by `schedule`, one of `SCHEDULES`, to the share `final` of it, after it rose
+    linearly over the share `warmup` of the steps. Gradients are clipped to the norm `clip` (0: they are not),
+    `accumulate` batches make a step, and `ema` is the decay of an average of the weights (0: none is kept).
+    """
+
+    name: str = ""
+    summary: str = ""
+    optimizer: str = ""
+    lr: float | None = None
+    weight_decay: float | None = None
+    momentum: float | None = None
+    nesterov: bool | None = None
+    beta1: float | None = None
+    beta2: float | None = None
+    eps: float | None = None
+    schedule: str = ""
+    warmup: float | None = None
+    final: float | None = None
+    clip: float | None = None
+    accumulate: int | None = None
+    ema: float | None = None
+
+    @property
+    def batches(self) -> int:
+        """How many batches make a step."""
+        return self.accumulate or 1
+
+    @property
+    def spelling(self) -> str:
+        """The recipe as `find_recipe` reads it, the same for all spellings of one: its name, and what differs from it.
+
+        Stored in cases and their ids: "adamw-lm,lr=1e-05".
+        """
+        row = RECIPES.get(self.name, _OWN)
+        own = {name: getattr(self, name) for name in SETTINGS if getattr(self, name) != getattr(row, name)}
+        said = [f"{name}={_spelled(value)}" for name, value in own.items() if value is not None]
+        return ",".join([*([self.name] if self.name else []), *said])
+
+    def rate_share(self, step: int, steps: int) -> float:
+        """Return what of the learning rate is taken at a step from 0 of so many, by schedule and warm-up.
+
+        The first step of a warm-up of w steps has 1 / w of it, the last w / w. The steps after it have their share as a
+        training of their own; without `final` the last of n steps has 1 / n under `LINEAR`, about (pi / 2 / n)**2 under
+        `COSINE`.
+        """
+        rising = math.ceil((self.warmup or 0.0) * steps)
+        if step < rising:
+            return (step + 1) / rising
+        return rate_share(self.schedule, step - rising, steps - rising, self.final or 0.0)
+
+
+def rate_share(schedule: str, step: int, steps: int, final: float = 0.0) -> float:
+    """Return what a schedule makes of the learning rate at a step from 0, as a share of the first step's."""
+    done = step / steps
+    share = {LINEAR: 1 - done, COSINE: (1 + math.cos(math.pi * done)) / 2}.get(schedule, 1.0)
+    return final + (1 - final) * share
+
+
+_OWN = TrainingRecipe()
+RECIPES: Mapping[str, TrainingRecipe] = MappingProxyType(
+    {
+        row.name: row
+        for row in (
+            TrainingRecipe(
+                name="adamw-lm",
+                summary="a language model from scratch, as LLaMA was trained (Touvron et al. 2023, section 2.3)",
+                optimizer="adamw",
+                lr=3e-4,
+                weight_decay=0.1,
+                beta1=0.9,
+                beta2=0.95,
+                schedule=COSINE,
+                warmup=0.01,  # LLaMA's 2,000 of 250,000 steps
+                final=0.1,
+                clip=1.0,
+            ),
+            TrainingRecipe(
+                name="sgd-vision",
+                summary="a classifier of images from scratch, as wide residual networks were trained (Zagoruyko and "
+                "Komodakis 2016), with the cosine that is usual since (Loshchilov and Hutter 2017)",
+                optimizer="sgd",
+                lr=0.1,
+                weight_decay=5e-4,
+                momentum=0.9,
+                nesterov=True,
+                schedule=COSINE,
+            ),
+            TrainingRecipe(
+                name="finetune",
+                summary="fine-tuning of a transformer, as RoBERTa on GLUE (Liu et al. 2019, table 10), with the decay "
+                "of torch's AdamW and clipping as in transformers' Trainer",
+                optimizer="adamw",
+                lr=1e-5,
+                weight_decay=0.01,
+                schedule=LINEAR,
+                warmup=0.06,
+                clip=1.0,
+            ),
+        )
+    }
+)
+"""The usual recipes by name."""
+
+
+class _Setting(NamedTuple):
+    """What a setting of a recipe may be: `read` returns it, or None where it is not what is `said`."""
+
+    read: Callable[[str], Any]
+    said: str = ""
+
+
+def _number(least: float, most: float, said: str, *, above: bool = False, below: bool = False) -> _Setting:
+    """Return a setting that is a number from `least` to `most`, but `above` the one or `below` the other."""
+
+    def read(text: str) -> float | None:
+        value = parse_value(text)
+        if isinstance(value, bool | str):
+            return None
+        within = (value > least if above else value >= least) and (value < most if below else value <= most)
+        return float(value) if within else None
+
+    return _Setting(read, said)
+
+
+def _optimizer(value: str) -> str:
+    name, colon, implementation = value.partition(":")
+    if name not in OPTIMIZERS:
+        raise UnknownNameError("optimizer", name, OPTIMIZERS)
+    if colon and implementation not in IMPLEMENTATIONS:
+        raise UnknownNameError(f"implementation of {name}", implementation, IMPLEMENTATIONS)
+    if colon and implementation not in (known := OPTIMIZERS[name].implementations):
+        raise UsageError(f"torch has no {implementation} {name}: it has {one_of(known)}")
+    return value
+
+
+def _schedule(value: str) -> str:
+    if value not in SCHEDULES:
+        raise UnknownNameError("schedule", value, SCHEDULES)
+    return value
+
+
+def _batches(text: str) -> int | None:
+    value = parse_value(text)
+    return value if type(value) is int and 1 <= value <= _MOST_BATCHES else None
+
+
+_HIGHEST, _MOST_BATCHES = 1e6, 1024
+_DECAY = "a number from 0 to less than 1"
+SETTINGS: Mapping[str, _Setting] = MappingProxyType(
+    {
+        "optimizer": _Setting(_optimizer),
+        "lr": _number(0, _HIGHEST, f"a number above 0, at most {_HIGHEST:g}", above=True),
+        "weight_decay": _number(0, _HIGHEST, f"a number from 0 to {_HIGHEST:g}"),
+        "momentum": _number(0, 1, _DECAY, below=True),
+        "nesterov": _Setting({"true": True, "false": False}.get, "true or false"),
+        "beta1": _number(0, 1, _DECAY, below=True),
+        "beta2": _number(0, 1, _DECAY, below=True),
+        "eps": _number(0, 1, "a number from 0 to 1"),
+        "schedule": _Setting(_schedule),
+        "warmup": _number(0, 1, "a share of the steps, from 0 to less than 1", below=True),
+        "final": _number(0, 1, "a share of the learning rate, from 0 to 1"),
+        "clip": _number(0, _HIGHEST, f"a norm above 0, at most {_HIGHEST:g}, or 0, which is no clipping"),
+        "accumulate": _Setting(_batches, f"a whole number of batches, from 1 to {_MOST_BATCHES}"),
+        "ema": _number(0, 1, f"{_DECAY}; 0 keeps no average", below=True),
+    }
+)
+"""The settings of a recipe, in the order in which they are spelled."""
+_OF_OPTIMIZERS = ("weight_decay", "momentum", "nesterov", "beta1", "beta2", "eps")
+"""Those of them that not every optimizer has."""
+
+
+def find_recipe(text: str) -> TrainingRecipe:
+    """Return the recipe that `text` spells: a name of `RECIPES`, settings NAME=VALUE, or both, with commas; "": none.
+
+    Another optimizer than the row's has those of its settings that it knows. Raises `UsageError` for a value that
+    cannot be meant and for settings that exclude each other, `UnknownNameError`, with the nearest names, for an unknown
+    one.
+    """
+    first, *parts = [part.strip() for part in text.split(",")]
+    recipe = _OWN
+    if "=" in first:
+        parts = [first, *parts]
+    elif first:
+        if first not in RECIPES:
+            raise UnknownNameError("recipe", first, RECIPES)
+        recipe = RECIPES[first]
+    given: dict[str, Any] = {}
+    for part in parts:
+        name, equals, value = (each.strip() for each in part.partition("="))
+        name = name.replace("-", "_")
+        if not equals or not value:
+            raise UsageError(f"recipe {text}: {part!r} is no setting: expected NAME=VALUE, as in lr=1e-4")
+        given[name] = _read(name, value)
+    if optimizer := given.get("optimizer"):
+        known = _row(optimizer).settings
+        given = dict.fromkeys(name for name in _OF_OPTIMIZERS if name not in known) | given
+    recipe = replace(recipe, **given)
+    _check(recipe)
+    return recipe
+
+
+def split_recipes(texts: Iterable[str]) -> list[str]:
+    """Return recipes one by one where they were typed with commas: what has no "=" begins another one."""
+    found: list[str] = []
+    for text in texts:
+        for place, part in enumerate(filter(None, (each.strip() for each in text.split(",")))):
+            if place and "=" in part:
+                found[-1] += f",{part}"
+            else:
+                found.append(part)
+    return found
+
+
+def _read(name: str, value: str) -> Any:
+    """Return the value of a setting."""
+    if name not in SETTINGS:
+        raise UnknownNameError("setting of a recipe", name, SETTINGS)
+    parsed = SETTINGS[name].read(value)
+    if parsed is None:
+        raise UsageError(f"{name}={value}: must be {SETTINGS[name].said}")
+    return parsed
+
+
+def _check(recipe: TrainingRecipe) -> None:
+    """Raise `UsageError` for settings that exclude each other."""
+    if recipe.optimizer:
+        known = _row(recipe.optimizer).settings
+        for name in _OF_OPTIMIZERS:
+            if getattr(recipe, name) is not None and name not in known:
+                raise UsageError(f"{recipe.optimizer} has no {name}: it has lr, {', '.join(known)}")
+        if recipe.nesterov and not recipe.momentum:
+            raise UsageError("nesterov=true needs a momentum, as in momentum=0.9")
+    if recipe.warmup is not None and not recipe.schedule:
+        raise UsageError(f"warmup is a part of a schedule: give one with it, {one_of(SCHEDULES)}")
+    if recipe.final is not None and recipe.schedule not in (LINEAR, COSINE):
+        raise UsageError(f"final is where a schedule ends: give one with it, {LINEAR} or {COSINE}")
+
+
+def _row(optimizer: str) -> Optimizer:
+    return OPTIMIZERS[optimizer.partition(":")[0]]
+
+
+def _spelled(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value).removesuffix(".0")
