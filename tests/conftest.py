@@ -10,6 +10,26 @@ from typing import Any
 
 import pytest
 
+from ampbench.drive import servers
+from ampbench.drive.servers import start_server
+from tests.forked_servers import Template
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forked_servers() -> Iterator[None]:
+    """Have the servers of all tests of this process forked, which spares each the import of torch."""
+    template = Template()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(servers, "start_server", template.start)
+        yield
+    template.close()
+
+
+@pytest.fixture
+def started_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the servers of a test started as ampbench starts them."""
+    monkeypatch.setattr(servers, "start_server", start_server)
+
 
 @pytest.fixture
 def heeding_interrupts() -> Iterator[None]:
@@ -38,9 +58,20 @@ def _freed_memory_given_back() -> Iterator[None]:
     glibc keeps freed blocks of up to 32 MiB and, once a test has served requests in this process as a worker does, all.
     """
     yield
+    passed_over_by_collections()
     libc = ctypes.CDLL(None)
     if hasattr(libc, "malloc_trim"):
         libc.malloc_trim(0)
+
+
+def pytest_collection_finish() -> None:
+    passed_over_by_collections()
+
+
+def passed_over_by_collections() -> None:
+    """Have collections of garbage, one in every cell, pass over what lives now: of torch, these are 300,000 objects."""
+    gc.collect()
+    gc.freeze()
 
 
 FRESH: Mapping[str, Any] = {

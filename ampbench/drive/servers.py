@@ -102,21 +102,7 @@ class ServerChannel:
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         environment = server_environment(os.environ, {**variables, MARK: self._mark}, paths)
         try:
-            self._process = subprocess.Popen(
-                [
-                    python,
-                    "-P",
-                    "-m",
-                    "ampbench.measure.server",
-                    *arguments,
-                ],  # -P: a random.py here is not the library's
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._errors,
-                start_new_session=True,  # Ctrl-C in the terminal is for the driver alone
-                env=environment,
-                cwd=folder,
-            )
+            self._process = start_server(python, arguments, environment, folder, self._errors)
         except OSError as error:
             self._errors.close()
             raise NothingToRunError(f"no worker could start with {python}: {error.strerror}") from None
@@ -203,6 +189,21 @@ class ServerChannel:
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
         return bounded(lines[-1]) if lines else ""
+
+
+def start_server(
+    python: str, arguments: Sequence[str], environment: Mapping[str, str], folder: Path | None, errors: IO[bytes]
+) -> "subprocess.Popen[bytes]":
+    """Return a process that is becoming a server; what it says beside its replies goes to `errors`."""
+    return subprocess.Popen(
+        [python, "-P", "-m", "ampbench.measure.server", *arguments],  # -P: a random.py here is not the library's
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        start_new_session=True,  # Ctrl-C in the terminal is for the driver alone
+        env=environment,
+        cwd=folder,
+    )
 
 
 def _version_said(first: bytes) -> str:

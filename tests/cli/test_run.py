@@ -385,7 +385,7 @@ def test_a_users_file_that_is_wrong_is_one_line_before_anything_is_measured(
 def test_an_unwritable_results_folder_is_one_line_before_a_server_is_started(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ampbench.drive.servers.subprocess.Popen", None)
+    monkeypatch.setattr("ampbench.drive.servers.start_server", None)
     blocked = tmp_path / "results"
     blocked.write_text("a file where the folder should be")
     assert main([*arguments, "mlp", "--results", str(blocked)]) == 2

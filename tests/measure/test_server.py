@@ -134,6 +134,7 @@ def test_a_workload_that_kills_the_server_when_built_is_named(ask: Callable[...,
     assert ask("kills its server when built", "describe", channel=ServerChannel()).problem == said
 
 
+@pytest.mark.usefixtures("started_servers")
 def test_a_child_does_not_outlive_a_server_that_was_killed(ask: Callable[..., Reply], told: Path) -> None:
     failure = ask("kills its server", told=told, channel=ServerChannel()).failure
     assert (failure.cause, failure.message) == ("killed", "the server ended by signal SIGKILL")
@@ -333,6 +334,7 @@ DIFFERS = {
 """What a step in a worker sees that it would not see in a user's own process, and why; nothing else may differ."""
 
 
+@pytest.mark.usefixtures("started_servers")
 def test_a_workers_step_sees_a_users_process_but_for_what_is_listed(
     tmp_path: Path, case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch
 ) -> None:
