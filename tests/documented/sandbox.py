@@ -5,6 +5,7 @@ which is the same numbers under another id. Runs of explanations and studies are
 one.
 """
 
+import io
 import json
 import os
 import re
@@ -12,11 +13,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from ampbench.cli.main import GROUPS
+import pytest
+
+from ampbench.cli.main import GROUPS, main
 from ampbench.store import list_runs
 from tests.documented.pages import ROOT, Command, fences
 from tests.documented.quickening import quicken
@@ -98,15 +102,18 @@ class Sandbox:
             folder = self.folder / "made" / kind.replace(" ", "-")
             shutil.copytree(self.folder / "clone", folder, ignore=shutil.ignore_patterns("results"))
             text = quicken(Command(page="", line=0, text=f"ampbench {verb}"))
-            subprocess.run(
-                [sys.executable, "-m", *text.split()],
-                cwd=folder,
-                env=os.environ | self.environment,
-                check=True,
-                capture_output=True,
-            )
+            self.run(text.split()[1:], folder)
             [self.stored[kind]] = list_runs(folder / "results")
         return self.stored[kind]
+
+    def run(self, words: list[str], folder: Path) -> None:
+        """Run ampbench in a folder, in this process and without a word."""
+        said = io.StringIO()
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(said), redirect_stderr(said):
+            patch.chdir(folder)
+            for name, value in self.environment.items():
+                patch.setenv(name, value)
+            assert main(words) == 0, said.getvalue()
 
     def _put(self, verb: str, folder: Path) -> str:
         """Put the run of a verb among those of `folder` and return its id."""
@@ -159,8 +166,7 @@ def _store(made: Sandbox, clone: Path) -> None:
         (clone / name).parent.mkdir(exist_ok=True)
         shutil.copy(clone / f"results/runs/{BASE}.jsonl", clone / name)
     (clone / ".benchmarks").mkdir()
-    words = ["convert", BASE, "--to", "pytest-benchmark", "-o", "run.json"]
-    subprocess.run([sys.executable, "-m", "ampbench", *words], cwd=clone, check=True, capture_output=True)
+    made.run(["convert", BASE, "--to", "pytest-benchmark", "-o", "run.json"], clone)
     shutil.copy(clone / "run.json", clone / ".benchmarks/0001_ours.json")
 
 
