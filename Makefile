@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=$(shell nproc) --dist=loadfile
 
-.PHONY: demo test test-all bench rules lint types imports environment
+.PHONY: demo test test-all bench rules atlas lint types imports environment
 
 environment: .venv/.installed
 
@@ -42,3 +42,6 @@ bench: environment
 
 rules: environment
 	$(BIN)/python -m benchmarks.rules
+
+atlas: environment
+	$(BIN)/python -m benchmarks.atlas

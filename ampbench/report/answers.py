@@ -82,9 +82,9 @@ def advised_machines(material: Material) -> list[Machine]:
     return [machine for machine in machines(material) if machine.advised]
 
 
-def ranked_parts(machine: Machine) -> dict[str, list[Ranked]]:
-    """Return a machine's tables by phase and path as a ranking; {} where there are too few to need one."""
-    if len(machine.advised) <= MANY:
+def ranked_parts(machine: Machine, over: int = MANY) -> dict[str, list[Ranked]]:
+    """Return a machine's tables by phase and path as a ranking; {} where they are not `over` so many."""
+    if len(machine.advised) <= over:
         return {}
     found = {}
     for part, tables in parts(machine).items():

@@ -1,0 +1,245 @@
+"""The atlas: networks of three libraries in every precision of a CPU: `python -m benchmarks.atlas`, or `make atlas`.
+
+They are measured in runs of `TOGETHER` networks of a library in one phase. What `results/atlas` has of them is left as
+it is, what was broken off there goes on: a night may end at any time, and `make atlas` again measures the rest. Then
+`--page` writes docs/atlas.md, which says only what was measured.
+"""
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+from ampbench.errors import CASE_FAILED
+from ampbench.judge.ranking import (
+    BY_KIND,
+    RANKING_NOTE,
+    TAKEN,
+    Brought,
+    Ranked,
+    brought,
+    missing_blocks,
+    taken_said,
+)
+from ampbench.judge.rows import number, times
+from ampbench.judge.table import speed_interval
+from ampbench.present.document import Block, Section, picked, table
+from ampbench.present.markdown import markdown
+from ampbench.records.labels import few
+from ampbench.report.answers import advised_machines, ranked_parts
+from ampbench.report.material import gather
+from ampbench.store import list_runs, read_run
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results" / "atlas"
+PAGE = ROOT / "docs" / "atlas.md"
+
+TIMM = (
+    "beit_base_patch16_224", "botnet26t_256", "caformer_s18", "cait_xxs24_224", "coat_lite_tiny", "coatnet_nano_rw_224",
+    "convformer_s18", "convit_tiny", "convmixer_768_32", "convnextv2_atto", "crossvit_tiny_240", "cspdarknet53",
+    "cspresnet50", "davit_tiny", "deit3_small_patch16_224", "dla34", "dla46_c", "dpn68", "eca_nfnet_l0",
+    "edgenext_xx_small", "efficientformer_l1", "efficientformerv2_s0", "efficientvit_b0", "efficientvit_m0",
+    "ese_vovnet19b_dw", "eva02_tiny_patch14_224", "fasternet_t0", "fastvit_t8", "fbnetv3_b", "focalnet_tiny_srf",
+    "gcvit_xxtiny", "gernet_s", "ghostnet_100", "gmlp_ti16_224", "halonet26t", "hardcorenas_a", "hgnetv2_b0",
+    "hiera_tiny_224", "hrnet_w18_small", "inception_next_atto", "inception_v4", "lcnet_050", "legacy_seresnet18",
+    "levit_128s", "mambaout_femto", "maxvit_nano_rw_256", "mixer_s32_224", "mobilenetv4_conv_small", "mobileone_s0",
+    "mobilevit_xxs", "mobilevitv2_050", "mvitv2_tiny", "nest_tiny", "nextvit_small", "nf_resnet50", "pit_ti_224",
+    "poolformer_s12", "pvt_v2_b0", "rdnet_tiny", "regnetz_b16", "repghostnet_050", "repvgg_a0", "repvit_m0_9",
+    "res2net50_26w_4s", "resmlp_12_224", "resnest14d", "resnetv2_50", "rexnet_100", "selecsls42", "sequencer2d_s",
+    "seresnet50", "shvit_s1", "skresnet18", "starnet_s1", "swiftformer_xs", "swinv2_cr_tiny_ns_224",
+    "tf_efficientnet_lite0", "tiny_vit_5m_224", "tinynet_e", "tnt_s_patch16_224", "tresnet_m", "twins_pcpvt_small",
+    "visformer_tiny", "vit_relpos_small_patch16_224", "vit_small_patch16_224", "vit_tiny_patch16_224",
+    "vit_tiny_r_s16_p8_224", "vitamin_small_224", "volo_d1_224", "xception41", "xcit_nano_12_p16_224",
+)  # fmt: skip
+"""One or two small networks of each of timm's modules of networks, which are its architectures."""
+TRANSFORMERS = (
+    "albert", "bart", "bert", "bloom", "deberta-v2", "distilbert", "electra", "falcon", "fnet", "gemma", "gpt2",
+    "gpt_neox", "llama", "mamba", "mistral", "modernbert", "opt", "phi", "qwen3", "roberta", "t5", "xlnet",
+)  # fmt: skip
+"""Encoders, decoders and encoder-decoders: attention of every kind, and what does without."""
+PHASES = ("inference", "training")
+TRAINED = 3
+"""Every so manieth network is measured in training, too."""
+TOGETHER = 20
+"""So many networks are a run: their rounds take turns, and a night that ends early leaves the runs before complete."""
+SETTINGS = ("--rounds", "4", "--timeout", "120", "--memory-limit", "10GiB", "--threads", "2")
+"""Four rounds for an interval; steps of over two minutes, as of the largest networks in emulated fp16, are rows."""
+MOST = 15
+"""So many networks are named that gain most; the report has all."""
+RANDOM = "random weights"
+"""Said of every table: errors are those of networks as they begin."""
+
+
+def networks() -> dict[str, tuple[str, ...]]:
+    """Return the names of all networks by library: torchvision's are all that classify images."""
+    from torchvision import models  # takes seconds
+
+    return {
+        "torchvision": tuple(models.list_models(module=models)),
+        "timm": TIMM,
+        "transformers": TRANSFORMERS,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A run of the atlas: its `label`, its `workloads`, and their phase."""
+
+    label: str
+    workloads: tuple[str, ...]
+    phase: str
+
+
+def plan(names: Mapping[str, Sequence[str]], only: str = "*") -> list[Planned]:
+    """Return the runs of the atlas in their order: all networks in inference, then every third of them in training."""
+    planned = []
+    for phase in PHASES:
+        for library, own in names.items():
+            every = own if phase == "inference" else own[::TRAINED]
+            chosen = [name for one in every if fnmatch(name := f"{library}:{one}", only)]
+            for place, start in enumerate(range(0, len(chosen), TOGETHER), 1):
+                together = tuple(chosen[start : start + TOGETHER])
+                planned.append(Planned(f"atlas {library} {phase} {place}", together, phase))
+    return planned
+
+
+def command(one: Planned, results: Path) -> list[str] | None:
+    """Return what measures a run, or what is missing of it, None where it is there complete.
+
+    A run that is there under its label with other networks, of an earlier list, is measured anew.
+    """
+    ampbench = [sys.executable, "-m", "ampbench", "run"]
+    for file in reversed(list_runs(results)):
+        stored = read_run(file)
+        same = sorted(stored.header.selection.workloads) == sorted(one.workloads)
+        if stored.header.label == one.label and same:
+            if stored.complete:
+                return None
+            return [*ampbench, "--resume", stored.header.run, "--results", str(results)]
+    return [
+        *ampbench, *one.workloads, "--phase", one.phase, *SETTINGS, "--label", one.label, "--results", str(results),
+    ]  # fmt: skip
+
+
+def measure(planned: Sequence[Planned], results: Path) -> int:
+    """Measure what is missing; return 0, or the exit code of the run that could not be, and was not for a case."""
+    for place, one in enumerate(planned, 1):
+        words = command(one, results)
+        said = f"{place} of {len(planned)}: {one.label}, {len(one.workloads)} networks"
+        print(f"{said}: {'complete' if words is None else 'measuring'}", file=sys.stderr, flush=True)
+        if words is not None:
+            code = subprocess.run(words, stdout=subprocess.DEVNULL, check=False).returncode
+            if code not in (0, CASE_FAILED):
+                return code
+    folder = results.relative_to(ROOT) if results.is_relative_to(ROOT) else results
+    print(
+        f"complete; to publish: gzip {folder}/runs/*.jsonl; python -m benchmarks.atlas --page; "
+        f"ampbench report {folder} -o atlas.html",
+        file=sys.stderr,
+    )
+    return 0
+
+
+HEAD = """\
+# The atlas
+
+[ampbench](../README.md)
+
+Which real networks gain from low precision on a CPU, which lose, and which break? Those of torchvision, timm and
+transformers, by name, as their libraries build them, with **random weights**: speed and memory are theirs, errors are
+those of networks as they begin ([advice.md](advice.md#built-in-weights-are-synthetic)). This page is generated by
+`python -m benchmarks.atlas --page` from the runs in `results/atlas/`; what is changed by hand is lost. `make atlas`
+measures them on another machine, and `ampbench report results/atlas` has every network.
+
+**{where}**
+
+Intervals are 95%: of a network's speed over its rounds, of a kind's over its networks."""
+
+
+def sections(results: Path) -> tuple[list[str], list[Section]]:
+    """Return the machines of the runs of a folder, and what they tell of its networks."""
+    material = gather([str(results)], results)
+    machines = advised_machines(material)
+    found: list[Section] = []
+    for machine in machines:
+        where = f" · {machine.title}" if len(machines) > 1 else ""
+        for part, tables in ranked_parts(machine, over=0).items():
+            found.append(Section(f"In {part}{where}: {taken_said(tables)}", list(_answers(tables))))
+        missing = missing_blocks(row for one in machine.tables for row in one.rows)
+        found += [Section(f"Without a result{where}", missing)] if missing else []
+    return [f"{machine.title}. {machine.statement}".strip() for machine in machines], found
+
+
+def _answers(tables: Sequence[Ranked]) -> Iterator[Block]:
+    """Yield the answers of a part, each claim with its interval."""
+    kinds = [(one, mean[1]) for one in brought(tables, by_kind=True) if (mean := one.mean("speedup_vs_fp32"))]
+    gaining = [one for one, interval in kinds if interval is not None and interval[0] > 1]
+    losing = [one for one, interval in kinds if interval is not None and interval[1] < 1]
+    columns = picked(BY_KIND, "kind", "precision", "safe", "speed", "memory", "error")
+    for title, members in (("Kinds that gain", gaining), ("Kinds that lose", losing)):
+        ordered = sorted(members, key=lambda one: -_mean(one))
+        yield table(title if ordered else f"{title}: none is certain", columns, ordered, RANDOM if ordered else "")
+    breaking = [
+        (one.precision, reason, str(len(names)), few(names, 12))
+        for one in brought(tables)
+        for reason, names in one.unsafe.items()
+    ]
+    taking = [one for one in tables if one.taken is not None and not one.stays]
+    if taking:
+        yield table("Networks that gain most", TAKEN, taking[:MOST], f"{RANKING_NOTE}; {RANDOM}")
+    headers = ["precision", "for", "networks", "which"]
+    yield Block("What breaks", headers, breaking, RANDOM, numbers=["networks"]) if breaking else Block("Nothing breaks")
+    yield _costly(tables)
+
+
+def _mean(one: Brought) -> float:
+    found = one.mean("speedup_vs_fp32")
+    return found[0] if found else 0.0
+
+
+def _costly(tables: Sequence[Ranked]) -> Block:
+    """Return where autocast to bf16 is certainly slower than fp32, beside the same network stored in bf16."""
+    rows = []
+    for one in tables:
+        by_name = {row["precision"]: row for row in one.rows if row["outcome"] == "ok"}
+        autocast, pure = by_name.get("bf16_autocast"), by_name.get("bf16_pure")
+        if autocast is not None and (number(autocast["speedup_high"]) or 1.0) < 1:
+            cells = (
+                f"{times(row['speedup_vs_fp32'])} {speed_interval(row)}" if row else "–" for row in (autocast, pure)
+            )
+            rows.append((autocast["speedup_vs_fp32"], (one.name, *cells)))
+    title = "Where bf16 autocast costs more than it gives"
+    if not rows:
+        return Block(f"{title}: nowhere for certain")
+    headers = ["network", "bf16_autocast", "bf16_pure"]
+    return Block(
+        title, headers, [row for _, row in sorted(rows)], f"speed, times fp32's; {RANDOM}", numbers=headers[1:]
+    )
+
+
+def page(results: Path) -> str:
+    """Return docs/atlas.md, of what was measured."""
+    where, found = sections(results)
+    return f"{HEAD.format(where=' '.join(where))}\n\n{markdown(found)}"
+
+
+def main() -> int:
+    """Measure the atlas, or write its page."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.atlas", description=__doc__)
+    parser.add_argument(
+        "--only", metavar="PATTERN", default="*", help="Measure networks of such names, as in timm:vit_*."
+    )
+    parser.add_argument("--results", metavar="DIR", type=Path, default=RESULTS)
+    parser.add_argument("--page", action="store_true", help=f"Write {PAGE.relative_to(ROOT)} of what was measured.")
+    asked = parser.parse_args()
+    if asked.page:
+        PAGE.write_text(page(asked.results), encoding="utf-8")
+        return 0
+    return measure(plan(networks(), asked.only), asked.results)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""The atlas: which networks it has, what of it is left to measure, and what its page says of what was measured."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ampbench.records.run import Footer, Selection
+from ampbench.store import RunWriter
+from benchmarks import atlas
+from benchmarks.atlas import TIMM, TOGETHER, TRANSFORMERS, command, measure, networks, page, plan
+from tests.report.large_runs import write_zoo_run
+from tests.stored_runs import COMPLETE, make_case, make_header
+
+NAMES = {"torchvision": ("resnet18", "resnet50", "vgg11", "alexnet"), "timm": tuple(f"net{one}" for one in range(45))}
+
+
+def test_it_has_every_classifier_of_torchvision_and_as_many_of_the_others_as_were_promised() -> None:
+    models = pytest.importorskip("torchvision.models")
+    found = networks()
+    assert set(found["torchvision"]) == set(models.list_models(module=models))
+    assert len(set(TIMM)) == len(TIMM) >= 60
+    assert len(set(TRANSFORMERS)) == len(TRANSFORMERS) >= 15
+
+
+def test_the_networks_of_timm_are_those_of_nearly_all_its_modules() -> None:
+    timm = pytest.importorskip("timm")
+    assert set(TIMM) <= set(timm.list_models())
+    modules = {timm.models.model_entrypoint(name).__module__ for name in TIMM}
+    assert len(modules) >= 60
+
+
+def test_the_networks_of_transformers_are_model_types() -> None:
+    configuration = pytest.importorskip("transformers.models.auto.configuration_auto")
+    assert set(TRANSFORMERS) <= set(configuration.CONFIG_MAPPING_NAMES)
+
+
+def test_all_networks_are_measured_in_inference_and_a_third_in_training() -> None:
+    planned = plan(NAMES)
+    by_phase = {
+        phase: [name for one in planned if one.phase == phase for name in one.workloads] for phase in atlas.PHASES
+    }
+    assert sorted(by_phase["inference"]) == sorted(f"{library}:{name}" for library in NAMES for name in NAMES[library])
+    assert len(by_phase["training"]) == 2 + 15
+    assert set(by_phase["training"]) < set(by_phase["inference"])
+    assert max(len(one.workloads) for one in planned) == TOGETHER
+    assert len({one.label for one in planned}) == len(planned) == 6
+
+
+def test_a_pattern_leaves_the_networks_that_it_names() -> None:
+    assert [one.workloads for one in plan(NAMES, "torchvision:resnet*")] == [
+        ("torchvision:resnet18", "torchvision:resnet50"), ("torchvision:resnet18",),
+    ]  # fmt: skip
+
+
+def stored(results: Path, label: str, workloads: tuple[str, ...], footer: Footer | None) -> str:
+    header = replace(make_header(selection=Selection(workloads=list(workloads))), label=label, run=f"run{len(label)}")
+    with RunWriter.create(results, header, [make_case(workload=name) for name in workloads]) as writer:
+        if footer is not None:
+            writer.append(footer)
+    return header.run
+
+
+def test_a_run_that_is_complete_is_left_and_one_that_was_broken_off_goes_on(tmp_path: Path) -> None:
+    first, second, *_ = plan(NAMES)
+    words = command(first, tmp_path)
+    assert words is not None
+    assert words[3 : 3 + 4] == ["run", *first.workloads[:3]]
+    assert words[words.index("--label") + 1] == first.label
+    stored(tmp_path, first.label, first.workloads, COMPLETE)
+    assert command(first, tmp_path) is None
+    run = stored(
+        tmp_path, f"{second.label}", second.workloads, Footer(ended="interrupted", finished_at="2026-01-31T12:05:00Z")
+    )
+    words = command(second, tmp_path)
+    assert words is not None
+    assert words[words.index("--resume") + 1] == run
+
+
+def test_a_run_of_other_networks_is_measured_anew(tmp_path: Path) -> None:
+    first = plan(NAMES)[0]
+    stored(tmp_path, first.label, first.workloads[1:], COMPLETE)
+    words = command(first, tmp_path)
+    assert words is not None
+    assert "--resume" not in words
+
+
+def test_a_case_that_failed_ends_no_night_and_a_run_that_could_not_begin_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for code, expected in ((3, 0), (130, 130)):
+        said = [sys.executable, "-c", f"import sys; sys.exit({code})"]
+        monkeypatch.setattr(atlas, "command", lambda one, results, said=said: said)
+        assert measure(plan(NAMES)[:2], tmp_path) == expected
+
+
+def test_its_page_says_that_weights_are_random_and_has_an_interval_for_each_claim(tmp_path: Path) -> None:
+    write_zoo_run(tmp_path, networks=120)
+    said = page(tmp_path)
+    assert said.startswith("# The atlas\n")
+    answers = said.partition("## Without a result")[0].split("### ")[1:]
+    assert len(answers) > 4
+    assert all("andom weights" in one for one in answers)
+    tables = [one for one in answers if "\n| " in one]
+    gaining = next(one for one in tables if one.startswith("Kinds that gain"))
+    rows = [line.split(" | ") for line in gaining.splitlines() if line.startswith("| ")][2:]
+    speeds = [row[3].split() for row in rows]
+    assert speeds
+    assert all(float(interval.split("–")[0]) >= 1 for _, interval in speeds)
+    means = [float(mean.rstrip("x")) for mean, _ in speeds]
+    assert means == sorted(means, reverse=True)
+    assert "/tmp/" not in said
