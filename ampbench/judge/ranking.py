@@ -21,6 +21,7 @@ from ampbench.judge.table import speed_interval
 from ampbench.present.document import Block, Column, Section, table
 from ampbench.records.case import Case
 from ampbench.records.labels import case_labels, few
+from ampbench.workloads.index import RANDOM
 
 MANY = 20
 """A run of more tables than this is shown as a ranking: they would fill a terminal five times and more."""
@@ -333,18 +334,26 @@ def part_blocks(tables: Sequence[Ranked], *, kinds: bool = False) -> list[Block]
     ]
     taking = [one for one in tables if one.taken is not None and not one.stays]
     staying = [one for one in tables if one.stays]
+    by_kind = brought(tables, by_kind=True) if kinds else []
+    headers = ["precision", "for", "networks", "which"]
     blocks = [
         table("which precision to take, what gains most first", TAKEN, taking, RANKING_NOTE),
         table("stay in fp32, the nearest first", STAYING, staying, "" if taking else RANKING_NOTE),
         table("without advice", UNADVISED, [one for one in tables if one.taken is None]),
         table("what each precision brought", BY_PRECISION, by_precision, BROUGHT_NOTE),
+        Block("not safe", headers, unsafe, numbers=["networks"]),
+        table("by kind of network", BY_KIND, by_kind, BROUGHT_NOTE),
     ]
-    blocks = [block for block in blocks if block.rows]
-    if unsafe:
-        headers = ["precision", "for", "networks", "which"]
-        blocks.append(Block("not safe", headers, unsafe, numbers=["networks"]))
-    by_kind = brought(tables, by_kind=True) if kinds else []
-    return [*blocks, *([table("by kind of network", BY_KIND, by_kind, BROUGHT_NOTE)] if by_kind else [])]
+    weights = _weights(tables)
+    return [replace(one, note="; ".join(filter(None, [one.note, weights]))) for one in blocks if one.rows]
+
+
+def _weights(tables: Sequence[Ranked]) -> str:
+    """Say of networks by name whose weights they are, where those are not trained: nothing else tells in a ranking."""
+    random = [one for one in tables if f"weights={RANDOM}" in one.group.parameters.split(",")]
+    if not random:
+        return ""
+    return "random weights" if len(random) == len(tables) else f"random weights in {len(random):,} of {len(tables):,}"
 
 
 RANKING_NOTE = (

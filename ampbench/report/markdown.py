@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ampbench import __version__
-from ampbench.judge.ranking import RANKING_NOTE, Ranked, missing_blocks, part_blocks, taken_said
+from ampbench.judge.ranking import Ranked, missing_blocks, part_blocks, taken_said
 from ampbench.judge.said import NOT_IN_TURNS, case_names
 from ampbench.judge.show import NOT_JUDGED, by_weight, conditions, findings_table, means_table
 from ampbench.present import page
@@ -152,8 +152,9 @@ def _ranking(machine: Machine, found: Mapping[str, Sequence[Ranked]], several: b
     """Yield the tables of a ranking, and why some cases have no result."""
     where = f", {machine.title}" if several else ""
     for part, ranked in found.items():
-        yield Part(title=f"{part}{where}: {taken_said(ranked)}", rows=_paragraphs([f"{RANKING_NOTE}."]), what="notes")
-        for block in part_blocks(ranked):
+        blocks = part_blocks(ranked)
+        yield Part(title=f"{part}{where}: {taken_said(ranked)}", rows=_paragraphs([f"{blocks[0].note}."]), what="notes")
+        for block in blocks:
             yield _table(block_table(block), what="networks", title=f"{block.title}, {part}{where}")
     for block in missing_blocks(row for table in machine.tables for row in table.rows):
         yield _table(block_table(block), what="reasons", title=f"{block.title}, by reason{where}")

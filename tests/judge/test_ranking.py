@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -135,6 +135,15 @@ def test_kinds_are_of_several_networks_and_have_every_precision(parts: dict[str,
     told = table(parts, "inference · cpu · eager", "by kind of network")
     assert {row[0] for row in told} == {kind for kind, count in counts.items() if count > 1}
     assert Counter(row[0] for row in told).most_common()[-1][1] == 4
+
+
+def test_every_table_says_that_weights_are_random(parts: dict[str, list[Ranked]]) -> None:
+    tables = parts["training · cpu · eager"]
+    assert all("random weights" in block.note for block in part_blocks(tables, kinds=True))
+    own = [replace(one, group=replace(one.group, parameters="weights=mine.safetensors")) for one in tables[1:]]
+    said = [block.note.rpartition("; ")[2] for block in part_blocks([tables[0], *own])]
+    assert set(said) == {f"random weights in 1 of {len(tables)}"}
+    assert not any("weights" in block.note for block in part_blocks(own))
 
 
 def test_the_heading_counts_what_is_taken(parts: dict[str, list[Ranked]]) -> None:

@@ -134,7 +134,9 @@ def write_zoo_run(results: Path, networks: int = 200, run: str = "zoo", seed: in
             tables = [rows for group, rows in templates if group.phase == phase]
             for row in tables[place % len(tables)]:
                 old = stored.cases[row["case_id"]]
-                case = replace(old, workload=name, family="timm", batch_size=8, parameters={"image": 224})
+                case = replace(
+                    old, workload=name, family="timm", batch_size=8, parameters={"image": 224, "weights": "random"}
+                )
                 cases.append(case)
                 if place % 40 == 7:
                     message = f"RuntimeError: a network of {name.split(':')[1]} needs {int(200 * size)} GiB"
