@@ -25,8 +25,10 @@ class Workload:
     is compared (None: every floating tensor): a function of the output that returns those tensors, or their names, as
     the error's table has them ("scores", "[1]"). `classes_dim` is the dimension of the classes of a classifier, of its
     first output that is compared or, in a dict, by output (None: found by integer targets, or by what the loss gives to
-    cross_entropy). `version` is bumped when the mathematics changes: records of different versions are not compared in
-    accuracy.
+    cross_entropy). `cached` are the arguments, by place or keyword, that hold what the network computed in a step
+    before (keys and values of a cache): floating ones are given in the dtype that it computes in, that of autocast
+    where there is autocast. `version` is bumped when the mathematics changes: records of different versions are not
+    compared in accuracy.
     """
 
     module: "torch.nn.Module"
@@ -40,4 +42,5 @@ class Workload:
     held_out: tuple[Any, Any] | None = None
     outputs: Callable[[Any], Any] | str | Sequence[str] | None = None
     classes_dim: int | Mapping[str, int] | None = None
+    cached: Sequence[int | str] = ()
     version: int = 0

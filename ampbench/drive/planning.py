@@ -52,6 +52,7 @@ ENTRY_FAMILY = "precision"
 NO_TRACED_TRAINING = "path traced is measured in inference only: a frozen trace has no gradients to train with"
 NO_LOSS = "no loss given: a workload that trains returns (module, inputs, loss)"
 NO_RECIPE = "a recipe is what a network is trained by: --phase inference has none"
+INFERENCE_ALONE = "{} is a step of inference, and has no loss"
 
 
 class Describe(Protocol):
@@ -116,7 +117,8 @@ def make_plan(
         named = bool(selection.precisions)
         asked = _precisions(selection, device, environment.device(device), keep_flags)
         for variant in _variants(sources, selection, environment, device, describe):
-            settable |= variant.parameters.keys()
+            builtin = WORKLOADS[variant.source.name].settable if variant.source.builtin else {}
+            settable |= variant.parameters.keys() | builtin.keys()
             phases = [phase for phase in PHASES if phase in (selection.phases or variant.phases)]
             for phase, path, memory_format, recipe, precision in itertools.product(
                 phases, paths, formats, recipes, asked
@@ -399,7 +401,7 @@ def _variants(
         if spec is None:
             _check_batch_size(source, named)
         asked = partial(describe, source) if library is None else partial(_by_preset, describe, source, preset)
-        settable = spec.small if spec else asked(named).parameters
+        settable = spec.settable if spec else asked(named).parameters
         sweeps = {name: values for name, values in selection.sweeps.items() if name in settable}
         for values in itertools.product(*sweeps.values()):
             settings = {**overrides_of(source, selection, settable), **dict(zip(sweeps, values, strict=True))}
@@ -442,9 +444,9 @@ def _builtin_variant(
     return _Variant(
         source=source,
         parameters=resolve_parameters(spec, preset, settings),
-        phases=spec.suite if suite else PHASES,
+        phases=spec.suite if suite else spec.phases,
         images=spec.images,
-        has_loss=True,
+        has_loss="training" in spec.phases,
         unavailable=_absent(spec.needs, unavailable) if unavailable else "",
         version=spec.version,
     )
@@ -452,7 +454,7 @@ def _builtin_variant(
 
 def _check_settable(option: str, parameter: str, sources: list[WorkloadSource]) -> None:
     """Raise `UsageError` where no selected workload has `parameter`; users' workloads are asked once they are built."""
-    known = {name for source in sources if source.builtin for name in WORKLOADS[source.name].small}
+    known = {name for source in sources if source.builtin for name in WORKLOADS[source.name].settable}
     if parameter not in known and all(source.builtin for source in sources):
         raise UnknownNameError(f"{option} parameter", parameter, sorted(known))
 
@@ -465,7 +467,7 @@ def overrides_of(
     `settable` are the workload's parameters, where they are known only once it is built.
     """
     if settable is None:
-        settable = WORKLOADS[source.name].small if source.builtin else {}
+        settable = WORKLOADS[source.name].settable if source.builtin else {}
     found: dict[str, ParameterValue] = {}
     for key, value in selection.overrides.items():
         workload, dot, parameter = key.rpartition(".")
@@ -508,7 +510,7 @@ def _why_not(
     if case.phase == "inference" and precision.same_ops:
         return f"without an optimizer {precision.name} is {precision.same_ops}"
     if case.phase == "training" and not variant.has_loss:
-        return NO_LOSS
+        return INFERENCE_ALONE.format(case.workload) if variant.source.builtin else NO_LOSS
     if case.phase == "training" and case.path == "traced":
         return NO_TRACED_TRAINING
     if case.memory_format == "channels_last" and not variant.images:

@@ -15,7 +15,7 @@ from ampbench.base.precisions import FP64, PRECISIONS, SHORT_DTYPES, Precision
 from ampbench.base.recipes import find_recipe
 from ampbench.errors import UnknownNameError, UsageError
 from ampbench.explain.dtypes import autocast_of
-from ampbench.measure.data import Data, bound, called_with, carried, place_data, placed, stored_dtype
+from ampbench.measure.data import Data, Place, bound, called_with, carried, place_data, placed, stored_dtype
 from ampbench.measure.machine import Accelerator, Device
 from ampbench.measure.optimizer import MakeOptimizer, clipping, default_optimizer, optimizer_of
 from ampbench.records.case import Case
@@ -175,13 +175,14 @@ def build_network(
 ) -> Network:
     """Return a copy of the network of a workload as `case` has it, with copies of its batches.
 
-    Weights and buffers stay in the workload's dtypes where the precision stores fp32, and are as `stored_dtype` says
-    in half and in the reference. Floating inputs are given in the case's `input_dtype`; in another `precision` than
-    the case's, such as `FP64`, as that stores them. The modules that `kept` names ("" is the network) are kept in
-    fp32 by `keep_fp32`, but not in the reference; where weights are stored in half, their outputs go back to half, but
-    for those of a whole network in inference. A user's own precision prepares the network and what makes its optimizer.
-    Raises `UnknownNameError` for a name of no module, and `UsageError` where a kept module shares a parameter with one
-    that moves it to half, or where a precision prepares no module.
+    Weights and buffers stay in the workload's dtypes where the precision stores fp32, and are as `stored_dtype` says in
+    half and in the reference. Floating inputs are given in the case's `input_dtype`; in another `precision` than the
+    case's, such as `FP64`, as that stores them; and those that are `cached` as it computes them. The modules that
+    `kept` names ("" is the network) are kept in fp32 by `keep_fp32`, but not in the reference; where weights are stored
+    in half, their outputs go back to half, but for those of a whole network in inference. A user's own precision
+    prepares the network and what makes its optimizer. Raises `UnknownNameError` for a name of no module, and
+    `UsageError` where a kept module shares a parameter with one that moves it to half, or where a precision prepares no
+    module.
     """
     row = precision or PRECISIONS[case.precision]
     training, channels_last = case.phase == "training", case.memory_format == "channels_last"
@@ -203,7 +204,8 @@ def build_network(
     make_optimizer = optimizer_of(recipe, workload.optimizer or default_optimizer)
     module, make_optimizer = _prepared(module, make_optimizer, row, training=training)
     place = partial(placed, where={"device": device.type}, channels_last=channels_last)
-    data = place_data(workload, partial(place, storage=given), partial(place, storage=storage), counted=training)
+    place_inputs = _place_inputs(workload, place, given, row)
+    data = place_data(workload, place_inputs, partial(place, storage=storage), counted=training)
     if not training and row.prepare is None:  # a prepared network may hold other weights by the same names
         data.weights = (module, workload.module)
     loss, held = workload.loss, list[torch.Tensor]()
@@ -230,8 +232,8 @@ def fake_network(workload: Workload, case: Case) -> Network:
     """
     row, training = PRECISIONS[case.precision], case.phase == "training"
     place = partial(placed, where={}, channels_last=case.memory_format == "channels_last")
-    given, storage = _LONG_DTYPES[case.input_dtype], getattr(torch, row.storage)
-    data = place_data(workload, partial(place, storage=given), partial(place, storage=storage), counted=training)
+    place_inputs = _place_inputs(workload, place, _LONG_DTYPES[case.input_dtype], row)
+    data = place_data(workload, place_inputs, partial(place, storage=getattr(torch, row.storage)), counted=training)
     data.changed = []
     return Network(
         module=workload.module,
@@ -242,6 +244,20 @@ def fake_network(workload: Workload, case: Case) -> Network:
         loss=workload.loss,
         has_targets=workload.targets is not None,
     )
+
+
+def _place_inputs(workload: Workload, place: Callable[..., Any], given: torch.dtype, row: Precision) -> Place:
+    """Return what places a batch, floating tensors as `given`, in what is cached as the precision computes them."""
+    if not workload.cached:
+        return partial(place, storage=given)
+    computed = getattr(torch, row.autocast or row.storage)
+
+    def place_each(batch: Any) -> Any:
+        named = batch.items() if isinstance(batch, dict) else enumerate(called_with(batch)[0])
+        made = {name: place(one, storage=computed if name in workload.cached else given) for name, one in named}
+        return made if isinstance(batch, dict) else tuple(made.values())
+
+    return place_each
 
 
 def _store(module: torch.nn.Module, *, device: Device, storage: torch.dtype) -> None:

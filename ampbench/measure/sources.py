@@ -330,6 +330,7 @@ def _checked(name: str, returned: object) -> Workload:
                 f"workload {name}: an input is {_kind(batch)}{hint}; expected a tensor, a tuple or a dict of inputs"
             )
         _check_arguments(name, returned.module, batch)
+        _check_cached(name, returned.cached, batch)
     if isinstance(returned.inputs, list) and returned.targets is not None:
         if not isinstance(returned.targets, list):
             raise WorkloadError(f"workload {name}: inputs are a list of batches, so targets must be a list too")
@@ -430,6 +431,14 @@ def _check_arguments(name: str, module: torch.nn.Module, batch: object) -> None:
             f"workload {name}: a batch has {len(batch)} inputs, and {type(module).__name__}.forward takes {taken}; "
             "where the last are targets, let the loss take (output, targets)"
         )
+
+
+def _check_cached(name: str, cached: object, batch: object) -> None:
+    """Refuse what is named as cached where that is no argument of a batch."""
+    known = list(batch) if isinstance(batch, dict) else list(range(len(batch) if isinstance(batch, tuple) else 1))
+    wanted = list(cached) if isinstance(cached, list | tuple) else [cached]
+    if any(isinstance(one, bool) or one not in known for one in wanted):
+        raise WorkloadError(f"workload {name}: cached is {cached!r}; expected some of its inputs {known}, in a tuple")
 
 
 def _tensors(tree: object) -> list[torch.Tensor]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ampbench.errors import UnknownNameError, UsageError
-from ampbench.records.case import ParameterValue, WorkloadSource
+from ampbench.records.case import PHASES, ParameterValue, WorkloadSource
 
 PRESETS = ("tiny", "small", "large")
 
@@ -22,6 +22,13 @@ LIMITS: dict[str, tuple[int, int]] = {
     "regions": (1, 65_536),
     "layers": (1, 1024),
     "hidden": (1, 65_536),
+    "tables": (1, 1024),
+    "bag": (1, 1024),
+    "context": (1, 131_072),
+    "experts": (8, 1024),
+    "active": (1, 8),
+    "rank": (1, 65_536),
+    "outliers": (0, 1024),
 }
 """The smallest and largest value of a parameter of that name, in every workload that does not narrow it."""
 
@@ -34,7 +41,10 @@ class WorkloadSpec:
     throughput counts. `needs` is a package without which the workload is skipped ("torchvision"). `images`: its inputs
     are images, so that the channels-last memory format applies. `limits` narrows `LIMITS` for some parameters;
     `multiples` names those that must be a multiple of a product of other parameters and numbers. `suite` lists the
-    phases in which the default suite measures it (none: only when asked for).
+    phases in which the default suite measures it (none: only when asked for), `phases` those that it has at all.
+    `optional` are further parameters, which no preset sets, with the value that leaves the workload as it is without
+    them: at that value they are in no case, no id and no key of its weights, all of which stay what they were before
+    there was such a parameter.
     """
 
     name: str
@@ -50,6 +60,13 @@ class WorkloadSpec:
     limits: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     multiples: Mapping[str, tuple[str | int, ...]] = field(default_factory=dict)
     suite: tuple[str, ...] = ()
+    phases: tuple[str, ...] = PHASES
+    optional: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def settable(self) -> Mapping[str, int]:
+        """Every parameter that can be set, with a value that it may have."""
+        return {**self.small, **self.optional}
 
     def preset(self, name: str) -> Mapping[str, int]:
         """Return every parameter's value in the preset `name`; `UnknownNameError` for anything but a preset."""
@@ -162,6 +179,15 @@ WORKLOADS: dict[str, WorkloadSpec] = {
             suite=("inference", "training"),
         ),
         WorkloadSpec(
+            name="recommender",
+            family="linear",
+            summary="bags of embeddings with sparse gradients, their products by pairs and perceptrons, as in DLRM",
+            items="rows",
+            tiny={"features": 13, "tables": 3, "vocabulary": 1000, "bag": 2, "width": 8, "batch_size": 8},
+            small={"features": 13, "tables": 8, "vocabulary": 20_000, "bag": 4, "width": 32, "batch_size": 128},
+            large={"features": 13, "tables": 26, "vocabulary": 100_000, "bag": 8, "width": 128, "batch_size": 32_768},
+        ),
+        WorkloadSpec(
             name="transformer_encoder",
             family="sequence",
             summary="pre-norm encoder with scaled_dot_product_attention; its first operation is a layer norm",
@@ -171,6 +197,7 @@ WORKLOADS: dict[str, WorkloadSpec] = {
             large={"depth": 24, "width": 1024, "heads": 16, "sequence_length": 512, "classes": 1000, "batch_size": 64},
             multiples={"width": ("heads",)},
             suite=("inference", "training"),
+            optional={"outliers": 0},
         ),
         WorkloadSpec(
             name="decoder_lm",
@@ -188,6 +215,7 @@ WORKLOADS: dict[str, WorkloadSpec] = {
                 "batch_size": 8,
             },
             multiples={"width": ("heads", 2)},
+            optional={"outliers": 0},
         ),
         WorkloadSpec(
             name="gru",
@@ -239,6 +267,110 @@ WORKLOADS: dict[str, WorkloadSpec] = {
             },
             limits={"sequence_length": (32, 131_072), "features": (4, 65_536)},
             multiples={"sequence_length": (4,), "width": ("heads", 2)},
+        ),
+        WorkloadSpec(
+            name="prefill",
+            family="language",
+            summary="a prompt through the language model: the last token's logits, and a cache written",
+            items="tokens",
+            tiny={"depth": 2, "width": 32, "heads": 2, "vocabulary": 64, "sequence_length": 8, "batch_size": 2},
+            small={"depth": 2, "width": 256, "heads": 4, "vocabulary": 8192, "sequence_length": 256, "batch_size": 1},
+            large={
+                "depth": 24,
+                "width": 1024,
+                "heads": 16,
+                "vocabulary": 50_304,
+                "sequence_length": 4096,
+                "batch_size": 8,
+            },
+            multiples={"width": ("heads", 2)},
+            phases=("inference",),
+            optional={"outliers": 0},
+        ),
+        WorkloadSpec(
+            name="decode",
+            family="language",
+            summary="one token of the language model, after those in a cache of keys and values",
+            items="tokens",
+            tiny={"depth": 2, "width": 32, "heads": 2, "vocabulary": 64, "context": 8, "batch_size": 2},
+            small={"depth": 2, "width": 256, "heads": 4, "vocabulary": 8192, "context": 512, "batch_size": 1},
+            large={"depth": 24, "width": 1024, "heads": 16, "vocabulary": 50_304, "context": 2048, "batch_size": 16},
+            multiples={"width": ("heads", 2)},
+            phases=("inference",),
+            optional={"outliers": 0},
+        ),
+        WorkloadSpec(
+            name="moe",
+            family="language",
+            summary="the language model with a mixture of experts: a router in fp32, no capacity, no token dropped",
+            items="tokens",
+            tiny={
+                "depth": 2,
+                "width": 32,
+                "heads": 2,
+                "experts": 8,
+                "active": 2,
+                "vocabulary": 64,
+                "sequence_length": 32,
+                "batch_size": 2,
+            },
+            small={
+                "depth": 2,
+                "width": 128,
+                "heads": 2,
+                "experts": 8,
+                "active": 2,
+                "vocabulary": 4096,
+                "sequence_length": 64,
+                "batch_size": 1,
+            },
+            large={
+                "depth": 6,
+                "width": 1024,
+                "heads": 16,
+                "experts": 8,
+                "active": 2,
+                "vocabulary": 50_304,
+                "sequence_length": 2048,
+                "batch_size": 8,
+            },
+            multiples={"width": ("heads", 2)},
+            optional={"outliers": 0},
+        ),
+        WorkloadSpec(
+            name="lora",
+            family="language",
+            summary="low-rank fine-tuning of the language model, whose linear layers are kept in bf16 and frozen",
+            items="tokens",
+            tiny={
+                "depth": 2,
+                "width": 32,
+                "heads": 2,
+                "vocabulary": 64,
+                "rank": 4,
+                "sequence_length": 8,
+                "batch_size": 2,
+            },
+            small={
+                "depth": 2,
+                "width": 256,
+                "heads": 4,
+                "vocabulary": 8192,
+                "rank": 8,
+                "sequence_length": 32,
+                "batch_size": 1,
+            },
+            large={
+                "depth": 24,
+                "width": 1024,
+                "heads": 16,
+                "vocabulary": 50_304,
+                "rank": 16,
+                "sequence_length": 2048,
+                "batch_size": 8,
+            },
+            multiples={"width": ("heads", 2)},
+            optional={"outliers": 0},
         ),
         WorkloadSpec(
             name="softmax_head",
@@ -449,17 +581,18 @@ def resolve_parameters(
 ) -> dict[str, ParameterValue]:
     """Return every parameter of `spec`, the batch size last: `overrides` over the values of `preset`.
 
+    Optional ones are among them where they change something.
     Raises `UnknownNameError` for a preset or a parameter it does not have, `UsageError` for a value that is no whole
     number, outside its limits, or not the multiple it has to be.
     """
-    settled = dict(spec.preset(preset))
+    settled = {**spec.optional, **spec.preset(preset)}
     for name, value in (overrides or {}).items():
         if name not in settled:
-            raise UnknownNameError(f"parameter of {spec.name}", name, settled)
+            raise UnknownNameError(f"parameter of {spec.name}", name, spec.settable)
         settled[name] = check_parameter(spec.name, name, value, spec.limits.get(name, LIMITS[name]))
     for name, factors in spec.multiples.items():
         _check_multiple(spec, settled, name, factors)
-    return {**settled}
+    return {name: value for name, value in settled.items() if spec.optional.get(name) != value}
 
 
 def class_name(spec: WorkloadSpec) -> str:

@@ -1,7 +1,8 @@
 """Sequence models: an encoder, a causal language model, recurrent units, and a speech encoder."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 
 import torch
 from torch import Tensor, device, nn
@@ -30,6 +31,37 @@ SHARPNESS = 1.3
 EMBEDDING_RMS = 0.5
 """RMS of embeddings, and of what all residual branches of the language model add to them, halved."""
 
+HEAD_GAIN = 0.1
+"""Gain of the last norm: it keeps logits, sums over the width, at the size they have in trained models."""
+
+OUTLIER = 20.0
+"""So many times larger than the RMS of the others are outlying channels, in every token and every layer.
+
+Source: Dettmers et al., "LLM.int8()", NeurIPS 2022: six channels or so of a trained language model."""
+
+MASSIVE = 1000.0
+"""So many times larger, in the same channels, is the first token of a sequence.
+
+Source: Sun et al., "Massive activations in large language models", COLM 2024, which calls massive what is a thousand
+times the median."""
+
+
+class Cache:
+    """Keys and values that one attention has seen, (batch, heads, tokens, size) each.
+
+    It grows by a copy, as transformers' `DynamicCache` does, so that what it began with stays as it was.
+    """
+
+    def __init__(self, key: Tensor | None = None, value: Tensor | None = None):
+        self.key, self.value = key, value
+
+    def grow(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Take in further tokens; return keys and values of all."""
+        if self.key is not None and self.value is not None:
+            key, value = torch.cat((self.key, key), dim=-2), torch.cat((self.value, value), dim=-2)
+        self.key, self.value = key, value
+        return key, value
+
 
 SUBSAMPLED = 4
 """Frames of speech to one of the encoder, after two strided convolutions."""
@@ -51,14 +83,22 @@ class Attention(nn.Module):
         self.query_key_value = nn.Linear(width, 3 * width, bias=bias)
         self.project = nn.Linear(width, width, bias=bias)
 
-    def forward(self, x: Tensor, cosine: Tensor | None = None, sine: Tensor | None = None) -> Tensor:
-        """Return what each token attends to, (batch, tokens, width); with tables, positions are rotary."""
+    def forward(
+        self, x: Tensor, cosine: Tensor | None = None, sine: Tensor | None = None, cache: Cache | None = None
+    ) -> Tensor:
+        """Return what each token attends to, (batch, tokens, width); with tables, positions are rotary.
+
+        The `cache` takes in the keys and values; where it holds some already, `x` is one token that follows them.
+        """
         batch, tokens, width = x.shape
         split = self.query_key_value(x).view(batch, tokens, 3, self.heads, width // self.heads)
         query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)
         if cosine is not None and sine is not None:
             query, key = rotate(query, cosine, sine), rotate(key, cosine, sine)
-        attended = F.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
+        if cache is not None:
+            key, value = cache.grow(key, value)
+        causal = self.causal and key.shape[-2] == tokens  # one token attends to all before it
+        attended = F.scaled_dot_product_attention(query, key, value, is_causal=causal)
         return self.project(attended.transpose(1, 2).reshape(batch, tokens, width))  # type: ignore[no-any-return]
 
 
@@ -82,27 +122,44 @@ class EncoderBlock(nn.Module):
         return x + self.down(F.gelu(self.up(self.feed_norm(x))))  # type: ignore[no-any-return]
 
 
-class DecoderBlock(nn.Module):
-    """Causal attention with rotary positions and a SwiGLU layer, each behind an RMS norm and added to the stream.
+class CausalBlock(nn.Module):
+    """Causal attention with rotary positions and what `feed` does, each behind an RMS norm and added to the stream.
 
-    Source: Touvron et al., "LLaMA", 2023; Shazeer, "GLU variants improve Transformer", 2020.
+    Source: Touvron et al., "LLaMA", 2023.
     """
 
     def __init__(self, width: int, heads: int):
         super().__init__()
-        hidden = 8 * ((width + 2) // 3)
         self.attention_norm = nn.RMSNorm(width)
         self.attention = Attention(width, heads, causal=True, bias=False)
         self.feed_norm = nn.RMSNorm(width)
+
+    def forward(self, x: Tensor, cosine: Tensor, sine: Tensor, cache: Cache | None = None) -> Tensor:
+        """Return the stream (batch, tokens, width) after this block."""
+        x = x + self.attention(self.attention_norm(x), cosine, sine, cache)
+        return x + self.feed(self.feed_norm(x))
+
+    def feed(self, x: Tensor) -> Tensor:
+        """Return what is added to the stream of every token by itself."""
+        raise NotImplementedError
+
+
+class DecoderBlock(CausalBlock):
+    """A causal block with a SwiGLU layer.
+
+    Source: Shazeer, "GLU variants improve Transformer", 2020.
+    """
+
+    def __init__(self, width: int, heads: int):
+        super().__init__(width, heads)
+        hidden = 8 * ((width + 2) // 3)
         self.gate = nn.Linear(width, hidden, bias=False)
         self.up = nn.Linear(width, hidden, bias=False)
         self.down = nn.Linear(hidden, width, bias=False)
 
-    def forward(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-        """Return the stream (batch, tokens, width) after this block."""
-        x = x + self.attention(self.attention_norm(x), cosine, sine)
-        y = self.feed_norm(x)
-        return x + self.down(F.silu(self.gate(y)) * self.up(y))  # type: ignore[no-any-return]
+    def feed(self, x: Tensor) -> Tensor:
+        """Return the SwiGLU layer's output."""
+        return self.down(F.silu(self.gate(x)) * self.up(x))  # type: ignore[no-any-return]
 
 
 class Encoder(nn.Module):
@@ -122,19 +179,38 @@ class Encoder(nn.Module):
 class Decoder(nn.Module):
     """Embedding, decoder blocks, a last RMS norm, and the embedding again: logits (batch, tokens, vocabulary)."""
 
-    def __init__(self, depth: int, width: int, heads: int, vocabulary: int, sequence_length: int):
+    cosine: Tensor
+    sine: Tensor
+
+    def __init__(
+        self,
+        depth: int,
+        width: int,
+        heads: int,
+        vocabulary: int,
+        sequence_length: int,
+        block: Callable[[int, int], CausalBlock] = DecoderBlock,
+    ):
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, width)
-        self.blocks = nn.ModuleList(DecoderBlock(width, heads) for _ in range(depth))
+        self.blocks = nn.ModuleList(block(width, heads) for _ in range(depth))
         self.norm = nn.RMSNorm(width)
         self.register_buffer("cosine", torch.empty(sequence_length, width // heads), persistent=False)
         self.register_buffer("sine", torch.empty(sequence_length, width // heads), persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the logits that follow each of `tokens`, integers (batch, tokens)."""
+        return self.logits(self.stream(tokens, self.cosine, self.sine))
+
+    def stream(self, tokens: Tensor, cosine: Tensor, sine: Tensor, caches: Sequence[Cache] = ()) -> Tensor:
+        """Return the stream (batch, tokens, width) after the last block; with `caches`, each block has its own."""
         x = self.embedding(tokens)
-        for block in self.blocks:
-            x = block(x, self.cosine, self.sine)
+        for block, cache in zip_longest(self.blocks, caches):
+            x = block(x, cosine, sine, cache)
+        return x  # type: ignore[no-any-return]
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Return the logits (..., vocabulary) of a stream (..., width)."""
         return F.linear(self.norm(x), self.embedding.weight)
 
 
@@ -231,19 +307,29 @@ class SpeechEncoder(nn.Module):
 
 
 def transformer_encoder(
-    generator: Generator, *, depth: int, width: int, heads: int, sequence_length: int, classes: int, batch_size: int
+    generator: Generator,
+    *,
+    depth: int,
+    width: int,
+    heads: int,
+    sequence_length: int,
+    classes: int,
+    batch_size: int,
+    outliers: int = 0,
 ) -> Workload:
     """Pre-norm encoder on embedded tokens, so that a layer norm reads its inputs; cross entropy, AdamW.
 
-    Inputs are (batch_size, sequence_length, width), outputs logits (batch_size, sequence_length, classes).
+    Inputs are (batch_size, sequence_length, width), outputs logits (batch_size, sequence_length, classes). Of the
+    width, `outliers` channels hold massive activations.
     """
     with device("meta"):
         module = Encoder(depth, width, heads, classes)
     gains = {"*.query_key_value": SHARPNESS, "*.down": 0.5 * GELU_VARIANCE**-0.5}
-    fill(generator, module, gains=gains, rules={"head.weight": classifier(1.0)})
+    signs = _outlier_signs(generator, width, outliers)
+    fill(generator, module, gains=gains, rules={"head.weight": classifier(1.0)} | _unread(signs, 1.0))
     return Workload(
         module=module,
-        inputs=generator.uniform("inputs", (batch_size, sequence_length, width)),
+        inputs=_outlying(generator.uniform("inputs", (batch_size, sequence_length, width)), signs, 1.0),
         targets=generator.integers("targets", (batch_size, sequence_length), classes),
         loss=class_loss,
         optimizer=adamw,
@@ -253,20 +339,29 @@ def transformer_encoder(
 
 
 def decoder_lm(
-    generator: Generator, *, depth: int, width: int, heads: int, vocabulary: int, sequence_length: int, batch_size: int
+    generator: Generator,
+    *,
+    depth: int,
+    width: int,
+    heads: int,
+    vocabulary: int,
+    sequence_length: int,
+    batch_size: int,
+    outliers: int = 0,
 ) -> Workload:
     """Causal language model whose head is its embedding; cross entropy against the next token, AdamW.
 
-    Inputs are tokens (batch_size, sequence_length), outputs logits (batch_size, sequence_length, vocabulary).
+    Inputs are tokens (batch_size, sequence_length), outputs logits (batch_size, sequence_length, vocabulary). Of the
+    width, `outliers` channels hold massive activations.
     """
     with device("meta"):
         module = Decoder(depth, width, heads, vocabulary, sequence_length)
-    decoder_weights(generator, module, depth, width, heads, sequence_length)
-    tokens = generator.integers("tokens", (batch_size, sequence_length + 1), vocabulary)
+    decoder_weights(generator, module, depth, width, heads, sequence_length, outliers=outliers)
+    inputs, targets = next_tokens(generator, batch_size, sequence_length, vocabulary, outliers)
     return Workload(
         module=module,
-        inputs=tokens[:, :-1].contiguous(),
-        targets=tokens[:, 1:].contiguous(),
+        inputs=inputs,
+        targets=targets,
         loss=class_loss,
         optimizer=adamw,
         items_per_step=batch_size * sequence_length,
@@ -274,27 +369,88 @@ def decoder_lm(
     )
 
 
+def next_tokens(
+    generator: Generator, batch_size: int, sequence_length: int, vocabulary: int, outliers: int
+) -> tuple[Tensor, Tensor]:
+    """Return tokens (batch_size, sequence_length) and those that follow each of them.
+
+    With `outliers`, every sequence starts with token 0, whose embedding `decoder_weights` makes massive.
+    """
+    tokens = generator.integers("tokens", (batch_size, sequence_length + 1), vocabulary)
+    if outliers:
+        tokens[:, 0] = 0
+    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+
 def decoder_weights(
-    generator: Generator, module: Decoder, depth: int, width: int, heads: int, sequence_length: int
+    generator: Generator,
+    module: Decoder,
+    depth: int,
+    width: int,
+    heads: int,
+    sequence_length: int,
+    *,
+    attended: float = 0.5,
+    outliers: int = 0,
+    rules: Mapping[str, Rule] | None = None,
 ) -> None:
-    """Give a decoder on the meta device, made with these parameters, its weights.
+    """Give a decoder on the meta device, made with these parameters, its weights; `rules` are for further ones.
 
     Branches are scaled by depth as in GPT-2 (Radford et al., 2019), so that a token's own embedding stays the largest
-    part of its stream and the logits have a clear first.
+    part of its stream and the logits have a clear first. `attended` is about the RMS of what a token attends to, an
+    average. With `outliers`, so many channels of all embeddings are outlying, those of token 0 massive; the last norm
+    lets none of them through to the logits.
     """
     branch = 2 * EMBEDDING_RMS / math.sqrt(2 * depth)
     gains = {
         "*.query_key_value": SHARPNESS,
-        "*.project": 2 * branch,  # what is attended to is an average, of RMS about 0.5
+        "*.project": branch / attended,
         "*.down": branch * SWIGLU_VARIANCE**-0.5,
-        "norm": 0.1,  # keeps logits, sums over the width, at the size they have in trained models
+        "norm": HEAD_GAIN,
     }
-    rules: dict[str, Rule] = {
-        "embedding.weight": around(0, EMBEDDING_RMS),
+    signs = _outlier_signs(generator, width, outliers)
+
+    def embedding(generator: Generator, name: str, tensor: Tensor) -> Tensor:
+        return _outlying(generator.uniform(name, tuple(tensor.shape), rms=EMBEDDING_RMS), signs, EMBEDDING_RMS)
+
+    own: dict[str, Rule] = {
+        "embedding.weight": embedding,
         "cosine": _rotary_table(math.cos, sequence_length, width // heads),
         "sine": _rotary_table(math.sin, sequence_length, width // heads),
     }
-    fill(generator, module, gains=gains, rules=rules)
+    fill(generator, module, gains=gains, rules=own | _unread(signs, HEAD_GAIN) | dict(rules or {}))
+
+
+def _outlier_signs(generator: Generator, width: int, outliers: int) -> Tensor | None:
+    """Return 1 or -1 in so many channels, which are drawn, and 0 in the others; None for no outliers."""
+    if not outliers:
+        return None
+    channels = torch.argsort(generator.integers("outliers", (width,), 2**31), stable=True)[:outliers]
+    signs = torch.zeros(width)
+    signs[channels] = (generator.integers("outliers.signs", (len(channels),), 2) * 2 - 1).float()
+    return signs
+
+
+def _outlying(vectors: Tensor, signs: Tensor | None, rms: float) -> Tensor:
+    """Return vectors (..., count, width) of this RMS with outlying channels, those of the first vector massive."""
+    if signs is None:
+        return vectors
+    vectors = vectors + OUTLIER * rms * signs
+    vectors[..., 0, :] += (MASSIVE - OUTLIER) * rms * signs
+    return vectors
+
+
+def _unread(signs: Tensor | None, gain: float) -> dict[str, Rule]:
+    """Return the rule for the last norm, of this gain, by which outlying channels do not decide logits."""
+    if signs is None:
+        return {}
+    silent = signs.bool()
+
+    def norm(generator: Generator, name: str, tensor: Tensor) -> Tensor:
+        weights = generator.uniform(name, tuple(tensor.shape), rms=0.1 * gain, mean=gain)
+        return torch.where(silent, weights / MASSIVE, weights)
+
+    return {"norm.weight": norm}
 
 
 def gru(

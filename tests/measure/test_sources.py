@@ -94,6 +94,8 @@ def test_items_default_to_the_length_of_the_first_input(tmp_path: Path) -> None:
             "f",
             r"outputs is list of 1; expected a function of the network's output, or names",
         ),
+        (WHOLE.format("cached=(1,)"), "f", r"cached is \(1,\); expected some of its inputs \[0\], in a tuple"),
+        (WHOLE.format("cached='keys'"), "f", r"cached is 'keys'; expected some of its inputs \[0\], in a tuple"),
         (WHOLE.format("classes_dim=1.0"), "f", r"classes_dim is 1.0; expected a whole number, or one by output's name"),
         (WHOLE.format("classes_dim={0: 1}"), "f", r"classes_dim is \{0: 1\}; expected a whole number"),
         (WHOLE.format("targets=torch.ones(2)"), "f", r"targets must be a list too"),

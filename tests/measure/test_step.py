@@ -161,6 +161,23 @@ def test_keyword_inputs_are_passed_by_name(case: MakeCase) -> None:
     assert step.run().tolist() == [2.0, 2.0]
 
 
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("name", PRECISIONS)
+def test_what_is_cached_has_the_dtype_that_the_precision_computes_in(name: str, named: bool, case: MakeCase) -> None:
+    cache = [torch.randn(2, 3), {"seen": torch.arange(2)}]
+    inputs = {"input": torch.randn(2, 4), "past": cache} if named else (torch.randn(2, 4), cache)
+    workload = Workload(module=torch.nn.Linear(4, 4), inputs=inputs, cached=["past"] if named else (1,))
+    row = PRECISIONS[name]
+    for precision, computed, stored in (
+        (None, row.autocast or row.storage, row.storage),
+        (FP64, "float64", "float64"),
+    ):
+        (given,) = build_step(workload, case(name), Cpu(), precision=precision).data.batches
+        own, past = given.values() if named else given
+        assert (own.dtype, past[0].dtype) == (getattr(torch, stored), getattr(torch, computed))
+        assert past[1]["seen"].dtype == torch.int64
+
+
 def test_channels_last_reaches_weights_and_images(case: MakeCase) -> None:
     workload = Workload(module=torch.nn.Conv2d(3, 8, 3), inputs=torch.randn(2, 3, 8, 8))
     step = build_step(workload, case(memory_format="channels_last"), Cpu())

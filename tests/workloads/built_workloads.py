@@ -35,6 +35,9 @@ HAS = {needs: has(needs) for needs in sorted({spec.needs for spec in index.WORKL
 HERE = tuple(name for name, spec in index.WORKLOADS.items() if HAS.get(spec.needs, True))
 """The workloads that can be built on this machine."""
 
+TRAINED = tuple(name for name in HERE if "training" in index.WORKLOADS[name].phases)
+"""Those of them that have a loss."""
+
 OF_ITS_PYTHON = ("characters",)
 """Workloads whose data, but not whose weights, belongs to the version of Python."""
 
@@ -66,14 +69,16 @@ def forward(module: torch.nn.Module, inputs: Any) -> Any:
 
 
 def cast(tree: Any, dtype: torch.dtype) -> Any:
-    return pytree.tree_map(lambda leaf: leaf.to(dtype) if leaf.is_floating_point() else leaf, tree)
+    return pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.to(dtype) if leaf.is_floating_point() else leaf, tree)
 
 
 def step(workload: Workload, precision: str) -> tuple[torch.nn.Module, Any, torch.Tensor]:
     """Run one training step in `precision` or "fp64"; return the module with its gradients, the output, the loss."""
     row = PRECISIONS.get(precision)
     storage = getattr(torch, row.storage) if row else torch.float64
-    module = copy.deepcopy(workload.module).to(storage).train()
+    module = copy.deepcopy(workload.module).train()
+    if storage != torch.float32:  # where fp32 is stored, what is in half stays there
+        module = module.to(storage)
     autocast = autocast_of(row, "cpu")() if row else nullcontext()
     optimizer = workload.optimizer(module.parameters())
     inputs, targets = batch(workload)

@@ -1,3 +1,4 @@
+import dataclasses
 import subprocess
 import sys
 import tomllib
@@ -6,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ampbench.errors import UnknownNameError, UsageError
+from ampbench.store.reading import read_run
 from ampbench.workloads import index
 from ampbench.workloads.index import WORKLOADS, resolve_parameters, source
 
@@ -23,7 +25,7 @@ def test_every_spec_gives_every_preset_the_same_parameters_with_the_batch_size_l
     for spec in WORKLOADS.values():
         assert list(spec.tiny) == list(spec.small) == list(spec.large)
         assert list(spec.tiny)[-1] == "batch_size"
-        assert set(spec.suite) <= {"inference", "training"}
+        assert {"inference", *spec.suite} <= {*spec.phases} <= {"inference", "training"}
 
 
 def test_every_preset_satisfies_its_own_limits_and_multiples():
@@ -113,6 +115,25 @@ def test_a_violated_divisibility_is_refused_with_what_it_should_be(name, overrid
         resolve_parameters(WORKLOADS[name], "tiny", overrides)
 
 
+def test_an_optional_parameter_is_left_out_where_it_changes_nothing():
+    spec = WORKLOADS["decoder_lm"]
+    assert resolve_parameters(spec, "tiny", {"outliers": 0}) == dict(spec.tiny)
+    settled = resolve_parameters(spec, "tiny", {"outliers": 4})
+    assert settled == {**spec.tiny, "outliers": 4}
+    assert list(settled)[-1] == "batch_size"
+
+
+def test_stored_cases_of_built_in_workloads_have_the_ids_that_they_have_now():
+    stored = read_run(ROOT / "results/runs/20261121T031846Z-vm-ecda2f.jsonl")
+    cases = [case for case in stored.cases.values() if case.workload == "transformer_encoder"]
+    assert cases
+    for case in cases:
+        parameters = resolve_parameters(WORKLOADS[case.workload], "small")
+        batch_size = parameters.pop("batch_size")
+        now = dataclasses.replace(case, parameters=parameters, batch_size=batch_size)
+        assert stored.cases[now.case_id] is case
+
+
 def test_a_source_names_module_and_function():
     found = source(WORKLOADS["gru"])
     assert (found.module, found.function, found.builtin) == ("ampbench.workloads.sequence", "gru", True)
@@ -121,6 +142,7 @@ def test_a_source_names_module_and_function():
 @pytest.mark.parametrize("spec", WORKLOADS.values(), ids=WORKLOADS)
 def test_the_documentation_gives_every_workload_with_its_presets(spec):
     sizes = ", ".join(f"`{name}` {spec.tiny[name]} / {spec.small[name]} / {spec.large[name]}" for name in spec.tiny)
+    sizes += "".join(f", `{name}` {value}" for name, value in spec.optional.items())
     suite = ", ".join(spec.suite) or "–"
     row = f"| `{spec.name}` | {spec.family} | {spec.summary} | {sizes} | {spec.items} | {suite} |"
     assert row in DOCUMENTATION.read_text(encoding="utf-8").splitlines()

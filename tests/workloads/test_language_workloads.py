@@ -1,0 +1,173 @@
+"""Language models as they are served and fine-tuned, held against plainer computations of the same things."""
+
+import copy
+
+import pytest
+import torch
+from built_workloads import build, cast, forward
+from torch.nn import functional as F
+
+from ampbench.base.precisions import FP64
+from ampbench.measure.machine import Cpu
+from ampbench.measure.network import build_network
+from ampbench.measure.step import InferenceStep, TrainingStep, build_step
+from ampbench.workload import Workload
+from ampbench.workloads.language import ADAPTER_SCALE, Decode, LowRank, Router
+from ampbench.workloads.sequence import MASSIVE, OUTLIER, Decoder
+from tests.measure.conftest import make_case
+
+
+def double(workload: Workload) -> torch.nn.Module:
+    return copy.deepcopy(workload.module).double().eval()
+
+
+@torch.no_grad()
+def test_prefill_and_decoding_go_on_as_the_whole_text_does_at_once() -> None:
+    made = build("prefill", sequence_length=12)
+    prefill, tokens = double(made), made.inputs
+    whole = Decoder(2, 32, 2, 64, 12).double().eval()
+    step = Decode(2, 32, 2, 64, 12).double().eval()
+    for other in (whole, step):
+        other.load_state_dict(prefill.state_dict())
+        other.cosine, other.sine = prefill.cosine, prefill.sine
+    expected = whole(tokens)
+    assert torch.allclose(prefill(tokens)[0], expected[:, -1])
+    logits, cache = prefill(tokens[:, :-1])
+    assert torch.allclose(logits, expected[:, -2])
+    keys, values = (torch.stack(part, dim=1) for part in zip(*cache, strict=True))
+    assert keys.shape == (2, 2, 2, 11, 16)
+    assert torch.allclose(step(tokens[:, -1:], keys, values), expected[:, -1])
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16_autocast", "fp16_pure"])
+def test_a_step_of_decoding_leaves_its_cache_as_it_was(precision: str) -> None:
+    step = build_step(build("decode"), make_case(precision, phase="inference"), Cpu())
+    assert isinstance(step, InferenceStep)
+    with step.mode():
+        first, second = step.run(), step.run()
+    assert torch.equal(first, second)
+    assert step.changed() == []
+    assert step.data.batches[0][1].shape[-2] == 8
+
+
+def test_autocast_computes_keys_in_the_dtype_that_the_cache_is_given_in() -> None:
+    network = build_network(build("decode"), make_case("bf16_autocast", phase="inference"), Cpu())
+    projected: list[torch.Tensor] = []
+    network.module.blocks[0].attention.query_key_value.register_forward_hook(lambda *seen: projected.append(seen[2]))
+    with network.mode():
+        network.forward_alone(network.data.batches[0])
+    _, keys, values = network.data.batches[0]
+    assert {keys.dtype, values.dtype} == {projected[0].dtype} == {torch.bfloat16}
+
+
+@torch.no_grad()
+def test_a_mixture_adds_the_best_experts_of_each_token_by_their_softmax() -> None:
+    workload = build("moe")
+    block = double(workload).blocks[0]
+    tokens = torch.randn(6, 32, dtype=torch.float64)
+    for token, found in zip(tokens, block.feed(tokens), strict=True):
+        scores = block.router.weight @ token
+        best = sorted(range(8), key=lambda expert: -scores[expert])[:2]
+        weights = torch.tensor([scores[expert] for expert in best], dtype=torch.float64).softmax(0)
+        expected = torch.zeros(32, dtype=torch.float64)
+        for weight, expert in zip(weights, best, strict=True):
+            own = block.experts[expert]
+            hidden = F.silu(own.gate.weight @ token) * (own.up.weight @ token)
+            expected += weight * (own.down.weight @ hidden)
+        assert torch.allclose(found, expected)
+
+
+@pytest.mark.parametrize("precision", ["bf16_autocast", "fp16_pure"])
+def test_the_router_of_a_mixture_runs_in_fp32(precision: str) -> None:
+    network = build_network(build("moe"), make_case(precision, phase="inference"), Cpu())
+    routed: list[torch.Tensor] = []
+    for router in (module for module in network.module.modules() if isinstance(module, Router)):
+        router.register_forward_hook(lambda *seen: routed.append(seen[2]))
+    with network.mode():
+        network.forward_alone(network.data.batches[0])
+    assert [weights.dtype for weights in routed] == [torch.float32, torch.float32]
+    for weights in routed:
+        assert torch.equal((weights > 0).sum(1), torch.full((len(weights),), 2))
+        assert torch.allclose(weights.sum(1), torch.ones(len(weights)))
+
+
+def test_a_mixture_gives_the_same_bits_again() -> None:
+    workload = build("moe")
+    assert torch.equal(forward(workload.module, workload.inputs), forward(workload.module, workload.inputs))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16_autocast", "fp16_autocast"])
+def test_adapters_are_trained_in_fp32_and_what_they_adapt_stays_in_bf16(precision: str) -> None:
+    workload = build("lora")
+    step = build_step(workload, make_case(precision, phase="training"), Cpu())
+    assert isinstance(step, TrainingStep)
+    step.settle_scaler()
+    before = {name: one.detach().clone() for name, one in step.module.named_parameters()}
+    step.run()
+    after = dict(step.module.named_parameters())
+    adapters = {name for name in after if name.endswith(("lower", "upper"))}
+    layers = {name for name, module in step.module.named_modules() if isinstance(module, LowRank)}
+    assert len(layers) == 2 * 5
+    assert {after[f"{name}.weight"].dtype for name in layers} == {torch.bfloat16}
+    assert {after[name].dtype for name in adapters} == {torch.float32}
+    assert {name for name in after if not torch.equal(before[name], after[name])} == adapters
+    assert len(step.optimizer.state) == len(adapters)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("storage", [torch.float32, torch.float64])
+def test_an_adapted_layer_is_its_own_and_a_product_of_low_rank(storage: torch.dtype) -> None:
+    layer = LowRank(6, 5, 2)
+    for parameter in layer.parameters():
+        parameter.normal_()
+    x = torch.randn(3, 6, dtype=storage)
+    layer.lower.data, layer.upper.data = layer.lower.to(storage), layer.upper.to(storage)
+    whole = layer.weight.to(storage) + ADAPTER_SCALE * layer.upper @ layer.lower
+    assert torch.allclose(layer(x), x @ whole.T)
+
+
+def test_the_reference_of_adapters_has_the_weights_that_are_kept_in_half() -> None:
+    workload = build("lora")
+    exact = build_network(workload, make_case("fp32", phase="training"), Cpu(), precision=FP64).module
+    for name, parameter in exact.named_parameters():
+        assert parameter.dtype is torch.float64
+        assert torch.equal(parameter, workload.module.get_parameter(name).double())
+
+
+DECODERS = ["decoder_lm", "prefill", "moe", "lora"]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", DECODERS)
+def test_outliers_stand_in_the_same_channels_of_every_layer_and_the_first_token_is_massive(name: str) -> None:
+    workload = build(name, width=256, outliers=2)
+    streams: list[torch.Tensor] = []
+    for block in workload.module.blocks:
+        block.register_forward_hook(lambda *seen: streams.append(seen[2]))
+    forward(workload.module, workload.inputs)
+    for stream in streams:
+        sizes = stream[:, 1:].abs().flatten(0, 1).median(0).values
+        channels = sizes.argsort(descending=True)
+        ordinary = sizes[channels[2:]].median()
+        assert (sizes[channels[:2]] > OUTLIER / 5 * ordinary).all()
+        assert sizes[channels[2]] < sizes[channels[1]] / 2
+        massive = stream[:, 0, channels[:2]].abs().min() / stream[:, 0, channels[2:]].abs().median()
+        assert massive > MASSIVE / 5
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["transformer_encoder", *DECODERS])
+def test_outliers_leave_logits_at_their_size(name: str) -> None:
+    plain, outlying = build(name), build(name, outliers=2)
+    sizes = []
+    for workload in (plain, outlying):
+        output = double(workload)(cast(workload.inputs, torch.float64))
+        sizes.append((output[0] if isinstance(output, tuple) else output)[:, 1:].square().mean().sqrt().item())
+    assert sizes[0] / 4 < sizes[1] < 4 * sizes[0]
+
+
+def test_an_encoder_has_its_outliers_in_its_inputs() -> None:
+    inputs = build("transformer_encoder", outliers=3).inputs
+    sizes = inputs[:, 1:].abs().amin((0, 1))
+    assert int((sizes > OUTLIER - 2).sum()) == 3
+    assert torch.equal(sizes > OUTLIER - 2, inputs[:, 0].abs().amin(0) > MASSIVE - 2)
