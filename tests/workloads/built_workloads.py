@@ -97,7 +97,7 @@ def rms_by_module(workload: Workload, *, train: bool) -> dict[str, float]:
     def watch(name: str) -> Any:
         def hook(module: torch.nn.Module, inputs: Any, output: Any) -> None:
             for place, leaf in enumerate(leaves(output)):
-                if leaf.is_floating_point():
+                if leaf.is_floating_point() and leaf.numel():  # no token may go to an expert
                     seen[f"{name}#{place}"] = leaf.square().mean(dtype=torch.float64).sqrt().item()
 
         return hook
