@@ -171,17 +171,24 @@ def mobilenet_v3_large(generator: Generator, *, classes: int, image: int, batch_
 
 
 def _fill_resnet(generator: Generator, module: nn.Module) -> None:
-    """Fill a torchvision ResNet: every convolution has the gain that what it reads calls for, stage by stage.
+    """Fill a torchvision ResNet."""
+    gains, shifts = resnet_gains(module)
+    fill(generator, module, gains=gains, shifts=shifts, rules={"fc.weight": classifier(POOLED_GAIN)})
 
-    A stage's stream starts at the maximum of rectified normals or at the sum of two normalised maps; each block adds a
-    branch of RMS `BRANCH` to it and rectifies the sum.
+
+def resnet_gains(module: nn.Module, within: str = "") -> tuple[dict[str, float], dict[str, float]]:
+    """Return gains and shifts for the residual network `within` a module, a name that ends in a dot, or all of it.
+
+    Every convolution has the gain that what it reads calls for, stage by stage. A stage's stream starts at the maximum
+    of rectified normals or at the sum of two normalised maps; each block adds a branch of RMS `BRANCH` to it and
+    rectifies the sum.
     """
-    gains: dict[str, float] = {"conv1": 1.0}
+    gains: dict[str, float] = {f"{within}conv1": 1.0}
     shifts: dict[str, float] = {}
     mean, variance = ACTIVE + 1.485, 0.357  # of the largest of nine normals, which is what max pooling leaves
     for stage in range(1, 5):
-        for place, block in enumerate(module.get_submodule(f"layer{stage}").children()):
-            name = f"layer{stage}.{place}"
+        for place, block in enumerate(module.get_submodule(f"{within}layer{stage}").children()):
+            name = f"{within}layer{stage}.{place}"
             last = max(layer for layer, _ in block.named_children() if layer.startswith("bn"))
             gains[f"{name}.conv1"] = variance**-0.5
             gains[f"{name}.{last}"], shifts[f"{name}.{last}"] = BRANCH, 0.0
@@ -189,9 +196,10 @@ def _fill_resnet(generator: Generator, module: nn.Module) -> None:
                 gains[f"{name}.downsample.0"] = variance**-0.5
                 mean, variance = ACTIVE, 1.0
             mean, variance = rectified(mean, variance + BRANCH**2)
-    gains |= {"layer*.bn*": 1.0, "layer*.downsample.1": 1.0, "layer*.conv*": AFTER_RELU}
-    shifts |= {"*bn*": ACTIVE, "*downsample.1": ACTIVE}
-    fill(generator, module, gains=gains, shifts=shifts, rules={"fc.weight": classifier(POOLED_GAIN)})
+    layers = f"{within}layer*"
+    gains |= {f"{layers}.bn*": 1.0, f"{layers}.downsample.1": 1.0, f"{layers}.conv*": AFTER_RELU}
+    shifts |= {f"{within}*bn*": ACTIVE, f"{within}*downsample.1": ACTIVE}
+    return gains, shifts
 
 
 def _fill_mobilenet(generator: Generator, module: nn.Module) -> None:

@@ -1,7 +1,10 @@
-"""Vision beyond plain convolutions: a vision transformer, a detector's head, and the two networks of diffusion."""
+"""Vision beyond plain convolutions: a vision transformer, detection, and the two networks of diffusion."""
 
 import math
+from collections import OrderedDict
+from functools import partial
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, device, nn
@@ -9,8 +12,10 @@ from torch.nn import functional as F
 
 from ampbench.measure.data import Generator
 from ampbench.workload import Workload
+from ampbench.workloads.conv import AFTER_RELU, resnet_gains
 from ampbench.workloads.sequence import SHARPNESS, Attention
 from ampbench.workloads.weights import (
+    ACTIVE,
     GELU_VARIANCE,
     HE,
     SILU_VARIANCE,
@@ -32,6 +37,9 @@ STRIDE = 16
 
 POOLED = 7
 """Cells a region is pooled to, in each direction, as in Faster R-CNN."""
+
+STRIDES = (8, 16, 32, 64, 128)
+"""Pixels of the image to one point of each level of the feature pyramid (Lin et al., CVPR 2017; Tian et al., 2019)."""
 
 LATENTS = 4
 """Channels of the latent images that diffusion runs on, as Stable Diffusion's autoencoder makes them."""
@@ -142,6 +150,199 @@ def roi_head(generator: Generator, *, width: int, regions: int, classes: int, im
         items_per_step=batch_size,
         version=1,
     )
+
+
+class Found(NamedTuple):
+    """The objects of one image: boxes (objects, 4), in shares of its side, scores and labels (objects,)."""
+
+    boxes: Tensor
+    scores: Tensor
+    labels: Tensor
+
+
+class Detected(NamedTuple):
+    """What the detector says of every point, by torchvision's names, and what it found in each image (in evaluation).
+
+    Logits are (batch, points, classes), distances to the sides of a box (batch, points, 4), centredness (batch, points,
+    1).
+    """
+
+    cls_logits: Tensor
+    bbox_regression: Tensor
+    bbox_ctrness: Tensor
+    found: tuple[Found, ...] = ()
+
+    def dense(self) -> dict[str, Tensor]:
+        """Return what is said of every point, in at least fp32."""
+        said = {
+            "cls_logits": self.cls_logits,
+            "bbox_regression": self.bbox_regression,
+            "bbox_ctrness": self.bbox_ctrness,
+        }
+        exact = torch.promote_types(self.cls_logits.dtype, torch.float32)
+        return {name: each.to(exact) for name, each in said.items()}
+
+
+class Detector(nn.Module):
+    """torchvision's FCOS on a residual network with frozen batch normalisation and a feature pyramid of five levels.
+
+    The residual network has `depth` basic blocks a stage and a quarter of the pyramid's `width` in its first. Source:
+    Tian et al., "FCOS: Fully convolutional one-stage object detection", ICCV 2019.
+    """
+
+    def __init__(self, width: int, depth: int, classes: int, image: int):
+        super().__init__()
+        from torchvision.models.detection import FCOS
+        from torchvision.models.detection.backbone_utils import BackboneWithFPN
+        from torchvision.models.detection.fcos import FCOSClassificationHead, FCOSHead, FCOSRegressionHead
+        from torchvision.ops.feature_pyramid_network import LastLevelP6P7
+
+        body, stages = _residual_network(width // 4, depth)
+        pyramid = BackboneWithFPN(
+            body,
+            return_layers={"layer2": "0", "layer3": "1", "layer4": "2"},
+            in_channels_list=stages[1:],
+            out_channels=width,
+            extra_blocks=LastLevelP6P7(width, width),
+        )
+        norm = partial(nn.GroupNorm, width // 8)  # 32 groups at the usual width of 256; FCOSHead always makes 32
+        head = FCOSHead(256, 1, classes)
+        head.classification_head = FCOSClassificationHead(width, 1, classes, norm_layer=norm)
+        head.regression_head = FCOSRegressionHead(width, 1, norm_layer=norm)
+        self.fcos = FCOS(pyramid, classes, head=head)
+        self.image = image
+        self.points: Tensor
+        self.register_buffer("points", torch.empty((sum((image // stride) ** 2 for stride in STRIDES), 4)).long())
+
+    def forward(self, images: Tensor) -> Detected:
+        """Return what is said of `images` (batch, 3, image, image) and, in evaluation, what was found in each.
+
+        That is after the threshold, the choice of the best and non-maximum suppression, all in at least fp32, as in
+        Detectron2: a half precision rounds corners to whole pixels and more, and has no suppression on CPU.
+        """
+        said = Detected(**self.fcos.head(list(self.fcos.backbone(images).values())))
+        if self.training:
+            return said
+        levels = [(self.image // stride) ** 2 for stride in STRIDES]
+        dense = said.dense()
+        points = self.points.to(dense["cls_logits"].dtype)
+        found = self.fcos.postprocess_detections(
+            {name: list(torch.split(each, levels, dim=1)) for name, each in dense.items()},
+            [list(torch.split(points, levels))] * len(images),
+            [(self.image, self.image)] * len(images),
+        )
+        boxes = [Found(one["boxes"] / self.image, one["scores"], one["labels"]) for one in found]
+        return said._replace(found=tuple(boxes))
+
+
+def detector(
+    generator: Generator, *, width: int, depth: int, regions: int, classes: int, image: int, batch_size: int
+) -> Workload:
+    """FCOS on images with `regions` objects each; focal loss, GIoU loss and binary cross entropy, SGD with momentum.
+
+    Inputs are (batch_size, 3, image, image). Targets are boxes (batch_size, regions, 4), corners in whole pixels and
+    therefore exact in every precision, their labels, and for each point the box that it learns, -1 for none, as
+    found once when data is made. What is compared is said of every point.
+    """
+    with device("meta"):
+        module = Detector(width, depth, classes, image)
+    body = "fcos.backbone.body."
+    gains, shifts = resnet_gains(module, body)
+    tower = "fcos.head.*_head"
+    gains |= {
+        "fcos.backbone.fpn.inner_blocks.*": 0.7 * AFTER_RELU,
+        f"{tower}.conv.0": 1.0,
+        f"{tower}.conv.*": AFTER_RELU,
+        f"{tower}.cls_logits": AFTER_RELU,
+        f"{tower}.bbox_reg": 0.5 * AFTER_RELU,
+        f"{tower}.bbox_ctrness": AFTER_RELU,
+    }
+    shifts |= {
+        f"{tower}.conv.*": ACTIVE,
+        f"{tower}.cls_logits": -4.6,  # a prior probability of 0.01 (Lin et al., "Focal loss", ICCV 2017)
+        f"{tower}.bbox_reg": 2.0,  # distances are rectified
+    }
+    points = _points(image)
+    fill(generator, module, gains=gains, shifts=shifts, rules={"points": points})
+    boxes = _boxes(generator, regions, image, batch_size).round().long()
+    labels = generator.integers("labels", (batch_size, regions), classes)
+    head = module.fcos.head
+
+    def loss(output: Detected, targets: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        boxes, labels, matched = targets
+        dense = output.dense()
+        exact = dense["cls_logits"].dtype
+        given = [{"boxes": one.to(exact), "labels": its} for one, its in zip(boxes, labels, strict=True)]
+        anchors = [points.to(boxes.device, exact)] * len(boxes)
+        return sum(head.compute_loss(given, dense, anchors, list(matched)).values())  # type: ignore[no-any-return]
+
+    return Workload(
+        module=module,
+        inputs=generator.uniform("images", (batch_size, 3, image, image)),
+        targets=(boxes, labels, _matched(points, boxes)),
+        loss=loss,
+        optimizer=momentum,
+        items_per_step=batch_size,
+        outputs=("cls_logits", "bbox_regression", "bbox_ctrness"),
+        version=1,
+    )
+
+
+def _residual_network(width: int, depth: int) -> tuple[nn.Module, list[int]]:
+    """Return torchvision's basic blocks with frozen normalisation, in four stages, and the channels of each stage."""
+    from torchvision.models.resnet import BasicBlock
+    from torchvision.ops import FrozenBatchNorm2d
+
+    widths = [width, 2 * width, 4 * width, 8 * width]
+    parts: OrderedDict[str, nn.Module] = OrderedDict(
+        conv1=nn.Conv2d(3, width, 7, stride=2, padding=3, bias=False),
+        bn1=FrozenBatchNorm2d(width),
+        relu=nn.ReLU(),
+        maxpool=nn.MaxPool2d(3, stride=2, padding=1),
+    )
+    for stage, (inputs, outputs) in enumerate(pairwise([width, *widths]), 1):
+        stride = 1 if stage == 1 else 2
+        shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), FrozenBatchNorm2d(outputs))
+        blocks = [
+            BasicBlock(inputs, outputs, stride, shortcut if stage > 1 else None, norm_layer=FrozenBatchNorm2d),
+            *(BasicBlock(outputs, outputs, norm_layer=FrozenBatchNorm2d) for _ in range(depth - 1)),
+        ]
+        parts[f"layer{stage}"] = nn.Sequential(*blocks)
+    return nn.Sequential(parts), widths
+
+
+def _points(image: int) -> Tensor:
+    """Return a square (points, 4) for every point of every level, of the level's stride, centred at its place.
+
+    Corners are in whole pixels (int64), as torchvision's `AnchorGenerator` makes them for FCOS.
+    """
+    levels = []
+    for stride in STRIDES:
+        places = torch.arange(image // stride) * stride
+        down, right = torch.meshgrid(places, places, indexing="ij")
+        centres = torch.stack((right, down), dim=-1).flatten(0, 1)
+        levels.append(torch.cat((centres - stride // 2, centres + stride // 2), dim=1))
+    return torch.cat(levels)
+
+
+def _matched(points: Tensor, boxes: Tensor) -> Tensor:
+    """Return which of its image's `boxes` each point learns (batch, points), -1 for none: all in whole numbers.
+
+    It is the smallest box whose centre is within 1.5 strides, that the point lies in, and whose farthest side is from
+    four to eight strides away, less at the first level and more at the last (Tian et al., 2019; torchvision's FCOS).
+    """
+    stride = (points[:, 2] - points[:, 0])[:, None]
+    twice = (points[:, :2] + points[:, 2:])[:, None]  # the centre, doubled, is whole
+    corners = boxes[:, None]
+    near = (twice - corners[..., :2] - corners[..., 2:]).abs().amax(dim=-1) < 3 * stride
+    sides = torch.cat((twice - 2 * corners[..., :2], 2 * corners[..., 2:] - twice), dim=-1)
+    farthest = sides.amax(dim=-1)
+    fits = (farthest > 8 * stride) | (stride == STRIDES[0])
+    fits &= (farthest < 16 * stride) | (stride == STRIDES[-1])
+    areas = ((corners[..., 2] - corners[..., 0]) * (corners[..., 3] - corners[..., 1])).expand(fits.shape)
+    possible = near & (sides.amin(dim=-1) > 0) & fits
+    smallest, which = torch.where(possible, areas, torch.iinfo(torch.int64).max).min(dim=-1)
+    return torch.where(smallest == torch.iinfo(torch.int64).max, -1, which)
 
 
 class Timesteps(nn.Module):

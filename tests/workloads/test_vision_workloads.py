@@ -1,4 +1,4 @@
-"""Diffusion reads what is as noisy as the timestep says, and knows the time in half precision."""
+"""Diffusion reads what is as noisy as the timestep says; the detector learns and finds what torchvision's FCOS does."""
 
 import copy
 import math
@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from built_workloads import build
+from built_workloads import HERE, build, forward
 
 from ampbench.workloads.vision import TIMESTEPS, Timesteps
 
@@ -54,3 +54,54 @@ def test_late_timesteps_are_told_apart_in_half_precision(dtype):
     apart = (exact[1:] - exact[:-1]).norm(dim=1)
     assert half.dtype == dtype
     assert ((half.double() - exact).norm(dim=1)[1:] < apart / 4).all()
+
+
+detection = pytest.mark.skipif("detector" not in HERE, reason="needs torchvision")
+
+
+@detection
+@pytest.mark.parametrize("image", [128, 256])
+def test_the_detector_learns_by_the_losses_of_torchvision_with_its_matching(image):
+    from torchvision.models.detection.image_list import ImageList
+
+    workload = build("detector", image=image, batch_size=2, regions=16)
+    fcos, images = workload.module.fcos, workload.inputs
+    with torch.no_grad():
+        features = list(fcos.backbone(images).values())
+        anchors = fcos.anchor_generator(ImageList(images, [(image, image)] * 2), features)
+        output = workload.module.train()(images)
+        boxes, labels, matched = workload.targets
+        given = [{"boxes": one.float(), "labels": its} for one, its in zip(boxes, labels, strict=True)]
+        levels = [each.shape[2] * each.shape[3] for each in features]
+        expected = sum(fcos.compute_loss(given, output.dense(), anchors, levels).values())
+        assert workload.loss(output, workload.targets).item() == pytest.approx(expected.item(), rel=1e-6)
+    assert (matched >= 0).sum() > 16
+    assert torch.equal(anchors[0], workload.module.points.float())
+
+
+@detection
+def test_the_detector_finds_what_the_whole_of_torchvisions_finds():
+    from torchvision.models.detection.transform import GeneralizedRCNNTransform
+
+    workload = build("detector", batch_size=2)
+    whole = workload.module.eval().fcos
+    whole.transform = GeneralizedRCNNTransform(128, 128, [0.0] * 3, [1.0] * 3)
+    with torch.no_grad():
+        found = workload.module(workload.inputs).found
+        expected = whole(list(workload.inputs))
+    for one, other in zip(found, expected, strict=True):
+        assert len(one.labels) > 10
+        assert torch.equal(one.labels, other["labels"])
+        torch.testing.assert_close(one.scores, other["scores"])
+        torch.testing.assert_close(128 * one.boxes, other["boxes"])
+
+
+@detection
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_boxes_are_found_in_fp32_where_the_detector_is_in_half(dtype):
+    workload = build("detector")
+    with torch.no_grad():
+        output = forward(copy.deepcopy(workload.module).to(dtype).eval(), workload.inputs.to(dtype))
+    assert {getattr(output, name).dtype for name in workload.outputs} == {dtype}
+    assert {each.dtype for one in output.found for each in (one.boxes, one.scores)} == {torch.float32}
+    assert len(output.found[0].boxes) > 10
