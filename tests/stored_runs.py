@@ -74,7 +74,7 @@ def make_round(case: Case, seconds: float = 1e-3, number: int = 0, **changes: An
 
 
 def make_memory(
-    case: Case, peak_bytes: int, source: str = "profiler", flops: dict[str, int] | None = None
+    case: Case, peak_bytes: int, source: str = "profiler", flops: dict[str, int] | None = None, **changes: Any
 ) -> MemoryPass:
     return MemoryPass(
         case_id=case.case_id,
@@ -84,6 +84,7 @@ def make_memory(
         buffer_bytes=0,
         input_bytes=1,
         flops=flops,
+        **changes,
     )
 
 

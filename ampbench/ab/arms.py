@@ -20,7 +20,7 @@ from ampbench.records.run import HEAPS, Selection, Settings
 HERE = "here"
 """An arm that is this interpreter and the files as they are."""
 
-CASE_SETTINGS = ("threads", "heap", "keep_flags", "precision", "path", "memory_format", "scaler", "recipe")
+CASE_SETTINGS = ("threads", "heap", "keep_flags", "precision", "path", "memory_format", "sdpa", "scaler", "recipe")
 """The settings of an arm that are options; a name in upper case is an environment variable, all else a parameter."""
 OF_SETTINGS = CASE_SETTINGS[:3]
 """Those that `Settings` hold; the others select cases."""
@@ -105,7 +105,10 @@ def parse_arm(option: str, given: Sequence[str]) -> ArmRequest:
 
 def selection_of(arm: ArmRequest, selection: Selection) -> Selection:
     """Return `selection` with the arm's own settings in it."""
-    lists = {"precision": "precisions", "path": "paths", "memory_format": "memory_formats", "recipe": "recipes"}
+    lists = {
+        "precision": "precisions", "path": "paths", "memory_format": "memory_formats", "sdpa": "sdpa",
+        "recipe": "recipes",
+    }  # fmt: skip
     changes: dict[str, object] = {}
     overrides = dict(selection.overrides)
     for name, value in arm.settings.items():

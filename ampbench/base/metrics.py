@@ -61,6 +61,17 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
             Column(name="input_dtype", label="input", summary="The dtype floating inputs are given in."),
             Column(name="memory_format", label="format", summary="`contiguous` or `channels_last`."),
             Column(name="recipe", label="recipe", summary="What it is trained by; undefined: the workload's own way."),
+            Column(
+                name="sdpa",
+                label="sdpa",
+                summary="The one kernel of attention that `--sdpa` allows; undefined where torch chooses.",
+            ),
+            Column(
+                name="attention",
+                label="attention",
+                summary="The kernels of attention in one step, with how often each ran: `flash 12`, "
+                "`flash 10, math 2`, `none`; undefined where it is not known.",
+            ),
             Column(name="outcome", label="outcome", summary="`ok`, `skipped` or `failed`."),
             Column(name="reason", label="reason", summary="Why a case was skipped or failed; undefined where ok."),
             Column(name="rounds", label="rounds", summary="The rounds measured, without those of the control."),

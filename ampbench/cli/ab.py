@@ -39,6 +39,7 @@ from ampbench.cli.options import (
     Results,
     Scaler,
     Schedules,
+    Sdpa,
     Seed,
     Sets,
     Sweeps,
@@ -98,6 +99,7 @@ def command(
     phase: Phases = None,
     path: Paths = None,
     memory_format: MemoryFormats = None,
+    sdpa: Sdpa = None,
     keyword: Keyword = "",
     preset: Preset = "",
     set_: Sets = None,
@@ -140,7 +142,7 @@ def command(
 
     An arm is a Python executable (another torch, with ampbench installed beside it), git:REF (that commit of the
     repository here), settings NAME=VALUE (upper case: an environment variable; threads, heap, keep_flags, precision,
-    path, memory_format, scaler, recipe; a workload's parameter), or here, the files and the Python as they are.
+    path, memory_format, sdpa, scaler, recipe; a workload's parameter), or here, the files and the Python as they are.
 
     \b
     Examples:
@@ -158,8 +160,8 @@ def command(
     if gate and rules.anchor:
         store.read_run(store.find_run(rules.anchor, results))  # refused before anything is measured
     selection = make_selection(
-        [*(names or []), *(workload or [])], precision, device, phase, path, memory_format, keyword, preset, set_,
-        sweep, scaler, chosen_recipes(
+        [*(names or []), *(workload or [])], precision, device, phase, path, memory_format, sdpa, keyword, preset,
+        set_, sweep, scaler, chosen_recipes(
             recipe, optimizer=optimizer, lr=lr, weight_decay=weight_decay, schedule=schedule, clip=clip,
             accumulate=accumulate, ema=ema,
         ),

@@ -31,6 +31,7 @@ from ampbench.cli.options import (
     Preset,
     Results,
     Resume,
+    Sdpa,
     Seed,
     Sets,
     Threads,
@@ -90,8 +91,8 @@ def _parameters(instrument: "Instrument[Any]") -> "list[tuple[str, Any, Any]]":
         }
         told = [("names", Names, None), ("workload", Workloads, None), several.pop("precision"), *told]
         told += several.values()
-        told += [("memory_format", MemoryFormats, None), ("keyword", Keyword, ""), ("preset", Preset, "")]
-        told += [("set_", Sets, None)]
+        told += [("memory_format", MemoryFormats, None), ("sdpa", Sdpa, None), ("keyword", Keyword, "")]
+        told += [("preset", Preset, ""), ("set_", Sets, None)]
         if selects.scaler:
             flag = typer.Option("--scaler/--no-scaler", help=selects.scaler)
             told += [("scaler", Annotated[bool, flag], True)]
@@ -163,8 +164,8 @@ def _typed(option: "Option", value: Any) -> Any:
 
 
 SELECTING = (
-    "names", "workload", "precision", "device", "phase", "path", "memory_format", "keyword", "preset", "set_", "scaler",
-    "timeout", "threads", "seed",
+    "names", "workload", "precision", "device", "phase", "path", "memory_format", "sdpa", "keyword", "preset", "set_",
+    "scaler", "timeout", "threads", "seed",
 )  # fmt: skip
 """The options by which cases are selected and settings given."""
 
@@ -177,6 +178,7 @@ def selected(
     phase: list[str] | None = None,
     path: list[str] | None = None,
     memory_format: list[str] | None = None,
+    sdpa: list[str] | None = None,
     keyword: str = "",
     preset: str = "",
     set_: list[str] | None = None,
@@ -188,7 +190,7 @@ def selected(
 ) -> tuple[Selection, Settings]:
     """Return what the options of these names select, and the settings; raises `UsageError` for a malformed one."""
     selection = make_selection(
-        [*(names or []), *(workload or [])], precision, device, phase, path, memory_format, keyword, preset, set_,
+        [*(names or []), *(workload or [])], precision, device, phase, path, memory_format, sdpa, keyword, preset, set_,
         None, scaler, recipes,
     )  # fmt: skip
     return selection, make_settings(1, 1, "", "", timeout, "", threads, seed)

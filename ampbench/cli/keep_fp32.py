@@ -28,6 +28,7 @@ from ampbench.cli.options import (
     Results,
     Resume,
     Scaler,
+    Sdpa,
     Seed,
     Sets,
     Threads,
@@ -74,6 +75,7 @@ def command(
     device: Devices = None,
     phase: InferencePhases = None,
     memory_format: MemoryFormats = None,
+    sdpa: Sdpa = None,
     keyword: Keyword = "",
     preset: Preset = "",
     set_: Sets = None,
@@ -122,7 +124,7 @@ def command(
     if is_typed(context, "max_gradient_error") and "training" not in (phase or []):
         raise UsageError("--max-gradient-error bounds the gradients of training: add --phase training, or leave it out")
     selection, settings = selected(
-        names, workload, precision, device, phase, None, memory_format, keyword, preset, set_, scaler,
+        names, workload, precision, device, phase, None, memory_format, sdpa, keyword, preset, set_, scaler,
         timeout, threads, seed,
     )  # fmt: skip
     return begin(INSTRUMENT, selection, settings, wanted, results, label, tell)

@@ -16,7 +16,7 @@ from ampbench.cli.printing import OutputFormat, print_note
 from ampbench.errors import INTERRUPTED, UsageError
 from ampbench.judge.objections import Budget
 from ampbench.records import run
-from ampbench.records.case import DEVICES
+from ampbench.records.case import DEVICES, SDPA, TORCHS_CHOICE
 from ampbench.records.run import Settings
 
 A_RUN = "an id, its beginning or its last part, latest, or a path"
@@ -149,6 +149,13 @@ InferencePhases = Annotated[list[str] | None, many_names("--phase", "inference o
 Paths = Annotated[list[str] | None, many_names("--path", "eager, compiled or traced. Default: eager.")]
 MemoryFormats = Annotated[
     list[str] | None, many_names("--memory-format", "contiguous or channels_last. Default: contiguous.")
+]
+Sdpa = Annotated[
+    list[str] | None,
+    many_names(
+        "--sdpa",
+        f"The kernel of scaled_dot_product_attention: {one_of(SDPA)}; {TORCHS_CHOICE}, the default: as torch chooses.",
+    ),
 ]
 Preset = Annotated[
     str, typer.Option(metavar="NAME", help="tiny, small or large. Default: small on a CPU, large elsewhere.")

@@ -50,6 +50,7 @@ from ampbench.cli.options import (
     Rounds,
     Scaler,
     Schedules,
+    Sdpa,
     Seed,
     Sets,
     Sweeps,
@@ -103,6 +104,7 @@ def command(
     phase: Phases = None,
     path: Paths = None,
     memory_format: MemoryFormats = None,
+    sdpa: Sdpa = None,
     keyword: Keyword = "",
     preset: Preset = "",
     set_: Sets = None,
@@ -160,8 +162,8 @@ def command(
     )  # fmt: skip
     _check_together(context, resume, report, dry_run)
     selection = make_selection(
-        [*(names or []), *(workload or [])], precision, device, phase, path, memory_format, keyword, preset, set_,
-        sweep, scaler, chosen_recipes(
+        [*(names or []), *(workload or [])], precision, device, phase, path, memory_format, sdpa, keyword, preset,
+        set_, sweep, scaler, chosen_recipes(
             recipe, optimizer=optimizer, lr=lr, weight_decay=weight_decay, schedule=schedule, clip=clip,
             accumulate=accumulate, ema=ema,
         ),

@@ -18,6 +18,8 @@ from ampbench.records.case import (
     DEVICES,
     PATHS,
     PHASES,
+    SDPA,
+    TORCHS_CHOICE,
     Case,
     DeviceDescription,
     Environment,
@@ -110,6 +112,7 @@ def make_plan(
     paths = selection.paths or ["eager"]
     formats = selection.memory_formats or ["contiguous"]
     recipes = [find_recipe(text).spelling for text in selection.recipes] or [""]
+    kernels = ["" if name == TORCHS_CHOICE else name for name in selection.sdpa] or [""]
     _meet_own(selection, sources, describe)
     plan: dict[str, PlannedCase] = {}
     settable: set[str] = set()
@@ -120,8 +123,8 @@ def make_plan(
             builtin = WORKLOADS[variant.source.name].settable if variant.source.builtin else {}
             settable |= variant.parameters.keys() | builtin.keys()
             phases = [phase for phase in PHASES if phase in (selection.phases or variant.phases)]
-            for phase, path, memory_format, recipe, precision in itertools.product(
-                phases, paths, formats, recipes, asked
+            for phase, path, memory_format, sdpa, recipe, precision in itertools.product(
+                phases, paths, formats, kernels, recipes, asked
             ):
                 if precision.same_ops and phase == "inference" and not named:
                     continue
@@ -138,6 +141,7 @@ def make_plan(
                     batch_size=batch_size if isinstance(batch_size, int) else None,
                     input_dtype=SHORT_DTYPES[precision.storage],
                     memory_format=memory_format,
+                    sdpa=sdpa,
                     scaler=selection.scaler or not (precision.scaler and phase == "training"),
                     recipe=recipe if phase == "training" else "",
                     version=variant.version,
@@ -183,6 +187,7 @@ def check_selection(selection: Selection) -> list[WorkloadSource]:
         ("phase", selection.phases, PHASES),
         ("path", selection.paths, PATHS),
         ("memory format", selection.memory_formats, MEMORY_FORMATS),
+        ("kernel of --sdpa", selection.sdpa, (*SDPA, TORCHS_CHOICE)),
         ("preset", [selection.preset] if selection.preset else [], PRESETS),
     ):
         for name in names:

@@ -9,6 +9,7 @@ from ampbench.base.precisions import BASELINE, DEFAULT, PRECISIONS
 from ampbench.instruments.ranges.arithmetic import remark_line
 from ampbench.judge.objections import Budget, Objection, error_said, in_output, objections_of, own_rounds
 from ampbench.judge.rows import Group, Row, grouped, judged_error, least_agreement, number, precision_label, times
+from ampbench.records.case import TORCHS_CHOICE
 from ampbench.records.labels import no_precisions_fault
 from ampbench.records.measured import Divergence, Round
 from ampbench.records.run import ScalerSetting
@@ -148,8 +149,9 @@ def advise_run(
 def across_tables(stored: "StoredRun", rows: Iterable[Row], advice: Mapping[Group, Advice]) -> list[str]:
     """Return a line for each workload and phase whose fastest way is in another table than the plain one.
 
-    The tables differ in memory format or path; the plain one is contiguous and eager. Of each counts what the `advice`
-    on it takes. The gain over plain fp32, and over what is advised there, must be certain.
+    The tables differ in memory format, path or `sdpa`; in the plain one, which is contiguous and eager, torch chooses
+    that. Of each counts what the `advice` on it takes. The gain over plain fp32, and over what is advised there, must
+    be certain.
     """
     tables: dict[tuple[object, ...], dict[Group, list[Row]]] = {}
     for group, members in grouped(rows).items():
@@ -175,7 +177,7 @@ def _fastest_table(
         for row in group_rows
         if group in advice and row["case_id"] == advice[group].case_id and number(row["seconds_median"])
     }
-    plain = next((one for one in taken if (one.memory_format, one.path) == ("contiguous", "eager")), None)
+    plain = next((one for one in taken if (one.memory_format, one.sdpa, one.path) == ("contiguous", "", "eager")), None)
     if plain is None:
         return ""
     baseline = next((row for row in members[plain] if row["precision"] == _todays(members[plain])), taken[plain])
@@ -190,6 +192,7 @@ def _fastest_table(
         for name in ("memory_format", "path")
         if getattr(group, name) != getattr(plain, name)
     ]
+    traits += [(f"sdpa {group.sdpa}", f"sdpa {TORCHS_CHOICE}")] if group.sdpa else []
     there, here = (", ".join(side) for side in zip(*traits, strict=True))
     caveat = _caveat(best, trust)
     batch = "" if group.batch_size is None else f"batch {group.batch_size}"

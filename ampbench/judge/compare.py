@@ -33,6 +33,7 @@ from ampbench.judge.said import NOT_IN_TURNS
 from ampbench.judge.times import TIME, time_findings
 from ampbench.records.case import Case
 from ampbench.records.kinds import deed_of
+from ampbench.records.labels import case_labels, gathered, kernels_said
 from ampbench.records.measured import Round
 from ampbench.records.verdicts import (
     OUTCOME,
@@ -267,7 +268,10 @@ def _compare(baseline: MeasuredRun, candidate: MeasuredRun, threshold_of: Thresh
         only_candidate=paired.only_candidate,
         skipped=_skipped_alike(paired, baseline, candidate) if measures else {},
         other_numbers=[p.baseline_id for p in paired.pairs if other_numbers(p, baseline, candidate)],
-        notes=_notes(baseline.stored, candidate.stored, interleaved or not measures),
+        notes=[
+            *_notes(baseline.stored, candidate.stored, interleaved or not measures),
+            *_other_kernels(paired, baseline.stored, candidate.stored),
+        ],
         candidates={p.baseline_id: p.candidate for p in paired.pairs if p.candidate_id != p.baseline_id},
     )
     changed = {one.case.case_id for one in findings if one.verdict in (Verdict.REGRESSED, Verdict.IMPROVED)}
@@ -351,6 +355,20 @@ def _notes(baseline: StoredRun, candidate: StoredRun, comparable: bool) -> list[
         if other_code := not_the_commits(stored.header):
             notes.append(f"the {name}: {other_code}")
     return notes
+
+
+def _other_kernels(paired: Paired, baseline: StoredRun, candidate: StoredRun) -> list[str]:
+    """Say of which cases attention runs in other kernels than it did."""
+    labels = case_labels(pair.baseline for pair in paired.pairs)
+    said = []
+    for pair in paired.pairs:
+        before, after = baseline.memory.get(pair.baseline_id), candidate.memory.get(pair.candidate_id)
+        if before and after and before.attention is not None and after.attention is not None:
+            ours, theirs = kernels_said(before.attention), kernels_said(after.attention)
+            if ours != theirs:
+                text = f"attention runs by {theirs} in the candidate, by {ours} in the baseline"
+                said.append((labels[pair.baseline_id], text))
+    return gathered(said)
 
 
 def rank(finding: Finding) -> tuple[float, float, str, str]:

@@ -21,7 +21,7 @@ from ampbench.instruments.ceilings.findings import best
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.judge.rounds import UNFIT_SHARE, ByCase, MeasuredRun, Rounds, said_of
 from ampbench.records.case import Case
-from ampbench.records.labels import NOT_MEASURED, OUT_OF_TIME, case_labels, not_finite
+from ampbench.records.labels import NOT_MEASURED, OUT_OF_TIME, attention_said, case_labels, not_finite
 from ampbench.records.measured import Divergence
 from ampbench.store import StoredRun, measured_files, not_measured
 
@@ -197,6 +197,7 @@ def measured_frame(run: MeasuredRun) -> pd.DataFrame:
     for name in ("workload", "family", "precision", "device", "phase", "path", "input_dtype", "memory_format"):
         columns[name] = _text(getattr(case, name) for case in cases)
     columns["recipe"] = _text(case.recipe or None for case in cases)
+    columns["sdpa"] = _text(case.sdpa or None for case in cases)
     columns["batch_size"] = pd.array([case.batch_size for case in cases], dtype="Int64")
     columns |= _times(run)
     columns |= _memory(stored, rows)
@@ -239,6 +240,7 @@ def _memory(stored: StoredRun, rows: dict[str, int]) -> dict[str, Any]:
     return {
         "peak_memory_bytes": np.array(peaks, dtype=np.float64),
         "memory_source": _text(one.source if one else None for one in found),
+        "attention": _text(attention_said(one.attention) if one else None for one in found),
     }
 
 
@@ -374,7 +376,7 @@ def _against_baselines(
     memory = columns["peak_memory_bytes"]
     source, ok = columns["memory_source"].to_numpy(), (columns["outcome"] == "ok").tolist()
     keys = [
-        (one.workload, text, one.device, one.phase, one.path, one.batch_size, one.memory_format, one.recipe)
+        (one.workload, text, one.device, one.phase, one.path, one.batch_size, one.memory_format, one.sdpa, one.recipe)
         for one, text in zip(cases, parameters, strict=True)
     ]
 

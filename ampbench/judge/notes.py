@@ -10,8 +10,17 @@ from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.judge import frame
 from ampbench.judge.advice import Advice
 from ampbench.judge.pairing import not_the_commits
-from ampbench.judge.rows import Group, Row, number, precision_label
-from ampbench.records.labels import case_labels, device_statement, emulated_halves, few, gathered, outcome_said, remarks
+from ampbench.judge.rows import Group, Row, grouped, number, precision_label
+from ampbench.records.labels import (
+    case_labels,
+    device_statement,
+    emulated_halves,
+    few,
+    gathered,
+    kernels_said,
+    outcome_said,
+    remarks,
+)
 from ampbench.records.measured import CHANCE, Divergence, Round
 from ampbench.records.run import KEPT, Imported
 from ampbench.records.wire import ALLOCATOR_TUNABLES
@@ -54,6 +63,7 @@ def statements(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
         _changed_in_place,
         _come_compiled,
         _fp32_products,
+        _attention,
         _users_switches,
         _preset_unused,
         _ceilings_used,
@@ -164,6 +174,27 @@ def _by_variable(stored: StoredRun) -> str:
     variables = stored.header.environment.variables
     set_ = [f"{name}={variables[name]}" for name in FPMATH_VARIABLES if name in variables]
     return f" ({', '.join(set_)})" if set_ else ""
+
+
+def _attention(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
+    """Say in which tables attention does not run in one kernel in all precisions."""
+    tables: dict[Group, dict[str, list[str]]] = {}
+    named: dict[Group, str] = {}
+    labels = case_labels(stored.cases.values(), precision=False)
+    for group, members in grouped(rows).items():
+        for row in members:
+            found = stored.memory.get(row["case_id"])
+            if row["outcome"] == "ok" and found is not None and found.attention is not None:
+                kernels = tables.setdefault(group, {})
+                kernels.setdefault(kernels_said(found.attention), []).append(precision_label(row))
+                named[group] = labels[row["case_id"]]
+    said = []
+    for group, kernels in tables.items():
+        if len(kernels) > 1:
+            ran = "; ".join(f"by {kernel} in {', '.join(names)}" for kernel, names in kernels.items())
+            what = "part of what they differ in, time and error, is the kernel's; --sdpa math is one for all"
+            said.append((named[group], f"attention runs {ran}: {what}"))
+    return [Note(line) for line in gathered(said)]
 
 
 def _users_switches(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:

@@ -24,6 +24,7 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
     "path": ("path",),
     "memory_format": ("memory_format",),
     "recipe": ("recipe",),
+    "sdpa": ("sdpa",),
     "batch_size": ("batch_size",),
 }
 """What of a case a setting of an arm decides; a precision also decides how inputs are stored and what GradScaler does.
@@ -31,7 +32,7 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
 Every other setting is the name of a parameter, or says nothing about cases.
 """
 _KEY = (
-    "workload", "precision", "device", "phase", "path", "batch_size", "input_dtype", "memory_format", "scaler",
+    "workload", "precision", "device", "phase", "path", "batch_size", "input_dtype", "memory_format", "sdpa", "scaler",
     "recipe",
 )  # fmt: skip
 
@@ -143,7 +144,7 @@ _INEXACT = frozenset(
 environment variables."""
 
 
-_OTHER_COMPUTATION = ("precision", "path", "memory_format", "scaler", "recipe")
+_OTHER_COMPUTATION = ("precision", "path", "memory_format", "sdpa", "scaler", "recipe")
 """Settings of an arm with which the same workload is computed by other kernels.
 
 A workload's parameter is not among them: what it changes is the workload's own doing. One in upper case is an

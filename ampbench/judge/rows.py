@@ -20,6 +20,7 @@ class Group:
     parameters: str
     batch_size: int | None
     memory_format: str
+    sdpa: str = ""
     device: str
     phase: str
     path: str
@@ -47,6 +48,7 @@ def group_of(row: Row) -> Group:
         device=row["device"],
         phase=row["phase"],
         path=row["path"],
+        sdpa=row.get("sdpa") or "",
         recipe=row.get("recipe") or "",
     )
 
@@ -60,6 +62,7 @@ def described(group: Group, place: bool = True) -> str:
     parts += [group.phase, group.device, group.path] if place else []
     parts += [] if group.memory_format == "contiguous" else [group.memory_format]
     parts += [f"recipe {group.recipe.replace(',', ' ')}"] if group.recipe else []
+    parts += [f"sdpa {group.sdpa}"] if group.sdpa else []
     parts += [group.parameters.replace(",", " ")] if group.parameters else []
     return " · ".join(parts)
 

@@ -20,6 +20,7 @@ from ampbench.drive.rounds import Turn, request_of
 from ampbench.drive.servers import may_have_accelerator
 from ampbench.drive.session import preload_modules
 from ampbench.errors import AmpbenchError, UsageError
+from ampbench.measure.attention import sdpa_fixed
 from ampbench.measure.data import weights_digest
 from ampbench.measure.environment import read_environment
 from ampbench.measure.machine import Device, open_device, precision_flags
@@ -125,7 +126,7 @@ def opened(planned: PlannedCase, seed: int = Settings().seed) -> Iterator[Cell]:
     if device.type != "cpu":
         _WORKER.forget()  # what divergence passes keep must not take the device's memory from what is timed
     try:
-        with precision_flags(PRECISIONS[case.precision]):
+        with precision_flags(PRECISIONS[case.precision]), sdpa_fixed(case):
             step = build_step(workload, case, device)
             step.prepare_path(case.path)
             if isinstance(step, TrainingStep):

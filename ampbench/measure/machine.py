@@ -15,8 +15,9 @@ from typing import Any, Protocol
 
 import torch
 
-from ampbench.base.precisions import Precision
+from ampbench.base.precisions import FP64, Precision
 from ampbench.errors import UsageError
+from ampbench.measure.attention import sdpa_free
 
 CLOCK_SECONDS = 1e-7
 """The cost of reading the clock once: `perf_counter` takes 40-100 ns on the machines seen."""
@@ -308,7 +309,8 @@ def written(name: str, value: str) -> str:
 def precision_flags(precision: Precision) -> Iterator[None]:
     """Hold torch's switches at what `precision` needs, and put them back exactly, also after an error.
 
-    With `keep_users_switches` only those are held that define the precision.
+    With `keep_users_switches` only those are held that define the precision. In fp64 torch chooses the kernel of
+    attention, whichever is fixed.
     """
     products, before = Products.now(), [(switch, switch.now()) for switch in SWITCHES]
     try:
@@ -316,7 +318,8 @@ def precision_flags(precision: Precision) -> Iterator[None]:
             _products(precision.fp32_products).set()
         for switch in () if _kept[0] else SWITCHES:
             switch.set(switch.ships)
-        yield
+        with sdpa_free() if precision is FP64 else contextlib.nullcontext():
+            yield
     finally:
         for switch, value in before:
             switch.set(value)

@@ -1,4 +1,4 @@
-"""The peak of one step's memory, and whose it is; its FLOPs; and what glibc does with memory that a step frees.
+"""The peak of one step's memory, and whose it is; its FLOPs and kernels; what glibc does with memory that a step frees.
 
 Peaks and FLOPs are a pass of their own, never timed.
 """
@@ -10,6 +10,7 @@ import resource
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -27,6 +28,7 @@ from ampbench.base.precisions import PRECISIONS
 from ampbench.errors import AmpbenchError, first_line, own_place, text_of
 from ampbench.explain.dtypes import op_kind, resolving, short_dtype, take_apart
 from ampbench.explain.modules import is_compiled
+from ampbench.measure.attention import kernels_in
 from ampbench.measure.machine import Cpu, Device
 from ampbench.measure.step import Step, TrainingStep, build_step
 from ampbench.records.case import AUTOCAST_DEVICES, Case
@@ -258,6 +260,7 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
     allocates at its peak by the profiler's allocation record, plus what was alive when it began. FLOPs are counted as
     the step warms up; on a path other than eager, in an eager step before. Page faults are counted in further steps.
     On the device lies one batch, in inference without its targets; a network that comes compiled is compiled before.
+    Compiled code may hold attention in parts: that none of its kernels ran says nothing.
     """
     workload = one_batch(workload, case)
     flops: dict[str, int] | None = None
@@ -286,13 +289,14 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
 
     if not isinstance(device, Cpu):
         _take_workspaces(workload, case, device)
-    ((step, peak),) = peaks_of([build], device, warmed)
+    ((step, recorded),) = peaks_of([build], device, warmed)
     training = isinstance(step, TrainingStep)
+    compiled = case.path == "compiled" or any(map(is_compiled, step.module.modules()))
     gradients = [weight.grad for weight in _weights(step) if weight.grad is not None]
     return MemoryPass(
         case_id=case.case_id,
         source=memory_source(device),
-        peak_bytes=peak,
+        peak_bytes=recorded.peak,
         parameter_bytes=_storage_bytes(_weights(step)),
         buffer_bytes=_storage_bytes(step.module.buffers()),
         input_bytes=_input_bytes(step),
@@ -301,6 +305,7 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
         rss_bytes=rss_bytes(),
         flops=flops,
         faults=page_faults(partial(_run, step)) if isinstance(device, Cpu) else None,
+        attention=None if compiled and not recorded.attention else recorded.attention,
     )
 
 
@@ -334,10 +339,24 @@ def _run(step: Step) -> None:
         step.run()
 
 
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a call did to the memory in use, in bytes: the most that it added at once, and what it left (or freed).
+
+    `attention` is how often which kernel of attention ran in it (`attention.kernels_in`).
+    """
+
+    peak: int
+    net: int
+    attention: dict[str, int]
+
+
 def peaks_of(
     builds: Sequence[Callable[[], Step]], device: Device, warm_up: Callable[[Step], None] = _run
-) -> Iterator[tuple[Step, int]]:
-    """Yield what each of `builds` makes, a step ready to run, with the peak in bytes of one step after `warm_up`.
+) -> Iterator[tuple[Step, Recorded]]:
+    """Yield what each of `builds` makes, a step ready to run, with what one step does after `warm_up`.
+
+    Its peak is above what was allocated before it was built.
 
     On the CPU all are built before the first is run, because the allocation record is good for once in a process. On an
     accelerator one is built after the other, and the caller lets go of each before it asks for the next.
@@ -345,8 +364,9 @@ def peaks_of(
     if isinstance(device, Cpu):
         steps = [build() for build in builds]
         alive = [_warm(step, warm_up) for step in steps]
-        peaks = cpu_peaks([partial(_run, step) for step in steps])
-        yield from zip(steps, map(sum, zip(alive, peaks, strict=True)), strict=True)
+        changes = cpu_changes([partial(_run, step) for step in steps])
+        for step, held, change in zip(steps, alive, changes, strict=True):
+            yield step, dataclasses.replace(change, peak=held + change.peak)
         return
     for build in builds:
         device.release()
@@ -355,9 +375,11 @@ def peaks_of(
         _warm(step, warm_up)
         device.release()
         device.reset_peak()
-        _run(step)
-        device.synchronize()
-        yield step, device.peak_bytes() - before
+        started = device.allocated_bytes()
+        with _profiled(memory=False) as threads:
+            _run(step)
+            device.synchronize()
+        yield step, Recorded(device.peak_bytes() - before, device.allocated_bytes() - started, kernels_in(threads))
         del step
 
 
@@ -398,15 +420,7 @@ def cpu_peaks(calls: Sequence[Callable[[], Any]]) -> list[int]:
     return [change.peak for change in cpu_changes(calls)]
 
 
-@dataclass(frozen=True, slots=True)
-class Allocation:
-    """What a call did to the memory in use, in bytes: the most that it added at once, and what it left (or freed)."""
-
-    peak: int
-    net: int
-
-
-def cpu_changes(calls: Sequence[Callable[[], Any]]) -> list[Allocation]:
+def cpu_changes(calls: Sequence[Callable[[], Any]]) -> list[Recorded]:
     """Return what each of `calls` did to the memory in use on the CPU, by the profiler's allocation record.
 
     The autograd profiler is used without Kineto: it records the same allocations (a test compares them) and starts in
@@ -414,22 +428,39 @@ def cpu_changes(calls: Sequence[Callable[[], Any]]) -> list[Allocation]:
     only the first time in a process: torch remembers the sizes of blocks that were freed after a session ended, and
     takes them for those of later blocks at the same addresses. So all calls share one session, with a mark before each.
     """
-    settings = ProfilerConfig(ProfilerState.CPU, False, True, False, False, False, _ExperimentalConfig())
-    torch._C._autograd._enable_profiler_legacy(settings)
-    try:
+    with _profiled(memory=True) as threads:
         for call in calls:
             with torch.profiler.record_function(_MARK):
                 pass
             call()
-    finally:
-        threads = torch._C._autograd._disable_profiler_legacy()
     marks = [event for events in threads for event in events if event.name() == _MARK]
-    changes: list[list[int]] = [[] for _ in calls]
-    for events in threads:
+    of_calls: list[list[list[Any]]] = [[[] for _ in threads] for _ in calls]
+    for thread, events in enumerate(threads):
+        begun = 0
         for event in events:
-            if str(event.kind()) == "memory_alloc" and (begun := sum(m.cpu_elapsed_us(event) >= 0 for m in marks)):
-                changes[begun - 1].append(event.cpu_memory_usage())
-    return [Allocation(peak_of(each), sum(each)) for each in changes]
+            while begun < len(marks) and marks[begun].cpu_elapsed_us(event) >= 0:
+                begun += 1
+            if begun:
+                of_calls[begun - 1][thread].append(event)
+    return [_recorded(each) for each in of_calls]
+
+
+@contextmanager
+def _profiled(*, memory: bool) -> Iterator[list[list[Any]]]:
+    """Yield a list that has the profiler's events of each thread, of ops and of `memory`, once the block has ended."""
+    threads: list[list[Any]] = []
+    settings = ProfilerConfig(ProfilerState.CPU, False, memory, False, False, False, _ExperimentalConfig())
+    torch._C._autograd._enable_profiler_legacy(settings)
+    try:
+        yield threads
+    finally:
+        threads += torch._C._autograd._disable_profiler_legacy()
+
+
+def _recorded(threads: Sequence[Sequence[Any]]) -> Recorded:
+    """Return what the events of a call say, by thread."""
+    changes = [event.cpu_memory_usage() for one in threads for event in one if str(event.kind()) == "memory_alloc"]
+    return Recorded(peak_of(changes), sum(changes), kernels_in(threads))
 
 
 def peak_of(changes: Iterable[int]) -> int:

@@ -292,7 +292,7 @@ def settled_peaks(
     peaks: list[int | None] = []
     try:
         for made in peaks_of([partial(ready, *one) for one in zip(builds, settled, strict=True)], device):
-            peaks.append(made[1])
+            peaks.append(made[1].peak)
             del made
     except Exception as error:
         if not is_out_of_memory(error):

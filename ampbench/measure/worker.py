@@ -24,6 +24,7 @@ import ampbench
 from ampbench.base.precisions import PRECISIONS
 from ampbench.errors import AmpbenchError, UsageError, bounded, in_one_line, own_frames, own_place
 from ampbench.explain.modules import is_compiled
+from ampbench.measure.attention import NoKernelError, sdpa_fixed, unheeded
 from ampbench.measure.data import Rebuilt, weights_digest
 from ampbench.measure.distances import count_nonfinite
 from ampbench.measure.divergence import fp32_products, measure_divergence
@@ -72,6 +73,8 @@ class Worker:
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) and self._interrupted():
                 raise
+            if isinstance(error, NoKernelError) and request.case is not None:
+                return Reply(skip=Skip(case_id=request.case.case_id, reason=str(error)))
             if request.case is not None:
                 return Reply(failure=failure_of(request.case.case_id, request.task, error))
             if isinstance(error, UsageError):
@@ -102,10 +105,13 @@ class Worker:
                 if reason := cannot_run(case):
                     return Reply(skip=Skip(case_id=case.case_id, reason=reason))
         asked = msgspec.json.decode(request.asked, type=get_type_hints(do)["asked"])
-        if case is None or not request.flags:
+        if case is None:
             return answer(do(work, asked), request)
+        if not request.flags:
+            with sdpa_fixed(case):
+                return answer(do(work, asked), request)
         _ = work.workload  # built before any switch is set
-        with precision_flags(PRECISIONS[case.precision]):
+        with precision_flags(PRECISIONS[case.precision]), sdpa_fixed(case):
             return answer(do(work, asked), request)
 
 
@@ -201,9 +207,12 @@ def do_describe(work: Work, asked: DescribeAsked) -> Description:
     return describe_workload(work.source, asked.parameters, work.seed, asked.preset)
 
 
-def do_memory(work: Work, asked: Nothing) -> MemoryPass:  # noqa: ARG001 - as all tasks
-    """Do the task "memory"."""
-    return measure_memory(work.workload, work.case, work.device)
+def do_memory(work: Work, asked: Nothing) -> MemoryPass | Skip:  # noqa: ARG001 - as all tasks
+    """Do the task "memory"; the case is skipped where the kernel of attention that it fixes is not what runs."""
+    found = measure_memory(work.workload, work.case, work.device)
+    if reason := unheeded(work.case, found.attention):
+        return Skip(case_id=work.case.case_id, reason=reason)
+    return found
 
 
 class _Fitting(dict[str, int]):

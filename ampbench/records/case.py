@@ -72,6 +72,10 @@ class Environment:
 
 PHASES = ("inference", "training")
 PATHS = ("eager", "compiled", "traced")
+SDPA = ("math", "flash", "efficient", "cudnn", "overrideable")
+"""torch's backends of scaled_dot_product_attention, as `torch.nn.attention.SDPBackend` calls them."""
+TORCHS_CHOICE = "auto"
+"""What stands for none of them: torch chooses by the inputs."""
 
 ParameterValue = bool | int | float | str
 """What a workload's parameter may be: what can be typed on a command line and stored without loss."""
@@ -117,7 +121,8 @@ class Case:
     """What is measured, whole; its `case_id` is the join key of every comparison.
 
     `parameters` are the workload's resolved parameters without the batch size, which is None where a user's workload
-    has no parameter of that name. `input_dtype` ("fp32") is the dtype floating inputs are given in. `scaler` is False
+    has no parameter of that name. `input_dtype` ("fp32") is the dtype floating inputs are given in. `sdpa` is the one
+    backend of `SDPA` by which scaled_dot_product_attention may run ("": torch chooses). `scaler` is False
     where `--no-scaler` took GradScaler out of training. `recipe` is what it is trained by where that is not the
     workload's own ("adamw-lm,lr=1e-05", a `TrainingRecipe.spelling`; "" in inference). `version` is the workload's and
     not part of the id, so that records of two versions meet, and are seen to differ in it.
@@ -133,13 +138,14 @@ class Case:
     batch_size: int | None
     input_dtype: str
     memory_format: str
+    sdpa: str = ""
     scaler: bool = True
     recipe: str = ""
     version: int = 0
 
     @property
     def network(self) -> str:
-        """What is run, in words of its id: the workload with its parameters, batch size and memory format."""
+        """What is run, in words of its id: the workload with its parameters, batch size, memory format and `sdpa`."""
         settings = dict(sorted(self.parameters.items()))
         listed = ",".join(f"{name}={value}" for name, value in settings.items())
         parts = [f"{self.workload}[{listed}]" if listed else self.workload]
@@ -147,6 +153,8 @@ class Case:
             parts.append(f"b{self.batch_size}")
         if self.memory_format != "contiguous":
             parts.append(self.memory_format)
+        if self.sdpa:
+            parts.append(f"sdpa-{self.sdpa}")
         return "/".join(parts)
 
     @property

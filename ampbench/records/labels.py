@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ampbench.base.precisions import PRECISIONS, SHORT_DTYPES
-from ampbench.records.case import Case, DeviceDescription, Environment
+from ampbench.records.case import TORCHS_CHOICE, Case, DeviceDescription, Environment
 from ampbench.records.measured import Divergence
 
 HALVES = ("bf16", "fp16")
@@ -38,6 +38,7 @@ def case_labels(cases: Iterable[Case], *, precision: bool = True) -> dict[str, s
             parts.append("no batch" if case.batch_size is None else f"b{case.batch_size}")
         parts += [case.memory_format] if "memory_format" in telling else []
         parts += [case.recipe or "own recipe"] if "recipe" in telling and case.phase == "training" else []
+        parts += [f"sdpa {case.sdpa or TORCHS_CHOICE}"] if "sdpa" in telling else []
         parts += [case.precision] if precision else []
         parts += [telling[name] for name in ("device", "phase", "path") if name in telling]
         parts += [f"in-{case.input_dtype}"] if "input_dtype" in telling else []
@@ -101,6 +102,7 @@ def _traits(case: Case) -> dict[tuple[str, ...], Any]:
             (*own, "batch_size"): case.batch_size,
             (*own, "memory_format"): case.memory_format,
             (*own, case.phase, "recipe"): case.recipe,
+            (*own, "sdpa"): case.sdpa,
             (*own, case.precision, "input_dtype"): case.input_dtype,
         }
     )
@@ -174,6 +176,18 @@ def remarks(found: Divergence) -> list[Remark]:
     if found.output_undefined and not counted:
         said.append(Remark(f"no error is defined: {found.output_undefined}"))
     return said
+
+
+def attention_said(attention: Mapping[str, int] | None) -> str | None:
+    """Return which kernels of attention ran how often in a step, as "flash 10, math 2"; None where it is not known."""
+    if attention is None:
+        return None
+    return ", ".join(f"{kernel} {attention[kernel]:,}" for kernel in sorted(attention)) or "none"
+
+
+def kernels_said(attention: Mapping[str, int]) -> str:
+    """Return by which kernels attention ran: "flash and math"."""
+    return " and ".join(sorted(attention)) or "no kernel of its own"
 
 
 def gathered(said: Iterable[tuple[str, str]]) -> list[str]:

@@ -86,6 +86,9 @@ STAGES = ("memory", "divergence", "round", *dict.fromkeys(task for row in KINDS.
 """Where: the names of what workers do (`records.wire.Task`), for every run and for each kind of run."""
 MEMORY_SOURCES = ("allocator", "profiler")
 """Who counts memory: the accelerator's own count, and the CPU's allocation record."""
+NATIVE = "native"
+"""Attention within the fast path of `torch.nn.MultiheadAttention` and encoder layers: torch's switches of
+scaled_dot_product_attention do not reach it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +162,8 @@ class MemoryPass:
     `rss_bytes` the process' resident set, which holds the interpreter and torch itself too and is never compared with
     the other numbers. `flops` are the algorithmic FLOPs of the step (a multiply-add is two) by the dtype of what is
     multiplied ("bf16"), counted in the same pass (None: not counted). `faults` are the page faults that a step pays on
-    a CPU in glibc's plain heap, whichever times are measured in.
+    a CPU in glibc's plain heap, whichever times are measured in. `attention` is how often which kernel of attention ran
+    in it: those of `SDPA`, and `NATIVE` (None: not known).
     """
 
     case_id: str
@@ -173,6 +177,7 @@ class MemoryPass:
     rss_bytes: int | None = None
     flops: dict[str, int] | None = None
     faults: float | None = None
+    attention: dict[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,6 +64,7 @@ class Selection:
     sweeps: dict[str, list[ParameterValue]] = field(default_factory=dict)
     scaler: bool = True
     recipes: list[str] = field(default_factory=list)
+    sdpa: list[str] = field(default_factory=list)
 
 
 KEPT, PLAIN = HEAPS = ("kept", "plain")

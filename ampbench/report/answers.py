@@ -365,6 +365,7 @@ _TRAITS: Mapping[str, Callable[[Table], object]] = MappingProxyType(
             table.group.batch_size,
             table.group.memory_format,
             table.group.recipe,
+            table.group.sdpa,
         ),
         "runs": lambda table: table.shown.name,
     }

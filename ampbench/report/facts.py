@@ -159,6 +159,7 @@ def _selection(selection: Selection) -> str:
         "paths": selection.paths,
         "memory formats": selection.memory_formats,
         "recipes": selection.recipes,
+        "sdpa": selection.sdpa,
     }
     said = [f"{name} {' '.join(values)}" for name, values in lists.items() if values]
     said += [f"-k {selection.keyword}"] if selection.keyword else []

@@ -26,7 +26,7 @@ import msgspec
 from ampbench.base.metrics import METRICS
 from ampbench.errors import escaped
 from ampbench.records import kinds
-from ampbench.records.case import PATHS, PHASES
+from ampbench.records.case import PATHS, PHASES, SDPA
 from ampbench.records.kinds import KINDS, LINES, Before, Between, named
 from ampbench.records.measured import CAUSES, ENDS, MEMORY_SOURCES, STAGES
 from ampbench.records.run import CORE, ENDINGS, SCHEMA, Entry, Header
@@ -126,6 +126,7 @@ WORDS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("FurtherDecisions", "ended"): ENDS,
     ("Case", "phase"): PHASES,
     ("Case", "path"): PATHS,
+    ("Case", "sdpa"): ("", *SDPA),
 }
 """The words that a field of a record may be."""
 

@@ -173,6 +173,17 @@ def test_each_recipe_is_a_case_of_training_and_inference_has_none() -> None:
     assert [name.rpartition("/")[2] for name in ids if "/inference/" in name] == ["in-fp32", "in-bf16"]
 
 
+def test_kernels_of_attention_are_cases_of_their_own_and_torchs_choice_changes_no_id() -> None:
+    selected = {"workloads": ["transformer_encoder"], "precisions": ["fp32"], "phases": ["inference"]}
+    (free,) = plan(**selected)
+    auto, math = plan(**selected, sdpa=["auto", "math"])
+    assert auto.case == free.case
+    assert math.case == replace(free.case, sdpa="math")
+    assert math.case.case_id != free.case.case_id
+    with pytest.raises(UnknownNameError, match="kernel of --sdpa 'falsh': did you mean flash"):
+        plan(**selected, sdpa=["falsh"])
+
+
 def test_a_sweep_measures_every_value_and_set_reaches_the_named_workload_alone() -> None:
     cases = plan(
         workloads=["mlp", "linear_stack"],

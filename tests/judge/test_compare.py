@@ -134,6 +134,20 @@ def test_a_run_that_is_cut_or_not_complete_is_noted():
     assert "the baseline is not complete: out of time" in compare(late, stored).notes
 
 
+def test_attention_that_runs_by_another_kernel_is_told():
+    ours, same, theirs = (
+        replace(
+            run((FP32, noisy(1e-3)), (BF16, noisy(1e-3))),
+            memory={case.case_id: make_memory(case, 100, attention=kernels) for case in (FP32, BF16)},
+        )
+        for kernels in ({"flash": 2}, {"flash": 3}, {"flash": 1, "math": 1})
+    )
+    said = "linear_chain fp32, linear_chain bf16_autocast: attention runs by flash and math in the candidate, by flash"
+    assert [note for note in compare(ours, theirs).notes if "attention" in note] == [f"{said} in the baseline"]
+    assert not any("attention" in note for note in compare(ours, same).notes)
+    assert not any("attention" in note for note in compare(run((FP32, noisy(1e-3))), theirs).notes)
+
+
 def test_a_comparison_of_nothing_but_failures_has_outcomes_alone():
     stored = run((FP32, []))
     stored.failures[FP32.case_id] = Failure(case_id=FP32.case_id, stage="round", cause="crash", message="signal 11")

@@ -217,6 +217,22 @@ def test_a_precision_whose_products_are_those_of_fp32_here_says_so_of_its_diverg
     assert not [one for one in statements(older, rows(older)) if "no fp32 product" in one.text]
 
 
+def test_kernels_of_attention_are_told_where_precisions_differ_in_them() -> None:
+    def said(**kernels: dict[str, int] | None) -> list[str]:
+        run = make_run(Times((FP32, [1e-3]), (BF16, [1e-3])))
+        named = ((FP32, "fp32"), (BF16, "bf16"))
+        run = replace(run, memory={one.case_id: make_memory(one, 1, attention=kernels[name]) for one, name in named})
+        return [note.text for note in statements(run, rows(run)) if "attention" in note.text]
+
+    (told,) = said(fp32={"efficient": 2}, bf16={"flash": 1, "math": 1})
+    assert told.startswith(
+        "linear_chain: attention runs by efficient in fp32; by flash and math in bf16_autocast: part of"
+    )
+    assert said(fp32={"flash": 2}, bf16={"flash": 4}) == []
+    assert said(fp32={"flash": 2}, bf16=None) == []
+    assert len(said(fp32={"flash": 2}, bf16={})) == 1
+
+
 def test_what_torch_ships_tells_what_it_rounds() -> None:
     case = replace(FP32, precision="default")
     run = make_run(Times((case, [1e-3])))

@@ -45,6 +45,7 @@ def test_versions_of_a_workload_meet():
         ("path", replace(FP32, path="compiled")),
         ("memory_format", replace(FP32, memory_format="channels_last")),
         ("recipe", replace(FP32, recipe="finetune")),
+        ("sdpa", replace(FP32, sdpa="math")),
         ("batch_size", replace(FP32, batch_size=16)),
         ("linear_chain.batch_size", replace(FP32, batch_size=16)),
         ("width", WIDE),

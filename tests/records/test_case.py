@@ -27,6 +27,12 @@ def test_channels_last_and_a_missing_scaler_are_part_of_an_id():
     assert case.case_id.endswith("/in-fp32/no-scaler")
 
 
+def test_a_fixed_kernel_of_attention_is_part_of_an_id_and_of_a_table():
+    case = make_case(sdpa="math")
+    assert case.group.endswith("/b8/sdpa-math")
+    assert case.case_id == make_case().case_id.replace("/b8/", "/b8/sdpa-math/")
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -39,6 +45,7 @@ def test_channels_last_and_a_missing_scaler_are_part_of_an_id():
         ("batch_size", 9),
         ("input_dtype", "bf16"),
         ("memory_format", "channels_last"),
+        ("sdpa", "flash"),
         ("scaler", False),
         ("recipe", "adamw-lm"),
     ],

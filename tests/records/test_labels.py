@@ -38,6 +38,7 @@ def test_labels_hold_what_tells_cases_apart_and_no_more():
             batch_size=st.sampled_from([None, 1, 2]),
             input_dtype=st.sampled_from(["fp32", "fp16"]),
             memory_format=st.sampled_from(["contiguous", "channels_last"]),
+            sdpa=st.sampled_from(["", "math", "flash"]),
             scaler=st.booleans(),
             recipe=st.sampled_from(["", "finetune", "finetune,lr=0.1"]),
         ).map(lambda case: case if case.phase == "training" else replace(case, recipe="")),

@@ -18,6 +18,7 @@ from ampbench.instruments.keep_fp32.search import search
 from ampbench.measure import reference, timing
 from ampbench.measure.divergence import measure_divergence
 from ampbench.measure.machine import Cpu
+from ampbench.measure.memory import Recorded
 from ampbench.measure.reference import References
 from ampbench.measure.step import Step
 from ampbench.measure.timing import FEWEST_PAIRS, PAIRS
@@ -469,12 +470,12 @@ def test_memory_is_weighed_with_the_scale_that_was_settled_at(
 ) -> None:
     scales = []
 
-    def peaks(builds: list[Callable[[], Step]], device: Cpu) -> Iterator[tuple[Step, int]]:
+    def peaks(builds: list[Callable[[], Step]], device: Cpu) -> Iterator[tuple[Step, Recorded]]:
         for build in builds:
             step = build()
             assert step.scaler is not None
             scales.append(step.scaler.get_scale())
-            yield step, 1
+            yield step, Recorded(peak=1, net=0, attention={})
 
     monkeypatch.setattr(timing, "peaks_of", peaks)
     monkeypatch.setattr(measure, "side_by_side", lambda builds, *_: [[] for _ in builds])
