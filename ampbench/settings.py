@@ -38,9 +38,9 @@ KEYS = frozenset(
         "max_sample_error", "max_time", "max_trials", "max_worst_sample_error", "memory_format", "memory_limit",
         "metric", "migrate", "min_argmax_agreement", "min_run_time", "min_update_kept", "no_isolation", "objective",
         "only", "op", "operation", "optimizer", "output", "path", "phase", "policy", "precision", "preset", "recipe",
-        "results", "resume", "rounds", "scaler", "schedule", "sdpa", "seconds", "seed", "seeds", "set", "setting",
-        "short", "site", "sources", "steps", "strict", "sweep", "threads", "threshold", "timeout", "to", "weight_decay",
-        "workload", "x",
+        "report", "results", "resume", "rounds", "scaler", "schedule", "sdpa", "seconds", "seed", "seeds", "set",
+        "setting", "short", "site", "sources", "steps", "strict", "sweep", "threads", "threshold", "timeout", "to",
+        "weight_decay", "workload", "x",
     }
 )  # fmt: skip
 """What a settings file may say to one verb or another, so that a verb can pass over what is for the others alone
