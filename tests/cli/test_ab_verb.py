@@ -163,11 +163,10 @@ def test_a_session_that_is_interrupted_says_what_it_has_and_how_to_see_it(tmp_pa
     command = [sys.executable, "-m", "ampbench", "ab", "--baseline", "here", "--candidate", "X=1", "mlp", "--preset"]
     command += ["tiny", "--precision", "fp32", "--phase", "inference", "--only", "time", "--results", str(tmp_path)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        files = list((tmp_path / "runs").glob("*")) if (tmp_path / "runs").is_dir() else []
-        if len(files) == 2 and all('"round"' in path.read_text() for path in files):
-            break
+    deadline = time.monotonic() + 300
+    while not (len(files := list(tmp_path.glob("runs/*"))) == 2 and all('"round"' in one.read_text() for one in files)):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
         time.sleep(0.2)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
