@@ -60,7 +60,7 @@ class Odd(torch.nn.Module):
             raise RuntimeError("x" * 10**7)
         if self.kind == "endless output":
             while True:
-                print(("y" * 99 + "\n") * 100, end="")
+                print(("y" * 99 + "\\n") * 100, end="")
         if self.kind == "closes all":
             os.closerange(3, 256)
             time.sleep(1e6)

@@ -205,6 +205,7 @@ def _installation(environment: "Environment") -> dict[str, str]:
         "python": environment.python_version,
         "torch": f"{environment.torch_version}{commit}{f', built for {built}' if built else ''}",
         "torchvision": environment.torchvision_version or "",
+        **environment.packages,
         "numpy": environment.numpy_version,
         "compiler": environment.compiler or "none: --path compiled needs a C++ compiler (apt install g++)",
         "threads": f"{environment.threads} (set with --threads); {len(os.sched_getaffinity(0))} CPUs are ours to use",

@@ -8,9 +8,10 @@ import typer
 
 from ampbench.cli.options import DEFAULT_RESULTS, Format, Json, Results, chosen_format
 from ampbench.cli.printing import OutputFormat
-from ampbench.errors import StoreError, UnknownNameError
+from ampbench.errors import StoreError, UnknownNameError, UsageError
 from ampbench.records.kinds import KINDS, deed_of
 from ampbench.records.labels import few, outcomes_said
+from ampbench.workloads.index import LIBRARIES, PRESETS, WORKLOADS, library_source
 
 if TYPE_CHECKING:
     from ampbench.store import StoredRun
@@ -20,6 +21,10 @@ Listing = Sequence[dict[str, Any]]
 
 def command(
     what: Annotated[str, typer.Argument(metavar="WHAT", help="workloads, precisions, recipes, devices or runs.")],
+    which: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="Of workloads: a part of a name, or timm:PART of a library's networks."),
+    ] = "",
     results: Results = DEFAULT_RESULTS,
     format: Format = OutputFormat.TABLE,
     json: Json = False,
@@ -29,17 +34,26 @@ def command(
     \b
     Examples:
       ampbench list workloads
+      ampbench list workloads torchvision:resnet
       ampbench list runs --results bench/results
       ampbench list devices --json
     """
     chosen = chosen_format(format, json)
     if what not in LISTINGS:
         raise UnknownNameError("thing to list", what, LISTINGS)
-    rows = LISTINGS[what](results)
+    if which and what != "workloads":
+        raise UsageError(f"ampbench list {what} takes no name: leave {which} out")
 
     from ampbench.cli.printing import print_listing, print_text
 
+    if which.partition(":")[0] in LIBRARIES:
+        return _list_networks(which, chosen)
+    rows = LISTINGS[what](results)
     columns = TABLE_COLUMNS[what]
+    if which:
+        rows = [row for row in rows if which in f"{row['workload']} {row['family']} {row['summary']}"]
+        if not rows:
+            raise UnknownNameError("workload", which, [*WORKLOADS, *(f"{library}:" for library in LIBRARIES)])
     if chosen in (OutputFormat.TABLE, OutputFormat.MARKDOWN) and what == "workloads":
         rows = [row | {"summary": _about(row)} for row in rows]
     elif chosen in (OutputFormat.TABLE, OutputFormat.MARKDOWN) and what == "recipes":
@@ -57,10 +71,33 @@ def command(
     return 0
 
 
+def _list_networks(which: str, format: OutputFormat) -> int:
+    """Print the networks of a library that a pattern names, or whose names have a part in them; a server is asked."""
+    from ampbench.cli.printing import print_listing
+    from ampbench.drive.planning import default_preset
+    from ampbench.drive.servers import ONLY, Pool, ServerChannel, ask_environment
+    from ampbench.drive.session import describer
+    from ampbench.records.run import Settings
+
+    library, _, part = which.partition(":")
+    source = library_source(LIBRARIES[library], part if set(part) & set("*?[") else f"*{part}*")
+    with Pool({ONLY: lambda: ServerChannel(preload=[source.module])}) as pool:
+        absent = ask_environment(pool).unavailable.get(library)
+        found = None if absent else describer(pool, Settings())(source, {}, default_preset("cpu"))
+    if found is None or found.unavailable:
+        raise UsageError(found.unavailable if found else f"{library} cannot be imported: {absent}")
+    rows: Listing = [
+        {"workload": f"{library}:{one.name}", "task": one.task, "parameters": one.parameters} for one in found.networks
+    ]
+    if format in (OutputFormat.TABLE, OutputFormat.MARKDOWN):
+        rows = [row | {"parameters": _assigned(row["parameters"] or {})} for row in rows]
+    columns = ("workload", "task", "parameters")
+    print_listing(rows, columns if any(row["parameters"] for row in rows) else columns[:2], format, empty="")
+    return 0
+
+
 def workloads(results: Path) -> Listing:  # noqa: ARG001 - all listings have one signature
     """Return the built-in workloads, with the parameters of each preset."""
-    from ampbench.workloads.index import PRESETS, WORKLOADS
-
     return [
         {
             "workload": spec.name,

@@ -1,6 +1,7 @@
 """The fingerprint of this machine and installation, as a worker sees it."""
 
 import importlib
+import importlib.metadata
 import importlib.util
 import os
 import platform
@@ -18,6 +19,7 @@ from ampbench.errors import UsageError
 from ampbench.explain.dtypes import short_dtype
 from ampbench.records.case import DEVICES, DeviceDescription, Environment
 from ampbench.records.wire import SERVER_VARIABLES
+from ampbench.workloads.index import LIBRARIES
 
 MINIMUM_TORCH = (2, 11)
 """The first that `torch.accelerator` and its memory statistics are complete in."""
@@ -62,7 +64,9 @@ def read_environment() -> Environment:
         )
     unavailable: dict[str, str] = {}
     torchvision = _version_of("torchvision", unavailable)
-    unavailable |= {package: how for package, how in DATA_PACKAGES.items() if importlib.util.find_spec(package) is None}
+    others = {name: row.absent for name, row in LIBRARIES.items() if name != "torchvision"}
+    wanted = DATA_PACKAGES | others
+    unavailable |= {package: how for package, how in wanted.items() if importlib.util.find_spec(package) is None}
     flags = _cpu_flags()
     return Environment(
         host=socket.gethostname(),
@@ -76,6 +80,7 @@ def read_environment() -> Environment:
         torch_version=str(torch.__version__),
         torch_commit=getattr(torch.version, "git_version", "") or "",
         torchvision_version=torchvision,
+        packages={name: version for name in others if (version := _installed(name))},
         numpy_version=np.__version__,
         cuda_version=torch.version.cuda,
         cudnn_version=str(torch.backends.cudnn.version() or "") or None  # type: ignore[no-untyped-call]
@@ -109,6 +114,14 @@ def cpu_arithmetic(flags: list[str]) -> dict[str, str]:
         "bf16": "native" if bf16 & set(flags) else "emulated",
         "fp16": "native" if fp16 & set(flags) else "emulated",
     }
+
+
+def _installed(package: str) -> str:
+    """Return the version of a package that is installed, without importing it; "" for any other."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def _cpu(flags: list[str]) -> DeviceDescription:

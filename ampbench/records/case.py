@@ -40,7 +40,8 @@ class Environment:
     """The fingerprint of a machine and of the installation a worker runs in.
 
     `unavailable` names what could not be imported and why (such as torchvision beside a torch it was not built for).
-    `variables` are the environment variables that change how torch computes. Of an imported run, None and "" stand for
+    `variables` are the environment variables that change how torch computes, `packages` the versions of what networks
+    can be named of, but torchvision. Of an imported run, None and "" stand for
     what the other program did not tell.
     """
 
@@ -64,6 +65,7 @@ class Environment:
     devices: list[DeviceDescription] = field(default_factory=list)
     unavailable: dict[str, str] = field(default_factory=dict)
     variables: dict[str, str] = field(default_factory=dict)
+    packages: dict[str, str] = field(default_factory=dict)
 
     def device(self, type: str) -> DeviceDescription | None:
         """Return the description of the device `type`, None where this torch does not know it."""

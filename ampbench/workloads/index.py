@@ -555,6 +555,12 @@ LIBRARIES: dict[str, Library] = {
             extra="vision",
             summary="classification, segmentation, detection, video and optical flow",
         ),
+        Library(name="timm", extra="timm", summary="classification and features of images"),
+        Library(
+            name="transformers",
+            extra="transformers",
+            summary="language models, classification of text, images and sound: a model type or an architecture",
+        ),
     )
 }
 """What a name may begin with before a colon, beside a user's file or module."""

@@ -119,8 +119,8 @@ def _detector(name: str, image: int) -> dict[str, Any]:
 
 
 def _classify(name: str, generator: Generator, given: Parameters) -> Mapping[str, Any]:
-    auxiliary = {"loss": _with_auxiliary} if name in ("inception_v3", "googlenet") else {}
-    return classified_images(generator, given, **auxiliary)
+    fed = classified_images(generator, given)
+    return fed | {"loss": _with_auxiliary} if name in ("inception_v3", "googlenet") else fed
 
 
 def _with_auxiliary(output: Any, targets: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ import math
 from collections import OrderedDict
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, device, nn
@@ -174,13 +174,13 @@ class Detected(NamedTuple):
 
     def dense(self) -> dict[str, Tensor]:
         """Return what is said of every point, in at least fp32."""
+        said = {
+            "cls_logits": self.cls_logits,
+            "bbox_regression": self.bbox_regression,
+            "bbox_ctrness": self.bbox_ctrness,
+        }
         exact = torch.promote_types(self.cls_logits.dtype, torch.float32)
-        return {name: each.to(exact) for name, each in said_of_points(self).items()}
-
-
-def said_of_points(output: tuple[Any, ...]) -> dict[str, Tensor]:
-    """Return what the detector says of every point by name; a traced one returns `Detected` as a plain tuple."""
-    return dict(zip(("cls_logits", "bbox_regression", "bbox_ctrness"), output, strict=False))
+        return {name: each.to(exact) for name, each in said.items()}
 
 
 class Detector(nn.Module):
@@ -283,7 +283,7 @@ def detector(
         loss=loss,
         optimizer=momentum,
         items_per_step=batch_size,
-        outputs=said_of_points,
+        outputs=("cls_logits", "bbox_regression", "bbox_ctrness"),
         version=1,
     )
 

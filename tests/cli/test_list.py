@@ -29,6 +29,19 @@ def test_workloads_for_machines_have_every_preset(ampbench: Run) -> None:
     assert rows[0]["large"] == dict(next(iter(WORKLOADS.values())).large)
 
 
+def test_workloads_can_be_searched_and_a_library_is_asked_for_its_own(ampbench: Run) -> None:
+    found = ampbench("list", "workloads", "head").out
+    assert "cross_entropy_head" in found
+    assert "decoder_lm" not in found
+    assert "did you mean resnet18" in ampbench("list", "workloads", "resnet1x8").err
+    assert "takes no name" in ampbench("list", "devices", "cpu").err
+    pytest.importorskip("torchvision")
+    rows = json.loads(ampbench("list", "workloads", "torchvision:squeeze", "--json").out)
+    assert [row["workload"] for row in rows] == ["torchvision:squeezenet1_0", "torchvision:squeezenet1_1"]
+    assert rows[0]["task"] == "image classification"
+    assert rows[0]["parameters"] == {"classes": 1000, "image": 224, "batch_size": 1}
+
+
 @pytest.mark.parametrize("format", ["table", "csv", "markdown", "json"])
 def test_precisions_are_listed_in_every_format(format: str, ampbench: Run) -> None:
     said = ampbench("list", "precisions", "--format", format)

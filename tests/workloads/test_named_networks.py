@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -91,9 +92,10 @@ def test_what_a_library_begins_switched_off_is_on_and_the_rest_is_its_own() -> N
 def test_a_normalisation_runs_with_the_statistics_of_a_batch_to_eight_bits() -> None:
     made = benign(IMAGES)
     seen = made.stem(IMAGES).double().detach()
-    expected = (seen.mean((0, 2, 3)), seen.var((0, 2, 3)))
-    for held, exact in zip((made.norm.running_mean, made.norm.running_var), expected, strict=True):
-        assert held.tolist() == pytest.approx(exact.tolist(), rel=2**-8)
+    mean, variance = seen.mean((0, 2, 3)), seen.var((0, 2, 3))
+    assert made.norm.running_var.tolist() == pytest.approx(variance.tolist(), rel=2**-8)
+    assert bool(((made.norm.running_mean - mean).abs() < variance.sqrt() * 2**-8).all())
+    for held in (made.norm.running_mean, made.norm.running_var):
         fraction = torch.frexp(held).mantissa * 2**8
         assert torch.equal(fraction, fraction.round())
     assert (made.norm.momentum, int(made.norm.num_batches_tracked)) == (0.1, 0)
@@ -172,6 +174,74 @@ def test_the_first_dense_prediction_and_detection_train_by_their_own_losses() ->
     assert [*detector.outputs(found)[0]] == ["scores"]
 
 
+def test_a_timm_classifier_is_measured_at_the_size_asked_for_and_a_network_without_head_gives_features() -> None:
+    pytest.importorskip("timm")
+    vit = built("timm:vit_tiny_patch16_224")
+    assert vit.inputs.shape == (1, 3, 64, 64)
+    assert scores(vit).shape == (1, 10)
+    given = parameters("timm:vit_small_patch14_dinov2", "small")
+    assert given == {"weights": "random", "image": 518, "batch_size": 1}
+    described = describe_workload(source("timm:vit_small_patch14_dinov2"), {}, 0, "tiny")
+    assert (described.has_loss, described.networks[0].task) == (False, "features of images")
+    tagged = describe_workload(source("timm:resnet18.a1_in1k"), {}, 0).networks
+    assert [one.name for one in tagged] == ["resnet18.a1_in1k"]
+
+
+def test_networks_of_timm_that_begin_at_zero_do_not_end_there() -> None:
+    timm = pytest.importorskip("timm")
+    own = timm.create_model("resnet10t", num_classes=10)
+    last = [
+        name for name, weight in own.named_parameters() if weight.ndim == 1 and not weight.any() and "weight" in name
+    ]
+    assert last  # timm's residual branches begin switched off
+    made = built("timm:resnet10t").module
+    assert {made.get_parameter(name).unique().item() for name in last} == {named.SCALE}
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "shape"),
+    [
+        ("bert", "masked language model", (1, 16, 512)),
+        ("gpt2", "causal language model", (1, 16, 512)),
+        ("t5", "encoder-decoder language model", (1, 16, 512)),
+        ("GPT2ForSequenceClassification", "sequence classification", (1, 10)),
+        ("ViTForImageClassification", "image classification", (1, 10)),
+    ],
+)
+def test_a_type_or_an_architecture_of_transformers_has_the_loss_of_its_task(
+    name: str, task: str, shape: tuple[int, ...]
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    workload = built(f"transformers:{name}", layers=1)
+    assert describe_workload(source(f"transformers:{name}"), {}, 0).networks[0].task == task
+    module = workload.module.train()
+    output = module(**workload.inputs)
+    assert output["logits"].shape == shape
+    given = "labels" if "causal" not in task else "input_ids"
+    labels = {"labels": workload.inputs[given] if given == "input_ids" else workload.targets}
+    assert isinstance(module, transformers.PreTrainedModel)
+    expected = module(**workload.inputs, **labels)["loss"]  # what transformers makes of them
+    assert workload.loss(output, workload.targets).item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_a_language_model_of_billions_is_made_smaller_and_says_so() -> None:
+    pytest.importorskip("transformers")
+    small = parameters("transformers:llama", "small")
+    assert (small["hidden"], small["vocabulary"], small["sequence_length"]) == (1024, 32_000, 128)
+    assert 1 < small["layers"] < 32
+    assert parameters("transformers:llama", "large")["hidden"] == 4096
+    assert parameters("transformers:llama", hidden=256, layers=3)["hidden"] == 256
+
+
+def test_a_configuration_that_cannot_be_made_here_is_no_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
+    from ampbench.workloads import transformers_networks
+
+    monkeypatch.setattr(transformers_networks, "CONFIG_MAPPING", {"bert": lambda: Path("/no/such/file").read_text()})
+    found = describe_workload(source("transformers:bert"), {}, 0)
+    assert found.unavailable.startswith("transformers makes no default configuration of bert that says its size (File")
+
+
 def test_further_batches_are_the_rest_of_a_larger_one() -> None:
     given = parameters("torchvision:squeezenet1_1")
     further = further_inputs(source("torchvision:squeezenet1_1"), given, 0, 2)
@@ -185,6 +255,9 @@ def test_nothing_is_fetched_nor_left_in_the_environment(monkeypatch: pytest.Monk
     monkeypatch.setattr(socket.socket, "connect", lambda *given: pytest.fail("a network call"))
     monkeypatch.setattr(socket, "getaddrinfo", lambda *given, **more: pytest.fail("a name looked up"))
     built("torchvision:fasterrcnn_mobilenet_v3_large_320_fpn")
+    for name in ("timm:resnet10t", "transformers:bert"):
+        if find_spec(name.partition(":")[0]):
+            built(name)
 
 
 @functools.cache
@@ -202,6 +275,14 @@ class TestWeights:
         )
         workload = built("torchvision:squeezenet1_1", weights=str(tmp_path / "w.pt"))
         assert not any(bool(one.any()) for one in workload.module.state_dict().values())
+
+    def test_may_be_a_safetensors_file(self, tmp_path: Path) -> None:
+        pytest.importorskip("safetensors")
+        from safetensors.torch import save_file
+
+        save_file({name: one.contiguous() for name, one in trained().items()}, tmp_path / "w.safetensors")
+        workload = built("torchvision:squeezenet1_1", weights=str(tmp_path / "w.safetensors"))
+        assert all(torch.equal(one, trained()[name]) for name, one in workload.module.state_dict().items())
 
     def test_of_another_network_are_named(self, tmp_path: Path) -> None:
         other = {name: one for name, one in trained().items() if name != "classifier.1.bias"} | {"more": torch.ones(1)}
@@ -237,3 +318,15 @@ def test_a_library_that_cannot_be_imported_is_no_stop() -> None:
     broken = dataclasses.replace(source("torchvision:resnet18"), module="no_such_module")
     found = describe_workload(broken, {}, 0)
     assert found.unavailable.startswith("torchvision cannot be imported (ModuleNotFoundError")
+
+
+def spread(values: torch.Tensor) -> nn.BatchNorm1d:
+    layer = nn.BatchNorm1d(2, momentum=1.0)
+    layer.train()(values)
+    return layer
+
+
+def test_what_hardly_differs_between_samples_is_not_magnified() -> None:
+    mean, variance = named._settled_statistics(spread(torch.tensor([[1000.0, 0.0], [1000.5, 1.0]])))
+    assert mean.tolist() == pytest.approx([1000.25, 0.5], rel=0.01)
+    assert variance.tolist() == pytest.approx([(1000.25 / named.STEADY) ** 2, 0.5], rel=0.01)
