@@ -31,7 +31,7 @@ _UNFIT = re.compile(
 )
 
 _TWO_UNITS = re.compile("[\U00010000-\U0010ffff]")
-_JOINT = re.compile(r"[_/\[,](?=\w)")
+_JOINT = re.compile(r"[_/\[,](?=\w)|:(?=[^\W\d])")  # not within a time
 
 
 def fit(text: str) -> str:
@@ -46,7 +46,7 @@ def fit(text: str) -> str:
 
 
 def breakable(text: str) -> Markup:
-    """Return a name or a path as markup whose lines may end after "_", "/", "[" and ",": there rather than anywhere."""
+    """Return a name or a path as markup whose lines may end after one of "_/[,:" rather than anywhere."""
     return Markup(_JOINT.sub(r"\g<0><wbr>", str(escape(fit(text)))))
 
 

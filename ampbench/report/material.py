@@ -448,5 +448,5 @@ def _trend(runs: Sequence[RunValues], axis: str, metrics: Sequence[Tracked]) -> 
 
 
 def _moves(trend: Trend) -> bool:
-    """Return whether a series has more than one point."""
-    return any(len(one.points) > 1 for one in trend.series)
+    """Return whether anything was measured more than once; runs of different networks are no history."""
+    return any(len(one.measured) > 1 for one in trend.series)

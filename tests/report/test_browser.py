@@ -13,8 +13,10 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from ampbench.records.ranges import GRADIENT, WEIGHT
 from ampbench.report.material import Material, gather, material_of
 from ampbench.report.page import make_page
+from ampbench.store import read_run
 from tests.compared_runs import Times, make_run
 from tests.report.hostile_runs import hostile_material
+from tests.report.large_runs import write_zoo_run
 from tests.report.materials import CHROMIUM, HISTORY, RESULTS
 from tests.report.ranged_runs import (
     FP16,
@@ -36,7 +38,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium o
 
 BASELINE, CANDIDATE = "20261121T051635Z-vm-282d99", "20261121T051926Z-vm-12cb08"
 WIDTHS = (1400, 400)
-PAGES = ("readme", "comparison", "history", "casts", "ranges")
+PAGES = ("readme", "comparison", "history", "casts", "ranges", "zoo")
 each_page = pytest.mark.parametrize("name", PAGES)
 
 Address = Callable[[str], str]
@@ -52,6 +54,7 @@ def address(readme_run: Material, tmp_path_factory: pytest.TempPathFactory) -> A
         "history": lambda: gather(HISTORY, RESULTS),
         "casts": traced_material,
         "ranges": ranged_material,
+        "zoo": lambda: material_of([read_run(write_zoo_run(folder, networks=50))]),
         "hostile": lambda: hostile_material(tmp_path_factory.mktemp("hostile")),
     }
 

@@ -6,7 +6,7 @@ import pytest
 from bs4 import BeautifulSoup
 
 from ampbench.report.markdown import make_markdown
-from ampbench.report.material import Material
+from ampbench.report.material import Material, gather
 from ampbench.report.page import drawn
 from ampbench.report.precision_tables import precision_tables
 from ampbench.report.views.precisions import precisions
@@ -106,3 +106,14 @@ def test_machines_are_told_apart(tmp_path: Path, zoo: Material) -> None:
     assert view is not None
     headings = [one.get_text() for one in section_of(view, zoo).select("h3")]
     assert len(set(headings)) == len(headings) > 4
+
+
+def test_runs_of_different_networks_are_one_ranking_and_no_history(tmp_path: Path) -> None:
+    for library in ("timm", "torchvision"):
+        write_zoo_run(tmp_path, networks=30, run=f"2026013{len(library) % 2}T120000Z-{library}", library=library)
+    material = gather([str(tmp_path)], tmp_path)
+    view = ranking(material)
+    assert view is not None
+    first = section_of(view, material).select("table.ranking")[0]
+    assert {cell.get_text().partition(":")[0] for cell in first.select("tbody th")} == {"timm", "torchvision"}
+    assert material.trends == []

@@ -130,20 +130,18 @@ def _chart(choices: Sequence[Choice], rows: Sequence[Mapping[str, Any]]) -> Char
     marks = precision_encoded(row["precision"] for row in rows)
     for channel in marks.values():
         channel["legend"] = {"title": None, "columns": 2}
-    fill = {"condition": {"test": "datum.safe", **marks["color"]}, "value": "transparent"}
     told = tooltip(network="network", precision="precision", said="speed", error="error", taken="")
-    points = {"x": speed, "y": kind, **marks, "fill": fill, "tooltip": told}
+    place = {"x": speed, "y": kind}
+    unsafe = [{"filter": "!datum.safe"}]
     kinds = Counter(part for part, _ in {(row["part"], row["kind"]) for row in rows})
     return Chart(
         id="ranking-speed",
         title="Speed of each network by its kind, times that of fp32",
-        alt="A hollow point is not safe: its errors are beyond the budget, or it does not train.",
+        alt="A point that is crossed out is not safe: its errors are beyond the budget, or it does not train.",
         spec={
             "layer": [
-                {
-                    "mark": {"type": "point", "filled": False, "size": 34, "strokeWidth": 1.25, "opacity": 1},
-                    "encoding": points,
-                },
+                {"mark": {"type": "point", "size": 34, "opacity": 1}, "encoding": {**place, **marks, "tooltip": told}},
+                {"mark": {"type": "text", "text": "×", "fontSize": 13}, "transform": unsafe, "encoding": place},
                 {"mark": dict(DASHED), "encoding": {"x": {"datum": 1}}},
             ]
         },
