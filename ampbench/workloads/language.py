@@ -25,12 +25,11 @@ ADAPTER_RMS = 0.1
 class Prefill(Decoder):
     """A decoder that reads a prompt: logits that follow its last token, and each block's keys and values."""
 
-    def forward(self, tokens: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:  # type: ignore[override]
+    def forward(self, tokens: Tensor) -> tuple[Tensor, tuple[tuple[Tensor, ...], ...]]:  # type: ignore[override]
         """Return logits (batch, vocabulary) and, by block, keys and values (batch, heads, tokens, size)."""
         caches = [Cache() for _ in self.blocks]
         stream = self.stream(tokens, self.cosine, self.sine, caches)
-        written = [(cache.key, cache.value) for cache in caches if cache.key is not None and cache.value is not None]
-        return self.logits(stream[:, -1]), written
+        return self.logits(stream[:, -1]), tuple(cache.held for cache in caches)
 
 
 class Decode(Decoder):

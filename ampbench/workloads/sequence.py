@@ -46,23 +46,6 @@ Source: Sun et al., "Massive activations in large language models", COLM 2024, w
 times the median."""
 
 
-class Cache:
-    """Keys and values that one attention has seen, (batch, heads, tokens, size) each.
-
-    It grows by a copy, as transformers' `DynamicCache` does, so that what it began with stays as it was.
-    """
-
-    def __init__(self, key: Tensor | None = None, value: Tensor | None = None):
-        self.key, self.value = key, value
-
-    def grow(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Take in further tokens; return keys and values of all."""
-        if self.key is not None and self.value is not None:
-            key, value = torch.cat((self.key, key), dim=-2), torch.cat((self.value, value), dim=-2)
-        self.key, self.value = key, value
-        return key, value
-
-
 SUBSAMPLED = 4
 """Frames of speech to one of the encoder, after two strided convolutions."""
 
@@ -71,6 +54,23 @@ SURROUNDINGS = 31
 
 GLU_VARIANCE = 0.293
 """Variance of x * sigmoid(y), x and y standard normal: the second moment of sigmoid(x)."""
+
+
+class Cache:
+    """Keys and values that one attention has seen, (batch, heads, tokens, size) each.
+
+    It grows by a copy, as transformers' `DynamicCache` does, so that what it began with stays as it was.
+    """
+
+    def __init__(self, *held: Tensor):
+        self.held = held
+
+    def grow(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Take in further tokens; return keys and values of all."""
+        if self.held:
+            key, value = (torch.cat(pair, dim=-2) for pair in zip(self.held, (key, value), strict=True))
+        self.held = key, value
+        return key, value
 
 
 class Attention(nn.Module):
@@ -95,9 +95,10 @@ class Attention(nn.Module):
         query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)
         if cosine is not None and sine is not None:
             query, key = rotate(query, cosine, sine), rotate(key, cosine, sine)
+        causal = self.causal
         if cache is not None:
+            causal = causal and not cache.held  # one token attends to all before it
             key, value = cache.grow(key, value)
-        causal = self.causal and key.shape[-2] == tokens  # one token attends to all before it
         attended = F.scaled_dot_product_attention(query, key, value, is_causal=causal)
         return self.project(attended.transpose(1, 2).reshape(batch, tokens, width))  # type: ignore[no-any-return]
 
