@@ -114,8 +114,12 @@ class Template:
 
 
 def read_at_start(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return what a process reads of its environment only as it starts; a fork can be given users' folders."""
+    """Return what a process reads of its environment only as it starts; a fork can be given users' folders.
+
+    Where torch's compiler keeps what it makes is read as it works, and set by it in the environment of a test.
+    """
     found: dict[str, Any] = {name: value for name, value in environment.items() if name.startswith(READ_AT_START)}
+    found.pop("TORCHINDUCTOR_CACHE_DIR", None)
     return found | {"PYTHONPATH": {path for path in folders_of(environment) if (Path(path) / "ampbench").is_dir()}}
 
 
