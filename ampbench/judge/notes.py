@@ -21,7 +21,7 @@ from ampbench.records.labels import (
     outcome_said,
     remarks,
 )
-from ampbench.records.measured import CHANCE, Divergence, Round
+from ampbench.records.measured import CHANCE, NATIVE, Divergence, Round
 from ampbench.records.run import KEPT, Imported
 from ampbench.records.wire import ALLOCATOR_TUNABLES
 from ampbench.store import StoredRun
@@ -192,8 +192,9 @@ def _attention(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
     for group, kernels in tables.items():
         if len(kernels) > 1:
             ran = "; ".join(f"by {kernel} in {', '.join(names)}" for kernel, names in kernels.items())
-            what = "part of what they differ in, time and error, is the kernel's; --sdpa math is one for all"
-            said.append((named[group], f"attention runs {ran}: {what}"))
+            what = "part of the difference, in time and error, is the kernel's"
+            held = "" if any(NATIVE in kernel for kernel in kernels) else "; --sdpa math holds all to one"
+            said.append((named[group], f"attention runs {ran}: {what}{held}"))
     return [Note(line) for line in gathered(said)]
 
 

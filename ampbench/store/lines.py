@@ -55,7 +55,7 @@ _ROWS: tuple[tuple[Range, str], ...] = (
         grad_reference_nonfinite grad_reference_nan grad_nan nonfinite_output
         argmax_agreeing argmax_decisions casts correct decisions elements flushed grad_elements grad_flushed
         grad_nonfinite inputs_overflowed moved nonfinite nonzero output_nonfinite output_shapes overflowed
-        agreeing batches rows sample_count
+        agreeing attention batches rows sample_count
         sampled swallowed zeros counts powers together skipped_steps skipped stale_weights warmup_steps calls
         sizes moving param_nonfinite
         units trials number index forward model_ops cast operation tensor made_by producer step steps ended_at

@@ -568,11 +568,14 @@ def test_the_reason_of_an_undefined_error_is_the_stored_one() -> None:
     assert advice.sentence.endswith("but its error is undefined: the output is empty")
 
 
-def stored_tables(*given: tuple[str, str, str, float]) -> StoredRun:
-    """A run of one network with (precision, memory format, path, milliseconds) each in four rounds."""
+def stored_tables(*given: tuple[str, str, str, float], sdpa: str = "") -> StoredRun:
+    """A run of one network with (precision, memory format, path, milliseconds) each in four rounds.
+
+    Those in channels_last have `sdpa`.
+    """
     cases = [
-        (make_case(precision, memory_format=layout, path=path), seconds / 1e3)
-        for precision, layout, path, seconds in given
+        (make_case(precision, memory_format=layout, path=path, sdpa=sdpa if layout != "contiguous" else ""), took / 1e3)
+        for precision, layout, path, took in given
     ]
     rounds = [
         make_round(case, seconds * (1 + 0.001 * number), number) for case, seconds in cases for number in range(4)
@@ -587,8 +590,8 @@ def stored_tables(*given: tuple[str, str, str, float]) -> StoredRun:
     )
 
 
-def across(*given: tuple[str, str, str, float]) -> list[str]:
-    stored = stored_tables(*given)
+def across(*given: tuple[str, str, str, float], sdpa: str = "") -> list[str]:
+    stored = stored_tables(*given, sdpa=sdpa)
     rows = frame.plain_rows(frame.run_frame(stored))
     return across_tables(stored, rows, advise_run(stored, rows, BUDGET))
 
@@ -601,6 +604,8 @@ def test_the_fastest_of_all_tables_of_a_network_is_named_against_plain_fp32() ->
     (said,) = across(*PLAIN, *last)
     assert said.startswith("of the 2 tables of linear_chain batch 8 inference, bf16_autocast in channels_last is fast")
     assert said.endswith("fastest: 2.12x the speed of fp32 in contiguous")
+    (said,) = across(*PLAIN, *last, sdpa="flash")
+    assert said.endswith("in channels_last, sdpa flash is fastest: 2.12x the speed of fp32 in contiguous, sdpa auto")
     compiled = ("fp32", "channels_last", "compiled", 2.0), ("bf16_pure", "channels_last", "compiled", 1.0)
     (said,) = across(*PLAIN, *compiled)
     assert said.endswith(

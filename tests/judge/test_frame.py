@@ -109,6 +109,7 @@ def test_a_speedup_is_against_the_same_case_in_fp32_and_in_tf32(tmp_path):
         {"path": "compiled"},
         {"batch_size": None},
         {"memory_format": "channels_last"},
+        {"sdpa": "math"},
         {"recipe": "adamw-lm"},
     ],
 )
@@ -197,6 +198,15 @@ def test_two_rounds_give_a_speedup_no_interval(tmp_path):
     assert row["speedup_vs_fp32"] == pytest.approx(2.05, abs=0.1)
     assert math.isnan(row["speedup_low"])
     assert math.isnan(row["speedup_high"])
+
+
+def test_the_kernels_of_attention_are_told_with_how_often_each_ran(tmp_path):
+    fixed, unknown = make_case(sdpa="math"), make_case("tf32")
+    told = ((FP32, {"math": 2, "flash": 1000}), (BF16, {}), (fixed, {"math": 1}), (unknown, None))
+    entries = [make_memory(case, 1, attention=kernels) for case, kernels in told]
+    frame = rows_of(tmp_path, [case for case, _ in told], *entries)
+    assert frame["attention"].tolist() == ["flash 1,000, math 2", "none", "math 1", None]
+    assert frame["sdpa"].tolist() == [None, None, "math", None]
 
 
 def test_memory_is_compared_only_with_memory_counted_the_same_way(tmp_path):

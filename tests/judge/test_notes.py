@@ -225,9 +225,12 @@ def test_kernels_of_attention_are_told_where_precisions_differ_in_them() -> None
         return [note.text for note in statements(run, rows(run)) if "attention" in note.text]
 
     (told,) = said(fp32={"efficient": 2}, bf16={"flash": 1, "math": 1})
-    assert told.startswith(
-        "linear_chain: attention runs by efficient in fp32; by flash and math in bf16_autocast: part of"
+    assert told == (
+        "linear_chain: attention runs by efficient in fp32; by flash and math in bf16_autocast: part of the "
+        "difference, in time and error, is the kernel's; --sdpa math holds all to one"
     )
+    (told,) = said(fp32={"native": 2}, bf16={"math": 2})
+    assert "--sdpa" not in told, "it does not reach the fast path of encoder layers"
     assert said(fp32={"flash": 2}, bf16={"flash": 4}) == []
     assert said(fp32={"flash": 2}, bf16=None) == []
     assert len(said(fp32={"flash": 2}, bf16={})) == 1
