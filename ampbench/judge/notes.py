@@ -25,6 +25,7 @@ from ampbench.records.measured import CHANCE, NATIVE, Divergence, Round
 from ampbench.records.run import KEPT, Imported
 from ampbench.records.wire import ALLOCATOR_TUNABLES
 from ampbench.store import StoredRun
+from ampbench.workloads.index import LIBRARIES, RANDOM
 
 FAULT_SECONDS = 1e-6
 """What a page fault costs at least on the machine of docs/statistics.md."""
@@ -66,6 +67,7 @@ def statements(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
         _attention,
         _users_switches,
         _preset_unused,
+        _random_weights,
         _ceilings_used,
         _above_ceiling,
         _page_faults,
@@ -224,6 +226,17 @@ def _preset_unused(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
     if not preset or not own:
         return []
     return [Note(f"--preset {preset} sets the sizes of built-in workloads, and none of {few(own)}: theirs are --set")]
+
+
+def _random_weights(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
+    """Say of networks by name that nobody has trained them."""
+    shown = {row["case_id"] for row in rows}
+    cases = [case for case_id, case in stored.cases.items() if case_id in shown]
+    untrained = [
+        case.workload for case in cases if case.family in LIBRARIES and case.parameters.get("weights") == RANDOM
+    ]
+    said = "random weights: errors are not those of a trained network; --set weights=PATH takes one's"
+    return [Note(f"{few(untrained)}: {said}", warning=True)] if untrained else []
 
 
 def _ceilings_used(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:

@@ -4,7 +4,7 @@ A library's module says which names there are and, of each, how to make the netw
 that they have in common is here. Weights are the library's own initialisation under the seed, or those of a file.
 Untrained networks are not fit to be judged: a head that starts at zero gives outputs of zero, branches that start
 switched off (layer scale, the last normalisation of a block) leave most of the network out, and running statistics of
-zero and one let signals grow or fade with depth. So weights of layers that are wholly zero are drawn, such scales
+zero and one let signals grow or fade with depth. So weights of layers that are (nearly) zero are drawn, such scales
 become `SCALE`, and running statistics are those of a batch. What a new batch normalisation gives to an activation is
 shifted by `ACTIVE`, as in `ampbench.workloads.weights`: else each ReLU amplifies rounding errors, and a ResNet-50 in
 bf16 is 30% off where a trained one is 1% off. All depends on nothing but library, parameters and seed: statistics are
@@ -47,7 +47,8 @@ VERSION = 1
 SCALE = 0.25
 """What a branch is scaled by that its library begins with (nearly) switched off: a trained one's order of magnitude."""
 SWITCHED_OFF = 1e-2
-"""Scales that are all the same number, this or less, are a beginning and not a choice."""
+"""Scales that are all the same number, this or less, are a beginning and not a choice; and so are weights whose RMS is
+this share, or less, of fan_in^-0.5."""
 _SCALES = re.compile(r"gamma|scale|lambda|gain|alpha|weight")
 
 CALIBRATED = 2
@@ -239,8 +240,10 @@ def make_benign(module: nn.Module, generator: Generator, inputs: Callable[[], An
     with torch.no_grad():
         for name, weight in module.named_parameters():
             layer = owners[id(weight)]
-            if weight.ndim > 1 and isinstance(layer, _WEIGHTED) and name.endswith("weight") and not weight.any():
-                weight.copy_(generator.uniform(name, tuple(weight.shape), rms=weight[0].numel() ** -0.5))
+            if weight.ndim > 1 and isinstance(layer, _WEIGHTED) and name.endswith("weight"):
+                size = weight[0].numel() ** -0.5
+                if float(weight.norm()) <= SWITCHED_OFF * size * weight.numel() ** 0.5:
+                    weight.copy_(generator.uniform(name, tuple(weight.shape), rms=size))
             elif _is_switched_off(name, weight):
                 weight.fill_(SCALE)
         for layer in module.modules():

@@ -434,3 +434,21 @@ def test_a_file_named_as_a_library_in_the_current_folder_does_no_harm(
     (tmp_path / "random.py").write_text("raise SystemExit('not the library')")
     monkeypatch.chdir(tmp_path)
     assert main(["run", "mlp", "--preset", "tiny", "-k", "fp32 and inference", *QUICK]) == 0
+
+
+def test_networks_by_name_are_measured_side_by_side_and_what_cannot_be_is_a_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torchvision")
+    results = tmp_path / "results"
+    names = ["torchvision:squeezenet1_*", "torchvision:vit_b_16"]
+    chosen = ["--precision", "fp32", "--phase", "inference", "--preset", "tiny", "--set", "vit_b_16.image=33"]
+    assert main(["run", *names, *chosen, "--no-isolation", *QUICK, "--results", str(results)]) == 3
+    found = {row["workload"]: row for row in rows_of(results).values()}
+    assert [name for name, row in found.items() if row["outcome"] == "ok"] == [
+        "torchvision:squeezenet1_0", "torchvision:squeezenet1_1",
+    ]  # fmt: skip
+    assert "torchvision:vit_b_16 cannot be built" in found["torchvision:vit_b_16"]["reason"]
+    assert "random weights" in " ".join(capsys.readouterr().out.split())
+    assert main(["run", "torchvision:resnet5", "--dry-run"]) == 2
+    assert "did you mean resnet50" in capsys.readouterr().err

@@ -259,3 +259,12 @@ def test_switches_of_a_users_file_are_told_once_with_what_became_of_them() -> No
         assert note.text.startswith("model.py:make sets torch.backends.cudnn.benchmark = True: ")
         assert note.text.endswith(end)
         assert note.warning is not keep
+
+
+def test_networks_by_name_are_said_once_to_have_random_weights_and_those_with_a_file_are_not() -> None:
+    untrained = replace(FP32, family="timm", workload="timm:a", parameters={"weights": "random"})
+    trained = replace(untrained, workload="timm:b", parameters={"weights": "b.safetensors"})
+    run = make_run(Times((untrained, [1e-3]), (replace(untrained, phase="training"), [1e-3]), (trained, [1e-3])))
+    (note,) = [one for one in statements(run, rows(run)) if "random" in one.text]
+    assert note.text.startswith("timm:a: random weights: ")
+    assert note.warning

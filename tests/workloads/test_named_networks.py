@@ -1,8 +1,11 @@
 """Networks by name: what names mean, what is made of a library's network, and files of weights."""
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Mapping
+import random
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,9 +16,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from ampbench.errors import UnknownNameError, UsageError, WorkloadError
+from ampbench.measure.cells import plan_cells
 from ampbench.measure.data import Generator, weights_digest
+from ampbench.measure.divergence import measure_divergence
+from ampbench.measure.machine import Cpu
+from ampbench.measure.reference import References
 from ampbench.measure.sources import build_workload, describe_workload, further_inputs
 from ampbench.records.case import WorkloadSource
+from ampbench.records.run import Selection
 from ampbench.workload import Workload
 from ampbench.workloads import named
 from ampbench.workloads.index import LIBRARIES, library_source
@@ -330,3 +338,59 @@ def test_what_hardly_differs_between_samples_is_not_magnified() -> None:
     mean, variance = named._settled_statistics(spread(torch.tensor([[1000.0, 0.0], [1000.5, 1.0]])))
     assert mean.tolist() == pytest.approx([1000.25, 0.5], rel=0.01)
     assert variance.tolist() == pytest.approx([(1000.25 / named.STEADY) ** 2, 0.5], rel=0.01)
+
+
+def sampled(library: str, count: int, seed: int) -> Iterator[str]:
+    """Yield names drawn from a library's list, of networks that fit into 2 GB in fp64 and all that is made of them."""
+    names = [one.name for one in describe_workload(source(f"{library}:*"), {}, 0).networks]
+    random.Random(seed).shuffle(names)
+    for name in names:
+        given = parameters(f"{library}:{name}")
+        with named.quiet(), named.offline(), torch.device("meta"), contextlib.suppress(Exception):
+            module = import_module(LIBRARIES[library].module).find(name, "tiny").make(given)
+            if sum(weight.numel() for weight in module.parameters()) > 60e6:
+                continue
+        yield name
+        count -= 1
+        if not count:
+            return
+
+
+@pytest.mark.slow
+def test_of_sixty_networks_that_nobody_tuned_for_95_in_100_run_in_bf16_autocast() -> None:
+    pytest.importorskip("timm")
+    failed = {}
+    for name in sampled("timm", 60, 20261123):
+        try:
+            workload = built(f"timm:{name}")
+            with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+                found = workload.module.eval()(workload.inputs)
+            assert bool(found.isfinite().all())
+        except Exception as error:  # noqa: BLE001 - which ones is what the test says
+            failed[name] = error
+    assert len(failed) <= 3, failed
+
+
+@pytest.mark.slow
+def test_the_errors_of_thirty_networks_agree_with_an_independent_computation() -> None:
+    timm = pytest.importorskip("timm")
+    for name in sampled("timm", 30, 7):
+        planned = plan_cells(
+            Selection(workloads=[f"timm:{name}"], precisions=["bf16_autocast"], phases=["inference"], preset="tiny")
+        )
+        workload = built(f"timm:{name}")
+        found = measure_divergence(workload, planned[0].case, Cpu(), References())
+        given = parameters(f"timm:{name}")
+        own = timm.create_model(name, num_classes=given.get("classes", 0), **_size(name, given))
+        own.load_state_dict(workload.module.state_dict())
+        own.eval()
+        with torch.no_grad():
+            with torch.autocast("cpu", torch.bfloat16):
+                half = own(workload.inputs).double()
+            exact = own.double()(workload.inputs.double())
+        expected = float((half - exact).norm() / exact.norm())
+        assert found.output_rel_l2 == pytest.approx(expected, rel=1e-6), name
+
+
+def _size(name: str, given: Mapping[str, Any]) -> dict[str, int]:
+    return {"img_size": given["image"]} if name.startswith(("vit_", "deit", "eva02", "beit", "mixer")) else {}
