@@ -11,6 +11,7 @@ SHORTER = {
     "prefill": {"sequence_length": 256},
     "moe": {"sequence_length": 256},
     "lora": {"sequence_length": 256},
+    "speech_encoder": {"sequence_length": 512},
 }
 
 
