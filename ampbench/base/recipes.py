@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from ampbench.base.precisions import Precision
 from ampbench.base.units import one_of, parse_value
 from ampbench.errors import UnknownNameError, UsageError
 
@@ -254,6 +255,16 @@ def find_recipe(text: str) -> TrainingRecipe:
     recipe = replace(recipe, **given)
     _check(recipe)
     return recipe
+
+
+def no_own_step(recipe: TrainingRecipe, precision: Precision) -> str:
+    """Return why a workload's own step cannot train by a recipe in a precision, or nothing."""
+    if precision.master:
+        return f"the workload's own step trains the weights that it is given: {precision.name} has others beside them"
+    if recipe.batches > 1 or recipe.ema:
+        what = "accumulate" if recipe.batches > 1 else "ema"
+        return f"the workload's own step is whole: leave {what} out of the recipe, or do it there"
+    return ""
 
 
 def split_recipes(texts: Iterable[str]) -> list[str]:

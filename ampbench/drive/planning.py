@@ -12,7 +12,7 @@ from typing import Protocol
 from ampbench.base import precisions
 from ampbench.base.names import matches
 from ampbench.base.precisions import BASELINE, BY_DEVICE, DEFAULT, PRECISIONS, SHORT_DTYPES, Precision, find_precision
-from ampbench.base.recipes import find_recipe
+from ampbench.base.recipes import find_recipe, no_own_step
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError, WorkloadError, did_you_mean, nearest
 from ampbench.records.case import (
     DEVICES,
@@ -88,6 +88,7 @@ class _Variant:
     has_loss: bool
     unavailable: str
     version: int
+    own_step: bool = False
 
 
 def make_plan(
@@ -424,6 +425,7 @@ def _variants(
                     has_loss=found.has_loss,
                     unavailable=found.unavailable,
                     version=found.version,
+                    own_step=found.own_step,
                 )
 
 
@@ -518,6 +520,8 @@ def _why_not(
         return INFERENCE_ALONE.format(case.workload) if variant.source.builtin else NO_LOSS
     if case.phase == "training" and case.path == "traced":
         return NO_TRACED_TRAINING
+    if case.phase == "training" and variant.own_step and (why := no_own_step(find_recipe(case.recipe), precision)):
+        return why
     if case.memory_format == "channels_last" and not variant.images:
         return "channels_last needs images (inputs of four dimensions)"
     return ""

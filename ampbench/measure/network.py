@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from ampbench.base.precisions import FP64, PRECISIONS, SHORT_DTYPES, Precision
 from ampbench.base.recipes import find_recipe
-from ampbench.errors import UnknownNameError, UsageError
+from ampbench.errors import UnknownNameError, UsageError, WorkloadError
 from ampbench.explain.dtypes import autocast_of
 from ampbench.measure.data import Data, Place, bound, called_with, carried, place_data, placed, stored_dtype
 from ampbench.measure.machine import Accelerator, Device
@@ -22,6 +22,7 @@ from ampbench.records.case import Case
 from ampbench.workload import Workload
 
 Region = Callable[[], AbstractContextManager[Any]]
+OWN_STEP = "the workload trains by a step of its own and gives no loss beside it, which is needed here"
 _LONG_DTYPES = {short: getattr(torch, name) for name, short in SHORT_DTYPES.items()}
 
 
@@ -30,9 +31,9 @@ class Network:
     """A network on its device with its weights stored as its precision has them, its `data` and its loss.
 
     `autocast` is entered once a step, around forward and loss. `forward` is what steps call: the module itself,
-    compiled or traced. Modules and tensors that the loss holds are moved and cast as targets are, in training; `held`
-    are their tensors. `make_optimizer` is the workload's, or what recipe and precision make of it. `turn` is the
-    batch that comes next.
+    compiled or traced. Modules and tensors that the loss, or `own_step`, holds are moved and cast as targets are, in
+    training; `held` are their tensors. `make_optimizer` is the workload's, or what recipe and precision make of it.
+    `turn` is the batch that comes next.
     """
 
     module: torch.nn.Module
@@ -42,6 +43,7 @@ class Network:
     autocast: Region
     loss: Callable[..., torch.Tensor] | None
     has_targets: bool
+    own_step: Callable[..., Any] | None = None
     make_optimizer: MakeOptimizer = default_optimizer
     held: list[torch.Tensor] = field(default_factory=list)
     no_grad: bool = False
@@ -100,13 +102,14 @@ class Network:
 
         `forward` is called in the network's place.
         """
-        data, turn = self.data, self.turn
-        self.turn = (turn + 1) % len(self.calls)
-        if data.changed != [] and turn in data.seen:
-            data.renew()
-        data.seen.add(turn)
-        call = self.calls[turn] if forward is None else bound(forward, data.batches[turn])
-        return self._called(call, data.targets[turn])
+        turn = self._next_turn()
+        call = self.calls[turn] if forward is None else bound(forward, self.data.batches[turn])
+        return self._called(call, self.data.targets[turn])
+
+    def next_batch(self) -> Any:
+        """Return the next batch as `Workload.step` is given it: inputs and targets, or inputs alone."""
+        turn = self._next_turn()
+        return (self.data.batches[turn], self.data.targets[turn]) if self.has_targets else self.data.batches[turn]
 
     def judge(self, batch: Any, targets: Any) -> tuple[Any, torch.Tensor | None]:
         """Run the forward pass and, in training, the loss on a copy of a batch, as its turns do."""
@@ -146,14 +149,25 @@ class Network:
         for name in names:
             parameters[name].data = parameters[name].data.to(dtype)
 
+    def _next_turn(self) -> int:
+        """Return the number of the next batch, which is as it was given."""
+        data, turn = self.data, self.turn
+        self.turn = (turn + 1) % len(self.calls)
+        if data.changed != [] and turn in data.seen:
+            data.renew()
+        data.seen.add(turn)
+        return turn
+
     def _called(self, call: Callable[[], Any], targets: Any) -> tuple[Any, torch.Tensor | None]:
         """Return what `call` returns and, in training, the loss of that, both inside autocast."""
         with self.autocast():
             output = call()
             if not self.training:
                 return output, None
+            if self.loss is None:
+                raise WorkloadError(OWN_STEP)
             given = (output, targets) if self.has_targets else (output,)
-            loss = self.loss(*given)  # type: ignore[misc]
+            loss = self.loss(*given)
         return output, loss
 
     def _traced(self) -> Callable[..., Any]:
@@ -208,9 +222,12 @@ def build_network(
     data = place_data(workload, place_inputs, partial(place, storage=storage), counted=training)
     if not training and row.prepare is None:  # a prepared network may hold other weights by the same names
         data.weights = (module, workload.module)
-    loss, held = workload.loss, list[torch.Tensor]()
+    loss, step, held = workload.loss, workload.step, list[torch.Tensor]()
     if training:
         loss, held = carried(loss, copies, data.place_targets, store)
+    if training and step is not None:
+        step, more = carried(step, copies, data.place_targets, store)
+        held += more
     return Network(
         module=module,
         device=device,
@@ -219,6 +236,7 @@ def build_network(
         autocast=autocast_of(row, device.type),
         loss=loss,
         has_targets=workload.targets is not None,
+        own_step=step,
         make_optimizer=clipping(make_optimizer, recipe.clip),
         held=held,
         no_grad=no_grad,

@@ -29,7 +29,7 @@ from ampbench.measure.machine import Cpu, Device, fp64_device, precision_flags
 from ampbench.measure.memory import is_out_of_memory, said_of
 from ampbench.measure.optimizer import recipe_of
 from ampbench.measure.outputs import compared_outputs
-from ampbench.measure.step import InferenceStep, TrainingStep, build_step
+from ampbench.measure.step import InferenceStep, OwnStep, TrainingStep, build_step
 from ampbench.measure.updates import (
     Gradients,
     Intended,
@@ -372,10 +372,10 @@ def _chance(
             if isinstance(step, TrainingStep):
                 switch_off_dropout(step.module, [])
             with step.mode(), EqualDraws() if found.drew else contextlib.nullcontext():
-                output, _ = step.network.forward_and_loss()
+                output = step.run() if isinstance(step, OwnStep) else step.network.forward_and_loss()[0]
             outputs = kept_outputs(compared_outputs(workload, output), keep)
             step.let_go()
-            del output, _
+            del output
             every, each = compare_each(outputs, found.outputs, keep)
             return every.rel_l2, [one.rel_l2 for one in each]
     except ValueError:

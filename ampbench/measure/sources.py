@@ -118,7 +118,8 @@ def describe_workload(
     workload = build_workload(source, settled, seed)
     return Description(
         parameters=settled,
-        has_loss=workload.loss is not None,
+        has_loss=workload.loss is not None or workload.step is not None,
+        own_step=workload.step is not None,
         items_per_step=items_per_step(workload),
         version=workload.version,
         channels_last=any(leaf.ndim == 4 and leaf.is_floating_point() for leaf in _tensors(workload.inputs)),
@@ -303,6 +304,11 @@ def _checked(name: str, returned: object) -> Workload:
     if returned.optimizer is not None and not callable(returned.optimizer):
         raise WorkloadError(
             f"workload {name}: the optimizer is {_kind(returned.optimizer)}; expected a function or None"
+        )
+    if (step := returned.step) is not None and (not callable(step) or _needed(step) not in (None, 4)):
+        raise WorkloadError(
+            f"workload {name}: the step is {_kind(step)} of {_needed(step) if callable(step) else 'no'} arguments; "
+            "expected a function (network, batch, optimizer, scaler), or None"
         )
     _check_state(name, returned)
     if not _is_whole(returned.version):

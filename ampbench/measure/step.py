@@ -9,7 +9,8 @@ import torch
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from ampbench.base.precisions import PRECISIONS, Precision
-from ampbench.base.recipes import TrainingRecipe, find_recipe
+from ampbench.base.recipes import TrainingRecipe, find_recipe, no_own_step
+from ampbench.errors import WorkloadError
 from ampbench.measure.machine import Device
 from ampbench.measure.network import Network, build_network
 from ampbench.measure.optimizer import Masters, SavedState
@@ -50,6 +51,10 @@ def build_training(
     copies = masters.by_name if masters is not None else {}
     optimizer = network.make_optimizer(copies.get(name, own) for name, own in network.module.named_parameters())
     recipe = find_recipe(case.recipe)
+    if workload.step is not None:
+        if why := no_own_step(recipe, row):
+            raise WorkloadError(why)
+        return OwnStep(network, optimizer, scaler)
     if recipe.batches > 1 or recipe.ema:
         return LongerStep(network, optimizer, masters, scaler, recipe)
     return TrainingStep(network, optimizer, masters, scaler)
@@ -381,6 +386,89 @@ class LongerStep(TrainingStep):
         if self.averaged:
             weights = self.stored()
             self._average(list(self.averaged.values()), [weights[name] for name in self.averaged], 0)
+
+
+class OwnStep(TrainingStep):
+    """A workload's own iteration, `Workload.step`, inside autocast: it cannot be taken apart.
+
+    Its gradients are those that it leaves; where they are asked for, weights have moved already.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        optimizer: torch.optim.Optimizer,
+        scaler: torch.amp.GradScaler | None,
+    ):
+        super().__init__(network, optimizer, None, scaler)
+        self._taken = True
+
+    def prepare_path(self, path: str) -> float | None:
+        """Compile the network for `path`, take a step with it, undone, and return the seconds; None for eager."""
+        if path == "eager":
+            return None
+        with self._undone():
+            return self.network.prepare(path, self._backward)
+
+    def forward_and_backward(
+        self,
+        forward: Callable[..., Any] | None = None,  # noqa: ARG002
+    ) -> tuple[Any, torch.Tensor]:
+        """Raise `WorkloadError`: nobody can."""
+        raise WorkloadError("the workload trains by a step of its own, which cannot be taken apart")
+
+    def apply_gradients(self) -> bool:
+        """Return whether the step, which was taken, was not skipped."""
+        return self._taken
+
+    def settle_scaler(self) -> int:
+        """Take steps, each undone, until GradScaler skips none; return how many it skipped."""
+        skipped = 0
+        for _ in range(SETTLING_STEPS if self.scaler is not None else 0):
+            with self._undone():
+                self._backward()
+            if self._taken:
+                break
+            skipped += 1
+        return skipped
+
+    def unscaled_gradients(self) -> tuple[Any, dict[str, torch.Tensor]]:
+        """Take the step; return the output, and the gradients that it leaves by name."""
+        output = self._backward()
+        return output, {name: weight.grad for name, weight in self.stored().items() if weight.grad is not None}
+
+    def _backward(self) -> Any:
+        """Take the step and return its output."""
+        before = 0.0 if self.scaler is None else self.scaler.get_scale()
+        assert self.network.own_step is not None
+        with self.network.autocast():
+            found = self.network.own_step(self.network.forward, self.network.next_batch(), self.optimizer, self.scaler)
+        output, loss = found if isinstance(found, tuple) and len(found) == 2 else (found, found)
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            raise WorkloadError(
+                f"the workload's step returned {type(loss).__name__}; expected the loss, or (output, loss)"
+            )
+        self.loss = loss
+        self._taken = self.scaler is None or self.scaler.get_scale() >= before
+        return output
+
+    def _move(self) -> None:
+        """Do nothing: the step did."""
+
+    @contextmanager
+    def _undone(self) -> Iterator[None]:
+        """Put weights, buffers and the optimizer's state back, and begin with the first batch again."""
+        began = set(self.optimizer.state)
+        saved = SavedState(self.module, self.optimizer, None, self.stored().values())
+        try:
+            yield
+        finally:
+            saved.put_back()
+            for parameter in [one for one in self.optimizer.state if one not in began]:
+                del self.optimizer.state[parameter]
+            self.optimizer.zero_grad(set_to_none=True)
+            self.loss = None
+            self.network.rewind()
 
 
 Step = InferenceStep | TrainingStep

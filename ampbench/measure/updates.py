@@ -24,7 +24,7 @@ from ampbench.measure.draws import random_states, seed_all, switch_off_dropout
 from ampbench.measure.machine import Device, fp64_device, precision_flags
 from ampbench.measure.memory import count_flops, said_of
 from ampbench.measure.optimizer import default_optimizer, with_settings
-from ampbench.measure.step import SETTLING_STEPS, TrainingStep, build_training
+from ampbench.measure.step import SETTLING_STEPS, OwnStep, TrainingStep, build_training
 from ampbench.records.case import Case
 from ampbench.records.measured import BINS, CARRIES, LOWEST_BIN, Update
 from ampbench.workload import Workload
@@ -173,9 +173,10 @@ def _on_cpu(value: Any) -> Any:
 def second_gradients(step: TrainingStep, workload: Workload) -> Tensors:
     """Return the gradients of a second step's batches at the workload's own weights; {} where there are none.
 
-    Empty, too, where GradScaler finds no scale that leaves them finite.
+    Empty, too, where GradScaler finds no scale that leaves them finite, and of a workload's own step, which moves the
+    weights.
     """
-    if len(step.data.batches) < 2 * step.batches:
+    if len(step.data.batches) < 2 * step.batches or isinstance(step, OwnStep):
         return {}
     given = dict(named_tensors(workload.module))
     with torch.no_grad():

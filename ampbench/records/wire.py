@@ -188,6 +188,7 @@ class Description:
     items_per_step: float
     version: int
     channels_last: bool
+    own_step: bool = False
     elsewhere: tuple[str, ...] = ()
     switches: tuple[str, ...] = ()
     precisions: tuple[OwnPrecision, ...] = ()

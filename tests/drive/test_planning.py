@@ -209,6 +209,25 @@ def test_a_users_workload_takes_part(tmp_path: Path) -> None:
     assert cases[0].source.module == str(file)
 
 
+def test_a_step_of_ones_own_is_skipped_where_it_cannot_train(tmp_path: Path) -> None:
+    file = tmp_path / "net.py"
+    file.write_text("")
+
+    def trains(source: WorkloadSource, parameters: Mapping[str, ParameterValue]) -> Description:
+        return replace(describe(source, parameters), has_loss=True, own_step=True)
+
+    selection = Selection(
+        workloads=[f"{file}:build"],
+        phases=["training"],
+        precisions=["fp32", "bf16_master"],
+        recipes=["finetune", "accumulate=2"],
+    )
+    skips = [planned.skip for planned in make_plan(selection, environment(), trains)]
+    assert skips[0] == ""
+    assert all("bf16_master has others beside them" in skip for skip in skips[1::2])
+    assert "leave accumulate out of the recipe" in skips[2]
+
+
 def test_a_users_workload_answers_to_its_functions_name(tmp_path: Path) -> None:
     file = tmp_path / "net.py"
     file.write_text("")
