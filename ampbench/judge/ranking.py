@@ -200,7 +200,7 @@ def _short(one: Ranked) -> str:
     return "not certain" if one.advice.caveat else "no gain"
 
 
-TAKEN = _columns("take", lambda one: one.taken, "faster, not safe", _passed)
+TAKEN = _columns("take", lambda one: one.taken, "but", _passed)
 """A row of the ranking: what is advised."""
 STAYING = _columns("nearest", lambda one: one.nearest, "but", _short)
 """A row of those that stay in fp32: what comes nearest to being advised."""
