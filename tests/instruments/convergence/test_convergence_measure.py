@@ -377,6 +377,17 @@ def test_a_schedule_takes_the_learning_rate_down_to_where_updates_vanish(schedul
     assert (found.schedule, found.last_rate) == (schedule, pytest.approx(shares[-1]))
 
 
+def test_a_training_under_a_recipe_follows_its_schedule() -> None:
+    recipe = "lr=0.2,schedule=linear,warmup=0.25,final=0.4"
+    case = make_case("fp32", "training", recipe=recipe)
+    found = train(plain(), case, open_device("cpu"), Trajectories(), seed=0, arm="", steps=STEPS)
+    shares = [(step + 1) / 3 for step in range(3)] + [0.4 + 0.6 * (1 - done / 9) for done in range(9)]
+    losses, _ = by_hand(plain(), torch.float32, [0.2 * share for share in shares])
+    assert found.losses == pytest.approx(losses, rel=1e-5)
+    assert found.schedule == "linear"
+    assert found.last_rate == pytest.approx(shares[-1])
+
+
 def test_a_workload_may_bring_its_own_schedule_and_an_option_replaces_it() -> None:
     def halving(optimizer: torch.optim.Optimizer, steps: int) -> torch.optim.lr_scheduler.LRScheduler:
         return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5 ** (4 * step / steps))
