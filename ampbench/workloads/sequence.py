@@ -327,7 +327,7 @@ def transformer_encoder(
         module = Encoder(depth, width, heads, classes)
     gains = {"*.query_key_value": SHARPNESS, "*.down": 0.5 * GELU_VARIANCE**-0.5}
     signs = _outlier_signs(generator, width, outliers)
-    fill(generator, module, gains=gains, rules={"head.weight": classifier(1.0)} | _unread(signs, 1.0))
+    fill(generator, module, gains=gains, rules={"head.weight": classifier(1.0)} | _norms(signs, 1.0))
     return Workload(
         module=module,
         inputs=_outlying(generator.uniform("inputs", (batch_size, sequence_length, width)), signs, 1.0),
@@ -399,8 +399,7 @@ def decoder_weights(
 
     Branches are scaled by depth as in GPT-2 (Radford et al., 2019), so that a token's own embedding stays the largest
     part of its stream and the logits have a clear first. `attended` is about the RMS of what a token attends to, an
-    average. With `outliers`, so many channels of all embeddings are outlying, those of token 0 massive; the last norm
-    lets none of them through to the logits.
+    average. With `outliers`, so many channels of all embeddings are outlying, those of token 0 massive (`_norms`).
     """
     branch = 2 * EMBEDDING_RMS / math.sqrt(2 * depth)
     gains = {
@@ -419,7 +418,7 @@ def decoder_weights(
         "cosine": _rotary_table(math.cos, sequence_length, width // heads),
         "sine": _rotary_table(math.sin, sequence_length, width // heads),
     }
-    fill(generator, module, gains=gains, rules=own | _unread(signs, HEAD_GAIN) | dict(rules or {}))
+    fill(generator, module, gains=gains, rules=own | _norms(signs, HEAD_GAIN) | dict(rules or {}))
 
 
 def _outlier_signs(generator: Generator, width: int, outliers: int) -> Tensor | None:
@@ -441,17 +440,28 @@ def _outlying(vectors: Tensor, signs: Tensor | None, rms: float) -> Tensor:
     return vectors
 
 
-def _unread(signs: Tensor | None, gain: float) -> dict[str, Rule]:
-    """Return the rule for the last norm, of this gain, by which outlying channels do not decide logits."""
+def _norms(signs: Tensor | None, gain: float) -> dict[str, Rule]:
+    """Return the rules for norms of a stream with outlying channels; {} for one without.
+
+    Half of what blocks read, by its mean square, is outlying, so that they and their outputs have the size that they
+    have without. The last norm, of this gain, lets as much of the others through, and nothing of the outlying ones.
+    """
     if signs is None:
         return {}
-    silent = signs.bool()
+    outlying = signs.bool()
+    width, outliers = len(signs), int(outlying.sum())
+    restored = round(math.sqrt(1 + outliers * OUTLIER**2 / width), 6)
+    weight = round(restored * math.sqrt(width / outliers) / OUTLIER, 6)
 
-    def norm(generator: Generator, name: str, tensor: Tensor) -> Tensor:
+    def block(generator: Generator, name: str, tensor: Tensor) -> Tensor:
+        weights = generator.uniform(name, tuple(tensor.shape), rms=0.1, mean=1.0)
+        return weights * torch.where(outlying, weight, restored) * 2**-0.5
+
+    def last(generator: Generator, name: str, tensor: Tensor) -> Tensor:
         weights = generator.uniform(name, tuple(tensor.shape), rms=0.1 * gain, mean=gain)
-        return torch.where(silent, weights / MASSIVE, weights)
+        return torch.where(outlying, weights / MASSIVE, weights * restored) * 2**-0.5
 
-    return {"norm.weight": norm}
+    return {"norm.weight": last, "*.attention_norm.weight": block, "*.feed_norm.weight": block}
 
 
 def gru(
