@@ -68,6 +68,11 @@ def pytest_collection_finish() -> None:
     passed_over_by_collections()
 
 
+def pytest_unconfigure() -> None:
+    """Let this process end as others do: what is kept from collection, libraries report as leaked."""
+    gc.unfreeze()
+
+
 def passed_over_by_collections() -> None:
     """Have collections of garbage, one in every cell, pass over what lives now: of torch, these are 300,000 objects."""
     gc.collect()
