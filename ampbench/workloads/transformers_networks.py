@@ -215,6 +215,7 @@ def _make(meant: _Meant, given: Parameters) -> nn.Module:
     configuration = kind(**changes)
     for one in (configuration, _told(configuration)):
         one.use_cache = False
+        one._experts_implementation = "eager"  # the product of groups that is the default has no fp64
         if meant.task == TEXTS and getattr(one, "pad_token_id", None) is None:
             one.pad_token_id = 0
     made: nn.Module = architecture(configuration)
