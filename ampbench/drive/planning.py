@@ -5,7 +5,6 @@ import importlib.metadata
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -406,8 +405,8 @@ def _variants(
             continue
         if spec is None:
             _check_batch_size(source, named)
-        asked = partial(describe, source) if library is None else partial(_by_preset, describe, source, preset)
-        settable = spec.settable if spec else asked(named).parameters
+        asked = () if library is None else (preset,)
+        settable = spec.settable if spec else describe(source, named, *asked).parameters
         sweeps = {name: values for name, values in selection.sweeps.items() if name in settable}
         for values in itertools.product(*sweeps.values()):
             settings = {**overrides_of(source, selection, settable), **dict(zip(sweeps, values, strict=True))}
@@ -415,7 +414,7 @@ def _variants(
                 yield _builtin_variant(spec, source, preset, settings, environment, suite)
             else:
                 _check_batch_size(source, settings)
-                found = asked(settings)
+                found = describe(source, settings, *asked)
                 at = replace(source, elsewhere=found.elsewhere, switches=found.switches)
                 yield _Variant(
                     source=at,
@@ -427,12 +426,6 @@ def _variants(
                     version=found.version,
                     own_step=found.own_step,
                 )
-
-
-def _by_preset(
-    describe: Describe, source: WorkloadSource, preset: str, parameters: Mapping[str, ParameterValue]
-) -> Description:
-    return describe(source, parameters, preset)
 
 
 def _absent(package: str, why: str) -> str:
