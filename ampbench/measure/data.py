@@ -6,6 +6,7 @@ receives the values. A batch is a prefix of every larger one, because the batch 
 the generator: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 """
 
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -119,7 +120,9 @@ class Data:
                 for tensor, given in zip(own, tensors_of(list(self.given[turn])), strict=False):
                     put_back(tensor, given)
             for _, tensor, given in self._weights():
-                tensor.copy_(given)
+                made_anew = tensor.is_inference()
+                with torch.inference_mode() if made_anew else contextlib.nullcontext():
+                    tensor.copy_(given)
         self.seen.clear()
 
     def _ran(self) -> list[int]:
@@ -141,7 +144,11 @@ class Data:
         return list(dict.fromkeys(found))
 
     def _weights(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
-        """Yield the weights and buffers that no step may change, as they are and as they were given."""
+        """Yield the weights and buffers that no step may change, as they are and as they were given.
+
+        A buffer of another shape than it was given is none of them: the network has made it anew for its inputs, as
+        tables of positions are, and keeps it for the next step.
+        """
         if self.weights is None:
             return
         module, original = self.weights
@@ -150,7 +157,9 @@ class Data:
             ("buffer", module.named_buffers(), original.named_buffers()),
         ):
             originals = dict(given)
-            yield from ((f"{kind} {name}", tensor, originals[name]) for name, tensor in own if name in originals)
+            for name, tensor in own:
+                if name in originals and originals[name].shape == tensor.shape:
+                    yield f"{kind} {name}", tensor, originals[name]
 
 
 def place_data(workload: Workload, place_inputs: Place, place_targets: Place, *, counted: bool) -> Data:

@@ -314,6 +314,32 @@ def test_what_a_step_changes_in_place_is_named_and_put_back(case: MakeCase) -> N
         assert torch.equal(step.run(), first)
 
 
+class Table(torch.nn.Module):
+    """Makes its buffer anew: in the size of its inputs, where it has another, or `always`."""
+
+    def __init__(self, size: int, *, always: bool) -> None:
+        super().__init__()
+        self.always = always
+        self.register_buffer("places", torch.zeros(size))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.always or len(self.places) != len(x):
+            self.places = self.places.sum() + torch.arange(1.0, len(x) + 1)
+        return x * self.places
+
+
+@pytest.mark.parametrize(("size", "changed"), [(1, []), (3, ["buffer places"])])
+def test_a_buffer_that_inference_makes_anew_is_kept_in_a_new_size_and_else_put_back(
+    size: int, changed: list[str], case: MakeCase
+) -> None:
+    step = build_step(Workload(module=Table(size, always=bool(changed)), inputs=torch.ones(3)), case(), Cpu())
+    for _ in range(3):
+        with step.mode():
+            assert step.run().tolist() == [1.0, 2.0, 3.0]
+        assert step.changed() == changed
+        step.restore()
+
+
 @pytest.mark.parametrize("precision", ["fp32", "fp16_autocast", "bf16_pure"])
 def test_every_training_step_finds_the_inputs_as_they_were_given(precision: str, case: MakeCase) -> None:
     step = build_step(in_place(), case(precision, "training"), Cpu())
