@@ -96,8 +96,14 @@ FRESH: Mapping[str, Any] = {
 """What torch begins with, for the test that is the first to import it."""
 
 
-SET_BY_OTHERS = ("PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR", "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR")
-"""Environment variables that pytest and torch's compiler set as they work."""
+SET_BY_OTHERS = (
+    "PYTEST_CURRENT_TEST",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR",
+    "KMP_DUPLICATE_LIB_OK",
+    "KMP_INIT_AT_FORK",
+)
+"""Environment variables that pytest and torch's compiler set as they work, and scikit-learn as it is imported."""
 
 
 def state_of_process() -> dict[str, Any]:
