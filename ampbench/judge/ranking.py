@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import geometric_mean
 from typing import Any
 
 from ampbench.base import stats
@@ -254,7 +255,7 @@ class Brought:
         values = [value for value in found if value is not None and 0 < value < math.inf]
         if not values:
             return None
-        return math.exp(math.fsum(map(math.log, values)) / len(values)), stats.log_t_interval(values)
+        return geometric_mean(values), stats.log_t_interval(values)
 
     @property
     def worst_error(self) -> float | None:

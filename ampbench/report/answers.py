@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from statistics import geometric_mean
 from types import MappingProxyType
 
 from ampbench.base import stats
@@ -66,6 +67,11 @@ class Machine:
         """The tables for which there is advice: those in which anything was measured."""
         return [table for table in self.tables if table.advice is not None]
 
+    @property
+    def is_ranked(self) -> bool:
+        """Whether these are so many that a ranking stands for them."""
+        return len(self.advised) > MANY
+
 
 @lru_cache(maxsize=1)
 def machines(material: Material) -> list[Machine]:
@@ -82,10 +88,8 @@ def advised_machines(material: Material) -> list[Machine]:
     return [machine for machine in machines(material) if machine.advised]
 
 
-def ranked_parts(machine: Machine, over: int = MANY) -> dict[str, list[Ranked]]:
-    """Return a machine's tables by phase and path as a ranking; {} where they are not `over` so many."""
-    if len(machine.advised) <= over:
-        return {}
+def ranked_parts(machine: Machine) -> dict[str, list[Ranked]]:
+    """Return a machine's tables by phase and path as a ranking."""
     found = {}
     for part, tables in parts(machine).items():
         known = [(table, advice) for table in tables if (advice := table.advice) is not None]
@@ -266,7 +270,7 @@ def spread(values: Iterable[tuple[float | None, str]]) -> Spread | None:
     interval = stats.log_t_interval(usable) if usable else None
     return Spread(
         count=len(usable),
-        mean=geometric_mean(usable),
+        mean=geometric_mean(usable) if usable else None,
         low=interval[0] if interval else None,
         high=interval[1] if interval else None,
         least=min(defined),
@@ -274,11 +278,6 @@ def spread(values: Iterable[tuple[float | None, str]]) -> Spread | None:
         zeros=sum(value == 0 for value, _ in defined),
         infinite=sum(value == math.inf for value, _ in defined),
     )
-
-
-def geometric_mean(values: Sequence[float]) -> float | None:
-    """Return the geometric mean of positive, finite numbers, None without any."""
-    return math.exp(math.fsum(map(math.log, values)) / len(values)) if values else None
 
 
 def speedups(machine: Machine) -> Iterator[tuple[Table, Row, float]]:

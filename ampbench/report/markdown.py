@@ -76,7 +76,7 @@ def _parts(material: Material, said: Result) -> Iterator[Part]:
         rows=[f"* {escaped(one.name)}: {escaped('; '.join(one.sentences))}" for one in changed(material)],
         what="reasons",
     )
-    rankings = [(machine, found) for machine in advised_machines(material) if (found := ranked_parts(machine))]
+    rankings = [(machine, ranked_parts(machine)) for machine in advised_machines(material) if machine.is_ranked]
     failed = [case for case in material.cases if case.row["outcome"] == "failed"] if not rankings else []
     yield Part(
         title=f"Failed ({len(failed):,})",

@@ -24,7 +24,6 @@ from ampbench.report.answers import (
     advised_machines,
     hidden_advice,
     parts,
-    ranked_parts,
     summaries,
     unmeasured,
 )
@@ -260,7 +259,7 @@ def _machine(machine: Machine, statement: str) -> MachineTables:
         one=one_at,
         tf32=any(one.tf32 is not None for _, rows in found.values() for one in rows),
         paths=len({group.path for group in advised}) > 1,
-        advice=[] if ranked_parts(machine) else [_advised(table) for table in machine.advised],
+        advice=[] if machine.is_ranked else [_advised(table) for table in machine.advised],
         swept=[
             *(said for shown in machine.runs for said in across_tables(shown.stored, shown.rows, shown.advice)),
             *notes.sweep_remarks(advised, swept, called=lambda name: _CALLED.get(name, name)),

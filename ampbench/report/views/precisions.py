@@ -18,7 +18,6 @@ from ampbench.report.answers import (
     Table,
     advised_machines,
     machines,
-    ranked_parts,
     row_names,
     speedups,
 )
@@ -40,7 +39,7 @@ def precisions(material: Material) -> View | None:
     found = advised_machines(material)
     if not found:
         return None
-    few = [(place, machine) for place, machine in enumerate(found) if not ranked_parts(machine)]
+    few = [(place, machine) for place, machine in enumerate(found) if not machine.is_ranked]
     rows = [row for place, machine in few for row in _points(machine, str(place))]
     content = {
         "machines": precision_tables(material),

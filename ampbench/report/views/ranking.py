@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from statistics import geometric_mean
 from typing import Any
 
 from ampbench.base.precisions import BASELINE
@@ -13,7 +14,7 @@ from ampbench.judge.table import speed_interval
 from ampbench.present.charts import DASHED, Chart, Choice, precision_encoded, tooltip
 from ampbench.present.document import Block, as_sentence
 from ampbench.present.page import View, cut
-from ampbench.report.answers import Machine, advised_machines, geometric_mean, ranked_parts
+from ampbench.report.answers import Machine, advised_machines, ranked_parts
 from ampbench.report.material import Material
 from ampbench.report.views.precisions import SLOWEST
 
@@ -32,7 +33,7 @@ _ROW_PIXELS = 17
 
 def ranking(material: Material) -> View | None:
     """Return the view; None where no machine has as many tables as need a ranking."""
-    found = [(machine, parts) for machine in advised_machines(material) if (parts := ranked_parts(machine))]
+    found = [(machine, ranked_parts(machine)) for machine in advised_machines(material) if machine.is_ranked]
     if not found:
         return None
     several = len(found) > 1
@@ -80,7 +81,7 @@ def _points(tables: Sequence[Ranked], part: str) -> list[dict[str, Any]]:
     for one in tables:
         members.setdefault(one.kind, []).append(one)
     largest = sorted(members, key=lambda kind: -len(members[kind]))[:DRAWN]
-    gains = {kind: geometric_mean([one.gain or 1.0 for one in members[kind]]) or 1.0 for kind in largest}
+    gains = {kind: geometric_mean([one.gain or 1.0 for one in members[kind]]) for kind in largest}
     return [
         {
             "part": part,
