@@ -415,11 +415,6 @@ def _take_workspaces(workload: Workload, case: Case, device: Device) -> None:
     device.release()
 
 
-def cpu_peaks(calls: Sequence[Callable[[], Any]]) -> list[int]:
-    """Return the most bytes that each of `calls` had allocated on the CPU at once, as `cpu_changes` sees them."""
-    return [change.peak for change in cpu_changes(calls)]
-
-
 def cpu_changes(calls: Sequence[Callable[[], Any]]) -> list[Recorded]:
     """Return what each of `calls` did to the memory in use on the CPU, by the profiler's allocation record.
 

@@ -217,7 +217,7 @@ class TrainingStep:
         output = self._backward()
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
-        return output, {name: weight.grad for name, weight in self.stored().items() if weight.grad is not None}
+        return output, self._gradients()
 
     def apply_gradients(self) -> bool:
         """Take the optimizer's step with the gradients of `unscaled_gradients`; return whether it was taken."""
@@ -288,6 +288,10 @@ class TrainingStep:
         self.network.release()
         self.__dict__.clear()
 
+    def _gradients(self) -> dict[str, torch.Tensor]:
+        """Return the gradients that are there, by name."""
+        return {name: weight.grad for name, weight in self.stored().items() if weight.grad is not None}
+
     def _backward(self) -> Any:
         """Leave the gradients of the next batch, times the scale if there is one; return the output."""
         self.optimizer.zero_grad(set_to_none=True)
@@ -347,17 +351,9 @@ class LongerStep(TrainingStep):
 
     def forward_and_backward(self, forward: Callable[..., Any] | None = None) -> tuple[Any, torch.Tensor]:
         """Run forward, loss and backward on the batches of a step, one after another."""
-        output, loss = self.network.forward_and_loss(forward)
-        assert loss is not None
-        mean = loss / self.batches
-        self.differentiate(mean)
-        total = mean.detach()
+        output, total = self._one_batch(forward, more=False)
         for _ in range(1, self.batches):
-            loss = self.network.forward_and_loss(forward)[1]
-            assert loss is not None
-            mean = loss / self.batches
-            self.differentiate(mean, more=True)
-            total = total + mean.detach()
+            total = total + self._one_batch(forward, more=True)[1]
         return output, total
 
     def save(self) -> None:
@@ -380,6 +376,14 @@ class LongerStep(TrainingStep):
             with torch.no_grad():
                 for (weight, _), saved in zip(pairs, before, strict=True):
                     weight.copy_(saved)
+
+    def _one_batch(self, forward: Callable[..., Any] | None, *, more: bool) -> tuple[Any, torch.Tensor]:
+        """Run forward, loss and backward on the next batch; return its output, and its part of the step's loss."""
+        output, loss = self.network.forward_and_loss(forward)
+        assert loss is not None
+        part = loss / self.batches
+        self.differentiate(part, more=more)
+        return output, part.detach()
 
     def _move(self) -> None:
         super()._move()
@@ -434,8 +438,7 @@ class OwnStep(TrainingStep):
 
     def unscaled_gradients(self) -> tuple[Any, dict[str, torch.Tensor]]:
         """Take the step; return the output, and the gradients that it leaves by name."""
-        output = self._backward()
-        return output, {name: weight.grad for name, weight in self.stored().items() if weight.grad is not None}
+        return self._backward(), self._gradients()
 
     def _backward(self) -> Any:
         """Take the step and return its output."""

@@ -52,7 +52,7 @@ def norms():
 """
 BOTH_RECORDS = """
 import sys, torch
-from ampbench.measure.memory import cpu_peaks, peak_of
+from ampbench.measure.memory import cpu_changes, peak_of
 torch.manual_seed(0)
 network = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3), torch.nn.ReLU(), torch.nn.Conv2d(16, 8, 3))
 image = torch.randn(2, 3, 32, 32)
@@ -62,7 +62,7 @@ def call():
     network.zero_grad(set_to_none=True)
 call()
 if sys.argv[1] == "ours":
-    print(cpu_peaks([call])[0])
+    print(cpu_changes([call])[0].peak)
 else:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
         call()
@@ -72,9 +72,9 @@ else:
 
 TWO_CALLS = """
 import torch
-from ampbench.measure.memory import cpu_peaks
+from ampbench.measure.memory import cpu_changes
 block = torch.ones(256, 256)
-print(*cpu_peaks([lambda: (block + 1) * 2, lambda: block + 1]))
+print(*(change.peak for change in cpu_changes([lambda: (block + 1) * 2, lambda: block + 1])))
 """
 
 COUNTED = """
