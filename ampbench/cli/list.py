@@ -11,7 +11,7 @@ from ampbench.cli.printing import OutputFormat
 from ampbench.errors import StoreError, UnknownNameError, UsageError
 from ampbench.records.kinds import KINDS, deed_of
 from ampbench.records.labels import few, outcomes_said
-from ampbench.workloads.index import LIBRARIES, PRESETS, WORKLOADS, library_source
+from ampbench.workloads.index import LIBRARIES, PRESETS, WORKLOADS, is_pattern, library_source
 
 if TYPE_CHECKING:
     from ampbench.store import StoredRun
@@ -80,7 +80,8 @@ def _list_networks(which: str, format: OutputFormat) -> int:
     from ampbench.records.run import Settings
 
     library, _, part = which.partition(":")
-    source = library_source(LIBRARIES[library], part if set(part) & set("*?[") else f"*{part}*")
+    source = library_source(LIBRARIES[library], part)
+    source = source if is_pattern(source) else library_source(LIBRARIES[library], f"*{part}*")
     with Pool({ONLY: lambda: ServerChannel(preload=[source.module])}) as pool:
         absent = ask_environment(pool).unavailable.get(library)
         found = None if absent else describer(pool, Settings())(source, {}, default_preset("cpu"))

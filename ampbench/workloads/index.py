@@ -534,7 +534,6 @@ class Library:
 
     name: str
     extra: str
-    summary: str
 
     @property
     def module(self) -> str:
@@ -550,17 +549,9 @@ class Library:
 LIBRARIES: dict[str, Library] = {
     row.name: row
     for row in (
-        Library(
-            name="torchvision",
-            extra="vision",
-            summary="classification, segmentation, detection, video and optical flow",
-        ),
-        Library(name="timm", extra="timm", summary="classification and features of images"),
-        Library(
-            name="transformers",
-            extra="transformers",
-            summary="language models, classification of text, images and sound: a model type or an architecture",
-        ),
+        Library(name="torchvision", extra="vision"),
+        Library(name="timm", extra="timm"),
+        Library(name="transformers", extra="transformers"),
     )
 }
 """What a name may begin with before a colon, beside a user's file or module."""

@@ -12,8 +12,16 @@ from torch.nn import functional as F
 
 from ampbench.measure.data import Generator
 from ampbench.workload import Workload
-from ampbench.workloads.sequence import SHARPNESS, Cache, CausalBlock, Decoder, decoder_weights, next_tokens
-from ampbench.workloads.weights import Rule, adamw, class_loss, kernel
+from ampbench.workloads.sequence import (
+    SHARPNESS,
+    Cache,
+    CausalBlock,
+    Decoder,
+    decoder_weights,
+    language_model,
+    next_tokens,
+)
+from ampbench.workloads.weights import Rule, adamw, kernel
 
 ADAPTER_SCALE = 2.0
 """Weight of what an adapter adds: alpha is twice the rank, as is usual."""
@@ -210,16 +218,7 @@ def moe(
         block = partial(MixtureBlock, experts=experts, active=active)
         module = Decoder(depth, width, heads, vocabulary, sequence_length, block)
     decoder_weights(generator, module, depth, width, heads, sequence_length, outliers=outliers)
-    inputs, targets = next_tokens(generator, batch_size, sequence_length, vocabulary, outliers)
-    return Workload(
-        module=module,
-        inputs=inputs,
-        targets=targets,
-        loss=class_loss,
-        optimizer=adamw,
-        items_per_step=batch_size * sequence_length,
-        version=1,
-    )
+    return language_model(module, next_tokens(generator, batch_size, sequence_length, vocabulary, outliers))
 
 
 def lora(
@@ -247,13 +246,8 @@ def lora(
                     setattr(owner, name, LowRank(layer.in_features, layer.out_features, rank))
     adapters: dict[str, Rule] = {"*.lower": kernel(1.0), "*.upper": kernel(ADAPTER_RMS / ADAPTER_SCALE)}
     decoder_weights(generator, module, depth, width, heads, sequence_length, outliers=outliers, rules=adapters)
-    inputs, targets = next_tokens(generator, batch_size, sequence_length, vocabulary, outliers)
-    return Workload(
-        module=module,
-        inputs=inputs,
-        targets=targets,
-        loss=class_loss,
-        optimizer=lambda parameters: adamw(one for one in parameters if one.requires_grad),
-        items_per_step=batch_size * sequence_length,
-        version=1,
+    return language_model(
+        module,
+        next_tokens(generator, batch_size, sequence_length, vocabulary, outliers),
+        lambda parameters: adamw(one for one in parameters if one.requires_grad),
     )

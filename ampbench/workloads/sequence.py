@@ -1,11 +1,11 @@
 """Sequence models: an encoder, a causal language model, recurrent units, and a speech encoder."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
 
 import torch
-from torch import Tensor, device, nn
+from torch import Tensor, device, nn, optim
 from torch.nn import functional as F
 
 from ampbench.measure.data import Generator
@@ -358,14 +358,23 @@ def decoder_lm(
     with device("meta"):
         module = Decoder(depth, width, heads, vocabulary, sequence_length)
     decoder_weights(generator, module, depth, width, heads, sequence_length, outliers=outliers)
-    inputs, targets = next_tokens(generator, batch_size, sequence_length, vocabulary, outliers)
+    return language_model(module, next_tokens(generator, batch_size, sequence_length, vocabulary, outliers))
+
+
+def language_model(
+    module: Decoder,
+    tokens: tuple[Tensor, Tensor],
+    optimizer: Callable[[Iterable[nn.Parameter]], optim.Optimizer] = adamw,
+) -> Workload:
+    """Return the workload of a decoder that learns `next_tokens`."""
+    inputs, targets = tokens
     return Workload(
         module=module,
         inputs=inputs,
         targets=targets,
         loss=class_loss,
-        optimizer=adamw,
-        items_per_step=batch_size * sequence_length,
+        optimizer=optimizer,
+        items_per_step=inputs.numel(),
         version=1,
     )
 
