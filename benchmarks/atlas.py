@@ -65,8 +65,8 @@ TRAINED = 3
 """Every so manieth network is measured in training, too."""
 TOGETHER = 20
 """So many networks are a run: their rounds take turns, and a night that ends early leaves the runs before complete."""
-SETTINGS = ("--rounds", "4", "--timeout", "120", "--memory-limit", "10GiB", "--threads", "2")
-"""Four rounds for an interval; steps of over two minutes, as of the largest networks in emulated fp16, are rows."""
+SETTINGS = ("--rounds", "4", "--timeout", "60", "--memory-limit", "10GiB", "--threads", "2")
+"""Four rounds for an interval; what takes over a minute, as the largest networks in emulated fp16 do, is a row."""
 MOST = 15
 """So many networks are named that gain most; the report has all."""
 RANDOM = "random weights"
@@ -166,7 +166,7 @@ def sections(results: Path) -> tuple[list[str], list[Section]]:
     found: list[Section] = []
     for machine in machines:
         where = f" · {machine.title}" if len(machines) > 1 else ""
-        for part, tables in ranked_parts(machine, over=0).items():
+        for part, tables in ranked_parts(machine).items():
             found.append(Section(f"In {part}{where}: {taken_said(tables)}", list(_answers(tables))))
         missing = missing_blocks(row for one in machine.tables for row in one.rows)
         found += [Section(f"Without a result{where}", missing)] if missing else []
