@@ -66,8 +66,8 @@ TRAINED = 3
 TOGETHER = 20
 """So many networks are a run: their rounds take turns, and a night that ends early leaves the runs before complete."""
 SETTINGS = ("--rounds", "3", "--timeout", "20", "--memory-limit", "10GiB", "--threads", "2")
-"""As few rounds as give an interval. What takes over 20 s, as large networks in emulated fp16 do, is a row: with a minute
-for each, these alone would fill the night."""
+"""As few rounds as give an interval. What takes over 20 s, as large networks in emulated fp16 do, is a row: with a
+minute for each, these alone would fill the night."""
 MOST = 15
 """So many networks are named that gain most; the report has all."""
 RANDOM = "random weights"
