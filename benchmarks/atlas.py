@@ -65,9 +65,11 @@ TRAINED = 3
 """Every so manieth network is measured in training, too."""
 TOGETHER = 20
 """So many networks are a run: their rounds take turns, and a night that ends early leaves the runs before complete."""
-SETTINGS = ("--rounds", "3", "--timeout", "20", "--memory-limit", "10GiB", "--threads", "2")
-"""As few rounds as give an interval. What takes over 20 s, as large networks in emulated fp16 do, is a row: with a
-minute for each, these alone would fill the night."""
+SETTINGS = (
+    "--rounds", "3", "--min-run-time", "1s", "--timeout", "20", "--memory-limit", "10GiB", "--threads", "2",
+)  # fmt: skip
+"""As few rounds as give an interval, each of a second, so that a step of a tenth of one is timed ten times. What takes
+over 20 s, as large networks in emulated fp16 do, is a row: with a minute for each, these alone would fill the night."""
 MOST = 15
 """So many networks are named that gain most; the report has all."""
 RANDOM = "random weights"
