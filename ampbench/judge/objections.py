@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ampbench.base.precisions import BASELINE, PRECISIONS
+from ampbench.base.precisions import BASELINE, PRECISIONS, SHORT_DTYPES
+from ampbench.base.recipes import find_recipe
 from ampbench.base.units import counted, format_error, format_kept, format_share
 from ampbench.errors import UsageError
 from ampbench.judge.rows import Row, grouped, judged_error, number, times
@@ -34,6 +35,11 @@ MOST_BIAS = 0.1
 """The most that errors of gradients may have in common over batches, of the noise of a batch: a convention."""
 LEAST_BIAS = 0.02
 """A bias below this share of the gradient changes an update by less than it may lose."""
+HALF_UNIT = {"bfloat16": 2.0**-9, "float16": 2.0**-12}
+"""Half a unit in the last place, as the least share that it is of a number: what is added and is less than it is lost.
+"""
+MOST_APART = 0.1
+"""A weight that differs from its average by a tenth of its size must move it: a convention."""
 OF_A_TENSOR = 5
 """How many times the error of all gradients that of one tensor may be which has 1% of their norm or more: as with what
 is kept, 10% against 2%."""
@@ -66,6 +72,7 @@ BRIEFLY = {
     "output_rel_l2": "error",
     "grad_rel_l2": "gradient error",
     "update_kept": "updates lost",
+    "ema": "average lost",
     "grad_tensor_rel_l2": "a gradient's error",
     "grad_bias_ratio": "biased gradients",
     "sample_p99_rel_l2": "samples' errors",
@@ -194,7 +201,7 @@ def objections_of(
     passing = [row for row in rows if row["case_id"] in found and found[row["case_id"]] is None]
     for row in rows:
         one = found.get(row["case_id"])
-        if one is not None and one.column in ("update_kept", "param_nonfinite"):
+        if one is not None and one.column in ("update_kept", "ema", "param_nonfinite"):
             remedy, instead = _instead(row, passing, divergences.get(row["case_id"]))
             found[row["case_id"]] = replace(one, instead=instead, remedy=remedy)
     return found
@@ -255,6 +262,8 @@ def _objection(
             return Objection(column, f"its {ERRORS[column]}{where} is {error_said(row, value)}, more than {limit:g}")
     if training and divergence is not None and (found := _of_updates(divergence, budget)):
         return found
+    if training and (said := average_objection(row)):
+        return Objection("ema", said)
     for column, said in HIDDEN.items():
         value, limit = number(row.get(column)), getattr(budget, column)
         if value is not None and value > limit:
@@ -377,6 +386,22 @@ def update_objection(update: Update | None) -> str:
         lost = f"of 1/{ROOM} of them {format_share(later)} is lost"
         return f"its updates have no room to become smaller, as training settles: {lost}"
     return ""
+
+
+def average_objection(row: Row) -> str:
+    """Return what is wrong with the average of weights that a recipe keeps beside them, in their dtype; "" for nothing.
+
+    An average a moves by (1 - decay) (w - a), rounded once: not at all where that is under half a unit of it.
+    """
+    own = PRECISIONS.get(row["precision"])
+    recipe = find_recipe(row["recipe"]) if row.get("recipe") else None
+    if own is None or own.master or recipe is None or not recipe.ema or own.storage not in HALF_UNIT:
+        return ""
+    apart = HALF_UNIT[own.storage] / (1 - recipe.ema)
+    if apart <= MOST_APART:
+        return ""
+    average = f"its average of the weights, in {SHORT_DTYPES[own.storage]},"
+    return f"{average} moves by none that is nearer to it than {format_share(apart)} of its size"
 
 
 def bias_objection(found: Divergence) -> str:

@@ -199,6 +199,10 @@ class EnvironmentDifferences:
         for name in dict.fromkeys(source.name for source in baseline.sources):
             if file := other_file(name, baseline, candidate):
                 self._compare(f"file of {name}", *file)
+        named_of = {source.family for header in (baseline, candidate) for source in header.sources}
+        for name in sorted(named_of & (before.packages.keys() | after.packages.keys())):
+            if self._compare(name, before.packages.get(name), after.packages.get(name)):
+                self._inexact = True
         for name in sorted(before.variables.keys() | after.variables.keys()):
             if self._compare(name, before.variables.get(name), after.variables.get(name)):
                 self._inexact = True

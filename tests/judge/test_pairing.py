@@ -162,6 +162,19 @@ def test_environment_variables_are_compared_one_by_one():
     assert not found.same("cpu")
 
 
+def test_another_version_of_the_library_that_networks_are_named_of_is_told_and_nobody_elses():
+    own = [WorkloadSource(name="timm:vit", family="timm", module="m", function="f", builtin=False)]
+    packages = ({"timm": version, "transformers": version} for version in ("1.0", "1.1"))
+    both = [environment(make_header(sources=own, commit="abc"), packages=one) for one in packages]
+    found = EnvironmentDifferences(*both, devices=["cpu"], settings={})
+    assert [(one.name, one.baseline, one.candidate, one.matters) for one in found.found] == [
+        ("timm", "1.0", "1.1", False)
+    ]
+    assert not found.same("cpu")
+    none = [replace(one, sources=[]) for one in both]
+    assert EnvironmentDifferences(*none, devices=["cpu"], settings={}).same("cpu")
+
+
 def test_another_accelerator_matters_to_what_runs_on_it_alone():
     before, after = environment(make_header(), devices=A100), environment(make_header(), devices=H100)
     found = differences(after, before, ("cpu", "cuda"))

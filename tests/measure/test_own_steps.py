@@ -60,6 +60,18 @@ def test_the_usual_step_written_by_hand_gives_the_numbers_of_the_usual_step(
     assert found.update.steps == expected.update.steps == 20
 
 
+@pytest.mark.parametrize("optimizer", ["adamw:fused", "adamw:foreach"])
+def test_the_gradients_of_a_step_that_scales_its_loss_are_those_of_one_that_does_not(
+    optimizer: str, classifier: Workload, case: MakeCase
+) -> None:
+    own = dataclasses.replace(classifier, step=usual, loss=None)
+    found = measured(own, case("fp16_autocast", "training", recipe=f"optimizer={optimizer},lr=0.001"))
+    assert found.grad_rel_l2 is not None
+    assert found.grad_rel_l2 < 0.01
+    unscaled = measured(own, case("fp16_autocast", "training", recipe=f"optimizer={optimizer},lr=0.001", scaler=False))
+    assert found.grad_reference_norm == unscaled.grad_reference_norm
+
+
 def test_a_step_that_returns_a_loss_alone_is_compared_by_it(classifier: Workload, case: MakeCase) -> None:
     own = dataclasses.replace(classifier, step=lambda *given: usual(*given)[1], loss=None)
     found = measured(own, case("bf16_autocast", "training"))
