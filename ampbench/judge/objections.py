@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ampbench.base.precisions import BASELINE, PRECISIONS, SHORT_DTYPES
+from ampbench.base.precisions import BASELINE, PRECISIONS, SHORT_DTYPES, Precision
 from ampbench.base.recipes import find_recipe
 from ampbench.base.units import counted, format_error, format_kept, format_share
 from ampbench.errors import UsageError
@@ -212,8 +212,8 @@ def _instead(row: Row, passing: Sequence[Row], divergence: Divergence | None) ->
 
     The precision is "" where none of the table does, the sentence where weights are not stored in half.
     """
-    own = PRECISIONS.get(row["precision"])
-    if own is None or own.storage == "float32" or own.master:
+    own = _stored_low(row)
+    if own is None:
         return "", ""
     for other in passing:
         there = PRECISIONS.get(other["precision"])
@@ -227,6 +227,12 @@ def _instead(row: Row, passing: Sequence[Row], divergence: Divergence | None) ->
             price = f", {counted(more, 'byte', 'bytes')} a parameter more than {row['precision']}" if more > 0 else ""
         return there.name, f"{there.name} keeps the updates: {times(other['speedup_vs_fp32'])} the speed of fp32{price}"
     return "", f"fp32 master weights keep them, at {MASTER_BYTES} bytes a parameter"
+
+
+def _stored_low(row: Row) -> Precision | None:
+    """Return the precision of a row that stores its weights in another dtype than fp32 alone; None for another."""
+    own = PRECISIONS.get(row["precision"])
+    return None if own is None or own.storage == "float32" or own.master else own
 
 
 def _objection(
@@ -393,9 +399,9 @@ def average_objection(row: Row) -> str:
 
     An average a moves by (1 - decay) (w - a), rounded once: not at all where that is under half a unit of it.
     """
-    own = PRECISIONS.get(row["precision"])
+    own = _stored_low(row)
     recipe = find_recipe(row["recipe"]) if row.get("recipe") else None
-    if own is None or own.master or recipe is None or not recipe.ema or own.storage not in HALF_UNIT:
+    if own is None or own.storage not in HALF_UNIT or recipe is None or not recipe.ema:
         return ""
     apart = HALF_UNIT[own.storage] / (1 - recipe.ema)
     if apart <= MOST_APART:

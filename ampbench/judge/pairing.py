@@ -200,16 +200,14 @@ class EnvironmentDifferences:
             if file := other_file(name, baseline, candidate):
                 self._compare(f"file of {name}", *file)
         named_of = {source.family for header in (baseline, candidate) for source in header.sources}
-        for name in sorted(named_of & (before.packages.keys() | after.packages.keys())):
-            if self._compare(name, before.packages.get(name), after.packages.get(name)):
-                self._inexact = True
-        for name in sorted(before.variables.keys() | after.variables.keys()):
-            if self._compare(name, before.variables.get(name), after.variables.get(name)):
-                self._inexact = True
+        ours, theirs = (
+            {name: one.packages[name] for name in named_of & one.packages.keys()} for one in (before, after)
+        )
+        if self._compare_each(ours, theirs) + self._compare_each(before.variables, after.variables):
+            self._inexact = True
         ours, theirs = (header.arm.settings if header.arm else {} for header in (baseline, candidate))
-        for name in sorted(ours.keys() | theirs.keys()):
-            if self._compare(f"setting {name}", ours.get(name), theirs.get(name)):
-                self._inexact = self._inexact or name.isupper() or name in _OTHER_COMPUTATION
+        for name in self._compare_each(ours, theirs, "setting "):
+            self._inexact = self._inexact or name.isupper() or name in _OTHER_COMPUTATION
 
     def obstacles(self, device: str) -> list[Difference]:
         """Return the differences for which times of `device` cannot be compared."""
@@ -232,9 +230,13 @@ class EnvironmentDifferences:
             self._compare(f"{type} device", _name(ours), _name(theirs), matters=True)
         if ours is not None and theirs is not None:
             self._compare(f"{type} driver", ours.driver, theirs.driver)
-            for detail in sorted(ours.details.keys() | theirs.details.keys()):
-                self._compare(f"{type} {detail}", ours.details.get(detail), theirs.details.get(detail))
+            self._compare_each(ours.details, theirs.details, f"{type} ")
         self._of_device[type] = self.found[first:]
+
+    def _compare_each(self, before: Mapping[str, str], after: Mapping[str, str], prefix: str = "") -> list[str]:
+        """Keep and tell the differences of two tables; return their names, which are told behind `prefix`."""
+        names = sorted(before.keys() | after.keys())
+        return [name for name in names if self._compare(f"{prefix}{name}", before.get(name), after.get(name))]
 
     def _compare(self, name: str, before: object, after: object, matters: bool = False) -> bool:
         """Keep and tell a difference."""
