@@ -24,11 +24,11 @@ def test_it_has_every_classifier_of_torchvision_and_as_many_of_the_others_as_wer
     assert len(set(TRANSFORMERS)) == len(TRANSFORMERS) >= 15
 
 
-def test_the_networks_of_timm_are_those_of_nearly_all_its_modules() -> None:
+def test_the_networks_of_timm_are_of_architectures_of_their_own() -> None:
     timm = pytest.importorskip("timm")
     assert set(TIMM) <= set(timm.list_models())
     modules = {timm.models.model_entrypoint(name).__module__ for name in TIMM}
-    assert len(modules) >= 60
+    assert len(modules) >= 50, "one or two are variants of another's module"
 
 
 def test_the_networks_of_transformers_are_model_types() -> None:
