@@ -74,6 +74,7 @@ def _said(error: Any) -> str:
 
 VERBS = {
     "run": "Measure; ends with the table and the advice.",
+    "merge": "Runs of ampbench run --shard, put together.",
     "list": "What there is: workloads, precisions, devices, runs.",
     "show": "A stored run again: table and advice.",
     "compare": "Two stored runs: what became slower, bigger or less accurate.",

@@ -1,5 +1,6 @@
 """`ampbench report`: stored runs as one HTML page, as a site of pages, or as Markdown."""
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from enum import StrEnum
 from importlib.util import find_spec
@@ -107,7 +108,7 @@ def command(
     names = [*(runs or []), *([baseline] if baseline else [])]
     for name in names:
         if not Path(name).expanduser().is_dir():
-            store.find_run(name, results, print_note)  # a name that means nothing is refused before anything is begun
+            store.find_runs(name, results, print_note)  # a name that means nothing is refused before anything is begun
     if format is ReportFormat.HTML:
         from ampbench.report.page import chart_library
 
@@ -132,8 +133,8 @@ def command(
     return 0
 
 
-def write_page(run: Path, results: Path, budget: Budget) -> Path:
-    """Write the page of a stored run as `ampbench report` does, and return its path."""
+def write_page(runs: Sequence[Path], results: Path, budget: Budget) -> Path:
+    """Write the page of stored runs as `ampbench report` does, and return its path."""
     from ampbench.cli.printing import write_files
     from ampbench.report.material import gather
     from ampbench.report.page import chart_library, make_page
@@ -141,7 +142,7 @@ def write_page(run: Path, results: Path, budget: Budget) -> Path:
 
     chart_library()
     with no_garbage_collection():
-        material = gather([str(run)], results, budget=budget)
+        material = gather([str(run) for run in runs], results, budget=budget)
         text = make_page(material)
     path = _folder(results / REPORTS) / _name(material)
     write_files({path: text}, links=False)

@@ -71,12 +71,13 @@ from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.judge.objections import Budget
 from ampbench.records.kinds import deed_of, verb_of
 from ampbench.records.labels import NOT_MEASURED, OUT_OF_TIME
-from ampbench.records.run import Settings
+from ampbench.records.run import Selection, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ampbench.drive.session import Scheduled
+    from ampbench.drive.sharding import Part
     from ampbench.records.run import Header
     from ampbench.store import RunWriter, StoredRun
 
@@ -85,12 +86,35 @@ BUDGET = (
     "max_error", "min_argmax_agreement", "max_gradient_error", "max_flushed_share", "max_sample_error",
     "max_worst_sample_error", "max_kl", "max_kl_p99", "max_loss_error",
 )  # fmt: skip
-WITH_RESUME = frozenset({"resume", "results", "max_time", "dry_run", "report", "format", "json", *BUDGET})
+WITH_RESUME = frozenset({"resume", "results", "max_time", "ray", "dry_run", "report", "format", "json", *BUDGET})
 """What a command line may say beside --resume; all else is the run's own."""
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and how long it takes; measure nothing.")]
 Report = Annotated[
     bool, typer.Option("--report", help="Write the page of ampbench report at the end, too, and name it.")
+]
+ShardOf = Annotated[
+    str,
+    typer.Option(
+        "--shard", metavar="I/N", help="Measure the Ith of N parts of about the same length; ampbench merge joins them."
+    ),
+]
+Ray = Annotated[
+    str,
+    typer.Option("--ray", metavar="ADDRESS", help="Measure on the machines of this Ray cluster: auto, or host:port."),
+]
+OnWhich = Annotated[
+    str,
+    typer.Option(
+        "--on", metavar="WHICH", help="each: every machine measures every case; spread: those of a kind share. "
+        "Default: each.",
+    ),
+]  # fmt: skip
+Lanes = Annotated[
+    str, typer.Option("--lanes", metavar="WHAT", help="A lane is a node, or each device of it. Default: node.")
+]
+Nodes = Annotated[
+    list[str] | None, typer.Option("--nodes", metavar="LABEL=VALUE", help="Only nodes with this label. Repeatable.")
 ]
 NoIsolation = Annotated[bool, typer.Option("--no-isolation", help="Measure in this process, for debuggers.")]
 
@@ -130,6 +154,11 @@ def command(
     results: Results = DEFAULT_RESULTS,
     label: Label = "",
     resume: Resume = "",
+    shard: ShardOf = "",
+    ray: Ray = "",
+    on: OnWhich = "",
+    lanes: Lanes = "",
+    nodes: Nodes = None,
     dry_run: DryRun = False,
     report: Report = False,
     no_isolation: NoIsolation = False,
@@ -160,7 +189,7 @@ def command(
         max_error, min_argmax_agreement, max_gradient_error, max_flushed_share, max_sample_error,
         max_worst_sample_error, max_kl, max_kl_p99, max_loss_error,
     )  # fmt: skip
-    _check_together(context, resume, report, dry_run)
+    _check_together(context, resume, report, dry_run, ray, shard, no_isolation)
     selection = make_selection(
         [*(names or []), *(workload or [])], precision, device, phase, path, memory_format, sdpa, keyword, preset,
         set_, sweep, scaler, chosen_recipes(
@@ -172,6 +201,33 @@ def command(
         rounds, DEFAULTS.builds, min_run_time, max_time, timeout, memory_limit, threads, seed,
         isolation=not no_isolation, heap=heap, keep_flags=keep_flags,
     )  # fmt: skip
+    from ampbench.cli.fleet import Asked, asked_fleet, resume_fleet, run_fleet
+    from ampbench.drive.sharding import parse_shard
+
+    part = parse_shard(shard) if shard else None
+    fleet = asked_fleet(on, lanes, nodes, ray)
+    if fleet is not None:
+        asked = Asked(address=ray, results=results, format=chosen, budget=budget, report=report)
+        if resume:
+            return resume_fleet(asked, resume, settings)
+        return run_fleet(asked, fleet, selection, settings, label)
+    return _run(selection, settings, part, results, label, resume, chosen, budget, dry_run=dry_run, report=report)
+
+
+def _run(
+    selection: Selection,
+    settings: Settings,
+    part: "Part | None",
+    results: Path,
+    label: str,
+    resume: str,
+    chosen: OutputFormat,
+    budget: Budget,
+    *,
+    dry_run: bool,
+    report: bool,
+) -> int:
+    """Measure on this machine, or show the plan of it; return the exit code."""
     from ampbench import store
     from ampbench.drive import session
     from ampbench.instruments.ceilings.instrument import ceilings_known
@@ -198,7 +254,8 @@ def command(
             settings = dataclasses.replace(resumed.header.settings, max_seconds=settings.max_seconds)
         if not (resume or dry_run):
             store.require_writable(results)
-        prepared = stack.enter_context(session.prepare(selection, settings, resumed))
+        earlier = _runs(results) if part else ()
+        prepared = stack.enter_context(session.prepare(selection, settings, resumed, part, earlier))
         session.require_work(prepared)
         if dry_run:
             _print_plan(prepared, results, chosen)
@@ -209,7 +266,7 @@ def command(
         if writer is None:
             header = session.new_header(
                 prepared.selection, prepared.settings, prepared.environment, prepared.plan, label,
-                ["ampbench", *sys.argv[1:]],
+                ["ampbench", *sys.argv[1:]], shard=prepared.shard,
             )  # fmt: skip
             if other_code := not_the_commits(header):
                 print_note(other_code)
@@ -224,10 +281,15 @@ def command(
         return _print_end(store.read_run(writer.path), ended, chosen, budget, results, problem, report=report)
 
 
-def _check_together(context: typer.Context, resume: str, report: bool, dry_run: bool) -> None:
+def _check_together(
+    context: typer.Context, resume: str, report: bool, dry_run: bool, ray: str, shard: str, no_isolation: bool
+) -> None:
     """Refuse options that contradict each other, and a report that cannot be made, before what takes hours."""
     if resume:
         refuse_beside_resume(context, WITH_RESUME)
+    for option, given in (("--shard", shard), ("--dry-run", dry_run), ("--no-isolation", no_isolation)):
+        if ray and given:
+            raise UsageError(f"--ray and {option} contradict each other: give one of them")
     if report and dry_run:
         raise UsageError("--report and --dry-run contradict each other: a plan has no page")
     if report:
@@ -296,7 +358,7 @@ def _print_end(
     if report and ended != "interrupted":
         from ampbench.cli.report import write_page
 
-        print_note(f"report: {write_page(stored.path, results, budget)}")
+        print_note(f"report: {write_page([stored.path], results, budget)}")
     if problem:
         raise problem
     if ended == "interrupted":
@@ -321,7 +383,7 @@ def _print_plan(prepared: "Scheduled", results: Path, format: OutputFormat) -> N
             skipped.setdefault(planned.skip, Counter())[planned.case.precision] += 1
     for reason, counts in skipped.items():
         print_note(skip_note(reason, counts))
-    found = estimate(prepared.servers, prepared.settings, _runs_of(prepared.environment.host, results))
+    found = estimate(prepared.servers, prepared.settings, _runs(results, prepared.environment.host))
     unknown = found.cases - found.known
     which = f"{unknown} of them" if found.known else "they"
     least, why = ("at least", f"; how long {which} take is not known yet") if unknown else ("about", "")
@@ -329,13 +391,13 @@ def _print_plan(prepared: "Scheduled", results: Path, format: OutputFormat) -> N
     print_note(f"{cases} in {rounds}, {least} {format_duration(found.seconds)}{why}")
 
 
-def _runs_of(host: str, results: Path) -> "Iterator[StoredRun]":
-    """Yield the runs stored in a results folder that were measured on `host`, but damaged ones, which are named."""
+def _runs(results: Path, host: str = "") -> "Iterator[StoredRun]":
+    """Yield the runs of a results folder, of those on `host` where it is named, but damaged ones, which are told."""
     from ampbench import store
 
     for path in store.list_runs(results):
         try:
-            if store.read_header(path).environment.host == host:
+            if not host or store.read_header(path).environment.host == host:
                 yield store.read_run(path)
         except StoreError as error:
             print_note(f"left out of the estimate: {error}")

@@ -1,5 +1,6 @@
 """`ampbench show`: a stored run again."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -33,12 +34,16 @@ from ampbench.records.run import LATEST
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from ampbench.store import StoredRun
 
 
 def command(
-    run: Annotated[str, typer.Argument(metavar="[RUN]", help=f"A run: {A_RUN}. Default: latest.")] = LATEST,
+    run: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RUN...]", help=f"A run: {A_RUN}. Several, or a fleet: side by side. Default: latest."),
+    ] = None,
     results: Results = DEFAULT_RESULTS,
     keyword: Keyword = "",
     case: Annotated[str, typer.Option("--case", metavar="ID", help="Everything known of one case.")] = "",
@@ -48,6 +53,12 @@ def command(
     by: Annotated[
         By | None, typer.Option("--by", help="Which table of a run that explains casts. Default: the summary.")
     ] = None,
+    over: Annotated[
+        str,
+        typer.Option(
+            "--over", metavar="MACHINE", help="Of several: whose fp32 speeds are held against. Default: first."
+        ),
+    ] = "",
     format: Format = OutputFormat.TABLE,
     json: Json = False,
     max_error: MaxError = Budget.output_rel_l2,
@@ -68,6 +79,7 @@ def command(
       ampbench show 20260131T120000Z -k "resnet and training" --max-error 5e-3
       ampbench show latest --json > rows.json
       ampbench show 1f9a3c --by module --all         a run of ampbench explain casts
+      ampbench show cpu.jsonl gpu.jsonl              machines side by side
     """
     chosen = chosen_format(format, json)
     budget = chosen_budget(
@@ -79,7 +91,13 @@ def command(
     from ampbench.cli.printing import print_document, print_note
     from ampbench.instruments import registry
 
-    stored = store.read_run(store.find_run(run, results, print_note))
+    files = [path for name in run or [LATEST] for path in store.find_runs(name, results, print_note)]
+    if len(files) > 1:
+        _beside(files, keyword, budget, over, chosen, everything=every)
+        return 0
+    if over:
+        raise UsageError("--over is for several machines: name their runs, or a fleet")
+    stored = store.read_run(files[0])
     if case and case not in stored.cases:
         raise UnknownNameError("case", case, stored.cases)
     chosen_cases = [
@@ -106,6 +124,26 @@ def command(
         go_on = how if stored.header.goes_on else ""
         print_note(f"{stored.path} {store.CUT}{go_on}")
     return 0
+
+
+def _beside(
+    files: "Sequence[Path]", keyword: str, budget: Budget, over: str, format: OutputFormat, *, everything: bool
+) -> None:
+    """Print what runs on several machines tell side by side, of the cases that match."""
+    from ampbench import store
+    from ampbench.base import names
+    from ampbench.cli.printing import print_document
+    from ampbench.judge.beside import document
+
+    kept = []
+    for one in [store.read_run(path) for path in dict.fromkeys(files)]:
+        if one.header.explains:
+            raise UsageError(store.not_measured(one.header))
+        ids = {case_id for case_id in one.cases if names.matches(keyword, case_id)}
+        kept.append(replace(one.narrowed(ids), rounds=[each for each in one.rounds if each.case_id in ids]))
+    if not any(one.cases for one in kept):
+        raise NothingToRunError(f"no run has a case that matches -k {keyword!r}")
+    print_document(document([one for one in kept if one.cases], budget, over, everything=everything), format)
 
 
 def _measured(

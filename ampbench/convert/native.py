@@ -1,9 +1,7 @@
 """Runs that other programs measured, into the native store: whole sources, each run once."""
 
 import contextlib
-import itertools
 import json
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -12,9 +10,7 @@ from pathlib import Path
 from ampbench.convert import asv, pytest_benchmark
 from ampbench.convert.asv_files import BENCHMARKS_FILE, MACHINE_FILE
 from ampbench.errors import StoreError, UsageError
-from ampbench.records.measured import Reading
-from ampbench.records.run import Entry
-from ampbench.store import RunWriter, StoredRun, list_runs, read_header, run_id, sync_folder
+from ampbench.store import StoredRun, list_runs, read_header, run_id, write_whole
 
 PROGRAMS = (asv.PROGRAM, pytest_benchmark.PROGRAM)
 """The programs whose results can be read."""
@@ -88,28 +84,26 @@ def write_runs(runs: Iterable[StoredRun], results: Path) -> Written:
     there: dict[str, list[Path]] = {}
     for path in list_runs(results):
         there.setdefault(_without_digest(run_id(path)), []).append(path)
+
+    def new() -> Iterator[StoredRun]:
+        for stored in runs:
+            run = stored.header.run
+            path = folder / f"{run}.jsonl"
+            if path.exists() or run in written.new:
+                written.known[run] = path
+                continue
+            written.new[run] = path
+            written.earlier.extend(_of_the_same_file(stored, there.get(_without_digest(run), [])))
+            yield stored
+
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".import-", dir=results) as temporary:
-            for stored in runs:
-                run = stored.header.run
-                path = folder / f"{run}.jsonl"
-                if path.exists() or run in written.new:
-                    written.known[run] = path
-                    continue
-                written.new[run] = path
-                written.earlier.extend(_of_the_same_file(stored, there.get(_without_digest(run), [])))
-                with RunWriter.create(temporary, stored.header, stored.cases.values()) as writer:
-                    writer.append(*_entries(stored))
-            for path in written.new.values():
-                (Path(temporary) / "runs" / path.name).replace(path)
-        sync_folder(folder)
-    except (OSError, StoreError) as error:
-        # what the writer of a run advises is for those who measure
-        cause = error.__cause__ if isinstance(error, StoreError) else error
-        if not isinstance(cause, OSError):
+        write_whole(new(), results)
+    except StoreError as error:
+        if not isinstance(error.__cause__, OSError):
             raise
-        said = f"cannot write {results}: {cause.strerror}; nothing was imported, choose another --results folder"
+        # what the writer of a run advises is for those who measure
+        why = error.__cause__.strerror
+        said = f"cannot write {results}: {why}; nothing was imported, choose another --results folder"
         raise StoreError(said) from None
     return written
 
@@ -125,17 +119,3 @@ def _of_the_same_file(stored: StoredRun, others: Iterable[Path]) -> Iterator[str
         with contextlib.suppress(StoreError):  # a damaged run is another command's matter
             if read_header(path).imported == stored.header.imported:
                 yield run_id(path)
-
-
-def _entries(stored: StoredRun) -> Iterator[Entry]:
-    yield from itertools.chain(
-        stored.rounds,
-        stored.memory.values(),
-        stored.divergence.values(),
-        stored.failures.values(),
-        stored.skips.values(),
-    )
-    for metric, values in stored.readings.items():
-        for case_id, value in values.items():
-            yield Reading(case_id=case_id, metric=metric, value=value)
-    yield from stored.footers

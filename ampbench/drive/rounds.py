@@ -7,12 +7,13 @@ comes, and every result is stored at once. How long that takes is told from what
 import random
 import statistics
 import time
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ampbench.drive.planning import PlannedCase
 from ampbench.drive.servers import ONLY, OpenChannel, Pool
+from ampbench.records.case import Case
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Entry, Settings
 from ampbench.records.wire import DIVERGENCE, MEMORY, ROUND, Nothing, Request, RoundAsked, Task, ask
@@ -107,11 +108,19 @@ def passes(runnable: list[PlannedCase]) -> list[Turn]:
     return turns
 
 
+Table = tuple[str, str, str, str]
+"""What the cases have in common whose speeds are compared with each other: device, group, phase, path."""
+
+
+def table_of(case: Case) -> Table:
+    """Return the table that `case` is in."""
+    return case.device, case.group, case.phase, case.path
+
+
 def _rounds(runnable: list[PlannedCase], control: PlannedCase | None, number: int, draw: random.Random) -> list[Turn]:
-    tables: dict[tuple[str, str, str, str], list[Turn]] = {}
+    tables: dict[Table, list[Turn]] = {}
     for planned in runnable:
-        case = planned.case
-        table = tables.setdefault((case.device, case.group, case.phase, case.path), [])
+        table = tables.setdefault(table_of(planned.case), [])
         table.append(Turn(ROUND, planned, number))
         if planned is control:
             table.append(Turn(ROUND, planned, number, control=True))
@@ -231,18 +240,26 @@ def estimate(servers: list[list[Turn]], settings: Settings, stored: Iterable[Sto
     case never measured here is assumed to need no more than its timing budget, warm-up as long again. A pass is taken
     to cost as much as a round without its timing.
     """
+    seen = seconds_seen(stored)
+    turns = [turn for turns in servers for turn in turns]
+    ids = {turn.planned.case.case_id for turn in turns}
+    total = SERVER_SECONDS * len(servers) + sum(turn_seconds(turn, settings, seen) for turn in turns)
+    return Estimate(seconds=total, known=len(ids & set(seen)), cases=len(ids))
+
+
+def seconds_seen(stored: Iterable[StoredRun]) -> dict[str, float]:
+    """Return what a round of each case took in the last of the `stored` runs that measured it."""
     seen: dict[str, float] = {}
     for run in stored:
         rounds: dict[str, list[float]] = {}
         for each in run.rounds:
             rounds.setdefault(each.case_id, []).append(each.seconds)
         seen |= {case_id: statistics.median(seconds) for case_id, seconds in rounds.items()}
-    turns = [turn for turns in servers for turn in turns]
-    ids = {turn.planned.case.case_id for turn in turns}
-    unknown = WARMED * settings.min_run_seconds
-    total = SERVER_SECONDS * len(servers)
-    for turn in turns:
-        round_seconds = seen.get(turn.planned.case.case_id, unknown)
-        timing = settings.min_run_seconds if turn.task != ROUND else 0.0
-        total += OVERHEAD_SECONDS + max(0.0, round_seconds - timing)
-    return Estimate(seconds=total, known=len(ids & set(seen)), cases=len(ids))
+    return seen
+
+
+def turn_seconds(turn: Turn, settings: Settings, seen: Mapping[str, float]) -> float:
+    """Return how long a turn will take, as `estimate` says."""
+    round_seconds = seen.get(turn.planned.case.case_id, WARMED * settings.min_run_seconds)
+    timing = settings.min_run_seconds if turn.task != ROUND else 0.0
+    return OVERHEAD_SECONDS + max(0.0, round_seconds - timing)

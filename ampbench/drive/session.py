@@ -2,7 +2,7 @@
 
 import dataclasses
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,11 +14,12 @@ from ampbench.base.precisions import BUILT_IN, PRECISIONS
 from ampbench.drive.planning import Describe, PlannedCase, check_selection, make_plan
 from ampbench.drive.rounds import Turn, TurnKey, Watch, drive, make_schedule
 from ampbench.drive.servers import Channel, InProcess, OpenChannel, ServerChannel, ask_environment
+from ampbench.drive.sharding import Part, take_shard
 from ampbench.errors import NothingToRunError, UsageError, WorkloadError
 from ampbench.records.case import PHASES, Environment, OwnPrecision, ParameterValue, WorkloadSource
 from ampbench.records.labels import few
 from ampbench.records.measured import Skip
-from ampbench.records.run import DIRTY, SCHEMA, Arm, Footer, Header, Selection, Settings
+from ampbench.records.run import DIRTY, SCHEMA, Arm, Footer, Header, Selection, Settings, Shard
 from ampbench.records.wire import DESCRIBE, DIVERGENCE, MEMORY, ROUND, DescribeAsked, Description, ask
 from ampbench.store import RunWriter, StoredRun, new_run_id
 from ampbench.store.lines import wrong_time
@@ -44,10 +45,14 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Scheduled(Prepared):
-    """A session ready to measure: what each server will do, the first of them by the number `first_server`."""
+    """A session ready to measure: what each server will do, the first of them by the number `first_server`.
+
+    The plan is of the `shard` that is to be measured, where it is not whole.
+    """
 
     servers: list[list[Turn]]
     first_server: int
+    shard: Shard | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +80,18 @@ def opened_first(open_new: OpenChannel, threads: int) -> Iterator[Opened]:
 
 
 @contextmanager
-def prepare(selection: Selection, settings: Settings, resumed: StoredRun | None = None) -> Iterator[Scheduled]:
+def prepare(
+    selection: Selection,
+    settings: Settings,
+    resumed: StoredRun | None = None,
+    part: Part | None = None,
+    stored: Iterable[StoredRun] = (),
+) -> Iterator[Scheduled]:
     """Plan a session: everything that can be wrong with `selection` is raised here, before anything is measured.
 
     The server that answers what the machine is and builds users' workloads once also serves the first round. With
     `resumed`, only what that run lacks is scheduled; raises `UsageError` where the environment is no longer the same.
+    With `part`, the plan is that of one of several shards, which `stored` runs balance.
     """
     sources = check_selection(selection)
     preload = preload_modules(selection, sources)
@@ -92,6 +104,11 @@ def prepare(selection: Selection, settings: Settings, resumed: StoredRun | None 
             settings = dataclasses.replace(settings, memory_limit_bytes=default_memory_limit())
         describe = describer(first.channel, settings)
         plan = make_plan(selection, environment, describe, keep_flags=settings.keep_flags)
+        shard = resumed.header.shard if resumed else None
+        if resumed is not None and shard is not None:
+            plan = [planned for planned in plan if planned.case.case_id in resumed.cases]
+        elif part is not None:
+            plan, shard = take_shard(plan, settings, part, stored)
         done = _done(resumed, plan) if resumed else frozenset()
         servers = make_schedule(plan, settings, done, resumed.given_up if resumed else ())
         yield Scheduled(
@@ -102,6 +119,7 @@ def prepare(selection: Selection, settings: Settings, resumed: StoredRun | None 
             open_channel=first.open_channel,
             servers=servers,
             first_server=1 + max((found.server for found in resumed.rounds), default=-1) if resumed else 0,
+            shard=shard,
         )
 
 
@@ -138,6 +156,7 @@ def new_header(
     command: list[str],
     commit: str | None = None,
     arm: Arm | None = None,
+    shard: Shard | None = None,
 ) -> Header:
     """Return the header of a new run, of `commit` (default: the repository's in the current folder)."""
     started = datetime.now(UTC)
@@ -156,6 +175,7 @@ def new_header(
         sources=list(dict.fromkeys(planned.source for planned in plan)),
         environment=environment,
         arm=arm,
+        shard=shard,
         precisions=_own_precisions(plan),
     )
 

@@ -4,7 +4,7 @@ A case is one workload with its resolved parameters, in one precision, on one de
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 DEVICES = ("cpu", "cuda", "xpu")
 """The device types that can be measured. A new one comes last: results of asv tell a device by its place."""
@@ -70,6 +70,22 @@ class Environment:
     def device(self, type: str) -> DeviceDescription | None:
         """Return the description of the device `type`, None where this torch does not know it."""
         return next((device for device in self.devices if device.type == type), None)
+
+
+VISIBLE_DEVICES = (
+    "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ONEAPI_DEVICE_SELECTOR", "ZE_AFFINITY_MASK",
+)  # fmt: skip
+"""Variables that tell a process which of a node's accelerators are its own."""
+
+
+def kind_of(environment: Environment) -> str:
+    """Return what machines of one kind have in common: all of their environment but the name, and the memory's size.
+
+    Which of its node's accelerators one has is no matter, either.
+    """
+    devices = [replace(one, memory_bytes=None) if one.type == "cpu" else one for one in environment.devices]
+    variables = {name: value for name, value in environment.variables.items() if name not in VISIBLE_DEVICES}
+    return repr(replace(environment, host="", memory_bytes=None, devices=devices, variables=variables))
 
 
 PHASES = ("inference", "training")

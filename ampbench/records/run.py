@@ -18,7 +18,7 @@ an imported environment does not tell. 4 added explanations: `CastPass`, `RulePr
 `RangePass`, `OriginPass`, and what a search for modules to keep in fp32 sees. 6 added studies and `MemoryPass.flops`.
 7 added what a divergence pass tells of its reference, what a round tells of changes in place, of its CPU time and of
 how fp32 products are rounded, `Header.precisions`, `Settings.keep_flags`, `WorkloadSource.switches` and `elsewhere`,
-which heap times were measured in and what page faults the plain one costs.
+which heap times were measured in and what page faults the plain one costs, `Header.shard`, `fleet` and `merged`.
 Files of an earlier schema lack these and are read as they are.
 """
 
@@ -120,6 +120,41 @@ class Arm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """Which part of a plan a run measured: the cases at these `places`, from 0, of the `cases` that the plan has.
+
+    It is the `number`th of `count` (from 1). `plan` is the digest of the ids of all cases: shards of one plan have the
+    same.
+    """
+
+    number: int
+    count: int
+    plan: str
+    cases: int
+    places: list[int]
+
+
+EACH, SPREAD = ON = ("each", "spread")
+"""Whether every lane of a fleet measures every case, or lanes of one kind share the cases."""
+NODE, DEVICE = LANES = ("node", "device")
+"""Whether a lane of a fleet is a whole node or one of its accelerators."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """Which `lane` of a fleet measured a run; runs of one fleet have the same `id`, which their own ends in.
+
+    `on` is one of `ON`, `lanes` of `LANES`; `labels` say which nodes of the cluster were to take part.
+    """
+
+    id: str
+    lane: str
+    on: str = EACH
+    lanes: str = NODE
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
     """Which `program` ("asv", "pytest-benchmark") measured a run, and the name of the `file` it was read from."""
 
@@ -136,7 +171,8 @@ class Header:
     or studies (a name of `records.kinds.KINDS`); "": the run measures. `asked` is what that was
     asked for, the fields of the record that its row names (None: it does not say). `follows` is the id
     of the run that was the latest by its name when this one was begun, where the clock makes this one look older (None:
-    it does not). `precisions` are the user's own that its cases are in.
+    it does not). `precisions` are the user's own that its cases are in. `shard` is set where the run measured a part of
+    its plan, `fleet` where a lane of a fleet measured it; `merged` are the ids of the runs that it was made of.
     """
 
     schema: int
@@ -157,6 +193,9 @@ class Header:
     asked: dict[str, Any] | None = None
     follows: str | None = None
     precisions: list[OwnPrecision] = field(default_factory=list)
+    shard: Shard | None = None
+    fleet: Fleet | None = None
+    merged: list[str] = field(default_factory=list)
 
     @property
     def goes_on(self) -> bool:

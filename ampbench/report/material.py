@@ -14,6 +14,7 @@ from ampbench.errors import NothingComparableError, NothingToRunError, StoreErro
 from ampbench.judge import frame, notes
 from ampbench.judge.advice import Advice, advise_run
 from ampbench.judge.compare import compare, of_cases
+from ampbench.judge.merging import lanes_together
 from ampbench.judge.notes import Note
 from ampbench.judge.objections import Budget
 from ampbench.judge.pairing import arm_settings, pair_cases
@@ -24,7 +25,7 @@ from ampbench.records.kinds import KINDS, deed_of
 from ampbench.records.labels import case_labels, told_apart
 from ampbench.records.run import LATEST, Header
 from ampbench.records.verdicts import Comparison, Finding
-from ampbench.store import CUT, StoredRun, find_run, list_runs, measures, read_header, read_run, run_files
+from ampbench.store import CUT, StoredRun, find_run, find_runs, list_runs, measures, read_header, read_run, run_files
 from ampbench.trend import RunValues, Trend, make_trend, place_of, read_runs, tracked
 from ampbench.trend.building import public_version
 from ampbench.trend.series import Tracked
@@ -68,7 +69,7 @@ def find_sources(sources: Sequence[str], results: Path) -> Sources:
             found = [path.resolve() for path in run_files(folder)]
             listed |= set(found)
         else:
-            found = [find_run(source, results, doubts.append).resolve()]
+            found = [path.resolve() for path in find_runs(source, results, doubts.append)]
         if not found:
             raise StoreError(f"there is no run file in {folder}: measure with `ampbench run`, or give another folder")
         paths |= dict.fromkeys(found)
@@ -127,9 +128,10 @@ def _latest(results: Path) -> Sources:
     headers = {path: read_header(path) for path in found.explaining}
     if any(map(_is_sound, found.measured)) or not found.explaining:
         doubts: list[str] = []
-        newest = find_run(LATEST, results, doubts.append)
-        header = read_header(newest)
-        return Sources([newest], [path for path, one in headers.items() if explain(header, one)], doubts=doubts)
+        newest = find_runs(LATEST, results, doubts.append)
+        measured = [read_header(path) for path in newest]
+        explaining = [path for path, one in headers.items() if any(explain(header, one) for header in measured)]
+        return Sources(newest, explaining, doubts=doubts)
     place = _place(headers[found.explaining[-1]])
     return Sources([], [path for path, one in headers.items() if _place(one) == place])
 
@@ -291,7 +293,7 @@ def gather(
         if len(runs) + len(explanations) > 1:
             runs.pop(against.header.run, None)
             explanations.pop(against.header.run, None)
-    material = material_of(list(runs.values()), against, keyword, budget, list(explanations.values()))
+    material = material_of(lanes_together(list(runs.values())), against, keyword, budget, list(explanations.values()))
     material = replace(material, remarks=[*remarks, *material.remarks])
     if len(found.measured) < 2:  # of one run and its baseline the comparison says all, with more right
         return material

@@ -8,10 +8,13 @@ from ampbench.store.folder import (
     check_folder,
     check_results,
     check_runs,
+    find_fleet,
     find_run,
+    find_runs,
     list_runs,
     measured_files,
     measures,
+    merged_in,
     not_measured,
     run_files,
     runs_beside,
@@ -19,7 +22,7 @@ from ampbench.store.folder import (
 )
 from ampbench.store.migrating import CURRENT, LEFT_ALONE, MIGRATED, Migration, migrate_file, migrate_results
 from ampbench.store.reading import CUT, StoredRun, TimedRound, gathered, read_header, read_run, run_id
-from ampbench.store.writing import CannotBeError, RunWriter, encode_run, new_run_id, require_writable
+from ampbench.store.writing import CannotBeError, RunWriter, encode_run, new_run_id, require_writable, write_whole
 
 __all__ = [
     "CURRENT",
@@ -35,11 +38,14 @@ __all__ = [
     "check_results",
     "check_runs",
     "encode_run",
+    "find_fleet",
     "find_run",
+    "find_runs",
     "gathered",
     "list_runs",
     "measured_files",
     "measures",
+    "merged_in",
     "migrate_file",
     "migrate_results",
     "new_run_id",
@@ -51,4 +57,5 @@ __all__ = [
     "run_id",
     "runs_beside",
     "sync_folder",
+    "write_whole",
 ]

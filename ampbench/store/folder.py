@@ -53,7 +53,7 @@ def sync_folder(folder: Path) -> None:
 CLOCKS_APART = timedelta(minutes=1)
 """Runs of several machines, or begun at once, may be named in another order than they were begun in."""
 _TIME = re.compile(r"(\d{8}T\d{6})Z-")
-_FOLLOWS = b'"follows":"'
+_FOLLOWS, _MERGED = b'"follows":"', b'"merged":["'
 
 
 def list_runs(results: Path | str) -> list[Path]:
@@ -65,9 +65,23 @@ def list_runs(results: Path | str) -> list[Path]:
 
 
 def run_files(folder: Path, *, measuring: bool = False) -> list[Path]:
-    """Return the same of any folder, a results folder or one of run files; with `measuring`, only of runs that did."""
-    files = _files(folder / "runs" if (folder / "runs").is_dir() else folder)
-    return [file for file in _told_apart(files) if not measuring or measures(file)]
+    """Return the same of any folder, a results folder or one of run files; with `measuring`, only of runs that did.
+
+    Shards that another run there was put together from are left out: what they measured is there once.
+    """
+    files = _told_apart(_files(folder / "runs" if (folder / "runs").is_dir() else folder))
+    merged = {run for runs in merged_in(files).values() for run in runs}
+    return [file for file in files if run_id(file) not in merged and (not measuring or measures(file))]
+
+
+def merged_in(files: Iterable[Path]) -> dict[Path, list[str]]:
+    """Return the files of runs that were put together, each with the ids of the runs that it was put together from."""
+    found = {}
+    for file in files:
+        with contextlib.suppress(StoreError):  # a damaged one is its reader's matter
+            if _MERGED in first_line(file):
+                found[file] = read_header(file).merged
+    return found
 
 
 def files_below(folder: Path) -> tuple[list[Path], dict[Path, str]]:
@@ -201,6 +215,29 @@ def find_run(name: str, results: Path | str, doubt: Callable[[str], object] = la
         some = ", ".join(matching[-5:])
         raise UsageError(f"{len(matching)} runs begin or end with {name!r}: say more of one, such as {some}")
     return paths[matching[0]]
+
+
+def find_runs(name: str, results: Path | str, doubt: Callable[[str], object] = lambda _: None) -> list[Path]:
+    """Return the file of the run called `name`, as `find_run` does, or all of a fleet: by its id, or as `latest`.
+
+    One run of a fleet is named by more than the id that all of them end in.
+    """
+    members = [] if is_path(name) else [path for path in list_runs(results) if run_id(path).endswith(f"-{name}")]
+    found = members if len(members) > 1 else [find_run(name, results, doubt)]
+    fleet = read_header(found[0]).fleet if name == LATEST else None
+    return found if fleet is None else find_runs(fleet.id, results)
+
+
+def find_fleet(name: str, results: Path | str) -> list[Path]:
+    """Return the files of the runs of the fleet called `name`, its id or one of its runs.
+
+    Raises `UsageError` for a run that is no fleet's, and what `find_run` does.
+    """
+    path = find_runs(name, results)[0]
+    fleet = read_header(path).fleet
+    if fleet is None:
+        raise UsageError(f"run {run_id(path)} is no fleet's: leave --ray out to go on with it here")
+    return [one for one in list_runs(path.parent.parent) if run_id(one).endswith(f"-{fleet.id}")]
 
 
 def _latest(paths: Sequence[Path], doubt: Callable[[str], object]) -> Path:

@@ -29,7 +29,7 @@ from ampbench.records import kinds
 from ampbench.records.case import PATHS, PHASES, SDPA
 from ampbench.records.kinds import KINDS, LINES, Before, Between, named
 from ampbench.records.measured import CAUSES, ENDS, MEMORY_SOURCES, STAGES
-from ampbench.records.run import CORE, ENDINGS, SCHEMA, Entry, Header
+from ampbench.records.run import CORE, ENDINGS, LANES, ON, SCHEMA, Entry, Header
 
 
 @contextmanager
@@ -55,7 +55,7 @@ _ROWS: tuple[tuple[Range, str], ...] = (
         grad_reference_nonfinite grad_reference_nan grad_nan nonfinite_output
         argmax_agreeing argmax_decisions casts correct decisions elements flushed grad_elements grad_flushed
         grad_nonfinite inputs_overflowed moved nonfinite nonzero output_nonfinite output_shapes overflowed
-        agreeing attention batches rows sample_count
+        agreeing attention batches cases places rows sample_count
         sampled swallowed zeros counts powers together skipped_steps skipped stale_weights warmup_steps calls
         sizes moving param_nonfinite
         units trials number index forward model_ops cast operation tensor made_by producer step steps ended_at
@@ -120,6 +120,8 @@ UNBOUNDED = frozenset({"seed", "schedule_seed", "version", "parameters", "overri
 
 WORDS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("Footer", "ended"): ENDINGS,
+    ("Fleet", "on"): ON,
+    ("Fleet", "lanes"): LANES,
     ("Failure", "cause"): CAUSES,
     ("Failure", "stage"): STAGES,
     ("MemoryPass", "source"): MEMORY_SOURCES,

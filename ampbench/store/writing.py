@@ -4,9 +4,11 @@ import gzip
 import os
 import re
 import secrets
-from collections.abc import Iterable, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from shlex import quote
 from typing import Self
@@ -14,7 +16,7 @@ from typing import Self
 from ampbench.errors import StoreError
 from ampbench.records.case import Case
 from ampbench.records.kinds import KINDS, LINES, verb_of
-from ampbench.records.measured import Round
+from ampbench.records.measured import Reading, Round
 from ampbench.records.run import SCHEMA, SUFFIX, Entry, Header
 from ampbench.store import lines
 from ampbench.store.folder import followed, lock, sync_folder
@@ -234,6 +236,40 @@ def _asks(record: Entry) -> bool:
     """Return whether a record says what its run is for."""
     line = LINES[lines.line_of(type(record))]
     return bool(line.asked) and getattr(record, line.asked) is not None
+
+
+def write_whole(runs: Iterable[StoredRun], results: Path | str) -> dict[str, Path]:
+    """Write each run as `runs/<id>.jsonl` in the folder `results`; return the files by the runs' ids.
+
+    They get their names once all of them are whole. Raises `StoreError` where they cannot be written (its cause is
+    then the `OSError`); then there is none.
+    """
+    folder, written = Path(results) / "runs", {}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".writing-", dir=results) as temporary:
+            for stored in runs:
+                with RunWriter.create(temporary, stored.header, stored.cases.values()) as writer:
+                    writer.append(*_entries(stored))
+                written[stored.header.run] = folder / writer.path.name
+            for path in written.values():
+                (Path(temporary) / "runs" / path.name).replace(path)
+        sync_folder(folder)
+    except OSError as error:
+        raise StoreError(f"cannot write {folder}: {error.strerror}; choose another --results folder") from error
+    return written
+
+
+def _entries(stored: StoredRun) -> Iterator[Entry]:
+    """Yield what a run holds, rounds first and footers last."""
+    by_case = (stored.memory, stored.divergence, stored.failures, stored.skips)
+    yield from chain(stored.rounds, *(entries.values() for entries in by_case))
+    for metric, values in stored.readings.items():
+        for case_id, value in values.items():
+            yield Reading(case_id=case_id, metric=metric, value=value)
+    for line, held in stored.found.items():
+        yield from chain.from_iterable(held.values()) if LINES[line].several else held.values()
+    yield from stored.footers
 
 
 def encode_run(header: Header, entries: Iterable[Entry], path: Path) -> bytes:

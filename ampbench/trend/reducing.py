@@ -24,7 +24,7 @@ from ampbench.records.run import Header
 from ampbench.store import (
     CUT,
     check_folder,
-    find_run,
+    find_runs,
     not_measured,
     read_header,
     run_files,
@@ -327,7 +327,8 @@ def _read(source: str, results: Path, reader: _Reader) -> None:
     elif path.is_file() and path.suffix == ".json":
         reader.foreign(path)
     else:
-        reader.native(find_run(source, results, reader.notes.append))
+        for file in find_runs(source, results, reader.notes.append):
+            reader.native(file)
 
 
 def _read_folder(folder: Path, reader: _Reader) -> None:

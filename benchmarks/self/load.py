@@ -60,20 +60,20 @@ def write_run(
     All times are multiplied by `factor`; `header` are fields of the header.
     """
     generator = np.random.default_rng(seed)
-    listed = [_case(number) for number in range(cases)]
-    with RunWriter.create(results, replace(_header(), **header), listed) as writer:
+    listed = [make_case(number) for number in range(cases)]
+    with RunWriter.create(results, replace(make_header(), **header), listed) as writer:
         for start in range(0, cases, 1000):
             entries: list[Round | MemoryPass | Divergence] = []
             for case in listed[start : start + 1000]:
                 times = factor * generator.lognormal(-7, 0.02, (rounds, SAMPLES))
-                entries += [_round(case, number, samples) for number, samples in enumerate(times)]
-                entries += [_memory(case), _divergence(case)]
+                entries += [make_round(case, number, samples) for number, samples in enumerate(times)]
+                entries += [make_memory(case), make_divergence(case)]
             writer.append(*entries)
         writer.append(Footer(ended="complete", finished_at="2026-01-31T12:00:00Z"))
     return writer.path
 
 
-def _header() -> Header:
+def make_header() -> Header:
     environment = Environment(
         host="synthetic",
         system="",
@@ -95,7 +95,7 @@ def _header() -> Header:
     )
 
 
-def _case(number: int) -> Case:
+def make_case(number: int) -> Case:
     return Case(
         workload="linear_chain",
         family="linear",
@@ -110,7 +110,7 @@ def _case(number: int) -> Case:
     )
 
 
-def _round(case: Case, number: int, samples: np.ndarray) -> Round:
+def make_round(case: Case, number: int, samples: np.ndarray) -> Round:
     return Round(
         case_id=case.case_id,
         round=number,
@@ -127,7 +127,7 @@ def _round(case: Case, number: int, samples: np.ndarray) -> Round:
     )
 
 
-def _memory(case: Case) -> MemoryPass:
+def make_memory(case: Case) -> MemoryPass:
     return MemoryPass(
         case_id=case.case_id,
         source="profiler",
@@ -138,7 +138,7 @@ def _memory(case: Case) -> MemoryPass:
     )
 
 
-def _divergence(case: Case) -> Divergence:
+def make_divergence(case: Case) -> Divergence:
     return Divergence(
         case_id=case.case_id,
         reference_device="cpu",

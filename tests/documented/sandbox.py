@@ -1,8 +1,8 @@
 """The folder that the documentation's commands run in: the files they name, a git repository, stored runs.
 
 Its stored runs are those of a fresh clone and a small run of this machine, twice: BASE, and CANDIDATE, the latest,
-which is the same numbers under another id. Runs of explanations and studies are measured when a command first names
-one.
+which is the same numbers under another id; so have the two machines of FLEET. Runs of explanations and studies are
+measured when a command first names one.
 """
 
 import io
@@ -27,6 +27,7 @@ from tests.documented.quickening import quicken
 
 _NOW = datetime.now(UTC)
 """Later than the runs of a clone; a run of the future would be in doubt as the latest."""
+FLEET_RUNS = tuple(f"{_NOW - timedelta(seconds=9):%Y%m%dT%H%M%SZ}-{lane}-f1ee70" for lane in ("one", "two"))
 BASE, CANDIDATE, INTERRUPTED = (
     f"{_NOW - timedelta(seconds=ago):%Y%m%dT%H%M%SZ}-here-{digits}"
     for ago, digits in ((3, "ba5e00"), (2, "cafe00"), (1, "0ff000"))
@@ -36,6 +37,7 @@ PLACEHOLDERS = {
     "RUN": BASE,
     "BASE": BASE,
     "CANDIDATE": CANDIDATE,
+    "FLEET": "f1ee70",
     "DIR": "results",
     "COMMIT": "main",
     "PYTHON": sys.executable,
@@ -156,15 +158,27 @@ def _store(made: Sandbox, clone: Path) -> None:
     shutil.copytree(ROOT / "results/asv/epyc-2core-demo", clone / "results/asv/bench")
     for run in (BASE, CANDIDATE):
         (clone / f"results/runs/{run}.jsonl").write_text(rename(measured, run))
+    for run in FLEET_RUNS:
+        header, newline, entries = rename(measured, run).partition("\n")
+        told = json.loads(header)
+        told["header"]["fleet"] = {
+            "id": PLACEHOLDERS["FLEET"],
+            "lane": run.split("-")[1],
+            "on": "each",
+            "lanes": "node",
+        }
+        (clone / f"results/runs/{run}.jsonl").write_text(json.dumps(told) + newline + entries)
     for name in (
         "main.jsonl",
         "release-1.4.jsonl",
         "benchmarks/baseline.jsonl",
         "ci-results/a.jsonl",
         "nightly/b.jsonl",
+        "cpu.jsonl",
     ):
         (clone / name).parent.mkdir(exist_ok=True)
         shutil.copy(clone / f"results/runs/{BASE}.jsonl", clone / name)
+    shutil.copy(clone / f"results/runs/{CANDIDATE}.jsonl", clone / "gpu.jsonl")
     (clone / ".benchmarks").mkdir()
     made.run(["convert", BASE, "--to", "pytest-benchmark", "-o", "run.json"], clone)
     shutil.copy(clone / "run.json", clone / ".benchmarks/0001_ours.json")

@@ -1,4 +1,4 @@
-"""docs/ci/gate.yml: its steps run in order, as a runner would run them, in a copy of the sandbox."""
+"""What docs/ci has to copy: its steps run in order, as a runner would run them, in a copy of the sandbox."""
 
 import re
 import shutil
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from ampbench.store import read_run
 from tests.documented.pages import ROOT, Command
 from tests.documented.quickening import quicken
 from tests.documented.sandbox import Sandbox
@@ -68,3 +69,46 @@ def test_the_workflow_uses_no_expression_that_is_not_known_here() -> None:
     text = (ROOT / "docs/ci/gate.yml").read_text()
     known = {"!cancelled()", "env.RESULTS", "env.BASELINE", "github.ref", "github.sha"}
     assert set(_EXPRESSION.findall(text)) <= EXPRESSIONS.keys() | known | {"github.event_name == 'pull_request'"}
+
+
+SHARDS = yaml.safe_load((ROOT / "docs/ci/shards.yml").read_text())
+QUICK = (
+    "mlp softmax_head conv_stack --preset tiny --rounds 1 --min-run-time 0.02 --precision fp32 --precision bf16_pure"
+)
+"""What stands for the workloads, whose variable the shell splits."""
+
+
+def merged(folder: Path) -> Any:
+    """Return what shows the one run that a folder's results hold."""
+    (path,) = (folder / "results" / "runs").iterdir()
+    return read_run(path)
+
+
+@pytest.mark.slow
+def test_the_array_for_slurm_runs_as_plain_processes(shell: Callable[[str, Path], Any], tmp_path: Path) -> None:
+    shutil.copy(ROOT / "docs/ci/shards.sbatch", tmp_path)
+    for number in range(1, 6):
+        given = f"export WORKLOADS='{QUICK}' THREADS=1 SLURM_ARRAY_TASK_ID={number}\n"
+        done = shell(f"{given}bash shards.sbatch", tmp_path)
+        assert done.code == 0, done.written
+    done = shell("ampbench merge shards", tmp_path)
+    assert done.code == 0, done.written
+    run = merged(tmp_path)
+    assert len(run.header.merged) == 5
+    assert {case.workload for case in run.cases.values()} == {"mlp", "softmax_head", "conv_stack"}
+
+
+@pytest.mark.slow
+def test_the_matrix_of_shards_runs_as_plain_processes(shell: Callable[[str, Path], Any], tmp_path: Path) -> None:
+    job = SHARDS["jobs"]["measure"]
+    for number in job["strategy"]["matrix"]["shard"]:
+        for step in steps(job):
+            script = step["run"].replace("${{ matrix.shard }}", str(number))
+            given = f"export WORKLOADS='{QUICK}'\n"
+            done = shell(given + script, tmp_path)
+            assert done.code == 0, done.written
+    for step in steps(SHARDS["jobs"]["merge"]):
+        done = shell(f"export GITHUB_STEP_SUMMARY=summary.md\n{step['run']}", tmp_path)
+        assert done.code == 0, done.written
+    assert len(merged(tmp_path).header.merged) == 5
+    assert "bf16_pure" in (tmp_path / "summary.md").read_text()

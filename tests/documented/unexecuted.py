@@ -5,6 +5,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tomllib
 from collections.abc import Callable
 
@@ -12,6 +13,7 @@ import asv.commands
 from packaging.requirements import Requirement
 
 from tests.documented.pages import ROOT, Command
+from tests.documented.sandbox import PLACEHOLDERS
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -74,6 +76,40 @@ def check_otava(command: Command) -> None:
         assert "--config-file" in done.stdout
 
 
+def check_ray(command: Command) -> None:
+    """It is a run of ampbench in all but its cluster, which nobody has started here."""
+    words = [PLACEHOLDERS.get(word, word) for word in command.words]
+    words[words.index("--ray") + 1] = "127.0.0.1:1"
+    if "--resume" in words:  # of a fleet that there is not: named so before its cluster
+        words[words.index("--resume") + 1] = "0ff1ee"
+    done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, check=False)
+    if "--resume" in words:
+        assert "unknown run '0ff1ee'" in done.stderr
+        return
+    has_ray = importlib.util.find_spec("ray") is not None
+    said = "no Ray cluster at 127.0.0.1:1" if has_ray else "needs Ray"
+    assert (done.returncode, done.stdout) == (5 if has_ray else 2, ""), done.stderr
+    assert said in done.stderr
+
+
+def check_ray_start(command: Command) -> None:
+    """It is what Ray takes, if it is installed."""
+    assert command.words[:2] == ["ray", "start"]
+    if importlib.util.find_spec("ray") is not None:
+        parse = f"from ray.scripts.scripts import start; start.make_context('start', {command.words[2:]})"
+        subprocess.run([sys.executable, "-c", parse], check=True)
+
+
+def check_shards(command: Command) -> None:
+    """The page says before what measures them; test_documented_workflow.py does both."""
+    assert "shard" in (ROOT / command.page).read_text().partition(command.text)[0]
+
+
+def check_sbatch(command: Command) -> None:
+    """The script is there; test_documented_workflow.py runs it."""
+    assert (ROOT / "docs" / "ci" / command.words[-1]).is_file()
+
+
 UNEXECUTED: dict[str, tuple[str, Callable[[Command], None]]] = {
     r"make [\w-]+": ("sets an environment up from the network; runs all tests, this one too", check_make),
     r"pip install .*": ("needs the network, and would change the environment", check_pip),
@@ -84,6 +120,10 @@ UNEXECUTED: dict[str, tuple[str, Callable[[Command], None]]] = {
         "reads what the command before it wrote; test_pytest_plugin.py has both",
         check_compared,
     ),
+    r"ampbench run .* --ray .*": ("needs a cluster; tests/fleet has some", check_ray),
+    r"ampbench merge shards": ("needs shards; test_documented_workflow.py makes some", check_shards),
+    r"ray start .*": ("starts a server that stays", check_ray_start),
+    r"WORKLOADS=.* sbatch .*": ("needs Slurm; test_documented_workflow.py runs the script", check_sbatch),
     r"otava .*": ("another program, which is not installed here", check_otava),
 }
 """By the whole text of a command: the reason, and the check. A command that is in no table and no program fails."""

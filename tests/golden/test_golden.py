@@ -51,7 +51,9 @@ FOLDERS: dict[str, list[Path]] = {
     "probes": [STORED / f"rules/torch-2.{minor}.0.jsonl.gz" for minor in (14, 15)],
 }
 """Results folders by name: the runs in each."""
-VERBS = ("run", "list", "show", "compare", "ab", "gate", "trend", "report", "explain", "study", "convert", "doctor")
+VERBS = (
+    "run", "list", "show", "compare", "ab", "gate", "trend", "merge", "report", "explain", "study", "convert", "doctor",
+)  # fmt: skip
 SUBVERBS = {
     "explain": ("casts", "headroom", "origin", "keep-fp32", "rules"),
     "study": ("convergence", "scaler", "scope", "input-storage", "ceilings"),
@@ -95,6 +97,7 @@ def _outputs() -> dict[str, Output]:
         format = {"txt": "table", "md": "markdown"}.get(form, form)
         found[f"two/compare.{form}"] = Output(f"compare plain later --format {format}", "pair")
         found[f"two/compare-arms.{form}"] = Output(f"compare ab-baseline ab-candidate --format {format}", "arms")
+        found[f"two/beside.{form}"] = Output(f"show plain later --format {format}", "pair")
         found[f"two/gate.{form}"] = Output(f"gate plain later --format {format} -k mlp", "pair")
         found[f"trend/trend.{form}"] = Output(f"trend --format {format} -k mlp", "history")
     found["two/compare-all.txt"] = Output("compare plain later --all", "pair")

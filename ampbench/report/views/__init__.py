@@ -8,6 +8,7 @@ from collections.abc import Callable
 from ampbench.present.page import View
 from ampbench.report.material import Material
 from ampbench.report.result import banner
+from ampbench.report.views.beside import beside
 from ampbench.report.views.cases import cases
 from ampbench.report.views.distributions import distributions
 from ampbench.report.views.explanation import explanation, studies
@@ -19,6 +20,7 @@ from ampbench.report.views.trends import trends
 
 VIEWS: tuple[Callable[[Material], View | None], ...] = (
     banner,
+    beside,
     ranking,
     precisions,
     cases,

@@ -1,0 +1,267 @@
+"""Ray as the cluster of a fleet: a lane is an actor that has a node, or an accelerator of it, to itself.
+
+Ray places actors, tells when they die, and carries lines; it measures nothing. An actor only starts the session of its
+lane as a process of its own, by `LaneProcess`, and passes on what that says.
+"""
+
+import logging
+import os
+import socket
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import cloudpickle, exceptions
+
+from ampbench.errors import NothingToRunError, UnknownNameError, UsageError, bounded
+from ampbench.fleet.node import DONE
+from ampbench.fleet.session import Event, Place
+from ampbench.records.case import VISIBLE_DEVICES
+from ampbench.records.run import DEVICE, NODE
+
+OLDEST_RAY = (2, 50)
+"""The first whose labels are scheduled by wherever there is an autoscaler."""
+NODE_ID = "ray.io/node-id"
+"""The label by which Ray itself names a node."""
+SET_BY_RAY = ("OMP_NUM_THREADS",)
+"""What Ray sets for the CPUs that an actor asks for: right where lanes share those of a node, and not what a local run
+would have where a lane has all of it."""
+ANSWER_SECONDS = 10.0
+"""How long a cluster's head is waited for."""
+GONE_SECONDS = 40.0
+"""How long a cluster's head may be silent before its fleet ends: after 60 Ray ends this process, whatever it does."""
+LEFT_BEHIND = (".git", ".venv", "results", "__pycache__")
+"""What of the current folder does not travel with a user's file."""
+
+
+class LaneProcess:
+    """The session of a lane on its node, `python -m ampbench.fleet.node`, with the environment of the node.
+
+    It is sent by value: of ampbench, only what the session itself imports must be there.
+    """
+
+    def __init__(self, node_variables: list[str], end: bytes):
+        import os
+        import subprocess
+        import sys
+        import tempfile
+        from pathlib import Path
+
+        started_with = Path(f"/proc/{os.getppid()}/environ").read_bytes().split(b"\0")
+        node = dict(os.fsdecode(line).split("=", 1) for line in started_with if b"=" in line)
+        environment = {name: value for name, value in os.environ.items() if name not in node_variables}
+        environment |= {name: node[name] for name in node_variables if name in node}
+        self.end = end
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "ampbench.fleet.node"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, env=environment,
+        )  # fmt: skip
+
+    def ask(self, line: bytes) -> Iterator[bytes]:
+        """Give the session a line, and yield what it says to that, whole lines, until it is done or no more."""
+        import os
+
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        try:
+            self.process.stdin.write(line + b"\n")
+            self.process.stdin.flush()
+        except OSError:
+            pass  # its end tells why
+        held = b""
+        while chunk := os.read(self.process.stdout.fileno(), 1 << 16):
+            whole, newline, held = (held + chunk).rpartition(b"\n")
+            if newline:
+                yield whole + newline
+                if whole.rpartition(b"\n")[2].startswith(self.end):
+                    return
+        self.errors.seek(0)
+        words = self.errors.read().decode(errors="replace").strip().splitlines()
+        raise RuntimeError(f"its session ended with status {self.process.wait()}: {words[-1] if words else 'no word'}")
+
+
+class RayCluster:
+    """A Ray cluster as a `Cluster`: its nodes that have all of `labels`, or with `lanes` "device" their accelerators.
+
+    With `files`, the current folder travels to the nodes, where users' workloads are imported from. Raises
+    `NothingToRunError` where nobody answers at the address or no node fits, `UsageError` for labels that none has.
+    """
+
+    def __init__(self, address: str, labels: Mapping[str, str], lanes: str, *, files: bool):
+        self._labels, self._lanes = labels, lanes
+        self._actors: dict[str, Any] = {}
+        self._streams: dict[str, Any] = {}
+        self._resources: dict[str, tuple[str, float, float]] = {}
+        self._places: list[Place] = []
+        self._heard, self._gone = time.monotonic(), False
+        _check_answers(address)
+        environment = {"working_dir": str(Path.cwd()), "excludes": list(LEFT_BEHIND)} if files else {}
+        try:
+            ray.init(
+                address=address, runtime_env=environment, log_to_driver=False, logging_level=logging.ERROR,
+            )  # fmt: skip
+        except (ConnectionError, ValueError, RuntimeError, exceptions.RayError) as error:
+            raise NothingToRunError(_unanswered(address, error)) from None
+        try:
+            self._head = _host_and_port(ray.get_runtime_context().gcs_address)
+            self._check()
+        except BaseException:
+            ray.shutdown()
+            raise
+
+    def places(self) -> list[Place]:
+        """Return a place for each node of the cluster that is to take part, or for each accelerator of it.
+
+        Raises `NothingToRunError` where the head has been silent for too long; until then they are as they were.
+        """
+        if not self._answers():
+            return self._places
+        nodes = [node for node in ray.nodes() if node["Alive"] and self._fits(node)]
+        hosts = Counter(node["NodeManagerHostname"] for node in nodes)
+        found = []
+        for node in nodes:
+            name = node["NodeManagerHostname"]
+            if hosts[name] > 1:  # its own name is its address, where --node-name gave it none
+                name = f"{name}-{node['NodeName']}"
+            cpus, devices = (float(node["Resources"].get(kind, 0)) for kind in ("CPU", "GPU"))
+            if self._lanes == NODE and cpus:  # a head without CPUs is there to be kept free
+                self._resources[node["NodeID"]] = node["NodeID"], cpus, devices
+                found.append(Place(node["NodeID"], name))
+            for number in range(int(devices) if self._lanes == DEVICE else 0):
+                place = f"{node['NodeID']}/{number}"
+                self._resources[place] = node["NodeID"], cpus // devices, 1.0
+                found.append(Place(place, f"{name}-device{number}"))
+        self._places = found
+        return found
+
+    def open(self, place: Place, order: bytes) -> None:
+        """Have an actor made that takes all of its place, as soon as nobody else has any of it."""
+        node, cpus, devices = self._resources[place.id]
+        variables = [*SET_BY_RAY, *VISIBLE_DEVICES] if self._lanes == NODE else []
+        cloudpickle.register_pickle_by_value(sys.modules[__name__])
+        try:
+            made = ray.remote(LaneProcess).options(
+                num_cpus=cpus, num_gpus=devices, label_selector={NODE_ID: node}, max_restarts=0, max_task_retries=0
+            )
+            self._actors[place.id] = made.remote(variables, DONE)
+        finally:
+            cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+        self.ask(place.id, order)
+
+    def ask(self, place: str, work: bytes) -> None:
+        """Give the actor a line, whose answers then are events."""
+        self._streams[place] = self._actors[place].ask.options(num_returns="streaming").remote(work)
+
+    def events(self, seconds: float) -> list[Event]:
+        """Return what actors have said since, or why one is no more; waits for the first for so many seconds."""
+        streams = dict(self._streams)
+        if not streams:
+            return []
+        by_stream = {id(stream): place for place, stream in streams.items()}
+        waiting = list(streams.values())
+        ray.wait(waiting, num_returns=1, timeout=seconds)
+        ready, _ = ray.wait(waiting, num_returns=len(waiting), timeout=0)
+        found = []
+        for stream in ready:
+            place = by_stream[id(stream)]
+            try:
+                said = ray.get(next(stream))
+            except StopIteration:
+                if self._streams.get(place) is stream:
+                    del self._streams[place]
+                continue
+            except exceptions.RayError as error:
+                del self._streams[place]
+                found.append(Event(place, lost=_lost(error)))
+                continue
+            found += [Event(place, line=line) for line in said.splitlines(keepends=True)]
+        return found
+
+    def close(self) -> None:
+        """End all actors, and leave the cluster; where its head is gone, they notice that themselves."""
+        if self._gone:
+            return
+        for actor in self._actors.values():
+            ray.kill(actor)
+        ray.shutdown()
+
+    def _answers(self) -> bool:
+        """Return whether the head can be reached, without which Ray's own questions wait for it."""
+        try:
+            socket.create_connection(self._head, timeout=1.0).close()
+        except OSError as error:
+            silent = time.monotonic() - self._heard
+            if silent < GONE_SECONDS:
+                return False
+            self._gone = True
+            host, port = self._head
+            raise NothingToRunError(
+                f"the head of the cluster, {host}:{port}, has not answered for {silent:.0f} s: {error}"
+            ) from None
+        self._heard = time.monotonic()
+        return True
+
+    def _fits(self, node: Mapping[str, Any]) -> bool:
+        return all(node["Labels"].get(name) == value for name, value in self._labels.items())
+
+    def _check(self) -> None:
+        """Raise an error where no node can ever take part as things are."""
+        nodes = [node for node in ray.nodes() if node["Alive"]]
+        known = sorted({f"{name}={value}" for node in nodes for name, value in node["Labels"].items()})
+        for name, value in self._labels.items():
+            if f"{name}={value}" not in known:
+                raise UnknownNameError("label of --nodes", f"{name}={value}", known)
+        if not any(map(self._fits, nodes)):
+            raise UsageError(f"no node has all labels of --nodes; there are {', '.join(known)}")
+        if not self.places():
+            no_device = "an accelerator: --lanes node measures on its CPU"
+            what = "a CPU that Ray may give" if self._lanes == NODE else no_device
+            raise NothingToRunError(f"no node that is to take part has {what}")
+
+
+def _check_answers(address: str) -> None:
+    """Raise `NothingToRunError` where nobody listens at host:port, of which Ray itself would be told after minutes."""
+    address = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
+    if address == "auto":
+        return
+    try:
+        place = _host_and_port(address)
+    except ValueError:
+        raise UsageError(f"--ray {address!r}: expected auto, or host:port of the cluster's head") from None
+    try:
+        socket.create_connection(place, timeout=ANSWER_SECONDS).close()
+    except OSError as error:
+        raise NothingToRunError(_unanswered(address, error)) from None
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    """Return the parts of host:port; raises `ValueError` for anything else."""
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdecimal() and 0 < int(port) < 2**16):
+        raise ValueError(address)
+    return host.strip("[]"), int(port)
+
+
+def _unanswered(address: str, error: Exception) -> str:
+    """Say that a cluster could not be reached, and how one is started."""
+    why = bounded(" ".join(str(error).split()), 200)
+    return f"no Ray cluster at {address}: {why}; start one with ray start --head (docs/fleet.md)"
+
+
+def _lost(error: exceptions.RayError) -> str:
+    """Say why an actor is no more, in words of those who look after its node."""
+    if isinstance(error, exceptions.RayTaskError):
+        return bounded(" ".join(str(error.cause).split()), 500)
+    if isinstance(error, exceptions.NodeDiedError):
+        return "its node died"
+    if isinstance(error, exceptions.RuntimeEnvSetupError):
+        return "the current folder could not be brought to its node"
+    if isinstance(error, exceptions.OutOfMemoryError):
+        return "Ray ended it, for its node ran out of memory"
+    text = " ".join(str(error).split())
+    return "its node died" if "node" in text.lower() and "died" in text.lower() else bounded(text, 300)

@@ -1,0 +1,255 @@
+"""A fleet of a thousand lanes: the real session, its dealing and its files, and lanes that answer from a script.
+
+The lanes live on a clock of their own, which the session reads, so that hours of measuring take minutes: what takes
+real time is what the driver does. `python -m benchmarks.self.fleet` prints the table of docs/fleet.md.
+"""
+
+import heapq
+import itertools
+import math
+import random
+import resource
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from ampbench.base.units import format_bytes, format_duration, format_seconds
+from ampbench.drive.planning import PlannedCase
+from ampbench.drive.rounds import SERVER_SECONDS, Turn, make_schedule
+from ampbench.drive.sharding import digest_of
+from ampbench.fleet.node import Done, Order, Work
+from ampbench.fleet.session import Event, FleetSession, Place, Progress, open_files
+from ampbench.records.case import Environment, WorkloadSource
+from ampbench.records.measured import Failure, Skip
+from ampbench.records.run import SCHEMA, SPREAD, Entry, Fleet, Selection, Settings
+from ampbench.records.wire import MEMORY, ROUND
+from ampbench.store import lines, list_runs
+from benchmarks.self.load import make_case, make_divergence, make_header, make_memory, make_round
+
+OPENING_SECONDS = 8.0
+"""What a lane takes from being free to its first turn: an actor, a session, a server."""
+SOURCE = WorkloadSource(name="linear_chain", family="linear", module="m", function="f", builtin=True)
+
+
+@dataclass(slots=True)
+class Machine:
+    """A machine of the script: how long a turn takes there, and when it appears, becomes free and dies.
+
+    `problem` is why it cannot be opened; cases that `fails` tells fail there.
+    """
+
+    name: str
+    environment: Environment = field(default_factory=lambda: make_header().environment)
+    seconds: float = 1.0
+    appears: float = 0.0
+    free: float = 0.0
+    dies: float = math.inf
+    problem: str = ""
+    fails: Collection[str] = ()
+    id: str = ""
+
+    @property
+    def place(self) -> Place:
+        """Where it is: its name is its id, unless it is a machine of that name that came back."""
+        return Place(self.id or self.name, self.name)
+
+
+class ScriptedCluster:
+    """A `Cluster` of machines that measure the cases of a plan in the time that the script gives them."""
+
+    def __init__(self, machines: Sequence[Machine], plan: Sequence[PlannedCase], settings: Settings):
+        self.machines = {machine.place.id: machine for machine in machines}
+        self.plan, self.settings = list(plan), settings
+        self.by_id = {planned.case.case_id: planned for planned in plan}
+        self.digest = digest_of(self.plan)
+        self.now = 0.0
+        self.asked: list[tuple[str, Work]] = []
+        self.closed = False
+        self._coming: list[tuple[float, int, Event, Iterator[tuple[float, Event]]]] = []
+        self._count = itertools.count()
+
+    def clock(self) -> float:
+        """Return the time that it is for the machines."""
+        return self.now
+
+    def places(self) -> list[Place]:
+        """Return the machines that are there now."""
+        return [one.place for one in self.machines.values() if one.appears <= self.now < one.dies]
+
+    def open(self, place: Place, order: bytes) -> None:
+        """Have a machine say what it is once it is free."""
+        machine, asked = self.machines[place.id], msgspec.json.decode(order, type=Order)
+        own = {"environment": machine.environment, "selection": asked.selection, "settings": self.settings}
+        header = replace(make_header(), schema=SCHEMA, **own)
+        done = Done(problem=machine.problem) if machine.problem else Done(ended="complete", plan=self.digest)
+        said = [lines.encode(header), _line(done)] if not machine.problem else [_line(done)]
+        begin = max(self.now, machine.free) + OPENING_SECONDS
+        self._begin(machine, ((begin, line) for line in said))
+        if machine.dies < math.inf:
+            died = Event(machine.place.id, lost="its node died")
+            heapq.heappush(self._coming, (machine.dies, next(self._count), died, iter(())))
+
+    def ask(self, place: str, work: bytes) -> None:
+        """Have a machine tell its plan, or measure."""
+        machine, asked = self.machines[place], msgspec.json.decode(work, type=Work)
+        self.asked.append((place, asked))
+        told: Iterator[tuple[float, bytes]]
+        if asked.plan:
+            skips = [Skip(case_id=one.case.case_id, reason=one.skip) for one in self.plan if one.skip]
+            entries: list[Entry] = [*(planned.case for planned in self.plan), *skips]
+            told = ((self.now, line) for line in [*map(lines.encode, entries), _line(Done(ended="complete"))])
+        else:
+            told = self._measured(machine, asked, self.now)
+        self._begin(machine, told)
+
+    def events(self, seconds: float) -> list[Event]:
+        """Go on to when the next machine says something, or for so many seconds; return what was said until then."""
+        if not self._coming or self._coming[0][0] > self.now + seconds:
+            self.now += seconds
+            return []
+        self.now = max(self.now, self._coming[0][0])
+        found = []
+        while self._coming and self._coming[0][0] <= self.now:
+            _, _, event, rest = heapq.heappop(self._coming)
+            found.append(event)
+            self._next(rest)
+        return found
+
+    def close(self) -> None:
+        """Take note of it."""
+        self.closed = True
+
+    def _measured(self, machine: Machine, work: Work, begun: float) -> Iterator[tuple[float, bytes]]:
+        """Yield when a machine says what, of the turns that its own session would have of this work."""
+        failed: set[str] = set()
+        at, wanted = begun, [self.by_id[case_id] for case_id in work.cases]
+        servers = make_schedule(wanted, self.settings, frozenset(work.done))
+        for server, turns in enumerate(servers, work.first_server):
+            at += SERVER_SECONDS
+            for turn in turns:
+                case_id = turn.planned.case.case_id
+                if case_id in failed:
+                    continue
+                if work.max_seconds is not None and at - begun > work.max_seconds:
+                    yield at, _line(Done(ended="out of time"))
+                    return
+                at += machine.seconds
+                if case_id in machine.fails:
+                    failed.add(case_id)
+                yield at, lines.encode(_entry(turn, server, machine.seconds, broken=case_id in machine.fails))
+        yield at, _line(Done(ended="complete"))
+
+    def _begin(self, machine: Machine, told: Iterator[tuple[float, bytes]]) -> None:
+        self._next((at, Event(machine.place.id, line=line)) for at, line in told if at < machine.dies)
+
+    def _next(self, told: Iterator[tuple[float, Event]]) -> None:
+        for at, event in told:
+            heapq.heappush(self._coming, (at, next(self._count), event, told))
+            return
+
+
+def _line(done: Done) -> bytes:
+    return msgspec.json.encode(done) + b"\n"
+
+
+def _entry(turn: Turn, server: int, seconds: float, *, broken: bool) -> Entry:
+    case = turn.planned.case
+    if broken:
+        return Failure(case_id=case.case_id, stage=turn.task.name, cause="exception", message="broken")
+    if turn.task == ROUND:
+        return replace(make_round(case, turn.round, np.full(3, seconds / 100)), server=server, control=turn.control)
+    return make_memory(case) if turn.task == MEMORY else make_divergence(case)
+
+
+def make_plan(cases: int) -> list[PlannedCase]:
+    """Return a plan of so many cases, in tables of four precisions."""
+    return [PlannedCase(case=make_case(number), source=SOURCE) for number in range(cases)]
+
+
+def fleet_session(
+    cluster: ScriptedCluster,
+    results: Path,
+    on: str = SPREAD,
+    watch: Callable[[Progress], None] = lambda _: None,
+    earlier: Sequence[object] = (),
+) -> FleetSession:
+    """Return a session on a scripted cluster, on its clock."""
+    order = Order(ready="", selection=Selection(), settings=cluster.settings)
+    fleet = Fleet(id="abcdef", lane="", on=on)
+    return FleetSession(cluster, order, fleet, results, watch, earlier, clock=cluster.clock)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """What a simulated fleet came to: seconds of its own clock, real ones of the driver, its memory, what was lost."""
+
+    lanes: int
+    cases: int
+    deaths: int
+    entries: int
+    simulated_seconds: float
+    equal_seconds: float
+    real_seconds: float
+    peak_bytes: int
+    left: int
+
+
+def simulate(lanes: int, cases: int, rounds: int = 3, seed: int = 0) -> Simulated:
+    """Measure `cases` on so many lanes, of which every twentieth dies and every fiftieth is four times as slow."""
+    draw = random.Random(seed)
+    turns = cases * (2 + rounds)
+    equal = turns / lanes
+    machines = [
+        Machine(
+            f"node{number:04}",
+            seconds=4.0 if number % 50 == 7 else draw.uniform(0.9, 1.1),
+            appears=draw.uniform(0, 60) if number % 2 else 0.0,
+            dies=draw.uniform(0.1, 0.9) * equal if number % 20 == 3 else math.inf,
+        )
+        for number in range(lanes)
+    ]
+    cluster = ScriptedCluster(machines, make_plan(cases), Settings(rounds=rounds))
+    open_files()
+    with tempfile.TemporaryDirectory() as folder:
+        session = fleet_session(cluster, Path(folder))
+        began = time.perf_counter()
+        session.run()
+        real = time.perf_counter() - began
+        entries = sum(path.read_bytes().count(b"\n") for path in list_runs(folder))
+    return Simulated(
+        lanes=lanes,
+        cases=cases,
+        deaths=sum(machine.dies < math.inf for machine in machines),
+        entries=entries,
+        simulated_seconds=cluster.now,
+        equal_seconds=equal,
+        real_seconds=real,
+        peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        left=session.left,
+    )
+
+
+def main() -> None:
+    """Print what fleets of growing size cost their driver."""
+    print(
+        "| lanes | cases | lanes that die | fleet's time | all work / lanes | driver's time | lines a second | memory |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
+    for lanes, cases in ((10, 1_000), (100, 10_000), (1_000, 100_000)):
+        found = simulate(lanes, cases)
+        assert not found.left
+        print(
+            f"| {lanes:,} | {cases:,} | {found.deaths} | {format_duration(found.simulated_seconds)} | "
+            f"{format_duration(found.equal_seconds)} | {format_seconds(found.real_seconds)} | "
+            f"{found.entries / found.real_seconds:,.0f} | {format_bytes(found.peak_bytes)} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

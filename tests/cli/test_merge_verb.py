@@ -1,0 +1,131 @@
+"""`ampbench run --shard` and `ampbench merge`: a run in parts, by plain processes, and whole again."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ampbench.records.measured import Divergence, MemoryPass
+from ampbench.store import StoredRun, list_runs, read_run, run_files
+
+QUICK = ["--rounds", "2", "--min-run-time", "0.02", "--threads", "1", "--preset", "tiny"]
+SELECTED = ["mlp", "softmax_head", "linear_stack", "conv_stack", "-k", "fp32 or bf16", *QUICK]
+
+
+def bytes_of(found: MemoryPass) -> dict[str, Any]:
+    """Return what a memory pass counted, but for what the process around it has in use."""
+    return {name: getattr(found, name) for name in MemoryPass.__slots__ if not name.startswith(("rss", "faults"))}
+
+
+def test_five_shards_merged_are_the_run_of_one_process(ampbench: Callable[..., Any], tmp_path: Path) -> None:
+    assert ampbench("run", *SELECTED, "--results", "whole").code == 0
+    for number in range(1, 6):
+        assert ampbench("run", *SELECTED, "--shard", f"{number}/5", "--results", "shards").code == 0
+    done = ampbench("merge", "shards")
+    assert done.code == 0
+    (path,) = list_runs("results")
+    assert f"5 shards merged: {path}; ampbench show {path.stem}" in done.err
+    whole, again = read_run(list_runs("whole")[0]), read_run(path)
+    assert list(again.cases.values()) == list(whole.cases.values())
+    assert errors_of(again) == errors_of(whole)
+    assert {key: bytes_of(one) for key, one in again.memory.items()} == {
+        key: bytes_of(one) for key, one in whole.memory.items()
+    }
+    own = {(each.case_id, each.round) for each in whole.rounds if not each.control}
+    assert {(each.case_id, each.round) for each in again.rounds if not each.control} == own
+    shown = ampbench("show", path.stem)
+    assert shown.code == 0
+    assert "bf16_pure" in shown.out
+
+
+def errors_of(run: StoredRun) -> dict[str, Divergence]:
+    """Return what divergence passes found, but for further decisions, of which there are as many as time allows."""
+    return {case_id: replace(found, further=None) for case_id, found in run.divergence.items()}
+
+
+@pytest.fixture
+def two(ampbench: Callable[..., Any]) -> list[Path]:
+    for number in (1, 2):
+        selected = ["mlp", "-k", "fp32", *QUICK]
+        assert ampbench("run", *selected, "--shard", f"{number}/2").code == 0
+    return list_runs("results")
+
+
+def test_shards_beside_their_run_are_counted_once(
+    ampbench: Callable[..., Any], two: list[Path], tmp_path: Path
+) -> None:
+    assert ampbench("merge", *two).code == 0
+    (merged,) = set(list_runs("results")) - set(two)
+    assert run_files(Path("results")) == [merged]
+    assert merged.stem in ampbench("list", "runs").out
+    again = ampbench("merge", "results")
+    assert again.code == 2
+    assert "there is no shard in results" in again.err
+    again = ampbench("merge", *two)
+    assert again.code == 0
+    assert f"2 shards were merged before: {merged}" in again.err
+    assert len(list_runs("results")) == 3
+
+
+def test_a_shard_is_resumed_as_the_shard_that_it_is(
+    ampbench: Callable[..., Any], two: list[Path], tmp_path: Path
+) -> None:
+    before = read_run(two[0])
+    lines = two[0].read_bytes().splitlines(keepends=True)
+    rounds = [place for place, line in enumerate(lines) if line.startswith(b'{"round"')]
+    two[0].write_bytes(b"".join(lines[: rounds[-1]]))
+    cut = ampbench("merge", *two)
+    assert cut.code == 2
+    assert "broke off: ampbench run --resume" in cut.err
+    assert ampbench("run", "--resume", two[0]).code == 0
+    again = read_run(two[0])
+    assert again.header == before.header
+    assert again.complete
+    assert set(again.cases) == set(before.cases)
+    assert ampbench("merge", *two).code == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "said"),
+    [
+        (("run", "mlp", "--shard", "6/5"), 2, "--shard 6/5: the first of N shards is 1, the last is N"),
+        (("run", "mlp", "--shard", "two"), 2, "--shard 'two': expected I/N, as in --shard 2/5"),
+        (("run", "mlp", *QUICK, "-k", "fp32", "--shard", "3/3"), 5, "shard 3 of 3 has nothing to do"),
+        (("merge", "nowhere"), 2, "there is no results folder results"),
+        (("merge",), 2, "missing argument 'SHARD...'"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_one_line(
+    ampbench: Callable[..., Any], given: tuple[str, ...], code: int, said: str, tmp_path: Path
+) -> None:
+    done = ampbench(*given)
+    assert done.code == code
+    assert said in done.err
+    assert done.err.count("\n") == 1
+    assert not Path("results").exists()
+
+
+def test_a_run_that_is_no_shard_is_not_merged(ampbench: Callable[..., Any], tmp_path: Path) -> None:
+    assert ampbench("run", "mlp", *QUICK, "-k", "fp32 and inference").code == 0
+    (path,) = list_runs("results")
+    done = ampbench("merge", path)
+    assert (done.code, done.out) == (2, "")
+    assert f"run {path.stem} is no shard: ampbench run --shard I/N measures one" in done.err
+
+
+def test_a_resumed_run_takes_its_shard_from_its_file(
+    ampbench: Callable[..., Any], two: list[Path], tmp_path: Path
+) -> None:
+    done = ampbench("run", "--resume", two[0], "--shard", "2/2")
+    assert done.code == 2
+    assert "leave --shard out" in done.err
+
+
+def test_a_dry_run_shows_the_plan_of_the_shard(ampbench: Callable[..., Any], tmp_path: Path) -> None:
+    parts = [ampbench("run", *SELECTED, "--shard", f"{one}/2", "--dry-run").out.split() for one in (1, 2)]
+    whole = ampbench("run", *SELECTED, "--dry-run").out.split()
+    ids = [{word for word in words if "/cpu/" in word} for words in (*parts, whole)]
+    assert ids[0] | ids[1] == ids[2]
+    assert not ids[0] & ids[1]

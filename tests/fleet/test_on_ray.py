@@ -1,0 +1,286 @@
+"""Fleets on Ray's own in-process cluster, on loopback alone: real nodes, real sessions, nothing simulated."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ampbench.cli.fleet import NO_RAY
+from ampbench.records.case import kind_of
+from ampbench.records.measured import MemoryPass
+from ampbench.store import StoredRun, list_runs, read_run
+
+pytest.importorskip("ray")
+
+QUICK = ["--preset", "tiny", "--rounds", "2", "--min-run-time", "0.02"]
+LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+"""With the first of these Ray takes loopback for the address of its nodes, as it does on other systems."""
+CLUSTER = Path(__file__).with_name("ray_cluster.py")
+
+
+class Nodes:
+    """A cluster in a process of its own."""
+
+    def __init__(self, *nodes: str):
+        self._process = subprocess.Popen(
+            [sys.executable, str(CLUSTER), *nodes], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, text=True, env={**os.environ, **LOOPBACK}, start_new_session=True,
+        )  # fmt: skip
+        self.address = self._line()
+
+    def do(self, command: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{command}\n")
+        self._process.stdin.flush()
+        assert self._line() == "done"
+
+    def close(self) -> None:
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None
+            stream.close()
+        try:
+            self._process.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+
+@pytest.fixture
+def cluster() -> Iterator[Callable[..., Nodes]]:
+    made: list[Nodes] = []
+
+    def start(*nodes: str) -> Nodes:
+        made.append(Nodes(*nodes))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.close()
+
+
+def begun(folder: Path, *arguments: str, **variables: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "ampbench", *arguments], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, env={**os.environ, **LOOPBACK, "COLUMNS": "100", **variables},
+    )  # fmt: skip
+
+
+def run(folder: Path, *arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    process = begun(folder, *arguments, **variables)
+    out, err = process.communicate(timeout=300)
+    return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+
+def runs_of(folder: Path) -> dict[str, StoredRun]:
+    found = map(read_run, list_runs(folder / "results"))
+    return {one.header.fleet.lane: one for one in found if one.header.fleet is not None}
+
+
+def turns_of(runs: dict[str, StoredRun]) -> list[tuple[str, str, int]]:
+    """Return every turn that was done, the control's apart, those done twice twice."""
+    found = []
+    for one in runs.values():
+        found += [("round", each.case_id, each.round) for each in one.rounds if not each.control]
+        found += [("memory", case_id, 0) for case_id in one.memory]
+        found += [("divergence", case_id, 0) for case_id in one.divergence]
+    return sorted(found)
+
+
+def bytes_of(found: MemoryPass) -> dict[str, object]:
+    return {name: getattr(found, name) for name in MemoryPass.__slots__ if not name.startswith(("rss", "faults"))}
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.2)
+
+
+@pytest.mark.slow
+def test_each_node_measures_what_a_local_run_does_and_its_environment_is_its_own(
+    cluster: Callable[..., Nodes], tmp_path: Path
+) -> None:
+    nodes = cluster("one=1", "two=1")
+    selected = ["mlp", "-k", "fp32 and inference", *QUICK]
+    done = run(tmp_path, "run", *selected, "--ray", nodes.address, "--json")
+    assert done.returncode == 0, done.stderr
+    assert run(tmp_path, "run", *selected, "--results", "local").returncode == 0
+    local, runs = read_run(list_runs(tmp_path / "local")[0]), runs_of(tmp_path)
+    assert len(runs) == 2
+    for name, one in runs.items():
+        assert name.endswith(("-one", "-two"))
+        assert one.complete
+        assert one.cases == local.cases
+        assert {key: bytes_of(each) for key, each in one.memory.items()} == {
+            key: bytes_of(each) for key, each in local.memory.items()
+        }
+        for case_id, found in one.divergence.items():
+            assert found.output_rel_l2 == local.divergence[case_id].output_rel_l2
+        assert one.header.environment.threads == local.header.environment.threads
+        assert one.header.environment.variables == local.header.environment.variables
+    told = json.loads(done.stdout)
+    assert {one["machine"] for one in told["machines"]} == runs.keys()
+    fleet = next(iter(runs.values())).header.fleet
+    assert fleet is not None
+    shown = run(tmp_path, "show", fleet.id)
+    assert shown.returncode == 0
+    assert "own fp32" in shown.stdout
+
+
+@pytest.mark.slow
+def test_a_node_that_dies_leaves_its_work_to_another_and_nothing_is_done_twice(
+    cluster: Callable[..., Nodes], tmp_path: Path
+) -> None:
+    nodes = cluster("head=0", "one=1", "two=1")
+    selected = ["linear", "heads", "-k", "(fp32 or bf16) and inference", *QUICK]
+    process = begun(tmp_path, "run", *selected, "--ray", nodes.address, "--on", "spread")
+    wait_for(lambda: len(turns_of(runs_of(tmp_path))) > 4)
+    nodes.do("kill one")
+    nodes.do("add late=1")
+    _, err = process.communicate(timeout=400)
+    assert process.returncode == 0, err
+    local = run(tmp_path, "run", *selected, "--results", "local")
+    assert local.returncode == 0
+    expected = read_run(list_runs(tmp_path / "local")[0])
+    found = turns_of(runs_of(tmp_path))
+    assert len(found) == len(set(found))
+    assert set(found) == set(turns_of({"": expected}))
+
+
+@pytest.mark.slow
+def test_a_driver_that_is_killed_is_resumed_and_measures_what_is_missing(
+    cluster: Callable[..., Nodes], tmp_path: Path
+) -> None:
+    nodes = cluster("one=1")
+    selected = ["mlp", "linear_stack", "-k", "(fp32 or bf16) and inference", *QUICK]
+    process = begun(tmp_path, "run", *selected, "--ray", nodes.address)
+    wait_for(lambda: len(turns_of(runs_of(tmp_path))) > 3)
+    process.kill()
+    process.communicate()
+    (before,) = runs_of(tmp_path).values()
+    assert before.header.fleet is not None
+    done = run(tmp_path, "run", "--resume", before.header.fleet.id, "--ray", nodes.address)
+    assert done.returncode == 0, done.stderr
+    found = turns_of(runs_of(tmp_path))
+    assert len(found) == len(set(found))
+    assert len(list_runs(tmp_path / "results")) == 1
+    (after,) = runs_of(tmp_path).values()
+    assert {case_id for _, case_id, _ in found} == set(after.cases) - set(after.skips)
+
+
+@pytest.mark.slow
+def test_a_users_file_travels_and_its_session_goes_with_the_driver(
+    cluster: Callable[..., Nodes], tmp_path: Path
+) -> None:
+    nodes = cluster("one=1")
+    source = "import torch\ndef make():\n    return torch.nn.Linear(8, 8), torch.randn(4, 8)\n"
+    (tmp_path / "model.py").write_text(source)
+    done = run(tmp_path, "run", "model.py:make", *QUICK, "-k", "fp32", "--ray", nodes.address)
+    assert done.returncode == 0, done.stderr
+    outside = run(tmp_path, "run", "../model.py:make", *QUICK, "--ray", nodes.address)
+    assert outside.returncode == 2
+    process = begun(tmp_path, "run", "model.py:make", "--rounds", "500", "-k", "fp32", "--ray", nodes.address)
+    wait_for(lambda: bool(sessions()))
+    process.kill()
+    process.communicate()
+    wait_for(lambda: not sessions())
+
+
+@pytest.mark.slow
+def test_each_accelerator_of_a_node_is_a_lane_and_they_are_of_one_kind(
+    cluster: Callable[..., Nodes], tmp_path: Path
+) -> None:
+    nodes = cluster("one=2,2")
+    selected = ["mlp", "linear_stack", "-k", "fp32 and inference", *QUICK]
+    asked = ["--ray", nodes.address, "--lanes", "device", "--on", "spread"]
+    done = run(tmp_path, "run", *selected, *asked)
+    assert done.returncode == 0, done.stderr
+    runs = runs_of(tmp_path)
+    assert [name.rpartition("-")[2] for name in sorted(runs)] == ["device0", "device1"]
+    environments = [one.header.environment for one in runs.values()]
+    assert {one.variables["CUDA_VISIBLE_DEVICES"] for one in environments} == {"0", "1"}
+    assert [one.threads for one in environments] == [1, 1]  # each has half of the node's CPUs
+    assert len(set(map(kind_of, environments))) == 1
+    found = turns_of(runs)
+    cases = {case_id for _, case_id, _ in found}
+    assert len(found) == len(set(found)) == 4 * len(cases)
+    assert {case_id.partition("[")[0] for case_id in cases} == {"mlp", "linear_stack"}
+    assert all(one.rounds for one in runs.values())
+
+
+@pytest.mark.slow
+def test_where_the_head_is_gone_all_that_was_measured_is_there_and_another_cluster_goes_on(
+    cluster: Callable[..., Nodes], tmp_path: Path
+) -> None:
+    nodes = cluster("head=0", "one=1")
+    selected = ["mlp", "-k", "bf16_pure and inference", *QUICK, "--rounds", "60"]  # for longer than it is silent
+    process = begun(tmp_path, "run", *selected, "--ray", nodes.address, "--json")
+    wait_for(lambda: len(turns_of(runs_of(tmp_path))) > 3)
+    nodes.do("kill head")
+    out, err = process.communicate(timeout=200)
+    assert process.returncode == 5, (process.returncode, out, err)
+    assert "has not answered for" in err
+    assert json.loads(out)["machines"]
+    (before,) = runs_of(tmp_path).values()
+    assert before.header.fleet is not None
+    again = cluster("one=1")
+    done = run(tmp_path, "run", "--resume", before.header.fleet.id, "--ray", again.address)
+    assert done.returncode == 0, done.stderr
+    found = turns_of(runs_of(tmp_path))
+    assert len(found) == len(set(found))
+    (after,) = runs_of(tmp_path).values()
+    assert {case_id for _, case_id, _ in found} == set(after.cases) - set(after.skips)
+
+
+def sessions() -> list[int]:
+    """Return the processes that are sessions of lanes."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if b"ampbench.fleet.node" in path.read_bytes():
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_what_cannot_be_meant_of_a_cluster_is_refused_in_one_line(
+    cluster: Callable[..., Nodes], tmp_path: Path
+) -> None:
+    nodes = cluster("one=1")
+    for given, code, said in (
+        (["--ray", nodes.address, "--nodes", "called=two"], 2, "unknown label of --nodes 'called=two': did you mean"),
+        (["--ray", nodes.address, "--nodes", "called"], 2, "expected LABEL=VALUE"),
+        (["--ray", nodes.address, "--lanes", "device"], 5, "no node that is to take part has an accelerator"),
+        (["--ray", nodes.address, "--on", "every"], 2, "unknown --on 'every'"),
+        (["--ray", nodes.address, "--shard", "1/2"], 2, "--ray and --shard contradict each other"),
+        (["--ray", "127.0.0.1:1"], 5, "no Ray cluster at 127.0.0.1:1"),
+        (["--ray", "here"], 2, "--ray 'here': expected auto, or host:port"),
+        (["--on", "spread"], 2, "--on is of a fleet: name its cluster, as in --ray auto"),
+    ):
+        done = run(tmp_path, "run", "mlp", *QUICK, *given)
+        assert (done.returncode, done.stdout) == (code, ""), done.stderr
+        assert said in done.stderr
+        assert done.stderr.count("\n") == 1, done.stderr
+        assert not (tmp_path / "results").exists()
+
+
+def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from ampbench.cli import fleet
+    from ampbench.errors import UsageError
+
+    monkeypatch.setattr(fleet, "find_spec", lambda _: None)
+    with pytest.raises(UsageError, match="ampbench run --ray needs Ray"):
+        fleet.asked_fleet("", "", None, "auto")
+    assert "ampbench[ray]" in NO_RAY

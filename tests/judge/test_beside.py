@@ -1,0 +1,143 @@
+"""Machines side by side: what to take where, what is best, and which of several of a kind is odd."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+from zlib import crc32
+
+import pytest
+
+from ampbench.errors import UnknownNameError
+from ampbench.judge.beside import ALONE, BEST, TIED, alike, document, machines, placed
+from ampbench.judge.objections import Budget
+from ampbench.records.case import Case
+from ampbench.records.run import SPREAD, Fleet, Settings
+from ampbench.store import StoredRun
+from tests.compared_runs import Times, make_run, noisy
+from tests.stored_runs import make_case, make_header
+
+NETS = ("a", "b", "c", "d")
+SPEEDS = {"fp32": 1.0, "bf16_pure": 2.0}
+
+
+def run_of(
+    host: str,
+    seconds: float,
+    precisions: Mapping[str, float] = SPEEDS,
+    nets: tuple[str, ...] = NETS,
+    **environment: Any,
+) -> StoredRun:
+    """Return a run on `host`, where a step in fp32 takes so many seconds and precisions are so many times as fast."""
+    header = make_header()
+    own = replace(header.environment, host=host, **environment)
+    header = replace(header, run=f"20260131T120000Z-{host}-1f9a3c", environment=own, settings=Settings(rounds=12))
+    pairs: list[tuple[Case, list[float]]] = []
+    for place, net in enumerate(nets):
+        for precision, speed in precisions.items():
+            case = make_case(precision, workload=net)
+            pairs.append((case, list(noisy(seconds / speed, 12, seed=crc32(f"{host} {place} {precision}".encode())))))
+    return make_run(Times(*pairs), header=header, output_rel_l2=1e-3)
+
+
+def in_fleet(run: StoredRun, lane: str, on: str = SPREAD) -> StoredRun:
+    return replace(run, header=replace(run.header, fleet=Fleet(id="abcdef", lane=lane, on=on)))
+
+
+def test_each_network_says_what_to_take_on_each_machine_the_fastest_first() -> None:
+    runs = [run_of("slow", 2e-3), run_of("fast", 1e-3, threads=4)]
+    taken = [one for one in placed(machines(runs, Budget())) if one.taken]
+    assert [(one.label, one.machine.name, one.row["precision"], one.standing) for one in taken][:4] == [
+        ("a", "fast", "bf16_pure", BEST),
+        ("a", "slow", "bf16_pure", ""),
+        ("b", "fast", "bf16_pure", BEST),
+        ("b", "slow", "bf16_pure", ""),
+    ]
+
+
+def test_a_machine_is_best_only_where_it_is_certainly_faster() -> None:
+    runs = [run_of("one", 1e-3), run_of("two", 1e-3, threads=4), run_of("slow", 2e-3, threads=8)]
+    standing = {one.machine.name: one.standing for one in placed(machines(runs, Budget())) if one.taken}
+    assert standing == {"one": TIED, "two": TIED, "slow": ""}
+
+
+def test_a_network_that_one_machine_measured_alone_is_not_called_best() -> None:
+    runs = [run_of("one", 1e-3, nets=("a", "b")), run_of("two", 2e-3, nets=("a",), threads=4)]
+    standings = {(one.label, one.machine.name): one.standing for one in placed(machines(runs, Budget())) if one.taken}
+    assert standings == {("a", "one"): BEST, ("a", "two"): "", ("b", "one"): ALONE}
+
+
+def test_devices_of_one_run_are_machines_of_their_own() -> None:
+    run = run_of("both", 2e-3)
+    pairs = [
+        (replace(case, device=device), list(noisy(2e-3 / factor / SPEEDS[case.precision], 12, seed=place)))
+        for factor, device in ((1, "cpu"), (4, "cuda"))
+        for place, case in enumerate(run.cases.values())
+    ]
+    found = machines([make_run(Times(*pairs), header=run.header, output_rel_l2=1e-3)], Budget())
+    assert [one.name for one in found] == ["both · cpu", "both · cuda"]
+    standing = {one.machine.name: one.standing for one in placed(found) if one.taken and one.label == "a"}
+    assert standing == {"both · cuda": BEST, "both · cpu": ""}
+    assert alike(found) == []
+
+
+def test_speeds_are_told_over_own_fp32_and_over_that_of_the_machine_asked_for() -> None:
+    found = machines([run_of("slow", 2e-3), run_of("fast", 1e-3, threads=4)], Budget())
+    by_machine = {(one.machine.name, one.row["precision"]): one for one in placed(found) if one.label == "a"}
+    fast = by_machine["fast", "bf16_pure"]
+    assert fast.row["speedup_vs_fp32"] == pytest.approx(2.0, rel=0.05)
+    assert fast.over == pytest.approx(4.0, rel=0.05)
+    assert fast.over_interval is not None
+    assert fast.over_interval[0] < 4.0 < fast.over_interval[1]
+    assert by_machine["slow", "fp32"].over == 1.0
+    over_fast = {
+        (one.machine.name, one.row["precision"]): one.over for one in placed(found, "fast") if one.label == "a"
+    }
+    assert over_fast["slow", "bf16_pure"] == pytest.approx(1.0, rel=0.05)
+    with pytest.raises(UnknownNameError, match="unknown machine 'fats': did you mean fast"):
+        placed(found, "fats")
+
+
+def test_a_slow_machine_among_others_of_its_kind_is_named() -> None:
+    found = machines([run_of("one", 1e-3), run_of("odd", 1.3e-3), run_of("two", 1e-3)], Budget())
+    (difference,) = alike(found)
+    assert (difference.machine, difference.slower, sorted(difference.others)) == ("odd", True, ["one", "two"])
+    assert difference.ratio == pytest.approx(1.3, rel=0.05)
+    assert difference.cases == difference.of == 8
+    assert difference.sentence.startswith("odd is slower than one, two, of the same kind: in 8 of 8 cases")
+
+
+def test_machines_of_one_kind_that_take_as_long_are_not_told_apart() -> None:
+    assert alike(machines([run_of("one", 1e-3), run_of("two", 1e-3), run_of("three", 1e-3)], Budget())) == []
+
+
+def test_of_two_the_slower_is_named_and_another_kind_is_never_compared() -> None:
+    (difference,) = alike(machines([run_of("one", 1.3e-3), run_of("two", 1e-3)], Budget()))
+    assert difference.machine == "one"
+    assert alike(machines([run_of("one", 1.3e-3), run_of("two", 1e-3, threads=7)], Budget())) == []
+
+
+def test_lanes_that_shared_their_cases_are_one_machine() -> None:
+    runs = [in_fleet(run_of("x", 1e-3, nets=("a", "b")), "x"), in_fleet(run_of("y", 1e-3, nets=("c",)), "y")]
+    (machine,) = machines(runs, Budget())
+    assert machine.name == "x + y"
+    assert {row["workload"] for row in machine.rows} == {"a", "b", "c"}
+    assert len(machines([in_fleet(one, one.header.environment.host, "each") for one in runs], Budget())) == 2
+
+
+def test_runs_of_one_host_are_told_apart_by_what_differs() -> None:
+    runs = [run_of("here", 1e-3), run_of("here", 1e-3, torch_version="2.14.1")]
+    assert [one.name for one in machines(runs, Budget())] == ["here · torch 2.15.0", "here · torch 2.14.1"]
+    runs = [run_of("here", 1e-3), run_of("here", 1e-3, threads=1)]
+    assert [one.name for one in machines(runs, Budget())] == ["here · 2 threads", "here · 1 thread"]
+
+
+def test_machines_read_every_number_of_what_people_read() -> None:
+    found = document([run_of("slow", 2e-3), run_of("fast", 1e-3, threads=4)], Budget())
+    rows = found.rows()
+    assert len(rows) == 2 * len(NETS)
+    assert set(rows[0]) == set(found.columns)
+    assert [one["machine"] for one in found.data()["machines"]] == ["slow", "fast"]
+    titles = [section.title for section in found.sections()]
+    assert titles == ["machines", "inference · eager"]
+    every = document([run_of("slow", 2e-3), run_of("fast", 1e-3, threads=4)], Budget(), everything=True)
+    assert len(every.rows()) == 2 * 2 * len(NETS)

@@ -1,0 +1,182 @@
+"""Shards put together are the run that one machine would have measured, or are refused in one line."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ampbench.errors import UsageError
+from ampbench.judge.merging import merged
+from ampbench.records.case import Case
+from ampbench.records.measured import Failure, Skip
+from ampbench.records.run import Settings, Shard
+from ampbench.store import StoredRun, read_run, write_whole
+from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round, write_run
+
+NAMES = ("a", "b", "c", "d", "e")
+PLACES = {1: [0, 3], 2: [1, 4], 3: [2]}
+CASES = [make_case(workload=name) for name in NAMES]
+SETTINGS = Settings(rounds=2)
+
+
+def shard(number: int, **changes: object) -> Shard:
+    return replace(Shard(number=number, count=3, plan="p", cases=5, places=PLACES[number]), **changes)  # type: ignore[arg-type]
+
+
+def measured(folder: Path, number: int, *, weights: str = "aa", host: str = "bench", **header: object) -> StoredRun:
+    """Return a shard as it is read from its file."""
+    cases: list[Case] = [CASES[place] for place in PLACES[number]]
+    entries = [
+        entry
+        for case in cases
+        for entry in (
+            make_memory(case, 1000 + number),
+            make_divergence(case, weights_digest=weights, output_rel_l2=number / 7),
+            *(make_round(case, 1e-3 * number, round_, server=round_) for round_ in range(2)),
+        )
+    ]
+    environment = replace(make_header().environment, host=host)
+    given = {"shard": shard(number), "settings": SETTINGS, "environment": environment}
+    run = f"2026013{number}T120000Z-{host}-00000{number}"
+    path = write_run(folder, cases, *entries, COMPLETE, **{"run": run, **given, **header})
+    return read_run(path)
+
+
+def shards(folder: Path) -> list[StoredRun]:
+    return [measured(folder, number) for number in PLACES]
+
+
+def without(stored: StoredRun, **changes: object) -> StoredRun:
+    return replace(stored, header=replace(stored.header, **changes))  # type: ignore[arg-type]
+
+
+def test_the_run_has_every_case_in_the_plans_order_and_every_number_as_it_was(tmp_path: Path) -> None:
+    parts = shards(tmp_path)
+    (run,) = merged([parts[2], parts[0], parts[1]], ["ampbench", "merge"])
+    assert [case.workload for case in run.cases.values()] == list(NAMES)
+    for one in parts:
+        for case_id in one.cases:
+            assert run.memory[case_id] == one.memory[case_id]
+            assert run.divergence[case_id] == one.divergence[case_id]
+    assert len(run.rounds) == 10
+    assert run.header.merged == [one.header.run for one in parts]
+    assert run.header.shard is None
+    assert run.header.started_at == parts[0].header.started_at
+    assert run.complete
+
+
+def test_rounds_of_different_shards_are_of_different_servers(tmp_path: Path) -> None:
+    (run,) = merged(shards(tmp_path), [])
+    servers = {(each.case_id, each.server) for each in run.rounds}
+    assert sorted({server for _, server in servers}) == list(range(6))
+
+
+def test_what_is_written_reads_back_as_the_same_run(tmp_path: Path) -> None:
+    parts = shards(tmp_path / "shards")
+    parts[0].failures[CASES[0].case_id] = Failure(
+        case_id=CASES[0].case_id, stage="round", cause="exception", message="broken"
+    )
+    parts[0].skips[CASES[3].case_id] = Skip(case_id=CASES[3].case_id, reason="no loss")
+    (run,) = merged(parts, [])
+    (path,) = write_whole([run], tmp_path / "results").values()
+    again = read_run(path)
+    assert again == replace(run, path=path, lacks=again.lacks)
+    assert not again.lacks
+    assert [entry.name for entry in (tmp_path / "results").iterdir()] == ["runs"]
+
+
+def test_machines_that_differ_in_their_names_alone_are_one(tmp_path: Path) -> None:
+    parts = [measured(tmp_path, number, host=f"node-{number}") for number in PLACES]
+    (run,) = merged(parts, [])
+    assert run.header.environment.host == "3 hosts"
+
+
+def test_shards_that_had_other_accelerators_of_a_node_are_one_machine(tmp_path: Path) -> None:
+    own = make_header().environment
+    parts = [
+        measured(tmp_path, number, environment=replace(own, variables={"CUDA_VISIBLE_DEVICES": str(number)}))
+        for number in PLACES
+    ]
+    (run,) = merged(parts, [])
+    assert len(run.cases) == 5
+
+
+def test_each_machine_is_a_run_of_its_own(tmp_path: Path) -> None:
+    other = replace(make_header().environment, host="bench", torch_version="2.14.1")
+    parts = [*shards(tmp_path / "a"), *(measured(tmp_path / "b", one, environment=other) for one in PLACES)]
+    runs = merged(parts, [])
+    assert [run.header.environment.torch_version for run in runs] == ["2.15.0", "2.14.1"]
+    assert all(len(run.cases) == 5 for run in runs)
+
+
+def test_what_limits_a_machine_has_and_how_long_a_session_may_take_do_not_keep_shards_apart(tmp_path: Path) -> None:
+    parts = shards(tmp_path)
+    own = replace(SETTINGS, memory_limit_bytes=10**9, max_seconds=60.0)
+    (run,) = merged([parts[0], without(parts[1], settings=own), parts[2]], [])
+    assert len(run.cases) == 5
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"shard": None}, r"run \S+ is no shard: ampbench run --shard I/N measures one"),
+        ({"settings": replace(SETTINGS, seed=1)}, "does not belong to .*: they differ in the settings"),
+        ({"shard": shard(2, plan="q")}, "does not belong to .*: they differ in the cases of the plan"),
+        ({"shard": shard(2, count=4)}, "does not belong to .*: they differ in the number of shards"),
+        ({"shard": shard(2, places=[1, 3])}, "were not shared out alike: runs were added to their results folder"),
+        ({"commit": "abc"}, "does not belong to .*: commit none, there abc"),
+    ],
+)
+def test_shards_that_do_not_belong_together_are_refused(tmp_path: Path, change: dict[str, object], said: str) -> None:
+    one, two, three = shards(tmp_path)
+    with pytest.raises(UsageError, match=said):
+        merged([one, without(two, **change), three], [])
+
+
+def test_another_torch_is_told_with_both_versions(tmp_path: Path) -> None:
+    one, two, three = shards(tmp_path)
+    other = replace(two.header.environment, torch_version="2.14.1")
+    with pytest.raises(
+        UsageError, match=r"shard 2 of 3 \(run \S+\) does not belong to .*: torch 2\.15\.0, there 2\.14\.1"
+    ):
+        merged([one, without(two, environment=other), three], [])
+
+
+def test_shards_that_are_missing_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"shard 2 of 3 \(run \S+\) lacks the others: give 1, 3 of 3, too"):
+        merged([measured(tmp_path, 2)], [])
+
+
+def test_an_empty_shard_that_nothing_was_left_for_is_not_missed(tmp_path: Path) -> None:
+    parts = [without(one, shard=replace(one.header.shard, count=4)) for one in shards(tmp_path)]  # type: ignore[type-var]
+    (run,) = merged(parts, [])
+    assert len(run.cases) == 5
+
+
+def test_one_shard_twice_is_refused(tmp_path: Path) -> None:
+    parts = [*shards(tmp_path / "a"), measured(tmp_path / "b", 2)]
+    with pytest.raises(UsageError, match=r"are both shard 2 of 3: give one of them"):
+        merged(parts, [])
+
+
+def test_a_shard_that_broke_off_is_to_be_resumed_first(tmp_path: Path) -> None:
+    one, two, three = shards(tmp_path)
+    with pytest.raises(
+        UsageError, match=r"shard 2 of 3 \(run \S+\) broke off: ampbench run --resume \S+ measures what is missing"
+    ):
+        merged([one, replace(two, footers=[]), three], [])
+
+
+def test_a_network_that_has_other_weights_in_another_shard_is_refused(tmp_path: Path) -> None:
+    same = [make_case(workload="a"), make_case(workload="a", phase="training")]
+    parts = []
+    for number, case in enumerate(same, 1):
+        header = {"shard": Shard(number=number, count=2, plan="p", cases=2, places=[number - 1]), "settings": SETTINGS}
+        entries = [make_memory(case, 1), make_divergence(case, weights_digest=f"d{number}")]
+        entries += [make_round(case, 1e-3, round_) for round_ in range(2)]
+        run = f"2026013{number}T120000Z-bench-00000{number}"
+        parts.append(read_run(write_run(tmp_path, [case], *entries, COMPLETE, run=run, **header)))
+    with pytest.raises(
+        UsageError, match=r"the weights of a\[\S+ are others in shard 2 of 2 \(run \S+\) than in shard 1"
+    ):
+        merged(parts, [])
