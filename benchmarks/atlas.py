@@ -59,6 +59,9 @@ TRANSFORMERS = (
 PHASES = ("inference", "training")
 TRAINED = 3
 """Every so manieth network is measured in training, too."""
+TRAINED_IN = ("fp32", "bf16_autocast", "bf16_pure")
+"""In these precisions: fp16 is emulated by CPUs, 4 to 40 times slower in inference, and its training alone would take
+a night."""
 TOGETHER = 20
 """So many networks are a run: their rounds take turns, and a night that ends early leaves the runs before complete."""
 SETTINGS = (
@@ -118,8 +121,10 @@ def command(one: Planned, results: Path) -> list[str] | None:
             if stored.complete:
                 return None
             return [*ampbench, "--resume", stored.header.run, "--results", str(results)]
+    precisions = [word for name in TRAINED_IN for word in ("--precision", name)] if one.phase == "training" else []
     return [
-        *ampbench, *one.workloads, "--phase", one.phase, *SETTINGS, "--label", one.label, "--results", str(results),
+        *ampbench, *one.workloads, "--phase", one.phase, *precisions, *SETTINGS, "--label", one.label, "--results",
+        str(results),
     ]  # fmt: skip
 
 
