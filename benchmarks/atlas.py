@@ -65,10 +65,15 @@ a night."""
 TOGETHER = 20
 """So many networks are a run: their rounds take turns, and a night that ends early leaves the runs before complete."""
 SETTINGS = (
-    "--rounds", "3", "--min-run-time", "1s", "--timeout", "20", "--memory-limit", "10GiB", "--threads", "2",
+    "--rounds", "3", "--min-run-time", "1s", "--memory-limit", "10GiB", "--threads", "2",
 )  # fmt: skip
-"""As few rounds as give an interval, each of a second, so that a step of a tenth of one is timed ten times. What takes
-over 20 s, as large networks in emulated fp16 do, is a row: with a minute for each, these alone would fill the night."""
+"""As few rounds as give an interval, each of a second, so that a step of a tenth of one is timed ten times."""
+OF_PHASE = {
+    "inference": ("--timeout", "20"),
+    "training": (*(word for name in TRAINED_IN for word in ("--precision", name)), "--timeout", "60"),
+}
+"""What takes over 20 s in inference, as large networks in emulated fp16 do, is a row: with a minute for each, these
+alone would fill the night."""
 MOST = 15
 """So many networks are named that gain most; the report has all."""
 RANDOM = "random weights"
@@ -121,10 +126,9 @@ def command(one: Planned, results: Path) -> list[str] | None:
             if stored.complete:
                 return None
             return [*ampbench, "--resume", stored.header.run, "--results", str(results)]
-    precisions = [word for name in TRAINED_IN for word in ("--precision", name)] if one.phase == "training" else []
     return [
-        *ampbench, *one.workloads, "--phase", one.phase, *precisions, *SETTINGS, "--label", one.label, "--results",
-        str(results),
+        *ampbench, *one.workloads, "--phase", one.phase, *SETTINGS, *OF_PHASE[one.phase], "--label", one.label,
+        "--results", str(results),
     ]  # fmt: skip
 
 
