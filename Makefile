@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=$(shell nproc) --dist=loadfile
 
-.PHONY: demo test test-all bench rules atlas lint types imports environment
+.PHONY: demo test test-all bench rules defects atlas lint types imports environment
 
 environment: .venv/.installed
 
@@ -42,6 +42,9 @@ bench: environment
 
 rules: environment
 	$(BIN)/python -m benchmarks.rules
+
+defects: environment
+	$(BIN)/python -m benchmarks.defects
 
 atlas: environment
 	$(BIN)/python -m benchmarks.atlas

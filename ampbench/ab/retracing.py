@@ -17,6 +17,8 @@ from ampbench.drive.servers import Channel, OpenChannel, Pool, ServerChannel
 from ampbench.drive.session import opened_first, preload_modules
 from ampbench.errors import AmpbenchError, NothingToRunError, StoreError, UsageError
 from ampbench.instruments.casts.instrument import trace_case
+from ampbench.instruments.check.instrument import check_on, wanted_of
+from ampbench.instruments.check.records import Checked, ChecksAsked
 from ampbench.instruments.rules.instrument import failure_line, probe_device
 from ampbench.judge.explaining import with_explanations
 from ampbench.judge.pairing import Pair
@@ -45,7 +47,7 @@ class TracedSide:
     settings: Settings
     cases: Mapping[str, PlannedCase]
     open_channel: OpenChannel
-    keep: Callable[[CastPass | RuleProbe], None]
+    keep: Callable[[CastPass | RuleProbe | Checked], None]
 
 
 def regressed_cases(findings: Sequence[Finding], kinds: Collection[str]) -> list[str]:
@@ -59,7 +61,9 @@ def regressed_cases(findings: Sequence[Finding], kinds: Collection[str]) -> list
 
 
 def explain_sides(sides: Sequence[TracedSide], case_ids: Sequence[str], devices: Sequence[str], tell: Tell) -> None:
-    """Trace `case_ids`, the worst first, on both sides and probe the rules on `devices` where their torch differs.
+    """Trace `case_ids`, the worst first, on both sides; where their torch differs, probe the rules on `devices`, too.
+
+    There known defects are looked for, too.
 
     What cannot be traced or probed is told, and so is what ends it all: what was compared is not lost by it. Raises
     `StoreError` where what was seen cannot be kept.
@@ -68,6 +72,7 @@ def explain_sides(sides: Sequence[TracedSide], case_ids: Sequence[str], devices:
         with Pool({side.name: side.open_channel for side in sides}) as pool:
             retrace(sides, case_ids, pool, tell)
             probe_rules(sides, devices, pool, tell)
+            look_for_defects(sides, devices, pool, tell)
     except StoreError:
         raise
     except AmpbenchError as error:
@@ -93,8 +98,7 @@ def retrace(sides: Sequence[TracedSide], case_ids: Sequence[str], pool: Pool, te
 
 def probe_rules(sides: Sequence[TracedSide], devices: Sequence[str], pool: Pool, tell: Tell) -> None:
     """Probe autocast's rules on `devices` on each side, unless all have the same torch."""
-    builds = {(side.environment.torch_version, side.environment.torch_commit) for side in sides}
-    if len(builds) < 2 or not devices:
+    if _same_torch(sides) or not devices:
         return
     tell(f"probing the rules of autocast on {', '.join(devices)} on both sides, whose torch differs")
     for device in devices:
@@ -107,6 +111,20 @@ def probe_rules(sides: Sequence[TracedSide], devices: Sequence[str], pool: Pool,
             side.keep(found)
 
 
+def look_for_defects(sides: Sequence[TracedSide], devices: Sequence[str], pool: Pool, tell: Tell) -> None:
+    """Run the fast checks for `devices` on each side, check by check in turns, unless all have the same torch."""
+    if _same_torch(sides) or not devices:
+        return
+    tell(f"looking for known defects on {', '.join(devices)} on both sides, whose torch differs")
+    for wanted in wanted_of(sides[0].environment, devices, ChecksAsked()):
+        for side in sides:
+            side.keep(check_on(pool.lane(side.name), wanted, side.settings))
+
+
+def _same_torch(sides: Sequence[TracedSide]) -> bool:
+    return len({(side.environment.torch_version, side.environment.torch_commit) for side in sides}) < 2
+
+
 def _why(found: Failure | Skip) -> str:
     return " ".join((found.reason if isinstance(found, Skip) else found.said).split())
 
@@ -117,15 +135,19 @@ class _Kept:
 
     casts: dict[str, CastPass] = field(default_factory=dict)
     rules: dict[str, RuleProbe] = field(default_factory=dict)
+    checks: dict[str, list[Checked]] = field(default_factory=dict)
 
-    def keep(self, found: CastPass | RuleProbe) -> None:
+    def keep(self, found: CastPass | RuleProbe | Checked) -> None:
         if isinstance(found, CastPass):
             self.casts[found.case_id] = found
-        else:
+        elif isinstance(found, RuleProbe):
             self.rules[found.device] = found
+        else:
+            self.checks.setdefault(found.device, []).append(found)
 
     def added_to(self, stored: StoredRun) -> StoredRun:
-        return stored.having(CastPass, self.casts).having(RuleProbe, {**stored.of(RuleProbe), **self.rules})
+        traced = stored.having(CastPass, self.casts).having(RuleProbe, {**stored.of(RuleProbe), **self.rules})
+        return traced.having(Checked, {**stored.several_of(Checked), **self.checks})
 
 
 def explain_stored(

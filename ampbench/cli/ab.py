@@ -138,7 +138,7 @@ def command(
     """Measure two arms in turns, block by block, and say what differs; stops as soon as every case is decided.
 
     Cases that regressed (the worst 10) are then traced in both arms, and what changed in dtypes, casts and autocast's
-    rules is said with them; --max-time does not count that.
+    rules is said with them, and which known defects came or went where torch differs; --max-time does not count that.
 
     An arm is a Python executable (another torch, with ampbench installed beside it), git:REF (that commit of the
     repository here), settings NAME=VALUE (upper case: an environment variable; threads, heap, keep_flags, precision,

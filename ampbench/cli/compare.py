@@ -21,6 +21,7 @@ from ampbench.cli.options import (
 )
 from ampbench.cli.printing import OutputFormat
 from ampbench.errors import INTERRUPTED, NothingToRunError
+from ampbench.records.kinds import KINDS, named
 
 if TYPE_CHECKING:
     from ampbench.records.verdicts import Comparison
@@ -65,11 +66,15 @@ def command(
     chosen = chosen_format(format, json)
     from ampbench import store
     from ampbench.cli.gate import read_flags_policy
-    from ampbench.cli.printing import print_note
+    from ampbench.cli.printing import print_document, print_note
     from ampbench.judge.compare import compare_files
 
     policy = read_flags_policy(only=only, threshold=threshold, found=False)
     paths = store.find_run(baseline, results, print_note), store.find_run(candidate, results, print_note)
+    kind = KINDS.get(store.read_header(paths[0]).explains)
+    if kind is not None and kind.changes and store.read_header(paths[1]).explains == kind.name:
+        print_document(named(kind.changes)(*map(store.read_run, paths)), chosen)
+        return 0
     compared = compare_files(paths[0], paths[1], policy.threshold_of)
     comparison, interrupted = narrowed(compared, keyword, policy.only), False
     if baseline_python or candidate_python:

@@ -4,6 +4,7 @@ import os
 import platform
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ampbench import __version__
-from ampbench.cli.options import Format, Json, chosen_format
+from ampbench.cli.options import DEFAULT_RESULTS, Format, Json, chosen_format
 from ampbench.cli.printing import OutputFormat
 from ampbench.errors import CASE_FAILED, AmpbenchError, UsageError
 from ampbench.records.run import SCHEMA
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from ampbench.drive.fitness import Finding
     from ampbench.records.case import DeviceDescription, Environment
-    from ampbench.store import Migration
+    from ampbench.store import Migration, StoredRun
 
 ADVICE = "restore what is damaged from a copy, move elsewhere what is no run of this ampbench, then migrate again"
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16")
@@ -62,6 +63,7 @@ def command(
 
     environment, problem = _probe()
     findings = inspect()
+    known = [] if environment is None else _known(results or DEFAULT_RESULTS, environment)
     migrations = _migrate(results) if results is not None and migrate else None
     stored = None if results is None else _check(results, migrations)
 
@@ -69,12 +71,12 @@ def command(
         from ampbench.cli.printing import print_text
         from ampbench.present.data import json_document
 
-        print_text(json_document(_document(environment, problem, findings, stored, migrations)))
+        print_text(json_document(_document(environment, problem, findings, known, stored, migrations)))
     else:
         from ampbench.present.terminal import make_console, print_block
 
         console = make_console()
-        for section in _sections(environment, problem, findings):
+        for section in _sections(environment, problem, findings, known):
             print_block(console, section)
         if stored is not None:
             for section in _stored_section(results, stored, migrations):
@@ -111,6 +113,7 @@ def _document(
     environment: "Environment | None",
     problem: str,
     findings: "list[Finding]",
+    known: list[str],
     stored: Mapping[str, str | None] | None,
     migrations: "list[Migration] | None",
 ) -> dict[str, Any]:
@@ -119,6 +122,7 @@ def _document(
         "environment": None if environment is None else asdict(environment),
         "problem": problem or None,
         "findings": [asdict(finding) for finding in findings],
+        "known": known,
     }
     if stored is not None:
         document["results"] = stored
@@ -128,9 +132,27 @@ def _document(
     return document
 
 
-def _sections(environment: "Environment | None", problem: str, findings: "list[Finding]") -> "list[RenderableType]":
+def _known(results: Path, environment: "Environment") -> list[str]:
+    """Return in lines what the whole runs of a folder know of an environment."""
+    from ampbench.instruments import registry
+    from ampbench.store import list_runs, read_header, read_run
+
+    runs: dict[str, list[StoredRun]] = {}
+    for path in list_runs(results):
+        with suppress(AmpbenchError):  # one that is damaged is told of where --results names the folder
+            if read_header(path).explains in registry.DIAGNOSING:
+                run = read_run(path)
+                runs.setdefault(run.header.explains, []).append(run)
+    return registry.diagnoses(runs, environment)
+
+
+def _sections(
+    environment: "Environment | None", problem: str, findings: "list[Finding]", known: list[str]
+) -> "list[RenderableType]":
     from rich.padding import Padding
     from rich.text import Text
+
+    from ampbench.present.document import as_sentence
 
     sections: list[RenderableType] = [Text("Installation", style="bold")]
     if environment is None:
@@ -143,6 +165,8 @@ def _sections(environment: "Environment | None", problem: str, findings: "list[F
             Padding(_device_table(environment), (0, 0, 0, 2)),
         ]
         sections += [Padding(Text(line), (0, 0, 0, 2)) for line in _device_remarks(environment)]
+    if known:
+        sections += [_title("Known defects"), *(Padding(Text(as_sentence(line)), (0, 0, 0, 2)) for line in known)]
     sections.append(_title("Fitness to measure"))
     if not findings:
         sections.append(Padding(Text("nothing found that would spoil measurements"), (0, 0, 0, 2)))

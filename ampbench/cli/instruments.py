@@ -206,6 +206,8 @@ def told_as(format: OutputFormat, *, everything: bool, **options: Any) -> Tell:
 
     def tell(stored: "StoredRun") -> None:
         print_document(registry.document(stored, list(stored.cases), everything=everything, **options), format)
+        for line in registry.pointers(stored):
+            print_note(line)
         for failure in stored.failures.values() if format is OutputFormat.CSV else ():  # which has no place for them
             print_note(f"failed: {failure.case_id}: {failure.said}")
 

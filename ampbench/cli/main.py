@@ -84,6 +84,7 @@ VERBS = {
     "report": "Stored runs as one HTML page to send around, or as a site of them.",
     "explain": "Why: casts, headroom, where errors begin, what to keep in fp32, autocast's rules.",
     "study": "Train: convergence, loss scaling, autocast's scope, inputs in half; and the machine's ceilings.",
+    "check": "Known defects of mixed precision: which this torch has here, and what to do.",
     "convert": "Stored runs in other programs' formats: JUnit, Bencher, Otava and others.",
     "doctor": "What this machine and installation can do, and what spoils measurements.",
 }
@@ -130,6 +131,7 @@ ampbench measures which precision a PyTorch model should run in, on this machine
   ampbench explain keep-fp32 model.py:make
                                     which modules to keep in fp32, and the code that does
   ampbench explain rules            what autocast does to each op, and where documents err
+  ampbench check                    which known defects of mixed precision this torch has
   ampbench ab --baseline git:main --candidate here model.py:make
                                     what your changes cost: measured in turns with the commit
 

@@ -20,6 +20,7 @@ from ampbench.base.units import (
     format_share,
 )
 from ampbench.cli.printing import OutputFormat, print_forms, print_sections, print_text
+from ampbench.instruments import registry
 from ampbench.instruments.ceilings.findings import best
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.instruments.ranges.arithmetic import recipe_said
@@ -327,7 +328,12 @@ def _said(
     advice = advise_run(stored, every, budget, runs_beside(stored, CONVERGENCE))
     swept = notes.sweep_remarks(advice, stored.header.selection.sweeps)
     across = across_tables(stored, every, advice)
-    return advice, [*across, *swept, *(note.text for note in notes.statements(stored, rows))]
+    return advice, [
+        *across,
+        *swept,
+        *(note.text for note in notes.statements(stored, rows)),
+        *registry.pointers(stored),
+    ]
 
 
 def markdown_text(stored: "StoredRun", every: Sequence[Row], rows: Sequence[Row], budget: Budget) -> str:

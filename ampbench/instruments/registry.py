@@ -9,6 +9,7 @@ from ampbench.records.kinds import KINDS, named
 if TYPE_CHECKING:
     from ampbench.present.document import Document, Section
     from ampbench.present.page import Held, Part
+    from ampbench.records.case import Environment
     from ampbench.store import StoredRun
 
 
@@ -50,6 +51,20 @@ def part(place: str, held: "Held[Any]") -> "Part | None":
     """Return the part of a report's page that a row names, made of what the page holds; None where that is nothing."""
     found: Part | None = named(place)(held)
     return found
+
+
+def pointers(stored: "StoredRun") -> list[str]:
+    """Return in lines what instruments know of what befell the cases of a run."""
+    return [line for row in KINDS.values() if row.points for line in named(row.points)(stored)]
+
+
+DIAGNOSING = tuple(row.name for row in KINDS.values() if row.diagnoses)
+"""The kinds of runs that know of an environment what spoils more than a case."""
+
+
+def diagnoses(runs: "Mapping[str, Sequence[StoredRun]]", environment: "Environment") -> list[str]:
+    """Return in lines what `runs`, by kind, know of an environment."""
+    return [line for kind in DIAGNOSING for line in named(KINDS[kind].diagnoses)(runs.get(kind, ()), environment)]
 
 
 def told(kind: str, stored: "StoredRun") -> Mapping[str, Any]:

@@ -20,6 +20,7 @@ from ampbench.instruments.casts.changes import (
     concerned_rules,
     used_names,
 )
+from ampbench.instruments.check.findings import came_or_went
 from ampbench.instruments.rules.findings import compare_rules, missing_dtypes, rank, rule_change_said, unobserved
 from ampbench.judge.pairing import Pair
 from ampbench.records.case import Case
@@ -196,6 +197,7 @@ def with_explanations(
             for one in unobserved(baseline.of(RuleProbe)[device], candidate.of(RuleProbe)[device])
         ],
         explained={**comparison.explained, **_explained_cases(pairs, baseline, candidate, rules)},
+        defects=came_or_went(baseline, candidate),
     )
 
 

@@ -86,6 +86,15 @@ def rules_said(comparison: Comparison, everything: bool = True) -> list[str]:
     ]
 
 
+def defects_said(comparison: Comparison) -> list[str]:
+    """Return a line for each known defect that came, with what to do, and for each that went."""
+    return [
+        f"{'came' if one.came else 'went'}: {one.check} on {one.device}: {one.title}"
+        f"{f' (what to do: {one.remedy})' if one.came else ''}"
+        for one in comparison.defects
+    ]
+
+
 def rules_title(comparison: Comparison) -> str:
     """Return what heads `rules_said`: how many rules changed."""
     return f"{RULES_TITLE} ({len(changed_ops_said(comparison.rule_changes)):,})"

@@ -25,6 +25,7 @@ from ampbench.judge.said import (
     KINDS,
     case_names,
     change_text,
+    defects_said,
     difference_said,
     differences_said,
     interval_text,
@@ -92,12 +93,16 @@ def finding_columns(names: Mapping[str, str]) -> list[Column[Finding]]:
     ]
 
 
+DEFECTS_TITLE = "known defects that came or went"
+
+
 def comparison_lines(comparison: Comparison, width: int, show_all: bool = False) -> list[Text]:
     """Return what a terminal of `width` columns shows of a comparison; with `show_all`, every finding in full."""
     lines = [*_head_lines(comparison, width), *([Text()] if comparison.findings else [])]
     lines += _finding_lines(comparison, width, show_all)
     lines += _explained_lines(comparison, width, show_all)
     lines += _rule_lines(comparison, width, show_all)
+    lines += _defect_lines(comparison, width)
     lines += _mean_lines(comparison)
     if any(one.change is not None for one in comparison.findings):
         lines += [Text(), *wrapped(CHANGE_LEGEND, width, "dim")]
@@ -127,6 +132,7 @@ def _data(comparison: Comparison) -> dict[str, Any]:
         "explained": {case_id: list(said) for case_id, said in comparison.explained.items()},
         "rule_changes": [asdict(one) for one in comparison.rule_changes],
         "rule_devices": list(comparison.rule_devices),
+        "defects": [asdict(one) for one in comparison.defects],
     }
 
 
@@ -180,6 +186,11 @@ def _explained_lines(comparison: Comparison, width: int, show_all: bool) -> list
             lines += [Text(), *wrapped(case_id, width, "bold")]
             lines += [line for sentence in said for line in _indented(sentence, width)]
     return lines
+
+
+def _defect_lines(comparison: Comparison, width: int) -> list[Text]:
+    said = [line for sentence in defects_said(comparison) for line in _indented(sentence, width)]
+    return [Text(), Text(DEFECTS_TITLE, style="bold"), *said] if said else []
 
 
 def _rule_lines(comparison: Comparison, width: int, show_all: bool) -> list[Text]:
@@ -266,6 +277,8 @@ def comparison_markdown(comparison: Comparison) -> str:
     if rules := rules_said(comparison):
         title = rules_title(comparison)
         blocks.append(folded(f"{title[0].upper()}{title[1:]}", "\n".join(f"* {escaped(said)}" for said in rules)))
+    if defects := defects_said(comparison):
+        blocks.append(folded(DEFECTS_TITLE.capitalize(), "\n".join(f"* {escaped(said)}" for said in defects)))
     if comparison.means:
         blocks.append(folded("Geometric means", means_table(comparison)))
     for part, title in (("undecided", "Inconclusive or incomparable"), ("unchanged", "Unchanged")):

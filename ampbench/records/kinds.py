@@ -17,6 +17,9 @@ HEADROOM, ORIGIN, KEEP_FP32, CASTS, RULES = "headroom", "origin", "keep-fp32", "
 CONVERGENCE, SCALER, SCOPE, INPUT_STORAGE, CEILINGS = "convergence", "scaler", "scope", "input-storage", "ceilings"
 """What a run can study (`Header.explains`): each is a verb of `ampbench study`."""
 
+CHECK = "check"
+"""Runs of `ampbench check`, which stands in no group."""
+
 Before = Mapping[str, Container[str]]
 """What stands in a file before a line: by the name of a line the cases, or devices, that there are lines of."""
 Wrong = Callable[[Any, Before], str]
@@ -55,7 +58,7 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of run: `name` is its `Header.explains`; with `group`, "explain" or "study", it is the verb that makes it.
+    """A kind of run: `name` is its `Header.explains` and, after `group` ("explain", "study"), the verb that makes it.
 
     `lines` are what such a run holds, first what was found, then what led there; `contents` says what that is before a
     number of cases or the devices. `summary` is a line on its verb. With `resumed`, the verb goes on with a run that
@@ -70,7 +73,10 @@ class Kind:
     * `tasks`, without a module: what its workers do (`records.wire.Task.name`), where a failure says that it happened
       (none: the one that is called as the kind is);
     * `document`, which makes what is shown of a run, and `part`, which makes its part of a report's page;
-    * `told`, what of a run is told on a page ("": all that was found).
+    * `told`, what of a run is told on a page ("": all that was found);
+    * `changes`, which makes what is shown of two runs of it, the earlier first ("": they are not compared so);
+    * `points`, which tells in lines what is known of what befell cases of any run ("": nothing);
+    * `diagnoses`, which tells in lines what runs of it know of an environment ("": nothing).
     """
 
     name: str
@@ -86,6 +92,9 @@ class Kind:
     asks: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
     told: str = ""
+    changes: str = ""
+    points: str = ""
+    diagnoses: str = ""
     together: bool = False
     resumed: bool = False
 
@@ -227,6 +236,22 @@ _ROWS = (
         part="ampbench.instruments.ceilings.charts:part",
         resumed=True,
     ),
+    Kind(
+        CHECK, "", "known defects on",
+        (Lines("checked", "ampbench.instruments.check.records:Checked", several=True, of="device",
+               wrong="ampbench.instruments.check.records:wrong_checked"),),
+        summary="Which known defects of mixed precision this torch has here, each shown by a small program.",
+        instrument="ampbench.instruments.check.instrument:INSTRUMENT",
+        verb="ampbench.cli.check:command",
+        asked="ampbench.instruments.check.records:ChecksAsked",
+        asks=("ampbench.instruments.check.records:CheckAsked",),
+        document="ampbench.instruments.check.show:document",
+        part="ampbench.instruments.check.charts:part",
+        changes="ampbench.instruments.check.show:changes_document",
+        points="ampbench.instruments.check.findings:pointers",
+        diagnoses="ampbench.instruments.check.findings:diagnosis",
+        resumed=True,
+    ),
 )  # fmt: skip
 KINDS: Mapping[str, Kind] = MappingProxyType({row.name: row for row in _ROWS})
 """Every kind of run that explains or studies by its name, in the order of a report's page and of verbs in the help."""
@@ -248,12 +273,15 @@ def named(place: str) -> Any:
 
 def verb_of(explains: str) -> str:
     """Return the command that makes runs of a kind (`Header.explains`): "explain casts", "study scope", "run"."""
-    return f"{KINDS[explains].group} {explains}" if explains else "run"
+    return f"{KINDS[explains].group} {explains}".strip() if explains else "run"
 
 
 def deed_of(explains: str) -> str:
     """Return what a run of a kind does, as a verb to put after its name: "explains casts", "studies scope"."""
-    return f"{'studies' if KINDS[explains].group == 'study' else 'explains'} {explains}" if explains else "measures"
+    if not explains:
+        return "measures"
+    deed = {"explain": "explains", "study": "studies"}.get(KINDS[explains].group, "is one of ampbench")
+    return f"{deed} {explains}"
 
 
 def unknown(what: str, name: str, known: Container[str], where: str) -> str:

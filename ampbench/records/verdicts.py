@@ -158,6 +158,22 @@ class PrecisionMean:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DefectChange:
+    """A known defect that one run's torch has on a device and the other's has not: what its check came to in each.
+
+    `title` says what is wrong, `remedy` what to do about it.
+    """
+
+    check: str
+    device: str
+    title: str
+    before: str
+    after: str
+    came: bool
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """Two runs compared: `findings` sorted by what matters, `differences` of the environments, controls, means.
 
@@ -171,7 +187,7 @@ class Comparison:
     or the dtypes of one ("cuda to fp16"). `rules_unobserved` are the ops whose rule the baseline observed and the
     candidate's probe could not.
     `explained` says of cases that both runs traced, by the id of the baseline's, which changed dtypes, casts and rules
-    there are, or that there are none.
+    there are, or that there are none. `defects` are the known ones that came or went, where both runs looked for them.
     """
 
     baseline: Side
@@ -192,3 +208,4 @@ class Comparison:
     rule_devices_missing: Sequence[str] = ()
     rules_unobserved: Sequence[RuleChange] = ()
     explained: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    defects: Sequence[DefectChange] = ()

@@ -278,7 +278,7 @@ def _unmeasured(material: Material) -> tuple[str, str]:
     if explained := contents(material):
         if found := first_finding(material):
             return found, f"This page is about {_joined(explained)}."
-        if any(KINDS[one.header.explains].group == "study" for one in material.explanations):
+        if any(KINDS[one.header.explains].group != "explain" for one in material.explanations):
             return f"this page is about {_joined(explained)}", ""
         return f"nothing was measured; this page explains {_joined(explained)}", ""
     ended = Counter[str]()

@@ -15,6 +15,8 @@ from ampbench.ab import session as ab
 from ampbench.ab.arms import parse_arm
 from ampbench.ab.blocks import Stage
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
+from ampbench.instruments.check.instrument import TASK
+from ampbench.instruments.check.records import Checked
 from ampbench.judge.compare import compare_files
 from ampbench.records.case import DeviceDescription
 from ampbench.records.casts import CastPass, CastTrace, Operation
@@ -378,6 +380,10 @@ def test_rules_are_probed_where_torch_differs_with_or_without_a_regression(serve
         if request.task == "rules":
             version, rule = ("2.12.0", "float32") if "NEW" in variables else ("2.11.0", "unlisted")
             return reply_with(probe(observation("aten::rms_norm", observed=rule), device="cpu", version=version))
+        if request.task == "check":
+            name = TASK.asked_in(request).check
+            outcome = "defective" if name == "promote-other-half" and "NEW" not in variables else "good"
+            return reply_with(Checked(device="cpu", check=name, outcome=outcome, how="device", program="aa"))
         return Server(servers, variables).timed(request)
 
     servers.answer = answer
@@ -388,7 +394,11 @@ def test_rules_are_probed_where_torch_differs_with_or_without_a_regression(serve
     assert [(one.op, one.before, one.after) for one in comparison.rule_changes] == [
         ("aten::rms_norm", "unlisted", "float32")
     ]
-    assert told == ["probing the rules of autocast on cpu on both sides, whose torch differs"]
+    assert told == [
+        "probing the rules of autocast on cpu on both sides, whose torch differs",
+        "looking for known defects on cpu on both sides, whose torch differs",
+    ]
+    assert [(one.check, one.came) for one in comparison.defects] == [("promote-other-half", False)]
 
 
 def test_a_server_that_starts_no_more_costs_the_explanation_alone(servers: Servers, tmp_path: Path) -> None:

@@ -4,7 +4,10 @@ from dataclasses import replace
 
 from ampbench.ab.retracing import TracedSide, explain_sides, regressed_cases
 from ampbench.drive.planning import PlannedCase, find_workloads
+from ampbench.instruments.check.instrument import TASK
+from ampbench.instruments.check.records import Checked
 from ampbench.records.casts import CastPass, CastTrace
+from ampbench.records.kinds import CHECK
 from ampbench.records.measured import Failure
 from ampbench.records.run import Settings
 from ampbench.records.verdicts import OUTCOME, Code, Finding, Verdict
@@ -81,4 +84,27 @@ def test_rules_are_not_probed_where_both_sides_have_one_torch_and_a_probe_that_d
     assert (one.opened, told) == (0, [])
     explain_sides([side("baseline", one, []), side("candidate", one, [], "2.16.0")], [], ["cpu"], told.append)
     assert told[1] == "autocast on cpu could not be probed: crash: signal 6 (in the baseline)"
-    assert one.opened == one.closed == 1
+    assert one.opened == one.closed
+
+
+def test_known_defects_are_looked_for_in_turns_where_torch_differs_and_a_crash_is_a_result():
+    def answer(request: Request) -> Reply:
+        if request.task != CHECK:
+            return Reply(failure=Failure(case_id="", stage="rules", cause="crash", message="signal 6"))
+        name = TASK.asked_in(request).check
+        if name == "promote-other-half":
+            return Reply(failure=Failure(case_id="", stage="check", cause="crash", message="signal 11"))
+        return reply_with(Checked(device="cpu", check=name, outcome="good", how="device", program="aa"))
+
+    told, kept = [], ([], [])
+    both = [side("baseline", Script(answer), kept[0]), side("candidate", Script(answer), kept[1], "2.16.0")]
+    explain_sides(both, [], ["cpu"], told.append)
+    assert "looking for known defects on cpu on both sides, whose torch differs" in told
+    assert [one.check for one in kept[0]] == [one.check for one in kept[1]]
+    assert len(kept[0]) >= 20
+    (crashed,) = [one for one in kept[0] if one.outcome != "good"]
+    assert (crashed.check, crashed.outcome, crashed.why) == (
+        "promote-other-half",
+        "not shown here",
+        "crash: signal 11",
+    )

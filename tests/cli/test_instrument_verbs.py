@@ -16,7 +16,7 @@ from ampbench import store
 from ampbench.drive.servers import InProcess
 from ampbench.errors import NothingToRunError
 from ampbench.instruments.instrument import instrument_of
-from ampbench.records.kinds import KEEP_FP32, KINDS, verb_of
+from ampbench.records.kinds import CHECK, KEEP_FP32, KINDS, verb_of
 from ampbench.records.measured import Failure
 from ampbench.records.wire import Reply, Request, request_line
 from ampbench.store import list_runs, read_run
@@ -31,9 +31,13 @@ QUICK = {"seconds": "5ms", "seeds": "1", "operation": "copy", "dtype": "fp32,bf1
 """What options of these names are given, so that a piece takes milliseconds; `steps` are as few as may be."""
 
 
+OWN = {CHECK: ["no-grad-cache", "cat-mixed-dtypes", "--device", "cpu"]}
+"""What verbs of their own are given; checks that leave nothing behind in this process."""
+
+
 def command(kind: str) -> list[str]:
     """A command of a kind that has two pieces of work at least."""
-    words = verb_of(kind).split()
+    words = verb_of(kind).split() + OWN.get(kind, [])
     words += ["mlp", "gru", "--preset", "tiny"] if of_cases(kind) else []
     for option in instrument_of(kind).options:
         if option.name in QUICK:
@@ -82,6 +86,7 @@ def channel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Replayed]:
     found = Replayed()
     monkeypatch.setattr("ampbench.drive.pieces.ServerChannel", found.opened)
     monkeypatch.setattr("ampbench.instruments.ceilings.instrument.ServerChannel", found.opened)
+    monkeypatch.setattr("ampbench.instruments.check.instrument.ServerChannel", found.opened)
     yield found
     if Replayed.process is not None:
         Replayed.process.close()

@@ -41,6 +41,7 @@ HISTORY = [
 MEASURED = ("plain",)
 EXPLAINING = (
     "casts", "headroom", "origin", "keep-fp32", "rules", "convergence", "scaler", "scope", "input-storage", "ceilings",
+    "check",
 )  # fmt: skip
 FOLDERS: dict[str, list[Path]] = {
     **{name: [RUNS / f"{name}.jsonl"] for name in (*MEASURED, *EXPLAINING)},
@@ -52,7 +53,8 @@ FOLDERS: dict[str, list[Path]] = {
 }
 """Results folders by name: the runs in each."""
 VERBS = (
-    "run", "list", "show", "compare", "ab", "gate", "trend", "merge", "report", "explain", "study", "convert", "doctor",
+    "run", "list", "show", "compare", "ab", "gate", "trend", "merge", "report", "explain", "study", "check", "convert",
+    "doctor",
 )  # fmt: skip
 SUBVERBS = {
     "explain": ("casts", "headroom", "origin", "keep-fp32", "rules"),
@@ -103,6 +105,7 @@ def _outputs() -> dict[str, Output]:
     found["two/compare-all.txt"] = Output("compare plain later --all", "pair")
     found["two/compare-arms-all.txt"] = Output("compare ab-baseline ab-candidate --all", "arms")
     found["two/gate-arms.txt"] = Output("gate ab-baseline ab-candidate", "arms")
+    found["list/checks.txt"] = Output("check --list")
     found["two/rules.txt"] = Output("explain rules torch-2.15.0 --against torch-2.14.0", "probes")
     found["trend/trend-all.txt"] = Output("trend --x date --all -k mlp", "history")
     found["trend/report.md"] = Output("report results --format markdown", "history")

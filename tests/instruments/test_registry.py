@@ -56,6 +56,7 @@ NAMING = {
     "cli/results.py": "a run that measured is shown with its share of ceilings, and advised by trainings beside it",
     "cli/run.py": "ceilings that are known are copied into a run that measures",
     "cli/show.py": "--by is of the casts alone",
+    "cli/check.py": "a verb of its own",
     "cli/keep_fp32.py": "a verb of its own",
     "cli/rules.py": "a verb of its own",
 }

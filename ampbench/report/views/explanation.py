@@ -34,7 +34,7 @@ def explanation(material: Material) -> View | None:
 def studies(material: Material) -> View | None:
     """Return the section of what studies found; None where no run holds data for any part of it."""
     return _section(
-        "studies", "Studies", [part for kind, part in parts(material) if kind is None or kind.group == "study"]
+        "studies", "Studies", [part for kind, part in parts(material) if kind is None or kind.group != "explain"]
     )
 
 

@@ -1,0 +1,174 @@
+"""What checks come to: what is defective and matters for what, and what came and went between two runs of them."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from packaging.version import Version
+
+from ampbench.base.units import counted
+from ampbench.instruments.check.catalogue import CHECKS
+from ampbench.instruments.check.records import DEFECTIVE, DIFFERS, GOOD, NOT_SHOWN, Checked
+from ampbench.instruments.check.row import INFERENCE, TRAINING, Check
+from ampbench.records.case import Environment
+from ampbench.records.casts import CastPass
+from ampbench.records.labels import few
+from ampbench.records.rules import FAKE
+from ampbench.records.verdicts import DefectChange
+from ampbench.store import StoredRun
+
+WORST = (DEFECTIVE, DIFFERS, NOT_SHOWN, GOOD)
+"""Outcomes in the order in which they are told."""
+NAMED = 8
+"""Of defects of a device no more are named in a sentence."""
+UNKNOWN = Check(name="", area="", title="a check that this ampbench does not have", threads=(), why="", remedy="")
+"""Stands for a check of another version."""
+
+
+def check_of(found: Checked) -> Check:
+    """Return the check that a result is of."""
+    return CHECKS.get(found.check, UNKNOWN)
+
+
+def latest(runs: Iterable[StoredRun]) -> dict[tuple[str, str], Checked]:
+    """Return the last result of each check on each device, by device and name."""
+    return {(one.device, one.check): one for run in runs for one in run.every(Checked)}
+
+
+def device_said(device: str, found: Sequence[Checked]) -> str:
+    """Return what a device is called, with what stood for it: "cpu", "xpu (fake tensors)"."""
+    return f"{device} (fake tensors)" if any(one.how == FAKE for one in found) else device
+
+
+def place_of(version: str, device: str, found: Sequence[Checked]) -> str:
+    """Return where checks looked: "torch 2.15.0 on xpu (fake tensors)"."""
+    return f"torch {version} on {device_said(device, found)}"
+
+
+def sentences(place: str, found: Sequence[Checked]) -> list[str]:
+    """Return how many of the defects that were looked for are in a place, by what they matter for."""
+    said = []
+    for purpose in (TRAINING, INFERENCE):
+        shown = [one for one in found if purpose in check_of(one).matters and one.outcome != NOT_SHOWN]
+        defective = [one.check for one in shown if one.outcome == DEFECTIVE]
+        if shown:
+            verb = "is" if len(defective) == 1 else "are"
+            named = f": {few(defective, NAMED)}" if defective else ""
+            what = f"{counted(len(shown), 'defect')} that matter{'s' if len(shown) == 1 else ''}"
+            said.append(f"{len(defective)} of {what} for {purpose} {verb} in {place}{named}")
+    return said
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckChange:
+    """That a check comes to something else in a later run than in an earlier one, by one and the same program."""
+
+    before: Checked
+    after: Checked
+
+    @property
+    def came(self) -> bool:
+        """Whether the defect came, where both could show it."""
+        return self.after.outcome == DEFECTIVE and self.before.outcome not in (DEFECTIVE, NOT_SHOWN)
+
+    @property
+    def went(self) -> bool:
+        """Whether the defect went, where both could show it."""
+        return self.before.outcome == DEFECTIVE and self.after.outcome not in (DEFECTIVE, NOT_SHOWN)
+
+
+def changes(before: Iterable[StoredRun], after: Iterable[StoredRun]) -> list[CheckChange]:
+    """Return the checks that come to something else in runs `after` than `before`, those that came first.
+
+    A check whose program is another one is none of them; nor are two traps by design that look alike.
+    """
+    earlier = latest(before)
+    pairs = [(earlier[key], one) for key, one in latest(after).items() if key in earlier]
+    found = [
+        CheckChange(before=was, after=now)
+        for was, now in pairs
+        if was.program == now.program
+        and (was.outcome != now.outcome or (was.seen != now.seen and now.outcome != NOT_SHOWN))
+    ]
+    return sorted(found, key=lambda one: (not one.came, not one.went))
+
+
+def came_or_went(before: StoredRun, after: StoredRun) -> list[DefectChange]:
+    """Return the defects that only one of two runs found, of those that both looked for; those that came first."""
+    return [
+        DefectChange(
+            check=one.after.check,
+            device=one.after.device,
+            title=check_of(one.after).title,
+            before=one.before.outcome,
+            after=one.after.outcome,
+            came=one.came,
+            remedy=check_of(one.after).remedy,
+        )
+        for one in changes([before], [after])
+        if one.came or one.went
+    ]
+
+
+_UNMOVED = "bf16-weight-update"
+"""The check of what befalls a case whose weights in bf16 do not move."""
+
+
+def pointers(stored: StoredRun) -> list[str]:
+    """Return a line for each check that looks for what befell cases of a run: an error, still weights, an op's dtype.
+
+    That is where to look: whether this torch has the defect is what running the check says.
+    """
+    version = Version(stored.header.environment.torch_version)
+    said = []
+    for check in CHECKS.values():
+        if check.mended and version >= Version(check.mended):
+            continue
+        cases = [case for case in stored.cases.values() if case.device in check.devices]
+        met = [how for case in cases if (how := _met(check, case.case_id, stored))]
+        if met:
+            befell = f"{counted(len(met), 'case')} {' or '.join(dict.fromkeys(met))}"
+            said.append(f"{befell}: `ampbench check {check.name}` looks for that in this torch ({check.title})")
+    return said
+
+
+def _met(check: Check, case_id: str, stored: StoredRun) -> str:
+    """Return how a case trips over what a check looks for, as a verb with its object; "": it does not."""
+    failure = stored.failures.get(case_id)
+    if failure is not None and check.error and re.search(check.error, failure.message):
+        return "failed with an error that is known"
+    divergence = stored.divergence.get(case_id)
+    update = divergence.update if divergence is not None else None
+    if check.name == _UNMOVED and update is not None and update.storage == "bf16":
+        moving, swallowed = update.moving or 0, update.swallowed or 0
+        if 2 * swallowed > moving:
+            return "left most weights where they were"
+    traced = stored.of(CastPass).get(case_id) if check.ops else None
+    for op in traced.trace.ops if traced is not None else ():
+        name = (op.function or "").rpartition(".")[2]
+        if name in check.ops and (not check.dtype or check.dtype in (*op.inputs, *op.outputs)):
+            return f"called {name}{f' on {check.dtype}' if check.dtype else ''}"
+    return ""
+
+
+def diagnosis(runs: Iterable[StoredRun], environment: Environment) -> list[str]:
+    """Return what runs of checks found in this very torch, on this processor; or that nobody has looked."""
+    own = [run for run in runs if _is_of(environment, run.header.environment)]
+    found = latest(own)
+    version = environment.torch_version
+    said = []
+    for device in dict.fromkeys(device for device, _ in found):
+        of_device = [one for (where, _), one in found.items() if where == device]
+        said += sentences(place_of(version, device, of_device), of_device)
+    if not said:
+        return [f"nobody has looked for known defects of torch {version} here: `ampbench check` does, in half a minute"]
+    return [*said, f"what to do about each: ampbench show {own[-1].path}"]
+
+
+def _is_of(environment: Environment, other: Environment) -> bool:
+    return (environment.torch_version, environment.torch_commit, environment.cpu, environment.cpu_flags) == (
+        other.torch_version,
+        other.torch_commit,
+        other.cpu,
+        other.cpu_flags,
+    )

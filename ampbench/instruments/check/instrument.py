@@ -1,0 +1,169 @@
+"""Which checks a run has and lacks: each program is run by a worker of its own, which may crash."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from ampbench.drive.pieces import Piece
+from ampbench.drive.servers import Channel, OpenChannel, ServerChannel
+from ampbench.drive.session import Prepared, check_same, default_memory_limit, opened_first
+from ampbench.errors import NothingToRunError, UnknownNameError
+from ampbench.instruments.check.catalogue import CHECKS, program_of
+from ampbench.instruments.check.records import NOT_SHOWN, CheckAsked, Checked, ChecksAsked, digest_of
+from ampbench.instruments.check.row import AREAS, Check
+from ampbench.instruments.instrument import Instrument, Session
+from ampbench.records.case import DEVICES, Environment
+from ampbench.records.kinds import CHECK
+from ampbench.records.measured import KILLED
+from ampbench.records.rules import NOT_OBSERVED
+from ampbench.records.run import Selection, Settings
+from ampbench.records.wire import Task, ask
+from ampbench.store import StoredRun
+
+PRELOADED = ("torch._dynamo", "torch.distributed.fsdp")
+"""What many programs import, which takes longer than they do; each begins as a fork of what has done so."""
+TASK = Task(CHECK, CheckAsked, Checked, "ampbench.instruments.check.measure:do_check")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A check on a device; `lacking` says why it cannot be run there."""
+
+    device: str
+    check: Check
+    lacking: str = ""
+
+    @property
+    def named(self) -> str:
+        """What it is, in two words: "no-grad-cache cpu"."""
+        return f"{self.check.name} {self.device}"
+
+
+def asked_of(names: Sequence[str], areas: Sequence[str]) -> ChecksAsked:
+    """Return the request for checks by names and areas; raises `UnknownNameError` for one that there is not."""
+    for given, known, what in ((names, CHECKS, "check"), (areas, AREAS, "area")):
+        for name in given:
+            if name not in known:
+                raise UnknownNameError(what, name, known)
+    return ChecksAsked(checks=list(dict.fromkeys(names)), areas=list(dict.fromkeys(areas)))
+
+
+def wanted_of(environment: Environment, devices: Sequence[str], asked: ChecksAsked) -> list[Wanted]:
+    """Return the checks that are asked for, device by device: by name or area, else all that are not slow.
+
+    Without `devices`, on all types of them; of one that is not here, those that fake tensors answer and those named.
+    """
+    chosen = [
+        check
+        for check in CHECKS.values()
+        if (check.name in asked.checks or check.area in asked.areas) or not (check.slow or asked.checks or asked.areas)
+    ]
+    wanted = []
+    for device in devices or DEVICES:
+        here = environment.device(device)
+        present = here is not None and here.available
+        for check in chosen:
+            if device not in check.devices or not (present or check.fake or (devices and check.name in asked.checks)):
+                continue
+            lacking = "" if present or check.fake else f"needs a real {device}, and there is none"
+            if not lacking and check.compiler and environment.compiler is None:
+                lacking = "needs a C++ compiler, and there is none on the PATH (CXX names another)"
+            wanted.append(Wanted(device, check, lacking))
+    return wanted
+
+
+def unfinished(stored: StoredRun) -> list[Wanted]:
+    """Return the checks that a run was asked for and says nothing of."""
+    done = {(found.device, found.check) for found in stored.every(Checked)}
+    header = stored.header
+    wanted = wanted_of(header.environment, header.selection.devices, stored.asked or ChecksAsked())
+    return [one for one in wanted if (one.device, one.check.name) not in done]
+
+
+@contextmanager
+def _prepared(
+    selection: Selection,
+    settings: Settings,
+    asked: ChecksAsked,
+    begun: StoredRun | None,
+    open_channel: OpenChannel | None,
+) -> Iterator[Prepared]:
+    """Open the session, which has no cases: everything that can be wrong is raised here.
+
+    Raises `UnknownNameError` for a device that there is not, `NothingToRunError` where no check is for those named,
+    `UsageError` where the run `begun` before is of another environment.
+    """
+    for name in selection.devices:
+        if name not in DEVICES:
+            raise UnknownNameError("device", name, DEVICES)
+    with opened_first(open_channel or partial(ServerChannel, preload=PRELOADED), settings.threads) as first:
+        environment = first.environment
+        if begun is not None:
+            check_same(begun.header.environment, environment, begun.header.run)
+        if settings.memory_limit_bytes is None:
+            settings = dataclasses.replace(settings, memory_limit_bytes=default_memory_limit())
+        if not wanted_of(environment, selection.devices, asked):
+            raise NothingToRunError(f"none of these checks is for {', '.join(selection.devices)}")
+        yield Prepared(selection, settings, environment, [], first.open_channel)
+
+
+def _pieces(session: Session[ChecksAsked]) -> list[Piece]:
+    prepared = session.prepared
+    found = (
+        wanted_of(prepared.environment, prepared.selection.devices, session.asked)
+        if session.begun is None
+        else unfinished(session.begun)
+    )
+    return [Piece(one.named, one) for one in found]
+
+
+def _check(session: Session[ChecksAsked], channel: Channel, piece: Piece) -> Checked:
+    return check_on(channel, piece.part, session.prepared.settings)
+
+
+def check_on(channel: Channel, wanted: Wanted, settings: Settings) -> Checked:
+    """Return what a program saw; where its process died, that is what was seen."""
+    text = program_of(wanted.check, wanted.device)
+    blank = Checked(
+        device=wanted.device,
+        check=wanted.check.name,
+        outcome=NOT_SHOWN,
+        how=NOT_OBSERVED,
+        program=digest_of(text),
+        why=wanted.lacking,
+    )
+    if wanted.lacking:
+        return blank
+    reply = channel.serve(
+        ask(
+            TASK,
+            CheckAsked(check=wanted.check.name, text=text),
+            device=wanted.device,
+            threads=settings.threads,
+            timeout_seconds=settings.timeout_seconds,
+            memory_limit_bytes=settings.memory_limit_bytes,
+        )
+    )
+    found = TASK.found(reply)
+    if found is not None:
+        return found
+    said = reply.failure.said if reply.failure is not None else reply.problem or "the worker gave no answer"
+    return dataclasses.replace(blank, why=said)
+
+
+def killed(stored: StoredRun) -> list[Checked]:
+    """Return the checks whose worker somebody else killed, and of which nothing is known: a crash is a result."""
+    return [found for found in stored.every(Checked) if found.why.partition(":")[0] == KILLED]
+
+
+INSTRUMENT: Instrument[ChecksAsked] = Instrument(
+    kind=CHECK,
+    doing="checking",
+    prepare=_prepared,
+    pieces=_pieces,
+    left=lambda stored: [one.named for one in unfinished(stored)],
+    work=lambda session: partial(_check, session),
+    failed=lambda stored: len(killed(stored)),
+)

@@ -1,0 +1,84 @@
+"""Runs the program of a check in this process, which is the check's own: what it leaves behind ends with it."""
+
+import contextlib
+import io
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest import mock
+
+import torch
+
+from ampbench.errors import bounded, first_line
+from ampbench.explain.dtypes import autocast_to, is_present, stood_in
+from ampbench.instruments.check.catalogue import CHECKS
+from ampbench.instruments.check.records import GOOD, NOT_SHOWN, CheckAsked, Checked, digest_of
+from ampbench.measure.worker import Work
+from ampbench.records.rules import DEVICE, FAKE, NOT_OBSERVED
+
+LONGEST = 300
+"""A line of what a program says is cut after so many characters."""
+MOST_LINES = 20
+
+
+def do_check(work: Work, asked: CheckAsked) -> Checked:
+    """Do the task "check"."""
+    return run_program(asked.check, asked.text, work.device_type)
+
+
+def run_program(check: str, text: str, device: str) -> Checked:
+    """Return what the program `text` of a check sees on `device`; whatever it raises is part of that.
+
+    It leaves switches of torch as they come to be: to be called in a process of its own.
+    """
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    written, problem = io.StringIO(), ""
+    began = time.perf_counter()
+    with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stdout(written), _on(device):
+        warnings.simplefilter("always")
+        try:
+            exec(compile(text, f"<check {check}>", "exec"), namespace)
+        except Exception as error:  # noqa: BLE001 - whatever a torch raises here is what was found
+            problem = first_line(error)
+    expected, seen = (_line(namespace.get(name, "")) for name in ("expected", "seen"))
+    why = _line(namespace.get("lacks", "")) or (problem and f"the program ended with {_line(problem)}")
+    good = bool(namespace.get("good", seen == expected))
+    outcome = NOT_SHOWN if why else GOOD if good else CHECKS[check].otherwise
+    printed = {f"expected: {expected}", f"seen:     {seen}"}
+    return Checked(
+        device=device,
+        check=check,
+        outcome=outcome,
+        how=NOT_OBSERVED if why else DEVICE if is_present(device) else FAKE,
+        program=digest_of(text),
+        expected=expected,
+        seen="" if why else seen,
+        said=[_line(line) for line in written.getvalue().splitlines() if line not in printed][:MOST_LINES],
+        warned=list(dict.fromkeys(_line(f"{one.category.__name__}: {one.message}") for one in caught)),
+        why=why,
+        seconds=time.perf_counter() - began,
+    )
+
+
+@contextlib.contextmanager
+def _on(device: str) -> Iterator[None]:
+    """Within, tensors on `device` can be made and autocast to it entered, real or, where it is absent, fake."""
+    real = torch.autocast
+
+    def autocast(kind: str, dtype: torch.dtype | None = None, enabled: bool = True) -> AbstractContextManager[object]:
+        if kind != device:
+            return real(kind, dtype=dtype, enabled=enabled)
+        return autocast_to(kind, dtype or torch.get_autocast_dtype(kind), enabled)
+
+    with stood_in(device):
+        if is_present(device):
+            yield
+            return
+        with mock.patch.object(torch, "autocast", autocast):
+            yield
+
+
+def _line(text: object) -> str:
+    return bounded(" ".join(str(text).split()), LONGEST)

@@ -1,0 +1,1 @@
+"""Programs of checks, which nobody imports: each is run as text, by itself."""

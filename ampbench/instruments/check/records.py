@@ -1,0 +1,62 @@
+"""What a run of checks stores: what a program saw of a defect, and what a worker is asked for that."""
+
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+from ampbench.records.kinds import Before, unknown
+from ampbench.records.rules import DEVICE, FAKE, NOT_OBSERVED
+
+GOOD, DEFECTIVE, DIFFERS, NOT_SHOWN = OUTCOMES = "good", "defective", "differs", "not shown here"
+"""What a check comes to: as it should be; the defect is there; as designed, but a trap; nobody can say here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What the check called `check` came to on a device type: one of `OUTCOMES`.
+
+    `how` it was seen: on the device, by fake tensors that stand in for it, or not at all. `expected` and `seen` are in
+    the program's own words, `said` what it wrote besides, `warned` the warnings that it raised, one line each. `why`
+    says why nothing could be shown. `program` is a digest of its text: what others saw by another text is no change of
+    torch. `seconds` is how long it took.
+    """
+
+    device: str
+    check: str
+    outcome: str
+    how: str
+    program: str
+    expected: str = ""
+    seen: str = ""
+    said: list[str] = field(default_factory=list)
+    warned: list[str] = field(default_factory=list)
+    why: str = ""
+    seconds: float | None = None
+
+
+def wrong_checked(found: Checked, _: Before) -> str:
+    """Return what of a check's result cannot be: a word for what it came to, or for how, that there is not."""
+    where = f"the check {found.check} on {found.device}"
+    return unknown("an outcome", found.outcome, OUTCOMES, where) or unknown(
+        "a way of seeing", found.how, (DEVICE, FAKE, NOT_OBSERVED), where
+    )
+
+
+def digest_of(text: str) -> str:
+    """Return what tells a program from another."""
+    return sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckAsked:
+    """To run the program of the check called `check`, whose `text` this is."""
+
+    check: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChecksAsked:
+    """To run the `checks` of these names (none: all but the slow ones), or all of some `areas`."""
+
+    checks: list[str] = field(default_factory=list)
+    areas: list[str] = field(default_factory=list)

@@ -1,0 +1,1 @@
+"""The rows of the checks, a module for each area."""

@@ -1,0 +1,73 @@
+"""`ampbench check`: what it lists, prints, runs and refuses."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ampbench import store
+from ampbench.instruments.check.catalogue import CHECKS, program_of
+from ampbench.instruments.check.records import Checked
+from ampbench.records.kinds import CHECK
+
+Run = Callable[..., Any]
+
+
+def test_checks_are_listed_by_area_with_the_threads_that_told_of_them(ampbench: Run) -> None:
+    out = ampbench("check", "--list").out
+    assert [line for line in out.splitlines() if line and not line.startswith(" ")] == [
+        "cache",
+        "rules",
+        "compile",
+        "scaler",
+        "kernels",
+        "speed",
+    ]
+    assert all(name in out for name in CHECKS)
+    assert "pytorch/pytorch#112583" in out
+
+
+def test_a_program_is_printed_to_be_pasted_for_the_device_that_is_named(ampbench: Run) -> None:
+    assert ampbench("check", "--show", "no-grad-cache").out == program_of(CHECKS["no-grad-cache"])
+    assert 'DEVICE = "xpu"\n' in ampbench("check", "--show", "no-grad-cache", "--device", "xpu").out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["no-grad-cach"], "unknown check 'no-grad-cach': did you mean no-grad-cache?"),
+        (["--show", "no-grad-cach"], "unknown check 'no-grad-cach': did you mean no-grad-cache?"),
+        (["--area", "complie"], "unknown area 'complie': did you mean compile?"),
+        (["--device", "gpu"], "unknown device 'gpu': did you mean"),
+    ],
+)
+def test_what_there_is_not_is_refused_with_the_nearest(words: list[str], said: str, ampbench: Run) -> None:
+    found = ampbench("check", *words)
+    assert found.code == 2
+    assert said in found.err
+    assert found.out == ""
+
+
+def test_what_was_found_is_stored_and_told_in_full_where_it_was_asked_for_by_name(
+    ampbench: Run, tmp_path: Path
+) -> None:
+    found = ampbench(
+        "check", "no-grad-cache", "cat-mixed-dtypes", "--device", "cpu", "--device", "xpu", "--results", tmp_path
+    )
+    assert "no-grad-cache (good): A weight cast under no_grad is kept" in found.out
+    assert "xpu (fake tensors)" in found.out
+    assert "told of in  pytorch/pytorch#112583" in found.out
+    run = store.read_run(next((tmp_path / "runs").iterdir()))
+    assert (run.header.explains, run.ended) == (CHECK, "complete")
+    told = {(one.check, one.device): one.outcome for one in run.every(Checked)}
+    assert told == {
+        ("no-grad-cache", "cpu"): "good",
+        ("cat-mixed-dtypes", "cpu"): "good",
+        ("cat-mixed-dtypes", "xpu"): "good",
+        ("no-grad-cache", "xpu"): "not shown here",
+    }
+    again = ampbench("show", run.header.run, "--results", tmp_path)
+    assert again.out == found.out
+    since = ampbench("check", "no-grad-cache", "--device", "cpu", "--against", run.header.run, "--results", tmp_path)
+    assert "Of 1 check in both runs 0 came, 0 went, 0 otherwise." in since.out

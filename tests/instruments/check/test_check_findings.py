@@ -1,0 +1,111 @@
+"""What checks come to: sentences, changes between runs, what a machine has, and where cases are pointed to."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ampbench import store
+from ampbench.instruments.check.findings import came_or_went, changes, diagnosis, place_of, pointers, sentences
+from ampbench.instruments.check.records import DEFECTIVE, DIFFERS, GOOD, NOT_SHOWN, Checked
+from ampbench.records.casts import CastPass, CastTrace, Operation
+from ampbench.records.measured import Failure, Update
+from ampbench.records.rules import FAKE
+from ampbench.store import StoredRun
+from tests.stored_runs import holding, make_case, make_divergence, make_header, write_run
+
+CACHE, EPS, MIXED = "stale-weight-cast", "adam-fp16-eps", "promote-other-half"
+
+
+def checked(check: str, outcome: str, device: str = "cpu", **of: Any) -> Checked:
+    common = {"how": "device", "program": "aa", "expected": "a", "seen": "b"}
+    return Checked(check=check, outcome=outcome, device=device, **{**common, **of})
+
+
+def run_of(folder: Path, *found: Checked, **header: Any) -> StoredRun:
+    return holding(store.read_run(write_run(folder, [], **header)), *found)
+
+
+def test_defects_are_counted_by_what_they_matter_for_among_those_that_could_be_shown() -> None:
+    found = [checked(EPS, DEFECTIVE), checked(CACHE, GOOD), checked(MIXED, NOT_SHOWN)]
+    assert sentences(place_of("2.15.0", "cpu", found), found) == [
+        "1 of 2 defects that matter for training is in torch 2.15.0 on cpu: adam-fp16-eps",
+        "0 of 1 defect that matters for inference are in torch 2.15.0 on cpu",
+    ]
+    fake = [checked(MIXED, DEFECTIVE, "xpu", how=FAKE)]
+    (said, *_) = sentences(place_of("2.15.0", "xpu", fake), fake)
+    assert said.endswith("is in torch 2.15.0 on xpu (fake tensors): promote-other-half")
+
+
+def test_what_came_is_told_before_what_went_and_other_programs_are_no_change(tmp_path: Path) -> None:
+    before = run_of(tmp_path / "1", checked(CACHE, DEFECTIVE), checked(EPS, GOOD), checked(MIXED, GOOD))
+    after = run_of(
+        tmp_path / "2", checked(CACHE, GOOD), checked(EPS, DEFECTIVE), checked(MIXED, DEFECTIVE, program="b")
+    )
+    assert [(one.after.check, one.came, one.went) for one in changes([before], [after])] == [
+        (EPS, True, False),
+        (CACHE, False, True),
+    ]
+    came, went = came_or_went(before, after)
+    assert (came.check, came.before, came.after, came.came) == (EPS, GOOD, DEFECTIVE, True)
+    assert came.remedy
+    assert not went.came
+
+
+def test_a_defect_that_cannot_be_shown_any_more_is_told_to_have_gone_by_nobody(tmp_path: Path) -> None:
+    before = run_of(tmp_path / "1", checked(CACHE, DEFECTIVE))
+    assert came_or_went(before, run_of(tmp_path / "2", checked(CACHE, NOT_SHOWN))) == []
+    assert came_or_went(run_of(tmp_path / "3", checked(CACHE, NOT_SHOWN)), before) == []
+
+
+def test_a_machine_is_told_what_runs_of_this_very_torch_on_this_processor_found(tmp_path: Path) -> None:
+    environment = make_header().environment
+    own = run_of(tmp_path / "1", checked(EPS, DEFECTIVE), checked(CACHE, DIFFERS))
+    said = diagnosis([own], environment)
+    assert said[0].startswith("1 of 2 defects that matter for training")
+    assert said[-1] == f"what to do about each: ampbench show {own.path}"
+    (nothing,) = diagnosis([own], replace(environment, torch_version="2.16.0"))
+    assert nothing.startswith("nobody has looked for known defects of torch 2.16.0 here: `ampbench check`")
+    assert diagnosis([own], replace(environment, cpu_flags=["avx2"])) != said
+
+
+def test_a_case_that_fails_with_a_known_error_is_pointed_to_its_check(tmp_path: Path) -> None:
+    case = make_case("bf16_autocast")
+    message = "RuntimeError: Unexpected floating ScalarType in at::autocast::prioritize"
+    failure = Failure(case_id=case.case_id, stage="round", cause="exception", message=message)
+    (said,) = pointers(store.read_run(write_run(tmp_path, [case], failure)))
+    assert said.startswith(
+        f"1 case failed with an error that is known: `ampbench check {MIXED}` looks for that in this torch ("
+    )
+
+
+def test_still_weights_in_bf16_are_pointed_to_their_check(tmp_path: Path) -> None:
+    case = make_case("bf16_pure", phase="training")
+    still = Update(steps=3, storage="bf16", moving=100, swallowed=60)
+    (said,) = pointers(store.read_run(write_run(tmp_path / "1", [case], make_divergence(case, update=still))))
+    assert "1 case left most weights where they were: `ampbench check bf16-weight-update`" in said
+    moving = make_divergence(case, update=replace(still, swallowed=50))
+    assert pointers(store.read_run(write_run(tmp_path / "2", [case], moving))) == []
+    full = make_divergence(case, update=replace(still, storage="fp32"))
+    assert pointers(store.read_run(write_run(tmp_path / "3", [case], full))) == []
+
+
+def test_an_op_of_a_trace_is_pointed_to_a_check_of_its_dtype(tmp_path: Path) -> None:
+    case = make_case("fp16_pure")
+    run = store.read_run(write_run(tmp_path, [case]))
+
+    def traced(dtype: str, function: str) -> list[str]:
+        op = Operation(index=0, name="aten.x", function=f"torch.nn.functional.{function}", inputs=(dtype,))
+        found = CastPass(case_id=case.case_id, how="device", trace=CastTrace(ops=[op]))
+        return pointers(holding(run, found))
+
+    (said,) = traced("fp16", "cosine_similarity")
+    assert said.startswith("1 case called cosine_similarity on fp16: `ampbench check fp16-cosine`")
+    assert traced("fp32", "cosine_similarity") == traced("fp16", "relu") == []
+
+
+def test_nobody_is_pointed_to_what_this_torch_has_mended(tmp_path: Path) -> None:
+    case = make_case("bf16_autocast", phase="training")
+    failure = Failure(case_id=case.case_id, stage="round", cause="exception", message="CheckpointError: no")
+    run = store.read_run(write_run(tmp_path, [case], failure))
+    assert run.header.environment.torch_version >= "2.11"
+    assert pointers(run) == []

@@ -1,0 +1,61 @@
+"""Which checks are run where, and which a run lacks."""
+
+from dataclasses import replace
+from unittest import mock
+
+import pytest
+
+from ampbench.errors import UnknownNameError
+from ampbench.instruments.check import instrument
+from ampbench.instruments.check.instrument import asked_of, wanted_of
+from ampbench.instruments.check.row import CACHE, COMPILE, Check
+from ampbench.records.case import DeviceDescription
+from tests.stored_runs import make_header
+
+
+def row(name: str, **of: object) -> Check:
+    common = {"area": CACHE, "title": "t", "threads": ("a/b#1",), "why": "w", "remedy": "r"}
+    return Check(name=name, **{**common, **of})  # type: ignore[arg-type]
+
+
+ROWS = {
+    one.name: one
+    for one in (
+        row("everywhere", fake=True),
+        row("real", devices=("cpu", "cuda")),
+        row("slow", area=COMPILE, slow=True, compiler=True, devices=("cpu",)),
+    )
+}
+
+
+def wanted(*devices: str, names: tuple[str, ...] = (), areas: tuple[str, ...] = (), **environment: object) -> list[str]:
+    here = replace(
+        make_header().environment,
+        devices=[DeviceDescription(type="cpu", available=True)],
+        **environment,  # type: ignore[arg-type]
+    )
+    with mock.patch.object(instrument, "CHECKS", ROWS):
+        found = wanted_of(here, devices, asked_of(names, areas))
+    return [one.named + (f": {one.lacking}" if one.lacking else "") for one in found]
+
+
+def test_all_fast_checks_are_run_here_and_where_fake_tensors_answer() -> None:
+    assert wanted() == ["everywhere cpu", "real cpu", "everywhere cuda", "everywhere xpu"]
+
+
+def test_a_check_that_needs_a_device_that_is_absent_says_so_where_it_was_named() -> None:
+    assert wanted("cuda", names=("real",)) == ["real cuda: needs a real cuda, and there is none"]
+    assert wanted("xpu", names=("real",)) == []
+
+
+def test_slow_checks_are_run_by_name_or_area_and_those_that_compile_need_a_compiler() -> None:
+    assert wanted("cpu", areas=(COMPILE,), compiler="/usr/bin/g++") == ["slow cpu"]
+    (said,) = wanted("cpu", names=("slow",), compiler=None)
+    assert said.startswith("slow cpu: needs a C++ compiler")
+
+
+def test_an_unknown_name_is_refused_with_the_nearest() -> None:
+    with mock.patch.object(instrument, "CHECKS", ROWS), pytest.raises(UnknownNameError, match="did you mean real"):
+        asked_of(["rael"], [])
+    with pytest.raises(UnknownNameError, match="unknown area 'complie': did you mean compile"):
+        asked_of([], ["complie"])

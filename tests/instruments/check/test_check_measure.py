@@ -1,0 +1,68 @@
+"""What a program comes to: by what it sets, writes, warns of and raises."""
+
+from unittest import mock
+
+import pytest
+
+from ampbench.instruments.check import measure
+from ampbench.instruments.check.measure import run_program
+from ampbench.instruments.check.records import DEFECTIVE, DIFFERS, GOOD, NOT_SHOWN, Checked
+from ampbench.instruments.check.row import CACHE, Check
+from ampbench.records.rules import DEVICE, FAKE, NOT_OBSERVED
+
+
+def ran(text: str, device: str = "cpu", *, by_design: bool = False) -> Checked:
+    row = Check(
+        name="one", area=CACHE, title="t", threads=("a/b#1",), why="w", remedy="r", by_design=by_design, fake=True
+    )
+    with mock.patch.object(measure, "CHECKS", {"one": row}):
+        return run_program("one", text, device)
+
+
+def test_what_is_seen_as_expected_is_good() -> None:
+    found = ran('expected = "a"\nseen = "a"\nprint("expected:", expected)\nprint("more")\n')
+    assert (found.outcome, found.how, found.expected, found.seen) == (GOOD, DEVICE, "a", "a")
+    assert found.said == ["more"]
+    assert found.seconds is not None
+
+
+@pytest.mark.parametrize(("by_design", "outcome"), [(False, DEFECTIVE), (True, DIFFERS)])
+def test_what_is_seen_otherwise_is_a_defect_or_differs_by_design(by_design: bool, outcome: str) -> None:
+    assert ran('expected, seen = "a", "b"', by_design=by_design).outcome == outcome
+
+
+def test_a_program_may_judge_by_itself() -> None:
+    assert ran('expected, seen, good = "about 1", "1.01", True').outcome == GOOD
+    assert ran('expected, seen, good = "about 1", "about 1", False').outcome == DEFECTIVE
+
+
+def test_what_cannot_be_shown_says_why_and_is_no_defect() -> None:
+    found = ran('expected, seen, lacks = "a", "b", "no such op in this torch"')
+    assert (found.outcome, found.how, found.why, found.seen) == (
+        NOT_SHOWN,
+        NOT_OBSERVED,
+        "no such op in this torch",
+        "",
+    )
+
+
+def test_a_program_that_ends_with_an_error_shows_nothing() -> None:
+    found = ran('expected = "a"\nraise ValueError("two\\nlines")')
+    assert found.outcome == NOT_SHOWN
+    assert found.why == "the program ended with ValueError: two"
+
+
+def test_warnings_are_evidence_even_where_they_are_errors_outside() -> None:
+    found = ran('import warnings\nwarnings.warn("slow here")\nexpected = seen = "a"')
+    assert found.outcome == GOOD
+    assert found.warned == ["UserWarning: slow here"]
+
+
+def test_an_absent_device_is_stood_in_for_by_fake_tensors_under_its_own_autocast() -> None:
+    text = """import torch
+with torch.autocast("xpu", dtype=torch.bfloat16):
+    seen = str(torch.mm(torch.ones(2, 2, device="xpu"), torch.ones(2, 2, device="xpu")).dtype)
+expected = "torch.bfloat16"
+"""
+    found = ran(text, "xpu")
+    assert (found.outcome, found.how) == (GOOD, FAKE)
