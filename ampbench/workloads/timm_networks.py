@@ -32,12 +32,13 @@ def find(name: str, preset: str) -> Named:
     held = _configuration(name)
     channels, own = held.input_size[0], held.input_size[-1]
     classes = {"classes": 10 if preset == "tiny" else held.num_classes} if held.num_classes else {}
+    pooled = name.startswith("levit")  # normalises one number a sample, which takes two in training
     return Named(
         task=CLASSES if classes else FEATURES,
         defaults={
             **classes,
             "image": _tiny(name, held) if preset == "tiny" else own,
-            "batch_size": 64 if preset == "large" else 1,
+            "batch_size": 64 if preset == "large" else 2 if pooled else 1,
         },
         make=functools.partial(_make, name, own),
         feed=functools.partial(_feed, channels),

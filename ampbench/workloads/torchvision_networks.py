@@ -58,7 +58,9 @@ def find(name: str, preset: str) -> Named:
     """Return a network by its name, of the size that a preset gives it."""
     task = tasks()[name]
     image = _image(name, task)
-    pooled = name.startswith(("deeplab", "ssdlite"))  # normalises one number a sample, which takes two in training
+    pooled = name.startswith(
+        ("deeplab", "ssdlite", "inception")
+    )  # normalises one number a sample, which takes two in training
     batch = _BATCH[task] if preset == "large" else 2 if pooled else 1
     defaults = {"image": image if preset != "tiny" else _tiny(name, task), "batch_size": batch}
     if task == VIDEO:

@@ -394,3 +394,10 @@ def test_the_errors_of_thirty_networks_agree_with_an_independent_computation() -
 
 def _size(name: str, given: Mapping[str, Any]) -> dict[str, int]:
     return {"img_size": given["image"]} if name.startswith(("vit_", "deit", "eva02", "beit", "mixer")) else {}
+
+
+@pytest.mark.parametrize("name", ["torchvision:inception_v3", "timm:levit_128s"])
+def test_a_network_that_normalises_one_number_a_sample_gets_two_of_them(name: str) -> None:
+    workload = built(name)
+    assert len(workload.targets) == 2
+    assert workload.loss(workload.module.train()(workload.inputs), workload.targets).item() > 0
