@@ -112,12 +112,15 @@ def probe_rules(sides: Sequence[TracedSide], devices: Sequence[str], pool: Pool,
 
 
 def look_for_defects(sides: Sequence[TracedSide], devices: Sequence[str], pool: Pool, tell: Tell) -> None:
-    """Run the fast checks for `devices` on each side, check by check in turns, unless all have the same torch."""
+    """Run the fast checks for `devices` on each side, check by check in turns, unless all have the same torch.
+
+    Those that go by times are left out: times are what the session measures, and better.
+    """
     if _same_torch(sides) or not devices:
         return
     tell(f"looking for known defects on {', '.join(devices)} on both sides, whose torch differs")
     for wanted in wanted_of(sides[0].environment, devices, ChecksAsked()):
-        for side in sides:
+        for side in () if wanted.check.timed else sides:
             side.keep(check_on(pool.lane(side.name), wanted, side.settings))
 
 

@@ -22,7 +22,8 @@ class Check:
     when it is ("": it is not, or nobody knows).
 
     It is for `devices`; `fake`, for those of them that are not here, by fake tensors: only where these are known to
-    answer truly. `compiler` says that it needs a C++ compiler, `slow` that it takes more than two seconds.
+    answer truly. `compiler` says that it needs a C++ compiler, `slow` that it takes more than two seconds, `timed` that
+    it goes by times, so that other work on the machine may change what it comes to.
 
     A case that fails with a message in which `error`, a regular expression, is found, or of whose trace an op of `ops`
     ("layer_norm") has a tensor of `dtype` ("": any), is pointed to it.
@@ -41,6 +42,7 @@ class Check:
     fake: bool = False
     compiler: bool = False
     slow: bool = False
+    timed: bool = False
     error: str = ""
     ops: tuple[str, ...] = ()
     dtype: str = ""

@@ -54,3 +54,9 @@ def test_a_program_can_be_pasted(name: str) -> None:
     assert "ampbench" not in text
     assert roots >= {"torch"}
     assert 'DEVICE = "xpu"\n' in program_of(CHECKS[name], "xpu")
+
+
+def test_the_checks_that_go_by_times_say_so() -> None:
+    assert {name for name, check in CHECKS.items() if check.timed} == {
+        name for name in CHECKS if "perf_counter" in PROGRAMS[name] or "Timer" in PROGRAMS[name]
+    }

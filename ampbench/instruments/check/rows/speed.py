@@ -13,6 +13,7 @@ ROWS = (
         why="to convert both to fp32 and the result back would cost little beside the product",
         remedy="use fp32 on this CPU (or bf16 where bf16-matmul-speed is good), or convert to fp32 for the product",
         devices=CPU_ALONE,
+        timed=True,
     ),
     Check(
         name="bf16-matmul-speed",
@@ -22,6 +23,7 @@ ROWS = (
         why="to convert both to fp32 and the result back would cost little beside the product",
         remedy="use fp32 on this CPU: see what CPU flags the program prints",
         devices=CPU_ALONE,
+        timed=True,
     ),
     Check(
         name="fp16-conv-speed",
@@ -31,6 +33,7 @@ ROWS = (
         why="to convert both to fp32 and the result back would cost little beside the convolution",
         remedy="use fp32 on this CPU (or bf16 where bf16-conv-speed is good), or convert to fp32 for the convolution",
         devices=CPU_ALONE,
+        timed=True,
     ),
     Check(
         name="bf16-conv-speed",
@@ -40,6 +43,7 @@ ROWS = (
         why="to convert both to fp32 and the result back would cost little beside the convolution",
         remedy="use fp32 on this CPU: see what CPU flags the program prints",
         devices=CPU_ALONE,
+        timed=True,
     ),
     Check(
         name="bf16-training-speed",
@@ -50,6 +54,7 @@ ROWS = (
         remedy="train in fp32 on this CPU: see what CPU flags the program prints",
         matters=(TRAINING,),
         devices=CPU_ALONE,
+        timed=True,
     ),
     Check(
         name="fp16-sum-speed",
@@ -60,6 +65,7 @@ ROWS = (
         remedy="convert to fp32 first",
         mended="2.3",
         devices=CPU_ALONE,
+        timed=True,
     ),
     Check(
         name="autocast-cast-count",
