@@ -1,13 +1,16 @@
 """docs/defects.md is what the committed runs of checks say, by the programs that there are today."""
 
+from pathlib import Path
+
 import pytest
 from packaging.version import Version
 
 from ampbench.instruments.check.catalogue import CHECKS
-from ampbench.instruments.check.records import DEFECTIVE, GOOD, NOT_SHOWN
+from ampbench.instruments.check.records import DEFECTIVE, DIFFERS, GOOD, NOT_SHOWN
 from ampbench.records.kinds import CHECK
 from benchmarks.defects import ABSENT, PAGE, PROBES, matrices, page, read_probes, version
 
+PLANTING = Path(__file__).parent / "instruments" / "check"
 VERSIONS = ["2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0"]
 
 
@@ -57,3 +60,14 @@ def test_a_defect_is_mended_since_the_version_that_its_row_names(name: str) -> N
     ]
     assert {outcome for since, outcome in told if since} <= {GOOD, NOT_SHOWN, ABSENT}
     assert DEFECTIVE in {outcome for since, outcome in told if not since}
+
+
+def test_each_check_has_been_seen_to_fail_with_some_torch_or_by_planting_its_defect() -> None:
+    failed = {
+        check.name
+        for one in matrices(read_probes())
+        for check in one.checks
+        if {DEFECTIVE, DIFFERS} & set(one.outcomes(check.name))
+    }
+    planting = "".join(path.read_text(encoding="utf-8") for path in PLANTING.glob("test_planted_*.py"))
+    assert [name for name in CHECKS if name not in failed and f'"{name}": ' not in planting] == []
