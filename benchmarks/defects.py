@@ -12,8 +12,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from packaging.version import Version
-
 from ampbench.base.units import counted
 from ampbench.instruments.check.catalogue import CHECKS, program_of
 from ampbench.instruments.check.findings import latest
@@ -22,7 +20,8 @@ from ampbench.instruments.check.row import AREAS, Check
 from ampbench.present.markdown import escaped, folded, markdown_table
 from ampbench.records.case import DEVICES
 from ampbench.records.rules import DEVICE, FAKE
-from ampbench.store import StoredRun, read_run
+from ampbench.store import StoredRun
+from benchmarks.rules import read_probes, version
 
 ROOT = Path(__file__).parents[1]
 PROBES = ROOT / "results" / "checks"
@@ -79,16 +78,6 @@ class Matrix:
     def changed(self) -> list[Check]:
         """Those that come to something else with some torch than with another, where both could show it."""
         return [check for check in self.checks if len(set(self.outcomes(check.name)) - {ABSENT, NOT_SHOWN}) > 1]
-
-
-def read_probes(folder: Path = PROBES) -> list[StoredRun]:
-    """Return the runs of a folder, the oldest torch first."""
-    return sorted(map(read_run, folder.glob("*.jsonl.gz")), key=lambda one: Version(version(one)))
-
-
-def version(run: StoredRun) -> str:
-    """Return the torch of a run without its build."""
-    return Version(run.header.environment.torch_version).public
 
 
 def matrices(runs: Sequence[StoredRun]) -> list[Matrix]:
@@ -165,7 +154,8 @@ def _newest(matrix: Matrix, newest: str) -> list[str]:
     found = matrix.found[-1]
 
     def those(outcome: str) -> Iterable[tuple[Check, Checked]]:
-        return ((check, found[check.name]) for check in matrix.checks if _outcome(found, check) == outcome)
+        own = ((check, found[check.name]) for check in matrix.checks if check.name in found)
+        return ((check, one) for check, one in own if one.outcome == outcome)
 
     defects = [[check.name, check.title, one.seen, check.remedy] for check, one in those(DEFECTIVE)]
     traps = [[check.name, check.title, check.remedy] for check, _ in those(DIFFERS)]
@@ -181,10 +171,6 @@ def _newest(matrix: Matrix, newest: str) -> list[str]:
         "\n".join(unshown),
         f"As it should be ({len(good)}): {', '.join(good)}." if good else "",
     ]
-
-
-def _outcome(found: dict[str, Checked], check: Check) -> str:
-    return found[check.name].outcome if check.name in found else ABSENT
 
 
 def _all(matrix: Matrix) -> str:
@@ -224,4 +210,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--probe"]:
         for each in sys.argv[2:]:
             print(probe(each))
-    PAGE.write_text(page(read_probes()), encoding="utf-8")
+    PAGE.write_text(page(read_probes(PROBES)), encoding="utf-8")

@@ -8,28 +8,29 @@ from packaging.version import Version
 from ampbench.instruments.check.catalogue import CHECKS
 from ampbench.instruments.check.records import DEFECTIVE, DIFFERS, GOOD, NOT_SHOWN
 from ampbench.records.kinds import CHECK
-from benchmarks.defects import ABSENT, PAGE, PROBES, matrices, page, read_probes, version
+from benchmarks.defects import ABSENT, PAGE, PROBES, matrices, page
+from benchmarks.rules import read_probes, version
 
 PLANTING = Path(__file__).parent / "instruments" / "check"
 VERSIONS = ["2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0"]
 
 
 def test_the_committed_page_is_what_make_defects_writes() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(read_probes()), "run `make defects`"
+    assert PAGE.read_text(encoding="utf-8") == page(read_probes(PROBES)), "run `make defects`"
 
 
 def test_committed_runs_are_small_whole_ones_of_every_version() -> None:
-    runs = read_probes()
+    runs = read_probes(PROBES)
     assert [version(run) for run in runs] == VERSIONS
     assert {(run.header.explains, run.ended) for run in runs} == {(CHECK, "complete")}
     assert all(path.stat().st_size < 100_000 for path in PROBES.iterdir())
 
 
 def test_what_another_text_of_a_program_saw_is_not_told() -> None:
-    (cpu, *_) = matrices(read_probes())
+    (cpu, *_) = matrices(read_probes(PROBES))
     one = next(iter(cpu.found[0]))
     assert cpu.outcomes(one)[0] != ABSENT
-    runs = read_probes()
+    runs = read_probes(PROBES)
     for of_device in runs[0].found.values():
         for several in of_device.values():
             for found in several:
@@ -38,13 +39,13 @@ def test_what_another_text_of_a_program_saw_is_not_told() -> None:
 
 
 def test_at_least_six_checks_differ_between_versions_on_the_cpu() -> None:
-    (cpu, *_) = matrices(read_probes())
+    (cpu, *_) = matrices(read_probes(PROBES))
     told = {check.name: cpu.outcomes(check.name) for check in cpu.changed}
     assert len([outcomes for outcomes in told.values() if {DEFECTIVE, GOOD} <= set(outcomes)]) >= 6
 
 
 def test_every_check_is_in_the_matrix_of_some_device() -> None:
-    shown = {check.name for one in matrices(read_probes()) for check in one.checks}
+    shown = {check.name for one in matrices(read_probes(PROBES)) for check in one.checks}
     assert shown == set(CHECKS)
 
 
@@ -55,7 +56,7 @@ def test_a_defect_is_mended_since_the_version_that_its_row_names(name: str) -> N
     mended = Version(CHECKS[name].mended)
     told = [
         (Version(number) >= mended, outcome)
-        for one in matrices(read_probes())
+        for one in matrices(read_probes(PROBES))
         for number, outcome in zip(one.versions, one.outcomes(name), strict=True)
     ]
     assert {outcome for since, outcome in told if since} <= {GOOD, NOT_SHOWN, ABSENT}
@@ -65,7 +66,7 @@ def test_a_defect_is_mended_since_the_version_that_its_row_names(name: str) -> N
 def test_each_check_has_been_seen_to_fail_with_some_torch_or_by_planting_its_defect() -> None:
     failed = {
         check.name
-        for one in matrices(read_probes())
+        for one in matrices(read_probes(PROBES))
         for check in one.checks
         if {DEFECTIVE, DIFFERS} & set(one.outcomes(check.name))
     }

@@ -61,9 +61,9 @@ def regressed_cases(findings: Sequence[Finding], kinds: Collection[str]) -> list
 
 
 def explain_sides(sides: Sequence[TracedSide], case_ids: Sequence[str], devices: Sequence[str], tell: Tell) -> None:
-    """Trace `case_ids`, the worst first, on both sides; where their torch differs, probe the rules on `devices`, too.
+    """Trace `case_ids`, the worst first, on both sides.
 
-    There known defects are looked for, too.
+    Where their torch differs, the rules are probed and known defects looked for on `devices`.
 
     What cannot be traced or probed is told, and so is what ends it all: what was compared is not lost by it. Raises
     `StoreError` where what was seen cannot be kept.
@@ -71,8 +71,9 @@ def explain_sides(sides: Sequence[TracedSide], case_ids: Sequence[str], devices:
     try:
         with Pool({side.name: side.open_channel for side in sides}) as pool:
             retrace(sides, case_ids, pool, tell)
-            probe_rules(sides, devices, pool, tell)
-            look_for_defects(sides, devices, pool, tell)
+            if devices and len({(each.environment.torch_version, each.environment.torch_commit) for each in sides}) > 1:
+                probe_rules(sides, devices, pool, tell)
+                look_for_defects(sides, devices, pool, tell)
     except StoreError:
         raise
     except AmpbenchError as error:
@@ -97,9 +98,7 @@ def retrace(sides: Sequence[TracedSide], case_ids: Sequence[str], pool: Pool, te
 
 
 def probe_rules(sides: Sequence[TracedSide], devices: Sequence[str], pool: Pool, tell: Tell) -> None:
-    """Probe autocast's rules on `devices` on each side, unless all have the same torch."""
-    if _same_torch(sides) or not devices:
-        return
+    """Probe autocast's rules on `devices` on each side."""
     tell(f"probing the rules of autocast on {', '.join(devices)} on both sides, whose torch differs")
     for device in devices:
         for side in sides:
@@ -112,20 +111,15 @@ def probe_rules(sides: Sequence[TracedSide], devices: Sequence[str], pool: Pool,
 
 
 def look_for_defects(sides: Sequence[TracedSide], devices: Sequence[str], pool: Pool, tell: Tell) -> None:
-    """Run the fast checks for `devices` on each side, check by check in turns, unless all have the same torch.
+    """Run the fast checks for `devices` on each side, check by check in turns.
 
     Those that go by times are left out: times are what the session measures, and better.
     """
-    if _same_torch(sides) or not devices:
-        return
     tell(f"looking for known defects on {', '.join(devices)} on both sides, whose torch differs")
-    for wanted in wanted_of(sides[0].environment, devices, ChecksAsked()):
-        for side in () if wanted.check.timed else sides:
+    fast = wanted_of(sides[0].environment, devices, ChecksAsked())
+    for wanted in (one for one in fast if not one.check.timed):
+        for side in sides:
             side.keep(check_on(pool.lane(side.name), wanted, side.settings))
-
-
-def _same_torch(sides: Sequence[TracedSide]) -> bool:
-    return len({(side.environment.torch_version, side.environment.torch_commit) for side in sides}) < 2
 
 
 def _why(found: Failure | Skip) -> str:

@@ -24,7 +24,7 @@ from ampbench.cli.options import (
     refuse_beside_resume,
 )
 from ampbench.cli.printing import OutputFormat
-from ampbench.errors import UnknownNameError, UsageError
+from ampbench.errors import UsageError
 from ampbench.instruments.check.row import AREAS
 from ampbench.records.case import DEVICES
 from ampbench.records.kinds import CHECK
@@ -87,9 +87,8 @@ def command(
         print_document(catalogue(), chosen)
         return 0
     if show:
-        if show not in CHECKS:
-            raise UnknownNameError("check", show, CHECKS)
-        sys.stdout.write(program_of(CHECKS[show], next(iter(device or []), "cpu")))
+        (name,) = asked_of([show], []).checks
+        sys.stdout.write(program_of(CHECKS[name], next(iter(device or []), "cpu")))
         return 0
     tell = told_as(chosen, everything=every)
     if against:

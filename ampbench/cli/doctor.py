@@ -4,7 +4,6 @@ import os
 import platform
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -135,14 +134,11 @@ def _document(
 def _known(results: Path, environment: "Environment") -> list[str]:
     """Return in lines what the whole runs of a folder know of an environment."""
     from ampbench.instruments import registry
-    from ampbench.store import list_runs, read_header, read_run
+    from ampbench.store import list_runs, runs_with
 
     runs: dict[str, list[StoredRun]] = {}
-    for path in list_runs(results):
-        with suppress(AmpbenchError):  # one that is damaged is told of where --results names the folder
-            if read_header(path).explains in registry.DIAGNOSING:
-                run = read_run(path)
-                runs.setdefault(run.header.explains, []).append(run)
+    for run in runs_with(list_runs(results), lambda header: header.explains in registry.DIAGNOSING):
+        runs.setdefault(run.header.explains, []).append(run)
     return registry.diagnoses(runs, environment)
 
 

@@ -18,6 +18,7 @@ from ampbench.store.folder import (
     not_measured,
     run_files,
     runs_beside,
+    runs_with,
     sync_folder,
 )
 from ampbench.store.migrating import CURRENT, LEFT_ALONE, MIGRATED, Migration, migrate_file, migrate_results
@@ -56,6 +57,7 @@ __all__ = [
     "run_files",
     "run_id",
     "runs_beside",
+    "runs_with",
     "sync_folder",
     "write_whole",
 ]

@@ -5,7 +5,7 @@ import errno
 import fcntl
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from pathlib import Path
@@ -153,16 +153,23 @@ def runs_beside(stored: StoredRun, explains: str) -> list[StoredRun]:
 
     They are those of its host and torch version, the oldest by id first.
     """
-    own, found = stored.header.environment, []
-    for file in _told_apart(_files(stored.path.parent)):
+    own = stored.header.environment
+
+    def is_its(header: Header) -> bool:
+        there = header.environment
+        return header.explains == explains and (there.host, there.torch_version) == (own.host, own.torch_version)
+
+    return list(runs_with(_told_apart(_files(stored.path.parent)), is_its))
+
+
+def runs_with(files: Iterable[Path], wanted: Callable[[Header], bool]) -> Iterator[StoredRun]:
+    """Yield the runs of those `files` whose header is `wanted`; what cannot be read is left out."""
+    for file in files:
         try:
-            header = read_header(file)
-            there = header.environment
-            if header.explains == explains and (there.host, there.torch_version) == (own.host, own.torch_version):
-                found.append(read_run(file))
+            if wanted(read_header(file)):
+                yield read_run(file)
         except StoreError:
             continue
-    return found
 
 
 def check_folder(results: Path | str) -> None:

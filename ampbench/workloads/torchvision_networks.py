@@ -39,6 +39,8 @@ _TINY = {"inception_v3": 299, "maxvit_t": 224, "mvit_v1_b": 224, "mvit_v2_s": 22
 """The smallest images of networks that do not take the smallest of their task."""
 _TINY_OF = {CLASSES: 64, SEGMENTATION: 64, DETECTION: 128, VIDEO: 64, FLOW: 128}
 _BATCH = {CLASSES: 64, SEGMENTATION: 8, DETECTION: 4, VIDEO: 8, FLOW: 4}
+_POOLED = ("deeplab", "ssdlite", "inception")
+"""What networks are called that normalise one number a sample, which takes two samples in training."""
 _OWN = {SEGMENTATION: 520, DETECTION: 800, VIDEO: 224, FLOW: 256}
 """The size of images where the library's transforms name none: those of its training references."""
 
@@ -58,10 +60,7 @@ def find(name: str, preset: str) -> Named:
     """Return a network by its name, of the size that a preset gives it."""
     task = tasks()[name]
     image = _image(name, task)
-    pooled = name.startswith(
-        ("deeplab", "ssdlite", "inception")
-    )  # normalises one number a sample, which takes two in training
-    batch = _BATCH[task] if preset == "large" else 2 if pooled else 1
+    batch = _BATCH[task] if preset == "large" else 2 if name.startswith(_POOLED) else 1
     defaults = {"image": image if preset != "tiny" else _tiny(name, task), "batch_size": batch}
     if task == VIDEO:
         short = preset == "tiny" and not name.startswith(("mvit", "s3d"))

@@ -16,7 +16,7 @@ from ampbench.drive.pieces import Piece
 from ampbench.drive.planning import default_device
 from ampbench.drive.servers import Channel, OpenChannel, ServerChannel
 from ampbench.drive.session import Prepared, check_same, default_memory_limit, opened_first
-from ampbench.errors import NothingToRunError, StoreError, UnknownNameError
+from ampbench.errors import NothingToRunError, UnknownNameError
 from ampbench.instruments.ceilings.findings import DTYPES, ceiling_rate, disturbance, top
 from ampbench.instruments.ceilings.records import COPY, FP32, OPERATIONS, TF32, Ceiling, CeilingAsked, CeilingsAsked
 from ampbench.instruments.instrument import Given, Instrument, Option, Session
@@ -222,15 +222,13 @@ def ceilings_known(results: Path | str, here: Environment) -> list[Ceiling]:
 
 
 def _studies(results: Path | str, here: Environment) -> Iterator[store.StoredRun]:
-    """Yield the stored studies of ceilings on this machine, the newest first."""
-    for path in reversed(store.list_runs(results)):
-        try:
-            header = store.read_header(path)
-            there = header.environment
-            if header.explains == CEILINGS and all(getattr(there, name) == getattr(here, name) for name in _SAME):
-                yield store.read_run(path)
-        except StoreError:
-            continue
+    """Return the stored studies of ceilings on this machine, the newest first."""
+
+    def is_its(header: Header) -> bool:
+        there = header.environment
+        return header.explains == CEILINGS and all(getattr(there, name) == getattr(here, name) for name in _SAME)
+
+    return store.runs_with(reversed(store.list_runs(results)), is_its)
 
 
 def _holds(ceiling: Ceiling, header: Header, here: Environment) -> bool:

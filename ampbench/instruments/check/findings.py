@@ -1,7 +1,7 @@
 """What checks come to: what is defective and matters for what, and what came and went between two runs of them."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from packaging.version import Version
@@ -120,35 +120,38 @@ def pointers(stored: StoredRun) -> list[str]:
     That is where to look: whether this torch has the defect is what running the check says.
     """
     version = Version(stored.header.environment.torch_version)
+    met: dict[str, dict[str, str]] = {}
+    for check, case_id, how in _met(stored):
+        case = stored.cases.get(case_id)
+        if case is not None and case.device in check.devices:
+            met.setdefault(check.name, {}).setdefault(case_id, how)
     said = []
     for check in CHECKS.values():
-        if check.mended and version >= Version(check.mended):
+        if check.name not in met or (check.mended and version >= Version(check.mended)):
             continue
-        cases = [case for case in stored.cases.values() if case.device in check.devices]
-        met = [how for case in cases if (how := _met(check, case.case_id, stored))]
-        if met:
-            befell = f"{counted(len(met), 'case')} {' or '.join(dict.fromkeys(met))}"
-            said.append(f"{befell}: `ampbench check {check.name}` looks for that in this torch ({check.title})")
+        hows = met[check.name].values()
+        befell = f"{counted(len(hows), 'case')} {' or '.join(dict.fromkeys(hows))}"
+        said.append(f"{befell}: `ampbench check {check.name}` looks for that in this torch ({check.title})")
     return said
 
 
-def _met(check: Check, case_id: str, stored: StoredRun) -> str:
-    """Return how a case trips over what a check looks for, as a verb with its object; "": it does not."""
-    failure = stored.failures.get(case_id)
-    if failure is not None and check.error and re.search(check.error, failure.message):
-        return "failed with an error that is known"
-    divergence = stored.divergence.get(case_id)
-    update = divergence.update if divergence is not None else None
-    if check.name == _UNMOVED and update is not None and update.storage == "bf16":
-        moving, swallowed = update.moving or 0, update.swallowed or 0
-        if 2 * swallowed > moving:
-            return "left most weights where they were"
-    traced = stored.of(CastPass).get(case_id) if check.ops else None
-    for op in traced.trace.ops if traced is not None else ():
-        name = (op.function or "").rpartition(".")[2]
-        if name in check.ops and (not check.dtype or check.dtype in (*op.inputs, *op.outputs)):
-            return f"called {name}{f' on {check.dtype}' if check.dtype else ''}"
-    return ""
+def _met(stored: StoredRun) -> Iterator[tuple[Check, str, str]]:
+    """Yield each check that a case trips over, the case's id, and how it does so, as a verb with its object."""
+    for failure in stored.failures.values():
+        for check in CHECKS.values():
+            if check.error and re.search(check.error, failure.message):
+                yield check, failure.case_id, "failed with an error that is known"
+    for case_id, divergence in stored.divergence.items():
+        update = divergence.update
+        if update is not None and update.storage == "bf16" and 2 * (update.swallowed or 0) > (update.moving or 0):
+            yield CHECKS[_UNMOVED], case_id, "left most weights where they were"
+    about = [check for check in CHECKS.values() if check.ops]
+    for case_id, traced in stored.of(CastPass).items():
+        for op in traced.trace.ops:
+            name = (op.function or "").rpartition(".")[2]
+            for check in about:
+                if name in check.ops and (not check.dtype or check.dtype in (*op.inputs, *op.outputs)):
+                    yield check, case_id, f"called {name}{f' on {check.dtype}' if check.dtype else ''}"
 
 
 def diagnosis(runs: Iterable[StoredRun], environment: Environment) -> list[str]:
