@@ -1,5 +1,6 @@
 """docs/defects.md is what the committed runs of checks say, by the programs that there are today."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from packaging.version import Version
 from ampbench.instruments.check.catalogue import CHECKS
 from ampbench.instruments.check.records import DEFECTIVE, DIFFERS, GOOD, NOT_SHOWN
 from ampbench.records.kinds import CHECK
-from benchmarks.defects import ABSENT, PAGE, PROBES, matrices, page
+from benchmarks.defects import ABSENT, PAGE, PROBES, WITHOUT_CHECK, matrices, page
 from benchmarks.rules import read_probes, version
 
 PLANTING = Path(__file__).parent / "instruments" / "check"
@@ -36,6 +37,13 @@ def test_what_another_text_of_a_program_saw_is_not_told() -> None:
             for found in several:
                 object.__setattr__(found, "program", "of another text")
     assert matrices(runs)[0].outcomes(one)[0] == ABSENT
+
+
+def test_no_check_asks_for_what_is_told_to_have_none() -> None:
+    asked = {thread for check in CHECKS.values() for thread in check.threads}
+    told = set(re.findall(r"[\w-]+/[\w-]+#\d+", WITHOUT_CHECK))
+    assert len(told) >= 10
+    assert asked & told == set()
 
 
 def test_at_least_six_checks_differ_between_versions_on_the_cpu() -> None:
