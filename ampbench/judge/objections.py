@@ -202,15 +202,17 @@ def objections_of(
     for row in rows:
         one = found.get(row["case_id"])
         if one is not None and one.column in ("update_kept", "ema", "param_nonfinite"):
-            remedy, instead = _instead(row, passing, divergences.get(row["case_id"]))
+            kept = ("the average", "it") if one.column == "ema" else ("the updates", "them")
+            remedy, instead = _instead(row, passing, divergences.get(row["case_id"]), kept)
             found[row["case_id"]] = replace(one, instead=instead, remedy=remedy)
     return found
 
 
-def _instead(row: Row, passing: Sequence[Row], divergence: Divergence | None) -> tuple[str, str]:
-    """Return which precision keeps the updates that a row with weights in half loses, and a sentence with its price.
+def _instead(row: Row, passing: Sequence[Row], divergence: Divergence | None, kept: tuple[str, str]) -> tuple[str, str]:
+    """Return which precision keeps what a row with weights in half loses, and a sentence with its price.
 
-    The precision is "" where none of the table does, the sentence where weights are not stored in half.
+    `kept` is what that is, and its pronoun. The precision is "" where none of the table does, the sentence where
+    weights are not stored in half.
     """
     own = _stored_low(row)
     if own is None:
@@ -225,8 +227,8 @@ def _instead(row: Row, passing: Sequence[Row], divergence: Divergence | None) ->
         if elements and bytes_each[0] and bytes_each[1]:
             more = round((bytes_each[0] - bytes_each[1]) / elements)
             price = f", {counted(more, 'byte', 'bytes')} a parameter more than {row['precision']}" if more > 0 else ""
-        return there.name, f"{there.name} keeps the updates: {times(other['speedup_vs_fp32'])} the speed of fp32{price}"
-    return "", f"fp32 master weights keep them, at {MASTER_BYTES} bytes a parameter"
+        return there.name, f"{there.name} keeps {kept[0]}: {times(other['speedup_vs_fp32'])} the speed of fp32{price}"
+    return "", f"fp32 master weights keep {kept[1]}, at {MASTER_BYTES} bytes a parameter"
 
 
 def _stored_low(row: Row) -> Precision | None:
@@ -407,7 +409,7 @@ def average_objection(row: Row) -> str:
     if apart <= MOST_APART:
         return ""
     average = f"its average of the weights, in {SHORT_DTYPES[own.storage]},"
-    return f"{average} moves by none that is nearer to it than {format_share(apart)} of its size"
+    return f"{average} does not move unless a weight differs from it by {format_share(apart)} of its size"
 
 
 def bias_objection(found: Divergence) -> str:
