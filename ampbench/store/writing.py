@@ -193,7 +193,9 @@ class RunWriter:
         by_lines = bool(explains) and any(each.asked for each in KINDS[explains].lines)
         if not self._header.goes_on or (by_lines and not self._asked):
             return f"{kept}, but cannot be resumed: mend this, then {'ab' if arm else verb_of(explains)} anew"
-        again = f"--resume {self.path.stem} --results {quote(str(self.path.parent.parent))}"
+        fleet = self._header.fleet
+        run = f"{fleet.id} --ray ADDRESS" if fleet else self.path.stem
+        again = f"--resume {run} --results {quote(str(self.path.parent.parent))}"
         command = f"ampbench {verb_of(explains)} " if explains else ""
         return f"{kept}: mend this, then continue with {command}{again}"
 

@@ -1,6 +1,8 @@
 """The session of a fleet against machines of a script, on a clock of their own: no process, no Ray."""
 
+import errno
 import itertools
+import os
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -234,24 +236,23 @@ def test_no_piece_is_begun_once_time_is_up_and_resuming_does_the_rest(tmp_path: 
 def test_a_full_disk_ends_the_fleet_and_what_was_stored_before_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ampbench.store import RunWriter
-
     written = itertools.count()
-    append = RunWriter.append
+    sync = os.fsync
 
-    def filling(writer: RunWriter, *entries: object) -> None:
+    def filling(descriptor: int) -> None:
         if next(written) > 40:
-            raise StoreError("cannot write: no space left on device")
-        append(writer, *entries)  # type: ignore[arg-type]
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(descriptor)
 
     cluster = cluster_of(Machine("a"), Machine("b"))
     with monkeypatch.context() as patched:
-        patched.setattr(RunWriter, "append", filling)
-        with pytest.raises(StoreError, match="no space left"):
+        patched.setattr(os, "fsync", filling)
+        with pytest.raises(StoreError, match=r"No space left .* continue with --resume \S+ --ray ADDRESS") as caught:
             fleet_session(cluster, tmp_path, SPREAD).run()
     assert cluster.closed
     runs = runs_of(tmp_path)
     assert turns_of(runs)
+    assert {f"--resume {run.header.fleet.id} --" in str(caught.value) for run in runs.values()} == {True}
     again = cluster_of(Machine("a"), Machine("b"))
     assert fleet_session(again, tmp_path, SPREAD, earlier=list(runs.values())).run() == "complete"
     assert_whole(runs_of(tmp_path), again)
