@@ -159,6 +159,20 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
                 summary="peak_memory_bytes divided by that of the same case in fp32.",
             ),
             Column(
+                name="reserved_memory_bytes",
+                label="reserved",
+                unit="B",
+                better="lower",
+                summary="The most that an accelerator's caching allocator took from the device in the step, all told.",
+            ),
+            Column(
+                name="bytes_per_parameter",
+                label="B/param",
+                unit="B/param",
+                better="lower",
+                summary="In training: weights, gradients, master weights, optimizer state and averages, by parameter.",
+            ),
+            Column(
                 name="output_rel_l2",
                 label="output error",
                 unit="error",

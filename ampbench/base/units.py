@@ -45,6 +45,11 @@ def format_bytes(value: float | None) -> str:
     return _scaled(value, _BYTES, zero="0 B")
 
 
+def format_tenths(value: float | None) -> str:
+    """Return a number of bytes that are few, by parameter, as "16.0"."""
+    return UNDEFINED if value is None or math.isnan(value) else f"{value:,.1f}"
+
+
 def format_count(value: float | None) -> str:
     """Return a count as "512" or "1.20 M"; below 1000 a whole number stays one."""
     if value is not None and abs(value) < 1000 and value == int(value):
@@ -191,6 +196,7 @@ FORMATS: Mapping[str, Callable[[float | None], str]] = MappingProxyType(
         "items/s": format_rate,
         "FLOP/s": format_flop_rate,
         "B/s": format_bandwidth,
+        "B/param": format_tenths,
         "count": format_count,
         "whole": format_whole,
         "loss": format_loss,

@@ -18,6 +18,7 @@ from ampbench.base.units import (
     format_quantity,
     format_seconds,
     format_share,
+    format_tenths,
 )
 from ampbench.cli.printing import OutputFormat, print_forms, print_sections, print_text
 from ampbench.instruments import registry
@@ -58,8 +59,10 @@ DERIVED = (
     "seconds_median", "seconds_low", "seconds_high", "items_per_second", "speedup_vs_fp32", "speedup_low",
     "speedup_high", "speedup_vs_tf32", "speedup_vs_default", "speedup_default_low", "speedup_default_high",
 )  # fmt: skip
+WORKSPACE_CONFIG = "CUBLAS_WORKSPACE_CONFIG"
+"""The environment variable that sets the size of cuBLAS' workspaces."""
 WORK = ("flops_per_step", "flops_per_second", "ceiling_share")
-MEMORY = ("peak_memory_bytes", "memory_ratio_vs_fp32")
+MEMORY = ("peak_memory_bytes", "memory_ratio_vs_fp32", "reserved_memory_bytes", "bytes_per_parameter")
 ERRORS = tuple(name for name in METRICS if name not in (*DERIVED, *WORK, *MEMORY))
 
 
@@ -74,7 +77,7 @@ def detail_lines(stored: "StoredRun", rows: Sequence[Row], width: int | None = N
         pairs += _rounds(each for each in stored.rounds if each.case_id == case_id)
         pairs += _work(stored, row)
         if case_id in stored.memory:
-            pairs += _memory(stored.memory[case_id])
+            pairs += _memory(stored.memory[case_id], stored.header.environment.variables)
         else:
             pairs += _metrics(row, ("peak_memory_bytes",))
         pairs += _metrics(row, ERRORS)
@@ -150,13 +153,14 @@ def _work(stored: "StoredRun", row: Row) -> Iterator[tuple[str, str]]:
         yield "  ceilings", f"of {few(runs)}"
 
 
-def _memory(memory: "MemoryPass") -> Iterator[tuple[str, str]]:
+def _memory(memory: "MemoryPass", variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     parts = {
         "parameters": memory.parameter_bytes,
         "buffers": memory.buffer_bytes,
         "inputs": memory.input_bytes,
         "gradients": memory.gradient_bytes,
         "optimizer": memory.optimizer_bytes,
+        "averages": memory.average_bytes,
     }
     known = {name: size for name, size in parts.items() if size is not None}
     yield "peak memory", f"{format_bytes(memory.peak_bytes):<12} counted by the {memory.source}"
@@ -167,6 +171,31 @@ def _memory(memory: "MemoryPass") -> Iterator[tuple[str, str]]:
         "  rest",
         f"{format_bytes(max(memory.peak_bytes - sum(known.values()), 0)):<12} activations and temporaries",
     )
+    if (each := memory.bytes_per_parameter) is not None:
+        count = memory.parameter_count or 0
+        masters = memory.master_bytes
+        shares = {
+            "weights": memory.parameter_bytes - (masters or 0),
+            "gradients": memory.gradient_bytes,
+            "master weights": masters,
+            "optimizer": memory.optimizer_bytes,
+            "averages": memory.average_bytes,
+        }
+        kept = ", ".join(f"{name} {format_tenths(size / count)}" for name, size in shares.items() if size is not None)
+        yield "B/param", f"{format_tenths(each):<12} after a step: {kept}; of {format_count(count)} parameters"
+    if memory.reserved_bytes is not None:
+        yield (
+            "reserved",
+            f"{format_bytes(memory.reserved_bytes):<12} taken from the device at most, with what the allocator holds "
+            "free and workspaces",
+        )
+    if memory.workspace_bytes is not None:
+        given = variables.get(WORKSPACE_CONFIG)
+        why = f", {WORKSPACE_CONFIG}={given}" if given else ""
+        yield (
+            "workspaces",
+            f"{format_bytes(memory.workspace_bytes):<12} which libraries take once and keep (cuBLAS{why}): not in the peak",
+        )
     if memory.rss_bytes is not None:
         yield (
             "RSS",

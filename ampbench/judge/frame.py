@@ -240,6 +240,8 @@ def _memory(stored: StoredRun, rows: dict[str, int]) -> dict[str, Any]:
     return {
         "peak_memory_bytes": np.array(peaks, dtype=np.float64),
         "memory_source": _text(one.source if one else None for one in found),
+        "reserved_memory_bytes": _floats(one.reserved_bytes if one else None for one in found),
+        "bytes_per_parameter": _floats(one.bytes_per_parameter if one else None for one in found),
         "attention": _text(attention_said(one.attention) if one else None for one in found),
     }
 

@@ -11,7 +11,15 @@ from dataclasses import dataclass, replace
 from rich.cells import cell_len
 from rich.text import Text
 
-from ampbench.base.units import format_bytes, format_count, format_error, format_kept, format_seconds, format_share
+from ampbench.base.units import (
+    format_bytes,
+    format_count,
+    format_error,
+    format_kept,
+    format_seconds,
+    format_share,
+    format_tenths,
+)
 from ampbench.judge.advice import Advice
 from ampbench.judge.objections import Budget
 from ampbench.judge.rows import (
@@ -218,6 +226,14 @@ COLUMNS = (
         legend="peak of one step, times that of fp32",
         first=True,
         expendable=3,
+    ),
+    Column(
+        "B/param",
+        "per_parameter",
+        (_cell("bytes_per_parameter", format_tenths),),
+        metrics=("bytes_per_parameter",),
+        legend="of weight, gradient, master weight and optimizer state",
+        expendable=8,
     ),
     Column(
         "error",

@@ -46,6 +46,12 @@ class Device(Protocol):
     def peak_bytes(self) -> int:
         """Return the most bytes allocated at once since `reset_peak`."""
 
+    def reserved_bytes(self) -> int | None:
+        """Return the most bytes taken from the device at once since `reset_peak`; None where nothing is set aside."""
+
+    def drop_workspaces(self) -> None:
+        """Free what libraries have taken from the allocator and keep."""
+
     def release(self) -> None:
         """Give unused memory back."""
 
@@ -76,6 +82,13 @@ class Cpu:
     def peak_bytes(self) -> int:
         """Return 0: nothing is counted here."""
         return 0
+
+    def reserved_bytes(self) -> int | None:
+        """Return None: nothing is set aside here."""
+        return None
+
+    def drop_workspaces(self) -> None:
+        """Do nothing."""
 
     def release(self) -> None:
         """Collect garbage."""
@@ -116,10 +129,24 @@ class Accelerator:
         """Return the most bytes the caching allocator had handed out at once since `reset_peak`."""
         return int(torch.accelerator.max_memory_allocated())
 
+    def reserved_bytes(self) -> int | None:
+        """Return the most bytes that the caching allocator had taken from the driver at once since `reset_peak`."""
+        return int(torch.accelerator.max_memory_reserved())
+
+    def drop_workspaces(self) -> None:
+        """Free cuBLAS' workspaces, which it takes again when it multiplies; elsewhere nothing is known to be kept."""
+        if self.type == "cuda":
+            self.synchronize()
+            getattr(torch._C, "_cuda_clearCublasWorkspaces", _nothing)()
+
     def release(self) -> None:
         """Collect garbage and return cached blocks to the driver."""
         gc.collect()
         torch.accelerator.empty_cache()
+
+
+def _nothing() -> None:
+    """Stand for a function that this torch lacks."""
 
 
 def fp64_device(device: Device) -> Device:

@@ -30,7 +30,7 @@ from ampbench.explain.dtypes import op_kind, resolving, short_dtype, take_apart
 from ampbench.explain.modules import is_compiled
 from ampbench.measure.attention import kernels_in
 from ampbench.measure.machine import Cpu, Device
-from ampbench.measure.step import Step, TrainingStep, build_step
+from ampbench.measure.step import LongerStep, Step, TrainingStep, build_step
 from ampbench.records.case import AUTOCAST_DEVICES, Case
 from ampbench.records.measured import OUT_OF_MEMORY, MemoryPass
 from ampbench.workload import Workload
@@ -287,12 +287,13 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
             step.settle_scaler()
         return step
 
-    if not isinstance(device, Cpu):
-        _take_workspaces(workload, case, device)
+    workspaces = None if isinstance(device, Cpu) else _take_workspaces(workload, case, device)
     ((step, recorded),) = peaks_of([build], device, warmed)
     training = isinstance(step, TrainingStep)
     compiled = case.path == "compiled" or any(map(is_compiled, step.module.modules()))
     gradients = [weight.grad for weight in _weights(step) if weight.grad is not None]
+    masters = step.masters if isinstance(step, TrainingStep) else None
+    averages = _averages(step)
     return MemoryPass(
         case_id=case.case_id,
         source=memory_source(device),
@@ -306,6 +307,11 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
         flops=flops,
         faults=page_faults(partial(_run, step)) if isinstance(device, Cpu) else None,
         attention=None if compiled and not recorded.attention else recorded.attention,
+        reserved_bytes=recorded.reserved,
+        workspace_bytes=workspaces,
+        parameter_count=sum(parameter.numel() for parameter in step.module.parameters()),
+        master_bytes=None if masters is None else _storage_bytes(masters.by_name.values()),
+        average_bytes=_storage_bytes(averages) if averages else None,
     )
 
 
@@ -343,12 +349,14 @@ def _run(step: Step) -> None:
 class Recorded:
     """What a call did to the memory in use, in bytes: the most that it added at once, and what it left (or freed).
 
-    `attention` is how often which kernel of attention ran in it (`attention.kernels_in`).
+    `attention` is how often which kernel of attention ran in it (`attention.kernels_in`), `reserved` the most that was
+    taken from the device meanwhile (None on the CPU).
     """
 
     peak: int
     net: int
     attention: dict[str, int]
+    reserved: int | None = None
 
 
 def peaks_of(
@@ -379,7 +387,15 @@ def peaks_of(
         with _profiled(memory=False) as threads:
             _run(step)
             device.synchronize()
-        yield step, Recorded(device.peak_bytes() - before, device.allocated_bytes() - started, kernels_in(threads))
+        yield (
+            step,
+            Recorded(
+                device.peak_bytes() - before,
+                device.allocated_bytes() - started,
+                kernels_in(threads),
+                device.reserved_bytes(),
+            ),
+        )
         del step
 
 
@@ -389,7 +405,7 @@ def _warm(step: Step, warm_up: Callable[[Step], None]) -> int:
     if isinstance(step, TrainingStep):
         step.optimizer.zero_grad(set_to_none=True)
         step.loss = None
-    tensors = [*_weights(step), *step.module.buffers(), *_optimizer_tensors(step)]
+    tensors = [*_weights(step), *step.module.buffers(), *_optimizer_tensors(step), *_averages(step)]
     return _storage_bytes(tensors) + _input_bytes(step)
 
 
@@ -399,20 +415,30 @@ def _weights(step: Step) -> list[torch.Tensor]:
     return [*step.module.parameters(), *stored]
 
 
+def _averages(step: Step) -> list[torch.Tensor]:
+    """Return the averages of the weights that a step keeps."""
+    return list(step.averaged.values()) if isinstance(step, LongerStep) else []
+
+
 def _input_bytes(step: Step) -> int:
     return _storage_bytes([*_leaves([step.data.batches, step.data.targets]), *step.network.held])
 
 
-def _take_workspaces(workload: Workload, case: Case, device: Device) -> None:
-    """Run a step that is thrown away, so that what libraries allocate once and keep belongs to no case.
+def _take_workspaces(workload: Workload, case: Case, device: Device) -> int:
+    """Run a step that is thrown away, so that what libraries allocate once and keep belongs to no case; return that.
 
     cuBLAS takes its workspaces from the caching allocator at a process' first matrix product, and at its backward.
+    Those that a case before has left are freed first, so that what is returned is what this one's step takes.
     """
+    device.drop_workspaces()
+    device.release()
+    before = device.allocated_bytes()
     step = build_step(workload, case, device)
     with step.mode():
         step.run()
     del step
     device.release()
+    return max(device.allocated_bytes() - before, 0)
 
 
 def cpu_changes(calls: Sequence[Callable[[], Any]]) -> list[Recorded]:

@@ -164,6 +164,12 @@ class MemoryPass:
     multiplied ("bf16"), counted in the same pass (None: not counted). `faults` are the page faults that a step pays on
     a CPU in glibc's plain heap, whichever times are measured in. `attention` is how often which kernel of attention ran
     in it: those of `SDPA`, and `NATIVE` (None: not known).
+
+    On an accelerator `reserved_bytes` is the most that the caching allocator had taken from the device at once during
+    the step, what it held free and what was there before the case included, `workspace_bytes` what a step that was
+    thrown away before has left allocated: libraries' workspaces, which are not in the peak. None of both on a CPU.
+    `parameter_count` is how many the network has, trained or not (None: older runs); `master_bytes` are those of
+    `parameter_bytes` that are master weights', `average_bytes` those of a recipe's averages (None: it keeps none).
     """
 
     case_id: str
@@ -178,6 +184,22 @@ class MemoryPass:
     flops: dict[str, int] | None = None
     faults: float | None = None
     attention: dict[str, int] | None = None
+    reserved_bytes: int | None = None
+    workspace_bytes: int | None = None
+    parameter_count: int | None = None
+    master_bytes: int | None = None
+    average_bytes: int | None = None
+
+    @property
+    def bytes_per_parameter(self) -> float | None:
+        """What a parameter takes between two steps of training: weight, gradient, master weight, state, average.
+
+        None in inference, and where it is not known how many there are.
+        """
+        if self.gradient_bytes is None or self.optimizer_bytes is None or not self.parameter_count:
+            return None
+        kept = self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes + (self.average_bytes or 0)
+        return kept / self.parameter_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,6 +63,7 @@ _ROWS: tuple[tuple[Range, str], ...] = (
         schema work flops buffer_bytes bytes_read bytes_written cast_bytes gradient_bytes input_bytes memory_bytes
         memory_limit_bytes optimizer_bytes output_bytes parameter_bytes peak_bytes peak_bytes_after
         peak_bytes_before rss_bytes rss_peak_bytes stored_bytes weight_bytes
+        average_bytes master_bytes parameter_count reserved_bytes workspace_bytes
         """,
     ),
     ((1, 2**62), "steps_per_sample every traced_steps"),
@@ -153,8 +154,9 @@ _PARTS: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("output_nan", "output_nonfinite"),
         ("output_reference_nan", "output_reference_nonfinite"),
     ),
-    "MemoryPass": tuple(
-        (f"{name}_bytes", "peak_bytes") for name in ("parameter", "buffer", "input", "gradient", "optimizer")
+    "MemoryPass": (
+        *((f"{name}_bytes", "peak_bytes") for name in ("parameter", "buffer", "input", "gradient", "optimizer")),
+        ("master_bytes", "parameter_bytes"),
     ),
     "FurtherDecisions": (("agreeing", "decisions"),),
     "Score": (("correct", "decisions"),),

@@ -46,6 +46,9 @@ class FakeAccelerator:
     def max_memory_allocated(self) -> int:
         return self.peak
 
+    def max_memory_reserved(self) -> int:
+        return self.peak + 2000
+
     def reset_peak_memory_stats(self) -> None:
         self.calls.append("reset")
 
@@ -153,6 +156,30 @@ def test_memory_on_an_accelerator_is_the_peak_above_what_was_there(
 ) -> None:
     found = measure_memory(on_fake, case(device=fake.type), Accelerator(fake.type))
     assert (found.source, found.peak_bytes) == ("allocator", 4000)
+    assert (found.reserved_bytes, found.workspace_bytes) == (7000, 0)
+
+
+def test_workspaces_are_told_whole_of_each_case_of_a_process_and_are_in_no_peak(
+    fake: FakeAccelerator, on_fake: Workload, case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, taken = fake.step, []
+
+    def multiply() -> None:
+        """Take 300 bytes at the first step, and keep them."""
+        if not taken:
+            taken.append(300)
+            fake.allocated += 300
+        step()
+
+    def clear() -> None:
+        fake.allocated -= sum(taken)
+        taken.clear()
+
+    monkeypatch.setattr(fake, "step", multiply)
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", clear, raising=False)
+    first, again = (measure_memory(on_fake, case(device=fake.type), Accelerator(fake.type)) for _ in range(2))
+    assert (first.workspace_bytes, first.peak_bytes) == (300, 5000 - 1300)
+    assert again.workspace_bytes == (300 if fake.type == "cuda" else 0)  # nothing else is known to be freed
 
 
 def test_an_accelerator_of_which_torch_can_be_asked_nothing_is_described_all_the_same(

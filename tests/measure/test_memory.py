@@ -49,6 +49,19 @@ def uncompiled():
 def norms():
     layers = [torch.nn.Linear(16, 32), torch.nn.BatchNorm1d(32), torch.nn.ReLU(), torch.nn.Linear(32, 4)]
     return Workload(module=torch.nn.Sequential(*layers), inputs=torch.randn(8, 16), loss=lambda output: output.sum())
+
+def matrix(frozen=False, momentum=0.0):
+    module = torch.nn.Sequential(torch.nn.Linear(64, 128, bias=False), torch.nn.Linear(128, 64, bias=False))
+    module[0].weight.requires_grad_(not frozen)
+    optimizer = (lambda weights: torch.optim.SGD(weights, 0.1, momentum=momentum)) if momentum else torch.optim.AdamW
+    return Workload(module=module, inputs=torch.randn(8, 64), loss=lambda output: output.float().square().mean(),
+                    optimizer=optimizer)
+
+def half_frozen():
+    return matrix(frozen=True)
+
+def momentum():
+    return matrix(momentum=0.9)
 """
 BOTH_RECORDS = """
 import sys, torch
@@ -105,9 +118,9 @@ def measure(channel: ServerChannel, tmp_path: Path, case: Callable[..., Case]) -
     path = tmp_path / "networks.py"
     path.write_text(NETWORKS)
 
-    def measure(function: str, precision: str = "fp32", phase: str = "inference") -> MemoryPass:
+    def measure(function: str, precision: str = "fp32", phase: str = "inference", recipe: str = "") -> MemoryPass:
         source = WorkloadSource(name=function, family="user", module=str(path), function=function, builtin=False)
-        planned = case(precision, phase, workload=function, batch_size=None)
+        planned = case(precision, phase, workload=function, batch_size=None, recipe=recipe)
         reply = channel.serve(make_request("memory", source=source, case=planned, threads=1))
         return got("memory", reply)
 
@@ -211,6 +224,52 @@ def test_inference_has_neither_gradients_nor_optimizer_state(measure: Measure) -
     found = measure("linear")
     assert found.gradient_bytes is None
     assert found.optimizer_bytes is None
+
+
+@pytest.mark.parametrize(
+    ("function", "precision", "recipe", "parts"),
+    [
+        # weight, gradient and AdamW's two averages of it, in bytes
+        ("matrix", "fp32", "", (4, 4, 8)),
+        ("matrix", "bf16_autocast", "", (4, 4, 8)),
+        ("matrix", "fp16_autocast", "", (4, 4, 8)),
+        ("matrix", "bf16_pure", "", (2, 2, 4)),
+        # a master weight in fp32, which has the gradient and the state in fp32
+        ("matrix", "bf16_master", "", (2 + 4, 4, 8)),
+        ("momentum", "fp32", "", (4, 4, 4)),
+        ("momentum", "bf16_pure", "", (2, 2, 2)),
+        # an average of each weight beside
+        ("matrix", "fp32", "ema=0.99", (4, 4, 8, 4)),
+        # half of the weights have neither gradient nor state
+        ("half_frozen", "fp32", "", (4, 4 / 2, 8 / 2)),
+    ],
+)
+def test_what_a_parameter_takes_is_the_sum_of_what_is_kept_of_it(
+    measure: Measure, function: str, precision: str, recipe: str, parts: tuple[float, ...]
+) -> None:
+    found = measure(function, precision, "training", recipe)
+    count = 64 * 128 + 128 * 64
+    assert found.parameter_count == count
+    # AdamW counts its steps in a number for each tensor
+    assert found.bytes_per_parameter == pytest.approx(sum(parts), abs=8 / count)
+    assert found.master_bytes == (4 * count if precision == "bf16_master" else None)
+    assert found.average_bytes == (parts[3] * count if recipe else None)
+
+
+def test_in_inference_nothing_is_kept_of_a_parameter_but_itself(measure: Measure) -> None:
+    found = measure("matrix")
+    assert found.bytes_per_parameter is None
+    assert found.parameter_count == 64 * 128 + 128 * 64
+
+
+def test_averages_of_the_weights_are_in_the_peak(measure: Measure) -> None:
+    without, with_them = (measure("matrix", "fp32", "training", recipe) for recipe in ("", "ema=0.99"))
+    assert with_them.peak_bytes >= without.peak_bytes + with_them.average_bytes
+
+
+def test_on_a_cpu_nothing_is_reserved_and_no_workspace_taken(measure: Measure) -> None:
+    found = measure("matrix")
+    assert (found.reserved_bytes, found.workspace_bytes) == (None, None)
 
 
 def test_pure_half_halves_the_parameters(measure: Measure) -> None:
