@@ -184,18 +184,13 @@ def _memory(memory: "MemoryPass", variables: Mapping[str, str]) -> Iterator[tupl
         kept = ", ".join(f"{name} {format_tenths(size / count)}" for name, size in shares.items() if size is not None)
         yield "B/param", f"{format_tenths(each):<12} after a step: {kept}; of {format_count(count)} parameters"
     if memory.reserved_bytes is not None:
-        yield (
-            "reserved",
-            f"{format_bytes(memory.reserved_bytes):<12} taken from the device at most, with what the allocator holds "
-            "free and workspaces",
-        )
+        whole = "taken from the device at most, free blocks and workspaces included"
+        yield "reserved", f"{format_bytes(memory.reserved_bytes):<12} {whole}"
     if memory.workspace_bytes is not None:
         given = variables.get(WORKSPACE_CONFIG)
         why = f", {WORKSPACE_CONFIG}={given}" if given else ""
-        yield (
-            "workspaces",
-            f"{format_bytes(memory.workspace_bytes):<12} which libraries take once and keep (cuBLAS{why}): not in the peak",
-        )
+        kept = f"which libraries take once and keep (cuBLAS{why}): not in the peak"
+        yield "workspaces", f"{format_bytes(memory.workspace_bytes):<12} {kept}"
     if memory.rss_bytes is not None:
         yield (
             "RSS",

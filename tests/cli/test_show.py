@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,24 @@ def test_details_tell_of_the_work_and_of_the_ceilings_it_is_held_against(tmp_pat
     out = ampbench("show", "latest", "--results", tmp_path / "without", "--all").out
     assert "1.00 G in fp32, no ceiling" in out
     assert "ampbench study ceilings" in out
+
+
+def test_details_tell_what_a_parameter_takes_and_what_an_allocator_took(tmp_path: Path, ampbench: Run) -> None:
+    case = stored_runs.make_case("bf16_master", phase="training")
+    environment = replace(stored_runs.make_header().environment, variables={"CUBLAS_WORKSPACE_CONFIG": ":4096:8"})
+    memory = stored_runs.make_memory(
+        case, 2**20, "allocator", reserved_bytes=2**22, workspace_bytes=2**25, parameter_count=1000, master_bytes=4000,
+        gradient_bytes=4000, optimizer_bytes=8000,
+    )  # fmt: skip
+    memory = replace(memory, parameter_bytes=6000)
+    round = stored_runs.make_round(case, 0.1)
+    stored_runs.write_run(tmp_path, [case], memory, round, environment=environment)
+    out = " ".join(ampbench("show", "latest", "--results", tmp_path, "--all").out.split())
+    assert "B/param 18.0 after a step: weights 2.0, gradients 4.0, master weights 4.0, opti" in out
+    assert "reserved 4.00 MiB taken from the device at most" in out
+    assert "workspaces 32.0 MiB which libraries take once and keep (cuBLAS, CUBLAS_WORKSPACE_CONFIG=:4096:8" in out
+    row = json.loads(ampbench("show", "latest", "--results", tmp_path, "--json").out)[0]
+    assert (row["bytes_per_parameter"], row["reserved_memory_bytes"]) == (18.0, 2**22)
 
 
 def test_details_are_for_reading(results: Path, ampbench: Run) -> None:
