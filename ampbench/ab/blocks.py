@@ -4,23 +4,40 @@ A lane is an arm, or the control: the baseline once more. The servers of a block
 Case by case, the lanes take turns build by build, in random order: what disturbs the machine for longer than a build
 disturbs all lanes alike, and without a change the lanes of a block are exchangeable, which is what makes the test on
 their differences exact (docs/statistics.md).
+
+On an accelerator each lane has a context of its own, beside which a large case may find no room. Such a case is
+measured one lane at a time: a lane has all its builds, then gives way to the next, the lanes in random order; that is
+as exact, and what disturbs the device for seconds disturbs one lane alone.
 """
 
 import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 
+from ampbench.base.units import format_bytes
 from ampbench.drive.planning import PlannedCase
 from ampbench.drive.rounds import Turn, kept, passes, request_of, with_processes
 from ampbench.drive.servers import OpenChannel, Pool
 from ampbench.judge.deciding import CONFIRMATION_BLOCKS, LOOKS
-from ampbench.records.measured import Failure, Fitness, Round, Skip
+from ampbench.records.measured import (
+    BUSY,
+    OUT_OF_MEMORY,
+    TOO_LITTLE_FREE,
+    Failure,
+    Fitness,
+    MemoryPass,
+    Round,
+    Skip,
+)
 from ampbench.records.run import Entry, Settings
-from ampbench.records.wire import MAX_SAMPLES_PER_ROUND, ROUND, Request
+from ampbench.records.wire import MAX_SAMPLES_PER_ROUND, REST, ROUND, Nothing, Request, ask
 
+UNAVAILABLE = "busy or unavailable"
+"""In what CUDA's driver says of a device that is set to serve one process at a time, and serves another."""
 FEWEST_CONFIRMING = 5
 """With fewer blocks no sign test reaches the 5% of a confirmation: 2**-5 = 3%."""
 
@@ -68,7 +85,10 @@ class BlockSession:
     """Measures pairs of cases in blocks until all are decided, or blocks or time are used up.
 
     The first of `lanes` is the baseline, the last the candidate. `look` is called after each of
-    `LOOKS`, after the last block, and when time runs out. A pair that fails in a lane is not measured again.
+    `LOOKS`, after the last block, and when time runs out. A pair that fails in a lane is not measured again. On an
+    accelerator a pair is measured one lane at a time where its lanes have no room beside each other: where less is free
+    beside their contexts than an arm's step took at its peak, as the memory passes told, or where one ran out of memory
+    (or found the device busy) and did not when all lanes were tried alone. `tell` gets a line on the first such pair.
     """
 
     def __init__(
@@ -79,13 +99,18 @@ class BlockSession:
         blocks: int = LOOKS[-1],
         max_seconds: float | None = None,
         watch: Callable[[Stage], None],
+        tell: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ):
         self._lanes, self._look, self._blocks, self._max_seconds = lanes, look, blocks, max_seconds
-        self._watch, self._clock, self._began = watch, clock, clock()
+        self._watch, self._tell_user, self._clock, self._began = watch, tell, clock, clock()
         self._open = list(lanes[0].cases)
-        self._failed: dict[str, str] = {}  # the lane in which a pair failed
+        self._failed: dict[str, set[str]] = {}  # the lanes in which a pair failed
         self._timed: set[str] = set()
+        self._peaks: dict[str, int] = {}  # bytes of an accelerator that a step of a pair takes
+        self._alone: dict[str, str] = {}  # the pairs that are measured one lane at a time, and why
+        self._holding: set[str] = set()  # the lanes whose workers may hold something of the accelerator
+        self._free: int | None = None  # of the accelerator's bytes, beside the idle contexts of all lanes
         self._done = self._numbered = 0
         self._block_seconds: list[float] = []
         self._start_seconds: list[float] = []
@@ -132,7 +157,10 @@ class BlockSession:
     def _measure_survivors(self) -> None:
         """Measure a round of what failed in one arm before the other had one, so that the other is seen to run."""
         for arm, other in ((self._lanes[0], self._lanes[-1]), (self._lanes[-1], self._lanes[0])):
-            pairs = [pair for pair, name in self._failed.items() if name == other.name and pair not in self._timed]
+            pairs = [
+                pair for pair, names in self._failed.items()
+                if other.name in names and arm.name not in names and pair not in self._timed
+            ]  # fmt: skip
             if pairs:
                 self._measure_block(pairs, [arm])
 
@@ -145,47 +173,94 @@ class BlockSession:
                 if pair not in self._open or self._left() <= 0:
                     continue
                 self._tell(f"{turn.task.name} of {lane.name}", pair)
-                self._store(lane, pair, _had(pool, lane, turn, request_of(turn, lane.settings, 0)))
+                entry = _had(pool, lane, turn, request_of(turn, lane.settings, 0))
+                if isinstance(entry, MemoryPass) and turn.planned.case.device != "cpu":
+                    took = max(entry.peak_bytes, entry.reserved_bytes or 0)
+                    self._peaks[pair] = max(took, self._peaks.get(pair, 0))
+                self._store(lane, pair, entry)
 
     def _measure_block(self, pairs: Sequence[str], lanes: Sequence[Lane], confirmation: bool = False) -> None:
         """Measure one round of every pair in every lane."""
         number, self._numbered = self._numbered, self._numbered + 1
         draw = random.Random(f"{lanes[0].settings.schedule_seed}/{number}")
         began = self._clock()
+        self._holding.clear()
         self._tell("starting servers", "")
         starting = draw.sample(list(lanes), len(lanes))
         with Pool({lane.name: lane.open_channel for lane in starting}).open() as pool:
             self._start_seconds.append(self._clock() - began)
-            for pair in draw.sample(list(pairs), len(pairs)):
+            # first the pairs whose lanes share a device, then those that have it alone
+            for pair in sorted(draw.sample(list(pairs), len(pairs)), key=self._alone.__contains__):
                 self._tell("confirming" if confirmation else "timing", pair)
                 self._measure_pair(pair, lanes, pool, number, draw, confirmation)
 
     def _measure_pair(
         self, pair: str, lanes: Sequence[Lane], pool: Pool, number: int, draw: random.Random, again: bool
     ) -> None:
-        """Measure one round in every lane, build by build in turn; store them all, or the one failure."""
-        parts: dict[str, list[Round]] = {lane.name: [] for lane in lanes}
-        for build in range(lanes[0].settings.builds):
-            for lane in draw.sample(list(lanes), len(lanes)):
-                planned, builds = lane.cases[pair], lane.settings.builds
-                turn = Turn(ROUND, planned, number, lane.control, fresh=build == 0 and planned.case.device == "cpu")
-                share = replace(lane.settings, builds=1, min_run_seconds=lane.settings.min_run_seconds / builds)
-                server = number * len(self._lanes) + self._lanes.index(lane)
-                request = request_of(
-                    turn,
-                    share,
-                    server,
-                    placement_seed=draw.getrandbits(48),
-                    max_samples=MAX_SAMPLES_PER_ROUND // builds,  # of the whole round, whose builds come one by one
-                )
-                entry = _had(pool, lane, turn, request)
-                if not isinstance(entry, Round):
-                    self._store(lane, pair, entry)
-                    return
-                parts[lane.name].append(entry)
+        """Measure one round in every lane, in turns; store them all, or the one failure."""
+        several = len(lanes) > 1 and lanes[0].cases[pair].case.device != "cpu"
+        why = self._alone.get(pair, "")
+        if several and not why and self._free is not None and self._peaks.get(pair, 0) > self._free:
+            why = self._go_alone(pair, TOO_LITTLE_FREE)
+        found = self._rounds(pair, lanes, pool, number, draw, alone=bool(why))
+        if several and not why and (why := no_room(found.entry)):
+            crowded, found = found, self._rounds(pair, lanes, pool, number, draw, alone=True)
+            if not found.entry:  # else it has no room of its own
+                self._go_alone(pair, why, crowded.lane)
+        if found.entry:
+            self._store(found.lane, pair, found.entry)
+            return
         for lane in lanes:
-            self._store(lane, pair, replace(joined(parts[lane.name]), confirmation=again))
+            whole = joined(found.parts[lane.name])
+            self._store(lane, pair, replace(whole, confirmation=again, alone=why if several else ""))
         self._timed.add(pair)
+
+    def _rounds(
+        self, pair: str, lanes: Sequence[Lane], pool: Pool, number: int, draw: random.Random, alone: bool
+    ) -> "_Found":
+        """Measure a round in every lane: build by build in turn or, each `alone` on the device, one after the other."""
+        found = _Found(lanes[0], {lane.name: [] for lane in lanes})
+        for lane in _turns(lanes, draw, alone):
+            planned, parts, builds = lane.cases[pair], found.parts[lane.name], lane.settings.builds
+            if alone:
+                for other in self._holding - {lane.name}:
+                    pool.serve(ask(REST, Nothing()), other)
+                self._holding.clear()
+            self._holding.add(lane.name)
+            turn = Turn(ROUND, planned, number, lane.control, fresh=not parts and planned.case.device == "cpu")
+            request = request_of(
+                turn,
+                replace(lane.settings, builds=1, min_run_seconds=lane.settings.min_run_seconds / builds),
+                number * len(self._lanes) + self._lanes.index(lane),
+                placement_seed=draw.getrandbits(48),
+                max_samples=MAX_SAMPLES_PER_ROUND // builds,  # of the whole round, whose builds come one by one
+            )
+            entry = _had(pool, lane, turn, request)
+            if not isinstance(entry, Round):
+                found.lane, found.entry = lane, entry
+                return found
+            parts.append(entry)
+        if not alone and len(lanes) == len(self._lanes):  # all contexts are there
+            free = [found.parts[lane.name][-1].free_bytes for lane in lanes]
+            self._free = min((each for each in free if each is not None), default=self._free)
+        return found
+
+    def _go_alone(self, pair: str, why: str, lane: Lane | None = None) -> str:
+        """Have a pair measured one lane at a time from now on; tell of the first, in which `lane` it showed."""
+        if not self._alone:
+            device = self._lanes[0].cases[pair].case.device
+            because = f"the {lane.name} ran out of memory beside the others, and alone has room" if lane else ""
+            if why == BUSY:
+                because = "the device serves one process at a time"
+            elif why == TOO_LITTLE_FREE:
+                peak, free = format_bytes(self._peaks[pair]), format_bytes(self._free)
+                because = f"its step takes {peak}, and beside the contexts of all {free} are free"
+            self._tell_user(
+                f"where lanes find no room on {device} beside each other, they are measured one at a time: "
+                f"{pair}: {because}"
+            )
+        self._alone[pair] = why
+        return why
 
     def _store(self, lane: Lane, pair: str, entry: Entry) -> None:
         """Store `entry`; a pair that failed, or that the worker cannot run, is not measured again.
@@ -196,7 +271,7 @@ class BlockSession:
             entry = kept(lane.write, entry)
         if isinstance(entry, Failure | Skip):
             self._open = [each for each in self._open if each != pair]
-            self._failed[pair] = lane.name
+            self._failed.setdefault(pair, set()).add(lane.name)
             self._tell(lane.name, pair, entry if isinstance(entry, Failure) else None)
 
     def _time_for_another(self) -> bool:
@@ -212,6 +287,35 @@ class BlockSession:
     def _tell(self, doing: str, pair: str, failure: Failure | None = None) -> None:
         seconds = self._clock() - self._began
         self._watch(Stage(doing, pair, self._done, self._blocks, len(self._open), seconds, failure))
+
+
+@dataclass(slots=True)
+class _Found:
+    """The builds of each lane, in rounds of one, and what the last `lane` gave in place of one."""
+
+    lane: Lane
+    parts: dict[str, list[Round]]
+    entry: Entry | None = None
+
+
+def _turns(lanes: Sequence[Lane], draw: random.Random, alone: bool) -> Iterator[Lane]:
+    """Yield the lane of every build of a case: in turns, or all of a lane's one after the other; in random order."""
+    builds = lanes[0].settings.builds
+    if alone:
+        for lane in draw.sample(list(lanes), len(lanes)):
+            yield from repeat(lane, builds)
+        return
+    for _ in range(builds):
+        yield from draw.sample(list(lanes), len(lanes))
+
+
+def no_room(entry: Entry | None) -> str:
+    """Return why an accelerator had no room for a worker, one of `ALONE`; "" where it had, or that is not why."""
+    if not isinstance(entry, Failure):
+        return ""
+    if entry.cause == OUT_OF_MEMORY:
+        return OUT_OF_MEMORY
+    return BUSY if UNAVAILABLE in entry.message else ""
 
 
 def _had(pool: Pool, lane: Lane, turn: Turn, request: Request) -> Entry:

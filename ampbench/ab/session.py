@@ -167,6 +167,7 @@ def measure(
             blocks=plan.blocks if timed else 1,  # without one, nothing shows that a case still runs
             max_seconds=plan.max_seconds,
             watch=watch,
+            tell=tell,
         )
         try:
             if {"memory", "accuracy"} & set(plan.kinds):

@@ -34,7 +34,7 @@ from ampbench.judge.times import TIME, time_findings
 from ampbench.records.case import Case
 from ampbench.records.kinds import deed_of
 from ampbench.records.labels import case_labels, gathered, kernels_said
-from ampbench.records.measured import Round
+from ampbench.records.measured import BUSY, OUT_OF_MEMORY, TOO_LITTLE_FREE, Round
 from ampbench.records.verdicts import (
     OUTCOME,
     UNTRUSTED,
@@ -50,6 +50,12 @@ from ampbench.store import CUT, StoredRun
 
 LANES = 3 / 2
 """A comparison has three lanes, with the control; an arm against itself has two."""
+ALONE_SAID = {
+    TOO_LITTLE_FREE: "too little of the device's memory was free",
+    OUT_OF_MEMORY: "one ran out of the device's memory",
+    BUSY: "the device served one alone",
+}
+"""Why lanes were measured one at a time, in words."""
 
 DECIDING_LOOKS = LOOKS[1:]
 """The looks that can find a change; the first can only prove that there is none (docs/statistics.md)."""
@@ -270,6 +276,7 @@ def _compare(baseline: MeasuredRun, candidate: MeasuredRun, threshold_of: Thresh
         other_numbers=[p.baseline_id for p in paired.pairs if other_numbers(p, baseline, candidate)],
         notes=[
             *_notes(baseline.stored, candidate.stored, interleaved or not measures),
+            *_one_at_a_time(paired, baseline),
             *_other_kernels(paired, baseline.stored, candidate.stored),
         ],
         candidates={p.baseline_id: p.candidate for p in paired.pairs if p.candidate_id != p.baseline_id},
@@ -355,6 +362,17 @@ def _notes(baseline: StoredRun, candidate: StoredRun, comparable: bool) -> list[
         if other_code := not_the_commits(stored.header):
             notes.append(f"the {name}: {other_code}")
     return notes
+
+
+def _one_at_a_time(paired: Paired, baseline: MeasuredRun) -> list[str]:
+    """Say of which cases the lanes had the accelerator one at a time, and why."""
+    labels = case_labels(pair.baseline for pair in paired.pairs)
+    said = [
+        (labels[case_id], f"measured one lane at a time, for beside each other {ALONE_SAID[why]}")
+        for case_id, why in baseline.alone.items()
+        if case_id in labels
+    ]
+    return gathered(said)
 
 
 def _other_kernels(paired: Paired, baseline: StoredRun, candidate: StoredRun) -> list[str]:

@@ -56,6 +56,7 @@ class _Columns:
     items: dict[str, float] = field(default_factory=dict)
     weights: dict[str, str] = field(default_factory=dict)
     differing: set[str] = field(default_factory=set)
+    alone: dict[str, str] = field(default_factory=dict)
 
     def add(self, one: TimedRound) -> None:
         case_id, fitness = one.case_id, one.fitness
@@ -79,6 +80,8 @@ class _Columns:
         self.items[case_id] = one.items_per_step
         if self.weights.setdefault(case_id, one.weights_digest) != one.weights_digest:
             self.differing.add(case_id)
+        if one.alone:
+            self.alone[case_id] = one.alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +273,11 @@ class MeasuredRun:
     def differing(self) -> frozenset[str]:
         """The cases whose rounds, the control's among them, did not all have the same weights."""
         return frozenset(self._columns.differing)
+
+    @property
+    def alone(self) -> dict[str, str]:
+        """Why cases were measured one lane at a time, of those that were: one of `records.measured.ALONE`."""
+        return self._columns.alone
 
     @cached_property
     def places(self) -> dict[str, int]:

@@ -52,6 +52,9 @@ class Device(Protocol):
     def drop_workspaces(self) -> None:
         """Free what libraries have taken from the allocator and keep."""
 
+    def free_bytes(self) -> int | None:
+        """Return the bytes that nobody has taken of the device's memory; None where it does not tell."""
+
     def release(self) -> None:
         """Give unused memory back."""
 
@@ -89,6 +92,10 @@ class Cpu:
 
     def drop_workspaces(self) -> None:
         """Do nothing."""
+
+    def free_bytes(self) -> int | None:
+        """Return None: its memory is everybody's."""
+        return None
 
     def release(self) -> None:
         """Collect garbage."""
@@ -138,6 +145,12 @@ class Accelerator:
         if self.type == "cuda":
             self.synchronize()
             getattr(torch._C, "_cuda_clearCublasWorkspaces", _nothing)()
+
+    def free_bytes(self) -> int | None:
+        """Return what the driver says is free, of all processes' memory; None where it does not say."""
+        with contextlib.suppress(RuntimeError, AttributeError, NotImplementedError):
+            return int(torch.accelerator.get_memory_info()[0])
+        return None
 
     def release(self) -> None:
         """Collect garbage and return cached blocks to the driver."""

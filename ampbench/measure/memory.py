@@ -39,6 +39,12 @@ MMAP_THRESHOLD, TRIM_THRESHOLD = ("mmap_threshold", -3), ("trim_threshold", -1)
 """Parameters of malloc by the names they have in GLIBC_TUNABLES, and by those of mallopt(3)."""
 MMAP_THRESHOLD_BYTES = 32 << 20
 """The largest that glibc accepts on 64-bit machines, half of its HEAP_MAX_SIZE, and where it arrives by itself."""
+NO_ROOM = (
+    "DefaultCPUAllocator", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED",
+    "OUT_OF_DEVICE_MEMORY",
+)  # fmt: skip
+"""What errors that torch has no type for say where there is no room: the CPU's allocator, CUDA's driver for a context
+or a kernel, libraries for their handles, and Level Zero."""
 NEVER = -1
 """As a threshold of trimming: nothing is given back."""
 FAULT_STEPS, FAULT_SECONDS = 10, 0.2
@@ -324,8 +330,9 @@ def one_batch(workload: Workload, case: Case) -> Workload:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether `error` says that memory ran out: torch's own error, Python's, or the CPU allocator's text."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in text_of(error)
+    """Return whether `error` says that memory ran out: torch's own error, Python's, or what `NO_ROOM` says."""
+    text = text_of(error)
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(words in text for words in NO_ROOM)
 
 
 def said_of(error: Exception) -> str:

@@ -202,6 +202,11 @@ def do_environment(work: Work, asked: Nothing) -> Environment:  # noqa: ARG001 -
     return read_environment()
 
 
+def do_rest(work: Work, asked: Nothing) -> Nothing:  # noqa: ARG001 - as all tasks
+    """Do the task "rest"."""
+    return asked
+
+
 def do_describe(work: Work, asked: DescribeAsked) -> Description:
     """Do the task "describe"."""
     return describe_workload(work.source, asked.parameters, work.seed, asked.preset)
@@ -321,6 +326,7 @@ def measure_round(workload: Workload, case: Case, asked: RoundAsked, device: Dev
         comes_compiled=any(map(is_compiled, workload.module.modules())),
         fp32_products=fp32_products(case, device),
         rss_peak_bytes=rss_peak,
+        free_bytes=device.free_bytes(),
         fitness=fitness,
         seconds=time.perf_counter() - started,
         finished_at=datetime.now(UTC).isoformat(timespec="milliseconds"),

@@ -82,6 +82,10 @@ OUT_OF_MEMORY = "out of memory"
 trial says nothing of smaller sets."""
 CAUSES = ("exception", OUT_OF_MEMORY, "memory limit", "time-out", "crash", KILLED, "unknown")
 """By what a case can fail; "unknown" where another program measured and did not tell."""
+TOO_LITTLE_FREE, BUSY = "too little free", "device busy"
+ALONE = (TOO_LITTLE_FREE, OUT_OF_MEMORY, BUSY)
+"""Why lanes are measured one at a time on an accelerator: beside the others' contexts less was free than the case takes
+at its peak, or a lane that has room alone ran out of memory, or the device serves one process only."""
 STAGES = ("memory", "divergence", "round", *dict.fromkeys(task for row in KINDS.values() for task in row.task_names))
 """Where: the names of what workers do (`records.wire.Task`), for every run and for each kind of run."""
 MEMORY_SOURCES = ("allocator", "profiler")
@@ -127,6 +131,9 @@ class Round:
     the user's code had the network, or a part of it, compiled.
     `fp32_products` says to which dtype ("tf32", "bf16", "fp16") factors of products ("matmul", "conv") of fp32 numbers
     were rounded in the process, under the case's switches; {}: none was (None: weights are stored in half).
+    `free_bytes` is what was free of an accelerator's memory once the last build had given its own back (None: a CPU, or
+    the driver does not say). `alone` is why, in a block of an A/B session, the other lanes held nothing of the
+    accelerator meanwhile: one of `ALONE`, or "" where they did, or where there were no others.
     """
 
     case_id: str
@@ -148,6 +155,8 @@ class Round:
     fp32_products: dict[str, str] | None = None
     cpu_samples: list[list[float]] | None = None
     rss_peak_bytes: int | None = None
+    free_bytes: int | None = None
+    alone: str = ""
     fitness: Fitness = field(default_factory=Fitness)
     seconds: float
     finished_at: str

@@ -228,6 +228,8 @@ class RoundAsked:
 
 ENVIRONMENT = Task("environment", Nothing, Environment, "ampbench.measure.worker:do_environment", timed=False)
 """What this machine and installation are."""
+REST = Task("rest", Nothing, Nothing, "ampbench.measure.worker:do_rest", timed=False)
+"""Nothing. Asked of a fresh worker, as it is, the one before is gone, and with it what it held of an accelerator."""
 DESCRIBE = Task("describe", DescribeAsked, Description, "ampbench.measure.worker:do_describe", timed=False)
 """What the workload of the request's source is once built."""
 MEMORY = Task("memory", Nothing, MemoryPass, "ampbench.measure.worker:do_memory", timed=False, flags=True)

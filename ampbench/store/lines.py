@@ -28,7 +28,7 @@ from ampbench.errors import escaped
 from ampbench.records import kinds
 from ampbench.records.case import PATHS, PHASES, SDPA
 from ampbench.records.kinds import KINDS, LINES, Before, Between, named
-from ampbench.records.measured import CAUSES, ENDS, MEMORY_SOURCES, STAGES
+from ampbench.records.measured import ALONE, CAUSES, ENDS, MEMORY_SOURCES, STAGES
 from ampbench.records.run import CORE, ENDINGS, LANES, ON, SCHEMA, Entry, Header
 
 
@@ -63,7 +63,7 @@ _ROWS: tuple[tuple[Range, str], ...] = (
         schema work flops buffer_bytes bytes_read bytes_written cast_bytes gradient_bytes input_bytes memory_bytes
         memory_limit_bytes optimizer_bytes output_bytes parameter_bytes peak_bytes peak_bytes_after
         peak_bytes_before rss_bytes rss_peak_bytes stored_bytes weight_bytes
-        average_bytes master_bytes parameter_count reserved_bytes workspace_bytes
+        average_bytes master_bytes parameter_count reserved_bytes workspace_bytes free_bytes
         """,
     ),
     ((1, 2**62), "steps_per_sample every traced_steps"),
@@ -123,6 +123,7 @@ WORDS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("Footer", "ended"): ENDINGS,
     ("Fleet", "on"): ON,
     ("Fleet", "lanes"): LANES,
+    ("Round", "alone"): ("", *ALONE),
     ("Failure", "cause"): CAUSES,
     ("Failure", "stage"): STAGES,
     ("MemoryPass", "source"): MEMORY_SOURCES,

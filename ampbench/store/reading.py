@@ -70,6 +70,8 @@ class TimedRound(Protocol):
     def items_per_step(self) -> float: ...  # noqa: D102
     @property
     def weights_digest(self) -> str: ...  # noqa: D102
+    @property
+    def alone(self) -> str: ...  # noqa: D102
 
 
 R = TypeVar("R")

@@ -15,7 +15,7 @@ import pytest
 from ampbench.drive.servers import ServerChannel
 from ampbench.measure.server import set_variables
 from ampbench.records.case import Case, WorkloadSource
-from ampbench.records.wire import Reply
+from ampbench.records.wire import Nothing, Reply
 from tests.odd_networks import ODD
 from tests.scripted_channel import got, make_request
 
@@ -50,6 +50,23 @@ def test_a_round_comes_back_with_samples_of_every_build(ask: Callable[..., Reply
     assert all(seconds > 0 for build in found.samples for seconds in build)
     assert sum(map(len, found.samples)) <= 200
     assert found.rss_peak_bytes > 0
+
+
+def test_a_worker_that_gives_way_is_gone_with_all_it_held(channel: ServerChannel, ask: Callable[..., Reply]) -> None:
+    got("round", ask(fresh=True))
+    (before,) = children_of(channel)
+    got("round", ask(fresh=False))
+    assert children_of(channel) == [before]
+    assert got("rest", channel.serve(make_request("rest"))) == Nothing()
+    (resting,) = children_of(channel)
+    assert resting != before
+    got("round", ask(fresh=False))
+    assert children_of(channel) == [resting]
+
+
+def children_of(channel: ServerChannel) -> list[str]:
+    """Return the pids of the processes that a server has."""
+    return Path(f"/proc/{channel._process.pid}/task/{channel._process.pid}/children").read_text().split()
 
 
 @pytest.mark.parametrize(

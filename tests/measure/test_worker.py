@@ -231,3 +231,16 @@ def test_no_worker_waits_for_pandas_or_scipy_whatever_it_explains_or_studies() -
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert run.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("said", "cause"),
+    [
+        ("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported", "out of memory"),
+        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "out of memory"),
+        ("level_zero backend failed with error: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)", "out of memory"),
+        ("CUDA error: an illegal memory access was encountered", "exception"),
+    ],
+)
+def test_what_drivers_and_libraries_say_without_a_type_of_error_is_out_of_memory_too(said: str, cause: str) -> None:
+    assert rounds.failure_of("w", "round", RuntimeError(said)).cause == cause
