@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=$(shell nproc) --dist=loadfile
 
-.PHONY: demo test test-all bench rules defects atlas lint types imports environment
+.PHONY: demo test test-all bench rules defects atlas device device-wheels lint types imports environment
 
 environment: .venv/.installed
 
@@ -48,3 +48,13 @@ defects: environment
 
 atlas: environment
 	$(BIN)/python -m benchmarks.atlas
+
+# On a machine with an accelerator: docs/device.md. DEVICE=xpu, OUT=folder, MORE="--quick --pack".
+DEVICE ?= cuda
+OUT ?= device-proof
+
+device:
+	$(PYTHON) -m benchmarks.device all --device $(DEVICE) --out $(OUT) $(MORE)
+
+device-wheels: environment
+	$(BIN)/python -m benchmarks.device.wheels $(WITH)

@@ -1,0 +1,268 @@
+"""The proof for an accelerator (`benchmarks/device`): its parts, what becomes of items that fail, packing, wheels."""
+
+import importlib
+import inspect
+import json
+import subprocess
+import sys
+import tarfile
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from ampbench.cli.main import main
+from benchmarks.device import __main__ as command
+from benchmarks.device import running, wheels
+from benchmarks.device.parts import CARD, EVERY, MACHINE, PACKING, PARTS, SECONDS, SPARE, Item, Part
+from benchmarks.device.running import FAILED, NOT_RUN, PASSED
+
+ROOT = Path(__file__).parents[1]
+ITEMS = {item.name: item for part in PARTS for item in part.items}
+
+
+def test_there_are_six_parts_at_most_and_each_is_planned_to_end_with_time_to_spare() -> None:
+    assert len(PARTS) <= 6
+    assert {part.seconds for part in PARTS} == {SECONDS}
+    assert SECONDS <= 9 * 60
+    assert CARD.seconds <= 20 * 60
+    for part in EVERY.values():
+        planned = MACHINE.planned + sum(item.planned for item in part.items) + PACKING
+        assert planned <= (1 - SPARE) * part.seconds, part.name
+
+
+def test_items_have_names_of_their_own_and_limits_above_what_is_planned() -> None:
+    assert len(ITEMS) == sum(len(part.items) for part in PARTS)
+    for item in (MACHINE, *ITEMS.values()):
+        assert item.planned < item.limit < SECONDS
+        assert item.proves
+
+
+def test_every_file_of_tests_device_is_an_item() -> None:
+    files = {f"tests/device/{path.name}" for path in (ROOT / "tests" / "device").glob("test_*.py")}
+    assert {item.asked["file"] for item in ITEMS.values() if "file" in item.asked} == files
+
+
+def test_every_item_is_a_function_that_takes_what_it_is_asked() -> None:
+    for item in (MACHINE, *ITEMS.values()):
+        module, _, name = item.does.partition(":")
+        function = getattr(importlib.import_module(module), name)
+        for asked in (dict(item.asked), {**item.asked, **item.quick}):
+            inspect.signature(function).bind(None, **asked)
+            assert json.loads(json.dumps(asked)).keys() == asked.keys()
+
+
+VERBS = {"run": ["run"], "control": ["ab"], "planted": ["ab"], "ceilings": ["study", "ceilings"]}
+
+
+def asked_of_verbs() -> list[tuple[str, ...]]:
+    """The verbs that items ask, each with the options of all of its items."""
+    found: dict[tuple[str, ...], set[str]] = {}
+    for item in ITEMS.values():
+        arguments = (*item.asked.get("arguments", ()), *item.quick.get("arguments", ()))
+        if arguments:
+            own = list(arguments[: 2 if arguments[0] in ("study", "explain") else 1])
+            verb = VERBS.get(item.does.partition(":")[2], own)
+            found.setdefault(tuple(verb), set()).update(word for word in arguments if word.startswith("--"))
+    return [(*verb, *sorted(options)) for verb, options in found.items()]
+
+
+@pytest.mark.parametrize("asked", asked_of_verbs(), ids=" ".join)
+def test_the_options_that_items_give_are_known(asked: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    verb = [word for word in asked if not word.startswith("--")]
+    assert main([*verb, "--help"]) == 0
+    told = capsys.readouterr().out
+    assert [option for option in asked if option.startswith("--") and option not in told] == []
+
+
+def made(name: str, limit: int = 30, **asked: str) -> Item:
+    return Item(name, limit, 1, f"tests.made_items:{name}", f"that it {name}", asked)
+
+
+@pytest.fixture
+def part(monkeypatch: pytest.MonkeyPatch) -> Part:
+    monkeypatch.setattr(running, "MACHINE", made("passes"))
+    items = (made("finds"), made("raises"), made("is_absent"), made("crashes"), made("hangs", 1), made("passes"))
+    return Part("made", "what can come of an item", items, seconds=300)
+
+
+def test_an_item_that_fails_is_a_row_with_the_reason_and_the_others_go_on(
+    part: Part, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "GRACE", 2)
+    monkeypatch.setattr(running, "EVERY", {"made": part})
+    said: list[str] = []
+    rows = running.run_part(part, "cuda", tmp_path, quick=True, tell=said.append)
+    found = {row.item: (row.outcome, row.said) for row in rows[1:]}
+    assert found["finds"] == (FAILED, "2 differ")
+    assert found["raises"] == (FAILED, "ValueError: no such thing")
+    assert found["is_absent"] == (NOT_RUN, "there is no cuda here")
+    assert found["crashes"] == (FAILED, "no answer, exit code -6: about to")
+    assert found["hangs"] == (FAILED, "ended at its limit of 1 s: waiting")
+    assert found["passes"][0] == PASSED
+    assert [line.split(":")[1].strip() for line in said] == [row.item for row in rows]
+    child = int((tmp_path / "child").read_text())
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{child}").exists() and "Z" not in Path(f"/proc/{child}/stat").read_text().split()[2]:
+        assert time.monotonic() < deadline, "what the item started lives on"
+        time.sleep(0.05)
+    assert (tmp_path / "logs" / "made-passes.txt").read_text() == "looked\n"
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["counts"] == {PASSED: 2, FAILED: 4, NOT_RUN: 1}
+    (stored,) = summary["parts"]
+    assert (stored["device"], stored["quick"], stored["patience"]) == ("cuda", True, 1)
+    assert all(item["seconds"] >= 0 and item["cpu_seconds"] >= 0 for item in stored["items"])
+    told = (tmp_path / "summary.md").read_text()
+    assert "2 passed, 4 failed, 1 not run" in told
+    assert "With `--quick`" in told
+    assert "rehearsal" not in told
+    assert "| 1\\|2 | 3 |" in told
+    assert "| raises | failed | " in told
+
+
+def test_where_the_machine_is_not_ready_nothing_is_tried(
+    part: Part, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "MACHINE", made("finds"))
+    rows = running.run_part(part, "xpu", tmp_path, quick=False, tell=lambda _: None)
+    assert [row.outcome for row in rows] == [FAILED, *[NOT_RUN] * len(part.items)]
+    assert {row.said for row in rows[1:]} == {"the machine is not ready: 2 differ"}
+
+
+def test_an_item_for_which_no_time_is_left_is_not_run(
+    part: Part, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "PACKING", 299)
+    rows = running.run_part(part, "cpu", tmp_path, quick=False, tell=lambda _: None)
+    assert {(row.outcome, row.said) for row in rows} == {(NOT_RUN, "no time was left of the part's 300 s")}
+    assert running.run_part(part, "cpu", tmp_path, quick=False, patience=2, tell=lambda _: None)[0].outcome == PASSED
+    text = (tmp_path / "part-made.json").read_text()
+    assert json.loads(text)["patience"] == 2
+
+
+def test_a_summary_of_a_rehearsal_says_so_and_which_parts_are_missing() -> None:
+    row = {"item": "a", "proves": "b", "outcome": PASSED, "said": "", "seconds": 1.0, "cpu_seconds": 1.0, "limit": 2,
+           "planned": 1, "headers": (), "table": []}  # fmt: skip
+    part = {"part": "truth", "proves": "c", "device": "cpu", "quick": False, "patience": 3, "began": "now",
+            "seconds": 1.0, "items": [row]}  # fmt: skip
+    told = running.summary([part])
+    assert "**A rehearsal: the device was the CPU. Nothing here says that an accelerator works.**" in told
+    assert "limits so many times as long" in told
+    assert "Parts not run: tests, suite, networks, decisions, training." in told
+    assert "Parts not run" not in running.summary([{**part, "part": "card"}])
+
+
+def test_a_packed_part_is_one_file_and_several_make_one_summary(
+    part: Part, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = {name: Part(name, part.proves, (made("passes"),)) for name in ("truth", "suite")}
+    monkeypatch.setattr(command, "EVERY", short)
+    out = ["--device", "cuda", "--wheels", str(tmp_path / "none"), "--pack", "--out"]
+    for name in short:
+        assert command.main([name, *out, str(tmp_path / name)]) == 0
+        assert {path.name for path in (tmp_path / name).iterdir()} == {
+            f"{name}.tar.gz", f"part-{name}.json", "summary.json", "summary.md"
+        }  # fmt: skip
+    packed = [str(tmp_path / name / f"{name}.tar.gz") for name in short]
+    assert command.main(["gather", *packed, "--out", str(tmp_path / "all")]) == 0
+    gathered = json.loads((tmp_path / "all" / "summary.json").read_text())
+    assert [one["part"] for one in gathered["parts"]] == ["suite", "truth"]
+    assert gathered["counts"][PASSED] == 4
+    assert (tmp_path / "all" / "logs" / "suite-passes.txt").exists()
+    assert (tmp_path / "all" / "runs" / "a.jsonl").exists()
+    assert "summary.md" in capsys.readouterr().out
+
+
+def test_a_part_too_large_to_be_sent_is_packed_without_its_largest_files(tmp_path: Path) -> None:
+    folder = tmp_path / "part"
+    folder.mkdir()
+    small, large = folder / "small.txt", folder / "large.bin"
+    small.write_text("kept")
+    large.write_bytes(bytes((value * 7919 >> 3) % 251 for value in range(300_000)))
+    assert running.pack(folder, tmp_path / "whole.tar.gz") == []
+    assert running.pack(folder, tmp_path / "cut.tar.gz", most=400) == ["large.bin"]
+    with tarfile.open(tmp_path / "cut.tar.gz") as packed:
+        assert packed.getnames() == ["small.txt"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nothing"], "invalid choice: 'nothing'"),
+        (["truth", "--device", "gpu"], "invalid choice: 'gpu'"),
+        (["truth", "a.tar.gz"], "gather takes the packed parts, and only it does"),
+        (["gather"], "gather takes the packed parts, and only it does"),
+        (["gather", "a.tar.gz"], "there is no file a.tar.gz"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        command.main(arguments)
+    assert said in capsys.readouterr().err
+
+
+def test_the_runner_needs_nothing_but_python() -> None:
+    """A bare machine has no package of ampbench's until wheels are unpacked, and torch is for the items' processes."""
+    program = "import benchmarks.device.__main__, sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-S", "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    imported = {name.partition(".")[0] for name in done.stdout.split()}
+    assert imported - {"benchmarks"} <= set(sys.stdlib_module_names) | {"__main__"}
+
+
+def test_the_wheels_are_what_pyproject_asks_for_but_for_what_is_there_with_torch() -> None:
+    names = {wheels.name_of(one) for one in wheels.wanted()}
+    assert {"msgspec", "typer", "rich", "packaging", "jinja2", "markupsafe", "vl-convert-python", "pytest"} <= names
+    assert not names & {"torch", "numpy", "pandas", "scipy"}
+    assert "msgspec>=0.19" in wheels.wanted()
+    assert {"scipy", "numpy==2.1"} <= {*wheels.wanted(["scipy", "numpy==2.1"])}
+
+
+def wheel(folder: Path, name: str, tag: str, needs: str = "") -> Path:
+    path = folder / f"{name}-1.0-{tag}.whl"
+    with zipfile.ZipFile(path, "w") as held:
+        held.writestr(f"{name}.py", "value = 1\n")
+        held.writestr(f"{name}-1.0.dist-info/METADATA", f"Name: {name}\nVersion: 1.0\n{needs}\n")
+    return path
+
+
+def test_wheels_that_this_python_lacks_are_unpacked_and_no_others(tmp_path: Path) -> None:
+    here = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    pure = wheel(tmp_path, "made_pure", "py3-none-any")
+    own = wheel(tmp_path, "made_own", f"{here}-{here}-manylinux_2_17_x86_64")
+    stable = wheel(tmp_path, "made_stable", "cp37-abi3-manylinux_2_17_x86_64")
+    wheel(tmp_path, "made_other", "cp39-cp39-manylinux_2_17_x86_64")
+    wheel(tmp_path, "msgspec", "py3-none-any")  # which is installed
+    assert wheels.lacking(sorted(tmp_path.glob("*.whl"))) == [own, pure, stable]
+    with wheels.unpacked(tmp_path) as paths:
+        (path,) = paths
+        assert sorted(one.name for one in path.glob("*.py")) == ["made_own.py", "made_pure.py", "made_stable.py"]
+    assert not path.exists()
+    with wheels.unpacked(tmp_path / "none") as paths:
+        assert paths == []
+
+
+def test_what_wheels_need_in_turn_is_missed(tmp_path: Path) -> None:
+    wheel(tmp_path, "made_pure", "py3-none-any", 'Requires-Dist: numpy\nRequires-Dist: made-own>=1\n'
+          'Requires-Dist: tomli; python_version < "3.11"\nRequires-Dist: extra-one; extra == "more"')  # fmt: skip
+    assert wheels.needs(tmp_path) == ["made-own of made_pure"]
+    wheel(tmp_path, "made_own", "py3-none-any")
+    assert wheels.needs(tmp_path) == []
+
+
+def test_a_part_of_the_cpu_is_done_from_the_tree(tmp_path: Path) -> None:
+    """The cheapest item for real: the machine is looked at, by processes that import torch and ampbench."""
+    part = Part("made", "the machine alone", (made("is_absent"),), seconds=600)
+    rows = running.run_part(part, "cpu", tmp_path, quick=True, tell=lambda _: None)
+    assert [row.outcome for row in rows] == [PASSED, NOT_RUN]
+    assert dict(rows[0].table)["a product"] == "right"
+    assert rows[0].said.startswith("torch ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["rules", "casts", "memory", "time"])
+def test_an_item_that_holds_ampbench_against_something_else_is_rehearsed_on_the_cpu(name: str, tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    item = ITEMS[name]
+    row = running.run_item(item, running.Given("cpu", tmp_path, True, 600.0), "truth")
+    assert row.outcome == PASSED, row.said
