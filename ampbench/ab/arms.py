@@ -14,13 +14,15 @@ from pathlib import Path
 
 from ampbench.base.units import counted, parse_value
 from ampbench.errors import UnknownNameError, UsageError
-from ampbench.records.case import WorkloadSource
+from ampbench.records.case import COMPILED, WorkloadSource
 from ampbench.records.run import HEAPS, Selection, Settings
 
 HERE = "here"
 """An arm that is this interpreter and the files as they are."""
 
-CASE_SETTINGS = ("threads", "heap", "keep_flags", "precision", "path", "memory_format", "sdpa", "scaler", "recipe")
+CASE_SETTINGS = (
+    "threads", "heap", "keep_flags", "precision", "path", "compile_mode", "memory_format", "sdpa", "scaler", "recipe",
+)  # fmt: skip
 """The settings of an arm that are options; a name in upper case is an environment variable, all else a parameter."""
 OF_SETTINGS = CASE_SETTINGS[:3]
 """Those that `Settings` hold; the others select cases."""
@@ -90,9 +92,11 @@ def parse_arm(option: str, given: Sequence[str]) -> ArmRequest:
             if not refs[-1]:
                 raise UsageError(f"{option} git: names no commit: say git:REF, as in git:main")
         elif setting:
-            if setting["name"] in settings:
-                raise UsageError(f"{option}: {setting['name']} is given twice")
-            settings[setting["name"]] = setting["value"]
+            name = setting["name"].replace("-", "_")
+            name = name if name in CASE_SETTINGS else setting["name"]
+            if name in settings:
+                raise UsageError(f"{option}: {name} is given twice")
+            settings[name] = setting["value"]
         elif text != HERE:
             pythons.append(_interpreter(option, text))
     if len(pythons) > 1 or len(refs) > 1:
@@ -106,10 +110,10 @@ def parse_arm(option: str, given: Sequence[str]) -> ArmRequest:
 def selection_of(arm: ArmRequest, selection: Selection) -> Selection:
     """Return `selection` with the arm's own settings in it."""
     lists = {
-        "precision": "precisions", "path": "paths", "memory_format": "memory_formats", "sdpa": "sdpa",
-        "recipe": "recipes",
+        "precision": "precisions", "path": "paths", "compile_mode": "compile_modes", "memory_format": "memory_formats",
+        "sdpa": "sdpa", "recipe": "recipes",
     }  # fmt: skip
-    changes: dict[str, object] = {}
+    changes: dict[str, object] = {"compile_modes": []} if arm.settings.get("path", COMPILED) != COMPILED else {}
     overrides = dict(selection.overrides)
     for name, value in arm.settings.items():
         if name in lists:

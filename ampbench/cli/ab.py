@@ -14,6 +14,7 @@ from ampbench.cli.options import (
     TIMEOUT,
     Accumulates,
     Clips,
+    CompileModes,
     Devices,
     Emas,
     Every,
@@ -98,6 +99,7 @@ def command(
     device: Devices = None,
     phase: Phases = None,
     path: Paths = None,
+    compile_mode: CompileModes = None,
     memory_format: MemoryFormats = None,
     sdpa: Sdpa = None,
     keyword: Keyword = "",
@@ -142,7 +144,8 @@ def command(
 
     An arm is a Python executable (another torch, with ampbench installed beside it), git:REF (that commit of the
     repository here), settings NAME=VALUE (upper case: an environment variable; threads, heap, keep_flags, precision,
-    path, memory_format, sdpa, scaler, recipe; a workload's parameter), or here, the files and the Python as they are.
+    path, compile_mode, memory_format, sdpa, scaler, recipe; a workload's parameter), or here, the files and the Python
+    as they are.
 
     \b
     Examples:
@@ -164,7 +167,7 @@ def command(
         set_, sweep, scaler, chosen_recipes(
             recipe, optimizer=optimizer, lr=lr, weight_decay=weight_decay, schedule=schedule, clip=clip,
             accumulate=accumulate, ema=ema,
-        ),
+        ), compile_mode,
     )  # fmt: skip
     count = blocks or (CONTROL_BLOCKS if control else MOST_BLOCKS)
     settings = make_settings(

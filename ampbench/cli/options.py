@@ -16,7 +16,7 @@ from ampbench.cli.printing import OutputFormat, print_note
 from ampbench.errors import INTERRUPTED, UsageError
 from ampbench.judge.objections import Budget
 from ampbench.records import run
-from ampbench.records.case import DEVICES, SDPA, TORCHS_CHOICE
+from ampbench.records.case import COMPILE_MODES, DEVICES, SDPA, TORCHS_CHOICE
 from ampbench.records.run import Settings
 
 A_RUN = "an id, its beginning or its last part, latest, or a path"
@@ -147,6 +147,10 @@ Devices = Annotated[
 Phases = Annotated[list[str] | None, many_names("--phase", "inference or training. Default: both.")]
 InferencePhases = Annotated[list[str] | None, many_names("--phase", "inference or training. Default: inference.")]
 Paths = Annotated[list[str] | None, many_names("--path", "eager, compiled or traced. Default: eager.")]
+CompileModes = Annotated[
+    list[str] | None,
+    many_names("--compile-mode", f"How --path compiled compiles: {one_of(COMPILE_MODES)}. Default: default."),
+]
 MemoryFormats = Annotated[
     list[str] | None, many_names("--memory-format", "contiguous or channels_last. Default: contiguous.")
 ]

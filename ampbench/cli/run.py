@@ -15,6 +15,7 @@ from ampbench.cli.options import (
     TIMEOUT,
     Accumulates,
     Clips,
+    CompileModes,
     Devices,
     Emas,
     Format,
@@ -127,6 +128,7 @@ def command(
     device: Devices = None,
     phase: Phases = None,
     path: Paths = None,
+    compile_mode: CompileModes = None,
     memory_format: MemoryFormats = None,
     sdpa: Sdpa = None,
     keyword: Keyword = "",
@@ -195,7 +197,7 @@ def command(
         set_, sweep, scaler, chosen_recipes(
             recipe, optimizer=optimizer, lr=lr, weight_decay=weight_decay, schedule=schedule, clip=clip,
             accumulate=accumulate, ema=ema,
-        ),
+        ), compile_mode,
     )  # fmt: skip
     settings = make_settings(
         rounds, DEFAULTS.builds, min_run_time, max_time, timeout, memory_limit, threads, seed,

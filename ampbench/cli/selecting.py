@@ -34,6 +34,7 @@ def make_selection(
     sweep: list[str] | None,
     scaler: bool,
     recipes: Sequence[str] = (),
+    compile_modes: Sequence[str] | None = (),
 ) -> Selection:
     """Return the selection that the options of these names give; raises `UsageError` for a malformed one.
 
@@ -53,6 +54,7 @@ def make_selection(
         sweeps=parse_sweeps(sweep or []),
         scaler=scaler,
         recipes=list(recipes),
+        compile_modes=list(compile_modes or ()),
     )
 
 

@@ -14,6 +14,8 @@ from ampbench.base.precisions import BASELINE, BY_DEVICE, DEFAULT, PRECISIONS, S
 from ampbench.base.recipes import find_recipe, no_own_step
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError, WorkloadError, did_you_mean, nearest
 from ampbench.records.case import (
+    COMPILE_MODES,
+    COMPILED,
     DEVICES,
     PATHS,
     PHASES,
@@ -25,6 +27,8 @@ from ampbench.records.case import (
     OwnPrecision,
     ParameterValue,
     WorkloadSource,
+    compile_mode,
+    compiled_path,
 )
 from ampbench.records.labels import few
 from ampbench.records.run import Selection
@@ -51,6 +55,9 @@ ENTRY_POINTS = "ampbench.workloads"
 ENTRY_FAMILY = "precision"
 """The family of a source that is no workload but the entry point of a precision."""
 NO_TRACED_TRAINING = "path traced is measured in inference only: a frozen trace has no gradients to train with"
+NO_FROZEN_TRAINING = "--compile-mode freezing folds weights into the code, which is for inference: they cannot train"
+NO_GRAPHS = "--compile-mode reduce-overhead is CUDA graphs, which a cpu has none of: it would be --compile-mode default"
+NOT_COMPILED = "--compile-mode is how --path compiled compiles: select that path, too, or no path"
 NO_LOSS = "no loss given: a workload that trains returns (module, inputs, loss)"
 NO_RECIPE = "a recipe is what a network is trained by: --phase inference has none"
 INFERENCE_ALONE = "{} is a step of inference, and has no loss"
@@ -109,7 +116,7 @@ def make_plan(
     )
     _check_overrides(selection, sources)
     devices = selection.devices or [default_device(environment)]
-    paths = selection.paths or ["eager"]
+    paths = chosen_paths(selection)
     formats = selection.memory_formats or ["contiguous"]
     recipes = [find_recipe(text).spelling for text in selection.recipes] or [""]
     kernels = ["" if name == TORCHS_CHOICE else name for name in selection.sdpa] or [""]
@@ -177,6 +184,13 @@ def _precisions(
     return list(dict.fromkeys(asked))
 
 
+def chosen_paths(selection: Selection) -> list[str]:
+    """Return the paths of a selection as cases have them: `compiled` in each of its compile modes."""
+    modes = [compiled_path(mode) for mode in selection.compile_modes] or [COMPILED]
+    typed = selection.paths or ([COMPILED] if selection.compile_modes else ["eager"])
+    return list(dict.fromkeys(one for path in typed for one in (modes if path == COMPILED else [path])))
+
+
 def check_selection(selection: Selection) -> list[WorkloadSource]:
     """Return the selected workloads (the default suite's, if none is named), after checking all that needs no torch.
 
@@ -186,6 +200,7 @@ def check_selection(selection: Selection) -> list[WorkloadSource]:
         ("device", selection.devices, DEVICES),
         ("phase", selection.phases, PHASES),
         ("path", selection.paths, PATHS),
+        ("compile mode", selection.compile_modes, COMPILE_MODES),
         ("memory format", selection.memory_formats, MEMORY_FORMATS),
         ("kernel of --sdpa", selection.sdpa, (*SDPA, TORCHS_CHOICE)),
         ("preset", [selection.preset] if selection.preset else [], PRESETS),
@@ -193,6 +208,8 @@ def check_selection(selection: Selection) -> list[WorkloadSource]:
         for name in names:
             if name not in known:
                 raise UnknownNameError(kind, name, known)
+    if selection.compile_modes and selection.paths and COMPILED not in selection.paths:
+        raise UsageError(NOT_COMPILED)
     for recipe in selection.recipes:
         find_recipe(recipe)
     if selection.recipes and selection.phases and "training" not in selection.phases:
@@ -513,6 +530,11 @@ def _why_not(
         return INFERENCE_ALONE.format(case.workload) if variant.source.builtin else NO_LOSS
     if case.phase == "training" and case.path == "traced":
         return NO_TRACED_TRAINING
+    mode = compile_mode(case.path)
+    if case.phase == "training" and mode == "freezing":
+        return NO_FROZEN_TRAINING
+    if case.device == "cpu" and mode == "reduce-overhead":
+        return NO_GRAPHS
     if case.phase == "training" and variant.own_step and (why := no_own_step(find_recipe(case.recipe), precision)):
         return why
     if case.memory_format == "channels_last" and not variant.images:

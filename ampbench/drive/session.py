@@ -11,12 +11,12 @@ from typing import Any
 
 from ampbench import __version__
 from ampbench.base.precisions import BUILT_IN, PRECISIONS
-from ampbench.drive.planning import Describe, PlannedCase, check_selection, make_plan
+from ampbench.drive.planning import Describe, PlannedCase, check_selection, chosen_paths, make_plan
 from ampbench.drive.rounds import Turn, TurnKey, Watch, drive, make_schedule
 from ampbench.drive.servers import Channel, InProcess, OpenChannel, ServerChannel, ask_environment
 from ampbench.drive.sharding import Part, take_shard
 from ampbench.errors import NothingToRunError, UsageError, WorkloadError
-from ampbench.records.case import PHASES, Environment, OwnPrecision, ParameterValue, WorkloadSource
+from ampbench.records.case import PHASES, Environment, OwnPrecision, ParameterValue, WorkloadSource, compile_mode
 from ampbench.records.labels import few
 from ampbench.records.measured import Skip
 from ampbench.records.run import DIRTY, SCHEMA, Arm, Footer, Header, Selection, Settings, Shard
@@ -236,7 +236,7 @@ def preload_modules(selection: Selection, sources: list[WorkloadSource]) -> list
     """
     modules = []
     phases = selection.phases or PHASES
-    if "training" in phases or "compiled" in selection.paths:
+    if "training" in phases or any(map(compile_mode, chosen_paths(selection))):
         modules.append("torch._dynamo")
     needed = {WORKLOADS[source.name].needs for source in sources if source.builtin}
     libraries = dict.fromkeys(LIBRARIES[source.family].module for source in sources if source.family in LIBRARIES)

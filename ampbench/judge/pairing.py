@@ -22,6 +22,7 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
     "precision": ("precision", "input_dtype", "scaler"),
     "scaler": ("scaler",),
     "path": ("path",),
+    "compile_mode": ("path",),
     "memory_format": ("memory_format",),
     "recipe": ("recipe",),
     "sdpa": ("sdpa",),
@@ -144,7 +145,7 @@ _INEXACT = frozenset(
 environment variables."""
 
 
-_OTHER_COMPUTATION = ("precision", "path", "memory_format", "sdpa", "scaler", "recipe")
+_OTHER_COMPUTATION = ("precision", "path", "compile_mode", "memory_format", "sdpa", "scaler", "recipe")
 """Settings of an arm with which the same workload is computed by other kernels.
 
 A workload's parameter is not among them: what it changes is the workload's own doing. One in upper case is an

@@ -31,7 +31,7 @@ from ampbench.explain.modules import is_compiled
 from ampbench.measure.attention import kernels_in
 from ampbench.measure.machine import Cpu, Device
 from ampbench.measure.step import LongerStep, Step, TrainingStep, build_step
-from ampbench.records.case import AUTOCAST_DEVICES, Case
+from ampbench.records.case import AUTOCAST_DEVICES, Case, compile_mode
 from ampbench.records.measured import OUT_OF_MEMORY, MemoryPass
 from ampbench.workload import Workload
 
@@ -296,7 +296,7 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
     workspaces = None if isinstance(device, Cpu) else _take_workspaces(workload, case, device)
     ((step, recorded),) = peaks_of([build], device, warmed)
     training = isinstance(step, TrainingStep)
-    compiled = case.path == "compiled" or any(map(is_compiled, step.module.modules()))
+    compiled = bool(compile_mode(case.path)) or any(map(is_compiled, step.module.modules()))
     gradients = [weight.grad for weight in _weights(step) if weight.grad is not None]
     masters = step.masters if isinstance(step, TrainingStep) else None
     averages = _averages(step)

@@ -18,7 +18,7 @@ from ampbench.explain.dtypes import autocast_of
 from ampbench.measure.data import Data, Place, bound, called_with, carried, place_data, placed, stored_dtype
 from ampbench.measure.machine import Accelerator, Device
 from ampbench.measure.optimizer import MakeOptimizer, clipping, default_optimizer, optimizer_of
-from ampbench.records.case import Case
+from ampbench.records.case import COMPILE_MODES, Case, compile_mode
 from ampbench.workload import Workload
 
 Region = Callable[[], AbstractContextManager[Any]]
@@ -64,13 +64,16 @@ class Network:
         """Compile or trace the network for `path`, run it `once`, and return the seconds that took; None for eager."""
         if path == "eager":
             return None
-        if path == "compiled":
+        if mode := compile_mode(path):
             torch.compiler.reset()  # one process may compile many networks, and torch gives up after eight of a class
         start = perf_counter()
-        self.use(torch.compile(self.module) if path == "compiled" else self._traced())
-        once()
-        self.device.synchronize()
-        seconds = perf_counter() - start
+        with freezing() if mode == "freezing" else nullcontext():
+            self.use(compiled(self.module, mode) if mode else self._traced())
+            once()
+            self.device.synchronize()
+            seconds = perf_counter() - start
+            if mode == "freezing":  # what another shape compiles must be frozen, too
+                self._run_others()
         self.rewind()
         return seconds
 
@@ -170,6 +173,12 @@ class Network:
             loss = self.loss(*given)
         return output, loss
 
+    def _run_others(self) -> None:
+        """Call the network on each batch but the first."""
+        for call, targets in zip(self.calls[1:], self.data.targets[1:], strict=True):
+            with self.mode():
+                self._called(call, targets)
+
     def _traced(self) -> Callable[..., Any]:
         """Return the network traced inside autocast and frozen."""
         from ampbench.explain.graphs.traced import trace_frozen  # no other path needs what reads traces
@@ -241,6 +250,25 @@ def build_network(
         held=held,
         no_grad=no_grad,
     )
+
+
+def compiled(module: torch.nn.Module, mode: str) -> Callable[..., Any]:
+    """Return a network as torch.compile has it in one of `COMPILE_MODES`; it is compiled as it is first called.
+
+    In the mode "freezing", that is the default mode, and it must be called within `freezing()`.
+    """
+    own = mode not in (COMPILE_MODES[0], "freezing")
+    return torch.compile(module, mode=mode) if own else torch.compile(module)
+
+
+def freezing() -> AbstractContextManager[Any]:
+    """Return what inductor folds weights into the code within, where gradients are off.
+
+    The option of torch.compile is not enough: dynamo asks the global switch.
+    """
+    import torch._inductor.config  # seconds: no other path needs it
+
+    return torch._inductor.config.patch(freezing=True)  # type: ignore[no-any-return]
 
 
 def fake_network(workload: Workload, case: Case) -> Network:

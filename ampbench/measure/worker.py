@@ -35,7 +35,7 @@ from ampbench.measure.reference import References
 from ampbench.measure.sources import build_workload, describe_workload, find_own, further_inputs, items_per_step
 from ampbench.measure.step import TrainingStep, build_step
 from ampbench.measure.timing import FitnessWatch, Placement, Timing, time_build, warm_up
-from ampbench.records.case import Case, Environment, ParameterValue, WorkloadSource
+from ampbench.records.case import Case, Environment, ParameterValue, WorkloadSource, compile_mode
 from ampbench.records.measured import Divergence, Failure, MemoryPass, Round, Skip
 from ampbench.records.run import KEPT
 from ampbench.records.wire import DescribeAsked, Description, Nothing, Reply, Request, RoundAsked, answer
@@ -341,7 +341,7 @@ def _cpu_samples(timings: Sequence[Timing]) -> list[list[float]] | None:
 
 def cannot_run(case: Case) -> str:
     """Return why this installation cannot run `case` by its path, or nothing."""
-    if case.path == "compiled" and case.device == "cpu":
+    if compile_mode(case.path) and case.device == "cpu":
         from torch._inductor.cpp_builder import get_cpp_compiler
 
         try:

@@ -89,11 +89,27 @@ def kind_of(environment: Environment) -> str:
 
 
 PHASES = ("inference", "training")
-PATHS = ("eager", "compiled", "traced")
+COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "freezing")
+"""How a network is compiled: torch.compile's own modes, and inductor's freezing, which folds weights into the code."""
+COMPILED = "compiled"
+"""The path of a network that is compiled as torch.compile does by default."""
+PATHS = ("eager", COMPILED, *(f"{COMPILED}-{mode}" for mode in COMPILE_MODES[1:]), "traced")
+"""How a network is run; of those that are compiled, each mode but the default is named."""
 SDPA = ("math", "flash", "efficient", "cudnn", "overrideable")
 """torch's backends of scaled_dot_product_attention, as `torch.nn.attention.SDPBackend` calls them."""
 TORCHS_CHOICE = "auto"
 """What stands for none of them: torch chooses by the inputs."""
+
+
+def compiled_path(mode: str) -> str:
+    """Return the path of a network that is compiled in one of `COMPILE_MODES`."""
+    return COMPILED if mode == COMPILE_MODES[0] else f"{COMPILED}-{mode}"
+
+
+def compile_mode(path: str) -> str:
+    """Return in which of `COMPILE_MODES` a network of this path is compiled; "" where it is not compiled at all."""
+    return {compiled_path(mode): mode for mode in COMPILE_MODES}.get(path, "")
+
 
 ParameterValue = bool | int | float | str
 """What a workload's parameter may be: what can be typed on a command line and stored without loss."""

@@ -49,7 +49,8 @@ def short_commit(commit: str) -> str:
 class Selection:
     """What a user selected, as typed and resolved against nothing; empty means the default.
 
-    `recipes` are spelled as `find_recipe` reads them.
+    `recipes` are spelled as `find_recipe` reads them; each of `compile_modes` is measured where the path is "compiled",
+    which is the default where there are any.
     """
 
     workloads: list[str] = field(default_factory=list)
@@ -65,6 +66,7 @@ class Selection:
     scaler: bool = True
     recipes: list[str] = field(default_factory=list)
     sdpa: list[str] = field(default_factory=list)
+    compile_modes: list[str] = field(default_factory=list)
 
 
 KEPT, PLAIN = HEAPS = ("kept", "plain")

@@ -157,6 +157,7 @@ def _selection(selection: Selection) -> str:
         "devices": selection.devices,
         "phases": selection.phases,
         "paths": selection.paths,
+        "compile modes": selection.compile_modes,
         "memory formats": selection.memory_formats,
         "recipes": selection.recipes,
         "sdpa": selection.sdpa,

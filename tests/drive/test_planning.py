@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from ampbench.base.names import matches
 from ampbench.base.precisions import PRECISIONS
 from ampbench.drive.planning import (
+    NO_FROZEN_TRAINING,
+    NO_GRAPHS,
     NO_LOSS,
     Describe,
     PlannedCase,
@@ -20,7 +22,15 @@ from ampbench.drive.planning import (
     meant,
 )
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError, WorkloadError
-from ampbench.records.case import DeviceDescription, Environment, OwnPrecision, ParameterValue, WorkloadSource
+from ampbench.records.case import (
+    COMPILE_MODES,
+    DeviceDescription,
+    Environment,
+    OwnPrecision,
+    ParameterValue,
+    WorkloadSource,
+    compile_mode,
+)
 from ampbench.records.run import Selection
 from ampbench.records.wire import Description, NamedNetwork
 from ampbench.workloads.index import FAMILIES, WORKLOADS
@@ -184,6 +194,46 @@ def test_kernels_of_attention_are_cases_of_their_own_and_torchs_choice_changes_n
         plan(**selected, sdpa=["falsh"])
 
 
+def test_compile_modes_are_paths_of_their_own_and_the_default_changes_no_id() -> None:
+    selected = {"workloads": ["mlp"], "precisions": ["fp32"], "phases": ["inference"]}
+    (compiled,) = plan(**selected, paths=["compiled"])
+    found = plan(**selected, paths=["eager", "compiled"], compile_modes=list(COMPILE_MODES))
+    assert [one.case.path for one in found] == [
+        "eager",
+        "compiled",
+        "compiled-reduce-overhead",
+        "compiled-max-autotune",
+        "compiled-max-autotune-no-cudagraphs",
+        "compiled-freezing",
+    ]
+    assert [compile_mode(one.case.path) for one in found] == ["", *COMPILE_MODES]
+    assert found[1].case == compiled.case, "what stored runs call compiled"
+    assert len({one.case.case_id for one in found}) == len(found)
+
+
+def test_compile_modes_alone_mean_what_is_compiled_and_no_other_path_has_any() -> None:
+    selected = {"workloads": ["mlp"], "precisions": ["fp32"], "phases": ["inference"]}
+    assert [one.case.path for one in plan(**selected, compile_modes=["freezing"])] == ["compiled-freezing"]
+    assert [one.case.path for one in plan(**selected, paths=["compiled-freezing"])] == ["compiled-freezing"]
+    with pytest.raises(UsageError, match="--compile-mode is how --path compiled compiles"):
+        plan(**selected, paths=["traced"], compile_modes=["freezing"])
+    with pytest.raises(UnknownNameError, match="compile mode 'max-autotun': did you mean max-autotune"):
+        plan(**selected, compile_modes=["max-autotun"])
+
+
+def test_a_compile_mode_that_means_nothing_here_is_skipped_with_the_reason() -> None:
+    selected = {"workloads": ["mlp"], "precisions": ["fp32"], "compile_modes": ["reduce-overhead", "freezing"]}
+    here = {(one.case.phase, one.case.path): one.skip for one in plan(**selected)}
+    there = {(one.case.phase, one.case.path): one.skip for one in plan(environment(CUDA), **selected)}
+    assert here == {
+        ("inference", "compiled-reduce-overhead"): NO_GRAPHS,
+        ("inference", "compiled-freezing"): "",
+        ("training", "compiled-reduce-overhead"): NO_GRAPHS,
+        ("training", "compiled-freezing"): NO_FROZEN_TRAINING,
+    }
+    assert there == here | {(phase, "compiled-reduce-overhead"): "" for phase in ("inference", "training")}
+
+
 def test_a_sweep_measures_every_value_and_set_reaches_the_named_workload_alone() -> None:
     cases = plan(
         workloads=["mlp", "linear_stack"],
@@ -284,7 +334,7 @@ def test_scaling_gradients_needs_fp64_on_the_device() -> None:
         ({"precisions": ["fp64"]}, UnknownNameError, "unknown precision 'fp64'"),
         ({"devices": ["cudda"]}, UnknownNameError, "did you mean cuda"),
         ({"phases": ["inferense"]}, UnknownNameError, "did you mean inference"),
-        ({"paths": ["jit"]}, UnknownNameError, "known: eager, compiled, traced"),
+        ({"paths": ["jit"]}, UnknownNameError, "known: eager, compiled, compiled-reduce-overhead"),
         ({"memory_formats": ["chanels_last"]}, UnknownNameError, "did you mean channels_last"),
         ({"recipes": ["adamw_lm"]}, UnknownNameError, "unknown recipe 'adamw_lm': did you mean adamw-lm"),
         ({"recipes": ["lr=1"], "phases": ["inference"]}, UsageError, "--phase inference has none"),

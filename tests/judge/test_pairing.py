@@ -43,6 +43,7 @@ def test_versions_of_a_workload_meet():
         ("precision", replace(FP32, precision="fp16_autocast", scaler=False)),
         ("scaler", replace(FP32, scaler=False)),
         ("path", replace(FP32, path="compiled")),
+        ("compile_mode", replace(FP32, path="compiled-max-autotune")),
         ("memory_format", replace(FP32, memory_format="channels_last")),
         ("recipe", replace(FP32, recipe="finetune")),
         ("sdpa", replace(FP32, sdpa="math")),

@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch._inductor.config
 
 from ampbench.base.precisions import FP64, PRECISIONS
 from ampbench.errors import UnknownNameError
 from ampbench.explain.keep_fp32 import is_kept
 from ampbench.measure.machine import Cpu
 from ampbench.measure.step import TrainingStep, build_step
-from ampbench.records.case import Case
+from ampbench.records.case import COMPILE_MODES, Case, compiled_path
 from ampbench.workload import Workload
 
 MakeCase = Callable[..., Case]
@@ -204,6 +205,50 @@ def test_a_compiled_network_gives_what_the_eager_one_gives(case: MakeCase, class
     assert compiled.prepare_path("compiled") > 0
     with torch.inference_mode():
         torch.testing.assert_close(compiled.run(), eager.run(), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["freezing", "default"])
+def test_a_frozen_network_holds_its_cast_weights_in_its_code_and_gives_what_the_eager_one_gives(
+    mode: str, case: MakeCase
+) -> None:
+    torch.manual_seed(0)
+    batches = [torch.randn(size, 16) for size in (8, 5)]
+    workload, path = Workload(module=torch.nn.Linear(16, 4), inputs=batches), compiled_path(mode)
+    eager, step = (build_step(workload, case("bf16_autocast", path=one), Cpu()) for one in ("eager", path))
+    assert step.prepare_path(path) > 0
+    assert not torch._inductor.config.freezing, "left as it was"
+    with torch.inference_mode():
+        expected = [eager.run() for _ in batches]
+        torch.testing.assert_close([step.run() for _ in batches], expected, rtol=2e-2, atol=2e-2)
+        step.module.weight.zero_()
+        step.module.bias.zero_()
+        for before, found in zip(expected, [step.run() for _ in batches], strict=True):
+            kept = before if mode == "freezing" else torch.zeros_like(before)
+            torch.testing.assert_close(found, kept, rtol=2e-2, atol=2e-2)
+
+
+def test_modes_of_torch_compile_reach_it_and_freezing_is_on_while_it_compiles_alone(
+    case: MakeCase, classifier: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[dict[str, object], bool]] = []
+
+    def compiling(module: torch.nn.Module, **given: object) -> Callable[..., object]:
+        def run(*args: object) -> object:
+            seen.append((given, torch._inductor.config.freezing))
+            return module(*args)
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", compiling)
+    for mode in COMPILE_MODES:
+        step = build_step(classifier, case(path=compiled_path(mode)), Cpu())
+        step.prepare_path(compiled_path(mode))
+        step.run()
+    first, later = seen[::2], seen[1::2]
+    assert [given for given, _ in first] == [{}, *({"mode": mode} for mode in COMPILE_MODES[1:-1]), {}]
+    assert [frozen for _, frozen in first] == [False, False, False, False, True]
+    assert not any(frozen for _, frozen in later)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from ampbench.base.precisions import PRECISIONS, SHORT_DTYPES
+from ampbench.base.units import one_of
 from ampbench.drive.pieces import Piece, Seen, ask_case, built_in_rows, plan_default_autocast, require_own_ops
 from ampbench.drive.planning import PlannedCase
 from ampbench.drive.servers import Channel
@@ -19,8 +20,8 @@ from ampbench.instruments.instrument import (
     Selects,
     Session,
 )
-from ampbench.records.case import Case, Environment
-from ampbench.records.casts import AUTOGRAD, By, CastPass, Tracing
+from ampbench.records.case import PATHS, Case, Environment
+from ampbench.records.casts import AUTOGRAD, COMPILED, TRACED, By, CastPass, Tracing
 from ampbench.records.kinds import CASTS
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Selection, Settings
@@ -41,6 +42,8 @@ Examples:
   ampbench explain casts decoder_lm --path compiled --format json
 """
 TASK = Task(CASTS, Tracing, CastPass, "ampbench.instruments.casts.measure:do_casts", absent=True, flags=True)
+GRAPHS = (COMPILED, TRACED)
+"""The paths whose graphs can be read beside the eager step."""
 WITH_SOURCES = (By.OP, By.CAST)
 """The tables that have a column for the line of code."""
 
@@ -54,13 +57,16 @@ def trace_case(
 
 def graphs_of(planned: PlannedCase, selection: Selection) -> list[str]:
     """Return the graphs to read beside the eager step: of the paths selected, and autograd's in training."""
-    paths = [path for path in dict.fromkeys(selection.paths) if path != "eager"]
+    paths = [path for path in dict.fromkeys(selection.paths) if path in GRAPHS]
     return [*paths, *([AUTOGRAD] if planned.case.phase == "training" else [])]
 
 
 def _refined(selection: Selection, asked: Tracing) -> Selection:
     """Raise `UsageError` for the ops of another precision, and for one without a dtype to store inputs in."""
     require_own_ops(selection)
+    for path in selection.paths:
+        if path in PATHS and path not in ("eager", *GRAPHS):
+            raise UsageError(f"explain casts reads the graphs of --path {one_of(GRAPHS)}, not that of {path}")
     for row in built_in_rows(selection) if asked.half_inputs else ():
         if not row.autocast:
             raise UsageError(
