@@ -22,9 +22,10 @@ from ampbench.measure.data import named_tensors, stored_dtype
 from ampbench.measure.distances import dense, is_finite, real_parts
 from ampbench.measure.draws import random_states, seed_all, switch_off_dropout
 from ampbench.measure.machine import Device, fp64_device, precision_flags
-from ampbench.measure.memory import count_flops, said_of
+from ampbench.measure.memory import said_of
 from ampbench.measure.optimizer import default_optimizer, with_settings
 from ampbench.measure.step import SETTLING_STEPS, OwnStep, TrainingStep, build_training
+from ampbench.measure.work import count_flops
 from ampbench.records.case import Case
 from ampbench.records.measured import BINS, CARRIES, LOWEST_BIN, Update
 from ampbench.workload import Workload

@@ -88,6 +88,8 @@ ALONE = (TOO_LITTLE_FREE, OUT_OF_MEMORY, BUSY)
 at its peak, or a lane that has room alone ran out of memory, or the device serves one process only."""
 STAGES = ("memory", "divergence", "round", *dict.fromkeys(task for row in KINDS.values() for task in row.task_names))
 """Where: the names of what workers do (`records.wire.Task`), for every run and for each kind of run."""
+MATMUL, CONV, ATTENTION = MULTIPLYING = "matmul", "conv", "attention"
+"""What floating-point operations are done in: matrix products, convolutions, fused attention."""
 MEMORY_SOURCES = ("allocator", "profiler")
 """Who counts memory: the accelerator's own count, and the CPU's allocation record."""
 NATIVE = "native"
@@ -170,9 +172,13 @@ class MemoryPass:
     everything else alive at the peak; the parts are what is known by name after the step (None: this phase has none),
     `rss_bytes` the process' resident set, which holds the interpreter and torch itself too and is never compared with
     the other numbers. `flops` are the algorithmic FLOPs of the step (a multiply-add is two) by the dtype of what is
-    multiplied ("bf16"), counted in the same pass (None: not counted). `faults` are the page faults that a step pays on
-    a CPU in glibc's plain heap, whichever times are measured in. `attention` is how often which kernel of attention ran
-    in it: those of `SDPA`, and `NATIVE` (None: not known).
+    multiplied ("bf16"), counted in the same pass (None: not counted), `flops_by_operation` those of them that no kernel
+    can leave out, by operation (`MULTIPLYING`) and dtype: of causal attention what its mask leaves. `least_bytes` are
+    read and written by any step at least: weights and inputs that an op uses in whole, once, outputs once, and in
+    training weights and optimizer state once more where they are written, each in the dtype it is stored in, without
+    gradients and activations (both None: not counted, and in older runs). `faults` are the page faults that a step pays
+    on a CPU in glibc's plain heap, whichever times are measured in. `attention` is how often which kernel of attention
+    ran in it: those of `SDPA`, and `NATIVE` (None: not known).
 
     On an accelerator `reserved_bytes` is the most that the caching allocator had taken from the device at once during
     the step, what it held free and what was there before the case included, `workspace_bytes` what a step that was
@@ -191,6 +197,8 @@ class MemoryPass:
     optimizer_bytes: int | None = None
     rss_bytes: int | None = None
     flops: dict[str, int] | None = None
+    flops_by_operation: dict[str, dict[str, int]] | None = None
+    least_bytes: int | None = None
     faults: float | None = None
     attention: dict[str, int] | None = None
     reserved_bytes: int | None = None

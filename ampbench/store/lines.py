@@ -64,6 +64,7 @@ _ROWS: tuple[tuple[Range, str], ...] = (
         memory_limit_bytes optimizer_bytes output_bytes parameter_bytes peak_bytes peak_bytes_after
         peak_bytes_before rss_bytes rss_peak_bytes stored_bytes weight_bytes
         average_bytes master_bytes parameter_count reserved_bytes workspace_bytes free_bytes
+        flops_by_operation least_bytes
         """,
     ),
     ((1, 2**62), "steps_per_sample every traced_steps"),

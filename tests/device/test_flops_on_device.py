@@ -9,7 +9,7 @@ import ampbench
 from ampbench.cli.main import main
 from ampbench.explain.dtypes import short_dtype
 from ampbench.judge.notes import CEILING_REACHED
-from ampbench.measure.memory import count_flops
+from ampbench.measure.work import count_flops
 
 FOUND = torch.accelerator.current_accelerator(check_available=True)
 

@@ -101,7 +101,7 @@ from ampbench.measure.sources import build_workload
 from ampbench.workloads.index import WORKLOADS, source
 counted, name, precision, phase, path = sys.argv[1:]
 if not int(counted):
-    memory.count_flops = lambda run, tf32: (run(), None)[1]
+    memory.count_work = lambda run, tf32, kept: (run(), memory.StepWork())[1]
 spec = WORKLOADS[name]
 case = Case(workload=name, family="", precision=precision, device="cpu", phase=phase, path=path, batch_size=None,
             input_dtype="fp32", memory_format="contiguous")
@@ -199,6 +199,21 @@ def test_parts_are_told_apart_and_fit_into_the_peak(measure: Measure) -> None:
     assert found.buffer_bytes == 0
     assert found.peak_bytes >= 4 * weights + 8 * 100 * 4
     assert found.rss_bytes > found.peak_bytes
+
+
+def test_a_step_reads_weights_and_inputs_and_training_writes_weights_and_state_again(measure: Measure) -> None:
+    weights, inputs = (100 * 50 + 50) * 4, 8 * 100 * 4
+    assert measure("linear").least_bytes == weights + inputs + 8 * 50 * 4
+    assert measure("linear", "bf16_pure").least_bytes == (weights + inputs + 8 * 50 * 4) // 2
+    # AdamW reads and writes the weights and both of its moments
+    assert measure("linear", phase="training").least_bytes == inputs + 2 * weights + 2 * 2 * weights
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16_pure"])
+def test_rows_that_sparse_gradients_leave_alone_need_not_move(measure: Measure, precision: str) -> None:
+    found = measure("bags", precision, "training")
+    assert found.least_bytes is not None
+    assert found.least_bytes < found.parameter_bytes
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16_autocast", "bf16_pure"])

@@ -10,9 +10,9 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from ampbench.base.precisions import PRECISIONS
 from ampbench.measure.machine import open_device
-from ampbench.measure.memory import count_flops
 from ampbench.measure.sources import build_workload
 from ampbench.measure.step import Step, TrainingStep, build_step
+from ampbench.measure.work import count_flops, count_work
 from ampbench.records.case import Case
 from ampbench.workloads.index import WORKLOADS
 from ampbench.workloads.index import source as builtin_source
@@ -183,3 +183,124 @@ def test_results_under_the_counter_are_those_without_it() -> None:
     seen: list[torch.Tensor] = []
     count_flops(lambda: seen.append(module(given)))
     assert torch.equal(seen[0], module(given))
+
+
+def by_operation(run: Callable[[], Any]) -> dict[str, dict[str, int]]:
+    found = count_work(run).flops_by_operation
+    assert found is not None
+    return found
+
+
+def test_products_convolutions_and_attention_are_counted_apart() -> None:
+    heads, images = torch.randn(2, 4, 8, 16), torch.randn(2, 3, 6, 6)
+    convolution, module = torch.nn.Conv2d(3, 5, 3, bias=False), torch.nn.Linear(16, 2)
+
+    def run() -> None:
+        convolution(images), module(torch.nn.functional.scaled_dot_product_attention(heads, heads, heads))
+
+    with torch.no_grad():
+        assert by_operation(run) == {
+            "matmul": {"fp32": 2 * (2 * 4 * 8) * 16 * 2},
+            "conv": {"fp32": 2 * 2 * 5 * 4 * 4 * 3 * 9},
+            "attention": {"fp32": 2 * 2 * (2 * 4) * 8 * 8 * 16},
+        }
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(8, 8), (5, 8), (8, 5)])
+def test_of_causal_attention_only_what_its_mask_leaves_must_be_computed(queries: int, keys: int) -> None:
+    query, key = torch.randn(2, 4, queries, 16), torch.randn(2, 4, keys, 16)
+
+    def run() -> None:
+        torch.nn.functional.scaled_dot_product_attention(query, key, key, is_causal=True)
+
+    left = int(torch.ones(queries, keys).tril().sum())
+    assert by_operation(run) == {"attention": {"fp32": 2 * 2 * (2 * 4) * left * 16}}
+    assert total(run) == 2 * 2 * (2 * 4) * queries * keys * 16
+
+
+def test_attention_in_an_encoders_fast_path_is_told_apart_from_its_products() -> None:
+    layer = torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True).eval()
+    given = torch.randn(4, 10, 32)
+    products = 2 * POSITIONS * sum(weight.numel() for weight in layer.parameters() if weight.ndim == 2)
+    with torch.no_grad():
+        assert by_operation(lambda: layer(given)) == {
+            "matmul": {"fp32": products}, "attention": {"fp32": 2 * 2 * 4 * 10 * 10 * 32}
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize("phase", ["inference", "training"])
+@pytest.mark.parametrize("name", ["mlp", "simple_conv", "transformer_encoder", "gru"])
+def test_operations_add_up_to_all_flops_where_nothing_is_causal(
+    name: str, phase: str, case: Callable[..., Case]
+) -> None:
+    step = step_of(name, case("bf16_autocast", phase))
+    with nullcontext() if isinstance(step, TrainingStep) else torch.no_grad():
+        work = count_work(step.run)
+    assert work.flops_by_operation is not None
+    sums: dict[str, int] = {}
+    for counts in work.flops_by_operation.values():
+        for dtype, count in counts.items():
+            sums[dtype] = sums.get(dtype, 0) + count
+    assert sums == work.flops
+
+
+def touched(run: Callable[[], Any], *kept: torch.Tensor) -> tuple[int, int, int]:
+    """Return the bytes read and written of `kept`, and those of what `run` returns."""
+    work = count_work(run, kept=kept)
+    assert work.read is not None
+    assert work.written is not None
+    assert work.produced is not None
+    return sum(work.read.values()), sum(work.written.values()), work.produced
+
+
+def test_weights_and_inputs_are_read_once_and_outputs_written_once_in_the_dtype_they_are_stored_in() -> None:
+    module, given = torch.nn.Linear(8, 4).bfloat16(), torch.randn(5, 8, dtype=torch.bfloat16)
+
+    def run() -> Any:
+        return module(given) + module(given)
+
+    with torch.no_grad():
+        assert touched(run, *module.parameters(), given) == (2 * (8 * 4 + 4 + 5 * 8), 0, 2 * 5 * 4)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            full = torch.nn.Linear(8, 4)
+            assert touched(lambda: full(given), *full.parameters())[0] == 4 * (8 * 4 + 4)
+
+
+def test_what_may_be_used_in_part_adds_nothing() -> None:
+    table, tokens, cache = torch.randn(1000, 8), torch.tensor([[1, 2, 3]]), torch.zeros(2, 50, 8)
+    expert, nobody = torch.nn.Linear(8, 8), torch.randn(0, 8)
+
+    def run() -> Any:
+        cache[:, 3] = torch.nn.functional.embedding(tokens, table)[0, 0]
+        return expert(nobody), table[5]
+
+    with torch.no_grad():
+        read, written, _ = touched(run, table, tokens, cache, *expert.parameters())
+    assert read <= tokens.nbytes
+    assert written == 2 * 8 * 4  # of the cache only what was set
+
+
+def test_what_is_repeated_by_a_stride_of_zero_is_read_once_and_views_of_what_was_given_are_no_output() -> None:
+    given = torch.randn(1, 8)
+    assert touched(lambda: given.expand(100, 8).sum(), given) == (8 * 4, 0, 4)
+    assert touched(lambda: given.view(8), given) == (0, 0, 0)
+
+
+def test_an_optimizers_step_reads_and_writes_the_weights_but_only_rows_of_sparse_gradients() -> None:
+    module, given = torch.nn.Linear(8, 4, bias=False), torch.randn(5, 8)
+    table = torch.nn.Embedding(100, 8, sparse=True)
+    for weight, run in (
+        (module.weight, lambda: module(given)),
+        (table.weight, lambda: table(torch.tensor([1, 2]))),
+    ):
+        optimizer = torch.optim.SGD([weight], 0.1)
+
+        def train(run: Callable[[], torch.Tensor] = run, optimizer: torch.optim.Optimizer = optimizer) -> None:
+            torch.autograd.backward([run().sum()])
+            optimizer.step()
+
+        dense = weight is module.weight
+        read, written, _ = touched(train, weight)
+        assert (written, read) == ((weight.nbytes, weight.nbytes) if dense else (0, 0))
+        work = count_work(train, kept=[weight])
+        assert work.wrote(weight) == dense
