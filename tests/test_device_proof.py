@@ -9,15 +9,26 @@ import tarfile
 import time
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
+import torch._dynamo  # as in tests/measure/test_machine.py
 
 from ampbench.cli.main import main
+from ampbench.explain.dtypes import is_present
+from ampbench.measure.machine import Accelerator
+from ampbench.measure.memory import measure_memory
+from ampbench.workload import Workload
 from benchmarks.device import __main__ as command
-from benchmarks.device import running, wheels
-from benchmarks.device.parts import CARD, EVERY, MACHINE, PACKING, PARTS, SECONDS, SPARE, Item, Part
-from benchmarks.device.running import FAILED, NOT_RUN, PASSED
+from benchmarks.device import against, asking, planted, running, wheels
+from benchmarks.device.parts import CARD, EVERY, MACHINE, PACKING, PARTS, SECONDS, SPARE, Item, Part, table
+from benchmarks.device.running import FAILED, NOT_RUN, PASSED, Given
+from tests.measure import test_machine
+from tests.measure.conftest import make_case
+from tests.measure.test_machine import FakeAccelerator
 
+fake, on_fake = test_machine.fake, test_machine.on_fake
 ROOT = Path(__file__).parents[1]
 ITEMS = {item.name: item for part in PARTS for item in part.items}
 
@@ -51,6 +62,13 @@ def test_every_item_is_a_function_that_takes_what_it_is_asked() -> None:
         for asked in (dict(item.asked), {**item.asked, **item.quick}):
             inspect.signature(function).bind(None, **asked)
             assert json.loads(json.dumps(asked)).keys() == asked.keys()
+
+
+def test_the_page_has_every_item_as_the_tables_have_it() -> None:
+    """`python -c "from benchmarks.device.parts import table; print(table())"` prints it."""
+    page = (ROOT / "docs" / "device.md").read_text(encoding="utf-8")
+    assert table() in page
+    assert f"at most {1 - SPARE:.0%}".replace("%", " %") in page
 
 
 VERBS = {"run": ["run"], "control": ["ab"], "planted": ["ab"], "ceilings": ["study", "ceilings"]}
@@ -257,6 +275,83 @@ def test_a_part_of_the_cpu_is_done_from_the_tree(tmp_path: Path) -> None:
     assert [row.outcome for row in rows] == [PASSED, NOT_RUN]
     assert dict(rows[0].table)["a product"] == "right"
     assert rows[0].said.startswith("torch ")
+
+
+@pytest.fixture
+def scripted(fake: FakeAccelerator, monkeypatch: pytest.MonkeyPatch) -> FakeAccelerator:
+    """A scripted accelerator whose own module of torch answers, too: what ampbench is held to account by."""
+    stats = {"allocated_bytes.all.current": 1000}
+    module = SimpleNamespace(
+        synchronize=fake.synchronize,
+        memory_stats=lambda: {**stats, "allocated_bytes.all.peak": fake.peak},
+        reset_peak_memory_stats=lambda: setattr(fake, "peak", fake.allocated),
+        Event=lambda enable_timing: fake.event(fake.type, enable_timing),
+    )
+    monkeypatch.setattr(torch, "get_device_module", lambda type: module)
+    return fake
+
+
+def test_on_an_accelerator_peaks_and_times_are_held_against_its_own_module(
+    scripted: FakeAccelerator, on_fake: Workload
+) -> None:
+    device = Accelerator(scripted.type)
+    case = make_case(device=scripted.type)
+    assert against._torchs_peak(on_fake, case, device) == measure_memory(on_fake, case, device).peak_bytes == 4000
+    assert against._by_events(scripted.step, scripted.type) == pytest.approx(0.002)
+
+
+def test_an_item_for_a_device_that_is_not_here_is_not_run(tmp_path: Path) -> None:
+    absent = next(device for device in ("xpu", "cuda") if not is_present(device))
+    given = Given(absent, tmp_path, True, 60.0)
+    for name in ("rules", "casts", "headroom", "memory", "time"):
+        assert running.do(ITEMS[name].does, ITEMS[name].asked, given) == {
+            "outcome": NOT_RUN, "said": f"there is no {absent} here"
+        }  # fmt: skip
+    assert not against.machine(given).passed
+
+
+def test_fake_tensors_stand_in_for_a_device_that_is_hidden() -> None:
+    from ampbench.explain import dtypes
+
+    assert dtypes.is_present("cpu")
+    with against.hidden("cpu"):
+        assert not dtypes.is_present("cpu")
+        with dtypes.stood_in("cpu"):
+            assert type(torch.empty(2)).__name__ == "FakeTensor"
+    assert dtypes.is_present("cpu")
+
+
+def test_one_layer_more_in_twenty_is_five_per_cent_more_operations() -> None:
+    plain, slower, renamed = (planted.layers(width=8, batch=2, **arm) for arm in ({}, {"changed": 1}, {"renamed": 1}))
+    counts = [sum(weight.numel() for weight in one.parameters()) for one, _ in (plain, slower, renamed)]
+    assert counts[1] / counts[0] == 1.05
+    assert counts[2] == counts[0]
+
+
+TIMES = [
+    {"case_id": "layers/b/fp32/cuda", "metric": "seconds_median", "verdict": "regressed", "change": 0.052,
+     "low": 0.04, "high": 0.06, "reason": "x"},
+    {"case_id": "layers/b/fp32/cuda", "metric": "other", "verdict": "regressed", "change": 2.0},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changed", "verdict", "change", "passes"),
+    [
+        (1, "regressed", 0.052, True),
+        (1, "regressed", 0.2, False),
+        (1, "unchanged", 0.01, False),
+        (0, "unchanged", 0.001, True),
+        (0, "inconclusive", None, True),
+        (0, "regressed", 0.05, False),
+    ],
+)
+def test_a_planted_slowdown_has_to_be_found_at_its_size_and_none_where_none_is(
+    changed: int, verdict: str, change: float | None, passes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = {"findings": [{**TIMES[0], "verdict": verdict, "change": change}, TIMES[1]]}
+    monkeypatch.setattr(asking, "asked", lambda *_: (0, json.dumps(told), []))
+    assert asking.planted(Given("cuda", tmp_path, False, 60.0), changed).passed is passes
 
 
 @pytest.mark.slow
