@@ -14,7 +14,7 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 
@@ -32,6 +32,7 @@ from ampbench.records.measured import (
     MemoryPass,
     Round,
     Skip,
+    Telemetry,
 )
 from ampbench.records.run import Entry, Settings
 from ampbench.records.wire import MAX_SAMPLES_PER_ROUND, REST, ROUND, Nothing, Request, ask
@@ -338,7 +339,65 @@ def joined(parts: Sequence[Round]) -> Round:
         skipped_steps=sum(skipped) if skipped else None,
         cpu_samples=cpu if all(part.cpu_samples is not None for part in parts) else None,
         fitness=_joined_fitness(parts),
+        windows=_windows(parts),
+        warm_seconds=None if first.warm_seconds is None else sum(part.warm_seconds or 0.0 for part in parts),
+        steady=_all_of([part.steady for part in parts]),
+        burst_seconds=min((one.burst_seconds for one in parts if one.burst_seconds is not None), default=None),
+        telemetry=_joined_telemetry(parts),
+        state_on_host=any(part.state_on_host for part in parts),
         seconds=sum(part.seconds for part in parts),
+    )
+
+
+def _windows(parts: Sequence[Round]) -> list[list[float]] | None:
+    """Return the windows of all builds; None unless all have some."""
+    known = [build for part in parts for build in part.windows or []]
+    return known if all(part.windows for part in parts) else None
+
+
+def _all_of(told: Sequence[bool | None]) -> bool | None:
+    """Return whether all that is known is true, None where nothing is known."""
+    known = [one for one in told if one is not None]
+    return all(known) if known else None
+
+
+def _joined_telemetry(parts: Sequence[Round]) -> Telemetry | None:
+    """Return what an accelerator told in all parts: means weighted by time, extremes of all, clocks from end to end."""
+    told = [part.telemetry for part in parts if part.telemetry is not None]
+    if len(told) < len(parts):
+        return None
+    weights = [one.window_seconds or 0.0 for one in told]
+
+    def mean(name: str) -> float | None:
+        known = [(getattr(one, name), weight) for one, weight in zip(told, weights, strict=True) if weight]
+        if not known or any(value is None for value, _ in known):
+            return None
+        return float(sum(value * weight for value, weight in known) / sum(weight for _, weight in known))
+
+    def of(name: str, choose: Callable[[Iterable[float]], float]) -> float | None:
+        known = [value for one in told if (value := getattr(one, name)) is not None]
+        return choose(known) if known else None
+
+    readings = sum(one.readings for one in told)
+    words = dict.fromkeys(word for one in told for word in one.limited)
+    return replace(
+        told[-1],
+        unavailable="; ".join(dict.fromkeys(one.unavailable for one in told if one.unavailable)),
+        readings=readings,
+        window_seconds=sum(weights),
+        reading_seconds=of("reading_seconds", statistics.median),
+        clock_hz=of("clock_hz", statistics.median),
+        first_clock_hz=told[0].first_clock_hz,
+        warm_clock_hz=of("warm_clock_hz", max),
+        limited={word: sum(one.limited.get(word, 0.0) * one.readings for one in told) / readings for word in words}
+        if readings
+        else {},
+        power_watts=mean("power_watts"),
+        power_low_watts=of("power_low_watts", min),
+        power_high_watts=of("power_high_watts", max),
+        temperature_celsius=of("temperature_celsius", max),
+        processes=list(dict.fromkeys(process for one in told for process in one.processes)),
+        other_share=mean("other_share"),
     )
 
 

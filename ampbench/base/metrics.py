@@ -81,7 +81,8 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
                 unit="s",
                 better="lower",
                 gate=Gate(kind="time", threshold=0.02, elsewhere=0.02, floor=50e-9),
-                summary="Seconds per step: median over rounds; a round is the fastest sample of all its builds.",
+                summary="Seconds per step: median over rounds; a round is the fastest sample of all its builds, on an "
+                "accelerator the median of its windows.",
             ),
             Column(
                 name="seconds_low",
@@ -460,6 +461,34 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
                 unit="share",
                 better="higher",
                 summary="Time of the step's FLOPs at the highest rate measured in each dtype, by seconds_median.",
+            ),
+            Column(
+                name="burst_seconds",
+                label="burst",
+                unit="s",
+                better="lower",
+                summary="Seconds per step of an accelerator's fastest sample, warming included: median over rounds.",
+            ),
+            Column(
+                name="energy_per_step",
+                label="energy/step",
+                unit="J",
+                better="lower",
+                summary="Mean power while an accelerator was timed, times the seconds of a step: median over rounds.",
+            ),
+            Column(
+                name="energy_per_item",
+                label="energy/item",
+                unit="J",
+                better="lower",
+                summary="energy_per_step divided by the items per step.",
+            ),
+            Column(
+                name="energy_error",
+                label="energy ±",
+                unit="share",
+                better="lower",
+                summary="By what share that may be off: accuracy of the sensor, and how seldom it is read.",
             ),
             Column(
                 name="other_share",

@@ -43,7 +43,11 @@ def is_inflated(wall: float, cpu: float) -> bool:
     return wall > INFLATED * cpu
 
 
-def round_value(samples: Sequence[Sequence[float]], cpu_samples: Sequence[Sequence[float]] | None = None) -> float:
+def round_value(
+    samples: Sequence[Sequence[float]],
+    cpu_samples: Sequence[Sequence[float]] | None = None,
+    windows: Sequence[Sequence[float]] | None = None,
+) -> float:
     """Return what a round is worth, in seconds: the fastest sample of all its builds that others did not hold up.
 
     `samples[build]` are those of one build, `cpu_samples` the CPU time of each (`Round`), None where it is not known:
@@ -52,7 +56,12 @@ def round_value(samples: Sequence[Sequence[float]], cpu_samples: Sequence[Sequen
     docs/performance.md has the measurement. It is biased, though, where a machine is so busy that a long step never
     runs at one go and a short one does. So a round in which every sample was held up is worth the least CPU time of
     one. Builds lie at random places in memory, so that the luckiest of several is about equally lucky in every round.
+
+    On an accelerator, whose clock falls under load, the fastest is what it does for a moment. There a round is worth
+    the median of its `windows`, of a second and more each: what goes on.
     """
+    if windows is not None:
+        return median([seconds for build in windows for seconds in build])
     fastest = min(min(build) for build in samples)
     if cpu_samples is None:
         return fastest

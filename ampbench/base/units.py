@@ -17,6 +17,8 @@ _SECONDS = ((1e-9, "ns"), (1e-6, "us"), (1e-3, "ms"), (1.0, "s"), (60.0, "min"),
 _BYTES = tuple((1024.0**power, unit) for power, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB", "PiB")))
 _COUNTS = ((1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"))
 
+_JOULES = ((1e-9, "nJ"), (1e-6, "uJ"), (1e-3, "mJ"), (1.0, "J"), (1e3, "kJ"), (1e6, "MJ"), (1e9, "GJ"))
+
 _TYPED_SECONDS = {"": 1.0, "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3.6e3}
 _TYPED_BYTES = {"": 1, "b": 1}
 for _power, _letter in enumerate("kmgtp", start=1):
@@ -92,6 +94,11 @@ def format_flop_rate(value: float | None) -> str:
 def format_bandwidth(value: float | None) -> str:
     """Return bytes per second as "21.3 GB/s", in decimal units as datasheets do."""
     return _per_second(value, "B/s")
+
+
+def format_energy(value: float | None) -> str:
+    """Return an energy as "15.2 mJ"; from nJ to GJ."""
+    return _scaled(value, _JOULES, zero="0 J")
 
 
 def format_ratio(value: float | None) -> str:
@@ -207,6 +214,7 @@ FORMATS: Mapping[str, Callable[[float | None], str]] = MappingProxyType(
         "kept": format_kept,
         "dB": format_decibels,
         "cosine": format_cosine,
+        "J": format_energy,
     }
 )
 """How a number of each unit is written; `metrics.py` and the columns of tables name these units."""

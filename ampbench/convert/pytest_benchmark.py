@@ -352,7 +352,7 @@ def _benchmark(selected: Selected, row: Row, rounds: Sequence[Round]) -> dict[st
             metrics={column.name: value for column, value in defined(row, METRICS.values())},
         ),
         "options": _options(selected.stored.header),
-        "stats": statistics_of([stats.round_value(each.samples, each.cpu_samples) for each in rounds]),
+        "stats": statistics_of([stats.round_value(each.samples, each.cpu_samples, each.windows) for each in rounds]),
     }
 
 

@@ -499,7 +499,10 @@ def _gain(row: Row, other: Row, rounds: Mapping[str, Sequence[Round]]) -> tuple[
     from ampbench.base.stats import log_t_interval, round_value  # NumPy and SciPy: not for `--help`
 
     own, theirs_by_round = (
-        {each.round: round_value(each.samples, each.cpu_samples) for each in rounds.get(one["case_id"], ())}
+        {
+            each.round: round_value(each.samples, each.cpu_samples, each.windows)
+            for each in rounds.get(one["case_id"], ())
+        }
         for one in (row, other)
     )
     common = [(own[number], theirs_by_round[number]) for number in own.keys() & theirs_by_round.keys()]

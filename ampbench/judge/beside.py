@@ -104,7 +104,7 @@ def told_apart(measured: Sequence[tuple[StoredRun, Sequence[Row], Mapping[Group,
             rows=rows,
             advice=advice,
             seconds={
-                case_id: [stats.round_value(each.samples, each.cpu_samples) for each in rounds]
+                case_id: [stats.round_value(each.samples, each.cpu_samples, each.windows) for each in rounds]
                 for case_id, rounds in own_rounds(stored).items()
             },
         )

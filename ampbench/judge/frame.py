@@ -224,12 +224,17 @@ def _times(run: MeasuredRun) -> dict[str, Any]:
     median = own.medians(seconds)
     low, high = own.intervals(seconds)
     items = _floats(map(run.items, run.stored.cases))
+    energy = own.medians(run.rounds.power * seconds)
     return {
         "rounds": own.lengths,
         "seconds_median": median,
         "seconds_low": low,
         "seconds_high": high,
         "items_per_second": stats.ratio(items, median),
+        "burst_seconds": own.medians(run.rounds.bursts),
+        "energy_per_step": energy,
+        "energy_per_item": stats.ratio(energy, items),
+        "energy_error": own.medians(run.rounds.power_error),
         "other_share": own.medians(run.rounds.other),
     }
 

@@ -15,10 +15,11 @@ import numpy as np
 
 from ampbench.base import stats
 from ampbench.judge.rows import number
-from ampbench.records.measured import OTHER_SHARE, STEAL_SHARE
+from ampbench.records.measured import OTHER_SHARE, STEAL_SHARE, THROTTLES, Telemetry
 from ampbench.store import StoredRun, TimedRound, read_run
 
 OK, FAILED, SKIPPED = "ok", "failed", "skipped"
+NOTHING_TOLD = Telemetry()
 
 
 class Role(IntEnum):
@@ -63,18 +64,26 @@ class _Columns:
         self.case_ids.append(case_id)
         self.blocks.append(one.round)
         self.roles.append(Role.CONTROL if one.control else Role.CONFIRMATION if one.confirmation else Role.OWN)
-        self.seconds.append(stats.round_value(one.samples, one.cpu_samples))
+        self.seconds.append(stats.round_value(one.samples, one.cpu_samples, one.windows))
         mean = math.nan
         if self.averaging and one.steps_per_sample:
             mean = stats.round_mean(one.samples, one.steps_per_sample, one.cpu_samples)
         self.means.append(mean)
+        told = one.telemetry or NOTHING_TOLD
+        fell = told.last_clock_hz / told.first_clock_hz if told.last_clock_hz and told.first_clock_hz else None
         self.fitness.append(
             (
                 fitness.steal_share,
                 fitness.other_share,
                 fitness.load,
                 fitness.frequency_hz,
-                fitness.accelerator_clock_hz,
+                told.clock_hz or fitness.accelerator_clock_hz,
+                max((share for word, share in told.limited.items() if word in THROTTLES), default=None),
+                fell,
+                told.other_share,
+                one.burst_seconds,
+                told.power_watts,
+                power_error(told),
             )
         )
         self.items[case_id] = one.items_per_step
@@ -90,7 +99,10 @@ class Rounds:
 
     `owners` are places in the run's list of cases, `blocks` the rounds' numbers, `roles` those of `Role`; `seconds` are
     what the rounds are worth, `means` the means over all their samples, NaN where these were not asked for; `steal`,
-    `other`, `load`, `frequency` and `clock` are the fields of `Fitness`, NaN where the machine did not tell.
+    `other`, `load`, `frequency` and `clock` are the fields of `Fitness`, NaN where the machine did not tell. Of an
+    accelerator `throttled` is the share of time in which heat or a fault held its clock down, `fell` its clock in the
+    last window, times that in the first, `shared` the time that others had of it; `bursts` are the seconds per step of
+    the fastest sample, `power` is the mean power in watts, `power_error` the share of it that it may be off by.
     """
 
     owners: stats.Integers
@@ -103,6 +115,12 @@ class Rounds:
     load: stats.Floats
     frequency: stats.Floats
     clock: stats.Floats
+    throttled: stats.Floats
+    fell: stats.Floats
+    shared: stats.Floats
+    bursts: stats.Floats
+    power: stats.Floats
+    power_error: stats.Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +207,7 @@ class MeasuredRun:
         """The rounds, as arrays."""
         columns = self._columns
         count = len(columns.case_ids)
-        fitness = np.array(columns.fitness, dtype=np.float64).reshape(count, 5).T
+        fitness = np.array(columns.fitness, dtype=np.float64).reshape(count, 11).T
         return Rounds(
             np.fromiter(map(self.places.__getitem__, columns.case_ids), np.int64, count),
             np.array(columns.blocks, dtype=np.int64),
@@ -358,9 +376,30 @@ def grid(
     return table
 
 
+def power_error(told: Telemetry) -> float | None:
+    """Return by what share the mean power of a round, and so its energy, may be off; None where no power is told.
+
+    Two things add up. Readings are exact to some watts, where that is documented. And at both ends of the windows a
+    reading stands for a time of which a part lies outside, as long as from one reading to the next and as the mean is
+    over that the source gives: there power is not known but for the range in which all readings lie.
+    """
+    if not told.power_watts or told.power_low_watts is None or told.power_high_watts is None:
+        return None
+    blurred = (told.period_seconds or 0.0) + (told.averaged_seconds or 0.0)
+    share = min(1.0, blurred / told.window_seconds) if told.window_seconds else 1.0
+    return (share * (told.power_high_watts - told.power_low_watts) + (told.power_error_watts or 0.0)) / told.power_watts
+
+
 SLOW_CLOCK = 0.8
 """Share of the run's median clock under which a round is unfit: thermal and power throttling lower clocks by more, and
 a clock a fifth lower makes a step by up to a quarter slower, many times the threshold."""
+
+SLOW_ACCELERATOR = 0.95
+"""Share of the median clock of its case under which a round on an accelerator is unfit. Its clock, under load, moves in
+steps of less than a hundredth; a twentieth lower makes a step by up to 5% slower, over twice the threshold."""
+
+THROTTLED_SHARE = 0.1
+"""Share of the readings with heat or a fault as the limit from which a round is unfit: a window in ten is then slow."""
 
 LOAD_PER_CPU = 2.0
 """Load average per CPU from which a round is unfit, where the machine does not tell what others used. Torch's own
@@ -383,33 +422,37 @@ CAUSES = (
     "other processes used {:.0%} of the CPU",
     "the load was {:.1f} per CPU",
     "the CPU's clock was at {:.0%} of its usual one",
+    "heat or a fault held the accelerator's clock down {:.0%} of the time",
+    "the accelerator's clock fell to {:.0%} while it was timed",
     "the accelerator's clock was at {:.0%} of its usual one",
+    "other processes used {:.0%} of the accelerator",
 )
+ON_ACCELERATOR = frozenset(range(4, len(CAUSES)))
+"""The numbers of those that are an accelerator's own."""
 """What makes a round unfit, in words, around the value."""
 
 
 def unfit_rounds(rounds: Rounds, devices: Sequence[str], cpu_count: int | None) -> Unfit:
     """Return which rounds are unfit, and why; `devices` are the types of the run's cases, by owner.
 
-    A clock is compared with its median over the run's rounds on that type of device: the CPU's for what runs on it,
-    the accelerator's for the rest.
+    A CPU's clock is compared with its median over the run's rounds on it. That of an accelerator under load depends on
+    what it computes, and is compared with its median over the rounds of the same case.
     """
     on_cpu = np.array([device == "cpu" for device in devices], dtype=bool)[rounds.owners]
     load = np.where(np.isnan(rounds.other), rounds.load / (cpu_count or np.nan), np.nan)
-    values = np.array(
-        [
-            rounds.steal,
-            rounds.other,
-            load,
-            _of_median(np.where(on_cpu, rounds.frequency, np.nan)),
-            _of_median(np.where(on_cpu, np.nan, rounds.clock)),
-        ]
+    rows = (
+        (rounds.steal, STEAL_SHARE, 1),
+        (rounds.other, OTHER_SHARE, 1),
+        (load, LOAD_PER_CPU, 1),
+        (_of_median(np.where(on_cpu, rounds.frequency, np.nan)), SLOW_CLOCK, -1),
+        (rounds.throttled, THROTTLED_SHARE, 1),
+        (rounds.fell, SLOW_ACCELERATOR, -1),
+        (_of_own_median(np.where(on_cpu, np.nan, rounds.clock), rounds.owners), SLOW_ACCELERATOR, -1),
+        (rounds.shared, OTHER_SHARE, 1),
     )
-    limits = (STEAL_SHARE, OTHER_SHARE, LOAD_PER_CPU)
+    values = np.array([row for row, _, _ in rows])
     with np.errstate(invalid="ignore"):
-        holds = np.array(
-            [*(row > limit for row, limit in zip(values, limits, strict=False)), *(values[3:] < SLOW_CLOCK)]
-        )
+        holds = np.array([way * row > way * limit for row, limit, way in rows])
     cause = np.where(holds.any(axis=0), holds.argmax(axis=0), -1)
     value = np.take_along_axis(values, np.maximum(cause, 0)[None], axis=0)[0]
     return Unfit(cause, value)
@@ -429,3 +472,12 @@ def said_of(causes: stats.Integers, values: stats.Floats, blocks: int, what: str
 def _of_median(values: stats.Floats) -> stats.Floats:
     known = values[np.isfinite(values) & (values > 0)]
     return values / np.median(known) if known.size else np.full(len(values), np.nan)
+
+
+def _of_own_median(values: stats.Floats, owners: stats.Integers) -> stats.Floats:
+    """Return each value as a share of the median of its owner's."""
+    found = np.full(len(values), np.nan)
+    for owner in np.unique(owners[np.isfinite(values)]).tolist():
+        own = owners == owner
+        found[own] = _of_median(values[own])
+    return found

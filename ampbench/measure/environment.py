@@ -17,6 +17,7 @@ from packaging.version import Version
 import ampbench
 from ampbench.errors import UsageError
 from ampbench.explain.dtypes import short_dtype
+from ampbench.measure.telemetry import state_of
 from ampbench.records.case import DEVICES, DeviceDescription, Environment
 from ampbench.records.wire import SERVER_VARIABLES
 from ampbench.workloads.index import LIBRARIES
@@ -157,6 +158,7 @@ def _accelerator(type: str) -> DeviceDescription:
         autocast_dtype=autocast,
         driver=_driver(type, properties),
         details=_details(properties),
+        state=state_of(type),
     )
 
 

@@ -12,7 +12,7 @@ import resource
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -23,7 +23,7 @@ import torch
 from ampbench.measure.machine import Device
 from ampbench.measure.memory import is_out_of_memory, peaks_of
 from ampbench.measure.step import Step, TrainingStep
-from ampbench.records.measured import CpuTimes, Fitness, parse_cpu_times
+from ampbench.records.measured import CpuTimes, Fitness, Telemetry, parse_cpu_times
 
 SPACER_BYTES = 4 << 20
 """Spacers are up to this large: several times a core's L2 cache, so that every offset into it can occur."""
@@ -59,12 +59,20 @@ class Timing:
     """What timing one build gave: seconds per step by sample, steps in each sample, steps of warm-up.
 
     `cpu_samples` are the CPU seconds per step of the calling thread, None where they do not bound the time of a step.
+    `time_sustained` also gives the seconds per step over each of its `windows`, when these were (`spans`, by the clock
+    it was given), for how long it warmed up, whether to a steady state (None: it had done so before), and the seconds
+    per step of the fastest sample, warming included.
     """
 
     samples: list[float]
     steps_per_sample: int
     warmup_steps: int
     cpu_samples: list[float] | None = None
+    windows: list[float] | None = None
+    spans: list[tuple[float, float]] = field(default_factory=list)
+    warm_seconds: float = 0.0
+    steady: bool | None = None
+    burst_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +113,97 @@ def time_build(
     count, wanted = plan_samples(last.seconds, device.timer_seconds, budget_seconds, max_samples, apart)
     samples = [_one_sample(step, device, restore, count) for _ in range(wanted)]
     return _timing(samples, count, 1 + settling)
+
+
+WINDOW_SECONDS = 1.0
+"""How long a window is at least: power is averaged over a second (NVML), and a clock follows it within less."""
+WARM_LIMIT_SECONDS = 20.0
+"""Warming up ends here, steady or not: a card's heat takes minutes to come to rest, its power limit tenths of a second.
+What moves more slowly is seen in the clocks of windows and of rounds."""
+STEADY = 0.01
+"""Time and clock are steady where two windows, one after the other, differ by no more: clocks move in steps of 15 MHz,
+0.8% of 2 GHz."""
+SAMPLES_PER_WINDOW = 10
+"""So many samples a window has at most; fewer where a step takes longer."""
+
+
+def time_sustained(
+    step: Callable[[], None],
+    device: Device,
+    *,
+    budget_seconds: float,
+    max_samples: int,
+    restore: Callable[[], None] | None = None,
+    warm: bool = False,
+    apart: bool = False,
+    clock_hz: Callable[[tuple[float, float]], float | None] = lambda _: None,
+    clock: Callable[[], float] = perf_counter,
+) -> Timing:
+    """Time `step` on an accelerator as fast as it goes on: in windows of `WINDOW_SECONDS`, one at least.
+
+    As many fill the budget, warm-up not counted. Before, windows are run until two that follow each other do not
+    differ by more than `STEADY` in time, nor in the clock that `clock_hz` tells of the span of each (None: not told),
+    for `WARM_LIMIT_SECONDS` at most. With `warm` the device has just been under this load, and half a window is run.
+    `restore`, `apart` and `max_samples` as in `time_build`; `clock` tells the time on the host.
+    """
+    shortest = device.timer_seconds / TIMER_SHARE
+    length = max(shortest, WINDOW_SECONDS / SAMPLES_PER_WINDOW)
+    count, burst, run = 1, math.inf, 0
+
+    def sample() -> float:
+        nonlocal burst, run
+        seconds = _one_sample(step, device, restore, count).seconds
+        run += count
+        if seconds * count >= (100 * device.timer_seconds if apart else shortest):
+            burst = min(burst, seconds)
+        return seconds
+
+    def window(least: float) -> tuple[float, list[float], tuple[float, float]]:
+        """Return the seconds per step over a window, its samples, and from when to when it was."""
+        taken: list[float] = []
+        began, spent = clock(), 0.0
+        while not taken or (spent < least and not (apart and clock() - began >= least)):
+            taken.append(sample())
+            spent += taken[-1] * count
+        return spent / (len(taken) * count), taken, (began, clock())
+
+    began = clock()
+    last = sample()
+    while not apart and count * last < length:
+        count = min(10 * count, math.ceil(length / max(last, device.timer_seconds)))
+        last = sample()
+    steady: bool | None = None
+    before: tuple[float, float | None] | None = None
+    while True:
+        last, _, span = window(WINDOW_SECONDS / 2 if warm else WINDOW_SECONDS)
+        if not apart:
+            count = max(1, math.ceil(length / max(last, device.timer_seconds)))
+        if warm:
+            break
+        now = last, clock_hz(span)
+        steady = before is not None and all(map(_alike, before, now))
+        if steady or clock() - began >= WARM_LIMIT_SECONDS:
+            break
+        before = now
+    warmed, warm_seconds = run, clock() - began
+    wanted = max(1, round(budget_seconds / WINDOW_SECONDS))
+    taken = [window(WINDOW_SECONDS) for _ in range(wanted)]
+    kept = max(1, max_samples // wanted)
+    return Timing(
+        [one for _, samples, _ in taken for one in samples[:kept]],
+        count,
+        warmed,
+        windows=[seconds for seconds, _, _ in taken],
+        spans=[span for _, _, span in taken],
+        warm_seconds=warm_seconds,
+        steady=steady,
+        burst_seconds=burst if math.isfinite(burst) else None,
+    )
+
+
+def _alike(before: float | None, now: float | None) -> bool:
+    """Return whether two numbers differ by no more than `STEADY`; what is not told differs from nothing."""
+    return before is None or now is None or abs(now / before - 1) <= STEADY
 
 
 def _timing(samples: list[_Sample], steps_per_sample: int, warmup_steps: int) -> Timing:
@@ -183,8 +282,11 @@ class FitnessWatch:
         self._own = _own_ticks()
         self._switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
-    def seen(self) -> Fitness:
-        """Return what has changed since the watch began."""
+    def seen(self, telemetry: Telemetry | None = None) -> Fitness:
+        """Return what has changed since the watch began; clock and temperature of an accelerator are `telemetry`'s.
+
+        Without it they are asked for now, when the device may be idle already.
+        """
         ticks = _cpu_ticks()
         steal = others = None
         if ticks and self._cpu and ticks.total > self._cpu.total:
@@ -193,7 +295,9 @@ class FitnessWatch:
             steal = _share(ticks.steal - self._cpu.steal, total)
             others = _share(ticks.busy - self._cpu.busy - (_own_ticks() - self._own), total)
         temperature = clock = None
-        if self._device.type == "cuda":
+        if telemetry is not None and telemetry.source:
+            temperature, clock = telemetry.temperature_celsius, telemetry.clock_hz
+        elif self._device.type == "cuda":
             with suppress(Exception):  # both need NVML, which not every installation has
                 temperature, clock = float(torch.cuda.temperature()), torch.cuda.clock_rate() * 1e6
         return Fitness(

@@ -34,7 +34,8 @@ from ampbench.measure.memory import is_out_of_memory, keep_freed_memory, measure
 from ampbench.measure.reference import References
 from ampbench.measure.sources import build_workload, describe_workload, find_own, further_inputs, items_per_step
 from ampbench.measure.step import TrainingStep, build_step
-from ampbench.measure.timing import FitnessWatch, Placement, Timing, time_build, warm_up
+from ampbench.measure.telemetry import watched
+from ampbench.measure.timing import FitnessWatch, Placement, Timing, time_build, time_sustained, warm_up
 from ampbench.records.case import Case, Environment, ParameterValue, WorkloadSource, compile_mode
 from ampbench.records.measured import Divergence, Failure, MemoryPass, Round, Skip
 from ampbench.records.run import KEPT
@@ -262,7 +263,8 @@ class Timed:
     """What a process knows of the case it timed last, so that timing it again need not find it out anew.
 
     `settled` is the state that GradScaler settled at, `digest` that of the weights; `changed` what a step changes in
-    place, once one has run.
+    place, once one has run; `warm` tells that an accelerator has been under its load, `on_host` that the state which
+    training puts back found no room on it.
     """
 
     workload: Workload | None = None
@@ -270,43 +272,65 @@ class Timed:
     changed: list[str] | None = None
     settled: dict[str, Any] | None = None
     digest: str = ""
+    warm: bool = False
+    on_host: bool = False
 
 
 def measure_round(workload: Workload, case: Case, asked: RoundAsked, device: Device, timed: Timed) -> Round:
-    """Return one round of a case: several builds, each at its own place in memory, one after another."""
+    """Return one round of a case: several builds, each at its own place in memory, one after another.
+
+    On a CPU each build's samples are timed one by one; on an accelerator in windows, while somebody watches it.
+    """
     started = time.perf_counter()
     placement = Placement(random.Random(asked.placement_seed))
-    timings = []
+    timings: list[Timing] = []
     compile_seconds: float | None = None
     skipped = nonfinite = 0
     watch = FitnessWatch(device)
-    for _ in range(asked.builds):
-        placement.move()
-        step = build_step(workload, case, device)
-        took = step.prepare_path(case.path)
-        compile_seconds = took if compile_seconds is None else compile_seconds
-        if isinstance(step, TrainingStep) or timed.changed is None:
-            timed.settled = warm_up(step, timed.settled)
-        timed.changed = step.changed(timed.changed)
-        with step.mode():
-            timing = time_build(
-                step.run,
-                device,
-                budget_seconds=asked.min_run_seconds / asked.builds,
-                max_samples=asked.max_samples // asked.builds,
-                restore=step.restore if isinstance(step, TrainingStep) or timed.changed else None,
-                warm=True,
-                apart=bool(timed.changed),
-            )
-        timings.append(timing)
-        if isinstance(step, TrainingStep):
-            nonfinite = max(nonfinite, count_nonfinite(step.module.parameters()))
-            step.restore()  # counts a step that the last sample skipped
-            skipped += step.skipped_steps
-        del step
-        device.release()
+    watching = None if device.type == "cpu" else watched(device.type)
+    with watching or contextlib.nullcontext():
+        for _ in range(asked.builds):
+            placement.move()
+            step = build_step(workload, case, device)
+            took = step.prepare_path(case.path)
+            compile_seconds = took if compile_seconds is None else compile_seconds
+            if isinstance(step, TrainingStep) or timed.changed is None:
+                timed.settled = warm_up(step, timed.settled)
+            timed.changed = step.changed(timed.changed)
+            restore = step.restore if isinstance(step, TrainingStep) or timed.changed else None
+            with step.mode():
+                if watching is None:
+                    timing = time_build(
+                        step.run,
+                        device,
+                        budget_seconds=asked.min_run_seconds / asked.builds,
+                        max_samples=asked.max_samples // asked.builds,
+                        restore=restore,
+                        warm=True,
+                        apart=bool(timed.changed),
+                    )
+                else:
+                    timing = time_sustained(
+                        step.run,
+                        device,
+                        budget_seconds=asked.min_run_seconds / asked.builds,
+                        max_samples=asked.max_samples // asked.builds,
+                        restore=restore,
+                        warm=timed.warm,
+                        apart=bool(timed.changed),
+                        clock_hz=watching.clock_hz,
+                    )
+                    timed.warm = True
+            timings.append(timing)
+            if isinstance(step, TrainingStep):
+                nonfinite = max(nonfinite, count_nonfinite(step.module.parameters()))
+                step.restore()  # counts a step that the last sample skipped
+                skipped += step.skipped_steps
+            del step
+            device.release()
     timed.digest = timed.digest or weights_digest(workload)
-    fitness, rss_peak = watch.seen(), rss_bytes("VmHWM")
+    telemetry = None if watching is None else watching.telemetry([span for one in timings for span in one.spans])
+    fitness, rss_peak = watch.seen(telemetry), rss_bytes("VmHWM")
     return Round(
         case_id=case.case_id,
         round=asked.round,
@@ -328,9 +352,26 @@ def measure_round(workload: Workload, case: Case, asked: RoundAsked, device: Dev
         rss_peak_bytes=rss_peak,
         free_bytes=device.free_bytes(),
         fitness=fitness,
+        telemetry=telemetry,
+        state_on_host=timed.on_host,
+        **_sustained(timings),
         seconds=time.perf_counter() - started,
         finished_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
     )
+
+
+def _sustained(timings: Sequence[Timing]) -> dict[str, Any]:
+    """Return the fields of a `Round` that are an accelerator's: windows, the fastest sample, how it warmed up."""
+    windows = [timing.windows for timing in timings if timing.windows is not None]
+    if len(windows) != len(timings):
+        return {}
+    steady = [timing.steady for timing in timings if timing.steady is not None]
+    return {
+        "windows": windows,
+        "burst_seconds": min((one.burst_seconds for one in timings if one.burst_seconds is not None), default=None),
+        "warm_seconds": sum(timing.warm_seconds for timing in timings),
+        "steady": all(steady) if steady else None,
+    }
 
 
 def _cpu_samples(timings: Sequence[Timing]) -> list[list[float]] | None:

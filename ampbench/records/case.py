@@ -13,12 +13,31 @@ AUTOCAST_DEVICES = (*DEVICES, "mps")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceState:
+    """What an accelerator told of itself before anything was measured on it.
+
+    `source` says who told, `unavailable` why nothing, or not all, is told, in sentences without a full stop. The device
+    may take `power_limit_watts`, by default `default_limit_watts`. `processes` are others that have memory of it, in
+    words, `used_bytes` of it were taken. With `mig` it is an instance of a GPU, which has no sensors of its own.
+    """
+
+    source: str = ""
+    unavailable: list[str] = field(default_factory=list)
+    power_limit_watts: float | None = None
+    default_limit_watts: float | None = None
+    used_bytes: int | None = None
+    processes: list[str] = field(default_factory=list)
+    mig: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceDescription:
     """One device type of this machine: what it is and what it can do.
 
     `arithmetic` says per dtype how matrix products run: "native", "emulated" or "unknown" ("unavailable" where the
     dtype is not supported at all). `tf32` and `float64` say whether the device has them. `autocast_dtype` is torch's
-    default for this device type ("bf16"). `reason` says why an unavailable device is not available.
+    default for this device type ("bf16"). `reason` says why an unavailable device is not available. `state` is what an
+    accelerator told of itself (None: it was not asked).
     """
 
     type: str
@@ -33,6 +52,7 @@ class DeviceDescription:
     autocast_dtype: str = ""
     driver: str | None = None
     details: dict[str, str] = field(default_factory=dict)
+    state: DeviceState | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +101,12 @@ VISIBLE_DEVICES = (
 def kind_of(environment: Environment) -> str:
     """Return what machines of one kind have in common: all of their environment but the name, and the memory's size.
 
-    Which of its node's accelerators one has is no matter, either.
+    Which of its node's accelerators one has, and who else was on it, is no matter, either.
     """
-    devices = [replace(one, memory_bytes=None) if one.type == "cpu" else one for one in environment.devices]
+    devices = [
+        replace(one, state=None, memory_bytes=None if one.type == "cpu" else one.memory_bytes)
+        for one in environment.devices
+    ]
     variables = {name: value for name, value in environment.variables.items() if name not in VISIBLE_DEVICES}
     return repr(replace(environment, host="", memory_bytes=None, devices=devices, variables=variables))
 

@@ -117,6 +117,50 @@ class Fitness:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Telemetry:
+    """What an accelerator told of itself in the windows of a round, read every `period_seconds` by a thread beside it.
+
+    `source` says who told ("NVML", "sysfs"), `unavailable` why nothing is told, nothing any more or not all of it; None
+    is a number that is not told. `readings` were had in the windows, which lasted `window_seconds` in all; one took
+    `reading_seconds` at the median. Clocks are those of the device's cores: `clock_hz` the median over all windows,
+    `first_clock_hz` and `last_clock_hz` of the first and the last window, `warm_clock_hz` the highest seen, warming
+    included. `limited` are the shares of the readings in which something held the clock down, by the words of `LIMITS`.
+    `power_watts` is the mean power over the windows, the integral of the readings by their time; these lay between
+    `power_low_watts` and `power_high_watts`, are exact to `power_error_watts` and each a mean over `averaged_seconds`
+    (0: of no time, or of that since the one before). `temperature_celsius` is the highest. `processes` are others that
+    had memory of the device, with what they had, in words, `other_share` is the share of time in which they computed.
+    """
+
+    source: str = ""
+    unavailable: str = ""
+    period_seconds: float | None = None
+    reading_seconds: float | None = None
+    readings: int = 0
+    window_seconds: float | None = None
+    clock_hz: float | None = None
+    first_clock_hz: float | None = None
+    last_clock_hz: float | None = None
+    warm_clock_hz: float | None = None
+    limited: dict[str, float] = field(default_factory=dict)
+    power_watts: float | None = None
+    power_low_watts: float | None = None
+    power_high_watts: float | None = None
+    power_error_watts: float | None = None
+    averaged_seconds: float | None = None
+    temperature_celsius: float | None = None
+    processes: list[str] = field(default_factory=list)
+    other_share: float | None = None
+
+
+POWER_CAP, HEAT, SLOWDOWN, POWER_BRAKE = "power limit", "heat", "hardware slowdown", "power brake"
+LIMITS = (POWER_CAP, HEAT, SLOWDOWN, POWER_BRAKE, "current limit", "sync boost", "set clocks")
+"""What holds a clock down. A device at its power limit runs as it always does under that load; other limits but heat
+and faults were set by someone."""
+THROTTLES = frozenset({HEAT, SLOWDOWN, POWER_BRAKE})
+"""Those in which a round is unfit: heat, a hardware slowdown (halved clocks and less), a power supply's brake."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
     """One case timed in one fresh process over several builds.
 
@@ -136,6 +180,12 @@ class Round:
     `free_bytes` is what was free of an accelerator's memory once the last build had given its own back (None: a CPU, or
     the driver does not say). `alone` is why, in a block of an A/B session, the other lanes held nothing of the
     accelerator meanwhile: one of `ALONE`, or "" where they did, or where there were no others.
+
+    On an accelerator a round is warmed up for `warm_seconds`, `steady` telling whether time and clock had come to rest,
+    and `windows[b]` are the seconds per step over windows of a second and more of build `b`, of which `samples[b]` are
+    parts: what the device keeps up. `burst_seconds` are those of the fastest of all samples, warming included, and
+    `telemetry` is what the device told meanwhile. With `state_on_host` what training puts back before every sample lay
+    in the host's memory, as the device had no room for it.
     """
 
     case_id: str
@@ -160,6 +210,12 @@ class Round:
     free_bytes: int | None = None
     alone: str = ""
     fitness: Fitness = field(default_factory=Fitness)
+    warm_seconds: float | None = None
+    steady: bool | None = None
+    windows: list[list[float]] | None = None
+    burst_seconds: float | None = None
+    telemetry: Telemetry | None = None
+    state_on_host: bool = False
     seconds: float
     finished_at: str
 

@@ -55,7 +55,7 @@ _ROWS: tuple[tuple[Range, str], ...] = (
         grad_reference_nonfinite grad_reference_nan grad_nan nonfinite_output
         argmax_agreeing argmax_decisions casts correct decisions elements flushed grad_elements grad_flushed
         grad_nonfinite inputs_overflowed moved nonfinite nonzero output_nonfinite output_shapes overflowed
-        agreeing attention batches cases places rows sample_count
+        agreeing attention batches cases readings used_bytes places rows sample_count
         sampled swallowed zeros counts powers together skipped_steps skipped stale_weights warmup_steps calls
         sizes moving param_nonfinite
         units trials number index forward model_ops cast operation tensor made_by producer step steps ended_at
@@ -71,13 +71,15 @@ _ROWS: tuple[tuple[Range, str], ...] = (
     # servers and rounds are told apart one by one, and a run of the most rounds has hundreds
     ((0, 100_000), "round rounds builds server"),
     # a step: calling a Python function that does nothing takes 30 ns, and a time limit of eleven days is set by nobody
-    ((1e-9, 1e6), "samples step_samples copy_samples before after"),
+    ((1e-9, 1e6), "samples step_samples copy_samples before after windows burst_seconds"),
     # CPU time of a thread, which the clock may not resolve
     ((0, 1e6), "cpu_samples"),
     # of ops, of rounds, of limits, up to thirty years; an op may take less than the clock resolves
-    ((0, 1e9), "seconds compile_seconds min_run_seconds max_seconds timeout_seconds"),
+    ((0, 1e9), "seconds compile_seconds min_run_seconds max_seconds timeout_seconds warm_seconds window_seconds"),
+    # between two readings of a sensor, and what one takes
+    ((0, 1e6), "period_seconds reading_seconds averaged_seconds"),
     # shares of CPU time, and a cosine, which rounding takes a little over
-    ((0, 1 + 1e-9), "steal_share other_share median_margin flipped_margin swallowed_energy energies"),
+    ((0, 1 + 1e-9), "steal_share other_share limited median_margin flipped_margin swallowed_energy energies"),
     # what running means keep of themselves, or take in; what must arrive of an update
     ((0, 1), "beta1 beta2 running_momenta min_update_kept"),
     ((-1e150, 1e150), "update_kept"),
@@ -104,7 +106,14 @@ _ROWS: tuple[tuple[Range, str], ...] = (
     ),
     ((-1e150, 1e150), "kept worst_kept way_kept"),
     ((-1e300, 1e300), "rates loss reference_loss losses reference_losses value"),
-    ((0, 1e15), "faults load frequency_hz accelerator_clock_hz"),
+    ((0, 1e15), "faults load frequency_hz accelerator_clock_hz clock_hz first_clock_hz last_clock_hz warm_clock_hz"),
+    # of a device; a rack takes a hundred thousand
+    (
+        (0, 1e6),
+        """
+        power_watts power_low_watts power_high_watts power_error_watts power_limit_watts default_limit_watts
+        """,
+    ),
     ((-273.15, 1e4), "temperature_celsius"),
     # exponents of fp64
     ((-2000, 2000), "lowest"),
@@ -519,6 +528,8 @@ def _check_round(record: Any, rounds: Rounds) -> None:
     case_id = record.case_id
     if not (record.samples and all(record.samples)):
         raise LineError(f"a round without samples of {case_id}")
+    if record.windows is not None and not (record.windows and all(record.windows)):
+        raise LineError(f"a round whose windows are empty, of {case_id}")
     if record.cpu_samples and list(map(len, record.cpu_samples)) != list(map(len, record.samples)):
         raise LineError(f"CPU times that are not those of the samples, in a round of {case_id}")
     if wrong := wrong_time(record.finished_at):

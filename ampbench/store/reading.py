@@ -15,7 +15,7 @@ from ampbench.errors import StoreError
 from ampbench.records.case import Case
 from ampbench.records.kinds import KINDS, LINES, line_of
 from ampbench.records.labels import few
-from ampbench.records.measured import Divergence, Failure, Fitness, MemoryPass, Round, Skip
+from ampbench.records.measured import Divergence, Failure, Fitness, MemoryPass, Round, Skip, Telemetry
 from ampbench.records.run import COMPRESSED, SUFFIX, Entry, Footer, Header
 from ampbench.store import lines
 from ampbench.store.lines import LineError, LongLines, long_line, no_garbage_collection
@@ -66,6 +66,12 @@ class TimedRound(Protocol):
     def steps_per_sample(self) -> list[int]: ...  # noqa: D102
     @property
     def cpu_samples(self) -> list[list[float]] | None: ...  # noqa: D102
+    @property
+    def windows(self) -> list[list[float]] | None: ...  # noqa: D102
+    @property
+    def burst_seconds(self) -> float | None: ...  # noqa: D102
+    @property
+    def telemetry(self) -> Telemetry | None: ...  # noqa: D102
     @property
     def items_per_step(self) -> float: ...  # noqa: D102
     @property

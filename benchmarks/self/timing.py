@@ -87,7 +87,7 @@ def _one_block(server: int, builds: int, min_run_seconds: float) -> Iterator[tup
             request = ask(ROUND, asked, source=source, case=_case(source, precision), threads=1, seed=0)
             found = ROUND.found(channel.serve(request))
             assert found is not None
-            yield f"{name} {precision}", round_value(found.samples, found.cpu_samples)
+            yield f"{name} {precision}", round_value(found.samples, found.cpu_samples, found.windows)
     finally:
         channel.close()
 

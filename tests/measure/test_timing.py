@@ -6,16 +6,28 @@ And how quiet the machine was during a round, from counters that are told.
 import random
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ampbench.base import stats
 from ampbench.measure import timing
 from ampbench.measure.machine import Cpu
-from ampbench.measure.timing import TIMER_SHARE, FitnessWatch, Placement, plan_samples, time_build
+from ampbench.measure.telemetry import Watched
+from ampbench.measure.timing import (
+    TIMER_SHARE,
+    FitnessWatch,
+    Placement,
+    Timing,
+    plan_samples,
+    time_build,
+    time_sustained,
+)
 from ampbench.records.measured import CpuTimes, Fitness
+from tests.scripted_accelerator import FULL_HZ, Script, ScriptedAccelerator, falling
 
 
 class ScriptedDevice:
@@ -184,3 +196,110 @@ def test_a_machine_that_does_not_tell_has_no_share(monkeypatch: pytest.MonkeyPat
     assert (found.steal_share, found.other_share) == (None, None)
     same = CpuTimes(busy=100, steal=0, total=1000)
     assert seen(monkeypatch, [same, same], [0.0, 0.0]).other_share is None
+
+
+def sustained(script: Script, budget: float = 1.0, **given: Any) -> tuple[Timing, ScriptedAccelerator, Watched]:
+    """Return what timing a scripted accelerator gives, the device, and who watched it."""
+    device = ScriptedAccelerator(script)
+    watched = device.watched()
+    found = time_sustained(
+        lambda: None,
+        device,
+        budget_seconds=budget,
+        max_samples=200,
+        clock_hz=watched.clock_hz,
+        clock=device.clock,
+        **given,
+    )
+    return found, device, watched
+
+
+def test_a_steady_accelerator_warms_for_two_seconds_and_its_windows_are_its_burst() -> None:
+    found, device, _ = sustained(Script())
+    assert found.steady
+    assert 2.0 <= found.warm_seconds < 2.5
+    assert found.windows == pytest.approx([1e-3])
+    assert found.burst_seconds == pytest.approx(1e-3)
+    assert all(end - begin >= timing.WINDOW_SECONDS for begin, end in found.spans)
+    assert found.samples == pytest.approx([1e-3] * len(found.samples))
+    assert device.script.now >= 3.0
+
+
+def test_a_budget_of_several_seconds_is_as_many_windows() -> None:
+    found, _, _ = sustained(Script(), budget=4.2)
+    assert len(found.windows or ()) == len(found.spans) == 4
+
+
+def test_a_clock_that_falls_under_load_is_waited_for_and_the_burst_is_what_it_was_before() -> None:
+    found, _, watched = sustained(Script(clock_hz=falling(FULL_HZ, 1.6e9, 0.5, 4.5)))
+    assert found.steady
+    assert found.warm_seconds > 4.5
+    assert found.windows == pytest.approx([2e6 / 1.6e9])
+    assert found.burst_seconds == pytest.approx(1e-3)
+    told = watched.telemetry(found.spans)
+    assert (told.clock_hz, told.warm_clock_hz) == (pytest.approx(1.6e9), FULL_HZ)
+
+
+def test_a_clock_that_never_comes_to_rest_is_measured_all_the_same_and_told() -> None:
+    found, _, _ = sustained(Script(clock_hz=falling(FULL_HZ, 0.2e9, 0.0, 60.0)))
+    assert found.steady is False
+    assert found.warm_seconds == pytest.approx(timing.WARM_LIMIT_SECONDS, abs=1.5)
+
+
+def test_a_step_bound_by_something_else_is_warm_only_when_the_clock_rests_too() -> None:
+    clock = falling(FULL_HZ, 1.6e9, 0.0, 4.0)
+    found, _, _ = sustained(Script(clock_hz=clock, work=0.0, fixed=1e-3))
+    assert found.warm_seconds > 4.0
+
+
+def test_a_device_with_bursts_has_the_time_that_it_keeps_up() -> None:
+    """Full speed in two tenths of every second: the fastest sample knows nothing of the rest."""
+    found, _, _ = sustained(Script(clock_hz=lambda now: FULL_HZ if now % 1.0 < 0.2 else 1.0e9), budget=5.0)
+    assert found.burst_seconds == pytest.approx(1e-3)
+    # in a second: x steps of 1 ms for 0.2 s, then steps of 2 ms for 0.8 s
+    assert stats.round_value([found.samples], None, [found.windows or []]) == pytest.approx(1 / (200 + 400), rel=0.05)
+
+
+def test_a_build_after_another_is_warmed_for_half_a_window_alone() -> None:
+    found, _, _ = sustained(Script(), warm=True)
+    assert found.warm_seconds < 1.0
+    assert found.steady is None
+
+
+def test_a_step_of_many_seconds_gets_a_window_of_its_own() -> None:
+    found, _, _ = sustained(Script(work=0.0, fixed=30.0))
+    assert found.windows == [30.0]
+    assert found.steps_per_sample == 1
+    assert found.warmup_steps == 2
+
+
+def test_steps_that_must_stand_apart_are_samples_of_one_and_the_host_ends_their_window() -> None:
+    device = ScriptedAccelerator(Script(work=0.0, fixed=1e-3))
+
+    def restore() -> None:
+        device.script.now += 9e-3
+
+    found = time_sustained(
+        lambda: None,
+        device,
+        budget_seconds=1.0,
+        max_samples=20,
+        restore=restore,
+        apart=True,
+        clock=device.clock,
+    )
+    assert (found.steps_per_sample, len(found.samples)) == (1, 20)
+    assert found.windows == pytest.approx([1e-3])
+    assert found.spans[0][1] - found.spans[0][0] == pytest.approx(1.0, abs=0.02)
+    assert found.burst_seconds == pytest.approx(1e-3)
+
+
+def test_training_is_restored_before_every_sample_of_a_window() -> None:
+    restored: list[int] = []
+    found, _, _ = sustained(Script(), restore=lambda: restored.append(1))
+    assert len(restored) >= len(found.samples) + 20
+
+
+def test_a_device_that_vanishes_ends_the_timing_with_what_it_said() -> None:
+    with pytest.raises(RuntimeError, match="unspecified launch failure"):
+        sustained(Script(gone=2.5))

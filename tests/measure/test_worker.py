@@ -4,6 +4,8 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import get_type_hints
 
@@ -12,6 +14,8 @@ import pytest
 import torch
 
 import ampbench
+from ampbench.base import stats
+from ampbench.measure import timing
 from ampbench.measure import worker as rounds
 from ampbench.measure.divergence import measure_divergence
 from ampbench.measure.machine import Cpu
@@ -22,6 +26,7 @@ from ampbench.records.wire import Request, RoundAsked
 from ampbench.workload import Workload
 from ampbench.workloads.index import WORKLOADS
 from ampbench.workloads.index import source as builtin_source
+from tests.scripted_accelerator import Script, ScriptedAccelerator, falling
 from tests.scripted_channel import TASKS, got, make_request
 
 MakeCase = Callable[..., Case]
@@ -153,6 +158,77 @@ def test_a_device_that_vanished_is_a_failure_and_not_a_crash(case: MakeCase, mon
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: None)
     failure = rounds.Worker().serve(ask("round", linear_case(case, device="cuda"))).failure
     assert "device cuda is not available here" in failure.message
+
+
+class MadeStep:
+    """A step without a network, for a device without one."""
+
+    skipped_steps = 0
+
+    def run(self) -> None:
+        pass
+
+    def mode(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def prepare_path(self, path: str) -> None:
+        pass
+
+    def changed(self, known: object = None) -> list[str]:
+        return []
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Script], ScriptedAccelerator]:
+    """Return what lets rounds be measured on the accelerator of a script."""
+
+    def use(script: Script) -> ScriptedAccelerator:
+        device = ScriptedAccelerator(script)
+        monkeypatch.setattr(rounds, "build_step", lambda *_: MadeStep())
+        monkeypatch.setattr(rounds, "open_device", lambda type: device)
+        monkeypatch.setattr(rounds, "watched", lambda type: device.watched())
+        monkeypatch.setattr(rounds, "time_sustained", partial(timing.time_sustained, clock=device.clock))
+        monkeypatch.setattr(rounds, "fp32_products", lambda *_: None)
+        return device
+
+    return use
+
+
+def test_a_round_on_an_accelerator_has_windows_a_burst_and_what_the_device_told(
+    case: MakeCase, scripted: Callable[[Script], ScriptedAccelerator]
+) -> None:
+    scripted(Script(clock_hz=falling(2e9, 1.6e9, 0.0, 3.0), limits=lambda now: frozenset({"power limit"})))
+    found = got("round", rounds.Worker().serve(ask("round", linear_case(case, "fp32"))))
+    assert [len(build) for build in found.windows] == [1, 1, 1]
+    assert stats.round_value(found.samples, None, found.windows) == pytest.approx(2e6 / 1.6e9)
+    assert found.burst_seconds < 1.05 * 2e6 / 2e9
+    assert found.steady
+    assert 3.0 < found.warm_seconds < 10.0
+    assert found.telemetry.limited == {"power limit": 1.0}
+    assert found.telemetry.power_watts == pytest.approx(400.0)
+    assert (found.fitness.accelerator_clock_hz, found.fitness.temperature_celsius) == (1.6e9, 60.0)
+    assert found.cpu_samples is None
+
+
+def test_an_accelerator_that_vanishes_amid_a_round_is_a_failed_row_with_what_it_said_and_so_is_what_follows(
+    case: MakeCase, scripted: Callable[[Script], ScriptedAccelerator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted(Script(gone=2.5))
+    worker = rounds.Worker()
+    reply = worker.serve(ask("round", linear_case(case, "fp32")))
+    assert reply.failure is not None
+    assert reply.failure.cause == "exception"
+    assert "CUDA error: unspecified launch failure" in reply.failure.message
+    monkeypatch.undo()
+    following = worker.serve(ask("round", linear_case(case, "fp32", device="cuda")))
+    if not torch.cuda.is_available():
+        assert following.failure is not None
+        assert "device cuda is not available here" in following.failure.message
+
+
+def test_a_round_on_a_cpu_has_nothing_of_an_accelerators(case: MakeCase) -> None:
+    found = got("round", rounds.Worker().serve(ask("round", linear_case(case, "fp32"))))
+    assert (found.windows, found.burst_seconds, found.warm_seconds, found.steady, found.telemetry) == (None,) * 5
 
 
 def test_the_seed_decides_the_weights(case: MakeCase) -> None:
