@@ -78,6 +78,15 @@ class ScriptedAccelerator:
     def peak_bytes(self) -> int:
         return 0
 
+    def reserved_bytes(self) -> int | None:
+        return None
+
+    def free_bytes(self) -> int | None:
+        return None
+
+    def drop_workspaces(self) -> None:
+        pass
+
     def release(self) -> None:
         self.script.now += 0.2  # a host's work between two builds
 
