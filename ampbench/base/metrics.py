@@ -81,8 +81,8 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
                 unit="s",
                 better="lower",
                 gate=Gate(kind="time", threshold=0.02, elsewhere=0.02, floor=50e-9),
-                summary="Seconds per step: median over rounds; a round is the fastest sample of all its builds, on an "
-                "accelerator the median of its windows.",
+                summary="Seconds per step: median over rounds; a round is its fastest sample, on accelerators "
+                "its median window.",
             ),
             Column(
                 name="seconds_low",
