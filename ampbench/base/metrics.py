@@ -443,6 +443,13 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
                 summary="The share of its update that this parameter keeps.",
             ),
             Column(
+                name="busy_share",
+                label="busy",
+                unit="share",
+                summary="The share of a step's time in which the accelerator computes or copies: its profiled work "
+                "divided by seconds_median, at most 1; undefined on a CPU.",
+            ),
+            Column(
                 name="flops_per_step",
                 label="FLOPs/step",
                 unit="count",

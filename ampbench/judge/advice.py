@@ -6,11 +6,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ampbench.base.precisions import BASELINE, DEFAULT, PRECISIONS
+from ampbench.base.units import format_share
 from ampbench.instruments.ranges.arithmetic import remark_line
 from ampbench.judge.objections import Budget, Objection, error_said, in_output, objections_of, own_rounds
 from ampbench.judge.rows import Group, Row, grouped, judged_error, least_agreement, number, precision_label, times
-from ampbench.records.case import TORCHS_CHOICE
-from ampbench.records.labels import no_precisions_fault
+from ampbench.records.case import COMPILED, TORCHS_CHOICE, WITH_GRAPHS, compile_mode
+from ampbench.records.labels import few, no_precisions_fault
 from ampbench.records.measured import Divergence, Round
 from ampbench.records.run import ScalerSetting
 
@@ -37,6 +38,9 @@ LARGEST_SPEEDUP = 64.0
 UPDATES_UNKNOWN = "its updates not measured"
 """What is said of a training in half of which it is not known, as in runs of before, whether updates arrive."""
 
+BUSY_ENOUGH = 0.7
+"""An accelerator that has work for a smaller share of a step waits for launches: what takes it less time saves less."""
+
 MEMORY_WORTH_SAYING = 0.95
 """The largest ratio of peak memory that is mentioned as a saving."""
 
@@ -47,7 +51,8 @@ class Advice:
 
     `why` is what the sentence says beside the precision and its numbers, "" where these say all, `caveat` what makes
     it uncertain ("": nothing). `remark` is what arithmetic knows of training in it, or in the one that is passed over
-    for an objection, without a measurement, and which steps GradScaler skips at first in it ("": nothing). `case_id` is
+    for an objection, without a measurement, which steps GradScaler skips at first in it, and whether steps are bound by
+    their launches ("": nothing). `case_id` is
     that of the very case: a precision may have several, with other inputs or without a scaler. `passed_id` is that of
     the faster one that an objection keeps from being taken (None: there is none). `objections` are those to all cases
     that were measured but fp32's, None where there is none; nothing is said of any whose network is at fault.
@@ -125,7 +130,9 @@ def advise(
                 sentence=found.sentence,
                 why=found.why,
                 caveat=found.caveat,
-                remark=_remark(found, divergences),
+                remark="; ".join(
+                    filter(None, [_remark(found, divergences), launch_bound(group, members, rounds or {})])
+                ),
                 case_id=found.row["case_id"] if found.row else None,
                 passed_id=found.passed["case_id"] if found.passed else None,
                 objections=found.objections,
@@ -411,6 +418,35 @@ def _remark(choice: _Choice, divergences: Mapping[str, Divergence]) -> str:
     """Return what is to be known beside a choice: by arithmetic, and of the steps that GradScaler skips at first."""
     taken = divergences.get(choice.row["case_id"]) if choice.row is not None else None
     return "; ".join(filter(None, [_arithmetic(choice, divergences), scale_said(taken)]))
+
+
+def launch_bound(group: Group, rows: Sequence[Row], rounds: Mapping[str, Sequence[Round]]) -> str:
+    """Say of which rows of a group the accelerator has work for less than `BUSY_ENOUGH` of a step, and what helps.
+
+    That no precision helps is said where it is so of all rows, and none of them was faster than what a user runs today.
+    """
+    measured = [row for row in rows if row["outcome"] == "ok"]
+    told = [(row, share) for row in measured if (share := number(row.get("busy_share"))) is not None]
+    bound = [row for row, share in told if share < BUSY_ENOUGH]
+    if not bound:
+        return ""
+    ends = sorted(share for _, share in told if share < BUSY_ENOUGH)
+    busy = "–".join(dict.fromkeys(format_share(end) for end in (ends[0], ends[-1])))
+    baseline = next((row for row in measured if row["precision"] == _todays(measured)), None)
+    others = [row for row in measured if row is not baseline and row["precision"] != BASELINE]
+    where = f" in {few(map(precision_label, bound))}"
+    if len(bound) == len(measured) and baseline is not None and others:
+        if all(_is_no_faster(row, baseline, rounds) for row in others):
+            where = ": no precision helps"
+        elif not any(_is_faster(row, baseline, rounds) for row in others):
+            where = ": no precision is seen to help"
+    mode = compile_mode(group.path)
+    fewer = f"--path {COMPILED}" if group.path == "eager" else ""
+    if group.device == "cuda" and mode not in WITH_GRAPHS:
+        fewer = f"{'' if mode else f'--path {COMPILED} '}--compile-mode {WITH_GRAPHS[0]}"
+    remedy = "larger batch" + (f", or {fewer}" if fewer else "")
+    between = ";" if where.startswith(":") else ":"
+    return f"launch-bound{where}{between} {remedy} (the device has work for {busy} of a step)"
 
 
 def scale_said(found: Divergence | None) -> str:

@@ -200,7 +200,7 @@ def measured_frame(run: MeasuredRun) -> pd.DataFrame:
     columns["sdpa"] = _text(case.sdpa or None for case in cases)
     columns["batch_size"] = pd.array([case.batch_size for case in cases], dtype="Int64")
     columns |= _times(run)
-    columns |= _memory(stored, rows)
+    columns |= _memory(stored, rows, columns["seconds_median"])
     columns |= _flops(stored, rows, columns["seconds_median"])
     columns |= _divergences(stored, rows)
     columns |= _outcomes(stored, columns["rounds"], run.differing)
@@ -239,7 +239,7 @@ def _times(run: MeasuredRun) -> dict[str, Any]:
     }
 
 
-def _memory(stored: StoredRun, rows: dict[str, int]) -> dict[str, Any]:
+def _memory(stored: StoredRun, rows: dict[str, int], seconds: stats.Floats) -> dict[str, Any]:
     found = [stored.memory.get(case_id) for case_id in rows]
     peaks = [one.peak_bytes if one else None for one in found]
     return {
@@ -248,6 +248,9 @@ def _memory(stored: StoredRun, rows: dict[str, int]) -> dict[str, Any]:
         "reserved_memory_bytes": _floats(one.reserved_bytes if one else None for one in found),
         "bytes_per_parameter": _floats(one.bytes_per_parameter if one else None for one in found),
         "attention": _text(attention_said(one.attention) if one else None for one in found),
+        "busy_share": np.minimum(
+            stats.ratio(_floats(one.busy_seconds if one else None for one in found), seconds), 1.0
+        ),
     }
 
 

@@ -219,6 +219,14 @@ COLUMNS = (
         expendable=4,
     ),
     Column(
+        "busy",
+        "busy",
+        (_cell("busy_share", format_share),),
+        metrics=("busy_share",),
+        legend="of a step, when the device computes or copies",
+        expendable=2,
+    ),
+    Column(
         "memory",
         "memory",
         (_cell("peak_memory_bytes", format_bytes), _cell("memory_ratio_vs_fp32", times)),

@@ -24,6 +24,7 @@ from ampbench.base.precisions import PRECISIONS
 from ampbench.errors import AmpbenchError, first_line, own_place, text_of
 from ampbench.explain.modules import is_compiled
 from ampbench.measure.attention import kernels_in
+from ampbench.measure.launches import busy_of
 from ampbench.measure.machine import Cpu, Device
 from ampbench.measure.step import LongerStep, Step, TrainingStep, build_step
 from ampbench.measure.work import StepWork, count_work
@@ -91,7 +92,8 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
 
     On an accelerator the allocator's peak above what was allocated before the case was built; on the CPU what the step
     allocates at its peak by the profiler's allocation record, plus what was alive when it began. FLOPs are counted as
-    the step warms up; on a path other than eager, in an eager step before. Page faults are counted in further steps.
+    the step warms up; on a path other than eager, in an eager step before. Page faults are counted in further steps,
+    and so is how long an accelerator is busy.
     On the device lies one batch, in inference without its targets; a network that comes compiled is compiled before.
     Compiled code may hold attention in parts: that none of its kernels ran says nothing.
     """
@@ -128,7 +130,7 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
     gradients = [weight.grad for weight in _weights(step) if weight.grad is not None]
     masters = step.masters if isinstance(step, TrainingStep) else None
     averages = _averages(step)
-    return MemoryPass(
+    found = MemoryPass(
         case_id=case.case_id,
         source=memory_source(device),
         peak_bytes=recorded.peak,
@@ -149,6 +151,9 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
         master_bytes=None if masters is None else _storage_bytes(masters.by_name.values()),
         average_bytes=_storage_bytes(averages) if averages else None,
     )
+    del gradients  # further steps have their own
+    busy, why_not = busy_of(partial(_run, step), device)
+    return dataclasses.replace(found, busy_seconds=busy, busy_undefined=why_not)
 
 
 def one_batch(workload: Workload, case: Case) -> Workload:

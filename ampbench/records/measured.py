@@ -241,6 +241,9 @@ class MemoryPass:
     thrown away before has left allocated: libraries' workspaces, which are not in the peak. None of both on a CPU.
     `parameter_count` is how many the network has, trained or not (None: older runs); `master_bytes` are those of
     `parameter_bytes` that are master weights', `average_bytes` those of a recipe's averages (None: it keeps none).
+
+    `busy_seconds` is for how long the accelerator computes or copies in a step, by the profiler in further steps of the
+    pass; what runs at the same time counts once (None: on a CPU, and for the reason `busy_undefined`).
     """
 
     case_id: str
@@ -262,6 +265,8 @@ class MemoryPass:
     parameter_count: int | None = None
     master_bytes: int | None = None
     average_bytes: int | None = None
+    busy_seconds: float | None = None
+    busy_undefined: str = ""
 
     @property
     def bytes_per_parameter(self) -> float | None:

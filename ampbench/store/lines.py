@@ -75,7 +75,10 @@ _ROWS: tuple[tuple[Range, str], ...] = (
     # CPU time of a thread, which the clock may not resolve
     ((0, 1e6), "cpu_samples"),
     # of ops, of rounds, of limits, up to thirty years; an op may take less than the clock resolves
-    ((0, 1e9), "seconds compile_seconds min_run_seconds max_seconds timeout_seconds warm_seconds window_seconds"),
+    (
+        (0, 1e9),
+        "seconds busy_seconds compile_seconds min_run_seconds max_seconds timeout_seconds warm_seconds window_seconds",
+    ),
     # between two readings of a sensor, and what one takes
     ((0, 1e6), "period_seconds reading_seconds averaged_seconds"),
     # shares of CPU time, and a cosine, which rounding takes a little over

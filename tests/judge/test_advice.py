@@ -665,3 +665,51 @@ def test_where_what_torch_ships_failed_or_is_alone_advice_says_so_as_of_fp32() -
     assert advice.sentence.startswith("take bf16_autocast: 2.00x the speed of fp32, ")
     (alone,) = advise([row("default", 8.0, speedup_vs_fp32=None), row("bf16_pure", 4.0)], {}, BUDGET).values()
     assert alone.sentence.startswith("take bf16_pure: 2.00x the speed of default ")
+
+
+BUSY = {"device": "cuda"}
+HINT = "larger batch, or --path compiled --compile-mode reduce-overhead"
+
+
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [
+        (0.69, f"launch-bound: no precision helps; {HINT} (the device has work for 69.0% of a step)"),
+        (0.71, ""),
+        (None, ""),
+    ],
+)
+def test_a_device_that_waits_for_launches_below_seventy_percent_is_told(share: float | None, said: str) -> None:
+    rows = [row("fp32", 10, busy_share=share, **BUSY), row("bf16_autocast", 11, busy_share=share, **BUSY)]
+    assert only(*rows).remark == said
+
+
+def test_that_no_precision_helps_is_said_only_where_that_was_seen() -> None:
+    def remark(milliseconds: float, spread: float | None = 0.01, fp32: float = 0.5) -> str:
+        low = row("bf16_autocast", milliseconds, spread, busy_share=0.404, **BUSY)
+        return only(row("fp32", 10, spread, busy_share=fp32, **BUSY), low).remark
+
+    ending = f"{HINT} (the device has work for 40.4%–50.0% of a step)"
+    assert remark(10.5) == f"launch-bound: no precision helps; {ending}"
+    assert remark(9.99) == f"launch-bound: no precision is seen to help; {ending}", "it may be a little faster"
+    assert remark(5) == f"launch-bound in fp32, bf16_autocast: {ending}", "it is faster nevertheless"
+    only_one = f"launch-bound in bf16_autocast: {HINT} (the device has work for 40.4% of a step)"
+    assert remark(10.5, fp32=0.9) == only_one, "fp32 computes nearly all the time"
+
+
+@pytest.mark.parametrize(
+    ("device", "path", "remedy"),
+    [
+        ("cuda", "eager", HINT),
+        ("cuda", "traced", HINT),
+        ("cuda", "compiled", "larger batch, or --compile-mode reduce-overhead"),
+        ("cuda", "compiled-freezing", "larger batch, or --compile-mode reduce-overhead"),
+        ("cuda", "compiled-reduce-overhead", "larger batch"),
+        ("cuda", "compiled-max-autotune", "larger batch"),
+        ("xpu", "eager", "larger batch, or --path compiled"),
+        ("xpu", "compiled", "larger batch"),
+    ],
+)
+def test_nobody_whose_steps_are_launch_bound_is_told_to_do_what_they_do(device: str, path: str, remedy: str) -> None:
+    rows = [row(name, 10, busy_share=0.3, device=device, path=path) for name in ("fp32", "bf16_autocast")]
+    assert f"; {remedy} (" in only(*rows).remark

@@ -200,6 +200,15 @@ def test_two_rounds_give_a_speedup_no_interval(tmp_path):
     assert math.isnan(row["speedup_high"])
 
 
+def test_the_busy_share_is_the_devices_work_by_the_time_of_a_step_and_never_over_one(tmp_path):
+    cases = [make_case(name) for name in ("fp32", "bf16_autocast", "fp16_autocast", "tf32")]
+    rounds = [make_round(case, 0.010, number=number) for case in cases[:3] for number in range(3)]
+    busy = [make_memory(case, 1, busy_seconds=one) for case, one in zip(cases, (0.004, 0.0101, None, 0.1), strict=True)]
+    found = rows_of(tmp_path, cases, *rounds, *busy)["busy_share"].tolist()
+    assert found[:2] == [pytest.approx(0.4), 1.0]
+    assert all(map(math.isnan, found[2:])), "not known, or no time to hold it against"
+
+
 def test_the_kernels_of_attention_are_told_with_how_often_each_ran(tmp_path):
     fixed, unknown = make_case(sdpa="math"), make_case("tf32")
     told = ((FP32, {"math": 2, "flash": 1000}), (BF16, {}), (fixed, {"math": 1}), (unknown, None))

@@ -1,0 +1,73 @@
+"""The launches of a step: for how long of it an accelerator has work, by torch's profiler."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import torch
+from torch._C._autograd import DeviceType
+
+from ampbench.errors import first_line
+from ampbench.measure.machine import Cpu, Device
+
+PROFILED_STEPS = 5
+"""Steps in which the profiler sees the device's work: times of kernels repeat, and those of launches do not matter."""
+
+
+class DeviceEvent(Protocol):
+    """What is asked of an event of the profiler (`torch._C._autograd._KinetoEvent`)."""
+
+    def device_type(self) -> Any:
+        """Return on which kind of device it was."""
+
+    def is_user_annotation(self) -> bool:
+        """Return whether it is a range that a person marked, which no kernel is."""
+
+    def start_ns(self) -> int:
+        """Return when it began."""
+
+    def duration_ns(self) -> int:
+        """Return how long it took."""
+
+
+def busy_of(run: Callable[[], Any], device: Device) -> tuple[float | None, str]:
+    """Return for how many seconds of a call of `run` the device computes or copies, and, where it is None, why.
+
+    `run` has been called before. It is called some more times under torch's profiler, which records the device's work
+    alone. What runs at the same time, in several streams, counts once. On a CPU it is not defined: (None, "").
+    The process pays for the profiler from then on: nothing may be timed in it.
+    """
+    if isinstance(device, Cpu):
+        return None, ""
+    activity = getattr(torch.profiler.ProfilerActivity, device.type.upper(), None)
+    if activity is None or activity not in torch.profiler.supported_activities():  # type: ignore[no-untyped-call]
+        return None, f"torch's profiler does not see what {device.type} does"
+    try:
+        with torch.profiler.profile(activities=[activity]) as profiled:
+            for _ in range(PROFILED_STEPS):
+                run()
+            device.synchronize()
+        events = profiled.profiler.kineto_results.events()
+    except Exception as error:  # noqa: BLE001 - what the profiler cannot do is no failure of the case
+        return None, f"torch's profiler failed: {first_line(error)}"
+    busy = device_seconds(events)
+    if not busy:
+        return None, f"torch's profiler saw no work of {device.type}"
+    return busy / PROFILED_STEPS, ""
+
+
+def device_seconds(events: Iterable[DeviceEvent]) -> float:
+    """Return for how many seconds a device had any work, by the profiler's `events`: kernels, copies and fills.
+
+    What overlaps counts once, gaps do not count, nor do events of the CPU and ranges that people mark.
+    """
+    spans = sorted(
+        (event.start_ns(), event.start_ns() + event.duration_ns())
+        for event in events
+        if event.device_type() != DeviceType.CPU and not event.is_user_annotation()
+    )
+    total, until = 0, -1
+    for start, end in spans:
+        if end > until:
+            total += end - max(start, until)
+            until = end
+    return total / 1e9

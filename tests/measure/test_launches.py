@@ -1,0 +1,113 @@
+import random
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch._C._autograd import DeviceType
+
+from ampbench.measure.launches import PROFILED_STEPS, busy_of, device_seconds
+from ampbench.measure.machine import Accelerator, Cpu
+
+MICROSECOND = 1000
+
+
+@dataclass
+class Event:
+    """A scripted event of the profiler; times are whole microseconds."""
+
+    start: int
+    end: int
+    device: Any = DeviceType.CUDA
+    annotation: bool = False
+
+    def device_type(self) -> Any:
+        return self.device
+
+    def is_user_annotation(self) -> bool:
+        return self.annotation
+
+    def start_ns(self) -> int:
+        return self.start * MICROSECOND
+
+    def duration_ns(self) -> int:
+        return (self.end - self.start) * MICROSECOND
+
+
+def test_gaps_do_not_count_and_what_overlaps_in_several_streams_counts_once() -> None:
+    events = [Event(10, 20), Event(30, 50), Event(40, 60), Event(42, 45), Event(60, 61)]
+    assert device_seconds(events) == pytest.approx((10 + 30 + 1) * 1e-6)
+    assert device_seconds([]) == 0.0
+
+
+def test_busy_time_is_that_of_microseconds_in_which_anything_ran() -> None:
+    draw = random.Random(0)
+    for _ in range(200):
+        starts = [draw.randrange(300) for _ in range(draw.randrange(30))]
+        events = [
+            Event(start, start + draw.randrange(40), draw.choice([DeviceType.CUDA, DeviceType.XPU])) for start in starts
+        ]
+        ticks = {tick for event in events for tick in range(event.start, event.end)}
+        assert device_seconds(events) == pytest.approx(len(ticks) * 1e-6)
+
+
+def test_what_the_cpu_does_and_ranges_that_people_mark_are_no_work_of_the_device() -> None:
+    events = [Event(0, 100, DeviceType.CPU), Event(0, 90, annotation=True), Event(5, 8)]
+    assert device_seconds(events) == pytest.approx(3e-6)
+
+
+def test_on_a_cpu_it_is_not_defined_and_nothing_runs() -> None:
+    assert busy_of(lambda: pytest.fail("it ran"), Cpu()) == (None, "")
+
+
+class Profiler:
+    """Stands in for torch's: each step of the device is a kernel of 40 us and, beside it, one of 20 us."""
+
+    def __init__(self, seen: list[Event], refuses: str = "", activities: Any = ()) -> None:
+        self.activities, self.refuses = activities, refuses
+        self.profiler = SimpleNamespace(kineto_results=SimpleNamespace(events=lambda: seen))
+
+    def __enter__(self) -> "Profiler":
+        if self.refuses:
+            raise RuntimeError(self.refuses)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def accelerator(monkeypatch: pytest.MonkeyPatch) -> Accelerator:
+    """A CUDA device whose work torch's profiler can see."""
+    monkeypatch.setattr(Accelerator, "synchronize", lambda self: None)
+    monkeypatch.setattr(torch.profiler, "supported_activities", lambda: {torch.profiler.ProfilerActivity.CUDA})
+    return Accelerator("cuda")
+
+
+def test_a_steps_busy_time_is_the_mean_over_the_profiled_steps(
+    accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Event] = []
+    monkeypatch.setattr(torch.profiler, "profile", lambda activities: Profiler(seen, activities=activities))
+
+    def step() -> None:
+        start = 100 * len(seen)
+        seen.extend([Event(start, start + 40), Event(start + 30, start + 50)])
+
+    busy, why = busy_of(step, accelerator)
+    assert len(seen) == 2 * PROFILED_STEPS
+    assert (busy, why) == (pytest.approx(50e-6), "")
+
+
+def test_why_it_is_not_known_is_said_and_fails_nothing(
+    accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.profiler, "profile", lambda activities: Profiler([]))
+    assert busy_of(lambda: None, accelerator) == (None, "torch's profiler saw no work of cuda")
+    monkeypatch.setattr(
+        torch.profiler, "profile", lambda activities: Profiler([], "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES")
+    )
+    why = "torch's profiler failed: RuntimeError: CUPTI_ERROR_INSUFFICIENT_PRIVILEGES"
+    assert busy_of(lambda: None, accelerator) == (None, why)
+    assert busy_of(lambda: None, Accelerator("xpu")) == (None, "torch's profiler does not see what xpu does")
