@@ -27,6 +27,7 @@ from ampbench.instruments.ceilings.records import CONV, COPY, Ceiling
 from ampbench.instruments.rules.findings import compare_rules, unobserved
 from ampbench.instruments.rules.measure import probe_rules
 from ampbench.measure import cells
+from ampbench.measure.environment import read_environment
 from ampbench.measure.machine import Device, open_device, precision_flags
 from ampbench.measure.memory import measure_memory
 from ampbench.measure.sources import build_workload
@@ -66,12 +67,17 @@ def machine(given: Given) -> Found:
     facts |= _nvidia() if given.device == "cuda" else {}
     here = is_present(given.device) and facts["a product"] == "right"
     said = [f"torch {facts['torch']}, Python {facts['Python']}"]
-    said.append(facts.get("name", given.device) if here else f"no {given.device} that torch can use")
+    said.append(facts.get("name", given.device) if here else f"no {given.device} that torch can use{_why(given)}")
     if lacking:
         said.append(f"not installed, and not among the wheels: {', '.join(lacking)} (make device-wheels)")
     if others := facts.get("other processes"):
         said.append(f"others use the device: {others}")
     return Found(here and not lacking, "; ".join(said), ("what", "is"), list(facts.items()))
+
+
+def _why(given: Given) -> str:
+    described = read_environment().device(given.device)
+    return f": {described.reason}" if described is not None and described.reason else ""
 
 
 def _nvidia() -> dict[str, str]:
