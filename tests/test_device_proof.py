@@ -3,6 +3,8 @@
 import importlib
 import inspect
 import json
+import os
+import signal
 import subprocess
 import sys
 import tarfile
@@ -190,6 +192,39 @@ def test_a_packed_part_is_one_file_and_several_make_one_summary(
     assert (tmp_path / "all" / "logs" / "suite-passes.txt").exists()
     assert (tmp_path / "all" / "runs" / "a.jsonl").exists()
     assert "summary.md" in capsys.readouterr().out
+
+
+def test_a_part_that_is_ended_from_outside_leaves_what_it_has_and_no_process(tmp_path: Path) -> None:
+    program = (
+        "import signal, sys; from benchmarks.device import __main__ as command, running;"
+        "from benchmarks.device.parts import Item, Part;"
+        "made = lambda name: Item(name, 60, 1, f'tests.made_items:{name}', '');"
+        "running.MACHINE = made('passes'); command.EVERY = {'truth': Part('truth', '', (made('hangs'),))};"
+        "signal.signal(signal.SIGTERM, command._ended); sys.exit(command.main(sys.argv[1:]))"
+    )
+    out = tmp_path / "out"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, "truth", "--pack", "--out", str(out), "--wheels", str(tmp_path / "none")],
+        cwd=ROOT, stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)},
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert "truth: passes: passed" in process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    with tarfile.open(out / "truth.tar.gz") as packed:
+        assert "part-truth.json" in packed.getnames()
+    assert "1 passed" in (out / "summary.md").read_text()
+    alive = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if _readable(path)]
+    assert not [line for line in alive if b"made_items:hangs" in line and str(tmp_path).encode() in line]
+
+
+def _readable(path: Path) -> bool:
+    try:
+        path.read_bytes()
+    except OSError:
+        return False
+    return True
 
 
 def test_a_part_too_large_to_be_sent_is_packed_without_its_largest_files(tmp_path: Path) -> None:

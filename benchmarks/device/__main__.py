@@ -7,6 +7,7 @@ something did, 2: it was not meant.
 
 import argparse
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -55,19 +56,28 @@ def main(arguments: list[str] | None = None) -> int:
     return 3 if running.counts(running.stored_parts(given.out))[running.FAILED] else 0
 
 
+def _ended(number: int, _: object) -> None:
+    """End as Ctrl-C does: the item is ended, and what there is is packed."""
+    raise SystemExit(128 + number)
+
+
 def _part(name: str, given: argparse.Namespace, paths: list[Path]) -> None:
     if not given.pack:
         running.run_part(EVERY[name], given.device, given.out, quick=given.quick, patience=given.patience, paths=paths)
         return
     with tempfile.TemporaryDirectory(prefix="ampbench-device-") as made:
         folder = Path(made)
-        running.run_part(EVERY[name], given.device, folder, quick=given.quick, patience=given.patience, paths=paths)
-        left_out = running.pack(folder, given.out / f"{name}.tar.gz")
-        for file in left_out:
-            print(f"{name}: left out of the packed part, which would be too large: {file}")
-        shutil.copy(folder / f"part-{name}.json", given.out)
-        running.write_summary(given.out)
+        try:
+            running.run_part(EVERY[name], given.device, folder, quick=given.quick, patience=given.patience, paths=paths)
+        finally:  # what there is, where it is ended from outside
+            left_out = running.pack(folder, given.out / f"{name}.tar.gz")
+            for file in left_out:
+                print(f"{name}: left out of the packed part, which would be too large: {file}")
+            for file in folder.glob("part-*.json"):
+                shutil.copy(file, given.out)
+            running.write_summary(given.out)
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _ended)
     sys.exit(main())

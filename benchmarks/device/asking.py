@@ -12,6 +12,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import ampbench
+from ampbench.base.precisions import PRECISIONS
 from ampbench.cli.main import main
 from ampbench.instruments.check.records import DEFECTIVE, OUTCOMES, Checked
 from ampbench.records.labels import NOT_MEASURED, OUT_OF_TIME
@@ -171,7 +172,7 @@ def planted(given: Given, changed: int, arguments: Sequence[str] = ()) -> Found:
         good = [one for one in times if one["verdict"] == "regressed" and abs(one["change"] - DIFFERENCE) <= WITHIN]
     else:
         good = [one for one in times if one["verdict"] not in ("regressed", "improved")]
-    said = "; ".join(f"{one['case_id'].split('/')[2]}: {one['verdict']}, {_percent(one['change'])}" for one in times)
+    said = "; ".join(f"{_precision(one)}: {one['verdict']}, {_percent(one['change'])}" for one in times)
     return Found(
         bool(times) and len(good) == len(times) and code == 0,
         said or f"no case was compared, exit code {code}",
@@ -182,6 +183,10 @@ def planted(given: Given, changed: int, arguments: Sequence[str] = ()) -> Found:
             for one in times
         ],
     )  # fmt: skip
+
+
+def _precision(finding: dict[str, Any]) -> str:
+    return next(word for word in finding["case_id"].split("/") if word in PRECISIONS)
 
 
 def _percent(value: float | None) -> str:

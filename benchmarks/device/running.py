@@ -134,17 +134,19 @@ def run_item(item: Item, given: Given, part: str, paths: Sequence[Path] = ()) ->
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(search), "PYTHONUNBUFFERED": "1"}
     began, used, late = time.monotonic(), _used(), False
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd=ROOT, env=variables,
-            start_new_session=True,
-        )  # fmt: skip
         try:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd=ROOT, env=variables,
+                start_new_session=True,
+            )  # fmt: skip
             process.wait(given.seconds)
         except subprocess.TimeoutExpired:
             late = True
-            _end(process)
-        except BaseException:
-            _end(process)
+            _end(process.pid)
+            process.wait()
+        except BaseException:  # ended from outside, maybe before the new process has a name here
+            for pid in Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split():
+                _end(int(pid))
             raise
     seconds, used = round(time.monotonic() - began, 1), round(_used() - used, 1)
     _shorten(log)
@@ -169,14 +171,23 @@ def _used() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
+def _end(pid: int) -> None:
     """End an item and what it started: asked first, so that ampbench stores what it has and ends its servers."""
-    for number, patience in ((signal.SIGTERM, GRACE), (signal.SIGKILL, None)):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(patience)
-            return
+    deadline = time.monotonic() + GRACE
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for kill in (os.killpg, os.kill):  # the second where it has no group of its own yet
+            with contextlib.suppress(ProcessLookupError):
+                kill(pid, number)
+        while number == signal.SIGTERM and time.monotonic() < deadline and _runs(pid):
+            time.sleep(0.05)
+
+
+def _runs(pid: int) -> bool:
+    """Return whether a process is there and has not ended (proc(5), stat: a zombie has)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def _shorten(log: Path) -> None:
