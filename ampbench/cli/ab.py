@@ -55,7 +55,7 @@ from ampbench.cli.options import (
 from ampbench.cli.printing import OutputFormat
 from ampbench.cli.selecting import chosen_recipes, make_selection, make_settings
 from ampbench.errors import CASE_FAILED, INTERRUPTED, AmpbenchError, UsageError
-from ampbench.records.run import Settings
+from ampbench.records.run import CANDIDATE, CONTROL, Settings
 
 if TYPE_CHECKING:
     from ampbench.judge.policy import Policy
@@ -71,6 +71,12 @@ Baseline = Annotated[list[str] | None, typer.Option("--baseline", metavar="ARM",
 Candidate = Annotated[list[str] | None, typer.Option("--candidate", metavar="ARM", help=f"Likewise. {ARM}")]
 Control = Annotated[
     bool, typer.Option("--control", help="Measure the baseline against itself: false alarms, detectable effects.")
+]
+ControlCopy = Annotated[
+    bool,
+    typer.Option(
+        "--control-copy", help="The control is a copy of the baseline in a folder and an environment of its own."
+    ),
 ]
 Blocks = Annotated[
     int | None,
@@ -94,6 +100,7 @@ def command(
     baseline: Baseline = None,
     candidate: Candidate = None,
     control: Control = False,
+    control_copy: ControlCopy = False,
     workload: Workloads = None,
     precision: Precisions = None,
     device: Devices = None,
@@ -182,18 +189,19 @@ def command(
     from ampbench.store import require_writable
 
     require_writable(results)
-    arms = [
-        parse_arm("--baseline", baseline or []),
-        parse_arm("--candidate", (baseline if control else candidate) or []),
-    ]
+    ours = parse_arm("--baseline", baseline or [])
+    theirs = parse_arm("--candidate", (baseline if control else candidate) or [])
     kinds = ("time",) if control else rules.only
+    if control_copy and "time" not in kinds:
+        raise UsageError("--control-copy is the control of times, which --only leaves out")
     plan = session.Plan(
         kinds=kinds, control=not control, blocks=count, max_seconds=settings.max_seconds, to_the_end=control,
         explain=not control, threshold_of=rules.threshold_of,
     )  # fmt: skip
-    with session.prepare(selection, settings, *arms) as prepared, block_progress() as watch:
-        if prepared.note:
-            print_note(prepared.note)
+    copy = "" if not control_copy else CANDIDATE if control else CONTROL
+    with session.prepare(selection, settings, ours, theirs, copy) as prepared, block_progress() as watch:
+        for note in prepared.notes:
+            print_note(note)
         files = session.measure(
             session.timed_for(prepared, settings.min_run_seconds if min_run_time else None),
             plan,

@@ -368,11 +368,13 @@ def control_markdown(found: SelfComparison) -> str:
 
 def control_said(found: SelfComparison) -> list[str]:
     """Return in sentences what an arm compared with itself said: false alarms, and the changes that can be seen."""
-    said = [f"one arm against itself: {counted(found.cases, 'case')}, {found.blocks} blocks"]
+    itself = "its copy in another folder and environment" if found.copied else "itself"
+    said = [f"one arm against {itself}: {counted(found.cases, 'case')}, {found.blocks} blocks"]
     rate = f" (95%: at most {format_percent(found.highest_rate)} of the {found.able} that could raise one, Wilson)"
     if not found.able:
         rate = ": with so few blocks, and so many cases judged together, there could be none"
-    said.append(f"false alarms: {len(found.alarms)} of {counted(found.cases, 'case')}{rate}")
+    alarms = "alarms, of luck or of what comes with the place" if found.copied else "false alarms"
+    said.append(f"{alarms}: {len(found.alarms)} of {counted(found.cases, 'case')}{rate}")
     said += [f"  {one.case.case_id}: {one.reason}" for one in found.alarms]
     if found.suspected:
         said.append(f"suspected and not confirmed by fresh blocks: {len(found.suspected)}")
@@ -392,6 +394,7 @@ def control_data(found: SelfComparison) -> dict[str, Any]:
 
     return {
         "cases": found.cases,
+        "copied": found.copied,
         "blocks": found.blocks,
         "false_alarms": ids(found.alarms),
         "suspected": ids(found.suspected),

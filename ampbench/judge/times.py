@@ -22,6 +22,7 @@ from ampbench.judge.deciding import (
 from ampbench.judge.exact import ThresholdOf, other_numbers
 from ampbench.judge.pairing import EnvironmentDifferences, Pair, imported_finding
 from ampbench.judge.rounds import UNFIT_SHARE, MeasuredRun, Role, grid, said_of
+from ampbench.records.run import CONTROL
 from ampbench.records.verdicts import Code, ControlVerdict, Finding, Verdict
 
 LARGEST_WORTH_SAYING = 10.0
@@ -148,6 +149,9 @@ within the threshold it does not make twice as long, as round values are CPU tim
 _FOUND = frozenset({Code.BEYOND_THRESHOLD, Code.UNCONFIRMED})
 _TAILS = frozenset({Code.BEYOND_THRESHOLD, Code.UNCONFIRMED, Code.NOT_CONFIRMED})
 
+MEASURED_TWICE = "measured twice"
+MEASURED_COPIED = "measured twice, once in a copy of the baseline in another folder and environment"
+"""What was done to a control's cases, in words."""
 _CONTROL_FIRED = "the control fired: the same code, measured twice, seemed to differ, so no time of this session counts"
 
 
@@ -387,6 +391,8 @@ def _interleaved(
     measured = ~np.isnan(blocks.control).all(axis=1)
     if not measured.any():
         sentence = "no control: nothing says whether the same code, measured twice, would have seemed to differ"
+        if not np.isnan(control.seconds).all():
+            sentence = "control: measured, but in no block on a machine that was fit, so that it says nothing"
         verdict = ControlVerdict(cells=0, fired=False, sentence=sentence)
     else:
         arm = before if owner is ours else after
@@ -404,7 +410,9 @@ def _interleaved(
             beside, thresholds[measured], _known(mean_beside, allowed[measured], ours, theirs)
         )
         names = [cells[cell].baseline_id for cell in np.flatnonzero(measured).tolist()]
-        verdict = ControlVerdict(cells=len(names), fired=fired, sentence=_control_sentence(names, fired, judged))
+        arm_of = owner.run.stored.header.arm
+        twice = MEASURED_COPIED if arm_of is not None and arm_of.copied == CONTROL else MEASURED_TWICE
+        verdict = ControlVerdict(cells=len(names), fired=fired, sentence=_control_sentence(names, fired, judged, twice))
     return decisions, unfit, pairs.sum(axis=1).tolist(), verdict
 
 
@@ -488,19 +496,17 @@ def _unfit_cells(parts: Sequence[Sequence[_Sided]], what: str) -> dict[int, str]
     return found
 
 
-def _control_sentence(names: Sequence[str], fired: bool, decisions: Sequence[Decision]) -> str:
+def _control_sentence(names: Sequence[str], fired: bool, decisions: Sequence[Decision], twice: str) -> str:
     changes = [
         (abs(one.change), name, one) for name, one in zip(names, decisions, strict=True) if one.change is not None
     ]
-    measured = f"{counted(len(names), 'case')} measured twice"
+    measured = f"{counted(len(names), 'case')} {twice}"
     if not changes:
         return f"control: {measured}, in too few blocks to say anything"
     _, name, largest = max(changes, key=lambda each: each[:2])
     if fired:
         _, name, largest = min(changes, key=lambda each: (min(each[2].p_worse or 0, each[2].p_better or 0), each[1]))
-        return (
-            f"control: the same code, measured twice, seemed to be {_apart(largest)} on {name}: no time verdict counts"
-        )
+        return f"control: the same code, {twice}, seemed to be {_apart(largest)} on {name}: no time verdict counts"
     return f"control: {measured} in the same blocks, none seemed to differ (at most {_apart(largest)}, {name})"
 
 

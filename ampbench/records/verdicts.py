@@ -188,6 +188,7 @@ class Comparison:
     candidate's probe could not.
     `explained` says of cases that both runs traced, by the id of the baseline's, which changed dtypes, casts and rules
     there are, or that there are none. `defects` are the known ones that came or went, where both runs looked for them.
+    `copied` is what of an interleaved session was a copy of the baseline (`records.run.Arm`).
     """
 
     baseline: Side
@@ -209,3 +210,4 @@ class Comparison:
     rules_unobserved: Sequence[RuleChange] = ()
     explained: Mapping[str, Sequence[str]] = field(default_factory=dict)
     defects: Sequence[DefectChange] = ()
+    copied: str = ""

@@ -293,6 +293,18 @@ def test_a_control_that_differs_in_one_cell_fires_in_either_direction(factor):
     assert decisions[3].change == pytest.approx(factor - 1, abs=0.02)
 
 
+@pytest.mark.parametrize(
+    ("effect", "blocks", "least", "most"),
+    [(0.0, 16, 0.0, 0.02), (0.03, 16, 0.8, 1.0), (0.05, 16, 0.97, 1.0), (0.1, 10, 0.97, 1.0), (0.1, 8, 0.0, 0.0)],
+)
+def test_a_control_of_another_place_sees_what_the_place_costs_from_ten_blocks_on(effect, blocks, least, most):
+    fired = 0
+    for seed in range(150):
+        ours, again = quiet(1, blocks, 2 * seed, 0.015), (1 + effect) * quiet(1, blocks, 2 * seed + 1, 0.015)
+        fired += judge_control(make_blocks(ours, ours, control=again), np.full(1, 0.02))[0]
+    assert least <= fired / 150 <= most
+
+
 def test_a_control_that_differs_by_less_than_the_threshold_does_not_fire():
     control = 1.01 * quiet(8, seed=2, spread=0.002)
     fired, decisions = judge_control(make_blocks(quiet(8, spread=0.002), control, control=control), np.full(8, 0.02))
