@@ -10,7 +10,7 @@ from ampbench.base.units import format_share
 from ampbench.instruments.ranges.arithmetic import remark_line
 from ampbench.judge.objections import Budget, Objection, error_said, in_output, objections_of, own_rounds
 from ampbench.judge.rows import Group, Row, grouped, judged_error, least_agreement, number, precision_label, times
-from ampbench.records.case import COMPILED, TORCHS_CHOICE, WITH_GRAPHS, compile_mode
+from ampbench.records.case import COMPILED, GRAPHED, TORCHS_CHOICE, WITH_GRAPHS, compile_mode
 from ampbench.records.labels import few, no_precisions_fault
 from ampbench.records.measured import Divergence, Round
 from ampbench.records.run import ScalerSetting
@@ -442,7 +442,7 @@ def launch_bound(group: Group, rows: Sequence[Row], rounds: Mapping[str, Sequenc
             where = ": no precision is seen to help"
     mode = compile_mode(group.path)
     fewer = f"--path {COMPILED}" if group.path == "eager" else ""
-    if group.device == "cuda" and mode not in WITH_GRAPHS:
+    if group.device == "cuda" and mode not in WITH_GRAPHS and group.path != GRAPHED:
         fewer = f"{'' if mode else f'--path {COMPILED} '}--compile-mode {WITH_GRAPHS[0]}"
     remedy = "larger batch" + (f", or {fewer}" if fewer else "")
     between = ";" if where.startswith(":") else ":"

@@ -28,7 +28,7 @@ from ampbench.measure.launches import busy_of
 from ampbench.measure.machine import Cpu, Device
 from ampbench.measure.step import LongerStep, Step, TrainingStep, build_step
 from ampbench.measure.work import StepWork, count_work
-from ampbench.records.case import Case, compile_mode
+from ampbench.records.case import GRAPHED, WITH_GRAPHS, Case, compile_mode
 from ampbench.records.measured import OUT_OF_MEMORY, MemoryPass
 from ampbench.workload import Workload
 
@@ -107,7 +107,16 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
         with step.mode() if isinstance(step, TrainingStep) else step.network.without_gradients():
             work = count_work(step.run, tf32=PRECISIONS[case.precision].tf32, kept=kept)
 
+    recorded_as_it_warms = case.path == GRAPHED or compile_mode(case.path) in WITH_GRAPHS
+
+    def prepare(step: Step) -> None:
+        step.prepare_path(case.path)
+        if isinstance(step, TrainingStep):
+            step.settle_scaler()
+
     def warmed(step: Step) -> None:
+        if case.path == GRAPHED:
+            prepare(step)
         if case.path == "eager":
             count(step)
         if case.path != "eager" or any(map(is_compiled, step.module.modules())):
@@ -118,13 +127,12 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
         step = build_step(workload, case, device)
         if case.path != "eager":
             count(step)
-        step.prepare_path(case.path)
-        if isinstance(step, TrainingStep):
-            step.settle_scaler()
+        if case.path != GRAPHED:
+            prepare(step)
         return step
 
     workspaces = None if isinstance(device, Cpu) else _take_workspaces(workload, case, device)
-    ((step, recorded),) = peaks_of([build], device, warmed)
+    ((step, recorded),) = peaks_of([build], device, warmed, recorded=recorded_as_it_warms)
     training = isinstance(step, TrainingStep)
     compiled = bool(compile_mode(case.path)) or any(map(is_compiled, step.module.modules()))
     gradients = [weight.grad for weight in _weights(step) if weight.grad is not None]
@@ -202,11 +210,16 @@ class Recorded:
 
 
 def peaks_of(
-    builds: Sequence[Callable[[], Step]], device: Device, warm_up: Callable[[Step], None] = _run
+    builds: Sequence[Callable[[], Step]],
+    device: Device,
+    warm_up: Callable[[Step], None] = _run,
+    *,
+    recorded: bool = False,
 ) -> Iterator[tuple[Step, Recorded]]:
     """Yield what each of `builds` makes, a step ready to run, with what one step does after `warm_up`.
 
-    Its peak is above what was allocated before it was built.
+    Its peak is above what was allocated before it was built. Of a step that is `recorded` as it warms up, that is the
+    peak of both: what it then launches again takes nothing from the allocator, but has what was taken before.
 
     On the CPU all are built before the first is run, because the allocation record is good for once in a process. On an
     accelerator one is built after the other, and the caller lets go of each before it asks for the next.
@@ -222,9 +235,11 @@ def peaks_of(
         device.release()
         before = device.allocated_bytes()
         step = build()
+        device.reset_peak()
         _warm(step, warm_up)
         device.release()
-        device.reset_peak()
+        if not recorded:
+            device.reset_peak()
         started = device.allocated_bytes()
         with _profiled(memory=False) as threads:
             _run(step)
