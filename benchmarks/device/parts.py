@@ -146,6 +146,7 @@ PARTS = (
             Item("time", 80, 30, f"{AGAINST}:times", "times of steps, and those of torch's own Timer and events"),
             Item("ceilings", 80, 40, f"{AGAINST}:ceilings", "products, convolutions and copies, and the datasheet",
                  {"arguments": ()}, {"arguments": ("--seconds", "300ms", "--dtype", "fp32", "--dtype", "bf16")}),
+            _test("launches_on_device", 130, 70, "how busy it is; recorded and compiled steps do what eager ones do"),
             Item("check", 130, 60, f"{ASKING}:check", "known defects of mixed precision in this torch, on this device"),
         ),
     ),

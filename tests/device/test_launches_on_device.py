@@ -1,0 +1,56 @@
+"""How busy the device is in a step, and steps whose launches are recorded; skipped where there is no accelerator."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+
+import ampbench
+from ampbench.cli.main import main
+from ampbench.records.case import GRAPHED
+
+FOUND = torch.accelerator.current_accelerator(check_available=True)
+
+pytestmark = [pytest.mark.device, pytest.mark.skipif(FOUND is None, reason="there is no accelerator here")]
+
+PLAIN = ["--precision", "fp32", "--precision", "bf16_autocast", "--rounds", "1", "--min-run-time", "0.06"]
+
+
+def measured(results: Path, *arguments: str) -> dict[tuple[str, ...], Mapping[str, object]]:
+    """Return the rows of a run on the device by workload, precision, phase and path."""
+    assert main(["run", *arguments, *PLAIN, "--device", FOUND.type, "--results", str(results)]) == 0
+    rows = ampbench.load(results).to_dict("records")
+    return {tuple(row[name] for name in ("workload", "precision", "phase", "path")): row for row in rows}
+
+
+def test_large_products_keep_the_device_busier_than_small_ones(tmp_path: Path) -> None:
+    small = measured(tmp_path / "small", "linear_stack", "--preset", "tiny", "--phase", "inference")
+    large = measured(tmp_path / "large", "linear_stack", "--preset", "large", "--phase", "inference")
+    for case, row in small.items():
+        assert 0 < row["busy_share"] < large[case]["busy_share"] <= 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--path", "eager", "--path", GRAPHED],
+        ["--path", "eager", "--path", "compiled", "--compile-mode", "default,reduce-overhead", "--phase", "training"],
+        ["--path", "eager", "--path", "compiled", "--compile-mode", "reduce-overhead,freezing", "--phase", "inference"],
+    ],
+    ids=["graphed", "compiled training", "compiled inference"],
+)
+def test_what_is_recorded_computes_what_the_eager_step_does_and_has_its_memory(
+    options: list[str], tmp_path: Path
+) -> None:
+    rows = measured(tmp_path, "mlp", "--preset", "tiny", *options)
+    others = [case for case in rows if case[3] != "eager"]
+    assert others
+    for case in others:
+        row, eager = rows[case], rows[(*case[:3], "eager")]
+        assert row["outcome"] == "ok", row["reason"]
+        assert row["output_rel_l2"] < 3 * eager["output_rel_l2"] + 1e-6
+        assert row["peak_memory_bytes"] > eager["peak_memory_bytes"] / 2
+        if case[2] == "training":
+            assert row["grad_rel_l2"] < 3 * eager["grad_rel_l2"] + 1e-6
+            assert row["param_rel_l2"] < 3 * eager["param_rel_l2"] + 1e-6
