@@ -463,11 +463,22 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
                 summary="flops_per_step divided by seconds_median.",
             ),
             Column(
+                name="least_bytes_per_step",
+                label="least bytes",
+                unit="B",
+                summary="What a step must read and write: weights, inputs, outputs; in training state, too.",
+            ),
+            Column(
                 name="ceiling_share",
                 label="of ceiling",
                 unit="share",
                 better="higher",
-                summary="Time of the step's FLOPs at the highest rate measured in each dtype, by seconds_median.",
+                summary="The least time of the step by its FLOPs and bytes at the ceilings, by seconds_median.",
+            ),
+            Column(
+                name="bound_by",
+                label="bound by",
+                summary="What that least time is of: products, convolutions, attention or memory.",
             ),
             Column(
                 name="burst_seconds",

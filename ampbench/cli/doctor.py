@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from ampbench.drive.fitness import Finding
+    from ampbench.instruments.ceilings.records import Ceiling
     from ampbench.records.case import DeviceDescription, Environment
     from ampbench.store import Migration, StoredRun
 
@@ -63,6 +64,7 @@ def command(
     environment, problem = _probe()
     findings = inspect()
     known = [] if environment is None else _known(results or DEFAULT_RESULTS, environment)
+    ceilings = [] if environment is None else _ceilings(results or DEFAULT_RESULTS, environment)
     migrations = _migrate(results) if results is not None and migrate else None
     stored = None if results is None else _check(results, migrations)
 
@@ -70,12 +72,12 @@ def command(
         from ampbench.cli.printing import print_text
         from ampbench.present.data import json_document
 
-        print_text(json_document(_document(environment, problem, findings, known, stored, migrations)))
+        print_text(json_document(_document(environment, problem, findings, known, ceilings, stored, migrations)))
     else:
         from ampbench.present.terminal import make_console, print_block
 
         console = make_console()
-        for section in _sections(environment, problem, findings, known):
+        for section in _sections(environment, problem, findings, known, ceilings):
             print_block(console, section)
         if stored is not None:
             for section in _stored_section(results, stored, migrations):
@@ -113,15 +115,21 @@ def _document(
     problem: str,
     findings: "list[Finding]",
     known: list[str],
+    ceilings: "list[Ceiling]",
     stored: Mapping[str, str | None] | None,
     migrations: "list[Migration] | None",
 ) -> dict[str, Any]:
+    from ampbench.instruments.ceilings.findings import libraries_said, shown
+
+    devices = [] if environment is None else environment.devices
     document: dict[str, Any] = {
         "ampbench": __version__,
         "environment": None if environment is None else asdict(environment),
         "problem": problem or None,
         "findings": [asdict(finding) for finding in findings],
         "known": known,
+        "arithmetic": {device.type: shown(device, ceilings).arithmetic for device in devices if device.available},
+        "libraries": [line for device in devices for line in libraries_said(ceilings, device.type)],
     }
     if stored is not None:
         document["results"] = stored
@@ -142,8 +150,19 @@ def _known(results: Path, environment: "Environment") -> list[str]:
     return registry.diagnoses(runs, environment)
 
 
+def _ceilings(results: Path, environment: "Environment") -> "list[Ceiling]":
+    """Return the ceilings of this machine that a results folder has."""
+    from ampbench.instruments.ceilings.instrument import ceilings_known
+
+    return ceilings_known(results, environment)
+
+
 def _sections(
-    environment: "Environment | None", problem: str, findings: "list[Finding]", known: list[str]
+    environment: "Environment | None",
+    problem: str,
+    findings: "list[Finding]",
+    known: list[str],
+    ceilings: "list[Ceiling]",
 ) -> "list[RenderableType]":
     from rich.padding import Padding
     from rich.text import Text
@@ -158,9 +177,9 @@ def _sections(
         sections += [
             _pairs(_installation(environment)),
             _title("Devices"),
-            Padding(_device_table(environment), (0, 0, 0, 2)),
+            Padding(_device_table(environment, ceilings), (0, 0, 0, 2)),
         ]
-        sections += [Padding(Text(line), (0, 0, 0, 2)) for line in _device_remarks(environment)]
+        sections += [Padding(Text(line), (0, 0, 0, 2)) for line in _device_remarks(environment, ceilings)]
     if known:
         sections += [_title("Known defects"), *(Padding(Text(as_sentence(line)), (0, 0, 0, 2)) for line in known)]
     sections.append(_title("Fitness to measure"))
@@ -247,15 +266,16 @@ def _pairs(pairs: Mapping[str, str]) -> "RenderableType":
     return table
 
 
-def _device_table(environment: "Environment") -> "RenderableType":
+def _device_table(environment: "Environment", ceilings: "list[Ceiling]") -> "RenderableType":
     from ampbench.base.units import format_bytes
     from ampbench.cli.printing import listing_table
+    from ampbench.instruments.ceilings.findings import shown
 
     rows = []
     for device in environment.devices:
         row = {"device": device.type, "name": device.name, "autocast": device.autocast_dtype}
         row["memory"] = "" if device.memory_bytes is None else format_bytes(device.memory_bytes)
-        rows.append(row | {dtype: _capability(device, dtype) for dtype in DTYPES})
+        rows.append(row | {dtype: _capability(shown(device, ceilings), dtype) for dtype in DTYPES})
     return listing_table(rows, ("device", *DTYPES, "autocast", "memory", "name"))
 
 
@@ -272,17 +292,29 @@ def _capability(device: "DeviceDescription", dtype: str) -> str:
     return arithmetic(device).get(dtype, "native" if dtype in ("fp32", "fp64") else "unknown")
 
 
-def _device_remarks(environment: "Environment") -> list[str]:
-    from ampbench.records.labels import arithmetic
+def _device_remarks(environment: "Environment", ceilings: "list[Ceiling]") -> list[str]:
+    """Return what is to be said of devices: absent, emulating, and in which libraries they multiply."""
+    from ampbench.instruments.ceilings.findings import best, libraries_said, shown
+    from ampbench.present.document import as_sentence
+    from ampbench.records.labels import emulated_halves
 
     remarks = []
     for device in environment.devices:
         if not device.available:
             remarks.append(f"{device.type} is not available: {device.reason}")
-        emulated = [dtype for dtype, kind in arithmetic(device).items() if kind == "emulated"]
-        if device.available and emulated:
+            continue
+        emulated = emulated_halves(shown(device, ceilings))
+        if emulated:
             remarks.append(
                 f"{device.type} emulates {' and '.join(emulated)}: slower than fp32, and its time says nothing about a "
                 "device that has the instructions"
             )
+        full = best(ceilings, device.type, "fp32")
+        told = [dtype for dtype in emulated if not (full and best(ceilings, device.type, dtype))]
+        if told:
+            by = "its flags" if device.type == "cpu" else "what torch says of it"
+            remarks.append(
+                f"that {' and '.join(told)} is emulated is known by {by}: ampbench study ceilings measures it"
+            )
+        remarks += [f"{device.type}: {as_sentence(line)}" for line in libraries_said(ceilings, device.type)]
     return remarks

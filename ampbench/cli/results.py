@@ -10,6 +10,7 @@ from ampbench.base.metrics import COLUMNS, METRICS
 from ampbench.base.stats import all_inflated, round_value
 from ampbench.base.units import (
     counted,
+    format_bandwidth,
     format_bytes,
     format_count,
     format_error,
@@ -22,7 +23,7 @@ from ampbench.base.units import (
 )
 from ampbench.cli.printing import OutputFormat, print_forms, print_sections, print_text
 from ampbench.instruments import registry
-from ampbench.instruments.ceilings.findings import best
+from ampbench.instruments.ceilings.bounds import BINDING, Bounds, work_of
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.instruments.ranges.arithmetic import recipe_said
 from ampbench.judge import frame, notes, ranking
@@ -61,7 +62,7 @@ DERIVED = (
 )  # fmt: skip
 WORKSPACE_CONFIG = "CUBLAS_WORKSPACE_CONFIG"
 """The environment variable that sets the size of cuBLAS' workspaces."""
-WORK = ("flops_per_step", "flops_per_second", "ceiling_share")
+WORK = ("flops_per_step", "flops_per_second", "least_bytes_per_step", "ceiling_share")
 MEMORY = ("peak_memory_bytes", "memory_ratio_vs_fp32", "reserved_memory_bytes", "bytes_per_parameter")
 ERRORS = tuple(name for name in METRICS if name not in (*DERIVED, *WORK, *MEMORY))
 
@@ -139,17 +140,22 @@ def _work(stored: "StoredRun", row: Row) -> Iterator[tuple[str, str]]:
     """Yield what there is to compute, how fast that goes, and the ceilings it is held against."""
     yield from _metrics(row, WORK)
     memory = stored.memory.get(row["case_id"])
-    if memory is None or not memory.flops:
+    if memory is None or not (memory.flops or memory.least_bytes):
         return
-    most = {dtype: best(stored.every(Ceiling), row["device"], dtype) for dtype in memory.flops}
-    ceilings = {dtype: f"at most {format_flop_rate(rate)}" if rate else "no ceiling" for dtype, rate in most.items()}
-    parts = (f"{format_count(flops)} in {dtype}, {ceilings[dtype]}" for dtype, flops in memory.flops.items())
-    yield "  of it", "; ".join(parts)
-    if None in most.values():
+    bound = Bounds(stored.every(Ceiling)).of(memory, row["device"])
+    for (operation, dtype), flops in work_of(memory).items():
+        seconds = bound.seconds.get((operation, dtype))
+        at = f"at {format_flop_rate(flops / seconds)} {format_seconds(seconds)}" if seconds else "no ceiling"
+        yield f"  {BINDING[operation]}", f"{format_count(flops)} FLOPs in {dtype}, {at}"
+    if bound.memory_seconds and memory.least_bytes:
+        rate = format_bandwidth(memory.least_bytes / bound.memory_seconds)
+        yield "  memory", f"{format_bytes(memory.least_bytes)}, at {rate} {format_seconds(bound.memory_seconds)}"
+    if bound.binds and bound.least:
+        yield "  bound by", f"{bound.binds}: {format_seconds(bound.least)} at least"
+    runs = list(dict.fromkeys(one.run for one in bound.used if one.run))
+    if bound.lacking:
         yield "  ceilings", "for the share of what this device attains, ampbench study ceilings, then measure anew"
-    elif runs := [
-        one.run for one in stored.every(Ceiling) if one.run and one.device == row["device"] and one.dtype in most
-    ]:
+    elif runs:
         yield "  ceilings", f"of {few(runs)}"
 
 

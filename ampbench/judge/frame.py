@@ -17,7 +17,7 @@ from ampbench.base.metrics import COLUMNS, METRICS
 from ampbench.base.precisions import BASELINE, DEFAULT
 from ampbench.base.units import format_seconds
 from ampbench.errors import UsageError
-from ampbench.instruments.ceilings.findings import best
+from ampbench.instruments.ceilings.bounds import Bounds
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.judge.rounds import UNFIT_SHARE, ByCase, MeasuredRun, Rounds, said_of
 from ampbench.records.case import Case
@@ -255,26 +255,24 @@ def _memory(stored: StoredRun, rows: dict[str, int], seconds: stats.Floats) -> d
 
 
 def _flops(stored: StoredRun, rows: dict[str, int], seconds: stats.Floats) -> dict[str, Any]:
-    """Return how much there is to compute, how fast that goes, and how long it would take at the ceilings."""
-    rates: dict[tuple[str, str], float | None] = {}
-
-    def rate(device: str, dtype: str) -> float:
-        key = device, dtype
-        if key not in rates:
-            rates[key] = best(stored.every(Ceiling), device, dtype)
-        return rates[key] or np.nan
-
-    count, shortest = (np.full(len(rows), np.nan) for _ in range(2))
+    """Return how much there is to compute and to move, how fast that goes, and how long it would take at least."""
+    bounds = Bounds(stored.every(Ceiling))
+    count, moved, least = (np.full(len(rows), np.nan) for _ in range(3))
+    binds: list[str | None] = []
     for case_id, row in rows.items():
         found = stored.memory.get(case_id)
+        bound = bounds.of(found, stored.cases[case_id].device)
+        binds.append(bound.binds)
         if found is not None and found.flops is not None:
-            device = stored.cases[case_id].device
             count[row] = sum(found.flops.values())
-            shortest[row] = sum(flops / rate(device, dtype) for dtype, flops in found.flops.items()) or np.nan
+            moved[row] = np.nan if found.least_bytes is None else found.least_bytes
+            least[row] = bound.least or np.nan
     return {
         "flops_per_step": count,
         "flops_per_second": stats.ratio(count, seconds),
-        "ceiling_share": stats.ratio(shortest, seconds),
+        "least_bytes_per_step": moved,
+        "ceiling_share": stats.ratio(least, seconds),
+        "bound_by": _text(binds),
     }
 
 

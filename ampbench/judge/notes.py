@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 from ampbench.base.precisions import PRECISIONS
 from ampbench.base.units import counted, format_share
-from ampbench.instruments.ceilings.findings import disturbance, highest
+from ampbench.instruments.ceilings.bounds import BINDING, Bounds
+from ampbench.instruments.ceilings.findings import disturbance, shown
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.judge import frame
 from ampbench.judge.advice import Advice
@@ -49,7 +50,8 @@ def statements(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
     environment, imported = stored.header.environment, stored.header.imported
     devices = [environment.device(name) for name in measured_devices(rows)]
     said = [Note(line, warning=True) for line in _unsound(stored, rows)]
-    said += [Note(device_statement(one, environment), bool(emulated_halves(one))) for one in devices if one is not None]
+    able = [shown(one, stored.every(Ceiling)) for one in devices if one is not None]
+    said += [Note(device_statement(one, environment), bool(emulated_halves(one))) for one in able]
     if stored.lost:
         said.append(Note(f"this run {stored.lost}", warning=True))
     if imported is not None:
@@ -69,6 +71,7 @@ def statements(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
         _preset_unused,
         _random_weights,
         _ceilings_used,
+        _ceilings_lacking,
         _above_ceiling,
         _page_faults,
     ):
@@ -241,9 +244,10 @@ def _random_weights(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
 
 def _ceilings_used(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
     """Say which runs the ceilings are of that shares are told of, and which of them others may have lowered."""
+    bounds = Bounds(stored.every(Ceiling))
     held = [row["case_id"] for row in rows if number(row["ceiling_share"]) is not None]
-    keys = {(stored.cases[case_id].device, dtype): 0 for case_id in held for dtype in _flops(stored, case_id)}
-    used = [found for key in keys if (found := highest(stored.every(Ceiling), *key)) is not None]
+    found = [bounds.of(stored.memory.get(case_id), stored.cases[case_id].device).used for case_id in held]
+    used = list({(one.device, one.operation, one.dtype): one for each in found for one in each}.values())
     runs = list(dict.fromkeys(one.run for one in used if one.run))
     disturbed = {f"{one.operation} {one.dtype}": taken for one in used if (taken := disturbance(one))}
     named = f"ceilings: of run {few(runs)}" if runs else "ceilings: of this run"
@@ -282,9 +286,18 @@ def _page_faults(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
     return [Note(text)]
 
 
-def _flops(stored: StoredRun, case_id: str) -> Mapping[str, int]:
-    found = stored.memory.get(case_id)
-    return found.flops or {} if found is not None else {}
+def _ceilings_lacking(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
+    """Say of which operations there is no ceiling, although there are others of the device: shares cannot be told."""
+    known = {one.device for one in stored.every(Ceiling)}
+    bounds = Bounds(stored.every(Ceiling))
+    ok = [row for row in rows if row["outcome"] == "ok" and row["device"] in known]
+    found = [bounds.of(stored.memory.get(row["case_id"]), row["device"]).lacking for row in ok]
+    lacking = dict.fromkeys(
+        f"{BINDING[operation]} in {dtype}" for each in found for operation, dtype in each if operation
+    )
+    if not lacking:
+        return []
+    return [Note(f"no ceiling of {few(lacking)} is known here: ampbench study ceilings, then measure anew")]
 
 
 def _above_ceiling(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
@@ -297,7 +310,7 @@ def _above_ceiling(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
     attains = "attains" if len(above) == 1 else "attain up to"
     text = (
         f"{few(labels[case_id] for case_id in above)} {attains} {format_share(max(above.values()))} of the measured "
-        "ceiling: a fault in the ceiling or in the FLOP counter; measure the ceilings again: ampbench study ceilings"
+        "ceiling: a fault in the ceiling or in what was counted; measure the ceilings again: ampbench study ceilings"
     )
     return [Note(text, warning=True)]
 

@@ -143,6 +143,11 @@ def _flop_rate(row: Row) -> str:
     return "" if value is None or number(row["ceiling_share"]) is None else format_count(value)
 
 
+def _bound(row: Row) -> str:
+    """Return what binds where a share of the ceiling is told."""
+    return "" if number(row["ceiling_share"]) is None else str(row.get("bound_by") or "")
+
+
 def _kept(row: Row) -> str:
     """Return what a step keeps of its update; "nan" where it leaves parameters that are not finite."""
     value = number(row["update_kept"])
@@ -215,8 +220,16 @@ COLUMNS = (
         "ceiling",
         (_cell("ceiling_share", format_share),),
         metrics=("ceiling_share",),
-        legend="FLOP/s, as a share of the most measured here",
+        legend="the least time by the most measured here, as a share of the time",
         expendable=4,
+    ),
+    Column(
+        "bound by",
+        "bound",
+        (_bound,),
+        metrics=("bound_by",),
+        legend="what takes that least time",
+        expendable=6,
     ),
     Column(
         "busy",

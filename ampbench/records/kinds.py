@@ -228,7 +228,7 @@ _ROWS = (
         CEILINGS, "study", "the ceilings of",
         (Lines("ceiling", "ampbench.instruments.ceilings.records:Ceiling", several=True, of="device",
                wrong="ampbench.instruments.ceilings.records:wrong_ceiling"),),
-        summary="What this device attains at best: FLOP/s of matrix products and convolutions, copy bandwidth.",
+        summary="What this device attains at best: FLOP/s of products, convolutions and attention, bandwidth.",
         instrument="ampbench.instruments.ceilings.instrument:INSTRUMENT",
         asked="ampbench.instruments.ceilings.records:CeilingsAsked",
         asks=("ampbench.instruments.ceilings.records:CeilingAsked",),

@@ -14,6 +14,8 @@ from types import MappingProxyType
 from ampbench.base import stats
 from ampbench.base.precisions import BASELINE, DEFAULT, rank
 from ampbench.base.units import counted, every, format_error
+from ampbench.instruments.ceilings.findings import shown as as_measured
+from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.judge.advice import Advice
 from ampbench.judge.ranking import MANY, Ranked, in_order, table_labels
 from ampbench.judge.rows import Group, Row, grouped, judged_error, judged_floor_ratio, number, precision_label, times
@@ -113,6 +115,7 @@ def _machine(place: Place, runs: Sequence[Shown]) -> Machine:
     names = told_apart(labels, (shown.name for shown, _, _, _ in found))
     environment = runs[-1].stored.header.environment
     described = environment.device(place.device)
+    ceilings = [one for shown in runs for one in shown.stored.every(Ceiling)]
     model = place.device_name or (place.cpu if place.device == "cpu" else "")
     kind = "this CPU" if place.device == "cpu" else f"this {place.device.upper()} device"
     told = (
@@ -127,7 +130,7 @@ def _machine(place: Place, runs: Sequence[Shown]) -> Machine:
     return Machine(
         name=f"{kind} ({model})" if model else kind,
         title=" · ".join(part for part in told if part),
-        statement=device_statement(described, environment) if described is not None else "",
+        statement=device_statement(as_measured(described, ceilings), environment) if described is not None else "",
         runs=runs,
         tables=[
             Table(

@@ -19,6 +19,7 @@ def test_a_metric_improves_one_way_unless_it_is_the_bound_of_an_interval_or_the_
         "speedup_default_high",
         "busy_share",
         "flops_per_step",
+        "least_bytes_per_step",
     ]
 
 

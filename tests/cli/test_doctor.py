@@ -10,9 +10,12 @@ import pytest
 
 from ampbench.drive.fitness import Finding
 from ampbench.errors import AmpbenchError
+from ampbench.instruments.ceilings.records import Attained
 from ampbench.records.case import Environment
+from tests import stored_runs
 
 Run = Callable[..., Any]
+LIBRARIES = {"MKL": 100, "oneDNN": 200}
 FINDING = Finding(name="load", what="the load is 9", why="threads wait", remedy="wait until it has gone", grave=True)
 
 
@@ -174,3 +177,33 @@ def test_an_interruption_while_files_are_migrated_is_exit_130_and_leaves_the_fil
     assert ampbench("doctor", "--results", results, "--migrate").code == 130
     assert old.read_bytes() == before
     assert list((results / "runs").iterdir()) == [old]
+
+
+def test_what_ceilings_of_this_machine_show_comes_before_what_flags_suggest(
+    machine: Run, ampbench: Run, environment: Environment
+) -> None:
+    flags = "that fp16 is emulated is known by its flags: ampbench study ceilings measures it"
+    assert flags in ampbench("doctor").out
+    rates = {"fp32": 1e9, "bf16": 1e8, "fp16": 2e9}
+    ceilings = [stored_runs.make_ceiling(dtype, rate, threads=environment.threads) for dtype, rate in rates.items()]
+    stored_runs.write_run(Path("results"), [], *ceilings, environment=environment, explains="ceilings")
+    out = ampbench("doctor").out
+    assert "  cpu     native  native  none  emulated  native" in out
+    assert "cpu emulates bf16" in out
+    assert "its flags" not in out
+    assert json.loads(ampbench("doctor", "--json").out)["arithmetic"]["cpu"]["fp16"] == "native"
+
+
+def test_a_speedup_of_half_precision_that_is_a_library_s_is_said_to_be(
+    machine: Run, ampbench: Run, environment: Environment
+) -> None:
+    by_library = [Attained(size=f"{rate}", work=rate, samples=[1.0], library=name) for name, rate in LIBRARIES.items()]
+    half = [Attained(size="8x8x8", work=500, samples=[1.0], library="oneDNN")]
+    ceilings = [
+        stored_runs.make_ceiling(dtype, 1, attained=attained, threads=environment.threads)
+        for dtype, attained in (("fp32", by_library), ("bf16", half))
+    ]
+    stored_runs.write_run(Path("results"), [], *ceilings, environment=environment, explains="ceilings")
+    said = "2.00x of that is the library's, 2.50x bf16's"
+    assert said in " ".join(ampbench("doctor").out.split())
+    assert said in json.loads(ampbench("doctor", "--json").out)["libraries"][1]

@@ -179,12 +179,14 @@ def test_details_tell_of_the_work_and_of_the_ceilings_it_is_held_against(tmp_pat
     out = ampbench("show", "latest", "--results", tmp_path / "with", "--all").out
     assert "FLOPs/step       4.00 G       FLOPs of one step" in out
     assert "FLOP/s           40.0 GFLOP/s flops_per_step divided" in out
-    assert "of ceiling       40.0%        Time of the step's FLOPs" in out
-    assert "of it          3.00 G in bf16, at most 150 GFLOP/s; 1.00 G in fp32, at most 50.0 GFLOP/s" in out
+    assert "of ceiling       40.0%        The least time of the step by its FLOPs and bytes" in out
+    assert "arithmetic     3.00 G FLOPs in bf16, at 150 GFLOP/s 20.0 ms" in out
+    assert "arithmetic     1.00 G FLOPs in fp32, at 50.0 GFLOP/s 20.0 ms" in out
+    assert "bound by       arithmetic: 40.0 ms at least" in out
     assert "ceilings       of studied" in out
     stored_runs.write_run(tmp_path / "without", [case], memory, stored_runs.make_round(case, 0.1), ceilings[0])
     out = ampbench("show", "latest", "--results", tmp_path / "without", "--all").out
-    assert "1.00 G in fp32, no ceiling" in out
+    assert "1.00 G FLOPs in fp32, no ceiling" in out
     assert "ampbench study ceilings" in out
 
 
@@ -204,6 +206,27 @@ def test_details_tell_what_a_parameter_takes_and_what_an_allocator_took(tmp_path
     assert "workspaces 32.0 MiB which libraries take once and keep (cuBLAS, CUBLAS_WORKSPACE_CONFIG=:4096:8" in out
     row = json.loads(ampbench("show", "latest", "--results", tmp_path, "--json").out)[0]
     assert (row["bytes_per_parameter"], row["reserved_memory_bytes"]) == (18.0, 2**22)
+
+
+def test_details_tell_what_each_operation_and_the_memory_take_at_least_and_which_binds(
+    tmp_path: Path, ampbench: Run
+) -> None:
+    case = stored_runs.make_case("fp32")
+    apart = {"matmul": {"fp32": 10**9}, "attention": {"fp32": 5 * 10**8}}
+    memory = stored_runs.make_memory(
+        case, 4096, flops={"fp32": 15 * 10**8}, flops_by_operation=apart, least_bytes=3 << 30
+    )
+    rates = {"matmul": 1e11, "attention": 1e10, "copy": 1e9, "read": 3 << 30}
+    ceilings = [stored_runs.make_ceiling("fp32", rate, operation) for operation, rate in rates.items()]
+    stored_runs.write_run(tmp_path, [case], memory, stored_runs.make_round(case, 2.0), *ceilings)
+    out = ampbench("show", "latest", "--results", tmp_path, "--all").out
+    assert "products       1.00 G FLOPs in fp32, at 100 GFLOP/s 10.0 ms" in out
+    assert "attention      500 M FLOPs in fp32, at 10.0 GFLOP/s 50.0 ms" in out
+    assert "memory         3.00 GiB, at 3.22 GB/s 1.00 s" in out
+    assert "bound by       memory: 1.00 s at least" in out
+    assert "of ceiling       50.0%" in out
+    table = ampbench("show", "latest", "--results", tmp_path).out
+    assert "50.0%  memory" in " ".join(table.split("\n")) or "50.0% memory" in " ".join(table.split())
 
 
 def test_details_are_for_reading(results: Path, ampbench: Run) -> None:

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from ampbench.cli.main import main
-from ampbench.instruments.ceilings.findings import bandwidth, best, datasheet_of, share
+from ampbench.instruments.ceilings.datasheets import datasheet_of
+from ampbench.instruments.ceilings.findings import bandwidth, best, share
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.store import StoredRun, list_runs, read_run
 
@@ -24,7 +25,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> StoredRun:
 
 def test_every_ceiling_is_attained(stored: StoredRun) -> None:
     assert {found.operation: found.error for found in stored.every(Ceiling)} == dict.fromkeys(
-        ("matmul", "conv", "copy"), ""
+        ("matmul", "conv", "attention", "copy", "read"), ""
     )
     assert all(one.samples for found in stored.every(Ceiling) for one in found.attained)
 

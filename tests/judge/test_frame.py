@@ -250,6 +250,25 @@ def test_the_share_of_the_ceiling_is_the_time_at_each_dtypes_best_rate_over_the_
     assert row["ceiling_share"] == pytest.approx((3 / 150 + 1 / 50) / 0.1)
 
 
+def test_each_operation_is_held_against_its_own_ceiling_and_what_binds_is_named(tmp_path):
+    ceilings = [make_ceiling("fp32", 50e9), make_ceiling("fp32", 100e9, "conv"), make_ceiling("fp32", 1e9, "read")]
+    apart = {"matmul": {"fp32": 10**9}, "conv": {"fp32": 3 * 10**9}}
+    for moved, share, binds in ((None, 1 / 50 + 3 / 100, "convolutions"), (2 * 10**9, 2.0, "memory")):
+        memory = make_memory(FP32, 1, flops={"fp32": 4 * 10**9}, flops_by_operation=apart, least_bytes=moved)
+        row = rows_of(tmp_path / binds, [FP32], *ceilings, memory, make_round(FP32, 0.1)).iloc[0]
+        assert row["ceiling_share"] == pytest.approx(share / 0.1)
+        assert row["bound_by"] == binds
+        assert row["least_bytes_per_step"] == moved or math.isnan(row["least_bytes_per_step"])
+
+
+def test_an_operation_that_no_ceiling_is_known_of_leaves_the_share_open(tmp_path):
+    apart = {"matmul": {"fp32": 10**9}, "attention": {"fp32": 1}}
+    memory = make_memory(FP32, 1, flops={"fp32": 10**9 + 1}, flops_by_operation=apart)
+    row = rows_of(tmp_path, [FP32], make_ceiling("fp32", 50e9), memory, make_round(FP32)).iloc[0]
+    assert math.isnan(row["ceiling_share"])
+    assert row["bound_by"] is None
+
+
 @pytest.mark.parametrize("flops", [None, {}, {"fp32": 10**9, "fp16": 1}])
 def test_there_is_no_share_without_work_or_where_one_dtypes_ceiling_is_unknown(tmp_path, flops):
     entries = [make_ceiling("fp32", 50e9), make_memory(FP32, 1, flops=flops), make_round(FP32)]

@@ -268,3 +268,27 @@ def test_networks_by_name_are_said_once_to_have_random_weights_and_those_with_a_
     (note,) = [one for one in statements(run, rows(run)) if "random" in one.text]
     assert note.text.startswith("timm:a: random weights: ")
     assert note.warning
+
+
+def test_an_operation_without_a_ceiling_is_named_with_what_to_do() -> None:
+    run = make_run(Times((FP32, [1e-3] * 4)))
+    apart = {"matmul": {"fp32": 10}, "attention": {"fp32": 10}}
+    memory = {FP32.case_id: make_memory(FP32, 1, flops={"fp32": 20}, flops_by_operation=apart)}
+
+    def said(*ceilings: Ceiling) -> list[str]:
+        found = holding(replace(run, memory=memory), *ceilings)
+        return [note.text for note in statements(found, frame.plain_rows(frame.run_frame(found)))]
+
+    assert said(make_ceiling("fp32", 1e9)) == [
+        "no ceiling of attention in fp32 is known here: ampbench study ceilings, then measure anew"
+    ]
+    assert said() == said(make_ceiling("fp32", 1e9), make_ceiling("fp32", 1e9, "attention")) == []
+
+
+def test_a_dtype_that_ceilings_show_to_be_emulated_is_said_to_be() -> None:
+    cpu = DeviceDescription(type="cpu", available=True, name="a CPU", arithmetic={"bf16": "native", "fp16": "native"})
+    run = make_run(Times((FP32, [1e-3] * 4)))
+    header = replace(run.header, environment=replace(run.header.environment, devices=[cpu]))
+    found = holding(replace(run, header=header), make_ceiling("fp32", 1e9), make_ceiling("fp16", 1e7))
+    first = statements(found, frame.plain_rows(frame.run_frame(found)))[0]
+    assert (first.warning, "fp16 emulated" in first.text, "bf16 native" in first.text) == (True, True, True)

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ampbench.instruments.ceilings.records import CONV, COPY, MATMUL, Attained, Ceiling
+from ampbench.instruments.ceilings.records import COPY, Attained, Ceiling
 from ampbench.instruments.convergence.records import CONTROL, REFERENCE, Drift, Training
 from ampbench.instruments.input_storage.records import ACCEPTED, TO_FP32, InputUse, StoragePass, StoredInputs
 from ampbench.instruments.scaler.records import GradientLook, ScalerRun
 from ampbench.instruments.scope.records import SCOPES, WHOLE_LOOP, ScopePass, ScopeRun
 from ampbench.records.case import Case, DeviceDescription, Environment
 from ampbench.records.kinds import CEILINGS, CONVERGENCE, INPUT_STORAGE, SCALER, SCOPE
-from ampbench.records.measured import Score
+from ampbench.records.measured import CONV, MATMUL, Score
 from ampbench.records.ranges import GRADIENT, Magnitudes
 from ampbench.records.run import Entry, ScalerSetting
 from ampbench.store import StoredRun, gathered

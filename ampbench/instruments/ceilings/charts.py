@@ -1,6 +1,6 @@
 """What devices attain at best, in which dtype, and what of the vendor's promises that is, on the page.
 
-Its charts are of rates over sizes: FLOP/s of matrix products and convolutions, bytes per second of copies.
+Its charts are of rates over sizes: FLOP/s of what multiplies, bytes per second of copies and reads.
 """
 
 from collections import Counter
@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ampbench.base.units import counted, format_bandwidth, format_flop_rate
-from ampbench.instruments.ceilings.findings import ceilings_said, datasheet_of, described, ordered, rate, top
-from ampbench.instruments.ceilings.records import CONV, COPY, MATMUL, OPERATIONS, Ceiling
-from ampbench.instruments.ceilings.show import ceilings_section
+from ampbench.instruments.ceilings.datasheets import datasheet_of
+from ampbench.instruments.ceilings.findings import ceilings_said, described, ordered, rate, top
+from ampbench.instruments.ceilings.records import MOVING, OPERATIONS, Ceiling
+from ampbench.instruments.ceilings.show import NAMES, ceilings_section
 from ampbench.present.charts import Chart, Choice, Drawing, Rows, drawn, limit_layers, series_encoded, tooltip
 from ampbench.present.document import as_sentence
 from ampbench.present.page import (
@@ -26,6 +27,7 @@ from ampbench.present.page import (
     told_part,
 )
 from ampbench.records.case import DeviceDescription
+from ampbench.records.measured import CONV
 from ampbench.store import StoredRun
 
 FLOPS, COPIES = "studies-flops", "studies-copies"
@@ -39,7 +41,6 @@ _LOOKS: Mapping[str, tuple[str, str]] = {
     "fp64": ("--dtype-fp64", "triangle-left"),
 }
 """Colour and shape of each dtype: those of the precision that is named after it."""
-_NAMES = {MATMUL: "matrix products", CONV: "convolutions", COPY: "copies"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +74,7 @@ def operated(found: Sequence[Ceilings]) -> list[Operated]:
         if any(each.operation == operation and each.attained for each in one.ceilings)
     ]
     return [
-        Operated(number=number, name=f"{one.name}: {_NAMES[operation]}", operation=operation, found=one)
+        Operated(number=number, name=f"{one.name}: {NAMES[operation]}", operation=operation, found=one)
         for number, (one, operation) in enumerate(pairs)
     ]
 
@@ -81,7 +82,7 @@ def operated(found: Sequence[Ceilings]) -> list[Operated]:
 def _rows(one: Operated) -> list[dict[str, Any]]:
     """Return a row for each size of each dtype, and one for each peak of the datasheet."""
     own = [each for each in ordered(one.found.ceilings) if each.operation == one.operation]
-    told = format_bandwidth if one.operation == COPY else format_flop_rate
+    told = format_bandwidth if one.operation in MOVING else format_flop_rate
     rows: list[dict[str, Any]] = []
     for found in own:
         for each in sorted(found.attained, key=lambda each: each.work):
@@ -110,7 +111,7 @@ def _peaks(one: Operated) -> dict[str, float]:
     promised = datasheet_of(one.found.device.name)
     if promised is None:
         return {}
-    if one.operation == COPY:
+    if one.operation in MOVING:
         return {f"datasheet: {format_bandwidth(promised.bandwidth)}": promised.bandwidth}
     measured = {each.dtype for each in one.found.ceilings if each.operation == one.operation and each.attained}
     together: dict[float, list[str]] = {}
@@ -121,8 +122,8 @@ def _peaks(one: Operated) -> dict[str, float]:
 
 
 def _said(one: Operated, rows: Rows) -> str:  # noqa: ARG001 - as the others
-    told = format_bandwidth if one.operation == COPY else format_flop_rate
-    parts = [f"{one.name}, {'the largest size' if one.operation == COPY else 'at best'}"]
+    told = format_bandwidth if one.operation in MOVING else format_flop_rate
+    parts = [f"{one.name}, {'the largest size' if one.operation in MOVING else 'at best'}"]
     for found in ordered(one.found.ceilings):
         if found.operation == one.operation and (best := top(found)) is not None:
             parts.append(f"{found.dtype} {told(rate(best))} at {best.size}")
@@ -182,14 +183,14 @@ def _chart(name: str, title: str, alt: str, axes: tuple[str, str], choices: Sequ
 def _flops_chart(choices: Sequence[Choice], rows: Rows) -> Chart:
     alt = "Each point is one size at its fastest."
     if any(row["kind"] == LINEAR for row in rows):
-        alt += " Dashed lines are linear layers, the others products of square matrices."
+        alt += " Dashed lines are linear layers as torch multiplies them, the others products of square matrices."
     axes = "FLOP of one run", "FLOP/s"
     return _chart(FLOPS, "What the device attains by dtype and size", alt, axes, choices, rows)
 
 
 def _copies_chart(choices: Sequence[Choice], rows: Rows) -> Chart:
-    alt = "Read and written. Small copies run in a cache; the largest tells what main memory attains."
-    axes = "bytes read and written by one copy", "bytes/s"
+    alt = "Read and written. What is small runs in a cache; the largest tells what main memory attains."
+    axes = "bytes read and written by one run", "bytes/s"
     return _chart(COPIES, "Copies by dtype and size", alt, axes, choices, rows)
 
 
@@ -204,8 +205,8 @@ def part(held: Held[Any]) -> Part | None:
     if not found:
         return None
     each = operated(found)
-    flops = drawn([one for one in each if one.operation != COPY], FLOPS_DRAWING)
-    copies = drawn([one for one in each if one.operation == COPY], COPIES_DRAWING)
+    flops = drawn([one for one in each if one.operation not in MOVING], FLOPS_DRAWING)
+    copies = drawn([one for one in each if one.operation in MOVING], COPIES_DRAWING)
     return told_part(
         found,
         id="ceilings",

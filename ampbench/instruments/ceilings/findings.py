@@ -1,80 +1,19 @@
-"""What a device attains at best, beside its datasheet and in half precision against fp32, in sentences.
+"""What a device attains at best, beside what is promised of it and in half precision against fp32, in sentences.
 
 A ceiling is the fastest sample of the best size: whatever else runs on a machine only ever delays, and the time of a
 case is that of its fastest samples, too (`stats.round_value`), so that both are told by the same measure.
-
-Peak rates of datasheets are of dense matrices: where a datasheet has only those with structured sparsity, half of these
-(as its own footnote says). fp32 is without tensor cores, fp16 accumulates in fp32. What could not be checked against
-pages that quote the vendor's figures is left out, as are CPUs, whose vendors state none.
 """
 
-import re
+import dataclasses
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from ampbench.base.units import format_bandwidth, format_flop_rate, format_ratio, format_share
-from ampbench.instruments.ceilings.records import CONV, COPY, FP32, MATMUL, OPERATIONS, TF32, Attained, Ceiling
+from ampbench.instruments.ceilings.datasheets import INSTRUCTIONS, Datasheet, datasheet_of, instruction_of
+from ampbench.instruments.ceilings.records import COPY, FP32, MOVING, OPERATIONS, READ, TF32, Attained, Ceiling
 from ampbench.records.beside import BUSY, unfit
 from ampbench.records.case import DeviceDescription, Environment
-from ampbench.records.labels import few
-
-TERA, GIGA = 1e12, 1e9
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Datasheet:
-    """What the vendor's `source` says of devices with a name that `pattern` is found in.
-
-    `flops` are FLOP/s by dtype ("tf32"), without those that it does not have or that are not known; `bandwidth` of the
-    memory is in bytes per second.
-    """
-
-    name: str
-    pattern: str
-    flops: dict[str, float]
-    bandwidth: float
-    source: str
-
-
-def _row(
-    name: str, pattern: str, fp32: float, tf32: float | None, half: float, bandwidth: float, source: str, *,
-    bf16: bool = True,
-) -> Datasheet:  # fmt: skip
-    """Return a row of the table; rates in TFLOP/s, `half` that of fp16 and, unless it has none, of bf16; GB/s."""
-    rates = {"fp32": fp32, "tf32": tf32, "bf16": half if bf16 else None, "fp16": half}
-    flops = {dtype: rate * TERA for dtype, rate in rates.items() if rate is not None}
-    return Datasheet(name=name, pattern=pattern, flops=flops, bandwidth=bandwidth * GIGA, source=source)
-
-
-_A100 = "NVIDIA A100 Tensor Core GPU datasheet, specifications"
-_H100 = "NVIDIA H100 Tensor Core GPU datasheet, specifications (half of the rates with sparsity)"
-DATASHEETS = (
-    _row("V100 SXM2", r"V100-SXM2", 15.7, None, 125, 900, "NVIDIA Tesla V100 datasheet, specifications", bf16=False),
-    _row("T4", r"\bT4$", 8.1, None, 65, 320, "NVIDIA T4 datasheet, specifications", bf16=False),
-    _row("A10", r"\bA10$", 31.2, None, 125, 600, "NVIDIA A10 Tensor Core GPU datasheet, specifications"),
-    _row("A100 SXM 40 GB", r"A100-SXM4-40GB$", 19.5, 156, 312, 1555, _A100),
-    _row("A100 SXM 80 GB", r"A100-SXM4-80GB$", 19.5, 156, 312, 2039, _A100),
-    _row("A100 PCIe 40 GB", r"A100-PCIE-40GB$", 19.5, 156, 312, 1555, _A100),
-    _row("A100 PCIe 80 GB", r"A100 80GB PCIe$", 19.5, 156, 312, 1935, _A100),
-    _row("L4", r"\bL4$", 30.3, 60, 121, 300,
-         "NVIDIA L4 Tensor Core GPU datasheet, specifications (half of the rates with sparsity)"),
-    _row("L40S", r"\bL40S$", 91.6, 183, 362.05, 864, "NVIDIA L40S datasheet, technical specifications"),
-    _row("RTX 3090", r"RTX 3090$", 35.6, None, 71, 936, "NVIDIA Ampere GA102 GPU Architecture whitepaper, appendix A"),
-    _row("RTX 4090", r"RTX 4090$", 82.6, 82.6, 165.2, 1008, "NVIDIA Ada GPU Architecture whitepaper, appendix A"),
-    _row("H100 SXM", r"H100 80GB HBM3$", 67, 494.5, 989.5, 3350, _H100),
-    _row("H100 PCIe", r"H100 PCIe$", 51, 378, 756.5, 2000, _H100),
-    _row("H200 SXM", r"\bH200$", 67, 494.5, 989.5, 4800,
-         "NVIDIA H200 Tensor Core GPU datasheet, specifications (half of the rates with sparsity)"),
-    _row("B200 HGX", r"\bB200$", 75, 1100, 2250, 7700,
-         "NVIDIA HGX B200 datasheet, individual Blackwell GPU specifications (half of the rates with sparsity)"),
-)  # fmt: skip
-"""The devices whose datasheets are known; `torch.cuda.get_device_name` has the names."""
-
-
-def datasheet_of(name: str) -> Datasheet | None:
-    """Return the datasheet of a device by the name that its driver gives; None where none is known."""
-    return next((row for row in DATASHEETS if re.search(row.pattern, name.strip())), None)
-
+from ampbench.records.labels import arithmetic, few
+from ampbench.records.measured import CONV, MATMUL
 
 DTYPES = (FP32, TF32, "bf16", "fp16", "fp64")
 """What ceilings are measured in, in the order of every table."""
@@ -90,10 +29,10 @@ def rate(attained: Attained) -> float | None:
 def top(found: Ceiling) -> Attained | None:
     """Return the size that a ceiling stands for; None where nothing was attained.
 
-    For matrix products and convolutions that is the fastest; for copies the largest, as only it is sure to go to main
-    memory: smaller ones run at the speed of a cache.
+    For what multiplies that is the fastest; for copies and reads the largest, as only it is sure to go to main memory:
+    smaller ones run at the speed of a cache.
     """
-    if found.operation == COPY:
+    if found.operation in MOVING:
         return max(found.attained, key=lambda one: one.work, default=None)
     return max(found.attained, key=lambda one: rate(one) or 0.0, default=None)
 
@@ -120,13 +59,44 @@ def best(ceilings: Iterable[Ceiling], device: str, dtype: str, operation: str | 
     return None if found is None else ceiling_rate(found)
 
 
-def bandwidth(ceilings: Iterable[Ceiling], device: str, dtype: str | None = None) -> float | None:
-    """Return the most bytes per second that copies in main memory read and wrote, in `dtype` or whichever is fastest.
+def bandwidth(
+    ceilings: Iterable[Ceiling], device: str, dtype: str | None = None, operation: str = COPY
+) -> float | None:
+    """Return the most bytes per second that copies (or reads) in main memory moved, in `dtype` or whichever is fastest.
 
     None where that was not measured.
     """
-    copies = [one for one in ceilings if one.device == device and one.operation == COPY and dtype in (None, one.dtype)]
+    copies = [
+        one for one in ceilings if (one.device, one.operation) == (device, operation) and dtype in (None, one.dtype)
+    ]
     return max((value for one in copies if (value := ceiling_rate(one)) is not None), default=None)
+
+
+def bandwidth_of(ceilings: Iterable[Ceiling], device: str, moved: int) -> float | None:
+    """Return the most bytes per second at which a step that moves `moved` bytes can do so, in whichever cache they fit.
+
+    That is the highest of all copies and reads that touched as many bytes or more, beginning with the largest one that
+    touched no more than it: what fits a cache runs at that cache's speed, and a larger working set is no faster. None
+    where no read was measured, as a copy counts less than it moves where a line is read before it is overwritten, and
+    where the smallest touched more.
+    """
+    own = [one for one in ceilings if one.device == device and one.operation in MOVING]
+    if not any(one.operation == READ and one.attained for one in own):
+        return None
+    points = [(each.work, reached) for one in own for each in one.attained if (reached := rate(each))]
+    within = [work for work, _ in points if work <= moved]
+    return max(reached for work, reached in points if work >= max(within)) if within else None
+
+
+def by_library(ceilings: Iterable[Ceiling], device: str, dtype: str) -> dict[str, float]:
+    """Return the most FLOP/s of matrix products by the library that multiplied, the one that torch takes first."""
+    found: dict[str, float] = {}
+    for one in ceilings:
+        if (one.device, one.operation, one.dtype) == (device, MATMUL, dtype):
+            for each in one.attained:
+                if each.library and (reached := rate(each)):
+                    found[each.library] = max(found.get(each.library, 0.0), reached)
+    return found
 
 
 def copy_ratio(ceilings: Sequence[Ceiling], device: str, dtype: str) -> float | None:
@@ -139,14 +109,47 @@ def share(found: Ceiling, promised: Datasheet | None) -> float | None:
     """Return the share of the datasheet's peak that a ceiling attained; None where no peak is known."""
     if promised is None:
         return None
-    peak = promised.bandwidth if found.operation == COPY else promised.flops.get(found.dtype)
+    peak = promised.bandwidth if found.operation in MOVING else promised.flops.get(found.dtype)
     reached = ceiling_rate(found)
     return reached / peak if peak and reached else None
 
 
+_FLAGS = "instructions"
+
+
 def described(environment: Environment, type: str) -> DeviceDescription:
-    """Return what is known of a type of device; without an environment that knows it, its type alone."""
-    return environment.device(type) or DeviceDescription(type=type, available=False)
+    """Return what is known of a type of device; without an environment that knows it, its type alone.
+
+    A CPU's details have the flags of instructions that multiply in half precision.
+    """
+    device = environment.device(type) or DeviceDescription(type=type, available=False)
+    flags = [row.flag for row in INSTRUCTIONS if row.flag in environment.cpu_flags]
+    if type != "cpu" or not flags:
+        return device
+    return dataclasses.replace(device, details=device.details | {_FLAGS: " ".join(flags)})
+
+
+EMULATED, NATIVE = 0.5, 1.0
+"""Less than the first of fp32's best rate shows that a dtype is emulated, and the second that it is not.
+
+Hardware that multiplies in half does no fewer operations at a time than in fp32; what converts to fp32 and back around
+each does far fewer. Between the two a rate decides nothing.
+"""
+
+
+def shown(device: DeviceDescription, ceilings: Iterable[Ceiling]) -> DeviceDescription:
+    """Return `device` with the arithmetic that its ceilings show; where these decide nothing, as it describes itself.
+
+    What others on the machine may have slowed shows nothing.
+    """
+    quiet = [one for one in ceilings if disturbance(one) is None]
+    full = best(quiet, device.type, FP32)
+    kinds = dict(arithmetic(device))
+    for dtype in HALVES:
+        half = best(quiet, device.type, dtype)
+        if full and half and (half < EMULATED * full or half >= NATIVE * full):
+            kinds[dtype] = "emulated" if half < EMULATED * full else "native"
+    return dataclasses.replace(device, arithmetic=kinds)
 
 
 def ordered(ceilings: Sequence[Ceiling]) -> list[Ceiling]:
@@ -156,20 +159,25 @@ def ordered(ceilings: Sequence[Ceiling]) -> list[Ceiling]:
 
 
 HALVES = ("bf16", "fp16")
-PROMISED = 8.0
-"""How many times the matrix throughput of fp32 half precision is said to reach."""
+REACHED = 0.9
+"""A promise of throughput is held from this share of it."""
 HALVED = 0.55
 """Copying as many values in at most this share of fp32's time counts as traffic halved."""
+
+
+_MOVED = {"copies, read and written,": COPY, "reads": READ}
 
 
 def ceilings_said(device: DeviceDescription, ceilings: Sequence[Ceiling]) -> list[str]:
     """Return what the ceilings of a device say, in sentences: half precision against fp32, memory, the datasheet."""
     own = [one for one in ceilings if one.device == device.type]
     promised = datasheet_of(device.name)
-    said = [_speed_said(device, own), *(_promises_said(own, device.type, dtype) for dtype in HALVES)]
-    moved = bandwidth(own, device.type)
-    if moved is not None:
-        said.append(f"copies in main memory: {format_bandwidth(moved)}, read and written")
+    device = shown(device, own)
+    said = [_speed_said(device, own), *(_promises_said(own, device, dtype) for dtype in (TF32, *HALVES))]
+    said += libraries_said(own, device.type)
+    moved = [(name, bandwidth(own, device.type, operation=operation)) for name, operation in _MOVED.items()]
+    told = [f"{name} {format_bandwidth(value)}" for name, value in moved if value is not None]
+    said.append(f"main memory: {', '.join(told)}" if told else "")
     said.append(_datasheet_said(device, own, promised))
     said.append(_quiet_said(own))
     return [sentence for sentence in said if sentence]
@@ -195,27 +203,66 @@ def _speed_said(device: DeviceDescription, own: Sequence[Ceiling]) -> str:
     return f"at best {format_flop_rate(full)} in fp32" + (f"; {', '.join(said)}" if said else "")
 
 
-def _promises_said(own: Sequence[Ceiling], device: str, dtype: str) -> str:
-    """Return whether the promises of half precision hold: matrix throughput up to `PROMISED` times, traffic halved.
+def _promises_said(own: Sequence[Ceiling], device: DeviceDescription, dtype: str) -> str:
+    """Return whether what is promised of a dtype holds: its throughput, and in half precision the traffic halved.
 
     Numbers that other work on the machine may have spoilt are told without a verdict.
     """
     pair = [one for one in own if one.dtype in (FP32, dtype)]
-    full, low = best(own, device, FP32), best(own, device, dtype)
+    full, low = best(own, device.type, FP32), best(own, device.type, dtype)
     said = []
     if full and low:
-        verdict = "held" if low >= PROMISED * full else "not reached"
-        fit = not any(map(disturbance, (one for one in pair if one.operation != COPY)))
-        said.append(
-            f"up to {PROMISED:g}x the matrix throughput: {format_ratio(low / full)}, {verdict if fit else BUSY}"
-        )
-    moved = copy_ratio(own, device, dtype)
+        promise, by = _promised(device, dtype)
+        fit = not any(map(disturbance, (one for one in pair if one.operation not in MOVING)))
+        verdict = f", {'held' if low >= REACHED * promise * full else 'not reached'}" if promise else ""
+        verdict = verdict if fit else f", {BUSY}"
+        said.append(f"{by}: {format_ratio(low / full)}{verdict}")
+    moved = copy_ratio(own, device.type, dtype) if dtype != TF32 else None
     if moved is not None:
         verdict = "held" if moved <= HALVED else "not held"
         fit = not any(map(disturbance, (one for one in pair if one.operation == COPY)))
         times = f"as many values are copied in {format_ratio(moved)} the time"
         said.append(f"half the traffic: {times}, {verdict if fit else BUSY}")
     return f"promises of {dtype}: {'; '.join(said)}" if said else ""
+
+
+def _promised(device: DeviceDescription, dtype: str) -> tuple[float | None, str]:
+    """Return how many times fp32's throughput is promised of a dtype, None where nothing is, and by what in words."""
+    sheet = datasheet_of(device.name)
+    peaks = sheet.flops if sheet is not None else {}
+    if dtype in peaks and FP32 in peaks:
+        times = peaks[dtype] / peaks[FP32]
+        return times, f"up to {format_ratio(times)} the throughput of fp32 by the datasheet"
+    row = instruction_of(device.details.get(_FLAGS, "").split(), dtype) if device.type == "cpu" else None
+    if row is not None:
+        return row.times, f"up to {row.times:g}x the multiply-adds of fp32 by {row.name}"
+    lacking = "this CPU's instructions" if device.type == "cpu" else "a datasheet that is known"
+    return None, f"none of throughput by {lacking}"
+
+
+ALIKE = 1.05
+"""Libraries whose rates differ by a smaller factor multiply alike."""
+
+
+def libraries_said(ceilings: Iterable[Ceiling], device: str) -> list[str]:
+    """Return what of half precision's speed is owed to another library than the one that torch multiplies fp32 in."""
+    own = [one for one in ceilings if disturbance(one) is None]
+    full = by_library(own, device, FP32)
+    if len(full) < 2:
+        return []
+    taken, reached = next(iter(full.items()))
+    said = [f"fp32 products: {', '.join(f'{format_flop_rate(each)} in {name}' for name, each in full.items())}"]
+    said[0] += f"; torch multiplies them in {taken}"
+    for dtype in HALVES:
+        for library, half in by_library(own, device, dtype).items():
+            other = full.get(library)
+            if library == taken or other is None:
+                continue
+            apart = f"{dtype}'s products, in {library}, are {format_ratio(half / reached)} fp32's in {taken}"
+            owed = f"{format_ratio(other / reached)} of that is the library's, {format_ratio(half / other)} {dtype}'s"
+            alike = f"as {library} multiplies fp32 no faster, all of that is {dtype}'s"
+            said.append(f"{apart}: {owed if other >= ALIKE * reached else alike}")
+    return said
 
 
 def _datasheet_said(device: DeviceDescription, own: Sequence[Ceiling], promised: Datasheet | None) -> str:
@@ -230,6 +277,8 @@ def _datasheet_said(device: DeviceDescription, own: Sequence[Ceiling], promised:
     moved = bandwidth(own, device.type)
     if moved is not None:
         said.append(f"{format_share(moved / promised.bandwidth)} of {format_bandwidth(promised.bandwidth)} from memory")
+    if said and "fp8" in promised.flops:
+        said.append(f"fp8's {format_flop_rate(promised.flops['fp8'])} are not measured")
     return f"of the datasheet's peaks ({promised.name}): {', '.join(said)}" if said else ""
 
 

@@ -18,7 +18,17 @@ from ampbench.drive.servers import Channel, OpenChannel, ServerChannel
 from ampbench.drive.session import Prepared, check_same, default_memory_limit, opened_first
 from ampbench.errors import NothingToRunError, UnknownNameError
 from ampbench.instruments.ceilings.findings import DTYPES, ceiling_rate, disturbance, top
-from ampbench.instruments.ceilings.records import COPY, FP32, OPERATIONS, TF32, Ceiling, CeilingAsked, CeilingsAsked
+from ampbench.instruments.ceilings.records import (
+    COPY,
+    FP32,
+    MOVING,
+    OPERATIONS,
+    READ,
+    TF32,
+    Ceiling,
+    CeilingAsked,
+    CeilingsAsked,
+)
 from ampbench.instruments.instrument import Given, Instrument, Option, Session
 from ampbench.records.case import DEVICES, DeviceDescription, Environment
 from ampbench.records.kinds import CEILINGS
@@ -28,7 +38,7 @@ from ampbench.records.wire import Task, ask
 from ampbench.store import StoredRun
 
 HELP = """\
-Measure what a device attains at best: FLOP/s of matrix products and convolutions, copy bandwidth.
+Measure what a device attains at best: FLOP/s of products, convolutions and attention, memory bandwidth.
 
 In each dtype, over sizes from small to large, on random values. Says what half precision brings at most on this
 machine and, where the device's datasheet is known, what share of its peaks is reached. The run is stored: ampbench
@@ -93,9 +103,14 @@ def wanted_of(environment: Environment, devices: Sequence[str], asked: CeilingsA
             for dtype in asked.dtypes or DEFAULT_DTYPES:
                 lacking = _lacking(device, dtype)
                 named = asked.dtypes or not device.available
-                if (operation, dtype) != (COPY, TF32) and (named or not lacking):
+                if not _same_as_fp32(operation, dtype) and (named or not lacking):
                     wanted.append(Wanted(type, operation, dtype, lacking))
     return wanted
+
+
+def _same_as_fp32(operation: str, dtype: str) -> bool:
+    """Return whether an operation in `dtype` says no more than in fp32: copies in tf32, and all that only reads."""
+    return (operation, dtype) == (COPY, TF32) or (operation == READ and dtype != FP32)
 
 
 def unfinished(stored: StoredRun) -> list[Wanted]:
@@ -152,7 +167,10 @@ def _prepared(
             settings = dataclasses.replace(settings, memory_limit_bytes=default_memory_limit())
         wanted = wanted_of(environment, selection.devices, asked)
         if all(one.lacking for one in wanted):
-            why = few((one.lacking for one in wanted), len(wanted)) or f"copies in {TF32} are those in {FP32}"
+            why = (
+                few((one.lacking for one in wanted), len(wanted))
+                or f"what is only copied or read is measured in {FP32}"
+            )
             raise NothingToRunError(f"no ceiling can be measured here: {why}")
         yield Prepared(selection, settings, environment, [], first.open_channel)
 
@@ -215,7 +233,7 @@ def ceilings_known(results: Path | str, here: Environment) -> list[Ceiling]:
             if attained is None or disturbance(one) is not None or not _holds(one, stored.header, here):
                 continue
             key = one.device, one.operation, one.dtype
-            height = attained.work if one.operation == COPY else 0, ceiling_rate(one) or 0.0
+            height = attained.work if one.operation in MOVING else 0, ceiling_rate(one) or 0.0
             if key not in found or height > found[key][0]:
                 found[key] = height, dataclasses.replace(one, run=stored.header.run)
     return [one for _, one in found.values()]
@@ -252,7 +270,7 @@ INSTRUMENT: Instrument[CeilingsAsked] = Instrument(
     help=HELP,
     doing="measuring",
     options=(
-        Option(name="operation", default=None, names=True, help="matmul, conv or copy. Default: all."),
+        Option(name="operation", default=None, names=True, help="matmul, conv, attention, copy or read. Default: all."),
         Option(
             name="dtype",
             default=None,

@@ -1,4 +1,4 @@
-"""What a device attains at best: FLOP/s of matrix products and convolutions, bytes per second of copies.
+"""What a device attains at best: FLOP/s of products, convolutions and attention, bytes per second of copies and reads.
 
 They run from small to large, on random values. Sizes are those of networks: what a network attains in a case must not
 be more than what is attained here.
@@ -14,12 +14,13 @@ import torch.nn.functional as F
 
 from ampbench.base.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.base.units import format_seconds
-from ampbench.instruments.ceilings.records import CONV, COPY, FP32, MATMUL, TF32, Attained, Ceiling, CeilingAsked
+from ampbench.instruments.ceilings.records import COPY, FP32, READ, TF32, Attained, Ceiling, CeilingAsked
 from ampbench.measure.environment import has_tf32
 from ampbench.measure.machine import Device, precision_flags
 from ampbench.measure.memory import said_of
 from ampbench.measure.timing import FitnessWatch, time_build
 from ampbench.measure.worker import Work
+from ampbench.records.measured import ATTENTION, CONV, MATMUL
 from ampbench.records.wire import MAX_SAMPLES_PER_ROUND
 
 MakeTensor = Callable[..., torch.Tensor]
@@ -39,8 +40,15 @@ CONVOLUTIONS = {
          (64, 256, 64, 56, 1), (256, 1024, 256, 14, 1), (256, 512, 2048, 14, 1)),
 }  # fmt: skip
 """Convolutions as in ResNets and U-Nets: (images, channels in, channels out, height and width, kernel)."""
+ATTENTIONS = {
+    "cpu": ((4, 8, 128, 64), (2, 8, 512, 64), (1, 8, 1024, 64), (1, 8, 2048, 128)),
+    "": ((16, 16, 512, 64), (8, 16, 2048, 64), (4, 16, 4096, 128), (1, 16, 8192, 128)),
+}
+"""Attention of a sequence to itself as in transformers: (sequences, heads, length, features of a head)."""
 COPIES = {"cpu": (18, 20, 22, 24, 26, 28), "": (20, 24, 26, 28, 30)}
-"""Bytes that are copied, as powers of two: from what a cache holds to what only the main memory does."""
+"""Bytes that are copied, or read, as powers of two: from what a cache holds to what only the main memory does."""
+MKL, ONEDNN = "MKL", "oneDNN"
+"""The libraries that multiply matrices on a CPU, besides others that torch may be built with."""
 
 FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 _TILE = 1 << 16
@@ -50,43 +58,95 @@ _TILE = 1 << 16
 class Task:
     """One size of an operation: `work` FLOPs or bytes each time it is run; `build` makes what runs it.
 
-    Tasks of one `series` differ in size only.
+    Tasks of one `series` differ in size only. `library` is as in `Attained`.
     """
 
     series: str
     size: str
     work: int
     build: Callable[[MakeTensor], Callable[[], object]]
+    library: str = ""
 
 
-def tasks_of(operation: str, device: str, itemsize: int) -> list[list[Task]]:
-    """Return the tasks of an operation on a type of device, each series from small to large.
+def tasks_of(operation: str, device: str, dtype: torch.dtype) -> list[list[Task]]:
+    """Return the tasks of an operation in a dtype on a type of device, each series from small to large.
 
-    `itemsize` is the bytes of an element. FLOPs are counted as `torch.utils.flop_counter` does, a multiplication and an
-    addition as two; the bytes of a copy are those read and those written.
+    FLOPs are counted as `torch.utils.flop_counter` does, a multiplication and an addition as two; the bytes of a copy
+    are those read and those written. On a CPU, products of fp32 are those of the library that torch multiplies them
+    with, and those of oneDNN, in which convolutions and half precision run.
     """
     kind = device if device in SQUARES else ""
     if operation == MATMUL:
-        return [[_square(edge) for edge in SQUARES[kind]], [_layer(*shape) for shape in LAYERS[kind]]]
+        library = _library(dtype) if device == "cpu" else ""
+        series = [
+            [_square(edge, library) for edge in SQUARES[kind]],
+            [_layer(*shape, library) for shape in LAYERS[kind]],
+        ]
+        if device == "cpu" and dtype is torch.float32 and _has_onednn():
+            series.append([_onednn_layer(*shape) for shape in LAYERS[kind]])
+        return series
     if operation == CONV:
         return list(_convolutions(kind))
+    if operation == ATTENTION:
+        return [sorted((_attention(*shape) for shape in ATTENTIONS[kind]), key=lambda task: task.work)]
+    if operation == READ:
+        return [[_read(1 << power, dtype.itemsize) for power in COPIES[kind]]]
     assert operation == COPY
-    return [[_copy(1 << power, itemsize) for power in COPIES[kind]]]
+    return [[_copy(1 << power, dtype.itemsize) for power in COPIES[kind]]]
 
 
-def _square(edge: int) -> Task:
+def _library(dtype: torch.dtype) -> str:
+    """Return which library multiplies matrices of `dtype` on this CPU; "" where it is not known.
+
+    As `use_mkldnn_matmul` of ATen/native/mkldnn/Matmul.cpp decides in torch 2.15 on x86, with fp32 not rounded: oneDNN
+    has half precision where the CPU has the instructions that it asks for, a BLAS all else. ONEDNN_VERBOSE=1 shows it.
+    """
+    if not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
+        return ""
+    asks = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}.get(dtype, "")
+    supported = getattr(torch.ops.mkldnn, asks, None) if asks and _has_onednn() else None
+    if dtype is torch.float32:
+        return MKL
+    return ONEDNN if supported is not None and supported() else ""
+
+
+def _has_onednn() -> bool:
+    return bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
+
+
+def _square(edge: int, library: str) -> Task:
     def build(make: MakeTensor) -> Callable[[], object]:
         left, right = make(edge, edge), make(edge, edge)
         return partial(torch.mm, left, right, out=torch.empty_like(left))
 
-    return Task("square", f"{edge}x{edge}x{edge}", 2 * edge**3, build)
+    return Task("square", f"{edge}x{edge}x{edge}", 2 * edge**3, build, library)
 
 
-def _layer(rows: int, inputs: int, outputs: int) -> Task:
+def _layer(rows: int, inputs: int, outputs: int, library: str) -> Task:
     def build(make: MakeTensor) -> Callable[[], object]:
         return partial(F.linear, make(rows, inputs), make(outputs, inputs), make(outputs))
 
-    return Task("linear", f"linear {rows}x{inputs}x{outputs}", 2 * rows * inputs * outputs, build)
+    return Task("linear", f"linear {rows}x{inputs}x{outputs}", 2 * rows * inputs * outputs, build, library)
+
+
+def _onednn_layer(rows: int, inputs: int, outputs: int) -> Task:
+    """Return the same layer as inductor has it run in oneDNN."""
+
+    def build(make: MakeTensor) -> Callable[[], object]:
+        given = make(rows, inputs), make(outputs, inputs), make(outputs)
+        return partial(torch.ops.mkldnn._linear_pointwise, *given, "none", [], "")
+
+    size = f"onednn {rows}x{inputs}x{outputs}"
+    return Task("onednn", size, 2 * rows * inputs * outputs, build, ONEDNN)
+
+
+def _attention(sequences: int, heads: int, length: int, features: int) -> Task:
+    def build(make: MakeTensor) -> Callable[[], object]:
+        query, key, value = (make(sequences, heads, length, features) for _ in range(3))
+        return partial(F.scaled_dot_product_attention, query, key, value)
+
+    size = f"{sequences}x{heads}x{length}x{features}"
+    return Task("attention", size, 2 * 2 * sequences * heads * length**2 * features, build)
 
 
 def _convolutions(kind: str) -> Iterator[list[Task]]:
@@ -111,12 +171,25 @@ def _convolution(images: int, inputs: int, outputs: int, edge: int, kernel: int,
 
 def _copy(size: int, itemsize: int) -> Task:
     def build(make: MakeTensor) -> Callable[[], object]:
-        count = size // itemsize
-        source = make(min(count, _TILE)).repeat(max(1, count // _TILE))
+        source = _filled(make, size // itemsize)
         return partial(torch.empty_like(source).copy_, source)
 
-    scale, unit = (20, "MiB") if size >= 1 << 20 else (10, "KiB")
-    return Task("copy", f"{size >> scale} {unit}", 2 * size, build)
+    return Task("copy", _bytes_said(size), 2 * size, build)
+
+
+def _read(size: int, itemsize: int) -> Task:
+    def build(make: MakeTensor) -> Callable[[], object]:
+        return _filled(make, size // itemsize).amax
+
+    return Task("read", _bytes_said(size), size, build)
+
+
+def _filled(make: MakeTensor, count: int) -> torch.Tensor:
+    return make(min(count, _TILE)).repeat(max(1, count // _TILE))
+
+
+def _bytes_said(size: int) -> str:
+    return f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"
 
 
 LONGEST = 0.5
@@ -138,7 +211,7 @@ def measure_ceiling(device: Device, operation: str, dtype: str, seconds: float) 
         error = f"{device.type} has no tf32"
     else:
         held = _torch_dtype(dtype)
-        series = tasks_of(operation, device.type, held.itemsize)
+        series = tasks_of(operation, device.type, held)
         budget = seconds / sum(map(len, series))
         with precision_flags(PRECISIONS[TF32 if dtype == TF32 else FP32]), torch.inference_mode():
             for tasks in series:
@@ -177,7 +250,7 @@ def _grow(
         except Exception as error:  # noqa: BLE001 - whatever a device raises at what it does not support
             device.release()
             return found, f"{task.size} and larger left out: {said_of(error)}"
-        found.append(Attained(size=task.size, work=task.work, samples=samples))
+        found.append(Attained(size=task.size, work=task.work, samples=samples, library=task.library))
         device.release()
     return found, ""
 

@@ -3,10 +3,11 @@
 from dataclasses import dataclass, field
 
 from ampbench.records.kinds import Before, unknown
-from ampbench.records.measured import Fitness
+from ampbench.records.measured import MULTIPLYING, Fitness
 
-MATMUL, CONV, COPY = OPERATIONS = "matmul", "conv", "copy"
-"""What ceilings are measured with: the first two in FLOP/s, the last in bytes per second, read and written."""
+COPY, READ = MOVING = "copy", "read"
+OPERATIONS = (*MULTIPLYING, *MOVING)
+"""What ceilings are measured with: those that multiply in FLOP/s, the others in bytes per second, read and written."""
 
 FP32, TF32 = "fp32", "tf32"
 """Dtypes of ceilings that share a torch dtype: torch.float32, without and with tf32 allowed."""
@@ -14,11 +15,15 @@ FP32, TF32 = "fp32", "tf32"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attained:
-    """What one `size` ("1024x1024x1024") attained: `work` FLOPs or bytes in each of `samples` seconds."""
+    """What one `size` ("1024x1024x1024") attained: `work` FLOPs or bytes in each of `samples` seconds.
+
+    `library` multiplied ("MKL", "oneDNN"), where that is known; "" elsewhere and in older runs.
+    """
 
     size: str
     work: int
     samples: list[float]
+    library: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,22 +15,25 @@ from ampbench.base.units import (
     format_ratio,
     format_share,
 )
+from ampbench.instruments.ceilings.datasheets import Datasheet, datasheet_of
 from ampbench.instruments.ceilings.findings import (
     DTYPES,
-    Datasheet,
     best,
     ceilings_said,
-    datasheet_of,
     described,
     ordered,
     rate,
     share,
+    shown,
     top,
 )
-from ampbench.instruments.ceilings.records import CONV, COPY, FP32, MATMUL, Attained, Ceiling
+from ampbench.instruments.ceilings.records import FP32, MOVING, OPERATIONS, Attained, Ceiling
 from ampbench.present.document import Block, Column, Document, Section, as_sentence, picked, records, table
 from ampbench.records.case import DeviceDescription, Environment
+from ampbench.records.measured import MULTIPLYING
 from ampbench.store import StoredRun
+
+NAMES = dict(zip(OPERATIONS, ("matrix products", "convolutions", "attention", "copies", "reads"), strict=True))
 
 
 class Size(NamedTuple):
@@ -51,8 +54,9 @@ COLUMNS: Sequence[Column[Size]] = (
     Column("dtype", lambda row: row.found.dtype, "dtype"),
     Column("threads", lambda row: row.found.threads),
     Column("size", _of(lambda one: one.size), "size"),
+    Column("library", _of(lambda one: one.library), "library"),
     Column("work", _of(lambda one: one.work)),
-    Column("unit", lambda row: "B" if row.found.operation == COPY else "FLOP"),
+    Column("unit", lambda row: "B" if row.found.operation in MOVING else "FLOP"),
     Column("samples", lambda row: len(row.one.samples) if row.one else 0, "samples", "whole"),
     Column("seconds", _of(lambda one: min(one.samples, default=None)), "fastest", "s"),
     Column("per_second", _of(rate), "attained", "FLOP/s", lambda row: _rate_said(row.found, _of(rate)(row))),
@@ -60,7 +64,7 @@ COLUMNS: Sequence[Column[Size]] = (
     Column("datasheet_share", lambda row: row.reached),
     Column("reason", lambda row: None if row.found.attained else row.found.error),
 )
-"""Of a size: the work of one run and its unit, how many samples, the fastest, and the rate.
+"""Of a size: the library where it is known, the work of one run and its unit, how many samples, the fastest, the rate.
 
 `ceiling` is whether it is the size that counts, `datasheet_share` that one's share of the vendor's peak, `reason` why
 there is no size.
@@ -131,7 +135,7 @@ def ceilings_section(device: DeviceDescription, ceilings: Sequence[Ceiling], *, 
     blocks.append(_table(device, own))
     if everything:
         rows = [Size(found, one) for found in own for one in found.attained]
-        keys = ("operation", "dtype", "size", "per_second", "seconds", "samples")
+        keys = ("operation", "dtype", "size", "library", "per_second", "seconds", "samples")
         blocks.append(table("Every size", picked(COLUMNS, *keys), rows))
     for one in own:
         where = f"{one.dtype} {one.operation}"
@@ -145,26 +149,29 @@ def ceilings_section(device: DeviceDescription, ceilings: Sequence[Ceiling], *, 
 def _table(device: DeviceDescription, own: Sequence[Ceiling]) -> Block:
     """Return a row for each dtype: what it attains in each operation, over fp32 and of the datasheet's peaks."""
     promised = datasheet_of(device.name)
+    kinds = shown(device, own).arithmetic
     found = {(one.operation, one.dtype): one for one in own}
     full = best(own, device.type, FP32)
+    told = [operation for operation in OPERATIONS if any(one.operation == operation for one in own)]
     rows = []
     for dtype in dict.fromkeys(one.dtype for one in sorted(own, key=lambda one: _place(one.dtype))):
-        cells = [found.get((operation, dtype)) for operation in (MATMUL, CONV, COPY)]
+        cells = {operation: found.get((operation, dtype)) for operation in told}
         reached = best(own, device.type, dtype)
+        multiplied, moved = ([cells.get(name) for name in names] for names in (MULTIPLYING, MOVING))
         rows.append(
             [
                 dtype,
-                device.arithmetic.get(dtype, ""),
-                _attained(cells[0]),
-                _attained(cells[1]),
+                kinds.get(dtype, ""),
+                *(_attained(cells[operation]) for operation in told if operation in MULTIPLYING),
                 format_ratio(reached / full if reached and full else None),
-                _attained(cells[2]),
-                *([_peak_share(cells[:2], promised), _peak_share(cells[2:], promised)] if promised else []),
+                *(_attained(cells[operation]) for operation in told if operation in MOVING),
+                *([_peak_share(multiplied, promised), _peak_share(moved, promised)] if promised else []),
             ]
         )
-    headers = ["dtype", "arithmetic", "matrix products", "convolutions", "to fp32", "copies"]
+    headers = ["dtype", "arithmetic", *(NAMES[operation] for operation in told if operation in MULTIPLYING), "to fp32"]
+    headers += [NAMES[operation] for operation in told if operation in MOVING]
     headers += ["of peak", "of bandwidth"] if promised else []
-    note = "of the best size; of copies, the largest, in main memory"
+    note = "of the best size; of copies and reads, the largest, in main memory"
     return Block("Attained at best", headers, rows, note, numbers=headers[2:])
 
 
@@ -174,7 +181,7 @@ def _attained(found: Ceiling | None) -> str:
 
 
 def _rate_said(found: Ceiling, value: float | None) -> str:
-    return format_bandwidth(value) if found.operation == COPY else format_flop_rate(value)
+    return format_bandwidth(value) if found.operation in MOVING else format_flop_rate(value)
 
 
 def _peak_share(found: Sequence[Ceiling | None], promised: Datasheet) -> str:

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from ampbench.instruments.ceilings.records import MATMUL, Attained
+from ampbench.instruments.ceilings.records import Attained
 from ampbench.present.charts import Chart
 from ampbench.present.page import Part
+from ampbench.records.measured import MATMUL
 from ampbench.report.material import material_of
 from ampbench.store import StoredRun
 from tests.report.materials import part_of

@@ -26,11 +26,11 @@ from ampbench.instruments.ceilings.instrument import (
     unfinished,
     wanted_of,
 )
-from ampbench.instruments.ceilings.records import COPY, MATMUL, Attained, Ceiling, CeilingAsked, CeilingsAsked
+from ampbench.instruments.ceilings.records import COPY, Attained, Ceiling, CeilingAsked, CeilingsAsked
 from ampbench.instruments.instrument import Session
 from ampbench.records.case import DeviceDescription, Environment
 from ampbench.records.kinds import CEILINGS
-from ampbench.records.measured import Failure, Fitness
+from ampbench.records.measured import MATMUL, Failure, Fitness
 from ampbench.records.run import Header, Selection, Settings
 from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
@@ -95,7 +95,8 @@ def test_without_names_all_that_the_device_has_is_measured_but_fp64() -> None:
     assert {piece.device for piece in wanted} == {"cuda"}
     assert [(piece.operation, piece.dtype) for piece in wanted] == [
         ("matmul", "fp32"), ("matmul", "tf32"), ("matmul", "fp16"), ("conv", "fp32"), ("conv", "tf32"),
-        ("conv", "fp16"), ("copy", "fp32"), ("copy", "fp16"),
+        ("conv", "fp16"), ("attention", "fp32"), ("attention", "tf32"), ("attention", "fp16"), ("copy", "fp32"),
+        ("copy", "fp16"), ("read", "fp32"),
     ]  # fmt: skip
 
 
@@ -164,7 +165,7 @@ def test_a_run_of_another_machine_is_not_gone_on_with(tmp_path: Path) -> None:
     [
         (["cuda"], CeilingsAsked(), "cuda is not available: no driver"),
         (["cpu"], CeilingsAsked(dtypes=["tf32"], operations=[MATMUL]), "cpu has no tf32"),
-        (["cpu"], CeilingsAsked(dtypes=["tf32"], operations=[COPY]), "copies in tf32 are those in fp32"),
+        (["cpu"], CeilingsAsked(dtypes=["tf32"], operations=[COPY]), "what is only copied or read is measured in fp32"),
     ],
 )
 def test_nothing_that_can_be_measured_is_said_before_anything_is_stored(
@@ -181,7 +182,7 @@ def test_unknown_names_are_refused_with_the_nearest() -> None:
         chosen_ceiling_dtypes(["bf61"])
     with pytest.raises(UnknownNameError, match="unknown device 'cudaa'"), prepared(Scripted(answer), "cudaa"):
         pass
-    assert chosen_operations([]) == ["matmul", "conv", "copy"]
+    assert chosen_operations([]) == ["matmul", "conv", "attention", "copy", "read"]
     assert chosen_ceiling_dtypes(["bfloat16", "bf16", "tf32"]) == ["bf16", "tf32"]
     assert chosen_ceiling_dtypes([]) == []
 

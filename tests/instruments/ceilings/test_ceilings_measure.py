@@ -1,5 +1,8 @@
 """Ceilings measured: the work that is counted, the sizes that are run, what a device cannot do."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,9 +12,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from ampbench.instruments.ceilings import measure
 from ampbench.instruments.ceilings.findings import best
 from ampbench.instruments.ceilings.measure import Task, measure_ceiling, tasks_of
-from ampbench.instruments.ceilings.records import CONV, COPY, MATMUL, OPERATIONS
+from ampbench.instruments.ceilings.records import COPY, OPERATIONS, READ
 from ampbench.measure.environment import read_environment
 from ampbench.measure.machine import Cpu, Device, open_device
+from ampbench.records.measured import ATTENTION, CONV, MATMUL
 
 
 @pytest.fixture
@@ -20,6 +24,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "SQUARES", {"cpu": (8, 16)})
     monkeypatch.setattr(measure, "LAYERS", {"cpu": ((8, 4, 6),)})
     monkeypatch.setattr(measure, "CONVOLUTIONS", {"cpu": ((2, 4, 8, 6, 3), (2, 3, 5, 6, 1))})
+    monkeypatch.setattr(measure, "ATTENTIONS", {"cpu": ((2, 3, 8, 4), (1, 2, 16, 8))})
     monkeypatch.setattr(measure, "COPIES", {"cpu": (10, 21)})
 
 
@@ -53,10 +58,10 @@ def grow(tasks: list[Task], device: Device, longest: float) -> tuple[list[str], 
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("operation", [MATMUL, CONV])
+@pytest.mark.parametrize("operation", [MATMUL, CONV, ATTENTION])
 def test_flops_are_those_that_torch_counts(operation: str) -> None:
-    tasks = [task for series in tasks_of(operation, "cpu", 4) for task in series]
-    assert len(tasks) == {MATMUL: 3, CONV: 4}[operation]
+    tasks = [task for series in tasks_of(operation, "cpu", torch.float64) for task in series]
+    assert len(tasks) == {MATMUL: 3, CONV: 4, ATTENTION: 2}[operation]
     for task in tasks:
         run = task.build(torch.randn)
         with FlopCounterMode(display=False) as counter:
@@ -65,9 +70,51 @@ def test_flops_are_those_that_torch_counts(operation: str) -> None:
 
 
 @pytest.mark.usefixtures("small")
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
+def test_products_of_fp32_run_in_onednn_too_and_come_out_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "_library", lambda _: "a BLAS")
+    series = tasks_of(MATMUL, "cpu", torch.float32)
+    assert [{task.library for task in tasks} for tasks in series] == [{"a BLAS"}, {"a BLAS"}, {"oneDNN"}]
+    assert len(tasks_of(MATMUL, "cpu", torch.bfloat16)) == 2
+    for layer, onednn in zip(series[1], series[2], strict=True):
+        assert layer.work == onednn.work
+        torch.manual_seed(0)
+        expected = layer.build(torch.randn)()
+        torch.manual_seed(0)
+        torch.testing.assert_close(onednn.build(torch.randn)(), expected)
+
+
+SHOWS = """
+import torch
+from ampbench.instruments.ceilings.measure import MKL, ONEDNN, _library, _layer, _onednn_layer, _square
+for dtype in (torch.float32, torch.bfloat16):
+    def make(*shape):
+        return torch.ones(*shape, dtype=dtype)
+    for task in (_square(64, _library(dtype)), _layer(64, 64, 64, _library(dtype)), _onednn_layer(64, 64, 64)):
+        if dtype is torch.float32 or task.series != "onednn":
+            print("TASK", task.library, flush=True)
+            task.build(make)()
+"""
+
+
+@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="which library multiplies is known with MKL only")
+def test_the_library_named_is_the_one_that_onednn_itself_tells_of() -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", SHOWS],
+        env=os.environ | {"ONEDNN_VERBOSE": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    for part in told.split("TASK ")[1:]:
+        library, _, rest = part.partition("\n")
+        assert ("primitive,exec" in rest) == (library == "oneDNN"), part
+
+
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_copy_is_as_many_bytes_in_every_dtype_read_and_written(dtype: torch.dtype) -> None:
-    (series,) = tasks_of(COPY, "cpu", dtype.itemsize)
+    (series,) = tasks_of(COPY, "cpu", dtype)
     assert [(task.size, task.work) for task in series] == [("1 KiB", 2 << 10), ("2 MiB", 2 << 21)]
     for task in series:
         copied = task.build(lambda *shape: torch.randn(*shape, dtype=dtype))()
@@ -76,14 +123,28 @@ def test_a_copy_is_as_many_bytes_in_every_dtype_read_and_written(dtype: torch.dt
         assert copied.count_nonzero() > 0.9 * copied.numel()
 
 
+@pytest.mark.usefixtures("small")
+def test_a_read_takes_every_value_in_and_writes_next_to_nothing() -> None:
+    (series,) = tasks_of(READ, "cpu", torch.float32)
+    assert [(task.size, task.work) for task in series] == [("1 KiB", 1 << 10), ("2 MiB", 1 << 21)]
+    for task in series:
+        made: list[torch.Tensor] = []
+
+        def make(*shape: int, made: list[torch.Tensor] = made) -> torch.Tensor:
+            made.append(torch.randn(*shape))
+            return made[-1]
+
+        assert task.build(make)() == made[0].max()
+
+
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("device", ["cpu", "cuda", "xpu"])
 def test_sizes_grow_in_each_series(operation: str, device: str) -> None:
-    for series in tasks_of(operation, device, 2):
+    for series in tasks_of(operation, device, torch.float32):
         works = [task.work for task in series]
         assert works == sorted(works)
         assert len({task.series for task in series}) == 1
-    sizes = [task.size for series in tasks_of(operation, device, 2) for task in series]
+    sizes = [task.size for series in tasks_of(operation, device, torch.float32) for task in series]
     assert len(set(sizes)) == len(sizes)
 
 
@@ -94,7 +155,8 @@ def test_every_size_is_measured_in_every_dtype(operation: str, dtype: str) -> No
     found = measure_ceiling(Cpu(), operation, dtype, 0.02)
     assert (found.device, found.operation, found.dtype, found.error) == ("cpu", operation, dtype, "")
     assert found.threads == torch.get_num_threads()
-    assert len(found.attained) == sum(map(len, tasks_of(operation, "cpu", 4)))
+    held = {"fp32": torch.float32, "fp16": torch.float16}[dtype]
+    assert len(found.attained) == sum(map(len, tasks_of(operation, "cpu", held)))
     assert all(sample > 0 for one in found.attained for sample in one.samples)
     assert found.fitness.load is not None
 
