@@ -18,7 +18,7 @@ environment: .venv/.installed
 	touch $@
 
 demo: .venv/.demo
-	$(BIN)/ampbench run --results demo || test $$? = 3
+	$(BIN)/ampbench run --burst --results demo || test $$? = 3
 	$(BIN)/ampbench report --results demo
 
 lint: environment

@@ -31,8 +31,8 @@ A settings file belongs to the folder, which may be somebody else's.
 
 KEYS = frozenset(
     {
-        "accumulate", "against", "all", "anchor", "area", "backoff_factor", "baseline", "blocks", "by", "case", "check",
-        "clip", "compile_mode",
+        "accumulate", "against", "all", "anchor", "area", "backoff_factor", "baseline", "blocks", "burst", "by", "case",
+        "check", "clip", "compile_mode",
         "control", "control_copy", "device", "dry_run", "dtype", "ema", "format", "from", "gate", "growth_factor",
         "growth_interval", "half_inputs", "heap", "init_scale", "json", "keep_flags", "keyword", "label", "lanes",
         "list", "lr", "max_error", "max_flushed_share", "max_gradient_error", "max_inconclusive", "max_kl",

@@ -13,6 +13,7 @@ from ampbench.cli.options import (
     DURATION,
     TIMEOUT,
     Accumulates,
+    Burst,
     Clips,
     CompileModes,
     Devices,
@@ -121,6 +122,7 @@ def command(
     threads: Threads = DEFAULTS.threads,
     heap: Heap = HeapKind.KEPT,
     keep_flags: KeepFlags = False,
+    burst: Burst = False,
     seed: Seed = DEFAULTS.seed,
     scaler: Scaler = True,
     recipe: Recipes = None,
@@ -179,7 +181,7 @@ def command(
     count = blocks or (CONTROL_BLOCKS if control else MOST_BLOCKS)
     settings = make_settings(
         count, DEFAULTS.builds, min_run_time, max_time, timeout, memory_limit, threads, seed, heap=heap,
-        keep_flags=keep_flags,
+        keep_flags=keep_flags, burst=burst,
     )  # fmt: skip
 
     from ampbench.ab import session

@@ -182,6 +182,12 @@ Heap = Annotated[
     HeapKind,
     typer.Option(help="Memory that a step frees on a CPU: kept in the process, or plain, as glibc has it."),
 ]
+Burst = Annotated[
+    bool,
+    typer.Option(
+        "--burst", help="On an accelerator, time tenths of a second in place of seconds: quick, warmed up less."
+    ),
+]
 KeepFlags = Annotated[
     bool,
     typer.Option(

@@ -14,6 +14,7 @@ from ampbench.cli.options import (
     DEFAULT_RESULTS,
     TIMEOUT,
     Accumulates,
+    Burst,
     Clips,
     CompileModes,
     Devices,
@@ -143,6 +144,7 @@ def command(
     threads: Threads = DEFAULTS.threads,
     heap: Heap = HeapKind.KEPT,
     keep_flags: KeepFlags = False,
+    burst: Burst = False,
     seed: Seed = DEFAULTS.seed,
     scaler: Scaler = True,
     recipe: Recipes = None,
@@ -201,7 +203,7 @@ def command(
     )  # fmt: skip
     settings = make_settings(
         rounds, DEFAULTS.builds, min_run_time, max_time, timeout, memory_limit, threads, seed,
-        isolation=not no_isolation, heap=heap, keep_flags=keep_flags,
+        isolation=not no_isolation, heap=heap, keep_flags=keep_flags, burst=burst,
     )  # fmt: skip
     from ampbench.cli.fleet import Asked, asked_fleet, resume_fleet, run_fleet
     from ampbench.drive.sharding import parse_shard

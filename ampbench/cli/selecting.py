@@ -83,6 +83,7 @@ def make_settings(
     isolation: bool = True,
     heap: str = KEPT,
     keep_flags: bool = False,
+    burst: bool = False,
 ) -> Settings:
     """Return the settings that the options of these names give; raises `UsageError` for what cannot be meant."""
     if seed >= 2**63:
@@ -100,6 +101,7 @@ def make_settings(
         isolation=isolation,
         heap=str(heap),
         keep_flags=keep_flags,
+        burst=burst,
     )
 
 

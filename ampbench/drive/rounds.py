@@ -80,6 +80,7 @@ def request_of(turn: Turn, settings: Settings, server: int, **asked: Any) -> Req
         "round": turn.round,
         "server": server,
         "control": turn.control,
+        "burst": settings.burst,
     }
     return ask(
         turn.task,

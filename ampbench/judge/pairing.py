@@ -109,6 +109,8 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 SWITCHES = "switches of torch"
 """What differs where a run was measured under the user's own (--keep-flags)."""
 
+TIMED = "what an accelerator's rounds are"
+"""Bursts, or what goes on for seconds: the former are faster where a clock falls under load."""
 HEAP = "heap"
 """What differs where memory that a step frees on a CPU stays in the process in one run alone: times, never bits."""
 
@@ -190,6 +192,9 @@ class EnvironmentDifferences:
         if "cpu" in self._of_device:
             heaps = baseline.settings.heap, candidate.settings.heap
             self._compare(HEAP, *heaps, matters="heap" not in settings)
+        if self._of_device.keys() - {"cpu"}:
+            timed = ("a burst" if header.settings.burst else "what goes on" for header in (baseline, candidate))
+            self._compare(TIMED, *timed, matters=True)
         for name, field in _INSTALLATION.items():
             self._compare(name, getattr(before, field), getattr(after, field))
         self._compare("CPU instructions", " ".join(before.cpu_flags), " ".join(after.cpu_flags))
@@ -214,7 +219,8 @@ class EnvironmentDifferences:
         """Return the differences for which times of `device` cannot be compared."""
         here = self._of_device.get(device, [])
         every = [one for known in self._of_device.values() for one in known]
-        concern = [one for one in self.found if one.matters and (device == "cpu" or one.name != HEAP)]
+        elsewhere = TIMED if device == "cpu" else HEAP
+        concern = [one for one in self.found if one.matters and one.name != elsewhere]
         return [one for one in concern if one in here or one not in every]
 
     def same(self, device: str) -> bool:

@@ -279,7 +279,8 @@ class Timed:
 def measure_round(workload: Workload, case: Case, asked: RoundAsked, device: Device, timed: Timed) -> Round:
     """Return one round of a case: several builds, each at its own place in memory, one after another.
 
-    On a CPU each build's samples are timed one by one; on an accelerator in windows, while somebody watches it.
+    On a CPU, and in a burst, each build's samples are timed one by one; on an accelerator in windows, while somebody
+    watches it.
     """
     started = time.perf_counter()
     placement = Placement(random.Random(asked.placement_seed))
@@ -287,7 +288,7 @@ def measure_round(workload: Workload, case: Case, asked: RoundAsked, device: Dev
     compile_seconds: float | None = None
     skipped = nonfinite = 0
     watch = FitnessWatch(device)
-    watching = None if device.type == "cpu" else watched(device.type)
+    watching = None if device.type == "cpu" or asked.burst else watched(device.type)
     with watching or contextlib.nullcontext():
         for _ in range(asked.builds):
             placement.move()

@@ -77,7 +77,8 @@ KEPT, PLAIN = HEAPS = ("kept", "plain")
 class Settings:
     """How a run measures: counts, times in seconds, sizes in bytes; `threads` 0 leaves torch's own choice.
 
-    `heap` is one of `HEAPS`: which one times are measured in. With `keep_flags` torch's switches stay as the user's own
+    `heap` is one of `HEAPS`: which one times are measured in. With `burst` a round on an accelerator is its fastest
+    sample, as on a CPU, in place of windows of a second. With `keep_flags` torch's switches stay as the user's own
     code sets them, but for those that define a precision; the precision `default` has all of them.
     """
 
@@ -93,6 +94,7 @@ class Settings:
     isolation: bool = True
     heap: str = KEPT
     keep_flags: bool = False
+    burst: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

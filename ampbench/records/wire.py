@@ -214,7 +214,7 @@ class RoundAsked:
     """One round: `round`, `server` and `control` as in `Round`.
 
     `placement_seed` decides where in memory the `builds` are put, which are timed for about `min_run_seconds` and give
-    `max_samples` samples in all.
+    `max_samples` samples in all. With `burst` an accelerator is timed as a CPU is.
     """
 
     placement_seed: int = 0
@@ -224,6 +224,7 @@ class RoundAsked:
     round: int = 0
     server: int = 0
     control: bool = False
+    burst: bool = False
 
 
 ENVIRONMENT = Task("environment", Nothing, Environment, "ampbench.measure.worker:do_environment", timed=False)

@@ -136,6 +136,7 @@ def _measuring(header: Header) -> Facts:
             "memory that a step frees on a CPU": "stays in the process"
             if settings.heap == KEPT
             else "as glibc has it (--heap plain)",
+            **({"timed on an accelerator": "in bursts (--burst)"} if settings.burst else {}),
             "threads asked for": str(settings.threads) if settings.threads else "torch's own choice",
             "seed of weights and inputs": str(settings.seed),
             "seed of the order": str(settings.schedule_seed),

@@ -200,6 +200,15 @@ def test_settings_of_arms_are_named_and_threads_among_them_are_no_obstacle():
     assert not found.same("cpu")
 
 
+def test_bursts_keep_times_on_an_accelerator_apart_from_what_goes_on_and_nothing_else():
+    burst = make_header(settings=Settings(burst=True))
+    found = differences(burst, devices=("cpu", "cuda"))
+    told = [(one.baseline, one.candidate) for one in found.obstacles("cuda")]
+    assert told == [("what goes on", "a burst")]
+    assert not found.obstacles("cpu")
+    assert not differences(burst).found
+
+
 def test_another_heap_keeps_times_on_a_cpu_apart_and_nothing_else():
     plain = make_header(settings=Settings(heap="plain"))
     found = differences(plain, devices=("cpu", "cuda"))
