@@ -193,8 +193,8 @@ class EnvironmentDifferences:
             heaps = baseline.settings.heap, candidate.settings.heap
             self._compare(HEAP, *heaps, matters="heap" not in settings)
         if self._of_device.keys() - {"cpu"}:
-            timed = ("a burst" if header.settings.burst else "what goes on" for header in (baseline, candidate))
-            self._compare(TIMED, *timed, matters=True)
+            timed = ["a burst" if one.settings.burst else "what goes on" for one in (baseline, candidate)]
+            self._compare(TIMED, timed[0], timed[1], matters=True)
         for name, field in _INSTALLATION.items():
             self._compare(name, getattr(before, field), getattr(after, field))
         self._compare("CPU instructions", " ".join(before.cpu_flags), " ".join(after.cpu_flags))
