@@ -13,6 +13,7 @@ from ampbench.drive.pieces import asked_of, require_among, require_own_ops, resu
 from ampbench.drive.planning import PlannedCase
 from ampbench.drive.session import Prepared
 from ampbench.errors import UnknownNameError, UsageError
+from ampbench.instruments.batch.records import BatchAsked
 from ampbench.instruments.convergence.records import ConvergenceAsked
 from ampbench.instruments.input_storage.records import StorageAsked
 from ampbench.instruments.instrument import instrument_of, prepared
@@ -69,6 +70,7 @@ ASKING: dict[str, Any] = {
     "origin": Nothing(),
     "keep-fp32": Wanted(max_error=1e-2, max_gradient_error=1e-1),
     "input-storage": StorageAsked(seconds=1.0),
+    "batch": BatchAsked(max_batch=8, rounds=1, seconds=1.0),
     "scaler": ScalerAsked(steps=1, settings=[]),
     "scope": ScopeAsked(steps=8, seconds=1.0),
 }

@@ -40,8 +40,8 @@ HISTORY = [
 """Runs of five versions of torch, of the default suite."""
 MEASURED = ("plain",)
 EXPLAINING = (
-    "casts", "headroom", "origin", "keep-fp32", "rules", "convergence", "scaler", "scope", "input-storage", "ceilings",
-    "check",
+    "casts", "headroom", "origin", "keep-fp32", "rules", "convergence", "scaler", "scope", "input-storage", "batch",
+    "ceilings", "check",
 )  # fmt: skip
 FOLDERS: dict[str, list[Path]] = {
     **{name: [RUNS / f"{name}.jsonl"] for name in (*MEASURED, *EXPLAINING)},
@@ -58,7 +58,7 @@ VERBS = (
 )  # fmt: skip
 SUBVERBS = {
     "explain": ("casts", "headroom", "origin", "keep-fp32", "rules"),
-    "study": ("convergence", "scaler", "scope", "input-storage", "ceilings"),
+    "study": ("convergence", "scaler", "scope", "input-storage", "batch", "ceilings"),
 }
 PAGE = "page.html"
 
