@@ -173,7 +173,13 @@ def one_batch(workload: Workload, case: Case) -> Workload:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether `error` says that memory ran out: torch's own error, Python's, or what `NO_ROOM` says."""
+    """Return whether `error` says that memory ran out: torch's own error, Python's, or what `NO_ROOM` says.
+
+    So does one of ampbench's own that was raised for such a one: a user's code is wrapped where it builds a workload.
+    """
+    cause = error.__cause__ if isinstance(error, AmpbenchError) else None
+    if cause is not None and is_out_of_memory(cause):
+        return True
     text = text_of(error)
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(words in text for words in NO_ROOM)
 
