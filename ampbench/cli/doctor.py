@@ -55,14 +55,15 @@ def command(
         raise UsageError(f"doctor prints --format table or json, not {chosen}")
     if migrate and results is None:
         raise UsageError("--migrate needs --results DIR, the folder whose files to rewrite")
-    from ampbench.drive.fitness import inspect
+    from ampbench.drive.fitness import device_findings, inspect
     from ampbench.store import check_folder
 
     if results is not None:
         check_folder(results)
 
     environment, problem = _probe()
-    findings = inspect()
+    findings = inspect() + ([] if environment is None else device_findings(environment))
+    findings.sort(key=lambda finding: not finding.grave)
     known = [] if environment is None else _known(results or DEFAULT_RESULTS, environment)
     ceilings = [] if environment is None else _ceilings(results or DEFAULT_RESULTS, environment)
     migrations = _migrate(results) if results is not None and migrate else None

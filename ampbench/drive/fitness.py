@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ampbench.records.case import Environment
+from ampbench.records.labels import limited_power
 from ampbench.records.measured import OTHER_SHARE, STEAL_SHARE, CpuTimes, parse_cpu_times
 
 BUSY_SHARE = 0.05
@@ -64,6 +66,50 @@ def inspect(
         virtual_finding(cpu_info),
     ]
     return sorted((finding for finding in candidates if finding is not None), key=lambda finding: not finding.grave)
+
+
+def device_findings(environment: Environment) -> list[Finding]:
+    """Judge what the accelerators of an environment told a worker of themselves, the gravest first."""
+    found: list[Finding] = []
+    for device in environment.devices:
+        state = device.state
+        if state is None or not device.available:
+            continue
+        if state.processes:
+            found.append(
+                Finding(
+                    name=f"{device.type} processes",
+                    what=f"others use {device.type}: {', '.join(state.processes)}",
+                    why="they take time, memory and power from what is timed, unevenly",
+                    remedy="end them, or choose another device (CUDA_VISIBLE_DEVICES, ZE_AFFINITY_MASK)",
+                    grave=True,
+                )
+            )
+        if limited := limited_power(state):
+            found.append(
+                Finding(
+                    name=f"{device.type} power limit",
+                    what=f"{device.type} {limited}",
+                    why="under load its clock falls further: times are those under this limit, and of no other",
+                    remedy=f"sudo nvidia-smi -pl {state.default_limit_watts:.0f}, or on battery plug it in"
+                    if device.type == "cuda"
+                    else "set power1_max of its hwmon folder to power1_rated_max",
+                    grave=False,
+                )
+            )
+        if state.unavailable:
+            found.append(
+                Finding(
+                    name=f"{device.type} sensors",
+                    what=f"{device.type} does not tell all of itself: {'; '.join(state.unavailable)}",
+                    why="that heat or its limit slows it down is then not seen, and there is no energy",
+                    remedy="measure on a whole GPU, or take times of an instance for what they are"
+                    if state.mig
+                    else "times are measured all the same; look at them twice",
+                    grave=False,
+                )
+            )
+    return sorted(found, key=lambda finding: not finding.grave)
 
 
 def busy_now(

@@ -19,7 +19,7 @@ from ampbench.base.units import format_seconds
 from ampbench.errors import UsageError
 from ampbench.instruments.ceilings.bounds import Bounds
 from ampbench.instruments.ceilings.records import Ceiling
-from ampbench.judge.rounds import UNFIT_SHARE, ByCase, MeasuredRun, Rounds, said_of
+from ampbench.judge.rounds import ON_ACCELERATOR, UNFIT_SHARE, ByCase, MeasuredRun, Rounds, said_of
 from ampbench.records.case import Case
 from ampbench.records.labels import NOT_MEASURED, OUT_OF_TIME, attention_said, case_labels, not_finite
 from ampbench.records.measured import Divergence
@@ -158,6 +158,13 @@ def unfit_said(stored: StoredRun) -> str:
     if np.mean(unfit) <= UNFIT_SHARE:
         return ""
     return said_of(found.cause[unfit], found.value[unfit], len(stored.rounds), "rounds")
+
+
+def unsteady_device(stored: StoredRun) -> bool:
+    """Return whether what `unfit_said` says is an accelerator's own doing: heat, a falling clock, others on it."""
+    causes = MeasuredRun.of(stored, averaging=False).unfit.cause
+    unfit = causes[causes >= 0]
+    return bool(unfit.size) and int(np.bincount(unfit).argmax()) in ON_ACCELERATOR
 
 
 def unquiet(stored: StoredRun) -> list[str]:

@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ampbench.base.precisions import PRECISIONS
-from ampbench.base.units import counted, format_share
+from ampbench.base.units import counted, format_percent, format_share
 from ampbench.instruments.ceilings.bounds import BINDING, Bounds
 from ampbench.instruments.ceilings.findings import disturbance, shown
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.judge import frame
 from ampbench.judge.advice import Advice
 from ampbench.judge.pairing import not_the_commits
-from ampbench.judge.rows import Group, Row, grouped, number, precision_label
+from ampbench.judge.rows import Group, Row, burst, grouped, number, precision_label
 from ampbench.records.labels import (
     case_labels,
     device_statement,
@@ -19,10 +19,11 @@ from ampbench.records.labels import (
     few,
     gathered,
     kernels_said,
+    limited_power,
     outcome_said,
     remarks,
 )
-from ampbench.records.measured import CHANCE, NATIVE, Divergence, Round
+from ampbench.records.measured import CHANCE, LIMITS, NATIVE, Divergence, Round
 from ampbench.records.run import KEPT, Imported
 from ampbench.records.wire import ALLOCATOR_TUNABLES
 from ampbench.store import StoredRun
@@ -74,10 +75,22 @@ def statements(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
         _ceilings_lacking,
         _above_ceiling,
         _page_faults,
+        _device_limits,
+        _slower_under_load,
+        _not_at_rest,
+        _others_on_device,
+        _state_on_host,
+        _untold,
     ):
         said += told(stored, rows)
     causes = frame.unquiet(stored)
-    if causes:
+    if causes and frame.unsteady_device(stored):
+        text = (
+            f"the accelerator was not steady: {'; '.join(causes)}: let it cool, or end what else runs on it, and "
+            "measure again, or hold its clock (nvidia-smi --lock-gpu-clocks) where a speedup is all that matters"
+        )
+        said.append(Note(text, warning=True))
+    elif causes:
         threads = (
             "" if stored.header.settings.threads == 1 or "cpu" not in measured_devices(rows) else "--threads 1 and "
         )
@@ -298,6 +311,95 @@ def _ceilings_lacking(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
     if not lacking:
         return []
     return [Note(f"no ceiling of {few(lacking)} is known here: ampbench study ceilings, then measure anew")]
+
+
+def _device_limits(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
+    """Say which devices may take less power than by default."""
+    said = []
+    for name in measured_devices(rows):
+        device = stored.header.environment.device(name)
+        if device is not None and device.state is not None and (limited := limited_power(device.state)):
+            said.append(Note(f"{name} {limited}: times are those under this limit", warning=True))
+    return said
+
+
+def _slower_under_load(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
+    """Say of which cases an accelerator does not keep up its fastest step, and what held its clock down."""
+    slower = {
+        row["case_id"]: row["seconds_median"] / fastest - 1
+        for row in rows
+        if row["outcome"] == "ok" and (fastest := burst(row)) is not None
+    }
+    if not slower:
+        return []
+    labels = case_labels(stored.cases.values())
+    told = [one.telemetry for one in stored.rounds if one.case_id in slower and one.telemetry is not None]
+    falls = [
+        (one.clock_hz / one.warm_clock_hz, one.warm_clock_hz, one.clock_hz)
+        for one in told
+        if one.clock_hz and one.warm_clock_hz
+    ]
+    why = ""
+    if falls and (most := min(falls))[0] < 1:
+        why = f"; its clock fell from {most[1] / 1e9:.2f} to {most[2] / 1e9:.2f} GHz"
+    held = {
+        word: max(one.limited.get(word, 0.0) for one in told)
+        for word in LIMITS
+        if any(word in one.limited for one in told)
+    }
+    if held:
+        why += (
+            f", held by {' and '.join(f'{word} ({format_share(share)} of the time)' for word, share in held.items())}"
+        )
+    most_slow = format_percent(max(slower.values()))
+    named = few(labels[case_id] for case_id in sorted(slower, key=lambda one: -slower[one]))
+    text = (
+        f"under load a step takes up to {most_slow} longer than at the device's fastest ({named}){why}; times, "
+        "speedups and verdicts are of what it keeps up"
+    )
+    return [Note(text)]
+
+
+def _not_at_rest(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
+    """Say which cases were timed before the device had come to rest."""
+    shown = {row["case_id"] for row in rows}
+    moving = dict.fromkeys(one.case_id for one in stored.rounds if one.steady is False and one.case_id in shown)
+    labels = case_labels(stored.cases.values())
+    said = (
+        "time or clock had not come to rest when warming up ended: times may be of a device that was still slowing down"
+    )
+    return [Note(f"{few(labels[one] for one in moving)}: {said}", warning=True)] if moving else []
+
+
+def _others_on_device(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
+    """Name the processes that had memory of an accelerator while it was measured."""
+    shown = {row["case_id"] for row in rows}
+    told = [one.telemetry for one in stored.rounds if one.case_id in shown and one.telemetry is not None]
+    named = dict.fromkeys(process for one in told for process in one.processes)
+    said = (
+        "also used the accelerator while it was measured: times, and what fits into its memory, may be theirs in part"
+    )
+    return [Note(f"{few(named)} {said}", warning=True)] if named else []
+
+
+def _state_on_host(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
+    """Say for which cases what training puts back lay in the host's memory."""
+    shown = {row["case_id"] for row in rows}
+    moved = dict.fromkeys(one.case_id for one in stored.rounds if one.state_on_host and one.case_id in shown)
+    labels = case_labels(stored.cases.values())
+    said = "the state that is put back between samples lay in the host's memory, as the device had no room for a copy"
+    return [Note(f"{few(labels[one] for one in moved)}: {said}")] if moved else []
+
+
+def _untold(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
+    """Say why an accelerator told nothing, or not all, of its clock, power and temperature."""
+    shown = {row["case_id"]: row["device"] for row in rows}
+    reasons: dict[str, dict[str, None]] = {}
+    for one in stored.rounds:
+        if one.case_id in shown and one.telemetry is not None and one.telemetry.unavailable:
+            reasons.setdefault(one.telemetry.unavailable, {})[shown[one.case_id]] = None
+    said = "clock, power, temperature and other processes are not all known"
+    return [Note(f"{few(devices)}: {said}: {reason}") for reason, devices in reasons.items()]
 
 
 def _above_ceiling(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:

@@ -114,6 +114,9 @@ TIMED = "what an accelerator's rounds are"
 HEAP = "heap"
 """What differs where memory that a step frees on a CPU stays in the process in one run alone: times, never bits."""
 
+POWER_LIMIT = "power limit"
+"""What differs where an accelerator may take more power in one run: times, never bits."""
+
 _MACHINE = MappingProxyType({"host": "host", "CPU": "cpu", "number of CPUs": "cpu_count"})
 _INSTALLATION = MappingProxyType(
     {
@@ -228,7 +231,8 @@ class EnvironmentDifferences:
 
         They must where the same code ran on the same environment.
         """
-        return not (self._inexact or self._of_device.get(device))
+        here = [one for one in self._of_device.get(device, []) if one.name != f"{device} {POWER_LIMIT}"]
+        return not (self._inexact or here)
 
     def _compare_device(self, type: str, before: Environment, after: Environment) -> None:
         first = len(self.found)
@@ -238,6 +242,10 @@ class EnvironmentDifferences:
         if ours is not None and theirs is not None:
             self._compare(f"{type} driver", ours.driver, theirs.driver)
             self._compare_each(ours.details, theirs.details, f"{type} ")
+            before_limit, after_limit = (one.state.power_limit_watts if one.state else None for one in (ours, theirs))
+            if before_limit is not None and after_limit is not None:
+                limits = f"{before_limit:.0f} W", f"{after_limit:.0f} W"
+                self._compare(f"{type} {POWER_LIMIT}", *limits, matters=True)
         self._of_device[type] = self.found[first:]
 
     def _compare_each(self, before: Mapping[str, str], after: Mapping[str, str], prefix: str = "") -> list[str]:

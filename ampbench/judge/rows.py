@@ -108,3 +108,13 @@ def precision_label(row: Row) -> str:
     """
     name: str = row["precision"]
     return f"{name} (no scaler)" if row["case_id"].endswith("/no-scaler") else name
+
+
+BURST_APART = 0.03
+"""An accelerator that keeps up a step of so much longer than its fastest sample is told to."""
+
+
+def burst(row: Row) -> float | None:
+    """Return the seconds per step of an accelerator's fastest sample, where what it keeps up takes over 3% longer."""
+    fastest, sustained = number(row["burst_seconds"]), number(row["seconds_median"])
+    return fastest if fastest and sustained and sustained > (1 + BURST_APART) * fastest else None

@@ -14,6 +14,7 @@ from rich.text import Text
 from ampbench.base.units import (
     format_bytes,
     format_count,
+    format_energy,
     format_error,
     format_kept,
     format_seconds,
@@ -25,6 +26,7 @@ from ampbench.judge.objections import Budget
 from ampbench.judge.rows import (
     Group,
     Row,
+    burst,
     described,
     judged_error,
     judged_floor_ratio,
@@ -180,9 +182,30 @@ _SPEED = Column(
     legend="times that of fp32 (tf32 off), and the 95% interval of it, paired round by round",
 )
 
+
+def _burst(row: Row) -> str:
+    """Return the time of a step in an accelerator's fastest sample, where it does not keep that up."""
+    fastest = burst(row)
+    return "" if fastest is None else format_seconds(fastest)
+
+
+def _energy_error(row: Row) -> str:
+    """Return by what share an energy may be off."""
+    share = number(row["energy_error"])
+    return "" if share is None else f"±{format_share(share)}"
+
+
 COLUMNS = (
     Column("precision", "precision", (precision_label,)),
     _TIME,
+    Column(
+        "burst",
+        "burst",
+        (_burst,),
+        metrics=("burst_seconds",),
+        legend="the fastest sample, where what the device keeps up takes over 3% longer",
+        expendable=2,
+    ),
     Column(
         "items/s",
         "items",
@@ -206,6 +229,14 @@ COLUMNS = (
         metrics=("speedup_vs_default",),
         legend="speed, times that of what torch ships, and the 95% interval that advice goes by there",
         expendable=1,
+    ),
+    Column(
+        "energy",
+        "energy",
+        (_cell("energy_per_step", format_energy), _energy_error),
+        metrics=("energy_per_step", "energy_error"),
+        legend="of a step, by mean power, ± what sensor and sampling may be off by",
+        expendable=6,
     ),
     Column(
         "FLOP/s",

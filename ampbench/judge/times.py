@@ -146,6 +146,11 @@ FAR = 1.0
 """On a machine that is not fit, times measured in turns are judged where they are further apart than this: twice as
 long, or half. What disturbs both arms of a block may stretch a change, as a longer step is held up more often; a change
 within the threshold it does not make twice as long, as round values are CPU times where all samples were held up."""
+CLOCK_APART = 0.02
+"""Where an accelerator's clock under load differs by more between two runs of a case that were not measured in turns,
+the device was another: cooler, or under another limit. Only a change beyond what clocks make of a time is judged."""
+CLOCKS_SAID = "the accelerator's clock under load was {:.2f} GHz in the baseline and {:.2f} GHz in the candidate"
+SAME_CLOCK = "what of the change is the device's is not known; measure both in turns (ampbench ab)"
 _FOUND = frozenset({Code.BEYOND_THRESHOLD, Code.UNCONFIRMED})
 _TAILS = frozenset({Code.BEYOND_THRESHOLD, Code.UNCONFIRMED, Code.NOT_CONFIRMED})
 
@@ -224,10 +229,20 @@ def time_findings(
     allowed = np.array([_mean_threshold(pair, baseline, threshold_of) for pair in cells])
     ours = _Side(baseline, [pair.baseline_id for pair in cells])
     theirs = _Side(candidate, [pair.candidate_id for pair in cells])
+    other_clock: Mapping[int, str] = {}
     if interleaved:
         decisions, unfit, fresh, control = _interleaved(cells, ours, theirs, thresholds, allowed)
         thresholds = np.where(np.isin(np.arange(len(cells)), list(unfit)), np.maximum(thresholds, FAR), thresholds)
     else:
+        clocks = [_clocks(pair, baseline, candidate) for pair in cells]
+        moved = [abs(math.log(after / before)) for before, after in clocks]
+        other_clock = {
+            cell: CLOCKS_SAID.format(*(hertz / 1e9 for hertz in clocks[cell]))
+            for cell, ratio in enumerate(moved)
+            if ratio > math.log1p(CLOCK_APART)
+        }
+        for cell in other_clock:
+            thresholds[cell] = (1 + thresholds[cell]) * math.exp(moved[cell]) - 1
         decisions, unfit, fresh, control = _stored(cells, ours, theirs, thresholds, allowed)
     findings = unjudged + [
         Finding(
@@ -250,6 +265,10 @@ def time_findings(
         if verdict is not Verdict.INCOMPARABLE:
             if control.fired:
                 verdict, code, reason = Verdict.INCONCLUSIVE, Code.CONTROL_FIRED, _CONTROL_FIRED
+            elif cell in other_clock and cell not in unfit and code in _FOUND:
+                reason += f"; {other_clock[cell]}, which accounts for less"
+            elif cell in other_clock and cell not in unfit:
+                verdict, code, reason = Verdict.INCONCLUSIVE, Code.UNFIT_MACHINE, f"{other_clock[cell]}: {SAME_CLOCK}"
             elif cell in unfit and interleaved and code in _FOUND:
                 reason += f"; {unfit[cell]}, so only what takes twice as long, or half, is judged"
             elif cell in unfit:
@@ -276,7 +295,7 @@ def time_findings(
                 details=_details(decision, float(allowed[cell])),
             )
         )
-        if verdict is not Verdict.INCOMPARABLE and not control.fired and cell not in unfit:
+        if verdict is not Verdict.INCOMPARABLE and not control.fired and cell not in unfit and cell not in other_clock:
             findings += _mean_findings(pair, decision, float(allowed[cell]), (ours, theirs), what, fresh[cell])
     return findings, control
 
@@ -307,6 +326,19 @@ def _mean_findings(
             blocks=decision.blocks,
         )
     ]
+
+
+def _clocks(pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun) -> tuple[float, float]:
+    """Return an accelerator's median clock under load on both sides; twice 1 where it is not known of both."""
+    found = []
+    for run, case_id in ((baseline, pair.baseline_id), (candidate, pair.candidate_id)):
+        rounds = run.rounds
+        own = rounds.clock[(rounds.owners == run.places[case_id]) & (rounds.roles == Role.OWN)]
+        known = own[np.isfinite(own) & (own > 0)]
+        if pair.baseline.device == "cpu" or not known.size:
+            return 1.0, 1.0
+        found.append(float(np.median(known)))
+    return found[0], found[1]
 
 
 def _raw(pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun) -> tuple[float | None, float | None]:

@@ -162,7 +162,9 @@ class Masters:
 class SavedState:
     """The state of a training as it is when this is made; `stored` are the weights that the optimizer moves.
 
-    Those are the network's own parameters, or master weights beside them.
+    Those are the network's own parameters, or master weights beside them. It lies on their devices or, with `on_host`,
+    in the host's memory, where putting it back takes longer; `on_host` tells where it lies: a device that has no room
+    for a copy has it put there, too.
     """
 
     def __init__(
@@ -171,6 +173,8 @@ class SavedState:
         optimizer: torch.optim.Optimizer | None,
         scaler: torch.amp.GradScaler | None,
         stored: Iterable[torch.Tensor] = (),
+        *,
+        on_host: bool = False,
     ):
         live = list({id(one): one for one in (*module.parameters(), *stored, *module.buffers())}.values())
         self._values: list[tuple[dict[Any, Any], Any, Any]] = []
@@ -180,9 +184,21 @@ class SavedState:
                     live.append(value)
                 else:
                     self._values.append((state, key, copy.deepcopy(value)))
-        self._tensors = [(tensor, tensor.detach().clone()) for tensor in live]
+        self.on_host = on_host
+        try:
+            self._tensors = [(tensor, self._copy(tensor)) for tensor in live]
+        except torch.OutOfMemoryError:
+            if on_host:
+                raise
+            self.on_host, self._tensors = True, []  # what was copied is free again before anything is copied anew
+            self._tensors = [(tensor, self._copy(tensor)) for tensor in live]
         self._scaler = scaler
         self._scaled: dict[str, Any] = {} if scaler is None else scaler.state_dict()
+
+    def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a copy that stays as it is: one to the host of what lies there already would be the tensor itself."""
+        there = tensor.detach()
+        return there.to("cpu") if self.on_host and there.device.type != "cpu" else there.clone()
 
     def put_back(self) -> bool:
         """Put it back, in place; return whether GradScaler had lowered its scale since, that is, skipped a step."""

@@ -1,7 +1,7 @@
 """What is timed: one step of a case, in inference the network's own call, in training all that an iteration does."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from time import perf_counter
@@ -140,7 +140,8 @@ class TrainingStep:
     Each step takes the next batch, as it was given: what steps change in place is put back before a batch comes again.
     With `masters` the optimizer, and GradScaler, have these: gradients go to them after backward, and they go back into
     the network, rounded, after the optimizer's step. `batches` make a step. `loss` is that of the last step,
-    `skipped_steps` how many of those between two calls of `restore` had one that GradScaler skipped.
+    `skipped_steps` how many of those between two calls of `restore` had one that GradScaler skipped. With `on_host`
+    what is saved lies in the host's memory; it does, too, once an accelerator had no room for it.
     """
 
     batches = 1
@@ -157,6 +158,7 @@ class TrainingStep:
         self.optimizer, self.masters, self.scaler = optimizer, masters, scaler
         self.loss: torch.Tensor | None = None
         self.skipped_steps = 0
+        self.on_host = False
         self._learned = network.data.learned
         self._saved: SavedState | None = None
         self._recorded: dict[int, Graph] = {}
@@ -279,7 +281,14 @@ class TrainingStep:
 
     def save(self) -> None:
         """Remember weights, buffers, optimizer and scaler state; `restore` puts them back."""
-        self._saved = SavedState(self.module, self.optimizer, self.scaler, self.stored().values())
+        self._save(self.stored().values())
+
+    def _save(self, live: Iterable[torch.Tensor]) -> None:
+        """Remember `live` tensors with the network, the optimizer's and the scaler's state."""
+        if self.device.type != "cpu":
+            self._saved = None  # its memory is free before it is taken again
+        self._saved = SavedState(self.module, self.optimizer, self.scaler, live, on_host=self.on_host)
+        self.on_host = self._saved.on_host
 
     def restore(self) -> None:
         """Put back what `save` remembered, in place, so that the next step is the same as the first after it.
@@ -436,8 +445,7 @@ class LongerStep(TrainingStep):
 
     def save(self) -> None:
         """Remember weights, averages, buffers, optimizer and scaler state; `restore` puts them back."""
-        live = [*self.stored().values(), *self.averaged.values()]
-        self._saved = SavedState(self.module, self.optimizer, self.scaler, live)
+        self._save([*self.stored().values(), *self.averaged.values()])
 
     @contextmanager
     def judged(self) -> Iterator[None]:

@@ -169,7 +169,7 @@ def time_sustained(
 
     began = clock()
     last = sample()
-    while not apart and count * last < length:
+    while not apart and count * last < 0.8 * length:  # a sample of the length aimed at may well be a little shorter
         count = min(10 * count, math.ceil(length / max(last, device.timer_seconds)))
         last = sample()
     steady: bool | None = None

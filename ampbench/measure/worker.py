@@ -9,7 +9,7 @@ import dataclasses
 import random
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -33,7 +33,7 @@ from ampbench.measure.machine import Device, keep_users_switches, open_device, p
 from ampbench.measure.memory import is_out_of_memory, keep_freed_memory, measure_memory, rss_bytes
 from ampbench.measure.reference import References
 from ampbench.measure.sources import build_workload, describe_workload, find_own, further_inputs, items_per_step
-from ampbench.measure.step import TrainingStep, build_step
+from ampbench.measure.step import Step, TrainingStep, build_step
 from ampbench.measure.telemetry import watched
 from ampbench.measure.timing import FitnessWatch, Placement, Timing, time_build, time_sustained, warm_up
 from ampbench.records.case import Case, Environment, ParameterValue, WorkloadSource, compile_mode
@@ -297,41 +297,40 @@ def measure_round(workload: Workload, case: Case, asked: RoundAsked, device: Dev
     skipped = nonfinite = 0
     watch = FitnessWatch(device)
     watching = None if device.type == "cpu" or asked.burst else watched(device.type)
+
+    def build() -> tuple[Step, float | None, Timing]:
+        """Return a step that has been timed, how long it took to compile, and its times."""
+        step = build_step(workload, case, device)
+        took = step.prepare_path(case.path)
+        if isinstance(step, TrainingStep):
+            step.on_host = timed.on_host
+        if isinstance(step, TrainingStep) or timed.changed is None:
+            timed.settled = warm_up(step, timed.settled)
+        timed.changed = step.changed(timed.changed)
+        given: dict[str, Any] = {
+            "budget_seconds": asked.min_run_seconds / asked.builds,
+            "max_samples": asked.max_samples // asked.builds,
+            "restore": step.restore if isinstance(step, TrainingStep) or timed.changed else None,
+            "apart": bool(timed.changed),
+        }
+        with step.mode():
+            if watching is None:
+                return step, took, time_build(step.run, device, warm=True, **given)
+            return step, took, time_sustained(step.run, device, warm=timed.warm, clock_hz=watching.clock_hz, **given)
+
     with watching or contextlib.nullcontext():
         for _ in range(asked.builds):
             placement.move()
-            step = build_step(workload, case, device)
-            took = step.prepare_path(case.path)
+            with _second_try(case, device, timed) as again:
+                step, took, timing = build()
+            if again():  # without the copy that found no room, or left none
+                device.release()
+                step, took, timing = build()
             compile_seconds = took if compile_seconds is None else compile_seconds
-            if isinstance(step, TrainingStep) or timed.changed is None:
-                timed.settled = warm_up(step, timed.settled)
-            timed.changed = step.changed(timed.changed)
-            restore = step.restore if isinstance(step, TrainingStep) or timed.changed else None
-            with step.mode():
-                if watching is None:
-                    timing = time_build(
-                        step.run,
-                        device,
-                        budget_seconds=asked.min_run_seconds / asked.builds,
-                        max_samples=asked.max_samples // asked.builds,
-                        restore=restore,
-                        warm=True,
-                        apart=bool(timed.changed),
-                    )
-                else:
-                    timing = time_sustained(
-                        step.run,
-                        device,
-                        budget_seconds=asked.min_run_seconds / asked.builds,
-                        max_samples=asked.max_samples // asked.builds,
-                        restore=restore,
-                        warm=timed.warm,
-                        apart=bool(timed.changed),
-                        clock_hz=watching.clock_hz,
-                    )
-                    timed.warm = True
+            timed.warm = True
             timings.append(timing)
             if isinstance(step, TrainingStep):
+                timed.on_host = step.on_host
                 nonfinite = max(nonfinite, count_nonfinite(step.module.parameters()))
                 step.restore()  # counts a step that the last sample skipped
                 skipped += step.skipped_steps
@@ -367,6 +366,21 @@ def measure_round(workload: Workload, case: Case, asked: RoundAsked, device: Dev
         seconds=time.perf_counter() - started,
         finished_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
     )
+
+
+@contextlib.contextmanager
+def _second_try(case: Case, device: Device, timed: Timed) -> Iterator[Callable[[], bool]]:
+    """Let a training that found no room on an accelerator be tried again with its saved state on the host, once.
+
+    Yields what tells whether it is to be; whatever else is raised passes on.
+    """
+    again = False
+    try:
+        yield lambda: again
+    except Exception as error:
+        if device.type == "cpu" or timed.on_host or case.phase != "training" or not is_out_of_memory(error):
+            raise
+        timed.on_host = again = True
 
 
 def _sustained(timings: Sequence[Timing]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ampbench.base.precisions import PRECISIONS, SHORT_DTYPES
-from ampbench.records.case import TORCHS_CHOICE, Case, DeviceDescription, Environment
+from ampbench.records.case import TORCHS_CHOICE, Case, DeviceDescription, DeviceState, Environment
 from ampbench.records.measured import Divergence
 
 HALVES = ("bf16", "fp16")
@@ -236,3 +236,11 @@ def emulated_halves(device: DeviceDescription) -> list[str]:
 def arithmetic(device: DeviceDescription) -> dict[str, str]:
     """Return how matrix products run by short dtype name ("fp16": "emulated")."""
     return {SHORT_DTYPES.get(dtype, dtype): kind for dtype, kind in device.arithmetic.items()}
+
+
+def limited_power(state: DeviceState) -> str:
+    """Return "may take 500 W, by default 700 W" of a device whose power is limited below that; else ""."""
+    limit, default = state.power_limit_watts, state.default_limit_watts
+    if limit is None or default is None or limit >= default:
+        return ""
+    return f"may take {limit:.0f} W, by default {default:.0f} W"

@@ -1,11 +1,16 @@
 """Fitness to measure, from the texts that kernels write."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ampbench.drive import fitness
+from ampbench.drive.fitness import device_findings
+from ampbench.records.case import DeviceDescription, DeviceState, Environment
 from ampbench.records.measured import CpuTimes
+from tests.stored_runs import make_header
 
 STAT = "cpu  12353 7 5792 219519 998 3 130 193 11 0\ncpu0 3923 0 2323 112828 243 0 23 90 0 0\n"
 MEMINFO = "MemTotal:       24684096 kB\nMemAvailable:   {available} kB\nHugePages_Total:       0\n"
@@ -183,3 +188,38 @@ def test_a_run_on_one_thread_is_not_told_to_take_one(tmp_path: Path) -> None:
 
 def test_a_machine_that_tells_nothing_is_not_called_busy(tmp_path: Path) -> None:
     assert fitness.busy_now(0, tmp_path, 1.0, lambda _: None) == ""
+
+
+def described(**state: Any) -> Environment:
+    """Return an environment with a GPU that told a worker so much of itself."""
+    gpu = DeviceDescription(type="cuda", available=True, name="H200", state=DeviceState(**state))
+    return replace(make_header().environment, devices=[gpu])
+
+
+def test_a_device_that_tells_all_and_is_alone_gives_no_finding() -> None:
+    assert device_findings(described(source="NVML", power_limit_watts=700.0, default_limit_watts=700.0)) == []
+    assert device_findings(make_header().environment) == []
+
+
+def test_others_on_a_device_are_named_and_grave_a_limit_and_missing_sensors_are_told() -> None:
+    found = device_findings(
+        described(
+            source="NVML",
+            power_limit_watts=500.0,
+            default_limit_watts=700.0,
+            processes=["4711 python3 (3.20 GiB)"],
+            unavailable=["NVML does not tell the temperature: Not Supported"],
+        )
+    )
+    assert [(one.what, one.grave) for one in found] == [
+        ("others use cuda: 4711 python3 (3.20 GiB)", True),
+        ("cuda may take 500 W, by default 700 W", False),
+        ("cuda does not tell all of itself: NVML does not tell the temperature: Not Supported", False),
+    ]
+    assert "nvidia-smi -pl 700" in found[1].remedy
+
+
+def test_an_instance_of_a_gpu_is_told_that_it_has_no_sensors() -> None:
+    (found,) = device_findings(described(unavailable=["an instance of a GPU (MIG): no sensors"], mig=True))
+    assert "MIG" in found.what
+    assert "whole GPU" in found.remedy

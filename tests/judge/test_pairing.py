@@ -10,9 +10,9 @@ from ampbench.judge.gate import judge
 from ampbench.judge.pairing import EnvironmentDifferences, arm_settings, pair_cases
 from ampbench.judge.policy import Policy
 from ampbench.judge.rounds import MeasuredRun
-from ampbench.records.case import DeviceDescription, WorkloadSource
+from ampbench.records.case import DeviceDescription, DeviceState, WorkloadSource
 from ampbench.records.measured import Failure
-from ampbench.records.run import DIRTY, Arm, Imported, Settings
+from ampbench.records.run import DIRTY, Arm, Header, Imported, Settings
 from ampbench.records.verdicts import OUTCOME, Code, Verdict
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
 from tests.stored_runs import make_case, make_header
@@ -362,3 +362,20 @@ def test_a_gate_on_imported_runs_has_nothing_to_compare():
     result = judge(compare(imported(), imported()), Policy())
     assert result.exit_code == 4
     assert "imported from asv: its samples were not kept" in result.sentences[0]
+
+
+def test_another_limit_of_an_accelerators_power_keeps_its_times_from_being_compared_and_nothing_else() -> None:
+    def header(watts: float | None) -> Header:
+        gpu = DeviceDescription(
+            type="cuda", available=True, name="H200", state=DeviceState(source="NVML", power_limit_watts=watts)
+        )
+        return environment(make_header(commit="abc"), devices=[gpu])
+
+    found = EnvironmentDifferences(header(700.0), header(500.0), ["cuda", "cpu"], {})
+    assert [(one.name, one.baseline, one.candidate) for one in found.obstacles("cuda")] == [
+        ("cuda power limit", "700 W", "500 W")
+    ]
+    assert found.obstacles("cpu") == []
+    assert found.same("cuda")
+    for other in (700.0, None):  # the same, or one that is not told
+        assert EnvironmentDifferences(header(700.0), header(other), ["cuda"], {}).obstacles("cuda") == []

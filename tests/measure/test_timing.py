@@ -3,6 +3,7 @@
 And how quiet the machine was during a round, from counters that are told.
 """
 
+import math
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -303,3 +304,9 @@ def test_training_is_restored_before_every_sample_of_a_window() -> None:
 def test_a_device_that_vanishes_ends_the_timing_with_what_it_said() -> None:
     with pytest.raises(RuntimeError, match="unspecified launch failure"):
         sustained(Script(gone=2.5))
+
+
+@pytest.mark.parametrize("jitter", [1.0, 1.003, 0.997, 1 - 1e-12])
+def test_a_sample_a_little_shorter_than_aimed_at_is_long_enough(jitter: float) -> None:
+    found, _, _ = sustained(Script(work=2e6 * jitter, fixed=0.0))
+    assert found.steps_per_sample == math.ceil(timing.WINDOW_SECONDS / timing.SAMPLES_PER_WINDOW / (1e-3 * jitter))

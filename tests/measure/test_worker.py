@@ -19,6 +19,7 @@ from ampbench.measure import timing
 from ampbench.measure import worker as rounds
 from ampbench.measure.divergence import measure_divergence
 from ampbench.measure.machine import Cpu
+from ampbench.measure.step import TrainingStep, build_step
 from ampbench.records.case import Case, WorkloadSource
 from ampbench.records.measured import Skip
 from ampbench.records.rules import RuleProbe
@@ -234,6 +235,44 @@ def test_a_burst_on_an_accelerator_is_the_fastest_sample_of_a_tenth_of_a_second(
     assert (found.windows, found.telemetry) == (None, None)
     assert stats.round_value(found.samples, None, found.windows) < 1.05 * 2e6 / 2e9
     assert device.clock() < 1.0
+
+
+class FullDevice(Cpu):
+    """A device whose memory is full: a step finds no room beside a copy of the state that lies on it."""
+
+    type = "fake"
+
+    def __init__(self) -> None:
+        self.steps: list[TrainingStep] = []
+
+    def seconds(self, step: Callable[[], object], count: int) -> float:
+        training = step.__self__  # type: ignore[attr-defined]
+        self.steps.append(training)
+        if not training.on_host:
+            raise torch.OutOfMemoryError("no room for a step")
+        step()
+        return 1.0
+
+
+def test_where_a_step_finds_no_room_beside_it_the_saved_state_lies_on_the_host_and_that_is_stored(
+    case: MakeCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = FullDevice()
+    monkeypatch.setattr(rounds, "build_step", lambda workload, case, _: build_step(workload, case, Cpu()))
+    monkeypatch.setattr(rounds, "fp32_products", lambda *_: None)
+    workload = Workload(
+        module=torch.nn.Linear(4, 4), inputs=torch.ones(2, 4), loss=lambda output: output.square().mean()
+    )
+    found = rounds.measure_round(
+        workload, case("fp32", "training"), RoundAsked(builds=2, min_run_seconds=0.01), device, rounds.Timed()
+    )
+    assert found.state_on_host
+    assert [len(build) for build in found.windows or []] == [1, 1]
+    assert [step.on_host for step in dict.fromkeys(device.steps)] == [False, True, True]
+    monkeypatch.setattr(rounds, "build_step", lambda *_: MadeStep())
+    monkeypatch.setattr(MadeStep, "on_host", False, raising=False)
+    with pytest.raises(torch.OutOfMemoryError):  # in inference there is nothing to put on the host
+        rounds.measure_round(workload, case("fp32"), RoundAsked(), device, rounds.Timed())
 
 
 def test_a_round_on_a_cpu_has_nothing_of_an_accelerators(case: MakeCase) -> None:

@@ -1,0 +1,258 @@
+"""Whole runs on scripted accelerators, from the step that is timed to the verdict and the sentence.
+
+A device that slows under load must be seen, told, and give no verdict that is not the code's; one that is steady must
+not be disturbed by any of it. Each script is also judged by the fastest sample alone, as a CPU's is, to show that it
+would mislead.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from ampbench.base import stats
+from ampbench.judge import frame
+from ampbench.judge.compare import compare
+from ampbench.judge.gate import judge
+from ampbench.judge.notes import statements
+from ampbench.judge.policy import Policy
+from ampbench.measure.timing import time_sustained
+from ampbench.records.measured import HEAT, POWER_CAP, Fitness, Round
+from ampbench.records.run import Header
+from ampbench.records.verdicts import Code, Finding, Verdict
+from ampbench.store import StoredRun
+from tests.compared_runs import Times, arms, make_run
+from tests.scripted_accelerator import FULL_HZ, Script, ScriptedAccelerator, falling
+from tests.stored_runs import make_case, make_header, make_round
+
+CASE = make_case("fp32", device="cuda")
+ROUNDS = 8
+JITTER = (1.0, 1.003, 0.998, 1.001, 0.999, 1.002, 0.997, 1.0)
+NOTHING: frozenset[str] = frozenset()
+
+
+def measured(script: Script, number: int, slower: float = 1.0) -> Round:
+    """Return a round of three builds on the device as it is at this time of its script, of a step with more work."""
+    device = ScriptedAccelerator(script)
+    script.now += 1.0  # between two rounds the device does little
+    device._next = script.now
+    watched, work = device.watched(), script.work
+    script.work = work * slower * JITTER[number % len(JITTER)]
+    builds = []
+    for build in range(3):
+        builds.append(
+            time_sustained(
+                lambda: None,
+                device,
+                budget_seconds=1.0,
+                max_samples=60,
+                warm=build > 0,
+                clock_hz=watched.clock_hz,
+                clock=device.clock,
+            )
+        )
+        device.release()
+    script.work = work
+    told = watched.telemetry([span for one in builds for span in one.spans])
+    return make_round(
+        CASE,
+        number=number,
+        samples=[one.samples for one in builds],
+        steps_per_sample=[one.steps_per_sample for one in builds],
+        warmup_steps=[one.warmup_steps for one in builds],
+        windows=[one.windows for one in builds],
+        burst_seconds=min(one.burst_seconds or 1.0 for one in builds),
+        steady=builds[0].steady,
+        telemetry=told,
+        fitness=Fitness(accelerator_clock_hz=told.clock_hz),
+    )
+
+
+def run_of(rounds: Sequence[Round], header: Header | None = None) -> StoredRun:
+    found = make_run(Times((CASE, [])), header=header)
+    found.rounds[:] = rounds
+    return found
+
+
+def run_on(script: Script, slower: float = 1.0, **header: str) -> StoredRun:
+    return run_of([measured(script, number, slower) for number in range(ROUNDS)], make_header(**header))
+
+
+def arms_on(script: Script, slower: float = 1.0, blocks: int = 16) -> tuple[StoredRun, StoredRun]:
+    """Return two arms that took turns on one device."""
+    ours, theirs = arms()
+    turns = [(measured(script, number), measured(script, number, slower)) for number in range(blocks)]
+    return run_of([one for one, _ in turns], ours), run_of([other for _, other in turns], theirs)
+
+
+def of_time(baseline: StoredRun, candidate: StoredRun) -> Finding:
+    (found,) = [one for one in compare(baseline, candidate).findings if one.metric == "seconds_median"]
+    return found
+
+
+def by_fastest(run: StoredRun) -> StoredRun:
+    """Return a run as if nothing but samples were known of it."""
+    plain = [replace(one, windows=None, telemetry=None, burst_seconds=None, fitness=Fitness()) for one in run.rounds]
+    return replace(run, rounds=plain)
+
+
+def said(run: StoredRun) -> str:
+    rows = frame.plain_rows(frame.run_frame(run))
+    return "\n".join(one.text for one in statements(run, rows))
+
+
+def gate_fails(baseline: StoredRun, candidate: StoredRun) -> bool:
+    return bool(judge(compare(baseline, candidate), Policy()).regressions)
+
+
+def hot_from(begin: float) -> Script:
+    """Return a device that heat holds at three quarters of its clock from some time on."""
+    return Script(
+        clock_hz=falling(FULL_HZ, 0.75 * FULL_HZ, begin, begin + 2.0),
+        limits=lambda now: frozenset({HEAT}) if now > begin + 1.0 else NOTHING,
+    )
+
+
+def test_a_steady_device_is_unfit_in_no_round_and_nothing_is_said_of_it() -> None:
+    run = run_on(Script())
+    assert frame.unquiet(run) == []
+    assert "under load" not in said(run)
+    found = of_time(run, run_on(Script(), run="other"))
+    assert found.verdict not in (Verdict.REGRESSED, Verdict.IMPROVED)
+    assert found.code is not Code.UNFIT_MACHINE
+
+
+def test_a_true_slowdown_on_a_steady_device_is_found() -> None:
+    found = of_time(run_on(Script()), run_on(Script(), slower=1.3, run="other"))
+    assert (found.verdict, found.code) == (Verdict.REGRESSED, Code.BEYOND_THRESHOLD)
+    assert found.change == pytest.approx(0.3, abs=0.01)
+
+
+@pytest.mark.parametrize("begin", [0.0, 30.0], ids=["all through", "from its middle on"])
+def test_heat_in_the_second_run_is_named_and_no_regression(begin: float) -> None:
+    baseline, candidate = run_on(Script()), run_on(hot_from(begin), run="other")
+    found = of_time(baseline, candidate)
+    assert (found.verdict, found.code) == (Verdict.INCONCLUSIVE, Code.UNFIT_MACHINE)
+    assert "heat or a fault held the accelerator's clock down 100% of the time" in found.reason
+    assert not gate_fails(baseline, candidate)
+    assert "the accelerator was not steady: heat or a fault" in said(candidate)
+
+
+def test_the_fastest_samples_would_have_called_that_a_regression() -> None:
+    found = of_time(by_fastest(run_on(Script())), by_fastest(run_on(hot_from(-10.0), run="other")))
+    assert found.verdict is Verdict.REGRESSED
+    assert gate_fails(by_fastest(run_on(Script())), by_fastest(run_on(hot_from(-10.0), run="other")))
+
+
+def test_a_lower_clock_that_nobody_explains_is_not_the_codes_and_a_larger_change_is() -> None:
+    slow = 0.9 * FULL_HZ
+    baseline = run_on(Script())
+    found = of_time(baseline, run_on(Script(clock_hz=lambda now: slow), run="other"))
+    assert (found.verdict, found.code) == (Verdict.INCONCLUSIVE, Code.UNFIT_MACHINE)
+    assert "2.00 GHz in the baseline and 1.80 GHz in the candidate" in found.reason
+    found = of_time(baseline, run_on(Script(clock_hz=lambda now: slow), slower=1.5, run="other"))
+    assert (found.verdict, found.code) == (Verdict.REGRESSED, Code.BEYOND_THRESHOLD)
+    assert found.reason.endswith("which accounts for less")
+    found = of_time(run_on(Script(clock_hz=lambda now: slow)), run_on(Script(), slower=0.5, run="other"))
+    assert found.verdict is Verdict.IMPROVED
+
+
+def test_an_arm_is_not_blamed_for_a_device_that_slows_during_the_session() -> None:
+    slowing = falling(FULL_HZ, 0.8 * FULL_HZ, 0.0, 400.0)
+    found = of_time(*arms_on(Script(clock_hz=slowing)))
+    assert found.verdict not in (Verdict.REGRESSED, Verdict.IMPROVED)
+    found = of_time(*arms_on(Script(clock_hz=slowing), slower=1.3))
+    assert found.change is None or found.change == pytest.approx(0.3, abs=0.03)
+
+
+def test_a_round_in_which_the_clock_falls_and_one_slower_than_the_others_are_each_unfit() -> None:
+    steady = [measured(Script(), number) for number in range(6)]
+    falls = measured(Script(clock_hz=falling(FULL_HZ, 0.85 * FULL_HZ, 3.5, 6.0)), 6)
+    low = measured(Script(clock_hz=lambda now: 0.9 * FULL_HZ), 7)
+    from ampbench.judge.rounds import CAUSES, MeasuredRun
+
+    unfit = MeasuredRun.of(run_of([*steady, falls, low])).unfit
+    assert unfit.cause[:6].tolist() == [-1] * 6
+    named = [CAUSES[cause].format(value) for cause, value in zip(unfit.cause[6:], unfit.value[6:], strict=True)]
+    assert named[0].startswith("the accelerator's clock fell to 8")
+    assert named[1] == "the accelerator's clock was at 90% of its usual one"
+
+
+def test_cases_at_different_clocks_are_each_their_own_measure() -> None:
+    """A product at the power limit runs at two thirds of the clock of a copy: neither is unfit for the other."""
+    copy = make_case("fp32", device="cuda", workload="copy")
+    run = make_run(Times((CASE, []), (copy, [])))
+    heavy = [measured(Script(clock_hz=lambda now: 1.3e9), number) for number in range(4)]
+    light = [replace(measured(Script(), number), case_id=copy.case_id) for number in range(4)]
+    run.rounds[:] = heavy + light
+    assert frame.unquiet(run) == []
+
+
+def test_another_process_at_work_on_the_device_makes_rounds_unfit_and_is_named() -> None:
+    run = run_on(Script(others=["4711 python3 (8.00 GiB)"], other_share=0.4))
+    text = said(run)
+    assert "other processes used 40% of the accelerator in 8 of 8 rounds" in text
+    assert "4711 python3 (8.00 GiB) also used the accelerator" in text
+    idle = run_on(Script(others=["4711 python3 (8.00 GiB)"]))
+    assert frame.unquiet(idle) == []
+    assert "4711 python3" in said(idle)
+
+
+def at_the_limit() -> Script:
+    """Return a device whose power limit lowers its clock in the second after it is loaded, as any does at its limit."""
+    return Script(
+        clock_hz=falling(FULL_HZ, 0.85 * FULL_HZ, 1.0, 2.0),
+        limits=lambda now: frozenset({POWER_CAP}) if now > 1.5 else NOTHING,
+        power_watts=lambda now: 350.0 if now < 2.0 else 700.0,
+    )
+
+
+def test_the_power_limit_is_no_fault_and_what_it_costs_is_told_beside_what_is_kept_up() -> None:
+    run = run_of([measured(at_the_limit(), number) for number in range(ROUNDS)])
+    assert frame.unquiet(run) == []
+    (row,) = frame.plain_rows(frame.run_frame(run))
+    assert row["seconds_median"] == pytest.approx(2e6 / (0.85 * FULL_HZ), rel=0.01)
+    assert row["burst_seconds"] == pytest.approx(1e-3, rel=0.01)
+    text = said(run)
+    assert "its clock fell from 2.00 to 1.70 GHz, held by power limit (100% of the time)" in text
+    assert "longer than at the device's fastest" in text
+
+
+def test_energy_is_power_times_time_with_what_it_may_be_off_by() -> None:
+    run = run_of([measured(Script(power_watts=lambda now: 420.0), number) for number in range(ROUNDS)])
+    (row,) = frame.plain_rows(frame.run_frame(run))
+    assert row["energy_per_step"] == pytest.approx(420.0 * row["seconds_median"])
+    assert row["energy_per_item"] == pytest.approx(row["energy_per_step"] / 8)
+    assert row["energy_error"] == pytest.approx(5 / 420)  # the sensor's alone: power did not vary
+
+
+def test_power_that_varies_within_the_windows_makes_an_energy_less_certain() -> None:
+    def power(now: float) -> float:
+        return 300.0 if now % 2.0 < 1.0 else 500.0
+
+    (row,) = frame.plain_rows(frame.run_frame(run_of([measured(Script(power_watts=power), 0)])))
+    one = run_of([measured(Script(power_watts=power), 0)]).rounds[0].telemetry
+    assert one is not None
+    assert one.power_watts is not None
+    blurred = (1.0 + 0.05) / (one.window_seconds or 1.0)  # NVML's average and a period, at the ends of the windows
+    assert row["energy_error"] == pytest.approx((blurred * 200 + 5) / one.power_watts)
+
+
+def test_a_device_that_tells_nothing_has_times_all_the_same_and_the_reason_is_said() -> None:
+    def untold(one: Round) -> Round:
+        from ampbench.records.measured import Telemetry
+
+        return replace(one, telemetry=Telemetry(unavailable="nvidia-ml-py is not installed"), fitness=Fitness())
+
+    run = run_of([untold(one) for one in run_on(Script()).rounds])
+    (row,) = frame.plain_rows(frame.run_frame(run))
+    assert row["seconds_median"] == pytest.approx(1e-3, rel=0.01)
+    assert row["energy_per_step"] is None
+    assert said(run).count("not all known: nvidia-ml-py is not installed") == 1
+
+
+def test_a_bursting_device_is_worth_its_windows_in_every_reading_of_a_round() -> None:
+    bursts: Callable[[float], float] = lambda now: FULL_HZ if now % 1.0 < 0.2 else FULL_HZ / 2  # noqa: E731
+    one = measured(Script(clock_hz=bursts), 0)
+    assert stats.round_value(one.samples, None, one.windows) == pytest.approx(1 / 600, rel=0.05)
+    assert one.burst_seconds == pytest.approx(1e-3)
