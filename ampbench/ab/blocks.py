@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from itertools import repeat
 
-from ampbench.base.units import format_bytes
+from ampbench.base.units import counted, format_bytes
 from ampbench.drive.planning import PlannedCase
 from ampbench.drive.rounds import Turn, kept, passes, request_of, with_processes
 from ampbench.drive.servers import OpenChannel, Pool
@@ -137,6 +137,10 @@ class BlockSession:
                 ended = self._looked()
         if ended == "out of time" and self._open and self._done not in (0, *LOOKS):
             self._looked()
+        untimed = [pair for pair in self._open if pair not in self._timed]
+        if ended == "out of time" and untimed:
+            of_all = f"{len(untimed)} of {counted(len(self._lanes[0].cases), 'case')}"
+            self._tell_user(f"no time of {of_all}: --max-time was over before a first block; give more, or fewer cases")
         self._measure_survivors()
         return ended
 

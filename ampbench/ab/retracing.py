@@ -28,6 +28,7 @@ from ampbench.records.measured import Failure, Skip
 from ampbench.records.rules import DTYPES, RuleProbe
 from ampbench.records.run import Settings
 from ampbench.records.verdicts import OUTCOME, Comparison, Finding, Verdict
+from ampbench.records.wire import REST, Nothing, ask
 from ampbench.store import StoredRun, read_run
 
 MOST_CASES = 10
@@ -91,6 +92,8 @@ def retrace(sides: Sequence[TracedSide], case_ids: Sequence[str], pool: Pool, te
     for case_id in chosen:
         for side in sides:
             found = trace_case(pool.lane(side.name), side.cases[case_id], side.settings, TRACING)
+            if side.cases[case_id].case.device != "cpu":
+                pool.serve(ask(REST, Nothing()), side.name)  # the other side may need what its context takes
             if not isinstance(found, CastPass):
                 tell(f"could not be traced: {case_id} in the {side.name}: {_why(found)}")
                 break

@@ -18,9 +18,10 @@ from ampbench.cli.options import (
     Results,
     Threshold,
     chosen_format,
+    is_typed,
 )
 from ampbench.cli.printing import OutputFormat
-from ampbench.errors import INTERRUPTED, NothingToRunError
+from ampbench.errors import INTERRUPTED, NothingToRunError, UsageError
 from ampbench.records.kinds import KINDS, named
 
 if TYPE_CHECKING:
@@ -31,7 +32,12 @@ SIDE = "with this Python, whose torch is that of"
 DEFAULT = "Default for a side: the Python that runs ampbench, if its torch is the side's."
 
 
+TOLD_WHOLE = ("baseline", "candidate", "results", "format", "json")
+"""The parameters that mean something where what changed is told whole, without verdicts on cases."""
+
+
 def command(
+    context: typer.Context,
     baseline: Annotated[str, typer.Argument(metavar="BASE", help=f"A run: {A_RUN}.")],
     candidate: Annotated[str, typer.Argument(metavar="CANDIDATE", help="Another, which is compared with it.")],
     results: Results = DEFAULT_RESULTS,
@@ -73,6 +79,7 @@ def command(
     paths = store.find_run(baseline, results, print_note), store.find_run(candidate, results, print_note)
     kind = KINDS.get(store.read_header(paths[0]).explains)
     if kind is not None and kind.changes and store.read_header(paths[1]).explains == kind.name:
+        _refuse_beside_changes(context, f"ampbench {kind.group} {kind.name}".replace("  ", " "))
         print_document(named(kind.changes)(*map(store.read_run, paths)), chosen)
         return 0
     compared = compare_files(paths[0], paths[1], policy.threshold_of)
@@ -84,6 +91,14 @@ def command(
         comparison, interrupted = explain_stored(comparison, pythons, policy.only, print_note)
     print_comparison(comparison, chosen, show_all=every)
     return INTERRUPTED if interrupted else 0
+
+
+def _refuse_beside_changes(context: typer.Context, verb: str) -> None:
+    """Raise `UsageError` for what a command line gives and means nothing there; a settings file may give anything."""
+    for parameter in context.command.params:
+        if parameter.name not in TOLD_WHOLE and is_typed(context, parameter.name or ""):
+            said = max(parameter.opts, key=len)
+            raise UsageError(f"{said} means nothing between two runs of {verb}, which are told whole: leave it out")
 
 
 def narrowed(comparison: "Comparison", keyword: str, kinds: Collection[str]) -> "Comparison":

@@ -111,19 +111,23 @@ def test_what_was_confirmed_is_not_measured_on() -> None:
 
 def test_out_of_time_it_stops_between_blocks_and_looks_a_last_time() -> None:
     clock = itertools.count(step=0.1)
-    found = Session(max_seconds=15.0, clock=lambda: next(clock))
+    told: list[str] = []
+    found = Session(max_seconds=15.0, clock=lambda: next(clock), tell=told.append)
     assert found.session.measure_rounds() == "out of time"
+    assert told == []
     blocks = len({each.round for each in found.rounds("baseline")})
     assert 0 < blocks < 32
     assert found.looks[-1] == blocks
     assert len(found.looks) == len(set(found.looks))
 
 
-def test_without_time_nothing_is_measured() -> None:
-    found = Session(max_seconds=0.0)
+def test_without_time_nothing_is_measured_which_is_told() -> None:
+    told: list[str] = []
+    found = Session(max_seconds=0.0, tell=told.append)
     assert found.session.measure_rounds() == "out of time"
     assert not any(script.opened for script in found.scripts.values())
     assert found.looks == []
+    assert told == ["no time of 2 of 2 cases: --max-time was over before a first block; give more, or fewer cases"]
 
 
 def test_a_case_that_fails_in_one_arm_is_a_failure_of_that_arm_and_not_measured_again() -> None:

@@ -11,7 +11,7 @@ from ampbench.records.kinds import CHECK
 from ampbench.records.measured import Failure
 from ampbench.records.run import Settings
 from ampbench.records.verdicts import OUTCOME, Code, Finding, Verdict
-from ampbench.records.wire import Reply, Request, reply_with
+from ampbench.records.wire import Nothing, Reply, Request, reply_with
 from tests.drive.test_rounds import Script
 from tests.stored_runs import make_case, make_header
 
@@ -52,6 +52,26 @@ def test_sides_take_turns_case_by_case_and_their_servers_end():
     explain_sides(both, [case.case_id for case in CASES], [], lambda _: None)
     assert [len(each) for each in kept] == [3, 3]
     assert [(each.opened, each.closed) for each in (ours, theirs)] == [(1, 1), (1, 1)]
+
+
+def test_on_an_accelerator_a_side_gives_way_before_the_other_traces():
+    asked: list[tuple[str, str]] = []
+
+    def answer(name):
+        def note(request: Request) -> Reply:
+            asked.append((name, request.task))
+            return reply_with(Nothing()) if request.task == "rest" else traced(request)
+
+        return note
+
+    both = [side(name, Script(answer(name)), []) for name in ("baseline", "candidate")]
+    case = make_case(device="cuda")
+    on_card = [replace(one, cases={case.case_id: replace(one.cases[CASES[0].case_id], case=case)}) for one in both]
+    explain_sides(on_card, [case.case_id], [], lambda _: None)
+    assert asked == [(name, task) for name in ("baseline", "candidate") for task in ("casts", "rest")]
+    asked.clear()
+    explain_sides(both, [CASES[0].case_id], [], lambda _: None)
+    assert asked == [("baseline", "casts"), ("candidate", "casts")]
 
 
 def test_a_server_whose_worker_was_killed_is_replaced_and_the_other_side_is_not_asked():

@@ -215,3 +215,24 @@ def test_a_side_whose_torch_is_not_here_is_not_traced_and_another_python_than_it
     assert "the baseline cannot be traced: its torch is 2.11.0" in one.err
     assert "--baseline-python names another" in one.err
     assert "regressed" in one.out
+
+
+CHECKS = [
+    str(Path(__file__).parents[2] / "results" / "checks" / f"torch-{version}.jsonl.gz")
+    for version in ("2.11.0", "2.12.1")
+]
+
+
+@pytest.mark.parametrize(
+    "given", [("--keyword", "fp16"), ("--only", "time"), ("--threshold", "5"), ("--candidate-python", "python3")]
+)
+def test_what_narrows_or_judges_cases_is_refused_between_two_runs_of_checks(ampbench, given):
+    found = ampbench("compare", *CHECKS, *given)
+    assert (found.code, found.out) == (2, "")
+    said = f"{given[0]} means nothing between two runs of ampbench check, which are told whole: leave it out"
+    assert found.err.splitlines() == [f"ampbench: error: {said}"]
+
+
+def test_a_settings_file_may_say_what_means_nothing_between_two_runs_of_checks(ampbench, tmp_path):
+    (tmp_path / "ampbench.toml").write_text("threshold = '5'\n")
+    assert ampbench("compare", *CHECKS).code == 0
