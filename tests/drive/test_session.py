@@ -41,6 +41,12 @@ def test_what_is_no_time_is_not_taken_for_one(monkeypatch: pytest.MonkeyPatch) -
     assert session.commit_time("abc") is None
 
 
+@pytest.mark.parametrize("compiled", [{"paths": ["compiled-freezing"]}, {"compile_modes": ["max-autotune"]}])
+def test_a_server_imports_early_what_compiles_networks_in_whichever_mode(compiled: dict[str, list[str]]) -> None:
+    selection = Selection(workloads=["mlp"], phases=["inference"], **compiled)
+    assert preload_modules(selection, check_selection(selection)) == ["torch._dynamo"]
+
+
 @pytest.mark.parametrize(
     ("workload", "phase", "modules"),
     [

@@ -369,3 +369,16 @@ def test_no_worker_waits_for_pandas_or_scipy_whatever_it_explains_or_studies() -
 )
 def test_what_drivers_and_libraries_say_without_a_type_of_error_is_out_of_memory_too(said: str, cause: str) -> None:
     assert rounds.failure_of("w", "round", RuntimeError(said)).cause == cause
+
+
+def test_without_a_compiler_nothing_is_compiled_on_a_cpu_in_any_mode(
+    case: MakeCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing() -> str:
+        raise RuntimeError("no working compiler")
+
+    monkeypatch.setattr(importlib.import_module("torch._inductor.cpp_builder"), "get_cpp_compiler", missing)
+    said = {path: rounds.cannot_run(case(path=path)) for path in ("eager", "compiled", "compiled-freezing", "traced")}
+    why = "torch.compile needs a C++ compiler, and none was found"
+    assert said == {"eager": "", "compiled": why, "compiled-freezing": why, "traced": ""}
+    assert rounds.cannot_run(case(path="compiled-freezing", device="cuda")) == ""
