@@ -1,6 +1,6 @@
 """What a study of batches found, in sentences: what fits, what is fastest, and how each precision stands to fp32."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ from ampbench.instruments.batch.search import ENOUGH, Reached, Times, next_batch
 from ampbench.records.beside import unfit
 from ampbench.records.case import Case, Environment
 from ampbench.records.labels import NOT_REACHED, few
+from ampbench.records.measured import Fitness
 from ampbench.records.run import Settings
 from ampbench.store import StoredRun
 
@@ -102,8 +103,7 @@ def batches_said(table: Searches) -> list[str]:
             ended.setdefault(line, []).append(row.case.precision)
     alone = len(table.rows) == 1
     said += [line if alone else f"{few(names, len(names))}: {line}" for line, names in ended.items()]
-    doubts = [line for row in table.rows for line in _doubts(row.found)]
-    return [*said, *([f"throughput is in doubt: {few(doubts, 1)}"] if doubts else [])]
+    return [*said, *_disturbed(table)]
 
 
 def _largest_said(table: Searches) -> list[str]:
@@ -172,10 +172,18 @@ def _ended_said(found: Reached, table: Searches) -> list[str]:
     return said
 
 
-def _doubts(found: Reached) -> list[str]:
-    """Return what spoiled the times of the batches that may be the best."""
-    best = found.best
-    fitness: Mapping[int, BatchPoint] = {
-        point.round: point for point in found.points if best and point.batch == best.batch
-    }
-    return [line for point in fitness.values() if rate(point) for line in unfit(point.fitness)]
+def _disturbed(table: Searches) -> list[str]:
+    """Return what spoiled the times of the batches that are the fastest, of the round that was disturbed most."""
+    points = [
+        point
+        for row in table.rows
+        for point in row.found.points
+        if row.found.best is not None and point.batch == row.found.best.batch and rate(point)
+    ]
+    worst = max(points, key=lambda point: _taken(point.fitness), default=None)
+    return [f"throughput is in doubt: {line}" for line in unfit(worst.fitness)] if worst is not None else []
+
+
+def _taken(seen: Fitness) -> float:
+    """Return the share of the CPU that others had."""
+    return (seen.other_share or 0.0) + (seen.steal_share or 0.0)
