@@ -56,6 +56,8 @@ NAMING = {
     "cli/results.py": "a run that measured is shown with its share of ceilings, and advised by trainings beside it",
     "cli/run.py": "ceilings that are known are copied into a run that measures",
     "cli/show.py": "--by is of the casts alone",
+    "cli/doctor.py": "what ceilings showed stands for what a CPU's flags suggest, and says what products run through",
+    "report/answers.py": "what ceilings showed stands for what a CPU's flags suggest",
     "cli/check.py": "a verb of its own",
     "cli/keep_fp32.py": "a verb of its own",
     "cli/rules.py": "a verb of its own",

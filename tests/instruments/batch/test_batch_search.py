@@ -132,6 +132,11 @@ def test_a_batch_that_does_not_fit_again_is_told() -> None:
     assert (reached(points).wavering, reached(points).largest) == (3, points[3])
 
 
+def test_what_fits_beyond_what_does_not_is_no_largest_batch() -> None:
+    found = reached([point(1), point(2, TOO_LARGE), point(4)])
+    assert (found.largest.batch if found.largest else 0, found.over.batch if found.over else 0) == (1, 2)
+
+
 def test_a_point_that_was_not_timed_has_no_rate() -> None:
     assert rate(point(1, TOO_LARGE)) is None
     assert rate(point(8, per_second=50.0)) == pytest.approx(50.0)
