@@ -22,8 +22,9 @@ from ampbench.base.precisions import PRECISIONS
 from ampbench.base.units import format_bytes, format_seconds
 from ampbench.explain.dtypes import is_present
 from ampbench.instruments.casts.measure import measure_casts, trace_absent
-from ampbench.instruments.ceilings.findings import bandwidth, datasheet_of, described, share
-from ampbench.instruments.ceilings.records import CONV, COPY, Ceiling
+from ampbench.instruments.ceilings.datasheets import datasheet_of
+from ampbench.instruments.ceilings.findings import bandwidth, described, share
+from ampbench.instruments.ceilings.records import COPY, Ceiling
 from ampbench.instruments.rules.findings import compare_rules, unobserved
 from ampbench.instruments.rules.measure import probe_rules
 from ampbench.measure import cells
@@ -35,6 +36,7 @@ from ampbench.measure.step import TrainingStep, build_step
 from ampbench.measure.timing import time_build
 from ampbench.records.case import Case
 from ampbench.records.casts import CastPass, Tracing, plain_name, stood_for
+from ampbench.records.measured import ATTENTION, CONV
 from ampbench.records.ranges import RangePass
 from ampbench.records.rules import DTYPES, short_name
 from ampbench.records.run import Selection
@@ -361,7 +363,8 @@ def _by_events(run: Callable[[], Any], type: str) -> float:
 def ceilings(given: Given, arguments: Sequence[str]) -> Found:
     """Measure ceilings; it passes where none is above the datasheet's peak, and products reach a tenth of theirs.
 
-    Convolutions may be above: Winograd's algorithm does with fewer operations than are counted.
+    Convolutions may be above: Winograd's algorithm does with fewer operations than are counted. Attention may be far
+    below: not every device has a kernel of it for every dtype.
     """
     code, _, runs = asked(given, "study", "ceilings", *arguments)
     found = [one for run in runs for one in run.every(Ceiling)]
@@ -377,7 +380,7 @@ def ceilings(given: Given, arguments: Sequence[str]) -> Found:
         )
     shares = [(one, share(one, promised)) for one in found]
     high = [one for one, value in shares if value is not None and one.operation != CONV and value > 1.05]
-    low = [one for one, value in shares if value is not None and one.operation != CONV and value < 0.1]
+    low = [one for one, value in shares if value is not None and one.operation not in (ATTENTION, CONV) and value < 0.1]
     moved = bandwidth(found, given.device)
     slow = [] if moved is None or moved > 0.3 * promised.bandwidth else [COPY]
     rows = [[one.operation, one.dtype, f"{value:.0%}" if value is not None else "–", promised.name]

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.device, pytest.mark.skipif(FOUND is None, reason="ther
 def stored(tmp_path_factory: pytest.TempPathFactory) -> StoredRun:
     """All ceilings of the accelerator, measured once."""
     results = tmp_path_factory.mktemp("results")
-    assert main(["study", "ceilings", "--device", FOUND.type, "--results", str(results)]) == 0
+    assert main(["study", "ceilings", "--device", FOUND.type, "--seconds", "1", "--results", str(results)]) == 0
     (one,) = list_runs(results)
     return read_run(one)
 
