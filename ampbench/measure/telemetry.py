@@ -361,7 +361,12 @@ def open_source(type: str) -> Source:
         raise NoSourceError(f"nobody is known who tells of {type}")
     try:
         return row(which(type))
-    except (RuntimeError, AssertionError, OSError) as error:  # of torch, where the device is gone
+    except (
+        RuntimeError,
+        AssertionError,
+        AttributeError,
+        OSError,
+    ) as error:  # of torch: the device is gone, or a stranger
         raise NoSourceError(first_line(error)) from None
 
 
