@@ -43,3 +43,11 @@ def test_another_seed_draws_other_weights_and_another_order_of_the_same_examples
 def test_what_torch_ships_is_fp32_on_a_cpu_and_no_precision_of_its_own_in_the_proof() -> None:
     assert {"fp32", "bf16_pure", "bf16_master"} <= {*outcomes.available(trainings.PROOF.settings[0])}
     assert "default" not in outcomes.available(trainings.PROOF.settings[0])
+
+
+def test_what_sampling_costs_is_measured_in_turns() -> None:
+    from benchmarks.self.sampling import cost
+
+    ratio, low, high, share = cost("cpu", 16, turns=3, seconds=0.01)
+    assert low <= ratio <= high
+    assert share > 0

@@ -39,7 +39,7 @@ from ampbench.records.labels import few
 from ampbench.store import runs_beside
 
 if TYPE_CHECKING:
-    from ampbench.records.measured import Divergence, Failure, MemoryPass, Round, Update
+    from ampbench.records.measured import Divergence, Failure, MemoryPass, Round, Telemetry, Update
     from ampbench.store import StoredRun
 
 
@@ -115,8 +115,10 @@ def _rounds(rounds: "Iterable[Round]") -> Iterator[tuple[str, str]]:
     for each in rounds:
         name = f"{'control' if each.control else 'round'} {each.round}"
         cpu = [None if each.cpu_samples is None else [build] for build in each.cpu_samples or each.samples]
-        builds = [format_seconds(round_value([samples], own)) for samples, own in zip(each.samples, cpu, strict=True)]
-        value = format_seconds(round_value(each.samples, each.cpu_samples))
+        windows = [None if each.windows is None else [build] for build in each.windows or each.samples]
+        of_builds = zip(each.samples, cpu, windows, strict=True)
+        builds = [format_seconds(round_value([samples], own, own_windows)) for samples, own, own_windows in of_builds]
+        value = format_seconds(round_value(each.samples, each.cpu_samples, each.windows))
         samples = "+".join(str(len(samples)) for samples in each.samples)
         parts = [
             f"{value:<12} builds {', '.join(builds)}",
@@ -133,7 +135,26 @@ def _rounds(rounds: "Iterable[Round]") -> Iterator[tuple[str, str]]:
             parts.append(f"steal {format_share(each.fitness.steal_share)}")
         if each.scaler_scale is not None:
             parts.append(f"loss scale {each.scaler_scale:g}")
+        if each.telemetry is not None:
+            parts += _told_by_device(each, each.telemetry)
         yield name, "; ".join(parts)
+
+
+def _told_by_device(each: "Round", told: "Telemetry") -> Iterator[str]:
+    """Yield what an accelerator told while a round was timed."""
+    if each.warm_seconds is not None:
+        rest = "" if each.steady is None else ", at rest" if each.steady else ", not at rest"
+        yield f"warmed for {format_seconds(each.warm_seconds)}{rest}"
+    if each.burst_seconds is not None:
+        yield f"burst {format_seconds(each.burst_seconds)}"
+    if told.clock_hz is not None:
+        yield f"clock {told.clock_hz / 1e9:.2f} GHz"
+    if told.power_watts is not None:
+        yield f"{told.power_watts:.0f} W"
+    if told.temperature_celsius is not None:
+        yield f"{told.temperature_celsius:.0f} °C"
+    for word, share in told.limited.items():
+        yield f"{word} {format_share(share)}"
 
 
 def _work(stored: "StoredRun", row: Row) -> Iterator[tuple[str, str]]:

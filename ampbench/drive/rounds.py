@@ -223,6 +223,8 @@ SERVER_SECONDS = 3.0
 
 WARMED = 1.5
 """A round takes so many times its timing budget, warm-up included, at most half as long again (`measure.timing`)."""
+WARM_SECONDS, HALF_WINDOW_SECONDS = 2.0, 0.5
+"""An accelerator is warmed for two windows of a second at least, before each further build for half a window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +263,11 @@ def seconds_seen(stored: Iterable[StoredRun]) -> dict[str, float]:
 
 def turn_seconds(turn: Turn, settings: Settings, seen: Mapping[str, float]) -> float:
     """Return how long a turn will take, as `estimate` says."""
-    round_seconds = seen.get(turn.planned.case.case_id, WARMED * settings.min_run_seconds)
+    unseen = WARMED * settings.min_run_seconds
     timing = settings.min_run_seconds if turn.task != ROUND else 0.0
+    if turn.planned.case.device != "cpu" and not settings.burst:  # windows of a second, as `measure.timing` has them
+        timed = max(1.0, settings.min_run_seconds / settings.builds) * settings.builds
+        unseen = WARM_SECONDS + timed + HALF_WINDOW_SECONDS * (settings.builds - 1)
+        timing = unseen if turn.task != ROUND else 0.0
+    round_seconds = seen.get(turn.planned.case.case_id, unseen)
     return OVERHEAD_SECONDS + max(0.0, round_seconds - timing)

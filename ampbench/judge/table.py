@@ -17,6 +17,7 @@ from ampbench.base.units import (
     format_energy,
     format_error,
     format_kept,
+    format_percent,
     format_seconds,
     format_share,
     format_tenths,
@@ -192,7 +193,7 @@ def _burst(row: Row) -> str:
 def _energy_error(row: Row) -> str:
     """Return by what share an energy may be off."""
     share = number(row["energy_error"])
-    return "" if share is None else f"±{format_share(share)}"
+    return "" if share is None else f"±{format_percent(share)}"
 
 
 COLUMNS = (

@@ -3,18 +3,29 @@
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ampbench.drive.planning import PlannedCase
-from ampbench.drive.rounds import Progress, Turn, control_case, drive, make_schedule, request_of
+from ampbench.drive.rounds import (
+    OVERHEAD_SECONDS,
+    Progress,
+    Turn,
+    control_case,
+    drive,
+    make_schedule,
+    request_of,
+    turn_seconds,
+)
 from ampbench.records.case import Case, WorkloadSource
 from ampbench.records.measured import Divergence, Failure, MemoryPass, Round, Skip
 from ampbench.records.run import Entry, Settings
-from ampbench.records.wire import Reply, Request, reply_with
+from ampbench.records.wire import MEMORY, ROUND, Reply, Request, Task, reply_with
 from ampbench.store import RunWriter, read_run
+from ampbench.workloads.index import WORKLOADS, source
 from tests.scripted_channel import asked_in, got
-from tests.stored_runs import make_header
+from tests.stored_runs import make_case, make_header
 
 SETTINGS = Settings(rounds=4)
 
@@ -271,3 +282,17 @@ def test_a_number_that_cannot_be_ends_its_case_and_no_other(tmp_path: Path) -> N
     }
     assert stored.failures[bad].message.startswith("what came out cannot be: damaged: Expected `float` >= 1e-09")
     assert {one.case_id for one in stored.rounds} == {planned.case.case_id for planned in DRIVEN} - {bad}
+
+
+def test_a_round_on_an_accelerator_is_expected_to_take_its_warming_and_a_window_a_build() -> None:
+    cpu, gpu = make_case(), make_case(device="cuda")
+    settings = Settings(builds=3, min_run_seconds=0.08)
+
+    def seconds(case: Case, task: Task[Any, Any] = ROUND, **changes: Any) -> float:
+        planned = PlannedCase(case=case, source=source(WORKLOADS["mlp"]))
+        return turn_seconds(Turn(task, planned), dataclasses.replace(settings, **changes), {}) - OVERHEAD_SECONDS
+
+    assert seconds(gpu) == pytest.approx(2 + 3 * 1 + 2 * 0.5)
+    assert seconds(gpu, min_run_seconds=6.0) == pytest.approx(2 + 6 + 2 * 0.5)
+    assert seconds(gpu, burst=True) == seconds(cpu) == pytest.approx(1.5 * 0.08)
+    assert seconds(gpu, MEMORY) == 0.0
