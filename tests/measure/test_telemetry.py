@@ -376,3 +376,12 @@ def test_a_source_that_ends_within_a_round_keeps_what_it_told_but_no_power() -> 
     assert told.clock_hz == 2e9
     assert told.unavailable == "the GPU is lost"
     assert not math.isnan(told.readings)
+
+
+def test_a_pynvml_too_old_to_know_a_question_is_a_reason_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = made_nvml()
+    del old.nvmlDeviceGetMigMode
+    monkeypatch.setitem(sys.modules, "pynvml", old)
+    monkeypatch.setattr(telemetry, "which", lambda type: GPU)
+    assert "nvmlDeviceGetMigMode" in telemetry.watched("cuda").unavailable
+    assert telemetry.state_of("cuda").unavailable
