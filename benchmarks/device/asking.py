@@ -91,6 +91,28 @@ def run(given: Given, arguments: Sequence[str]) -> Found:
     )
 
 
+def passes(given: Given, arguments: Sequence[str]) -> Found:
+    """Do `ampbench run` until its time is up; it passes where every case that is not skipped has memory and errors.
+
+    These come before all rounds. How many cases were timed in the time that was left is told.
+    """
+    most = max(10.0, given.seconds - MARGIN)
+    code, _, runs = asked(given, "run", *arguments, "--max-time", f"{most:.0f}", "--format", "json")
+    if not runs:
+        return Found(False, f"nothing was stored, exit code {code}")
+    (stored,) = runs
+    wanted = [case for case in stored.cases if case not in stored.skips]
+    failed = [[case, "failed", one.message] for case, one in stored.failures.items()]
+    ran = [case for case in wanted if case in stored.memory and case in stored.divergence]
+    left = [[case, "not reached", ""] for case in wanted if case not in ran and case not in stored.failures]
+    timed = len({one.case_id for one in stored.rounds})
+    said = f"{len(ran)} cases ran, {len(stored.skips)} skipped, {len(failed)} failed; {timed} timed in the time left"
+    if left:
+        said += f"; {len(left)} not reached in {most:.0f} s"
+    good = bool(ran) and not (failed or left) and code in (0, CASE_FAILED)
+    return Found(good, said, ("case", "outcome", "why"), [*failed, *left])
+
+
 def tests(given: Given, file: str) -> Found:
     """Run a file of tests/device by pytest; warnings of a driver or a library fail none of them."""
     report = given.folder / f".{Path(file).stem}.xml"
@@ -164,7 +186,8 @@ def planted(given: Given, changed: int, arguments: Sequence[str] = ()) -> Found:
     most = f"{max(10.0, given.seconds - 2 * MARGIN):.0f}"
     code, text, _ = asked(
         given, "ab", f"{PLANTED}:layers", "--baseline", f"{arm}=0", "--candidate", f"{arm}=1", "--phase", "inference",
-        "--precision", "fp32", "--precision", "bf16_autocast", "--only", "time", "--max-time", most, "--json",
+        "--precision", "fp32", "--precision", "bf16_autocast", "--only", "time", "--burst", "--max-time", most,
+        "--json",
         *arguments,
     )  # fmt: skip
     times = [one for one in json.loads(text)["findings"] if one["metric"] == "seconds_median"]

@@ -114,11 +114,11 @@ def run_part(
                 unfit = f"the machine is not ready: {row.said}"
         row.limit, row.planned = item.limit * patience, item.planned
         rows.append(row)
-        took = "" if row.seconds is None else f", {row.seconds:.1f} s"
-        tell(f"{part.name}: {row.item}: {row.outcome}{took}: {row.said}")
         stored |= {"seconds": round(time.monotonic() - began, 1), "items": [asdict(one) for one in rows]}
         _write(folder / f"part-{part.name}.json", json.dumps(stored, indent=1))
         write_summary(folder)
+        took = "" if row.seconds is None else f", {row.seconds:.1f} s"
+        tell(f"{part.name}: {row.item}: {row.outcome}{took}: {row.said}")
     return rows
 
 
