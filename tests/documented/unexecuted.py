@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Callable
 
 import asv.commands
+import torch
 from packaging.requirements import Requirement
 
 from tests.documented.pages import ROOT, Command
@@ -56,6 +57,14 @@ def check_module(command: Command) -> None:
     assert importlib.util.find_spec(command.words[2])
 
 
+def check_xpu(command: Command) -> None:
+    """It is Python, and what it asks of torch.xpu is there."""
+    compile(command.words[2], "<documented>", "exec")
+    asked = re.findall(r"torch\.xpu\.(\w+)", command.words[2])
+    assert asked
+    assert all(hasattr(torch.xpu, name) for name in asked)
+
+
 def check_tests(command: Command) -> None:
     """The tests, or the script beside them, are there."""
     assert any(word.startswith("tests/") and (ROOT / word).exists() for word in command.words)
@@ -83,10 +92,10 @@ def check_ray(command: Command) -> None:
     if "--resume" in words:  # of a fleet that there is not: named so before its cluster
         words[words.index("--resume") + 1] = "0ff1ee"
     done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, check=False)
-    if "--resume" in words:
+    has_ray = importlib.util.find_spec("ray") is not None
+    if "--resume" in words and has_ray:
         assert "unknown run '0ff1ee'" in done.stderr
         return
-    has_ray = importlib.util.find_spec("ray") is not None
     said = "no Ray cluster at 127.0.0.1:1" if has_ray else "needs Ray"
     assert (done.returncode, done.stdout) == (5 if has_ray else 2, ""), done.stderr
     assert said in done.stderr
@@ -111,9 +120,10 @@ def check_sbatch(command: Command) -> None:
 
 
 UNEXECUTED: dict[str, tuple[str, Callable[[Command], None]]] = {
-    r"make [\w-]+": ("sets an environment up from the network; runs all tests, this one too", check_make),
+    r"make [\w-]+( [A-Z]+=.*)*": ("sets an environment up from the network; runs all tests, this one too", check_make),
     r"pip install .*": ("needs the network, and would change the environment", check_pip),
     r"asv .*": ("builds an environment for each torch; test_asv_suite.py has asv run the suite", check_asv),
+    r"python -c .*torch\.xpu.*": ("needs an Intel card", check_xpu),
     r"python -m benchmarks\..*": ("takes many minutes", check_module),
     r"(pytest|python) tests/.*": ("the tests themselves, or what rewrites one's expectations", check_tests),
     r"pytest .* --amp-compare .*": (
