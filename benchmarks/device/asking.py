@@ -19,7 +19,7 @@ from ampbench.records.labels import NOT_MEASURED, OUT_OF_TIME
 from ampbench.store import StoredRun, list_runs, read_run
 from benchmarks.device.running import ROOT, Found, Given, NotHereError
 
-MARGIN = 15.0
+MARGIN = 30.0
 """Seconds before its item's limit from which a run begins nothing more: it ends by itself and tells what is left."""
 CASE_FAILED, DEFECTS = 3, 1
 PLANTED = Path(__file__).with_name("planted.py")
