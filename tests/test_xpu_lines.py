@@ -181,6 +181,7 @@ def lines_reached(do: Callable[[], Any]) -> set[tuple[str, int]]:
 
 def test_every_special_line_is_reached_but_those_that_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     documented.document.cache_clear()
+    documented.documented_ops.cache_clear()
 
     def all_of_it() -> None:
         with warnings.catch_warnings():

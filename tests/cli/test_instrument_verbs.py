@@ -16,7 +16,7 @@ from ampbench import store
 from ampbench.drive.servers import InProcess
 from ampbench.errors import NothingToRunError
 from ampbench.instruments.instrument import instrument_of
-from ampbench.records.kinds import CHECK, KEEP_FP32, KINDS, verb_of
+from ampbench.records.kinds import BATCH, CHECK, KEEP_FP32, KINDS, verb_of
 from ampbench.records.measured import Failure
 from ampbench.records.wire import Reply, Request, request_line
 from ampbench.store import list_runs, read_run
@@ -195,7 +195,8 @@ def test_what_a_killed_worker_was_asked_is_asked_once_more_then_it_is_a_row(
 
     channel.ending = killed
     said = ampbench(*command(kind))
-    assert said.code == (0 if times == 1 else 3)
+    too_large = kind == BATCH  # the kernel kills where memory runs out: a batch that does not fit, and no failure
+    assert said.code == (0 if times == 1 or too_large else 3)
     assert ("killed from outside" in said.out) == (times == 2)
 
 

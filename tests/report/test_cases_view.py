@@ -97,7 +97,9 @@ def test_every_case_that_was_measured_is_a_row_with_its_numbers(readme_run: Mate
 def test_the_columns_are_those_of_the_terminal_in_which_any_case_says_something(readme_run: Material):
     shown = heads(section(readme_run))
     assert shown[:2] == ["case", "precision"]
-    silent = {"vs tf32", "vs default", "FLOP/s", "ceiling", "bound by", "busy", "in", "kept"}
+    silent = {
+        "burst", "vs tf32", "vs default", "energy", "FLOP/s", "ceiling", "bound by", "busy", "B/param", "in", "kept",
+    }  # fmt: skip
     assert shown[2:] == [one.header for one in COLUMNS[1:] if one.header not in silent]
 
 
