@@ -31,8 +31,9 @@ QUICK = {"seconds": "5ms", "seeds": "1", "operation": "copy", "dtype": "fp32,bf1
 """What options of these names are given, so that a piece takes milliseconds; `steps` are as few as may be."""
 
 
-OWN = {CHECK: ["no-grad-cache", "cat-mixed-dtypes", "--device", "cpu"]}
-"""What verbs of their own are given; checks that leave nothing behind in this process."""
+OWN = {CHECK: ["no-grad-cache", "cat-mixed-dtypes", "--device", "cpu"], BATCH: ["--memory-limit", "8GiB"]}
+"""What verbs of their own are given: checks that leave nothing behind in this process, a limit that does not depend on
+what is free."""
 
 
 def command(kind: str) -> list[str]:
