@@ -84,7 +84,7 @@ def statements(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
     ):
         said += told(stored, rows)
     causes = frame.unquiet(stored)
-    if causes and frame.unsteady_device(stored):
+    if causes and set(measured_devices(rows)) != {"cpu"} and frame.unsteady_device(stored):
         text = (
             f"the accelerator was not steady: {'; '.join(causes)}: let it cool, or end what else runs on it, and "
             "measure again, or hold its clock (nvidia-smi --lock-gpu-clocks) where a speedup is all that matters"
@@ -364,11 +364,13 @@ def _not_at_rest(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
     """Say which cases were timed before the device had come to rest."""
     shown = {row["case_id"] for row in rows}
     moving = dict.fromkeys(one.case_id for one in stored.rounds if one.steady is False and one.case_id in shown)
+    if not moving:
+        return []
     labels = case_labels(stored.cases.values())
     said = (
         "time or clock had not come to rest when warming up ended: times may be of a device that was still slowing down"
     )
-    return [Note(f"{few(labels[one] for one in moving)}: {said}", warning=True)] if moving else []
+    return [Note(f"{few(labels[one] for one in moving)}: {said}", warning=True)]
 
 
 def _others_on_device(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
@@ -386,9 +388,11 @@ def _state_on_host(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
     """Say for which cases what training puts back lay in the host's memory."""
     shown = {row["case_id"] for row in rows}
     moved = dict.fromkeys(one.case_id for one in stored.rounds if one.state_on_host and one.case_id in shown)
+    if not moved:
+        return []
     labels = case_labels(stored.cases.values())
     said = "the state that is put back between samples lay in the host's memory, as the device had no room for a copy"
-    return [Note(f"{few(labels[one] for one in moved)}: {said}")] if moved else []
+    return [Note(f"{few(labels[one] for one in moved)}: {said}")]
 
 
 def _untold(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:

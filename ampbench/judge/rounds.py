@@ -427,9 +427,9 @@ CAUSES = (
     "the accelerator's clock was at {:.0%} of its usual one",
     "other processes used {:.0%} of the accelerator",
 )
+"""What makes a round unfit, in words, around the value."""
 ON_ACCELERATOR = frozenset(range(4, len(CAUSES)))
 """The numbers of those that are an accelerator's own."""
-"""What makes a round unfit, in words, around the value."""
 
 
 def unfit_rounds(rounds: Rounds, devices: Sequence[str], cpu_count: int | None) -> Unfit:
@@ -440,6 +440,7 @@ def unfit_rounds(rounds: Rounds, devices: Sequence[str], cpu_count: int | None) 
     """
     on_cpu = np.array([device == "cpu" for device in devices], dtype=bool)[rounds.owners]
     load = np.where(np.isnan(rounds.other), rounds.load / (cpu_count or np.nan), np.nan)
+    clocks = np.where(on_cpu, np.nan, rounds.clock)
     rows = (
         (rounds.steal, STEAL_SHARE, 1),
         (rounds.other, OTHER_SHARE, 1),
@@ -447,7 +448,7 @@ def unfit_rounds(rounds: Rounds, devices: Sequence[str], cpu_count: int | None) 
         (_of_median(np.where(on_cpu, rounds.frequency, np.nan)), SLOW_CLOCK, -1),
         (rounds.throttled, THROTTLED_SHARE, 1),
         (rounds.fell, SLOW_ACCELERATOR, -1),
-        (_of_own_median(np.where(on_cpu, np.nan, rounds.clock), rounds.owners), SLOW_ACCELERATOR, -1),
+        (clocks / known_medians(clocks, rounds.owners, len(devices))[rounds.owners], SLOW_ACCELERATOR, -1),
         (rounds.shared, OTHER_SHARE, 1),
     )
     values = np.array([row for row, _, _ in rows])
@@ -474,10 +475,11 @@ def _of_median(values: stats.Floats) -> stats.Floats:
     return values / np.median(known) if known.size else np.full(len(values), np.nan)
 
 
-def _of_own_median(values: stats.Floats, owners: stats.Integers) -> stats.Floats:
-    """Return each value as a share of the median of its owner's."""
-    found = np.full(len(values), np.nan)
-    for owner in np.unique(owners[np.isfinite(values)]).tolist():
-        own = owners == owner
-        found[own] = _of_median(values[own])
-    return found
+def known_medians(values: stats.Floats, owners: stats.Integers, count: int) -> stats.Floats:
+    """Return the median of the values above 0 of each of `count` owners, NaN where it has none; shape (count,)."""
+    known = np.isfinite(values) & (values > 0)
+    lengths = np.bincount(owners[known], minlength=count)
+    medians = np.full(count, np.nan)
+    in_order = values[known][np.argsort(owners[known], kind="stable")]
+    medians[lengths > 0] = stats.segment_medians(in_order, lengths[lengths > 0])
+    return medians

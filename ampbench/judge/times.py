@@ -21,7 +21,7 @@ from ampbench.judge.deciding import (
 )
 from ampbench.judge.exact import ThresholdOf, other_numbers
 from ampbench.judge.pairing import EnvironmentDifferences, Pair, imported_finding
-from ampbench.judge.rounds import UNFIT_SHARE, MeasuredRun, Role, grid, said_of
+from ampbench.judge.rounds import UNFIT_SHARE, MeasuredRun, Role, grid, known_medians, said_of
 from ampbench.records.run import CONTROL
 from ampbench.records.verdicts import Code, ControlVerdict, Finding, Verdict
 
@@ -234,12 +234,13 @@ def time_findings(
         decisions, unfit, fresh, control = _interleaved(cells, ours, theirs, thresholds, allowed)
         thresholds = np.where(np.isin(np.arange(len(cells)), list(unfit)), np.maximum(thresholds, FAR), thresholds)
     else:
-        clocks = [_clocks(pair, baseline, candidate) for pair in cells]
-        moved = [abs(math.log(after / before)) for before, after in clocks]
+        on_accelerator = np.array([pair.baseline.device != "cpu" for pair in cells], dtype=bool)
+        before = _clocks(baseline)[[baseline.places[pair.baseline_id] for pair in cells]]
+        after = _clocks(candidate)[[candidate.places[pair.candidate_id] for pair in cells]]
+        moved = np.where(on_accelerator, np.abs(np.log(after / before)), np.nan)
         other_clock = {
-            cell: CLOCKS_SAID.format(*(hertz / 1e9 for hertz in clocks[cell]))
-            for cell, ratio in enumerate(moved)
-            if ratio > math.log1p(CLOCK_APART)
+            cell: CLOCKS_SAID.format(before[cell] / 1e9, after[cell] / 1e9)
+            for cell in np.flatnonzero(moved > math.log1p(CLOCK_APART)).tolist()
         }
         for cell in other_clock:
             thresholds[cell] = (1 + thresholds[cell]) * math.exp(moved[cell]) - 1
@@ -328,17 +329,11 @@ def _mean_findings(
     ]
 
 
-def _clocks(pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun) -> tuple[float, float]:
-    """Return an accelerator's median clock under load on both sides; twice 1 where it is not known of both."""
-    found = []
-    for run, case_id in ((baseline, pair.baseline_id), (candidate, pair.candidate_id)):
-        rounds = run.rounds
-        own = rounds.clock[(rounds.owners == run.places[case_id]) & (rounds.roles == Role.OWN)]
-        known = own[np.isfinite(own) & (own > 0)]
-        if pair.baseline.device == "cpu" or not known.size:
-            return 1.0, 1.0
-        found.append(float(np.median(known)))
-    return found[0], found[1]
+def _clocks(run: MeasuredRun) -> stats.Floats:
+    """Return an accelerator's median clock under load in each case's own rounds, NaN where it is not known."""
+    rounds = run.rounds
+    own = np.where(rounds.roles == Role.OWN, rounds.clock, np.nan)
+    return known_medians(own, rounds.owners, len(run.places))
 
 
 def _raw(pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun) -> tuple[float | None, float | None]:

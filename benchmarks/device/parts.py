@@ -5,7 +5,8 @@ plan leaves room for it (`SPARE`); a file of `tests/device` needs a row, too. Ne
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -63,36 +64,30 @@ def _test(name: str, limit: int, planned: int, proves: str) -> Item:
     )
 
 
-def _run(name: str, limit: int, planned: int, proves: str, *arguments: str, quick: tuple[str, ...] = ()) -> Item:
-    """Return an item that is `ampbench run`; with --quick, `quick` comes after its arguments and is what counts."""
+def _asked(
+    by: str, name: str, limit: int, planned: int, proves: str, *arguments: str, quick: tuple[str, ...] = ()
+) -> Item:
+    """Return an item that asks ampbench `by` a function; with --quick, `quick` comes after the arguments and counts."""
     return Item(
         name,
         limit,
         planned,
-        f"{ASKING}:run",
+        f"{ASKING}:{by}",
         proves,
         {"arguments": arguments},
         {"arguments": (*arguments, *quick)},
     )
+
+
+_run = partial(_asked, "run")
+"""An item that is `ampbench run`."""
+_study = partial(_asked, "verb")
+"""An item that is another verb of ampbench, whose run file is kept and must have no failure."""
 
 
 def _passes(name: str, limit: int, planned: int, proves: str, *arguments: str, quick: tuple[str, ...] = ()) -> Item:
     """Return an item that is `ampbench run` for as long as its limit allows, and proves by memory and errors alone."""
-    one = _run(name, limit, planned, proves, *arguments, "--rounds", "1", "--burst", quick=quick)
-    return replace(one, does=f"{ASKING}:passes")
-
-
-def _study(name: str, limit: int, planned: int, proves: str, *arguments: str, quick: tuple[str, ...] = ()) -> Item:
-    """Return an item that is another verb of ampbench, whose run file is kept and must have no failure."""
-    return Item(
-        name,
-        limit,
-        planned,
-        f"{ASKING}:verb",
-        proves,
-        {"arguments": arguments},
-        {"arguments": (*arguments, *quick)},
-    )
+    return _asked("passes", name, limit, planned, proves, *arguments, "--rounds", "1", "--burst", quick=quick)
 
 
 HALVES = ("--precision", "fp32", "--precision", "bf16_autocast", "--precision", "fp16_autocast")
