@@ -29,6 +29,7 @@ from benchmarks.device.running import FAILED, NOT_RUN, PASSED, Given
 from tests.measure import test_machine
 from tests.measure.conftest import make_case
 from tests.measure.test_machine import FakeAccelerator
+from tests.scripted_accelerator import Script, ScriptedSource
 
 fake, on_fake = test_machine.fake, test_machine.on_fake
 ROOT = Path(__file__).parents[1]
@@ -335,10 +336,41 @@ def test_on_an_accelerator_peaks_and_times_are_held_against_its_own_module(
     assert against._by_events(scripted.step, scripted.type) == pytest.approx(0.002)
 
 
+@pytest.mark.parametrize(("watts", "passes"), [(400.0, True), (430.0, True), (460.0, False), (200.0, False)])
+def test_power_that_is_told_has_to_be_what_a_counter_of_energy_gains(
+    watts: float, passes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The counter says 400 W; the source says `watts`."""
+    monkeypatch.setattr(against, "COUNTED_SECONDS", 0.2)
+    source = ScriptedSource(Script(power_watts=lambda now: watts))
+    found = against._counted(lambda: 400.0 * time.perf_counter(), source, time.sleep)
+    assert found.passed is passes
+    assert "400 W by the counter" in found.said
+
+
+def test_a_device_that_tells_no_power_does_not_pass_for_one_that_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(against, "COUNTED_SECONDS", 0.1)
+    source = ScriptedSource(Script(gone=0.0))
+    found = against._counted(lambda: 400.0 * time.perf_counter(), source, time.sleep)
+    assert not found.passed
+    assert found.said.startswith("power: not told; by the counter: 400 W")
+
+
+@pytest.mark.parametrize(("high", "passes"), [(1.004, True), (1.03, False)])
+def test_reading_sensors_may_cost_a_hundredth_of_a_step(
+    high: float, passes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(against, "_needs", lambda given: None)
+    monkeypatch.setattr(against, "cost", lambda type, size, seconds: (1.001, 0.999, high, 0.0002))
+    found = against.sampling(Given("cuda", tmp_path, False, 60.0))
+    assert found.passed is passes
+    assert found.said == f"a step takes 1.0010 times as long, at most {high:.4f}"
+
+
 def test_an_item_for_a_device_that_is_not_here_is_not_run(tmp_path: Path) -> None:
     absent = next(device for device in ("xpu", "cuda") if not is_present(device))
     given = Given(absent, tmp_path, True, 60.0)
-    for name in ("rules", "casts", "headroom", "memory", "time"):
+    for name in ("rules", "casts", "headroom", "memory", "time", "energy", "sampling"):
         assert running.do(ITEMS[name].does, ITEMS[name].asked, given) == {
             "outcome": NOT_RUN, "said": f"there is no {absent} here"
         }  # fmt: skip
@@ -400,7 +432,7 @@ def test_a_planted_slowdown_has_to_be_found_at_its_size_and_none_where_none_is(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["rules", "casts", "memory", "time"])
+@pytest.mark.parametrize("name", ["rules", "casts", "memory", "time", "sampling"])
 def test_an_item_that_holds_ampbench_against_something_else_is_rehearsed_on_the_cpu(name: str, tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     item = ITEMS[name]

@@ -218,6 +218,8 @@ def _memory(memory: "MemoryPass", variables: Mapping[str, str]) -> Iterator[tupl
         why = f", {WORKSPACE_CONFIG}={given}" if given else ""
         kept = f"which libraries take once and keep (cuBLAS{why}): not in the peak"
         yield "workspaces", f"{format_bytes(memory.workspace_bytes):<12} {kept}"
+    if memory.graphs_left_aside:
+        yield "graphs", f"left aside by torch.compile: {'; '.join(memory.graphs_left_aside)}"
     if memory.rss_bytes is not None:
         yield (
             "RSS",

@@ -80,6 +80,8 @@ def statements(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
         _not_at_rest,
         _others_on_device,
         _state_on_host,
+        _graphs_left_aside,
+        _busy_untold,
         _untold,
     ):
         said += told(stored, rows)
@@ -393,6 +395,28 @@ def _state_on_host(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
     labels = case_labels(stored.cases.values())
     said = "the state that is put back between samples lay in the host's memory, as the device had no room for a copy"
     return [Note(f"{few(labels[one] for one in moved)}: {said}")]
+
+
+def _graphs_left_aside(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
+    """Say which compiled cases have launches that are in no graph, though their mode is to record them."""
+    labels = case_labels(stored.cases.values())
+    said = gathered(
+        (labels[row["case_id"]], f"torch.compile left graphs aside, and launches one by one: {'; '.join(reasons)}")
+        for row in rows
+        if (found := stored.memory.get(row["case_id"])) is not None and (reasons := found.graphs_left_aside)
+    )
+    return [Note(line, warning=True) for line in said]
+
+
+def _busy_untold(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
+    """Say why it is not known for how long of a step an accelerator has work."""
+    labels = case_labels(stored.cases.values())
+    said = gathered(
+        (labels[row["case_id"]], f"whether launches bound it is not known: {found.busy_undefined}")
+        for row in rows
+        if (found := stored.memory.get(row["case_id"])) is not None and found.busy_undefined
+    )
+    return [Note(line) for line in said]
 
 
 def _untold(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:

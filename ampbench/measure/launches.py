@@ -1,13 +1,15 @@
 """The launches of a step: for how long of it an accelerator has work, and steps recorded as a graph of launches."""
 
-from collections.abc import Callable, Iterable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch._C._autograd import DeviceType
 
-from ampbench.errors import WorkloadError, first_line
+from ampbench.errors import WorkloadError, bounded, first_line
 from ampbench.measure.machine import Cpu, Device
 
 PROFILED_STEPS = 5
@@ -122,6 +124,45 @@ def record(calls: Sequence[Callable[[], Any]], device: Device) -> list[Graph]:
         made.append(Graph(graph.replay, output))
         pool = graph.pool()
     return made
+
+
+@contextmanager
+def graphs_left_aside() -> Iterator[list[str]]:
+    """Collect why torch.compile leaves graphs aside, each reason once, in a mode that is to record them.
+
+    Torch counts each time and logs why (`log_cudagraph_skip_and_bump_counter` of torch/_inductor/cudagraph_utils.py);
+    what it counts and gives no reason for is `NO_REASON`. Whole once the `with` statement has ended.
+    """
+    from torch._dynamo.utils import counters  # as long to import as torch.compile
+
+    reasons: list[str] = []
+    heard = _Heard(reasons)
+    logger = logging.getLogger("torch._inductor.cudagraph_utils.__cudagraphs")
+    before = counters["inductor"]["cudagraph_skips"]
+    logger.addHandler(heard)
+    try:
+        yield reasons
+    finally:
+        logger.removeHandler(heard)
+        if not reasons and counters["inductor"]["cudagraph_skips"] > before:
+            reasons.append(NO_REASON)
+
+
+NO_REASON = "torch gives no reason"
+
+
+class _Heard(logging.Handler):
+    """Puts warnings into a list, each once, in one line and without the traceback that torch may put below it."""
+
+    def __init__(self, texts: list[str]):
+        super().__init__(logging.WARNING)
+        self._texts = texts
+
+    def emit(self, record: logging.LogRecord) -> None:
+        lines = record.getMessage().strip().splitlines()
+        text = bounded(lines[0].rstrip(" .:")) if lines else NO_REASON
+        if text not in self._texts:
+            self._texts.append(text)
 
 
 def _first(error: BaseException) -> BaseException:

@@ -9,7 +9,7 @@ import os
 import resource
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from ampbench.base.precisions import PRECISIONS
 from ampbench.errors import AmpbenchError, first_line, own_place, text_of
 from ampbench.explain.modules import is_compiled
 from ampbench.measure.attention import kernels_in
-from ampbench.measure.launches import busy_of
+from ampbench.measure.launches import busy_of, graphs_left_aside
 from ampbench.measure.machine import Cpu, Device
 from ampbench.measure.step import LongerStep, Step, TrainingStep, build_step
 from ampbench.measure.work import StepWork, count_work
@@ -132,7 +132,10 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
         return step
 
     workspaces = None if isinstance(device, Cpu) else _take_workspaces(workload, case, device)
-    ((step, recorded),) = peaks_of([build], device, warmed, recorded=recorded_as_it_warms)
+    has_graphs = not isinstance(device, Cpu) and compile_mode(case.path) in WITH_GRAPHS
+    listening: AbstractContextManager[list[str]] = graphs_left_aside() if has_graphs else nullcontext([])
+    with listening as left_aside:
+        ((step, recorded),) = peaks_of([build], device, warmed, recorded=recorded_as_it_warms)
     training = isinstance(step, TrainingStep)
     compiled = bool(compile_mode(case.path)) or any(map(is_compiled, step.module.modules()))
     gradients = [weight.grad for weight in _weights(step) if weight.grad is not None]
@@ -158,6 +161,7 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
         parameter_count=sum(parameter.numel() for parameter in step.module.parameters()),
         master_bytes=None if masters is None else _storage_bytes(masters.by_name.values()),
         average_bytes=_storage_bytes(averages) if averages else None,
+        graphs_left_aside=left_aside,
     )
     del gradients  # further steps have their own
     busy, why_not = busy_of(partial(_run, step), device)

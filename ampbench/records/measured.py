@@ -244,6 +244,7 @@ class MemoryPass:
 
     `busy_seconds` is for how long the accelerator computes or copies in a step, by the profiler in further steps of the
     pass; what runs at the same time counts once (None: on a CPU, and for the reason `busy_undefined`).
+    `graphs_left_aside` is why torch.compile recorded no graphs, or not all, in a mode that is to (`WITH_GRAPHS`).
     """
 
     case_id: str
@@ -267,6 +268,7 @@ class MemoryPass:
     average_bytes: int | None = None
     busy_seconds: float | None = None
     busy_undefined: str = ""
+    graphs_left_aside: list[str] = field(default_factory=list)
 
     @property
     def bytes_per_parameter(self) -> float | None:

@@ -5,11 +5,13 @@ The device is reached here as a user reaches it, not through `measure/machine`, 
 
 import contextlib
 import dataclasses
+import importlib
 import importlib.util
 import math
 import platform
 import shutil
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -33,6 +35,7 @@ from ampbench.measure.machine import Device, open_device, precision_flags
 from ampbench.measure.memory import measure_memory
 from ampbench.measure.sources import build_workload
 from ampbench.measure.step import TrainingStep, build_step
+from ampbench.measure.telemetry import NoSourceError, Sampler, Source, mean_power, open_source
 from ampbench.measure.timing import time_build
 from ampbench.records.case import Case
 from ampbench.records.casts import CastPass, Tracing, plain_name, stood_for
@@ -43,6 +46,7 @@ from ampbench.records.run import Selection
 from ampbench.workload import Workload
 from benchmarks.device.asking import asked
 from benchmarks.device.running import Found, Given, NotHereError
+from benchmarks.self.sampling import cost
 
 NEEDED = ("numpy", "pandas", "scipy", "msgspec", "typer", "rich", "packaging", "jinja2", "markupsafe", "vl_convert",
           "pytest")  # fmt: skip
@@ -358,6 +362,85 @@ def _by_events(run: Callable[[], Any], type: str) -> float:
         module.synchronize()
         seconds.append(start.elapsed_time(end) / 1e3 / count)
     return min(seconds)
+
+
+COUNTED_SECONDS = 6.0
+"""For how long energy is counted: NVML's power is a mean over a second, which at both ends belongs to before."""
+
+
+def energy(given: Given) -> Found:
+    """Hold the integral of the power under load against what NVML's counter of energy gained in the same time.
+
+    The counter (nvmlDeviceGetTotalEnergyConsumption, in mJ, since the driver was loaded) is read here, not by ampbench,
+    which is to be within `WITHIN` of it. On an Intel GPU power comes from such a counter in the first place.
+    """
+    _needs(given)
+    if given.device != "cuda":
+        raise NotHereError(f"the power of {given.device} is not told, or is what a counter of energy gained")
+    try:
+        source = open_source(given.device)
+    except NoSourceError as error:
+        raise NotHereError(str(error)) from None
+    nvml = importlib.import_module("pynvml")
+    handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties().uuid}")
+    device, factor = open_device("cuda"), torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
+
+    def load(seconds: float) -> None:
+        until = time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            device.seconds(lambda: factor @ factor, 50)
+
+    load(2.0)
+    try:
+        return _counted(lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3, source, load)
+    except nvml.NVMLError as error:
+        raise NotHereError(f"NVML has no counter of energy here: {error}") from None
+
+
+def _counted(joules: Callable[[], float], source: Source, load: Callable[[float], None]) -> Found:
+    """Hold the mean power that a source tells under a load against what a counter of `joules` gained."""
+    with Sampler(source) as sampler:
+        before, began = joules(), time.perf_counter()
+        load(COUNTED_SECONDS)
+        after, ended = joules(), time.perf_counter()
+    power = mean_power(sampler.readings, [(began, ended)])
+    counted = (after - before) / (ended - began)
+    if power is None or counted <= 0:
+        told = "not told" if power is None else f"{power:.0f} W"
+        return Found(False, f"power: {told}; by the counter: {counted:.0f} W")
+    said = f"{power:.0f} W by {len(sampler.readings)} readings, {counted:.0f} W by the counter"
+    return Found(abs(power / counted - 1) <= WITHIN, f"{said}: {power / counted - 1:+.1%}")
+
+
+MOST_COST = 1.01
+"""A step may take so many times as long while sensors are read beside it."""
+
+
+def sampling(given: Given) -> Found:
+    """Time steps with and without the thread that reads sensors; it passes where it certainly costs no more than 1 %.
+
+    On a CPU a made-up sensor is read, and what it costs is told and judges nothing: it has no sensors of its own.
+    """
+    _needs(given)
+    sizes = (64, 512) if given.device == "cpu" else (64, 4096)
+    rows, costly, least = [], 0, 1.0
+    for size in sizes:
+        try:
+            ratio, low, high, share = cost(given.device, size, seconds=0.5)
+        except NoSourceError as error:
+            raise NotHereError(str(error)) from None
+        costly += high > MOST_COST
+        least = max(least, high)
+        rows.append([f"{size} x {size}", f"{ratio:.4f}", f"{low:.4f} to {high:.4f}", f"{share:.2%}"])
+    said = f"a step takes {max(float(row[1]) for row in rows):.4f} times as long, at most {least:.4f}"
+    if given.device == "cpu":
+        said += "; told, not judged: a CPU's sensor is made up"
+    return Found(
+        given.device == "cpu" or not costly,
+        said,
+        ("products of", "times as long", "95% interval", "readings' share of the time"),
+        rows,
+    )
 
 
 def ceilings(given: Given, arguments: Sequence[str]) -> Found:

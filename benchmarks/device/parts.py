@@ -140,6 +140,8 @@ PARTS = (
             Item("ceilings", 80, 40, f"{AGAINST}:ceilings", "what each operation attains, and the datasheet",
                  {"arguments": ("--seconds", "1")},
                  {"arguments": ("--seconds", "300ms", "--dtype", "fp32", "--dtype", "bf16")}),
+            Item("energy", 50, 20, f"{AGAINST}:energy", "the integral of the power, and the counter of energy"),
+            Item("sampling", 60, 35, f"{AGAINST}:sampling", "what reading its sensors costs a step"),
             _test("launches_on_device", 280, 200, "how busy it is; recorded and compiled steps do what eager ones do"),
         ),
     ),

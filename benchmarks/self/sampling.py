@@ -44,7 +44,7 @@ class Answering:
         return None
 
 
-def cost(type: str, size: int, turns: int = TURNS, seconds: float = SECONDS) -> tuple[float, float, float, float]:
+def cost(type: str, size: int, *, turns: int = TURNS, seconds: float = SECONDS) -> tuple[float, float, float, float]:
     """Return how many times as long a small step takes with a thread that reads beside it: the ratio and its interval.
 
     The step, a chain of products of `size` rows, launches many small kernels, so that the host's thread is what it

@@ -54,3 +54,36 @@ def test_what_is_recorded_computes_what_the_eager_step_does_and_has_its_memory(
         if case[2] == "training":
             assert row["grad_rel_l2"] < 3 * eager["grad_rel_l2"] + 1e-6
             assert row["param_rel_l2"] < 3 * eager["param_rel_l2"] + 1e-6
+
+
+IN_PLACE = """
+import torch
+from ampbench import Workload
+
+
+class Counting(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(64, 64)
+
+    def forward(self, given, total):
+        total.add_(1)
+        return self.layer(given + total)
+
+
+def counting():
+    return Workload(module=Counting(), inputs=(torch.randn(8, 64), torch.zeros(64)))
+"""
+
+
+def test_graphs_that_torch_leaves_aside_are_told_with_its_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Inputs that change in place are not recorded: docs of torch.compiler_cudagraph_trees, "Input Mutation"."""
+    made = tmp_path / "net.py"
+    made.write_text(IN_PLACE)
+    options = ["--path", "compiled", "--compile-mode", "reduce-overhead", "--phase", "inference"]
+    rows = measured(tmp_path / "results", f"{made}:counting", *options)
+    assert rows
+    assert all(row["outcome"] == "ok" for row in rows.values())
+    assert "torch.compile left graphs aside" in capsys.readouterr().out

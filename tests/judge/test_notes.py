@@ -292,3 +292,22 @@ def test_a_dtype_that_ceilings_show_to_be_emulated_is_said_to_be() -> None:
     found = holding(replace(run, header=header), make_ceiling("fp32", 1e9), make_ceiling("fp16", 1e7))
     first = statements(found, frame.plain_rows(frame.run_frame(found)))[0]
     assert (first.warning, "fp16 emulated" in first.text, "bf16 native" in first.text) == (True, True, True)
+
+
+def test_launches_that_torch_did_not_record_though_it_was_to_are_a_warning_with_the_reason() -> None:
+    run = make_run(Times((FP32, [1e-3] * 4), (BF16, [1e-3] * 4)))
+    why = "skipping cudagraphs due to mutated inputs"
+    memory = {FP32.case_id: make_memory(FP32, 1), BF16.case_id: make_memory(BF16, 1, graphs_left_aside=[why])}
+    run = replace(run, memory=memory)
+    (note,) = (one for one in statements(run, rows(run)) if "graphs" in one.text)
+    assert note == Note(
+        f"linear_chain bf16_autocast: torch.compile left graphs aside, and launches one by one: {why}", warning=True
+    )
+
+
+def test_why_it_is_not_known_how_busy_an_accelerator_is_is_said_once() -> None:
+    run = make_run(Times((FP32, [1e-3] * 4), (BF16, [1e-3] * 4)))
+    why = "torch's profiler failed: RuntimeError: CUPTI_ERROR_INSUFFICIENT_PRIVILEGES"
+    run = replace(run, memory={one.case_id: make_memory(one, 1, busy_undefined=why) for one in (FP32, BF16)})
+    (note,) = (one for one in statements(run, rows(run)) if "launches" in one.text)
+    assert note == Note(f"linear_chain fp32, linear_chain bf16_autocast: whether launches bound it is not known: {why}")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch._C._autograd import DeviceType
 
-from ampbench.measure.launches import PROFILED_STEPS, busy_of, device_seconds
+from ampbench.measure.launches import NO_REASON, PROFILED_STEPS, busy_of, device_seconds, graphs_left_aside
 from ampbench.measure.machine import Accelerator, Cpu
 
 MICROSECOND = 1000
@@ -111,3 +111,45 @@ def test_why_it_is_not_known_is_said_and_fails_nothing(
     why = "torch's profiler failed: RuntimeError: CUPTI_ERROR_INSUFFICIENT_PRIVILEGES"
     assert busy_of(lambda: None, accelerator) == (None, why)
     assert busy_of(lambda: None, Accelerator("xpu")) == (None, "torch's profiler does not see what xpu does")
+
+
+def leave_aside(why: str) -> None:
+    from torch._inductor.cudagraph_utils import log_cudagraph_skip_and_bump_counter
+
+    log_cudagraph_skip_and_bump_counter(why)
+
+
+def test_why_torch_leaves_graphs_aside_is_collected_once_and_in_one_line() -> None:
+    leave_aside("before anybody listens")
+    with graphs_left_aside() as reasons:
+        leave_aside("skipping cudagraphs due to mutated inputs (1 instances). Found from : \n   File x.py, line 3\n")
+        leave_aside("skipping cudagraphs due to cpu device (arg1_1).")
+        leave_aside("skipping cudagraphs due to cpu device (arg1_1).")
+    leave_aside("after nobody listens any more")
+    assert reasons == [
+        "skipping cudagraphs due to mutated inputs (1 instances). Found from",
+        "skipping cudagraphs due to cpu device (arg1_1)",
+    ]
+
+
+def test_where_no_graph_is_left_aside_there_is_no_reason_and_one_that_is_only_counted_is_told() -> None:
+    from torch._dynamo.utils import counters
+
+    with graphs_left_aside() as reasons:
+        pass
+    assert reasons == []
+    with graphs_left_aside() as reasons:
+        counters["inductor"]["cudagraph_skips"] += 1
+    assert reasons == [NO_REASON]
+
+
+@pytest.mark.slow
+def test_torch_itself_counts_what_it_leaves_aside() -> None:
+    """On a CPU it records nothing in the mode that is to, and counts that without a word."""
+    torch.compiler.reset()
+    with graphs_left_aside() as reasons:
+        torch.compile(torch.nn.Linear(8, 8), mode="reduce-overhead")(torch.ones(3, 8))
+    assert reasons == [NO_REASON]
+    with graphs_left_aside() as reasons:
+        torch.compile(torch.nn.Linear(8, 7))(torch.ones(3, 8))
+    assert reasons == []
