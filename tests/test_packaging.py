@@ -1,9 +1,11 @@
 """What is built to be installed: a wheel with all that the code reads, an archive with all that its tests read."""
 
 import subprocess
+import symtable
 import sys
 import tarfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -47,3 +49,31 @@ def test_the_source_archive_has_what_the_tests_read(built: Path) -> None:
     assert {Path(name) for name in needed} <= names
     assert package_files() <= {str(name) for name in names}
     assert any(name.is_relative_to("results/runs") for name in names)
+
+
+COMPREHENSIONS = {"listcomp", "setcomp", "dictcomp"}
+
+
+def clashes(scope: symtable.SymbolTable) -> Iterator[tuple[str, int, set[str]]]:
+    """Yield functions in which one comprehension binds a name that another one takes from the module."""
+    inner = [child for child in scope.get_children() if child.get_name() in COMPREHENSIONS]
+    bound = {one.get_name() for child in inner for one in child.get_symbols() if one.is_local()}
+    found = {one.get_name() for child in inner for one in child.get_symbols() if one.is_global()}
+    if scope.get_type() == "function" and bound & found:
+        yield scope.get_name(), scope.get_lineno(), bound & found
+    for child in scope.get_children():
+        yield from clashes(child)
+
+
+def test_no_comprehension_binds_a_name_that_another_in_its_function_has_of_the_module() -> None:
+    """Python 3.12.1 takes the second name for the first and raises UnboundLocalError; 3.11 and 3.13 do not."""
+    made = symtable.symtable("def f(x):\n  y = [one for one in x]\n  return [one(z) for z in x]", "made", "exec")
+    assert list(clashes(made)) == [("f", 1, {"one"})]
+    files = [path for part in ("ampbench", "benchmarks") for path in (ROOT / part).rglob("*.py")]
+    assert files
+    told = [
+        f"{path.relative_to(ROOT)}:{line} {name}: {', '.join(names)}"
+        for path in files
+        for name, line, names in clashes(symtable.symtable(path.read_text(), str(path), "exec"))
+    ]
+    assert told == []

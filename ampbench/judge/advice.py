@@ -541,7 +541,7 @@ def _gain(row: Row, other: Row, rounds: Mapping[str, Sequence[Round]]) -> tuple[
         }
         for one in (row, other)
     )
-    common = [(own[number], theirs_by_round[number]) for number in own.keys() & theirs_by_round.keys()]
+    common = [(own[each], theirs_by_round[each]) for each in own.keys() & theirs_by_round.keys()]
     ratios = [theirs / mine for mine, theirs in common if mine > 0 and theirs > 0]
     interval = log_t_interval(ratios) if ratios else None
     if interval is not None:

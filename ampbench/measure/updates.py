@@ -240,7 +240,7 @@ def measure_update(intended: Intended, gradients: Gradients, device: Device, kee
 def _measured(intended: Intended, gradients: Gradients, device: Device, keep: Device) -> Update:
     snapshot = intended.snapshot
     weights = _weights(snapshot, gradients.stored, device)
-    storage = _storage(weights)
+    storage = _storage(weights, intended)
     native = storage is not torch.float32
     found: list[dict[str, _Parts]] = []
     seed_all(0)
@@ -333,11 +333,12 @@ def _weights(snapshot: Snapshot, stored: Mapping[str, torch.dtype], device: Devi
     }
 
 
-def _storage(weights: Tensors) -> torch.dtype:
-    """Return the dtype that most weights are stored in; of complex ones that of their parts."""
+def _storage(weights: Tensors, intended: Intended) -> torch.dtype:
+    """Return the dtype that most of the weights that move are stored in; of complex ones that of their parts."""
     sizes: dict[torch.dtype, int] = {}
-    for weight in weights.values():
-        sizes[weight.dtype] = sizes.get(weight.dtype, 0) + weight.numel()
+    for name, weight in weights.items():
+        if intended.sizes[name][1]:
+            sizes[weight.dtype] = sizes.get(weight.dtype, 0) + weight.numel()
     most = max(sizes, key=lambda dtype: sizes[dtype])
     return most.to_real() if most.is_complex else most
 

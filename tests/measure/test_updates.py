@@ -282,6 +282,29 @@ def test_frozen_and_shared_parameters_are_counted_as_they_move(case: MakeCase) -
     assert found.moving == 64 + 8
 
 
+class Adapted(torch.nn.Module):
+    """A frozen layer kept in bf16, and a small one in fp32 beside it that is trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = torch.nn.Linear(64, 64, dtype=torch.bfloat16).requires_grad_(False)
+        self.adapter = torch.nn.Linear(64, 2)
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        kept = torch.nn.functional.linear(given, self.kept.weight.to(given.dtype))
+        return kept.mean(1, keepdim=True) + self.adapter(given.to(self.adapter.weight.dtype))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16_autocast", "bf16_pure"])
+def test_weights_that_are_frozen_in_half_do_not_stand_for_those_that_move(precision: str, case: MakeCase) -> None:
+    """Of frozen ones there is no update to take apart: 0 / 0 could not be stored, and the case failed."""
+    workload = Workload(module=Adapted(), inputs=torch.randn(4, 64), loss=lambda output: output.square().mean())
+    found = update_of(workload, case(precision, "training"))
+    assert (found.storage, found.undefined) == ("bf16" if precision == "bf16_pure" else "fp32", "")
+    assert found.sizes is None or sum(found.sizes) == 64 * 2 + 2
+    assert all(map(math.isfinite, found.energies or [0.0]))
+
+
 @pytest.mark.parametrize(
     ("make", "why"),
     [
