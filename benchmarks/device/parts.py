@@ -153,7 +153,7 @@ PARTS = (
                  {"arguments": ("mlp", "transformer_encoder", "--precision", "bf16_autocast", *ONCE, *FEW, "--burst")},
                  {"arguments": ("mlp", *HALVES[:4], *TINY, *ONCE, *FEW)}),
             Item("slowdown of 5 %", 290, 210, f"{ASKING}:planted", "one layer more in twenty is found, fp32 and bf16",
-                 {"changed": 1}, {"changed": 1, "arguments": ("--set", "width=256", "--set", "batch=64", *MORE)}),
+                 {"changed": 1}, {"changed": 1, "arguments": ("--set", "width=512", "--set", "batch=256", *MORE)}),
             _test("batch_on_device", 90, 50, "a batch that does not fit is told; half takes a larger one"),
         ),
     ),
