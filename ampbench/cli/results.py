@@ -320,7 +320,7 @@ def _listed(counts: Sequence[int]) -> str:
 
 def run_rows(stored: "StoredRun") -> list[Row]:
     """Return one row per case of a run, as `ampbench.load` gives them, those of a table together."""
-    groups = grouped(frame.plain_rows(frame.run_frame(stored)))
+    groups = grouped(frame.run_rows(stored))
     return [row for rows in groups.values() for row in rows]
 
 

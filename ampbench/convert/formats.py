@@ -86,7 +86,7 @@ def select(
     Raises `NothingToRunError` where none does, `UsageError` where the run only explains.
     """
     frame.require_measured(stored)
-    rows = [row for row in frame.plain_rows(frame.run_frame(stored)) if matches(keyword, row["case_id"])]
+    rows = [row for row in frame.run_rows(stored) if matches(keyword, row["case_id"])]
     if not rows:
         said = f" that matches -k {keyword!r}" if keyword else ""
         raise NothingToRunError(f"run {stored.header.run} has no case{said}")

@@ -213,7 +213,7 @@ def _fastest_table(
 
 def _evidence(stored: "StoredRun") -> tuple[dict[str, list[Round]], Trust]:
     """Return the rounds of each case of a run without the control's, and how far its times can be trusted."""
-    from ampbench.judge import frame  # pandas: not for `--help`
+    from ampbench.judge import frame
 
     control = frame.control_ratio(stored)
     return own_rounds(stored), Trust(apart=control.apart if control else 1.0, cause=frame.unfit_said(stored))

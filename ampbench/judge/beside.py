@@ -88,7 +88,7 @@ def machines(runs: Sequence[StoredRun], budget: Budget) -> list[Machine]:
     """
     measured = []
     for stored in lanes_together(runs):
-        rows = frame.plain_rows(frame.run_frame(stored))
+        rows = frame.run_rows(stored)
         measured.append((stored, rows, advise_run(stored, rows, budget, ())))
     return told_apart(measured)
 

@@ -1,16 +1,17 @@
-"""Runs as tidy pandas DataFrames: one flat row per case, in base units, with everything derived that can be.
+"""Runs as tidy tables: one flat row per case, in base units, with everything derived that can be.
 
-The columns are `metrics.COLUMNS`. Text is None and numbers are NaN where undefined.
+The columns are `metrics.COLUMNS`. Text is None and numbers are NaN where undefined. Whoever asks for a DataFrame waits
+for pandas, which takes longer to import than most runs to read; rows and columns are made without.
 """
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from math import isnan
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from ampbench.base import stats
 from ampbench.base.metrics import COLUMNS, METRICS
@@ -25,12 +26,18 @@ from ampbench.records.labels import NOT_MEASURED, OUT_OF_TIME, attention_said, c
 from ampbench.records.measured import Divergence
 from ampbench.store import StoredRun, measured_files, not_measured
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 WEIGHTS_DIFFER = "weights differ between rounds"
+
+Columns = dict[str, "np.ndarray[Any, Any]"]
+"""The columns of a table by name, in their order."""
 
 _COUNTS = ("rounds", "batch_size", *(name for name, one in METRICS.items() if one.unit in ("count", "B")))
 
 
-def load(path: Path | str) -> pd.DataFrame:
+def load(path: Path | str) -> "pd.DataFrame":
     """Return the runs at `path` as one frame with a row per case: a file is that run, a folder all its runs.
 
     A folder is a results folder, which holds `runs/`, or any folder of run files; its runs are in the order of their
@@ -38,12 +45,14 @@ def load(path: Path | str) -> pd.DataFrame:
     Raises `StoreError`, naming file and line, where there is no run or one is damaged, `UsageError` for the file of a
     run that only explains.
     """
+    import pandas as pd
+
     path = Path(path)
     frames = [_load_file(file) for file in measured_files(path)] if path.is_dir() else [_load_file(path)]
     return frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
 
 
-def run_frame(stored: StoredRun) -> pd.DataFrame:
+def run_frame(stored: StoredRun) -> "pd.DataFrame":
     """Return one run as a frame with a row per case, in the run's order."""
     return measured_frame(MeasuredRun.of(stored, averaging=False))
 
@@ -54,14 +63,26 @@ def require_measured(stored: StoredRun) -> None:
         raise UsageError(not_measured(stored.header))
 
 
-def plain_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+def run_rows(stored: StoredRun) -> list[dict[str, Any]]:
+    """Return the rows of `run_frame` as plain values, as `plain_rows` gives them, without pandas."""
+    columns = measured_columns(MeasuredRun.of(stored, averaging=False))
+    return _rows({name: column.tolist() for name, column in columns.items()})
+
+
+def plain_rows(frame: "pd.DataFrame") -> list[dict[str, Any]]:
     """Return a frame's rows as plain values, ready for JSON: None where undefined, counts and bytes as integers."""
-    columns = {}
-    for name in frame.columns:
-        kind = int if name in _COUNTS else None
-        values = frame[name].tolist()
-        columns[name] = [None if pd.isna(value) else kind(value) if kind else value for value in values]
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    texts = frame.astype(object)  # in which undefined can be None
+    return _rows({name: texts[name].where(frame[name].notna(), None).tolist() for name in frame.columns})
+
+
+def _rows(columns: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
+    plain = {}
+    for name, values in columns.items():
+        if name in _COUNTS:
+            plain[name] = [None if value is None or isnan(value) else int(value) for value in values]
+        else:
+            plain[name] = [None if isinstance(value, float) and isnan(value) else value for value in values]
+    return [dict(zip(plain, row, strict=True)) for row in zip(*plain.values(), strict=True)]
 
 
 DISTURBED = 1.1
@@ -180,7 +201,7 @@ def unquiet(stored: StoredRun) -> list[str]:
     return [cause for cause in causes if cause]
 
 
-def _load_file(path: Path) -> pd.DataFrame:
+def _load_file(path: Path) -> "pd.DataFrame":
     run = MeasuredRun.read(path, averaging=False)
     stored = run.stored
     require_measured(stored)
@@ -189,8 +210,21 @@ def _load_file(path: Path) -> pd.DataFrame:
     return measured_frame(run)
 
 
-def measured_frame(run: MeasuredRun) -> pd.DataFrame:
+def measured_frame(run: MeasuredRun) -> "pd.DataFrame":
     """Return a run whose rounds are reduced as a frame, as `run_frame` does."""
+    import pandas as pd
+
+    columns: dict[str, Any] = {
+        # or newer versions of pandas would make NaN of a text that is None
+        name: pd.Series(column, dtype=object) if column.dtype == object else column
+        for name, column in measured_columns(run).items()
+    }
+    columns["batch_size"] = pd.array(columns["batch_size"].tolist(), dtype="Int64")
+    return pd.DataFrame(columns, index=pd.RangeIndex(len(run.stored.cases)))
+
+
+def measured_columns(run: MeasuredRun) -> Columns:
+    """Return the columns of such a frame, one value for each case in order; text and `batch_size` are objects."""
     stored = run.stored
     cases = list(stored.cases.values())
     rows = {case_id: row for row, case_id in enumerate(stored.cases)}
@@ -205,7 +239,7 @@ def measured_frame(run: MeasuredRun) -> pd.DataFrame:
         columns[name] = _text(getattr(case, name) for case in cases)
     columns["recipe"] = _text(case.recipe or None for case in cases)
     columns["sdpa"] = _text(case.sdpa or None for case in cases)
-    columns["batch_size"] = pd.array([case.batch_size for case in cases], dtype="Int64")
+    columns["batch_size"] = np.array([case.batch_size for case in cases], dtype=object)
     columns |= _times(run)
     columns |= _memory(stored, rows, columns["seconds_median"])
     columns |= _flops(stored, rows, columns["seconds_median"])
@@ -213,12 +247,12 @@ def measured_frame(run: MeasuredRun) -> pd.DataFrame:
     columns |= _outcomes(stored, columns["rounds"], run.differing)
     columns |= _readings(stored, rows, columns)
     columns |= _against_baselines(cases, parameters, columns, run.own, run.rounds)
-    return pd.DataFrame({name: columns[name] for name in COLUMNS}, index=pd.RangeIndex(len(rows)))
+    return {name: columns[name] for name in COLUMNS}
 
 
-def _text(values: Iterable[str | None]) -> "pd.Series[Any]":
-    """Return a column of text, None where undefined, in every version of pandas."""
-    return pd.Series(list(values), dtype=object)
+def _text(values: Iterable[str | None]) -> "np.ndarray[Any, Any]":
+    """Return a column of text, None where undefined."""
+    return np.array(list(values), dtype=object)
 
 
 def _parameters(case: Case) -> str:
@@ -389,7 +423,7 @@ def _against_baselines(
     # a time of zero is no time, and how many times it is as fast no number
     seconds = np.where(columns["seconds_median"] > 0, columns["seconds_median"], np.nan)
     memory = columns["peak_memory_bytes"]
-    source, ok = columns["memory_source"].to_numpy(), (columns["outcome"] == "ok").tolist()
+    source, ok = columns["memory_source"], (columns["outcome"] == "ok").tolist()
     keys = [
         (one.workload, text, one.device, one.phase, one.path, one.batch_size, one.memory_format, one.sdpa, one.recipe)
         for one, text in zip(cases, parameters, strict=True)

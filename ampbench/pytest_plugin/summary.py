@@ -77,7 +77,7 @@ class Seen:
         self._run.rounds.append(timed)
         self._run.memory.update(run.memory)
         self._run.divergence.update(run.divergence)
-        return frame.plain_rows(frame.run_frame(run))[0]
+        return frame.run_rows(run)[0]
 
     def add_failure(self, case: Case, failure: Failure) -> None:
         """Add a cell that broke."""
@@ -105,7 +105,7 @@ class Seen:
 
     def lines(self, width: int) -> Iterator[Text]:
         """Yield the table for a terminal of `width` columns, and what its headers mean."""
-        rows = frame.plain_rows(frame.run_frame(self._run))
+        rows = frame.run_rows(self._run)
         groups = grouped(rows)
         layouts = {phase: lay_out(rows, phase, width) for phase in dict.fromkeys(group.phase for group in groups)}
         yield from table_lines(groups, {}, layouts)

@@ -337,7 +337,7 @@ def material_of(
     shown: list[Shown] = []
     lonely: list[NothingComparableError] = []
     for stored in reversed(ordered):
-        whole = frame.plain_rows(frame.run_frame(stored))
+        whole = frame.run_rows(stored)
         own = _not_covered(stored, whole, newer)
         rows = [row for row in whole if row["case_id"] in own and matches(keyword, row["case_id"])]
         if not rows and stored.cases:

@@ -69,7 +69,7 @@ def _of_baseline(material: Material) -> list[notes.Note]:
     baseline = material.baseline
     assert baseline is not None
     compared = {one for shown in material.shown for one in shown.partners.values()}
-    rows = [row for row in frame.plain_rows(frame.run_frame(baseline)) if row["case_id"] in compared]
+    rows = [row for row in frame.run_rows(baseline) if row["case_id"] in compared]
     return notes.statements(baseline, rows)
 
 

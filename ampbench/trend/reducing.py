@@ -16,7 +16,7 @@ from ampbench.convert import asv
 from ampbench.convert.asv_files import BENCHMARKS_FILE, MACHINE_FILE, result_paths
 from ampbench.errors import NothingToRunError, StoreError
 from ampbench.judge.deciding import without_slow
-from ampbench.judge.frame import measured_frame
+from ampbench.judge.frame import measured_columns
 from ampbench.judge.rounds import UNFIT_SHARE, MeasuredRun, Role, grid, said_of
 from ampbench.records.case import Case
 from ampbench.records.measured import OTHER_SHARE, Divergence
@@ -67,14 +67,14 @@ class RunValues:
 def reduced(run: MeasuredRun, columns: list[str], chosen: set[str]) -> RunValues:
     """Return the values of `columns` of the cases in `chosen`, by id."""
     stored = run.stored
-    frame = measured_frame(run)
+    every = measured_columns(run)
     case_ids = list(stored.cases)
     wanted = np.fromiter((case_id in chosen for case_id in case_ids), np.bool_, len(case_ids))
-    outcomes = dict(zip(case_ids, zip(frame["outcome"], frame["reason"], strict=True), strict=True))
-    ok = wanted & (frame["outcome"] == "ok").to_numpy(dtype=np.bool_)
+    outcomes = dict(zip(case_ids, zip(every["outcome"], every["reason"], strict=True), strict=True))
+    ok = wanted & (every["outcome"] == "ok")
 
     def known(column: str) -> dict[str, float]:
-        numbers = frame[column].to_numpy(dtype=np.float64)
+        numbers = every[column].astype(np.float64)
         return {case_ids[row]: float(numbers[row]) for row in np.flatnonzero(ok & np.isfinite(numbers)).tolist()}
 
     lows, highs = (known(name) for name in _INTERVAL)

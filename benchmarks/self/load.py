@@ -24,6 +24,7 @@ PRECISIONS = ("fp32", "fp16_autocast", "bf16_autocast", "bf16_pure")
 _LOAD = """
 import json, sys, time
 from pathlib import Path
+import pandas
 import ampbench.judge.frame
 started = time.perf_counter()
 frame = ampbench.load(sys.argv[1])

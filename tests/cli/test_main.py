@@ -186,7 +186,7 @@ def test_every_option_of_every_verb_can_be_set_by_its_long_name() -> None:
         (["--help"], HEAVY),
         (["show", "--help"], ("torch", "torchvision", "pandas", "scipy")),
         (["list", "workloads"], ("torch", "torchvision", "pandas", "scipy")),
-        (["show", "latest"], ("torch", "torchvision")),
+        (["show", "latest"], ("torch", "torchvision", "pandas", "scipy.stats")),
     ],
 )
 def test_what_is_not_needed_is_not_imported(

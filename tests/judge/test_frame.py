@@ -9,7 +9,7 @@ import scipy.stats
 import ampbench
 from ampbench.base.metrics import COLUMNS, METRICS
 from ampbench.errors import StoreError
-from ampbench.judge.frame import control_ratio, disturbed_share, plain_rows, run_frame, unfit_said, unquiet
+from ampbench.judge.frame import control_ratio, disturbed_share, plain_rows, run_frame, run_rows, unfit_said, unquiet
 from ampbench.judge.rows import described, grouped
 from ampbench.records.measured import Failure, Fitness, OutputError, Predictions, Reading, Skip, Update
 from ampbench.records.run import Footer
@@ -447,6 +447,22 @@ def test_a_run_without_cases_is_an_empty_frame_with_all_columns(tmp_path):
 def test_loading_and_a_stored_run_give_the_same_frame(tmp_path):
     path = write_run(tmp_path, [FP32, BF16], make_round(FP32), make_memory(BF16, 5), make_round(FP32, number=1))
     pd.testing.assert_frame_equal(ampbench.load(path), run_frame(read_run(path)))
+
+
+def test_rows_of_a_run_are_those_of_its_frame(tmp_path):
+    readings = [Reading(case_id=TF32.case_id, metric="seconds_median", value=1e-3)]
+    entries = [
+        *(make_round(FP32, number=number) for number in range(3)),
+        make_memory(FP32, 4096),
+        make_divergence(FP32),
+    ]
+    stored = read_run(
+        write_run(tmp_path, [FP32, TF32, make_case("bf16_autocast", batch_size=None)], *entries, *readings)
+    )
+    rows = run_rows(stored)
+    assert rows == plain_rows(run_frame(stored))
+    types = [{name: type(value) for name, value in row.items()} for row in plain_rows(run_frame(stored))]
+    assert [{name: type(value) for name, value in row.items()} for row in rows] == types
 
 
 def test_plain_rows_are_ready_for_json(tmp_path):
