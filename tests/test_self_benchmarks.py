@@ -10,8 +10,8 @@ from benchmarks.self import compare, importing, load, outcomes, trainings, trend
 def test_the_stores_benchmarks_run() -> None:
     assert importing.seconds(files=3) > 0
     assert load.measure(cases=20)["file bytes"] > 0
-    assert compare.seconds(cases=20, rounds=4) > 0
-    assert trend.seconds(runs=3, cases=20) > 0
+    assert min(compare.seconds(cases=20, rounds=4)) > 0
+    assert min(trend.seconds(runs=3, cases=20)) > 0
 
 
 def test_the_held_out_trainings_share_no_network_and_no_seed_with_the_proof() -> None:

@@ -62,7 +62,7 @@ def round_value(
     """
     if windows is not None:
         return median([seconds for build in windows for seconds in build])
-    fastest = min(min(build) for build in samples)
+    fastest = min(map(min, samples))
     if cpu_samples is None:
         return fastest
     for build, cpu in zip(samples, cpu_samples, strict=True):  # the fastest is nearly always undisturbed

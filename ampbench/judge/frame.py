@@ -24,7 +24,7 @@ from ampbench.judge.rounds import ON_ACCELERATOR, UNFIT_SHARE, ByCase, MeasuredR
 from ampbench.records.case import Case
 from ampbench.records.labels import NOT_MEASURED, OUT_OF_TIME, attention_said, case_labels, not_finite
 from ampbench.records.measured import Divergence
-from ampbench.store import StoredRun, measured_files, not_measured
+from ampbench.store import Derived, StoredRun, measured_files, not_measured
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -202,29 +202,52 @@ def unquiet(stored: StoredRun) -> list[str]:
 
 
 def _load_file(path: Path) -> "pd.DataFrame":
-    run = MeasuredRun.read(path, averaging=False)
-    stored = run.stored
-    require_measured(stored)
-    if stored.cut:
+    derived = Derived(path)
+    if kept := derived.get(_CASES):  # of a run that measured, and whole
+        return _framed(kept.columns)
+    run = MeasuredRun.once(path, derived)
+    require_measured(run.stored)
+    if run.stored.cut:
         warnings.warn(f"{path}: the last line is cut and was left out; the run was killed, or goes on", stacklevel=3)
     return measured_frame(run)
 
 
+_CASES = "cases"
+"""What the columns of a run are kept as."""
+
+
 def measured_frame(run: MeasuredRun) -> "pd.DataFrame":
     """Return a run whose rounds are reduced as a frame, as `run_frame` does."""
+    return _framed(measured_columns(run))
+
+
+def _framed(found: Columns) -> "pd.DataFrame":
     import pandas as pd
 
     columns: dict[str, Any] = {
         # or newer versions of pandas would make NaN of a text that is None
         name: pd.Series(column, dtype=object) if column.dtype == object else column
-        for name, column in measured_columns(run).items()
+        for name, column in found.items()
     }
     columns["batch_size"] = pd.array(columns["batch_size"].tolist(), dtype="Int64")
-    return pd.DataFrame(columns, index=pd.RangeIndex(len(run.stored.cases)))
+    return pd.DataFrame(columns, index=pd.RangeIndex(len(found["case_id"])))
 
 
 def measured_columns(run: MeasuredRun) -> Columns:
-    """Return the columns of such a frame, one value for each case in order; text and `batch_size` are objects."""
+    """Return the columns of such a frame, one value for each case in order; text and `batch_size` are objects.
+
+    They are kept beside the file that a run was read from, and found there.
+    """
+    if run.derived is None:
+        return _columns(run)
+    if kept := run.derived.get(_CASES):
+        return kept.columns
+    columns = _columns(run)
+    run.derived.keep(_CASES, columns)
+    return columns
+
+
+def _columns(run: MeasuredRun) -> Columns:
     stored = run.stored
     cases = list(stored.cases.values())
     rows = {case_id: row for row, case_id in enumerate(stored.cases)}

@@ -6,20 +6,32 @@ on a machine that was not fit for it, and why.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ampbench.base import stats
 from ampbench.judge.rows import number
-from ampbench.records.measured import OTHER_SHARE, STEAL_SHARE, THROTTLES, Telemetry
-from ampbench.store import StoredRun, TimedRound, read_run
+from ampbench.records.case import Case
+from ampbench.records.kinds import LINES
+from ampbench.records.measured import (
+    OTHER_SHARE,
+    STEAL_SHARE,
+    THROTTLES,
+    Divergence,
+    Failure,
+    MemoryPass,
+    Skip,
+    Telemetry,
+)
+from ampbench.records.run import Footer, Header
+from ampbench.store import FOUND, Derived, StoredRun, TimedRound, read_run
 
 OK, FAILED, SKIPPED = "ok", "failed", "skipped"
-NOTHING_TOLD = Telemetry()
 
 
 class Role(IntEnum):
@@ -54,6 +66,7 @@ class _Columns:
     seconds: list[float] = field(default_factory=list)
     means: list[float] = field(default_factory=list)
     fitness: list[tuple[float | None, ...]] = field(default_factory=list)
+    telemetry: dict[int, tuple[float | None, ...]] = field(default_factory=dict)
     items: dict[str, float] = field(default_factory=dict)
     weights: dict[str, str] = field(default_factory=dict)
     differing: set[str] = field(default_factory=set)
@@ -69,28 +82,36 @@ class _Columns:
         if self.averaging and one.steps_per_sample:
             mean = stats.round_mean(one.samples, one.steps_per_sample, one.cpu_samples)
         self.means.append(mean)
-        told = one.telemetry or NOTHING_TOLD
-        fell = told.last_clock_hz / told.first_clock_hz if told.last_clock_hz and told.first_clock_hz else None
         self.fitness.append(
             (
                 fitness.steal_share,
                 fitness.other_share,
                 fitness.load,
                 fitness.frequency_hz,
-                told.clock_hz or fitness.accelerator_clock_hz,
-                max((share for word, share in told.limited.items() if word in THROTTLES), default=None),
-                fell,
-                told.other_share,
+                fitness.accelerator_clock_hz,
                 one.burst_seconds,
-                told.power_watts,
-                power_error(told),
             )
         )
+        if one.telemetry is not None:
+            self.telemetry[len(self.fitness) - 1] = _of_accelerator(one.telemetry)
         self.items[case_id] = one.items_per_step
         if self.weights.setdefault(case_id, one.weights_digest) != one.weights_digest:
             self.differing.add(case_id)
         if one.alone:
             self.alone[case_id] = one.alone
+
+
+def _of_accelerator(told: Telemetry) -> tuple[float | None, ...]:
+    """Return what an accelerator told: `Rounds.clock`, `throttled`, `fell`, `shared`, `power` and `power_error`."""
+    fell = told.last_clock_hz / told.first_clock_hz if told.last_clock_hz and told.first_clock_hz else None
+    return (
+        told.clock_hz or None,
+        max((share for word, share in told.limited.items() if word in THROTTLES), default=None),
+        fell,
+        told.other_share,
+        told.power_watts,
+        power_error(told),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,11 +202,14 @@ class Summary:
 class MeasuredRun:
     """A stored run with its rounds as columns; made by `of` or, without keeping what is not needed, by `read`.
 
-    `averaging` asks for the means over all samples of each round, which only comparisons need.
+    `averaging` asks for the means over all samples of each round, which only comparisons need. `derived` is what may be
+    kept of its file; None where it was read from none, or from one of which nothing is: that of a run that only
+    explains, or one that is cut, as those are that are being written.
     """
 
-    def __init__(self, stored: StoredRun, columns: _Columns):
+    def __init__(self, stored: StoredRun, columns: _Columns, derived: Derived | None = None):
         self.stored = stored
+        self.derived = derived
         self._columns = columns
 
     @classmethod
@@ -198,23 +222,53 @@ class MeasuredRun:
 
     @classmethod
     def read(cls, path: Path | str, *, averaging: bool = True) -> "MeasuredRun":
-        """Return the run in the file at `path`; raises `StoreError` as `read_run` does."""
+        """Return the run in the file at `path`, in the time that its output costs where it has been read before.
+
+        Raises `StoreError` as `read_run` does.
+        """
+        derived = Derived(path)
+        if kept := _kept(Path(path), derived, averaging):
+            stored, columns, rounds = kept
+            run = cls(stored, columns, derived)
+            run.rounds = rounds
+            return run
+        run = cls.once(path, derived, averaging=averaging)
+        _keep(run)
+        return run
+
+    @classmethod
+    def once(cls, path: Path | str, derived: Derived, *, averaging: bool = False) -> "MeasuredRun":
+        """Return the run as its file says, without keeping its rounds in `derived`; raises as `read_run` does."""
         columns = _Columns(averaging)
-        return cls(read_run(path, on_round=columns.add), columns)
+        stored = read_run(path, on_round=columns.add)
+        return cls(stored, columns, None if stored.header.explains or stored.cut else derived)
 
     @cached_property
     def rounds(self) -> Rounds:
         """The rounds, as arrays."""
         columns = self._columns
         count = len(columns.case_ids)
-        fitness = np.array(columns.fitness, dtype=np.float64).reshape(count, 11).T
+        fitness = np.array(columns.fitness, dtype=np.float64).reshape(count, 6).T
+        told = np.full((6, count), np.nan)
+        if columns.telemetry:
+            told[:, list(columns.telemetry)] = np.array(list(columns.telemetry.values()), dtype=np.float64).T
         return Rounds(
-            np.fromiter(map(self.places.__getitem__, columns.case_ids), np.int64, count),
-            np.array(columns.blocks, dtype=np.int64),
-            np.array(columns.roles, dtype=np.int64),
-            np.array(columns.seconds, dtype=np.float64),
-            np.array(columns.means, dtype=np.float64),
-            *fitness,
+            owners=np.fromiter(map(self.places.__getitem__, columns.case_ids), np.int64, count),
+            blocks=np.array(columns.blocks, dtype=np.int64),
+            roles=np.array(columns.roles, dtype=np.int64),
+            seconds=np.array(columns.seconds, dtype=np.float64),
+            means=np.array(columns.means, dtype=np.float64),
+            steal=fitness[0],
+            other=fitness[1],
+            load=fitness[2],
+            frequency=fitness[3],
+            clock=np.where(np.isnan(told[0]), fitness[4], told[0]),
+            throttled=told[1],
+            fell=told[2],
+            shared=told[3],
+            bursts=fitness[5],
+            power=told[4],
+            power_error=told[5],
         )
 
     @cached_property
@@ -305,12 +359,12 @@ class MeasuredRun:
     @property
     def has_means(self) -> bool:
         """Whether the samples behind the rounds' values were read."""
-        return not all(map(math.isnan, self._columns.means))
+        return not bool(np.isnan(self.rounds.means).all())
 
     @property
     def has_controls(self) -> bool:
         """Whether any case was measured twice."""
-        return Role.CONTROL in self._columns.roles
+        return bool((self.rounds.roles == Role.CONTROL).any())
 
     def items(self, case_id: str) -> float | None:
         """Return the items per step of a case, None where it was not timed."""
@@ -341,6 +395,52 @@ class MeasuredRun:
             return Outcome(OK)
         skip = self.stored.skips.get(case_id)
         return Outcome(SKIPPED, skip.reason if skip else "it was not reached before the run ended", pending=not skip)
+
+
+_ROUNDS = "rounds"
+"""What a run's reduced rounds, and all else of it, are kept as."""
+_STORED: dict[str, Any] = {
+    "header": Header,
+    "cases": dict[str, Case],
+    "memory": dict[str, MemoryPass],
+    "divergence": dict[str, Divergence],
+    "failures": dict[str, Failure],
+    "skips": dict[str, Skip],
+    "readings": dict[str, dict[str, float]],
+    "footers": list[Footer],
+    "lacks": dict[str, list[str]],
+    "found": FOUND,
+}
+"""The fields of a `StoredRun` that are kept, as what."""
+_TOLD: dict[str, Any] = {
+    "items": dict[str, float],
+    "weights": dict[str, str],
+    "differing": set[str],
+    "alone": dict[str, str],
+    "averaging": bool,
+}
+"""The fields of `_Columns` that are kept, as what."""
+
+
+def _keep(run: MeasuredRun) -> None:
+    """Keep what was read of a run, where it may be; not with lines that are decoded only when they are asked for."""
+    stored, columns = run.stored, run._columns
+    if run.derived is None or any(LINES[line].long for line in stored.found):
+        return
+    arrays = {one.name: getattr(run.rounds, one.name) for one in fields(Rounds)}
+    records = {name: getattr(stored, name) for name in _STORED}
+    run.derived.keep(_ROUNDS, arrays, records | {name: getattr(columns, name) for name in _TOLD})
+
+
+def _kept(path: Path, derived: Derived, averaging: bool) -> tuple[StoredRun, _Columns, Rounds] | None:
+    """Return what is kept of a run; None where nothing is, or no means where these are asked for."""
+    kept = derived.get(_ROUNDS, _STORED | _TOLD)
+    if kept is None or averaging > kept.records["averaging"]:
+        return None
+    columns = _Columns(**{name: kept.records.pop(name) for name in _TOLD})
+    if not averaging:
+        kept.columns["means"] = np.full(len(kept.columns["means"]), np.nan)
+    return StoredRun(path=path, **kept.records), columns, Rounds(**kept.columns)
 
 
 def grid(

@@ -223,27 +223,28 @@ def read_run(
                 number += 1
                 if cut := not line.endswith(b"\n"):
                     break
+                if lines.is_round(line):  # nearly all lines of a large file are
+                    record = lines.decode_round(line)
+                    lines.check_round(record, contents.cases, known)
+                    contents.outdo(record.case_id)
+                    if on_round:
+                        on_round(record)
+                    else:
+                        rounds.append(lines.to_record("round", record))
+                    continue
                 if not check_traces and (long := long_line(line)):
                     kind, case_id = long
                     lines.check_entry(kind, case_id, None, contents.cases)
                     keep(kind, case_id, line)
                     continue
                 kind, record = lines.decode(line)
-                if kind == "round":
-                    lines.check_entry(kind, record.case_id, record, contents.cases, rounds=known)
-                    contents.outdo(record.case_id)
-                    if on_round:
-                        on_round(record)
-                    else:
-                        rounds.append(lines.to_record(kind, record))
-                    continue
                 record = lines.to_record(kind, record)
                 case_id = getattr(record, "case_id", "")
                 lines.check_entry(kind, case_id, record, contents.cases, contents.found)
                 if kind in LINES and LINES[kind].long:
                     keep(kind, case_id, line)
                 else:
-                    contents.add(kind, record)
+                    contents.add(kind, case_id, record)
         except _TooLargeError as error:
             raise StoreError(f"{path}, line {number + 1}: {error}") from None
         except LineError as error:
@@ -264,12 +265,13 @@ def _lacking(stored: StoredRun, known: lines.Rounds) -> dict[str, list[str]]:
     header = stored.header
     if header.explains or header.arm is not None or header.imported is not None or stored.ended != "complete":
         return {}
-    rounds = set(range(header.settings.rounds))
+    rounds = range(header.settings.rounds)
     found: dict[str, list[str]] = {}
     for case_id in stored.cases:
+        has = known.get(case_id, 0)
         if case_id in stored.failures or case_id in stored.skips:
             continue
-        missing = [f"round {number}" for number in sorted(rounds - lines.own_rounds(known.get(case_id, 0)))]
+        missing = [f"round {number}" for number in rounds if not lines.has_own(has, number)]
         for what, passes in (("memory", stored.memory), ("divergence", stored.divergence)):
             missing += [] if case_id in passes else [f"the {what} pass"]
         if missing:
@@ -284,7 +286,7 @@ def gathered(path: Path, header: Header, entries: Iterable[Entry], begun: Stored
     """
     contents = _Contents(begun)
     for entry in entries:
-        contents.add(lines.line_of(type(entry)), entry)
+        contents.add(lines.line_of(type(entry)), getattr(entry, "case_id", ""), entry)
     return contents.stored(path, header)
 
 
@@ -305,18 +307,17 @@ class _Contents:
             }
             self.readings = {metric: dict(values) for metric, values in begun.readings.items()}
 
-    @property
-    def cases(self) -> dict[str, Case]:
-        return self.latest["case"]
+        self.cases: dict[str, Case] = self.latest["case"]
+        self.failures: dict[str, Failure] = self.latest["failure"]
 
     def outdo(self, case_id: str) -> None:
         """Drop the failure of a case of which there is more: its worker was killed, and it was tried again."""
-        if case_id in self.latest["failure"] and not self.latest["failure"][case_id].final:
-            del self.latest["failure"][case_id]
+        if case_id in self.failures and not self.failures[case_id].final:
+            del self.failures[case_id]
 
-    def add(self, kind: str, record: Any) -> None:
-        if case_id := getattr(record, "case_id", ""):
-            self.outdo(case_id)
+    def add(self, kind: str, case_id: str, record: Any) -> None:
+        """Add a record of the case `case_id`, of none where that is ""."""
+        self.outdo(case_id)
         if kind == "reading":
             self.readings.setdefault(record.metric, {})[record.case_id] = record.value
         elif kind in LINES:
@@ -328,7 +329,7 @@ class _Contents:
         elif kind == "footer":
             self.footers.append(record)
         else:
-            self.latest[kind][record.case_id] = record
+            self.latest[kind][case_id] = record
 
     def stored(self, path: Path, header: Header) -> StoredRun:
         by_case: dict[str, Any] = {name: self.latest[kind] for kind, name in _LATEST.items()}

@@ -42,16 +42,18 @@ def main() -> None:
             seconds = startup.command_seconds(*arguments)
             print(f"| ampbench {' '.join(arguments[:2])} | {format_seconds(seconds)} | {goal} |")
     loaded = load.measure()
-    goals = {"seconds": "≤ 4 s", "peak resident bytes": "≤ 1.5 GB"}
+    goals = {"seconds": "≤ 4 s", "seconds, once it has been read": "≤ 0.4 s", "peak resident bytes": "≤ 1.5 GB"}
     for name, value in loaded.items():
         written = format_bytes(value) if "bytes" in name else format_seconds(value)
         print(f"| load 100,000 cases of 5 rounds of 20 samples: {name} | {written} | {goals.get(name, '–')} |")
-    compared = format_seconds(compare.seconds())
-    print(f"| compare two runs of 10,000 cases of 10 rounds of 20 samples | {compared} | ≤ 5 s |")
+    first, again = map(format_seconds, compare.seconds())
+    print(f"| compare two runs of 10,000 cases of 10 rounds of 20 samples | {first} | ≤ 5 s |")
+    print(f"| compare them again | {again} | – |")
     imported = format_seconds(importing.seconds())
     print(f"| import 1,000 result files of asv: read, check, write | {imported} | ≤ 5 s |")
-    followed = format_seconds(trend.seconds())
-    print(f"| trend over 200 runs of 200 cases of 4 rounds of 20 samples | {followed} | ≤ 5 s |")
+    first, again = map(format_seconds, trend.seconds())
+    print(f"| trend over 200 runs of 200 cases of 4 rounds of 20 samples | {first} | ≤ 5 s |")
+    print(f"| the same trend again | {again} | ≤ 1 s |")
     for what, measured, goal in report.rows():
         print(f"| {what} | {measured} | {goal} |")
     for rows in (tracing.rows(), headroom.rows(), studies.rows()):
