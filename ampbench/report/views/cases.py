@@ -24,7 +24,7 @@ from ampbench.judge.said import (
 )
 from ampbench.judge.table import Column
 from ampbench.judge.times import TIME
-from ampbench.present.charts import DASHED, Chart, Rows, middle_cut, tooltip
+from ampbench.present.charts import DASHED, NAMES_ABOVE, Chart, Rows, middle_cut, tooltip
 from ampbench.present.page import View
 from ampbench.records.labels import common_traits
 from ampbench.records.verdicts import OUTCOME, Code, Finding, Verdict
@@ -119,9 +119,7 @@ DRAWN = 20
 LEAST, MOST = 0.1, 1.0
 """The axis reaches to a change of so much at least and at most; what lies beyond stands at its edge."""
 _FAR = 1e3
-_LONGEST = 36
-_ABOVE = {"grid": True, "ticks": False, "domain": False, "labelAlign": "left", "labelPadding": -4, "labelOffset": -11}
-"""Names stand above their lines, inside the chart: beside it they would leave a narrow screen no room."""
+_LONGEST = 60
 _TOLD = (*CHANGED, Verdict.INCONCLUSIVE)
 
 
@@ -195,7 +193,7 @@ def _spec(edge: float, verdicts: list[Verdict]) -> dict[str, Any]:
         "type": "nominal",
         "sort": None,
         "title": None,
-        "axis": {**_ABOVE, "labelExpr": middle_cut(_LONGEST)},
+        "axis": {**NAMES_ABOVE, "labelExpr": middle_cut(_LONGEST)},
     }
     colours = {"domain": names, "range": [f"var(--{name})" for name in names]}
     colour = {"field": "verdict", "type": "nominal", "scale": colours, "legend": {"title": None, "columns": 3}}

@@ -15,7 +15,7 @@ from ampbench.base.precisions import BASELINE
 from ampbench.base.units import UNDEFINED, counted, format_error, format_loss, format_share, format_whole
 from ampbench.judge.frame import WEIGHTS_DIFFER
 from ampbench.judge.rows import number, precision_label
-from ampbench.present.charts import CHOICES, Chart, Choice, budget_rule, precision_encoded, tooltip
+from ampbench.present.charts import CHOICES, NAMES_ABOVE, Chart, Choice, budget_rule, precision_encoded, tooltip
 from ampbench.present.page import LISTED, Part, View
 from ampbench.records.measured import Divergence, Failure, Round
 from ampbench.report.explained import parts
@@ -113,17 +113,6 @@ def _named(cases: list[str]) -> str:
 CHARTED = 30
 """So many workloads the chart has at most, the worst ones."""
 
-_ROW_LABELS = {
-    "grid": True,
-    "ticks": False,
-    "domain": False,
-    "labelAlign": "left",
-    "labelPadding": -4,
-    "labelOffset": -11,
-    "labelLimit": 320,
-}
-"""Names stand above their lines, inside the chart: beside it they would leave a narrow screen no room for points."""
-
 _AXES: Mapping[str, Any] = {
     "x": {
         "field": "error",
@@ -132,7 +121,7 @@ _AXES: Mapping[str, Any] = {
         "axis": {"format": ".0e", "tickCount": 5, "labelSeparation": 8},
         "title": "gradient error, relative to fp64 (log scale)",
     },
-    "y": {"field": "workload", "type": "nominal", "sort": None, "title": None, "axis": _ROW_LABELS},
+    "y": {"field": "workload", "type": "nominal", "sort": None, "title": None, "axis": dict(NAMES_ABOVE)},
 }
 _TOOLTIP = tooltip(
     workload="case", precision="precision", text="gradient error", parameter="worst parameter", flushed="flushed"
