@@ -1,9 +1,13 @@
 """What measures ampbench itself goes on working; its figures are for docs/performance.md and are not judged here."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from benchmarks.self import compare, importing, load, outcomes, trainings, trend
+from ampbench.records.measured import Round
+from benchmarks.self import compare, importing, load, outcomes, trainings, trend, walls
+from tests.stored_runs import make_case, make_round
 
 
 @pytest.mark.slow
@@ -51,3 +55,12 @@ def test_what_sampling_costs_is_measured_in_turns() -> None:
     ratio, low, high, share = cost("cpu", 16, turns=3, seconds=0.01)
     assert low <= ratio <= high
     assert share > 0
+
+
+def test_what_lies_between_blocks_is_from_the_last_build_of_any_lane_to_the_first_of_the_next() -> None:
+    def ended(block: int, second: int, seconds: float) -> Round:
+        found = make_round(make_case(), number=block, finished_at=f"2026-01-31T12:00:{second:02}Z")
+        return replace(found, seconds=seconds)
+
+    rounds = [ended(0, 10, 1.0), ended(0, 12, 3.0), ended(1, 20, 2.0), ended(1, 21, 1.0), ended(3, 30, 4.0)]
+    assert walls.between_blocks(rounds) == [6.0, 5.0]

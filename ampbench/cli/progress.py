@@ -1,5 +1,6 @@
 """How far a run is: a bar with the time left on a terminal, plain lines otherwise."""
 
+import os
 import statistics
 import sys
 import time
@@ -18,8 +19,11 @@ from ampbench.records.run import Settings
 from ampbench.records.wire import ROUND
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from ampbench.ab.blocks import Stage
     from ampbench.drive.pieces import Piece, Seen
+    from ampbench.store import StoredRun
 
 LINE_SECONDS = 10.0
 """Without a terminal, a line at most this often."""
@@ -75,11 +79,17 @@ class TimeLeft:
 
 
 @contextmanager
-def progress(servers: list[list[Turn]], settings: Settings) -> Iterator[Watch]:
-    """Yield a watcher that shows progress on stderr while the block runs."""
+def progress(servers: list[list[Turn]], settings: Settings, begun: "StoredRun | None" = None) -> Iterator[Watch]:
+    """Yield a watcher that shows progress on stderr while the block runs.
+
+    On a terminal that can be drawn on anew, that is a bar and the table of the run that has `begun`, as far as it is
+    known. Nothing is drawn but between two turns: while a step is timed, nothing else is done.
+    """
     left = TimeLeft(servers, settings)
     starts = set(accumulate(map(len, servers)))
-    with _bar(left) if sys.stderr.isatty() else _plain(left) as show:
+    console = make_console(stderr=True)
+    live = console.is_terminal and not console.is_dumb_terminal and not os.environ.get("CI")
+    with _live(left, console, begun) if live else _plain(left) as show:
 
         def watch(step: Progress) -> None:
             took = step.seconds - watch_state["began"]
@@ -97,21 +107,30 @@ def progress(servers: list[list[Turn]], settings: Settings) -> Iterator[Watch]:
 
 
 @contextmanager
-def _bar(left: TimeLeft) -> Iterator[Callable[[Progress], None]]:
+def _live(left: TimeLeft, console: "Console", begun: "StoredRun | None") -> Iterator[Callable[[Progress], None]]:
+    from rich.console import Group
+    from rich.live import Live
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn
     from rich.progress import Progress as Bar
 
+    from ampbench.cli.live import LiveTable
+
     left_column, what_column = TextColumn("{task.fields[left]:>12}"), TextColumn("{task.description}", markup=False)
-    columns = (left_column, BarColumn(bar_width=20), TaskProgressColumn(), what_column)
-    with Bar(*columns, console=make_console(stderr=True), transient=True) as bar:
-        row = bar.add_task("", left="", total=None)
+    bar = Bar(left_column, BarColumn(bar_width=20), TaskProgressColumn(), what_column)
+    row = bar.add_task("", left="", total=None)
+    table = None if begun is None else LiveTable(begun)
+    with Live(console=console, auto_refresh=False, transient=True) as screen:
 
         def show(step: Progress) -> None:
             if isinstance(step.entry, Failure):
-                bar.console.print(_failed(step.entry))
+                console.print(_failed(step.entry))
+            if table is not None and step.entry is not None:
+                table.add(step.entry)
             seconds = left.after(step.done)
             remaining = f"{format_duration(seconds)} left" if seconds else ""
             bar.update(row, completed=step.done, total=step.total, left=remaining, description=_described(step.turn))
+            lines = [] if table is None else table.lines(console.width, console.height - 2)
+            screen.update(Group(bar.get_renderable(), *lines), refresh=True)
 
         yield show
 

@@ -259,7 +259,9 @@ def _run(
         if not (resume or dry_run):
             store.require_writable(results)
         earlier = _runs(results) if part else ()
-        prepared = stack.enter_context(session.prepare(selection, settings, resumed, part, earlier))
+        prepared = stack.enter_context(
+            session.prepare(selection, settings, resumed, part, earlier, meanwhile=_import_the_rest)
+        )
         session.require_work(prepared)
         if dry_run:
             _print_plan(prepared, results, chosen)
@@ -283,6 +285,11 @@ def _run(
         ended, problem = _measured(prepared, writer)
     with stored_already(f"ampbench show {run_words(writer.path, results)}"):
         return _print_end(store.read_run(writer.path), ended, chosen, budget, results, problem, report=report)
+
+
+def _import_the_rest() -> None:
+    """Import what shows results: NumPy and SciPy, a second that would come after the last round."""
+    import ampbench.cli.results  # noqa: F401
 
 
 def _check_together(
@@ -316,11 +323,12 @@ def _measured(prepared: "Scheduled", writer: "RunWriter") -> tuple[str, NothingT
     from ampbench.cli.progress import progress
     from ampbench.drive import fitness, session
     from ampbench.drive.planning import meant
+    from ampbench.store import read_run
 
     busy = fitness.busy_now(prepared.settings.threads)
     for said in [*meant(prepared.selection, prepared.plan), *filter(None, [busy])]:
         print_note(said)
-    with progress(prepared.servers, prepared.settings) as watch:
+    with progress(prepared.servers, prepared.settings, read_run(writer.path)) as watch:
         try:
             return session.measure(prepared, writer, watch), None
         except NothingToRunError as error:

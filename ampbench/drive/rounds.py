@@ -1,7 +1,8 @@
 """The turns of a run: in which order cases are measured, how that is done turn by turn, and how long it will take.
 
-Passes come first, then rounds, shuffled, each round from a new server. Whatever happens to workers, the next turn
-comes, and every result is stored at once. How long that takes is told from what stored runs took on this machine.
+Passes of a network come before its first round; rounds are shuffled, each from a new server. Whatever happens to
+workers, the next turn comes, and every result is stored at once. How long that takes is told from what stored runs took
+on this machine.
 """
 
 import random
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ampbench.drive.planning import PlannedCase
-from ampbench.drive.servers import ONLY, OpenChannel, Pool
+from ampbench.drive.servers import ONLY, Ahead, OpenChannel, Pool
 from ampbench.records.case import Case
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Entry, Settings
@@ -51,19 +52,22 @@ def make_schedule(
 ) -> list[list[Turn]]:
     """Return the turns of `plan` that are not `done`, nor of a case that has `ended`, a list for each server.
 
-    The first server also serves the memory and divergence passes. Divergence passes share a worker within a group of
-    precisions, so that one reference serves them all. Rounds and memory passes on a CPU each get a process of their
-    own (torch's allocation record is exact in the first session of a process alone); on an accelerator one process
-    serves a round of all cases, so that its context is paid for once. The order within a round is drawn from
-    `settings.schedule_seed`: tables in random order, and the precisions of a table next to each other in random order,
-    so that what disturbs the machine for some seconds disturbs all that are compared.
+    The first server also serves the memory and divergence passes. On a CPU those of a group of precisions come right
+    before its first round, so that its table is there long before all have been looked at; on an accelerator they come
+    before all rounds. Divergence passes share a worker within a group, so that one reference serves them all. Rounds
+    and memory passes on a CPU each get a process of their own (torch's allocation record is exact in the first session
+    of a process alone); on an accelerator one process serves a round of all cases, so that its context is paid for
+    once. The order within a round is drawn from `settings.schedule_seed`: tables in random order, and the precisions of
+    a table next to each other in random order, so that what disturbs the machine for some seconds disturbs all that are
+    compared.
     """
     runnable = [planned for planned in plan if not planned.skip]
     control = control_case(plan)
     servers: list[list[Turn]] = []
     for number in range(settings.rounds):
-        turns = passes(runnable) if number == 0 else []
-        turns += _rounds(runnable, control, number, random.Random(f"{settings.schedule_seed}/{number}"))
+        turns = _rounds(runnable, control, number, random.Random(f"{settings.schedule_seed}/{number}"))
+        if number == 0:
+            turns = _with_passes(turns, runnable)
         left = [turn for turn in turns if turn.key not in done and turn.planned.case.case_id not in ended]
         servers.append(with_processes(left))
     return [turns for turns in servers if turns]
@@ -133,6 +137,20 @@ def _rounds(runnable: list[PlannedCase], control: PlannedCase | None, number: in
     return [turn for _, turns in shuffled for turn in turns]
 
 
+def _with_passes(rounds: list[Turn], runnable: list[PlannedCase]) -> list[Turn]:
+    """Return `rounds` with the passes of `runnable` cases: on a CPU before the first round of their group."""
+    turns = passes([planned for planned in runnable if planned.case.device != "cpu"])
+    groups: dict[str, list[PlannedCase]] = {}
+    for planned in runnable:
+        if planned.case.device == "cpu":
+            groups.setdefault(planned.case.group, []).append(planned)
+    for turn in rounds:
+        if turn.planned.case.device == "cpu":
+            turns += passes(groups.pop(turn.planned.case.group, []))
+        turns.append(turn)
+    return turns
+
+
 def with_processes(turns: list[Turn]) -> list[Turn]:
     """Return `turns` with `fresh` set where one may not be served by the process of the turn before it."""
     before = [None, *turns]
@@ -171,34 +189,41 @@ def drive(
     watch: Watch,
     first_server: int = 0,
     clock: Callable[[], float] = time.monotonic,
+    together: int = 1,
 ) -> str:
     """Do the turns of `servers`, each list from a newly opened channel, and return how it ended.
 
-    `write` gets every entry as soon as it is known. A case that failed is not asked for again; what remains of it
-    counts as done. What a killed worker leaves unanswered is asked once more, as `Pool` does. The end is
-    "complete", or "out of time" once `settings.max_seconds` have passed before a turn begins. KeyboardInterrupt
-    passes on, the channel closed.
+    At most so many servers start `together`, none while anything is timed (`Ahead`). `write` gets every entry as soon
+    as it is known. A case that failed is not asked for again; what remains of it counts as done. What a killed worker
+    leaves unanswered is asked once more, as `Pool` does. The end is "complete", or "out of time" once
+    `settings.max_seconds` have passed before a turn begins. KeyboardInterrupt passes on, the channels closed.
     """
     started = clock()
     total, done = sum(map(len, servers)), 0
     failed: set[str] = set()
-    for number, turns in enumerate(servers, start=first_server):
-        with Pool({ONLY: open_channel}) as pool:
-            for turn in turns:
-                elapsed = clock() - started
-                case_id = turn.planned.case.case_id
-                if case_id in failed:
+    with Ahead(open_channel, together) as ahead:
+        for number, turns in enumerate(servers):
+            ahead.expect(len(servers) - number)
+            with Pool({ONLY: ahead.open}) as pool:
+                for turn in turns:
+                    case_id = turn.planned.case.case_id
+                    if case_id in failed:
+                        done += 1
+                        continue
+                    elapsed = clock() - started
+                    if settings.max_seconds is not None and elapsed > settings.max_seconds:
+                        return "out of time"
+                    watch(Progress(turn, done, total, elapsed))
+                    if turn.task == ROUND:
+                        ahead.settle()
+                    reply = pool.serve(request_of(turn, settings, first_server + number))
+                    entry = kept(write, turn.task.outcome(reply, turn.planned.case))
+                    if isinstance(entry, Failure | Skip):
+                        failed.add(case_id)
                     done += 1
-                    continue
-                if settings.max_seconds is not None and elapsed > settings.max_seconds:
-                    return "out of time"
-                watch(Progress(turn, done, total, elapsed))
-                reply = pool.serve(request_of(turn, settings, number))
-                entry = kept(write, turn.task.outcome(reply, turn.planned.case))
-                if isinstance(entry, Failure | Skip):
-                    failed.add(case_id)
-                done += 1
-                watch(Progress(turn, done, total, clock() - started, entry))
+                    watch(Progress(turn, done, total, clock() - started, entry))
+                    if turn.task != ROUND:
+                        ahead.begin()
     return "complete"
 
 

@@ -84,7 +84,7 @@ class ServerChannel:
     """A server process of its own, started with the interpreter `python`; `preload` are modules it imports first.
 
     `variables` are added to its environment and win over what is set there, `paths` come first when it imports, and
-    `folder` is its current folder.
+    `folder` is its current folder. Unless it is to `wait` until the process is a server, that is `ready`'s to do.
     """
 
     def __init__(
@@ -94,33 +94,46 @@ class ServerChannel:
         variables: Mapping[str, str] = MappingProxyType({}),
         paths: Sequence[Path] = (),
         folder: Path | None = None,
+        *,
+        wait: bool = True,
     ):
         arguments = [argument for module in preload for argument in ("--preload", module)]
         self._asked = 0
         self._received = bytearray()
         self._mark = secrets.token_hex(8)
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-        environment = server_environment(os.environ, {**variables, MARK: self._mark}, paths)
+        self._python, self._folder, self._ready = python, folder, False
+        self._environment = server_environment(os.environ, {**variables, MARK: self._mark}, paths)
         try:
-            self._process = start_server(python, arguments, environment, folder, self._errors)
+            self._process = start_server(python, arguments, self._environment, folder, self._errors)
         except OSError as error:
             self._errors.close()
             raise NothingToRunError(f"no worker could start with {python}: {error.strerror}") from None
+        if wait:
+            self.ready()
+
+    def ready(self) -> None:
+        """Wait until the process is a server; ends it and raises `NothingToRunError` where it cannot be one."""
+        if self._ready:
+            return
+        python = self._python
         try:
             first = self._line(START_SECONDS)
             if first != ready_line():
                 why = self._last_words() or f"the server {self._fate()}"
                 if first.startswith(READY.encode()) or _NO_SERVER.search(why):
-                    theirs = _version_said(first) or _version_of(python, environment, folder)
+                    theirs = _version_said(first) or _version_of(python, self._environment, self._folder)
                     raise NothingToRunError(OTHER_VERSION.format(python, _their_ampbench(theirs), __version__))
                 cure = f"; {INSTALL}" if why.endswith(NO_TORCH) else ""
                 raise NothingToRunError(f"no worker could start with {python}: {why}{cure}")
+            self._ready = True
         except BaseException:
             self.close()
             raise
 
     def serve(self, request: Request) -> Reply:
         """Return the reply to `request`; if the server dies or hangs, one that says so."""
+        self.ready()
         self._asked += 1
         request = msgspec.structs.replace(request, number=self._asked)
         try:
@@ -343,6 +356,57 @@ class Pool:
         if was_killed(reply):
             self.close(lane)
         return reply
+
+
+class Ahead:
+    """Opens servers one after the other, the next one begun where nothing is timed that its start could disturb.
+
+    `open_channel` may return a `ServerChannel` that is not ready yet. At most `together` start at once, and one at most
+    waits while another is asked: that takes memory, as much as torch's import does, and no time. One that cannot start
+    is tried again when its turn comes, and raises then. What was begun and is not needed ends with the context.
+    """
+
+    def __init__(self, open_channel: OpenChannel, together: int):
+        self._open_new, self._together = open_channel, together
+        self._begun: list[Channel] = []
+        self._wanted, self._opened = 0, False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for channel in self._begun:
+            channel.close()
+
+    def expect(self, wanted: int) -> None:
+        """Note that the turn of a new server comes, with which so many are wanted still."""
+        self._wanted, self._opened = wanted, False
+
+    def open(self) -> Channel:
+        """Return the server that has been begun, else a new one."""
+        self._opened = True
+        return self._begun.pop(0) if self._begun else self._open_new()
+
+    def begin(self) -> None:
+        """Begin the next server beside the one that is asked, which times nothing now."""
+        if self._together > 1 and self._wanted > 1 and not self._begun:
+            self._begin(1)
+
+    def settle(self) -> None:
+        """Let no server be starting any more, for what comes is timed; begin those that are to be opened for it."""
+        if not self._opened and not self._begun:
+            self._begin(min(self._together, self._wanted))
+        for channel in self._begun.copy():
+            try:
+                if isinstance(channel, ServerChannel):
+                    channel.ready()
+            except NothingToRunError:
+                self._begun.remove(channel)
+
+    def _begin(self, count: int) -> None:
+        with contextlib.suppress(NothingToRunError):
+            for _ in range(count):
+                self._begun.append(self._open_new())
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,6 +27,9 @@ from ampbench.workloads.index import LIBRARIES, WORKLOADS, is_users
 
 MEMORY_SHARE = 0.85
 """The default limit of a worker's resident memory, as a share of what is available when the session starts."""
+
+TOGETHER = 2
+"""So many servers start at once, each by its own core: importing torch is the work of one thread."""
 
 PRELOADED = {"torchvision": "torchvision", "sklearn": "sklearn.datasets"}
 """What is imported early of the packages that workloads need, for it takes seconds."""
@@ -65,14 +68,16 @@ class Opened:
 
 
 @contextmanager
-def opened_first(open_new: OpenChannel, threads: int) -> Iterator[Opened]:
+def opened_first(open_new: OpenChannel, threads: int, meanwhile: Callable[[], None] = lambda: None) -> Iterator[Opened]:
     """Open a server to ask what is where, which is kept for the first work; it ends with the context.
 
-    Raises `NothingToRunError` where it cannot start.
+    `meanwhile` is called as it starts, where `open_new` does not wait for that. Raises `NothingToRunError` where it
+    cannot start.
     """
     first = open_new()
     waiting = [first]
     try:
+        meanwhile()
         environment = ask_environment(first, threads)
         yield Opened(first, environment, lambda: waiting.pop() if waiting else open_new())
     finally:
@@ -86,17 +91,19 @@ def prepare(
     resumed: StoredRun | None = None,
     part: Part | None = None,
     stored: Iterable[StoredRun] = (),
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> Iterator[Scheduled]:
     """Plan a session: everything that can be wrong with `selection` is raised here, before anything is measured.
 
     The server that answers what the machine is and builds users' workloads once also serves the first round. With
     `resumed`, only what that run lacks is scheduled; raises `UsageError` where the environment is no longer the same.
-    With `part`, the plan is that of one of several shards, which `stored` runs balance.
+    With `part`, the plan is that of one of several shards, which `stored` runs balance. `meanwhile` is called as the
+    server starts.
     """
     sources = check_selection(selection)
     preload = preload_modules(selection, sources)
-    open_new: OpenChannel = (lambda: ServerChannel(preload=preload)) if settings.isolation else InProcess
-    with opened_first(open_new, settings.threads) as first:
+    open_new: OpenChannel = (lambda: ServerChannel(preload=preload, wait=False)) if settings.isolation else InProcess
+    with opened_first(open_new, settings.threads, meanwhile) as first:
         environment = first.environment
         if resumed is not None:
             check_same(resumed.header.environment, environment, resumed.header.run)
@@ -137,6 +144,7 @@ def measure(prepared: Scheduled, writer: RunWriter, watch: Watch) -> str:
             writer.append,
             watch,
             first_server=prepared.first_server,
+            together=TOGETHER if prepared.settings.isolation else 1,
         )
     except KeyboardInterrupt:
         ended = "interrupted"
@@ -231,8 +239,8 @@ def describer(channel: Channel, settings: Settings) -> Describe:
 def preload_modules(selection: Selection, sources: list[WorkloadSource]) -> list[str]:
     """Return the modules a server imports once so that its workers need not, where they will be used.
 
-    They are the optimizers' (through torch._dynamo, a second), torchvision's and scikit-learn's data, and the libraries
-    that networks are named of. What cannot be imported is the server's to pass over.
+    They are the optimizers' (through torch._dynamo, a second), torchvision's and scikit-learn's data, the libraries
+    that networks are named of, and ampbench's own families. What cannot be imported is the server's to pass over.
     """
     modules = []
     phases = selection.phases or PHASES
@@ -240,7 +248,8 @@ def preload_modules(selection: Selection, sources: list[WorkloadSource]) -> list
         modules.append("torch._dynamo")
     needed = {WORKLOADS[source.name].needs for source in sources if source.builtin}
     libraries = dict.fromkeys(LIBRARIES[source.family].module for source in sources if source.family in LIBRARIES)
-    return [*modules, *(module for package, module in PRELOADED.items() if package in needed), *libraries]
+    families = dict.fromkeys(source.module for source in sources if source.builtin)
+    return [*modules, *(module for package, module in PRELOADED.items() if package in needed), *libraries, *families]
 
 
 def _done(resumed: StoredRun, plan: list[PlannedCase]) -> frozenset[TurnKey]:

@@ -18,6 +18,7 @@ from benchmarks.self import (
     tracing,
     trend,
     verdicts,
+    walls,
 )
 
 
@@ -41,6 +42,8 @@ def main() -> None:
         ):
             seconds = startup.command_seconds(*arguments)
             print(f"| ampbench {' '.join(arguments[:2])} | {format_seconds(seconds)} | {goal} |")
+    for what, measured, goal in walls.rows():
+        print(f"| {what} | {measured} | {goal} |")
     loaded = load.measure()
     goals = {"seconds": "≤ 4 s", "seconds, once it has been read": "≤ 0.4 s", "peak resident bytes": "≤ 1.5 GB"}
     for name, value in loaded.items():

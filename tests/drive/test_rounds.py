@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from ampbench.drive.rounds import (
     request_of,
     turn_seconds,
 )
+from ampbench.errors import NothingToRunError
 from ampbench.records.case import Case, WorkloadSource
 from ampbench.records.measured import Divergence, Failure, MemoryPass, Round, Skip
 from ampbench.records.run import Entry, Settings
@@ -68,7 +70,29 @@ def test_one_cell_is_measured_twice_as_the_control() -> None:
     assert control_case([planned(skip="no")]) is None
 
 
-def test_passes_come_first_and_divergences_share_a_process_within_a_group() -> None:
+def test_on_a_cpu_the_passes_of_a_group_come_right_before_its_first_round() -> None:
+    other = [dataclasses.replace(each, case=dataclasses.replace(each.case, workload="v")) for each in PLAN]
+    turns = make_schedule([*PLAN, *other], SETTINGS)[0]
+    groups = [turn.planned.case.workload for turn in turns]
+    first = groups[0]
+    assert [turn.task.name for turn in turns[:12]] == ["memory"] * 6 + ["divergence"] * 6
+    assert set(groups[:13]) == {first}
+    assert turns[12].task == ROUND
+    for place, turn in enumerate(turns):
+        before = turns[:place]
+        wanted = {"memory", "divergence"} if turn.task == ROUND else set()
+        assert wanted <= {one.task.name for one in before if one.planned == turn.planned}
+
+
+def test_on_an_accelerator_all_passes_come_first_so_that_rounds_share_a_context() -> None:
+    plan = [dataclasses.replace(each, case=dataclasses.replace(each.case, device="cuda")) for each in PLAN]
+    other = [dataclasses.replace(each, case=dataclasses.replace(each.case, workload="v")) for each in plan]
+    tasks = [turn.task.name for turn in make_schedule([*plan, *other], SETTINGS)[0]]
+    assert tasks[:24] == (["memory"] * 6 + ["divergence"] * 6) * 2
+    assert set(tasks[24:]) == {"round"}
+
+
+def test_divergences_share_a_process_within_a_group() -> None:
     first = make_schedule(PLAN, SETTINGS)[0]
     passes = [turn for turn in first if turn.task.name != "round"]
     assert first[: len(passes)] == passes
@@ -175,6 +199,73 @@ def test_everything_is_written_in_order_and_every_server_is_new() -> None:
     assert len(written) == len(script.asked) == 2 * 2 + 2 * 3
     assert [entry.server for entry in written if isinstance(entry, Round)] == [0] * 3 + [1] * 3
     assert [progress.done for progress in seen if progress.entry] == list(range(1, 11))
+
+
+def events(together: int, rounds: int, answer: Callable[[Request], Reply] = good) -> list[str]:
+    """Return, in order, when each server is opened and closed, and what is asked of it."""
+    told: list[str] = []
+
+    class Numbered(Script):
+        def __init__(self, number: int):
+            super().__init__(answer)
+            self.number = number
+
+        def serve(self, request: Request) -> Reply:
+            said = f"{request.task} of {self.number}"
+            told.extend([said] if said not in told else [])
+            return super().serve(request)
+
+        def close(self) -> None:
+            told.append(f"close {self.number}")
+
+    def begin() -> Numbered:
+        number = sum(said.startswith("open") for said in told)
+        told.append(f"open {number}")
+        return Numbered(number)
+
+    settings = Settings(rounds=rounds)
+    with suppress(KeyboardInterrupt):
+        drive(make_schedule(DRIVEN, settings), settings, begin, lambda _: None, lambda _: None, together=together)
+    return told
+
+
+def test_servers_begin_ahead_where_nothing_is_timed() -> None:
+    assert events(2, 4) == [
+        "open 0", "memory of 0", "open 1", "divergence of 0", "round of 0", "close 0",
+        "round of 1", "close 1",
+        "open 2", "open 3", "round of 2", "close 2", "round of 3", "close 3",
+    ]  # fmt: skip
+    assert "open 1" not in events(2, 1)
+
+
+def test_one_after_the_other_no_server_begins_before_the_one_before_it_has_ended() -> None:
+    told = [said for said in events(1, 3) if said.startswith(("open", "close"))]
+    assert told == ["open 0", "close 0", "open 1", "close 1", "open 2", "close 2"]
+
+
+def test_a_server_that_was_begun_and_is_not_needed_is_closed() -> None:
+    def answer(request: Request) -> Reply:
+        if request.task == "round":
+            raise KeyboardInterrupt
+        return good(request)
+
+    told = events(2, 4, answer)
+    assert told[-2:] == ["close 0", "close 1"]
+
+
+def test_a_server_that_cannot_begin_ahead_is_tried_again_in_its_turn() -> None:
+    opened: list[Script] = []
+
+    def begin() -> Script:
+        if opened:
+            raise NothingToRunError("no more processes")
+        opened.append(Script())
+        return opened[0]
+
+    written: list[Entry] = []
+    with pytest.raises(NothingToRunError, match="no more processes"):
+        drive(make_schedule(DRIVEN, TWO_ROUNDS), TWO_ROUNDS, begin, written.append, lambda _: None, together=2)
+    assert len([entry for entry in written if isinstance(entry, Round)]) == 3, "all of the first server"
 
 
 def test_a_failed_case_is_one_entry_and_the_others_go_on() -> None:

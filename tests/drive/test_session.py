@@ -44,17 +44,17 @@ def test_what_is_no_time_is_not_taken_for_one(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("compiled", [{"paths": ["compiled-freezing"]}, {"compile_modes": ["max-autotune"]}])
 def test_a_server_imports_early_what_compiles_networks_in_whichever_mode(compiled: dict[str, list[str]]) -> None:
     selection = Selection(workloads=["mlp"], phases=["inference"], **compiled)
-    assert preload_modules(selection, check_selection(selection)) == ["torch._dynamo"]
+    assert preload_modules(selection, check_selection(selection)) == ["torch._dynamo", "ampbench.workloads.linear"]
 
 
 @pytest.mark.parametrize(
     ("workload", "phase", "modules"),
     [
-        ("mlp", "inference", []),
-        ("mlp", "training", ["torch._dynamo"]),
-        ("resnet18", "inference", ["torchvision"]),
-        ("digits", "training", ["torch._dynamo", "sklearn.datasets"]),
-        ("characters", "inference", []),
+        ("mlp", "inference", ["ampbench.workloads.linear"]),
+        ("mlp", "training", ["torch._dynamo", "ampbench.workloads.linear"]),
+        ("resnet18", "inference", ["torchvision", "ampbench.workloads.conv"]),
+        ("digits", "training", ["torch._dynamo", "sklearn.datasets", "ampbench.workloads.data"]),
+        ("characters", "inference", ["ampbench.workloads.data"]),
     ],
 )
 def test_a_server_imports_early_what_its_workloads_need(workload: str, phase: str, modules: list[str]) -> None:

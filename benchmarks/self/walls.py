@@ -1,0 +1,81 @@
+"""What a session takes beside its rounds: imports, passes, servers that start, and what lies between blocks."""
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+
+from ampbench.base.units import format_seconds
+from ampbench.records.measured import Round
+from ampbench.store import list_runs, read_run
+
+ONE_NETWORK = ("run", "mlp", "--burst")
+DEFAULT = ("run", "--burst")
+TWO_ARMS = (
+    "ab",
+    "mlp",
+    "--phase",
+    "inference",
+    "--baseline",
+    "heap=kept",
+    "--candidate",
+    "heap=plain",
+    "--blocks",
+    "5",
+)
+
+
+def rows() -> Iterator[tuple[str, str, str]]:
+    """Yield what was measured, how long it took, and the goal."""
+    began, wall, rounds = _session(ONE_NETWORK)
+    first = max(_ended(one) for one in rounds if one.round == 0) - began
+    yield "ampbench run mlp, 5 precisions, both phases: its first full table", format_seconds(first), "≤ 10 s"
+    yield "ampbench run mlp: wall beyond its rounds", format_seconds(wall - _in_rounds(rounds)), "–"
+    _, wall, rounds = _session(DEFAULT)
+    yield "ampbench run, the default suite (make demo): wall", format_seconds(wall), "≤ 90 s"
+    yield "ampbench run, the default suite: wall beyond its rounds", format_seconds(wall - _in_rounds(rounds)), "–"
+    _, _, rounds = _session(TWO_ARMS)
+    between = statistics.median(between_blocks(rounds))
+    yield "ampbench ab, three lanes: from a block's last build to the next one's first", format_seconds(between), "–"
+
+
+def between_blocks(rounds: Iterable[Round]) -> list[float]:
+    """Return the seconds from the end of the last round of each block to the beginning of the next one's first.
+
+    A round of `ab` tells how long its builds took, not what lay between them: builds of other lanes in the first round
+    of a block count as before it, which is a fraction of a second.
+    """
+    ends: dict[int, tuple[float, float]] = {}
+    for one in rounds:
+        first, last = ends.get(one.round, (float("inf"), 0.0))
+        ends[one.round] = min(first, _ended(one) - one.seconds), max(last, _ended(one))
+    ordered = [ends[block] for block in sorted(ends)]
+    return [after[0] - before[1] for before, after in pairwise(ordered)]
+
+
+def _session(arguments: tuple[str, ...]) -> tuple[float, float, list[Round]]:
+    """Return when a session began (of the epoch), how long it took, and its rounds."""
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.time()
+        command = [sys.executable, "-m", "ampbench", *arguments, "--results", folder]
+        subprocess.run(command, capture_output=True, check=False)
+        wall = time.time() - began
+        return began, wall, [one for path in list_runs(Path(folder)) for one in read_run(path).rounds]
+
+
+def _in_rounds(rounds: Iterable[Round]) -> float:
+    return sum(one.seconds for one in rounds)
+
+
+def _ended(one: Round) -> float:
+    return datetime.fromisoformat(one.finished_at).timestamp()
+
+
+if __name__ == "__main__":
+    for what, measured, goal in rows():
+        print(f"| {what} | {measured} | {goal} |")

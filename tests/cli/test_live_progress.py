@@ -1,0 +1,99 @@
+"""What a run draws on a terminal while it measures, and what it says where there is none."""
+
+import os
+import pty
+import select
+from collections.abc import Iterator
+from contextlib import redirect_stderr
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+import pytest
+
+from ampbench.cli.progress import progress
+from ampbench.drive.planning import PlannedCase
+from ampbench.drive.rounds import Progress, Turn
+from ampbench.records.case import WorkloadSource
+from ampbench.records.measured import Failure
+from ampbench.records.run import Entry, Settings
+from ampbench.records.wire import MEMORY, ROUND
+from ampbench.store import gathered
+from tests.stored_runs import make_case, make_header, make_memory, make_round
+
+CASES = [make_case(), make_case("bf16_autocast")]
+SOURCE = WorkloadSource(name="linear_chain", family="linear", module="m", function="f", builtin=True)
+
+
+@dataclass
+class Terminal:
+    """A terminal to write to, and the descriptor that reads what is drawn on it."""
+
+    stream: TextIO
+    drawn: int
+
+    def read(self) -> str:
+        """Return what was drawn since it was last asked."""
+        self.stream.flush()
+        ready, _, _ = select.select([self.drawn], [], [], 0)
+        return os.read(self.drawn, 1 << 16).decode() if ready else ""
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
+    """Yield a terminal of 100 columns and 24 lines."""
+    ours, theirs = pty.openpty()
+    tty = os.fdopen(theirs, "w")
+    for name, value in {"TERM": "xterm", "COLUMNS": "100", "LINES": "24"}.items():
+        monkeypatch.setenv(name, value)
+    for name in ("CI", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    with tty, os.fdopen(ours, "rb", buffering=0) as drawn:
+        yield Terminal(tty, drawn.fileno())
+
+
+def measured(terminal: Terminal) -> list[str]:
+    """Return what is drawn, turn by turn, of a session of two cases, and in the end."""
+    turns = [Turn(task, PlannedCase(case=case, source=SOURCE)) for task in (MEMORY, ROUND) for case in CASES]
+    entries: list[Entry] = [make_memory(case, 1 << 20) for case in CASES] + [make_round(CASES[0], 2e-3)]
+    entries.append(Failure(case_id=CASES[1].case_id, stage="round", cause="exception", message="no such kernel"))
+    run = gathered(Path("run.jsonl"), make_header(), CASES)
+    drawn = []
+    with redirect_stderr(terminal.stream):
+        with progress([turns], Settings(), run) as watch:
+            for done, (turn, entry) in enumerate(zip(turns, entries, strict=True)):
+                watch(Progress(turn, done, len(turns), float(done)))
+                watch(Progress(turn, done + 1, len(turns), done + 0.5, entry))
+                drawn.append(terminal.read())
+        drawn.append(terminal.read())
+    return drawn
+
+
+def test_after_the_first_round_a_terminal_has_a_table_below_the_bar(terminal: Terminal) -> None:
+    drawn = measured(terminal)
+    assert "time/step" not in drawn[1]
+    assert "memory: linear_chain bf16_autocast inference" in drawn[1]
+    assert "left" in drawn[2]
+    assert "fp32" in drawn[2]
+    assert "2.00 ms" in drawn[2]
+    assert "1 of 4" in drawn[2]
+    assert "failed: " in drawn[3]
+    assert "no such kernel" in drawn[3]
+
+
+def test_what_was_drawn_is_gone_in_the_end(terminal: Terminal) -> None:
+    last, _, cleared = measured(terminal)[-1].rpartition("no such kernel")
+    lines = last[last.rindex("\x1b[2K") :].count("\n")
+    assert lines >= 5, "the bar, a blank line, the title, headers and a row are above the last line"
+    assert cleared.count("\x1b[1A\x1b[2K") >= lines + 1
+
+
+@pytest.mark.parametrize(("name", "value"), [("CI", "true"), ("TERM", "dumb")])
+def test_nothing_is_drawn_where_nobody_looks(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    drawn = "".join(measured(terminal))
+    assert "failed: " in drawn
+    assert "time/step" not in drawn
+    assert "\x1b[2K" not in drawn
