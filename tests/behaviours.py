@@ -170,6 +170,7 @@ PRINTED: Mapping[str, str] = {
     "ab": "two/compare-arms.txt two/compare-arms.json two/compare-arms.csv two/compare-arms.md",
     "gate": "two/gate.txt two/gate.json two/gate.csv two/gate.md",
     "trend": "trend/trend.txt trend/trend.json trend/trend.csv trend/trend.md",
+    "query": "test_an_answer_is_printed_in_every_format",
     "report": "report/whole.html report/whole.md",
     **{
         verb: " ".join(f"explained/{verb.split()[-1]}{end}" for end in ("-100.txt", ".json", ".csv", ".md"))

@@ -1,7 +1,7 @@
 """`ampbench convert`: stored runs in other programs' formats, and their results as runs."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ampbench.store import StoredRun
 
 SETTINGS_SUFFIX = ".yaml"
+PARQUET = "parquet"
+"""What holds rows whole, those of several runs in one file."""
 NATIVE = "native"
 """What ampbench's own format is called: to it, other programs' results are converted."""
 SHOWN = tuple(OutputFormat)
@@ -31,7 +33,7 @@ def command(
         list[str],
         typer.Argument(
             metavar="RUN",
-            help=f"A run: {A_RUN}; several for otava. For native: files or folders of asv's results or of "
+            help=f"A run: {A_RUN}; several for otava and parquet. For native: files or folders of asv's results or of "
             "pytest-benchmark's JSON.",
         ),
     ],
@@ -40,7 +42,7 @@ def command(
         typer.Option(
             "--to",
             metavar="FORMAT",
-            help="junit, github-smaller, github-bigger, bencher, otava or pytest-benchmark; or native.",
+            help="junit, github-smaller, github-bigger, bencher, otava, pytest-benchmark or parquet; or native.",
         ),
     ],
     output: Annotated[
@@ -74,6 +76,7 @@ def command(
       ampbench convert latest --baseline main.jsonl --to junit
       ampbench convert latest --to github-smaller --metric time,memory --short -o smaller.json
       ampbench convert results/runs/*.jsonl --to otava -o series.csv
+      ampbench convert latest --to parquet -o run.parquet
       ampbench convert results/asv .benchmarks --to native
     """
     if to == NATIVE:
@@ -81,6 +84,8 @@ def command(
         return _import(runs, source, device, results)
     if source or device:
         raise UsageError(f"--from and --device are for --to {NATIVE}, which reads other programs' results")
+    if to == PARQUET:
+        return _parquet(runs, output, results, keyword, {"--baseline": baseline, "--metric": metric, "--short": short})
     from ampbench import store
     from ampbench.cli.printing import print_note, print_text, write_files
     from ampbench.convert import select
@@ -145,6 +150,29 @@ def _import(sources: Sequence[str], program: str, device: str, results: Path) ->
     return 0
 
 
+def _parquet(
+    runs: Sequence[str], output: Path | None, results: Path, keyword: str, meaningless: Mapping[str, object]
+) -> int:
+    """Write the cases of all runs, as `ampbench.load` has them, into one file."""
+    from ampbench import store
+    from ampbench.cli.printing import check_writable, print_note, write_files
+    from ampbench.convert.tables import cases_of, parquet
+
+    for option, given in meaningless.items():
+        if given:
+            raise UsageError(f"--to {PARQUET} writes whole rows: leave {option} out")
+    if output is None:
+        raise UsageError(f"--to {PARQUET} is not text: name a file, as in -o runs.parquet")
+    check_writable(output)
+    files = dict.fromkeys(path for run in runs for path in store.find_runs(run, results, print_note))
+    cases = cases_of(list(files)).matching(keyword)
+    for path in cases.cut:
+        print_note(f"{path} {store.CUT}")
+    write_files({output: parquet(cases.columns)})
+    print_note(f"wrote {output}")
+    return 0
+
+
 def _known(name: str) -> "Format":
     """Return the format called `name`; raises `UnknownNameError` with the nearest ones, `UsageError` for `show`'s."""
     from ampbench.convert import FORMATS
@@ -152,7 +180,7 @@ def _known(name: str) -> "Format":
     if name in SHOWN:
         raise UsageError(f"{name} is ampbench's own: ampbench show RUN --format {name}, or compare, prints it")
     if name not in FORMATS:
-        raise UnknownNameError("format", name, [*FORMATS, NATIVE])
+        raise UnknownNameError("format", name, [*FORMATS, PARQUET, NATIVE])
     return FORMATS[name]
 
 

@@ -34,7 +34,8 @@ WEIGHTS_DIFFER = "weights differ between rounds"
 Columns = dict[str, "np.ndarray[Any, Any]"]
 """The columns of a table by name, in their order."""
 
-_COUNTS = ("rounds", "batch_size", *(name for name, one in METRICS.items() if one.unit in ("count", "B")))
+COUNTS = ("rounds", "batch_size", *(name for name, one in METRICS.items() if one.unit in ("count", "B")))
+"""The columns of whole numbers."""
 
 
 def load(path: Path | str) -> "pd.DataFrame":
@@ -78,7 +79,7 @@ def plain_rows(frame: "pd.DataFrame") -> list[dict[str, Any]]:
 def _rows(columns: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
     plain = {}
     for name, values in columns.items():
-        if name in _COUNTS:
+        if name in COUNTS:
             plain[name] = [None if value is None or isnan(value) else int(value) for value in values]
         else:
             plain[name] = [None if isinstance(value, float) and isnan(value) else value for value in values]
@@ -202,14 +203,23 @@ def unquiet(stored: StoredRun) -> list[str]:
 
 
 def _load_file(path: Path) -> "pd.DataFrame":
+    columns, cut = file_columns(path)
+    if cut:
+        warnings.warn(f"{path}: the last line is cut and was left out; the run was killed, or goes on", stacklevel=3)
+    return framed(columns)
+
+
+def file_columns(path: Path) -> tuple[Columns, bool]:
+    """Return the columns of the run in a file, as `measured_columns` does, and whether its last line is cut.
+
+    Raises as `load` does.
+    """
     derived = Derived(path)
     if kept := derived.get(_CASES):  # of a run that measured, and whole
-        return _framed(kept.columns)
+        return kept.columns, False
     run = MeasuredRun.once(path, derived)
     require_measured(run.stored)
-    if run.stored.cut:
-        warnings.warn(f"{path}: the last line is cut and was left out; the run was killed, or goes on", stacklevel=3)
-    return measured_frame(run)
+    return measured_columns(run), run.stored.cut
 
 
 _CASES = "cases"
@@ -218,10 +228,11 @@ _CASES = "cases"
 
 def measured_frame(run: MeasuredRun) -> "pd.DataFrame":
     """Return a run whose rounds are reduced as a frame, as `run_frame` does."""
-    return _framed(measured_columns(run))
+    return framed(measured_columns(run))
 
 
-def _framed(found: Columns) -> "pd.DataFrame":
+def framed(found: Columns) -> "pd.DataFrame":
+    """Return such columns as a frame."""
     import pandas as pd
 
     columns: dict[str, Any] = {

@@ -36,7 +36,7 @@ import numpy as np
 import ampbench
 from ampbench.records.kinds import LINES
 from ampbench.records.run import COMPRESSED, SCHEMA, SUFFIX
-from ampbench.store.lines import record_of
+from ampbench.store.lines import no_garbage_collection, record_of
 
 FOLDER = ".derived"
 FOUND = object()
@@ -128,11 +128,12 @@ class Derived:
             content = memoryview(data)[end:]
             if head.made_of != self._source or head.bytes != len(content) or head.crc32 != zlib.crc32(content):
                 return None
-            body = msgspec.msgpack.decode(content, type=_Body)
-            return Kept(
-                {name: _unpacked(column) for name, column in body.columns.items()},
-                {name: _decoded(body.records[name], type) for name, type in types.items()},
-            )
+            with no_garbage_collection():
+                body = msgspec.msgpack.decode(content, type=_Body)
+                return Kept(
+                    {name: _unpacked(column) for name, column in body.columns.items()},
+                    {name: _decoded(body.records[name], type) for name, type in types.items()},
+                )
         except (OSError, ValueError, LookupError, MemoryError, msgspec.MsgspecError):
             return None
 

@@ -299,15 +299,15 @@ class _Grid:
         held: Mapping[int, list[RunValues]],
         undefined: Mapping[int, list[RunValues]],
     ) -> Raw:
-        column, runs = metric.column.name, {}
+        column, case_id, runs = metric.column.name, case.case_id, {}
         points = []
         if column == DRIFT:
-            held, undefined = _from_first(held, case.case_id)
+            held, undefined = _from_first(held, case_id)
         for number, where in enumerate(axis):
             known, broken = held.get(number, []), undefined.get(number, [])
             if known or broken:
                 runs[number] = [*known, *broken]
-                points.append(_point(where.x, known, broken, case.case_id, metric))
+                points.append(_point(where.x, known, broken, case_id, metric))
             else:
                 missing = _why_missing(self.columns[where.key], case, column)
                 points.append(Point(x=where.x, value=None, missing=missing))

@@ -6,8 +6,10 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
 from collections.abc import Callable
+from pathlib import Path
 
 import asv.commands
 import torch
@@ -119,6 +121,19 @@ def check_sbatch(command: Command) -> None:
     assert (ROOT / "docs" / "ci" / command.words[-1]).is_file()
 
 
+def check_tables(command: Command) -> None:
+    """It works on a copy of the stored runs, or says which extra it needs, if that is not installed."""
+    library = "pyarrow" if "parquet" in command.words else "duckdb"
+    installed = importlib.util.find_spec(library) is not None
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(ROOT / "results" / "runs", Path(folder) / "results" / "runs")
+        done = subprocess.run(
+            [sys.executable, "-m", *command.words], cwd=folder, capture_output=True, text=True, check=False
+        )
+    assert done.returncode == (0 if installed else 2), done.stderr
+    assert installed or "pip install" in done.stderr
+
+
 UNEXECUTED: dict[str, tuple[str, Callable[[Command], None]]] = {
     r"make [\w-]+( [A-Z]+=.*)*": ("sets an environment up from the network; runs all tests, this one too", check_make),
     r"pip install .*": ("needs the network, and would change the environment", check_pip),
@@ -134,6 +149,7 @@ UNEXECUTED: dict[str, tuple[str, Callable[[Command], None]]] = {
     r"ampbench merge shards": ("needs shards; test_documented_workflow.py makes some", check_shards),
     r"ray start .*": ("starts a server that stays", check_ray_start),
     r"WORKLOADS=.* sbatch .*": ("needs Slurm; test_documented_workflow.py runs the script", check_sbatch),
+    r"ampbench (query .*|convert .*--to parquet.*)": ("needs an extra; executed where that is installed", check_tables),
     r"otava .*": ("another program, which is not installed here", check_otava),
 }
 """By the whole text of a command: the reason, and the check. A command that is in no table and no program fails."""

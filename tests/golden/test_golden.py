@@ -53,8 +53,8 @@ FOLDERS: dict[str, list[Path]] = {
 }
 """Results folders by name: the runs in each."""
 VERBS = (
-    "run", "list", "show", "compare", "ab", "gate", "trend", "merge", "report", "explain", "study", "check", "convert",
-    "doctor",
+    "run", "list", "show", "compare", "ab", "gate", "trend", "query", "merge", "report", "explain", "study", "check",
+    "convert", "doctor",
 )  # fmt: skip
 SUBVERBS = {
     "explain": ("casts", "headroom", "origin", "keep-fp32", "rules"),
