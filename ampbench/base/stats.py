@@ -1,6 +1,7 @@
 """Pure functions on arrays of floats: how samples become a round's value, rounds an interval, blocks a test.
 
-SciPy is imported by the functions that ask it: a worker, which asks none of them, does not wait for it.
+SciPy is imported by the functions that ask it, a quarter of a second: a worker, which asks none of them, does not wait
+for it, nor does what shows a run of usual size.
 
 A round is worth its fastest undisturbed sample. Intervals are made from rounds or blocks: samples of one round share
 its luck and are never pooled. Arrays of many unequal segments ("ragged" arrays) are given as all values in one array,
@@ -113,7 +114,7 @@ def segment_medians(values: Floats, lengths: Integers) -> Floats:
     """
     starts = np.cumsum(lengths) - lengths
     medians = np.empty(len(lengths))
-    for length in np.unique(lengths):
+    for length in set(lengths.tolist()):
         chosen = lengths == length
         rows = np.sort(values[starts[chosen, None] + np.arange(length)], axis=1)
         medians[chosen] = (rows[:, (length - 1) // 2] + rows[:, length // 2]) / 2
@@ -127,15 +128,32 @@ def log_t_intervals(values: Floats, lengths: Integers, confidence: float = 0.95)
     the geometric mean of log-normal values (Student, "The probable error of a mean", 1908). Shapes as for
     `segment_medians`. NaN for segments of fewer than three values, or with one that is not positive.
     """
-    from scipy.special import stdtrit
-
     owners = np.repeat(np.arange(len(lengths)), lengths)
     logs = np.log(np.where(values > 0, values, np.nan))
     counts = np.where(lengths >= ROUNDS_FOR_INTERVAL, lengths, np.nan)
     means = np.bincount(owners, logs, minlength=len(lengths)) / counts
     squares = np.bincount(owners, (logs - means[owners]) ** 2, minlength=len(lengths))
-    half = stdtrit(counts - 1, (1 + confidence) / 2) * np.sqrt(squares / (counts - 1) / counts)
+    half = _t_quantiles(counts - 1, (1 + confidence) / 2) * np.sqrt(squares / (counts - 1) / counts)
     return np.exp(means - half), np.exp(means + half)
+
+
+def _t_quantiles(freedom: Floats, share: float) -> Floats:
+    """Return the quantiles of Student's distributions below which `share` lies: of the usual ones without SciPy."""
+    known = np.nan_to_num(freedom, nan=0.0)
+    if share == 0.975 and known.max(initial=0) < len(_T_975):
+        return np.array(_T_975)[known.astype(np.int64)]
+    from scipy.special import stdtrit
+
+    return np.asarray(stdtrit(freedom, share), np.float64)
+
+
+_T_975 = (
+    math.nan, 12.706204736174694, 4.302652729749462, 3.1824463052837078, 2.7764451051977934, 2.5705818356363146,
+    2.4469118511449786, 2.364624251592784, 2.306004135204166, 2.262157162798205, 2.228138851986274, 2.200985160091639,
+    2.1788128296672284, 2.1603686564627913, 2.144786687917804, 2.131449545559776, 2.1199052992212546,
+    2.1098155778333156, 2.1009220402410382, 2.0930240544083087, 2.085963447265864,
+)  # fmt: skip
+"""SciPy's quantiles for 95% between both ends, by degrees of freedom up to 20."""
 
 
 def log_t_interval(values: ArrayLike, confidence: float = 0.95) -> tuple[float, float] | None:
@@ -449,12 +467,35 @@ def share_bound(successes: ArrayLike, trials: ArrayLike, confidence: float = 0.9
     32 leave 91% possible. Source: Clopper and Pearson, "The use of confidence or fiducial limits illustrated in the
     case of the binomial", Biometrika 1934.
     """
+    seen, of = np.broadcast_arrays(np.asarray(successes, np.float64), np.asarray(trials, np.float64))
+    pairs = list(zip(seen[of > 0].tolist(), of[of > 0].tolist(), strict=True))
+    distinct = set(pairs)
+    bounds = np.full(of.shape, np.nan)
+    if len(distinct) <= _FEW and all(number - count <= _FEW for count, number in distinct):
+        found = {(count, number): _share_bound(count, number, 1 - confidence) for count, number in distinct}
+        bounds[of > 0] = [found[pair] for pair in pairs]
+        return bounds
     from scipy.special import betaincinv
 
-    seen, of = np.asarray(successes, dtype=np.float64), np.asarray(trials, dtype=np.float64)
-    with np.errstate(invalid="ignore"):
-        bound = betaincinv(seen, of - seen + 1, 1 - confidence)
-    return np.where(of > 0, np.where(seen > 0, bound, 0.0), np.nan)
+    bounds[of > 0] = betaincinv(seen[of > 0], (of - seen + 1)[of > 0], 1 - confidence)
+    return np.where(seen > 0, bounds, np.where(of > 0, 0.0, np.nan))
+
+
+_FEW = 50
+"""So many shares, of so many failures each, have their bounds before SciPy is imported."""
+
+
+def _share_bound(successes: float, trials: float, chance: float) -> float:
+    """Return the same bound of one share, by halving, from few failures."""
+    failures = int(trials - successes)
+    if not successes:
+        return 0.0
+    if not failures:
+        return float(chance ** (1 / trials))
+    low, high = failures / trials, 1.0
+    while low < (middle := (low + high) / 2) < high:
+        low, high = (middle, high) if chance_of_at_most(failures, int(trials), middle) > chance else (low, middle)
+    return 1 - high
 
 
 def chance_of_at_most(successes: int, trials: int, share: float) -> float:

@@ -14,7 +14,7 @@ from ampbench.base.units import counted, format_duration
 from ampbench.cli.options import DEFAULT_RESULTS, stored_already
 from ampbench.cli.printing import OutputFormat, print_note
 from ampbench.errors import CASE_FAILED, INTERRUPTED, NothingToRunError, StoreError, UnknownNameError, UsageError
-from ampbench.judge.objections import Budget
+from ampbench.judge.budget import Budget
 from ampbench.records.measured import Failure
 from ampbench.records.run import EACH, LANES, NODE, ON, Fleet, Selection, Settings
 from ampbench.workloads.index import is_users

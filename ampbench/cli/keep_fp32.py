@@ -40,7 +40,8 @@ from ampbench.cli.options import (
 from ampbench.cli.printing import OutputFormat
 from ampbench.errors import UsageError
 from ampbench.instruments.keep_fp32.records import MAX_TRIALS, MEMORY, SPEED, Wanted
-from ampbench.judge.objections import LEAST_KEPT, Budget
+from ampbench.judge.budget import Budget
+from ampbench.judge.objections import LEAST_KEPT
 from ampbench.records.run import Settings
 
 DEFAULTS = Settings()

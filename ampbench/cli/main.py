@@ -22,6 +22,7 @@ from typer.main import get_command
 
 from ampbench import __version__, settings
 from ampbench.cli.printing import print_note
+from ampbench.cli.values import read_lightly
 from ampbench.errors import (
     INTERNAL_ERROR,
     INTERRUPTED,
@@ -244,7 +245,9 @@ def build(verb: str | None = None, subverb: str | None = None) -> Any:
             app.add_typer(_group(name, subverb), name=name, short_help=summary)
         else:
             _add(app, name, summary, _verb if name == verb else None)
-    return get_command(app)
+    command = get_command(app)
+    read_lightly(command)
+    return command
 
 
 def _typer(completion: bool = False) -> typer.Typer:

@@ -14,7 +14,7 @@ from ampbench.base.recipes import OPTIMIZERS, RECIPES, SCHEDULES, split_recipes
 from ampbench.base.units import one_of
 from ampbench.cli.printing import OutputFormat, print_note
 from ampbench.errors import INTERRUPTED, UsageError
-from ampbench.judge.objections import Budget
+from ampbench.judge.budget import Budget
 from ampbench.records import run
 from ampbench.records.case import COMPILE_MODES, DEVICES, SDPA, TORCHS_CHOICE
 from ampbench.records.run import Settings

@@ -26,7 +26,7 @@ from ampbench.cli.options import (
     chosen_budget,
 )
 from ampbench.errors import CASE_FAILED, StoreError, UsageError
-from ampbench.judge.objections import Budget
+from ampbench.judge.budget import Budget
 
 if TYPE_CHECKING:
     from ampbench.report.material import Material

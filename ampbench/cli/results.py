@@ -28,7 +28,8 @@ from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.instruments.ranges.arithmetic import recipe_said
 from ampbench.judge import frame, notes, ranking
 from ampbench.judge.advice import Advice, across_tables, advise_run
-from ampbench.judge.objections import Budget, blamed, rates_said
+from ampbench.judge.budget import Budget
+from ampbench.judge.objections import blamed, rates_said
 from ampbench.judge.rows import Group, Row, group_of, grouped, number
 from ampbench.judge.table import Layout, lay_out, legend, table_lines, table_markdown
 from ampbench.present.data import csv_text, json_text

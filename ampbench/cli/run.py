@@ -70,7 +70,7 @@ from ampbench.cli.printing import OutputFormat, print_note
 from ampbench.cli.selecting import chosen_recipes, make_selection, make_settings, resumed_imports
 from ampbench.errors import CASE_FAILED, INTERRUPTED, NothingToRunError, StoreError, UsageError
 from ampbench.instruments.ceilings.records import Ceiling
-from ampbench.judge.objections import Budget
+from ampbench.judge.budget import Budget
 from ampbench.records.kinds import deed_of, verb_of
 from ampbench.records.labels import NOT_MEASURED, OUT_OF_TIME
 from ampbench.records.run import Selection, Settings
@@ -234,8 +234,6 @@ def _run(
     """Measure on this machine, or show the plan of it; return the exit code."""
     from ampbench import store
     from ampbench.drive import session
-    from ampbench.instruments.ceilings.instrument import ceilings_known
-    from ampbench.judge.pairing import not_the_commits
 
     with ExitStack() as stack:
         writer = resumed = None
@@ -269,6 +267,9 @@ def _run(
         if resumed is not None and resumed.complete and not any(prepared.servers):
             print_note(f"run {resumed.header.run} is complete: nothing is left to do")
             return _print_end(resumed, "complete", chosen, budget, results, report=report)
+        from ampbench.instruments.ceilings.instrument import ceilings_known  # NumPy: not for a mistake
+        from ampbench.judge.pairing import not_the_commits
+
         if writer is None:
             header = session.new_header(
                 prepared.selection, prepared.settings, prepared.environment, prepared.plan, label,

@@ -27,7 +27,7 @@ from ampbench.cli.options import (
 )
 from ampbench.cli.printing import OutputFormat
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
-from ampbench.judge.objections import Budget
+from ampbench.judge.budget import Budget
 from ampbench.records.casts import By
 from ampbench.records.kinds import CASTS, KINDS, deed_of, verb_of
 from ampbench.records.run import LATEST

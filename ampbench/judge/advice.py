@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from ampbench.base.precisions import BASELINE, DEFAULT, PRECISIONS
 from ampbench.base.units import format_share
 from ampbench.instruments.ranges.arithmetic import remark_line
-from ampbench.judge.objections import Budget, Objection, error_said, in_output, objections_of, own_rounds
+from ampbench.judge.budget import Budget
+from ampbench.judge.objections import Objection, error_said, in_output, objections_of, own_rounds
 from ampbench.judge.rows import Group, Row, grouped, judged_error, least_agreement, number, precision_label, times
 from ampbench.records.case import COMPILED, GRAPHED, TORCHS_CHOICE, WITH_GRAPHS, compile_mode
 from ampbench.records.labels import few, no_precisions_fault
@@ -147,10 +148,13 @@ def advise_run(
 
     What `studies` of convergence found of its cases counts for more than one step (`trained_cases`).
     """
-    from ampbench.instruments.convergence.learning import trained_cases  # NumPy and SciPy: not for `--help`
-
     rounds, trust = _evidence(stored)
-    return advise(rows, stored.divergence, budget, rounds, trust, trained_cases(stored, studies))
+    trained: Mapping[str, Trained] = {}
+    if trainings := list(studies):
+        from ampbench.instruments.convergence.learning import trained_cases
+
+        trained = trained_cases(stored, trainings)
+    return advise(rows, stored.divergence, budget, rounds, trust, trained)
 
 
 def across_tables(stored: "StoredRun", rows: Iterable[Row], advice: Mapping[Group, Advice]) -> list[str]:

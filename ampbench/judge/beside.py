@@ -20,9 +20,10 @@ from ampbench.base.units import counted
 from ampbench.errors import NothingComparableError, UnknownNameError
 from ampbench.judge import frame
 from ampbench.judge.advice import Advice, advise_run
+from ampbench.judge.budget import Budget
 from ampbench.judge.compare import compare
 from ampbench.judge.merging import lanes_together
-from ampbench.judge.objections import Budget, own_rounds
+from ampbench.judge.objections import own_rounds
 from ampbench.judge.ranking import missing_blocks, table_labels
 from ampbench.judge.rows import Group, Row, grouped, judged_error, number, precision_label, times
 from ampbench.judge.table import speed_interval

@@ -136,8 +136,8 @@ def control_ratio(stored: StoredRun) -> Control | None:
                 case_id=case_id,
                 label=case_labels(stored.cases.values())[case_id],
                 rounds=min(len(one.own), len(one.again)),
-                own_seconds=float(np.median(one.own)),
-                control_seconds=float(np.median(one.again)),
+                own_seconds=stats.median(one.own.tolist()),
+                control_seconds=stats.median(one.again.tolist()),
             )
     return None
 

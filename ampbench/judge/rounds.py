@@ -179,7 +179,7 @@ class Controlled:
     @property
     def log_ratio(self) -> float:
         """How many times as long the control took, by the medians, as a logarithm."""
-        return math.log(float(np.median(self.again)) / float(np.median(self.own)))
+        return math.log(stats.median(self.again.tolist()) / stats.median(self.own.tolist()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -566,7 +566,7 @@ def said_of(causes: stats.Integers, values: stats.Floats, blocks: int, what: str
     """
     commonest = int(np.bincount(causes).argmax())
     chosen = causes == commonest
-    text = CAUSES[commonest].format(float(np.median(values[chosen])))
+    text = CAUSES[commonest].format(stats.median(values[chosen].tolist()))
     return f"{text} in {int(chosen.sum())} of {blocks} {what}"
 
 

@@ -23,7 +23,7 @@ from ampbench.base.units import (
     format_tenths,
 )
 from ampbench.judge.advice import Advice
-from ampbench.judge.objections import Budget
+from ampbench.judge.budget import Budget
 from ampbench.judge.rows import (
     Group,
     Row,

@@ -8,9 +8,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from ampbench.base import stats
 from ampbench.base.units import counted, format_seconds, format_share
 from ampbench.records.measured import OTHER_SHARE, STEAL_SHARE, Fitness
 
@@ -62,6 +59,8 @@ class SavedTime:
 
 def worth_of(builds: Iterable[Sequence[float]]) -> list[float]:
     """Return what each build is worth in seconds: its fastest sample (`stats.round_value`)."""
+    from ampbench.base import stats
+
     return [stats.round_value([build]) for build in builds]
 
 
@@ -76,6 +75,8 @@ def step_seconds(builds: Sequence[Sequence[float]]) -> float | None:
 
     None where it was not timed, or its builds differ so much that this says nothing.
     """
+    from ampbench.base import stats
+
     if not builds or not all(builds):
         return None
     worth = worth_of(builds)
@@ -84,6 +85,10 @@ def step_seconds(builds: Sequence[Sequence[float]]) -> float | None:
 
 def ratio_of(after: Sequence[Sequence[float]], before: Sequence[Sequence[float]]) -> Ratio:
     """Return how many times as long `after` takes as `before`, each the samples of builds that stood in pairs."""
+    import numpy as np
+
+    from ampbench.base import stats
+
     new, old = (np.array(worth_of(side)) for side in zip(*zip(after, before, strict=False), strict=True))
     ranks = stats.signed_ranks(np.log(new / old)[None, :], (ALPHA,))
     value, low, high = (math.exp(each[0]) for each in (ranks.estimates, ranks.lows[0], ranks.highs[0]))
@@ -106,6 +111,10 @@ def short_ratio(ratio: Ratio) -> str:
 
 def saved_time(unchanged: Sequence[Sequence[float]], changed: Sequence[Sequence[float]]) -> SavedTime:
     """Return what a change saves a step, from the samples of builds that stood in pairs."""
+    import numpy as np
+
+    from ampbench.base import stats
+
     before, after = worth_of(unchanged), worth_of(changed)
     ranks = stats.signed_ranks(np.array([np.subtract(before, after)]), (ALPHA,))
     low, high = float(ranks.lows[0, 0]), float(ranks.highs[0, 0])

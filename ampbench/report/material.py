@@ -13,10 +13,10 @@ from ampbench.base.names import matches
 from ampbench.errors import NothingComparableError, NothingToRunError, StoreError, UsageError
 from ampbench.judge import frame, notes
 from ampbench.judge.advice import Advice, advise_run
+from ampbench.judge.budget import Budget
 from ampbench.judge.compare import compare, of_cases
 from ampbench.judge.merging import lanes_together
 from ampbench.judge.notes import Note
-from ampbench.judge.objections import Budget
 from ampbench.judge.pairing import arm_settings, pair_cases
 from ampbench.judge.rows import Group, Row, grouped
 from ampbench.present.page import run_name

@@ -10,8 +10,8 @@ from pathlib import Path
 from ampbench.base.units import UNDEFINED, counted
 from ampbench.errors import NothingComparableError, NothingToRunError, StoreError
 from ampbench.judge import said as sentences
+from ampbench.judge.budget import Budget
 from ampbench.judge.notes import measured_devices
-from ampbench.judge.objections import Budget
 from ampbench.present.page import View
 from ampbench.records.labels import outcomes_said
 from ampbench.records.run import short_commit

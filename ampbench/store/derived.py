@@ -28,20 +28,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import msgspec
-import numpy as np
 
 import ampbench
 from ampbench.records.kinds import LINES
 from ampbench.records.run import COMPRESSED, SCHEMA, SUFFIX
 from ampbench.store.lines import no_garbage_collection, record_of
 
+if TYPE_CHECKING:
+    import numpy as np
+
 FOLDER = ".derived"
 FOUND = object()
 """The type of what a run found (`StoredRun.found`): each of its lines says which of its records is."""
-Array = np.ndarray[Any, Any]
+Array: TypeAlias = "np.ndarray[Any, Any]"
 
 _FORMAT = 1
 _RUNS = "runs"
@@ -229,6 +231,8 @@ def _held_as(line: str) -> Any:
 
 
 def _packed(array: Array) -> _Column:
+    import numpy as np  # not for who only lists runs
+
     length, objects = len(array), None
     if array.dtype == object:
         places: dict[Any, int] = {}
@@ -242,6 +246,8 @@ def _packed(array: Array) -> _Column:
 
 
 def _unpacked(column: _Column) -> Array:
+    import numpy as np
+
     found = np.frombuffer(column.data, column.dtype)
     array = np.repeat(found, column.length) if len(found) == 1 else found.copy()
     if len(array) != column.length:

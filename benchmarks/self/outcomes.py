@@ -36,7 +36,8 @@ from ampbench.instruments.convergence.measure import Trajectories, train
 from ampbench.instruments.convergence.records import CONTROL, REFERENCE, Training
 from ampbench.instruments.ranges.measure import measure_ranges
 from ampbench.judge import frame
-from ampbench.judge.objections import Budget, run_objections
+from ampbench.judge.budget import Budget
+from ampbench.judge.objections import run_objections
 from ampbench.measure.divergence import measure_divergence
 from ampbench.measure.draws import seed_all
 from ampbench.measure.environment import read_environment

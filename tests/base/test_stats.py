@@ -418,7 +418,9 @@ def test_the_mean_of_a_round_counts_every_step_and_the_cpu_time_of_samples_held_
     assert stats.round_mean([[1.0], [2.0]], [7]) == 1.5
 
 
-@pytest.mark.parametrize(("successes", "trials"), [(32, 32), (31, 32), (1, 1), (0, 5), (298, 300), (9103, 9216)])
+@pytest.mark.parametrize(
+    ("successes", "trials"), [(32, 32), (31, 32), (1, 1), (0, 5), (298, 300), (9103, 9216), (9210, 9216)]
+)
 def test_the_bound_of_a_share_is_that_of_clopper_and_pearson(successes: int, trials: int) -> None:
     exact = scipy.stats.binomtest(successes, trials, alternative="greater").proportion_ci(0.95, "exact")
     assert float(stats.share_bound(successes, trials)) == pytest.approx(exact.low)
@@ -433,6 +435,21 @@ def test_the_chance_of_at_most_so_many_is_the_binomial_distribution_s(
 ) -> None:
     exact = scipy.stats.binom.cdf(successes, trials, share)
     assert stats.chance_of_at_most(successes, trials, share) == pytest.approx(exact, rel=1e-9, abs=1e-300)
+
+
+def test_bounds_of_many_shares_are_those_of_each_alone() -> None:
+    trials = np.arange(200.0)
+    together = stats.share_bound(np.maximum(trials - 3, 0), trials)
+    alone = [float(stats.share_bound(max(number - 3, 0), number)) for number in trials]
+    assert together == pytest.approx(alone, rel=1e-11, nan_ok=True)
+
+
+def test_intervals_go_by_scipys_quantiles_whether_these_are_known_or_asked_for() -> None:
+    freedom = np.array([math.nan, *range(1, 200)])
+    expected = scipy.special.stdtrit(freedom, 0.975)
+    assert stats._t_quantiles(freedom, 0.975) == pytest.approx(expected, rel=0, nan_ok=True)
+    for number in range(1, 200):
+        assert stats._t_quantiles(np.array([float(number)]), 0.975)[0] == pytest.approx(expected[number], rel=1e-15)
 
 
 def test_the_bound_of_nothing_is_undefined() -> None:

@@ -1,5 +1,6 @@
 """The program as a whole: what it says first, how it fails, what it does not import."""
 
+import ast
 import os
 import signal
 import subprocess
@@ -180,26 +181,55 @@ def test_every_option_of_every_verb_can_be_set_by_its_long_name() -> None:
         assert "help" not in keys
 
 
-@pytest.mark.parametrize(
-    ("arguments", "forbidden"),
-    [
-        (["--help"], HEAVY),
-        (["show", "--help"], ("torch", "torchvision", "pandas", "scipy")),
-        (["list", "workloads"], ("torch", "torchvision", "pandas", "scipy")),
-        (["show", "latest"], ("torch", "torchvision", "pandas", "scipy.stats")),
-    ],
-)
-def test_what_is_not_needed_is_not_imported(
-    arguments: list[str], forbidden: tuple[str, ...], results: Path, tmp_path: Path
-) -> None:
-    arguments = [*arguments, "--results", str(results)] if arguments[-1] == "latest" else arguments
+def heavy_after(lines: list[list[str]], cwd: Path, heavy: tuple[str, ...] = HEAVY) -> tuple[set[int], set[str]]:
+    """Return the exit codes of command lines, run one after another in one process, and what of `heavy` it imported."""
     code = (
-        "import sys; from ampbench.cli.main import main\n"
-        f"code = main({arguments!r})\n"
-        f"sys.exit(code or ','.join(sorted(sys.modules.keys() & set({forbidden!r}))) or 0)"
+        "import contextlib, io, sys; from ampbench.cli.main import main\n"
+        "with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):\n"
+        f"    codes = set(map(main, {lines!r}))\n"
+        f"print(codes, sys.modules.keys() & set({heavy!r}), sep='\\n')"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=cwd)
+    codes, found = done.stdout.splitlines()
+    return ast.literal_eval(codes), set() if found == "set()" else ast.literal_eval(found)
+
+
+def test_no_help_waits_for_anything_heavy(tmp_path: Path) -> None:
+    lines = [[], ["--version"], ["--help"], *([verb, "--help"] for verb in program.GROUPS)]
+    lines += [[*verb.split(), "--help"] for verb in program._verbs()]
+    assert heavy_after(lines, tmp_path) == ({0}, set())
+
+
+MISTAKES = [
+    ["nonsense"], ["explain", "nonsense"], ["study"], ["--nonsense"], ["run", "--nonsense"], ["run", "--rounds", "two"],
+    ["run", "--rounds", "0"], ["run", "--max-error"], ["show", "--format", "nonsense"], ["show", "--max-error", "x"],
+    ["show", "--max-error", "-1"], ["list", "nonsense"], ["study", "batch", "--nonsense"], ["gate", "one"],
+    ["run", "--precision", "fp17"], ["run", "--phase", "nonsense"], ["run", "--set", "nonsense"],
+]  # fmt: skip
+
+
+def test_no_mistake_waits_for_anything_heavy(tmp_path: Path) -> None:
+    assert heavy_after(MISTAKES, tmp_path) == ({2}, set())
+
+
+def test_a_mistake_in_a_settings_file_waits_for_nothing_heavy_either(tmp_path: Path) -> None:
+    (tmp_path / "ampbench.toml").write_text("[run]\nrounds = 0\n[show]\nmax_eror = 1\n")
+    assert heavy_after([["run"], ["show"]], tmp_path) == ({2}, set())
+
+
+def test_what_is_listed_and_shown_waits_for_no_frame_and_no_test(results: Path, tmp_path: Path) -> None:
+    told = tuple(name for name in HEAVY if name not in ("numpy", "rich"))
+    listings = [["list", what] for what in ("workloads", "precisions", "recipes")]
+    assert heavy_after(listings, tmp_path, (*told, "numpy")) == ({0}, set())
+    runs = [["list", "runs", "--results", str(results)], ["list", "runs", "--json", "--results", str(results)]]
+    assert heavy_after(runs, tmp_path, (*told, "numpy")) == ({0}, set())
+    shown = [["show", "latest", "--results", str(results), *more] for more in ([], ["--json"], ["--all"])]
+    assert heavy_after(shown, tmp_path, told) == ({0}, set())
+
+
+def test_doctor_leaves_torch_to_its_worker_and_waits_for_nothing_else(results: Path, tmp_path: Path) -> None:
+    told = tuple(name for name in HEAVY if name != "rich")
+    assert heavy_after([["doctor", "--results", str(results)]], tmp_path, told)[1] == set()
 
 
 @pytest.mark.parametrize(

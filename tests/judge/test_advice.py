@@ -11,7 +11,8 @@ from ampbench.instruments.convergence.learning import Trained
 from ampbench.instruments.ranges.arithmetic import remark_line
 from ampbench.judge import frame
 from ampbench.judge.advice import Advice, Trust, across_tables, advise, advise_run
-from ampbench.judge.objections import Budget, run_objections
+from ampbench.judge.budget import Budget
+from ampbench.judge.objections import run_objections
 from ampbench.judge.rows import grouped, times
 from ampbench.records.measured import Divergence, OptimizerGroup, Recipe, Round
 from ampbench.records.run import Entry, ScalerSetting

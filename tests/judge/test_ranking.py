@@ -11,7 +11,8 @@ from scipy import stats
 
 from ampbench.cli.results import run_rows
 from ampbench.judge.advice import advise_run
-from ampbench.judge.objections import BRIEFLY, Budget, run_objections
+from ampbench.judge.budget import Budget
+from ampbench.judge.objections import BRIEFLY, run_objections
 from ampbench.judge.ranking import Ranked, brought, kind_of, missing_blocks, part_blocks, ranked, sections, taken_said
 from ampbench.judge.rows import Row
 from ampbench.store import StoredRun, read_run

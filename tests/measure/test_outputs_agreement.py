@@ -7,7 +7,8 @@ import pytest
 import torch
 from scipy.stats import beta
 
-from ampbench.judge.objections import Budget, agreement_fails
+from ampbench.judge.budget import Budget
+from ampbench.judge.objections import agreement_fails
 from ampbench.measure import outputs
 from ampbench.measure.data import in_batches
 from ampbench.measure.divergence import measure_divergence

@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from ampbench.judge import frame
-from ampbench.judge.objections import Budget, run_objections
+from ampbench.judge.budget import Budget
+from ampbench.judge.objections import run_objections
 from ampbench.measure.divergence import measure_divergence
 from ampbench.measure.machine import open_device
 from ampbench.measure.reference import References

@@ -9,8 +9,8 @@ import pytest
 
 from ampbench.judge import frame
 from ampbench.judge.advice import advise_run
+from ampbench.judge.budget import Budget
 from ampbench.judge.notes import statements
-from ampbench.judge.objections import Budget
 from ampbench.present.document import as_sentence
 from ampbench.records.case import DeviceDescription, WorkloadSource
 from ampbench.records.measured import Fitness

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from ampbench.errors import NothingComparableError, NothingToRunError, StoreError, UnknownNameError
-from ampbench.judge.objections import Budget
+from ampbench.judge.budget import Budget
 from ampbench.records.measured import Skip
 from ampbench.records.run import SCHEMA
 from ampbench.report.material import gather, material_of

@@ -8,7 +8,7 @@ from bs4 import BeautifulSoup
 
 from ampbench.base.metrics import COLUMNS, COMPARED, GATED, METRICS
 from ampbench.judge import table
-from ampbench.judge.objections import Budget
+from ampbench.judge.budget import Budget
 from ampbench.judge.said import NOT_IN_TURNS
 from ampbench.records.case import DeviceDescription, OwnPrecision
 from ampbench.records.measured import Fitness

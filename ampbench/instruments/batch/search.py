@@ -8,7 +8,6 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ampbench.base import stats
 from ampbench.instruments.batch.records import FAILED, FITS, TOO_LARGE, BatchAsked, BatchPoint
 
 CANDIDATES = 3
@@ -92,6 +91,8 @@ def candidates(points: Sequence[BatchPoint]) -> list[int]:
 
 def rate(point: BatchPoint) -> float | None:
     """Return the items per second of a point; None where it was not timed."""
+    from ampbench.base import stats
+
     if not point.samples or not point.items_per_step:
         return None
     cpu = None if point.cpu_samples is None else [point.cpu_samples]
@@ -125,6 +126,8 @@ def reached(points: Sequence[BatchPoint]) -> Reached:
 
 def times_of(one: Reached, baseline: Reached | None) -> Times | None:
     """Return how many times the best throughput of `baseline` that of `one` is; None where either has none."""
+    from ampbench.base import stats
+
     if baseline is None or one.best is None or baseline.best is None:
         return None
     mine, theirs = one.best.by_round, baseline.best.by_round
@@ -134,6 +137,8 @@ def times_of(one: Reached, baseline: Reached | None) -> Times | None:
 
 
 def _speed(points: Sequence[BatchPoint], batch: int) -> Speed | None:
+    from ampbench.base import stats
+
     by_round = {
         point.round: found
         for point in points

@@ -4,8 +4,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from packaging.version import Version
-
 from ampbench.base.units import counted
 from ampbench.instruments.check.catalogue import CHECKS
 from ampbench.instruments.check.records import DEFECTIVE, DIFFERS, GOOD, NOT_SHOWN, Checked
@@ -119,12 +117,16 @@ def pointers(stored: StoredRun) -> list[str]:
 
     That is where to look: whether this torch has the defect is what running the check says.
     """
-    version = Version(stored.header.environment.torch_version)
     met: dict[str, dict[str, str]] = {}
     for check, case_id, how in _met(stored):
         case = stored.cases.get(case_id)
         if case is not None and case.device in check.devices:
             met.setdefault(check.name, {}).setdefault(case_id, how)
+    if not met:
+        return []
+    from packaging.version import Version
+
+    version = Version(stored.header.environment.torch_version)
     said = []
     for check in CHECKS.values():
         if check.name not in met or (check.mended and version >= Version(check.mended)):

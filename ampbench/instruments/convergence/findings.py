@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from scipy.special import stdtrit
 
 from ampbench.base import stats
 from ampbench.base.precisions import BASELINE
@@ -92,6 +91,8 @@ def _judged(values: Sequence[float], variance: float | None, freedom: float, mar
     mean, count = float(np.mean(values)), len(values)
     if variance is None:
         return Judged(verdict=Verdict.INCONCLUSIVE, difference=mean, low=-math.inf, high=math.inf, spread=None)
+    from scipy.special import stdtrit
+
     error = math.sqrt(variance / count)
     bound = float(stdtrit(freedom, 1 - level)) * error
     wide = float(stdtrit(freedom, 1 - EQUIVALENCE_ALPHA)) * error

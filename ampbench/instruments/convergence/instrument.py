@@ -16,7 +16,6 @@ from ampbench.drive.planning import PlannedCase, make_plan
 from ampbench.drive.servers import Channel
 from ampbench.drive.session import check_same_network, describer
 from ampbench.errors import UnknownNameError
-from ampbench.instruments.convergence.findings import NAMES
 from ampbench.instruments.convergence.records import (
     CONTROL,
     REFERENCE,
@@ -172,6 +171,8 @@ class _Trainer:
 
 def _for_want_of(first: ToTrain, why: Failure, start: ToTrain) -> Failure:
     """Return that a piece failed because the one did that it is compared with."""
+    from ampbench.instruments.convergence.findings import NAMES  # NumPy: not for `--help`
+
     message = f"{NAMES.get(first.arm, BASELINE)}, which it is compared with, failed: {why.message}"
     return dataclasses.replace(why, case_id=start.case.case_id, message=message)
 
