@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ampbench.base.units import one_of
+from ampbench.cli import completing
 from ampbench.cli.instruments import begin, go_on, selected, told_as
 from ampbench.cli.options import (
     A_RUN,
@@ -39,20 +40,40 @@ if TYPE_CHECKING:
 DEFAULTS = Settings()
 
 
+def _known() -> list[tuple[str, str]]:
+    """Offer a shell the checks there are, with what each is called."""
+    from ampbench.instruments.check.catalogue import CHECKS
+
+    return [(name, row.title) for name, row in CHECKS.items()]
+
+
 def command(
     context: typer.Context,
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME...]", help="Checks, as --list has them. Default: all fast ones."),
+        typer.Argument(
+            metavar="[NAME...]",
+            help="Checks, as --list has them. Default: all fast ones.",
+            autocompletion=_known,
+        ),
     ] = None,
     area: Annotated[list[str] | None, many_names("--area", f"All checks of {one_of(AREAS)}.")] = None,
     device: Annotated[
         list[str] | None, many_names("--device", f"{one_of(DEVICES)}, here or not. Default: all.")
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the checks; run none.")] = False,
-    show: Annotated[str, typer.Option("--show", metavar="NAME", help="Print a check's program, to paste.")] = "",
+    show: Annotated[
+        str,
+        typer.Option("--show", metavar="NAME", help="Print a check's program, to paste.", autocompletion=_known),
+    ] = "",
     against: Annotated[
-        str, typer.Option("--against", metavar="RUN", help="Say only what came and went since this stored run.")
+        str,
+        typer.Option(
+            "--against",
+            metavar="RUN",
+            help="Say only what came and went since this stored run.",
+            autocompletion=completing.runs,
+        ),
     ] = "",
     every: EveryRow = False,
     timeout: PieceTimeout = "60",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ampbench.cli import completing
 from ampbench.cli.options import (
     A_RUN,
     DEFAULT_RESULTS,
@@ -38,8 +39,11 @@ TOLD_WHOLE = ("baseline", "candidate", "results", "format", "json")
 
 def command(
     context: typer.Context,
-    baseline: Annotated[str, typer.Argument(metavar="BASE", help=f"A run: {A_RUN}.")],
-    candidate: Annotated[str, typer.Argument(metavar="CANDIDATE", help="Another, which is compared with it.")],
+    baseline: Annotated[str, typer.Argument(metavar="BASE", help=f"A run: {A_RUN}.", autocompletion=completing.runs)],
+    candidate: Annotated[
+        str,
+        typer.Argument(metavar="CANDIDATE", help="Another, which is compared with it.", autocompletion=completing.runs),
+    ],
     results: Results = DEFAULT_RESULTS,
     keyword: Keyword = "",
     only: Only = "",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ampbench.base.units import counted
+from ampbench.cli import completing
 from ampbench.cli.options import A_RUN, DEFAULT_RESULTS, Keyword, Results, many_names
 from ampbench.cli.printing import OutputFormat
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
@@ -35,6 +36,7 @@ def command(
             metavar="RUN",
             help=f"A run: {A_RUN}; several for otava and parquet. For native: files or folders of asv's results or of "
             "pytest-benchmark's JSON.",
+            autocompletion=completing.runs,
         ),
     ],
     to: Annotated[
@@ -43,13 +45,20 @@ def command(
             "--to",
             metavar="FORMAT",
             help="junit, github-smaller, github-bigger, bencher, otava, pytest-benchmark or parquet; or native.",
+            autocompletion=completing.formats,
         ),
     ],
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write this file. Default: print.")
     ] = None,
     baseline: Annotated[
-        str, typer.Option("--baseline", metavar="RUN", help="Tell of the comparison with this run (junit).")
+        str,
+        typer.Option(
+            "--baseline",
+            metavar="RUN",
+            help="Tell of the comparison with this run (junit).",
+            autocompletion=completing.runs,
+        ),
     ] = "",
     results: Results = DEFAULT_RESULTS,
     keyword: Keyword = "",

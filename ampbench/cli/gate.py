@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ampbench.cli import completing
 from ampbench.cli.options import (
     A_RUN,
     DEFAULT_RESULTS,
@@ -34,7 +35,12 @@ PolicyFile = Annotated[
         "--policy", metavar="FILE", help="What the gate lets pass (docs/gate.md). Default: ampbench-gate.toml, if any."
     ),
 ]
-Anchor = Annotated[str, typer.Option(metavar="RUN", help="Another run to compare with, such as the last release's.")]
+Anchor = Annotated[
+    str,
+    typer.Option(
+        metavar="RUN", help="Another run to compare with, such as the last release's.", autocompletion=completing.runs
+    ),
+]
 MaxInconclusive = Annotated[
     float | None,
     typer.Option(metavar="SHARE", help="The largest share (0 to 1) of time findings that may stay undecided."),
@@ -45,8 +51,10 @@ Strict = Annotated[
 
 
 def command(
-    baseline: Annotated[str, typer.Argument(metavar="BASE", help=f"A run: {A_RUN}.")],
-    candidate: Annotated[str, typer.Argument(metavar="CANDIDATE", help="The run to let pass or not.")],
+    baseline: Annotated[str, typer.Argument(metavar="BASE", help=f"A run: {A_RUN}.", autocompletion=completing.runs)],
+    candidate: Annotated[
+        str, typer.Argument(metavar="CANDIDATE", help="The run to let pass or not.", autocompletion=completing.runs)
+    ],
     policy: PolicyFile = "",
     only: Only = "",
     anchor: Anchor = "",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ampbench.cli import completing
 from ampbench.cli.options import DEFAULT_RESULTS, Format, Json, Results, chosen_format
 from ampbench.cli.printing import OutputFormat
 from ampbench.errors import StoreError, UnknownNameError, UsageError
@@ -20,7 +21,12 @@ Listing = Sequence[dict[str, Any]]
 
 
 def command(
-    what: Annotated[str, typer.Argument(metavar="WHAT", help="workloads, precisions, recipes, devices or runs.")],
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="WHAT", help="workloads, precisions, recipes, devices or runs.", autocompletion=completing.listings
+        ),
+    ],
     which: Annotated[
         str,
         typer.Argument(metavar="NAME", help="Of workloads: a part of a name, or timm:PART of a library's networks."),

@@ -285,12 +285,7 @@ def _dispatch(given: list[str], version: bool) -> int:
         print(FIRST_STEPS, end="")
         return 0
     verb, subverb = _asked(given)
-    file = None if verb is None else settings.find(_current_folder())
-    default_map: dict[str, Any] = {}
-    if file is not None and verb is not None:
-        name = f"{verb} {subverb}" if subverb else "" if verb in GROUPS else verb
-        values = settings.defaults(file, name, _verbs(), options_of)
-        default_map = {verb: {subverb: values} if subverb else values}
+    file, default_map = _set(verb, subverb)
     try:
         result = build(verb, subverb).main(given, prog_name="ampbench", standalone_mode=False, default_map=default_map)
     except _USAGE_ERROR as error:
@@ -298,15 +293,46 @@ def _dispatch(given: list[str], version: bool) -> int:
     return result if isinstance(result, int) else 0
 
 
+def _set(verb: str | None, subverb: str | None) -> tuple[settings.SettingsFile | None, dict[str, Any]]:
+    """Return the settings file, None where there is none, and what it sets for a verb, as click takes defaults."""
+    file = None if verb is None else settings.find(_current_folder())
+    if file is None or verb is None:
+        return file, {}
+    name = f"{verb} {subverb}" if subverb else "" if verb in GROUPS else verb
+    values = settings.defaults(file, name, _verbs(), options_of)
+    return file, {verb: {subverb: values} if subverb else values}
+
+
 def _complete() -> int:
-    """Answer a shell that asks how to go on with what was typed: verbs, and the options of the one that is there."""
+    """Answer a shell that asks how to go on with what was typed: verbs, options of the one that is there, their values.
+
+    Mistakes, of a settings file too, are for the command itself to tell: here they would be printed into the prompt.
+    """
     typed = next((os.environ[name] for name in _TYPED if name in os.environ), "").split()[1:]
     try:
         verb, subverb = _asked(typed)
     except UsageError:  # half a word as yet
         verb, subverb = next(((word, None) for word in typed[:1] if word in GROUPS), (None, None))
-    build(verb, subverb).main([], prog_name="ampbench", standalone_mode=False)
+    default_map: dict[str, Any] = {}
+    with contextlib.suppress(AmpbenchError):
+        _, default_map = _set(verb, subverb)
+    with _without_rich():
+        build(verb, subverb).main([], prog_name="ampbench", standalone_mode=False, default_map=default_map)
     return 0
+
+
+@contextlib.contextmanager
+def _without_rich() -> Iterator[None]:
+    """Keep typer from passing what it says of words through rich, which folds it into lines: more words, to a shell."""
+    known = sys.modules.get("rich")
+    sys.modules["rich"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        if known is None:
+            del sys.modules["rich"]
+        else:
+            sys.modules["rich"] = known
 
 
 def _current_folder() -> Path:

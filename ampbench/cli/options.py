@@ -12,6 +12,8 @@ import typer
 
 from ampbench.base.recipes import OPTIMIZERS, RECIPES, SCHEDULES, split_recipes
 from ampbench.base.units import one_of
+from ampbench.cli import completing
+from ampbench.cli.completing import completer
 from ampbench.cli.printing import OutputFormat, print_note
 from ampbench.errors import INTERRUPTED, UsageError
 from ampbench.judge.budget import Budget
@@ -116,13 +118,19 @@ def split_names(values: list[str] | None) -> list[str] | None:
 def many_names(names: str, help: str) -> typer.models.OptionInfo:
     """Return the option for a list of names, typed one by one or with commas."""
     return typer.Option(  # type: ignore[no-any-return]
-        names, metavar="NAME", help=f"{help} Repeatable, or with commas.", callback=split_names
+        names,
+        metavar="NAME",
+        help=f"{help} Repeatable, or with commas.",
+        callback=split_names,
+        autocompletion=completer(names),
     )
 
 
 def _of_recipe(name: str, metavar: str, help: str) -> typer.models.OptionInfo:
     """Return the option for a setting of recipes: each of its values makes a case."""
-    return typer.Option(name, metavar=metavar, help=help, callback=split_names)  # type: ignore[no-any-return]
+    return typer.Option(  # type: ignore[no-any-return]
+        name, metavar=metavar, help=help, callback=split_names, autocompletion=completer(name)
+    )
 
 
 def _many(names: str, metavar: str, help: str) -> typer.models.OptionInfo:
@@ -132,7 +140,10 @@ def _many(names: str, metavar: str, help: str) -> typer.models.OptionInfo:
 Names = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="WORKLOAD", help="Workloads, families, 'all', or path/to/file.py:function.", callback=split_names
+        metavar="WORKLOAD",
+        help="Workloads, families, 'all', or path/to/file.py:function.",
+        callback=split_names,
+        autocompletion=completer("WORKLOAD"),
     ),
 ]
 Workloads = Annotated[list[str] | None, many_names("--workload", "A workload, as the argument.")]
@@ -162,7 +173,12 @@ Sdpa = Annotated[
     ),
 ]
 Preset = Annotated[
-    str, typer.Option(metavar="NAME", help="tiny, small or large. Default: small on a CPU, large elsewhere.")
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="tiny, small or large. Default: small on a CPU, large elsewhere.",
+        autocompletion=lambda: ["tiny", "small", "large"],
+    ),
 ]
 Sets = Annotated[
     list[str] | None,
@@ -205,6 +221,7 @@ Recipes = Annotated[
         metavar="NAME[,SETTING=VALUE]",
         help=f"What networks are trained by: {one_of(tuple(RECIPES))}, see ampbench list recipes. Repeatable. "
         "Default: the workload's own optimizer.",
+        autocompletion=completer("--recipe"),
         callback=lambda values: None if values is None else split_recipes(values),
     ),
 ]
@@ -260,7 +277,13 @@ EveryRow = Annotated[bool, typer.Option("--all", help="List every row, not only 
 
 DEFAULT_RESULTS = Path("results")
 Resume = Annotated[
-    str, typer.Option("--resume", metavar="RUN", help="Go on with this run; what it was asked for is its own.")
+    str,
+    typer.Option(
+        "--resume",
+        metavar="RUN",
+        help="Go on with this run; what it was asked for is its own.",
+        autocompletion=completing.runs,
+    ),
 ]
 WITH_RESUME = frozenset({"resume", "results", "every", "format", "json"})
 """What a command line may say beside --resume; all else is the run's own."""

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ampbench.base.units import counted
+from ampbench.cli import completing
 from ampbench.cli.options import A_RUN, DEFAULT_RESULTS, Format, Json, Results, chosen_format
 from ampbench.cli.printing import OutputFormat
 
@@ -15,7 +16,10 @@ from ampbench.cli.printing import OutputFormat
 def command(
     sql: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT over the tables cases and runs.")],
     runs: Annotated[
-        list[str] | None, typer.Argument(metavar="RUN", help=f"Only these runs: {A_RUN}. Default: all of --results.")
+        list[str] | None,
+        typer.Argument(
+            metavar="RUN", help=f"Only these runs: {A_RUN}. Default: all of --results.", autocompletion=completing.runs
+        ),
     ] = None,
     results: Results = DEFAULT_RESULTS,
     format: Format = OutputFormat.TABLE,

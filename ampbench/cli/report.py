@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ampbench.cli import completing
 from ampbench.cli.options import (
     A_RUN,
     DEFAULT_RESULTS,
@@ -51,9 +52,15 @@ def command(
         typer.Argument(
             metavar="RUN",
             help=f"Each {A_RUN}, or a folder of runs. Default: latest, with what explains it; for a site: all runs.",
+            autocompletion=completing.runs,
         ),
     ] = None,
-    baseline: Annotated[str, typer.Option("--baseline", metavar="RUN", help="Compare each run with this one.")] = "",
+    baseline: Annotated[
+        str,
+        typer.Option(
+            "--baseline", metavar="RUN", help="Compare each run with this one.", autocompletion=completing.runs
+        ),
+    ] = "",
     output: Annotated[
         Path | None,
         typer.Option(

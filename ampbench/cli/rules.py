@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ampbench.base.units import one_of
+from ampbench.cli import completing
 from ampbench.cli.options import (
     A_RUN,
     DEFAULT_RESULTS,
@@ -37,7 +38,9 @@ if TYPE_CHECKING:
 def command(
     run: Annotated[
         str | None,
-        typer.Argument(metavar="RUN", help=f"Tell of this stored run, {A_RUN}, instead of probing."),
+        typer.Argument(
+            metavar="RUN", help=f"Tell of this stored run, {A_RUN}, instead of probing.", autocompletion=completing.runs
+        ),
     ] = None,
     device: Annotated[
         list[str] | None,
@@ -54,7 +57,12 @@ def command(
     every: EveryRow = False,
     against: Annotated[
         str | None,
-        typer.Option("--against", metavar="RUN", help="Say only what changed since this stored run."),
+        typer.Option(
+            "--against",
+            metavar="RUN",
+            help="Say only what changed since this stored run.",
+            autocompletion=completing.runs,
+        ),
     ] = None,
     results: Results = DEFAULT_RESULTS,
     label: Label = "",

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ampbench.cli import completing
 from ampbench.cli.options import (
     A_RUN,
     DEFAULT_RESULTS,
@@ -42,7 +43,11 @@ if TYPE_CHECKING:
 def command(
     run: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RUN...]", help=f"A run: {A_RUN}. Several, or a fleet: side by side. Default: latest."),
+        typer.Argument(
+            metavar="[RUN...]",
+            help=f"A run: {A_RUN}. Several, or a fleet: side by side. Default: latest.",
+            autocompletion=completing.runs,
+        ),
     ] = None,
     results: Results = DEFAULT_RESULTS,
     keyword: Keyword = "",

@@ -1,8 +1,5 @@
 """Measures ampbench itself, and prints each figure beside its goal as Markdown: `make bench`."""
 
-import tempfile
-from pathlib import Path
-
 from ampbench.base.units import format_bytes, format_seconds
 from benchmarks.self import (
     asv_suite,
@@ -33,16 +30,7 @@ def main() -> None:
         print(f"| timed / bare loop, {name} | {ratio:.4f} | within 1% |")
     for cell, (seconds, deviation) in timing.reference_cells().items():
         print(f"| SD over servers, {cell} ({format_seconds(seconds)}) | {deviation:.1%} | ≤ 1.5% on seven of eight |")
-    with tempfile.TemporaryDirectory() as folder:
-        startup.measure_small_run(Path(folder))
-        for goal, arguments in (
-            ("≤ 0.3 s", ["--help"]),
-            ("≤ 0.3 s", ["run", "--help"]),
-            ("≤ 1.0 s", ["show", "latest", "--results", folder]),
-        ):
-            seconds = startup.command_seconds(*arguments)
-            print(f"| ampbench {' '.join(arguments[:2])} | {format_seconds(seconds)} | {goal} |")
-    for what, measured, goal in walls.rows():
+    for what, measured, goal in [*startup.rows(), *walls.rows()]:
         print(f"| {what} | {measured} | {goal} |")
     loaded = load.measure()
     goals = {"seconds": "≤ 4 s", "seconds, once it has been read": "≤ 0.4 s", "peak resident bytes": "≤ 1.5 GB"}
