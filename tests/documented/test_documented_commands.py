@@ -11,8 +11,11 @@ from tests.documented.quickening import context_of
 from tests.documented.sandbox import files_of
 from tests.documented.unexecuted import UNEXECUTED
 
-SLOW = r"ampbench (run|ab|explain|study|doctor)\b|ampbench report --site\b|.*\bEXPLAINS_CASTS\b|pytest\b"
-"""What starts workers, or draws many pages; all else is in the fast set."""
+SLOW = (
+    r"ampbench (run|ab|explain|study|doctor)\b|ampbench check( --against .*)?$|ampbench report --site\b"
+    r"|.*\bEXPLAINS_CASTS\b|pytest\b"
+)
+"""What starts workers, does every check, or draws many pages; all else is in the fast set."""
 
 EXITS: dict[str, tuple[set[int], str]] = {
     r"ampbench (gate|ab .*--gate)\b.*": ({0, 1}, "a verdict on times is luck here"),
