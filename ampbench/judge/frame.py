@@ -25,6 +25,7 @@ from ampbench.records.case import Case
 from ampbench.records.labels import NOT_MEASURED, OUT_OF_TIME, attention_said, case_labels, not_finite
 from ampbench.records.measured import Divergence
 from ampbench.store import Derived, StoredRun, measured_files, not_measured
+from ampbench.store.lines import no_garbage_collection
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -209,6 +210,7 @@ def _load_file(path: Path) -> "pd.DataFrame":
     return framed(columns)
 
 
+@no_garbage_collection()  # until all that a large run is made of is given back
 def file_columns(path: Path) -> tuple[Columns, bool]:
     """Return the columns of the run in a file, as `measured_columns` does, and whether its last line is cut.
 
@@ -249,12 +251,11 @@ def measured_columns(run: MeasuredRun) -> Columns:
 
     They are kept beside the file that a run was read from, and found there.
     """
-    if run.derived is None:
-        return _columns(run)
-    if kept := run.derived.get(_CASES):
+    if run.derived is not None and (kept := run.derived.get(_CASES)):
         return kept.columns
     columns = _columns(run)
-    run.derived.keep(_CASES, columns)
+    if run.derived is not None:
+        run.derived.keep(_CASES, columns)
     return columns
 
 
