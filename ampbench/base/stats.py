@@ -164,11 +164,13 @@ def log_t_interval(values: ArrayLike, confidence: float = 0.95) -> tuple[float, 
 
 
 def ratio(numerator: ArrayLike, denominator: ArrayLike) -> Floats:
-    """Return numerator / denominator elementwise, NaN where the denominator is zero or either is not finite."""
+    """Return numerator / denominator elementwise, NaN where the denominator is zero or any of the three not finite."""
     top, bottom = np.broadcast_arrays(np.asarray(numerator, np.float64), np.asarray(denominator, np.float64))
     defined = np.isfinite(top) & np.isfinite(bottom) & (bottom != 0)
     quotient = np.full(top.shape, np.nan)
-    np.divide(top, bottom, out=quotient, where=defined)
+    with np.errstate(over="ignore"):
+        np.divide(top, bottom, out=quotient, where=defined)
+    quotient[np.isinf(quotient)] = np.nan
     return quotient
 
 

@@ -128,7 +128,7 @@ def test_a_wider_confidence_gives_a_wider_interval():
 
 
 def test_a_ratio_is_undefined_rather_than_infinite():
-    found = stats.ratio([1.0, 1.0, 0.0, math.nan, 1.0, math.inf], [2.0, 0.0, 0.0, 1.0, math.nan, 1.0])
+    found = stats.ratio([1.0, 1.0, 0.0, math.nan, 1.0, math.inf, 1e300], [2.0, 0.0, 0.0, 1.0, math.nan, 1.0, -1e-10])
     assert found[0] == 0.5
     assert np.isnan(found[1:]).all()
 
