@@ -2,7 +2,6 @@
 
 import os
 import pty
-import select
 from collections.abc import Iterator
 from contextlib import redirect_stderr
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from ampbench.records.wire import MEMORY, ROUND
 from ampbench.store import gathered
 from tests.stored_runs import make_case, make_header, make_memory, make_round
 
+MARK = "\x05"
 CASES = [make_case(), make_case("bf16_autocast")]
 SOURCE = WorkloadSource(name="linear_chain", family="linear", module="m", function="f", builtin=True)
 
@@ -33,10 +33,13 @@ class Terminal:
     drawn: int
 
     def read(self) -> str:
-        """Return what was drawn since it was last asked."""
+        """Return what was drawn since it was last asked: up to a mark, for what is written arrives in parts."""
+        self.stream.write(MARK)
         self.stream.flush()
-        ready, _, _ = select.select([self.drawn], [], [], 0)
-        return os.read(self.drawn, 1 << 16).decode() if ready else ""
+        found = b""
+        while not found.endswith(MARK.encode()):
+            found += os.read(self.drawn, 1 << 16)
+        return found.decode().removesuffix(MARK)
 
 
 @pytest.fixture
