@@ -39,22 +39,16 @@ _SAMPLING = {
 }
 
 
-_ACCELERATORS = (torch.cuda, torch.xpu)
-_told: list[int] = []
-"""The seed that waits for an accelerator, once it is one."""
-
-
 def seed_all(seed: int) -> None:
     """Seed the generators of torch, NumPy and Python.
 
-    An accelerator that this process has not used yet is told the first seed alone, which it will begin with. torch
-    notes each one for it, with the stack of who gave it, and that takes longer than a step of a small network.
+    Where there is no accelerator, the CPU's alone is told: torch notes each seed for those that are not in use yet,
+    with the stack of who gave it, which takes longer than a step of a small network.
     """
-    if _told and not any(accelerator.is_initialized() for accelerator in _ACCELERATORS):
-        torch.default_generator.manual_seed(seed)
-    else:
+    if torch.accelerator.is_available():
         torch.manual_seed(seed)
-        _told[:] = [seed]
+    else:
+        torch.default_generator.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
 
