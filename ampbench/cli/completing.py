@@ -69,6 +69,18 @@ def _workloads() -> Mapping[str, str]:
     return families | {name: row.summary for name, row in WORKLOADS.items()} | {"all": "every built-in workload"}
 
 
+def _memory_formats() -> Iterable[str]:
+    from ampbench.drive.planning import MEMORY_FORMATS
+
+    return MEMORY_FORMATS
+
+
+def _presets() -> Iterable[str]:
+    from ampbench.workloads.index import PRESETS
+
+    return PRESETS
+
+
 _KNOWN: Mapping[str, Callable[[], Mapping[str, str] | Iterable[str]]] = {
     "WORKLOAD": _workloads,
     "--workload": _workloads,
@@ -77,7 +89,8 @@ _KNOWN: Mapping[str, Callable[[], Mapping[str, str] | Iterable[str]]] = {
     "--phase": lambda: PHASES,
     "--path": lambda: PATHS,
     "--compile-mode": lambda: COMPILE_MODES,
-    "--memory-format": lambda: ("contiguous", "channels_last"),
+    "--memory-format": _memory_formats,
+    "--preset": _presets,
     "--sdpa": lambda: (TORCHS_CHOICE, *SDPA),
     "--recipe": lambda: {name: row.summary for name, row in RECIPES.items()},
     "--optimizer": lambda: tuple(OPTIMIZERS),

@@ -177,7 +177,7 @@ Preset = Annotated[
     typer.Option(
         metavar="NAME",
         help="tiny, small or large. Default: small on a CPU, large elsewhere.",
-        autocompletion=lambda: ["tiny", "small", "large"],
+        autocompletion=completer("--preset"),
     ),
 ]
 Sets = Annotated[

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from ampbench.drive.pieces import Piece, Seen
     from ampbench.store import StoredRun
 
+    Begun = Callable[[], StoredRun]
+
 LINE_SECONDS = 10.0
 """Without a terminal, a line at most this often."""
 
@@ -79,11 +81,12 @@ class TimeLeft:
 
 
 @contextmanager
-def progress(servers: list[list[Turn]], settings: Settings, begun: "StoredRun | None" = None) -> Iterator[Watch]:
+def progress(servers: list[list[Turn]], settings: Settings, begun: "Begun | None" = None) -> Iterator[Watch]:
     """Yield a watcher that shows progress on stderr while the block runs.
 
     On a terminal that can be drawn on anew, that is a bar and the table of the run that has `begun`, as far as it is
-    known. Nothing is drawn but between two turns: while a step is timed, nothing else is done.
+    known; it is asked for there alone. Nothing is drawn but between two turns: while a step is timed, nothing else
+    is done.
     """
     left = TimeLeft(servers, settings)
     starts = set(accumulate(map(len, servers)))
@@ -107,7 +110,7 @@ def progress(servers: list[list[Turn]], settings: Settings, begun: "StoredRun | 
 
 
 @contextmanager
-def _live(left: TimeLeft, console: "Console", begun: "StoredRun | None") -> Iterator[Callable[[Progress], None]]:
+def _live(left: TimeLeft, console: "Console", begun: "Begun | None") -> Iterator[Callable[[Progress], None]]:
     from rich.console import Group
     from rich.live import Live
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn
@@ -118,7 +121,7 @@ def _live(left: TimeLeft, console: "Console", begun: "StoredRun | None") -> Iter
     left_column, what_column = TextColumn("{task.fields[left]:>12}"), TextColumn("{task.description}", markup=False)
     bar = Bar(left_column, BarColumn(bar_width=20), TaskProgressColumn(), what_column)
     row = bar.add_task("", left="", total=None)
-    table = None if begun is None else LiveTable(begun)
+    table = None if begun is None else LiveTable(begun())
     with Live(console=console, auto_refresh=False, transient=True) as screen:
 
         def show(step: Progress) -> None:

@@ -329,7 +329,7 @@ def _measured(prepared: "Scheduled", writer: "RunWriter") -> tuple[str, NothingT
     busy = fitness.busy_now(prepared.settings.threads)
     for said in [*meant(prepared.selection, prepared.plan), *filter(None, [busy])]:
         print_note(said)
-    with progress(prepared.servers, prepared.settings, read_run(writer.path)) as watch:
+    with progress(prepared.servers, prepared.settings, lambda: read_run(writer.path)) as watch:
         try:
             return session.measure(prepared, writer, watch), None
         except NothingToRunError as error:

@@ -63,7 +63,7 @@ def measured(terminal: Terminal) -> list[str]:
     run = gathered(Path("run.jsonl"), make_header(), CASES)
     drawn = []
     with redirect_stderr(terminal.stream):
-        with progress([turns], Settings(), run) as watch:
+        with progress([turns], Settings(), lambda: run) as watch:
             for done, (turn, entry) in enumerate(zip(turns, entries, strict=True)):
                 watch(Progress(turn, done, len(turns), float(done)))
                 watch(Progress(turn, done + 1, len(turns), done + 0.5, entry))
