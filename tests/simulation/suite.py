@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ampbench.base.stats import Booleans, Floats, wilson_interval
+from ampbench.base.stats import Booleans, Floats, log_t_intervals, wilson_interval
+from ampbench.judge.advice import advise
+from ampbench.judge.budget import Budget
 from ampbench.judge.deciding import (
     ALPHA,
     CONFIRMATION_BLOCKS,
@@ -16,9 +18,11 @@ from ampbench.judge.deciding import (
     decide_stored,
     judge_control,
 )
+from ampbench.judge.rows import Row
 from ampbench.records.verdicts import Code, Verdict
 from tests.simulation.noise import CANDIDATE, CONTROL, NOISES, interleaved, one_after_the_other, sample_means
 from tests.simulation.peers import asv_regressed, pytest_benchmark_regressed
+from tests.stored_runs import make_case, make_round
 
 CELLS = 8
 THRESHOLD, MEAN_THRESHOLD = 0.02, 0.05
@@ -132,6 +136,61 @@ def run_stored(name: str, gates: int, rounds: int, effect: float = 0.0, seed: in
             ]
         )
     return np.array(verdicts, dtype=object)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advised:
+    """What tables of a run say of speed: arrays of shape (tables,).
+
+    `covered` says whether the 95% interval of the first precision's speed holds the true one, `taken` whether the
+    advice takes any precision but fp32, `stayed` whether it says that none is faster.
+    """
+
+    covered: Booleans
+    taken: Booleans
+    stayed: Booleans
+
+
+def run_tables(name: str, tables: int, rounds: int, gain: float = 0.0, seed: int = 0) -> Advised:
+    """Advise on simulated tables of fp32 and two precisions measured in turns, of which one is faster by `gain`.
+
+    The other takes as long as fp32. Errors are within budget, so that time alone decides.
+    """
+    generator = np.random.default_rng([seed, list(NOISES).index(name), round(gain * 1000), rounds])
+    effect = 1 / (1 + gain) - 1
+    seconds = interleaved(NOISES[name], generator, (tables, 1, max(rounds, LOOKS[0])), effect)[:, 0, :rounds]
+    ratios = (seconds[..., 0] / seconds[..., CANDIDATE]).ravel()
+    low, high = log_t_intervals(ratios, np.full(tables, rounds))
+    sentences = [_sentence(table) for table in seconds]
+    return Advised(
+        covered=(low <= 1 + gain) & (1 + gain <= high),
+        taken=np.array([each.startswith("take ") for each in sentences]),
+        stayed=np.array([each.startswith("stay in fp32: nothing is faster") for each in sentences]),
+    )
+
+
+def _sentence(seconds: Floats) -> str:
+    """Return the advice on one table of rounds x arms: fp32 and two precisions."""
+    cases = [make_case(precision) for precision in ("fp32", "bf16_pure", "bf16_autocast")]
+    medians = np.median(seconds, axis=0)
+    lows, highs = log_t_intervals(seconds.T.ravel(), np.full(len(cases), len(seconds)))
+    rows: list[Row] = [
+        {
+            "case_id": case.case_id, "workload": "net", "parameters": "", "batch_size": 8, "device": "cpu",
+            "memory_format": "contiguous", "phase": "inference", "path": "eager", "precision": case.precision,
+            "outcome": "ok", "seconds_median": median, "seconds_low": low, "seconds_high": high,
+            "speedup_vs_fp32": medians[0] / median, "memory_ratio_vs_fp32": 1.0, "output_nonfinite": 0,
+            "output_not_finite": None, "grad_not_finite": None, "reference_dtype": "fp64", "output_rel_l2": 5e-3,
+            "argmax_agreement": None, "grad_rel_l2": None, "grad_flushed_share": None,
+        }
+        for case, median, low, high in zip(cases, medians, lows, highs, strict=True)
+    ]  # fmt: skip
+    measured = {
+        case.case_id: [make_round(case, value, number) for number, value in enumerate(values)]
+        for case, values in zip(cases, seconds.T, strict=True)
+    }
+    (advice,) = advise(rows, {}, Budget(), measured).values()
+    return advice.sentence
 
 
 def _is_tails(decision: Decision) -> bool:

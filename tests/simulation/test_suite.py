@@ -7,7 +7,7 @@ from ampbench.judge.deciding import LOOKS
 from ampbench.records.verdicts import Verdict
 from tests.simulation.noise import NOISES, interleaved
 from tests.simulation.peers import asv_regressed, pytest_benchmark_regressed
-from tests.simulation.suite import CELLS, Share, run_gates, run_stored, share_of_cells, share_of_gates
+from tests.simulation.suite import CELLS, Share, run_gates, run_stored, run_tables, share_of_cells, share_of_gates
 
 QUIET = [name for name, noise in NOISES.items() if noise.quiet]
 SLOW = [name for name in QUIET if "slow" in name]
@@ -137,3 +137,17 @@ def test_changes_of_the_thresholds_size_are_called_ones_as_rarely_as_none(name):
 @pytest.mark.parametrize(("effect", "goal"), [(0.05, 0.95), (0.10, 0.999), (0.20, 0.999)])
 def test_power_reaches_the_goals_in_thousands_of_cells(name, effect, goal):
     assert run_gates(name, gates=250, effect=effect).share(Verdict.REGRESSED).value >= goal
+
+
+@pytest.mark.parametrize("name", NOISES)
+def test_the_interval_of_a_speed_holds_the_truth_as_often_as_it_says_and_what_is_no_faster_is_rarely_taken(name):
+    same = run_tables(name, tables=200, rounds=4)
+    assert same.covered.mean() >= 0.90  # 95%, and room for 200 tables
+    assert same.taken.mean() <= 0.07  # of two such precisions, each at most 2.5%
+
+
+@pytest.mark.parametrize("name", [name for name in STEADY if name != OUTLIER])
+def test_a_gain_of_a_tenth_is_taken_from_four_rounds_and_never_said_to_be_none(name):
+    gained = run_tables(name, tables=100, rounds=4, gain=0.10)
+    assert gained.taken.mean() >= 0.95
+    assert not gained.stayed.any()
