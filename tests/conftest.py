@@ -8,11 +8,16 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import hypothesis
 import pytest
 
 from ampbench.drive import servers
 from ampbench.drive.servers import start_server
 from tests.forked_servers import Template
+
+# An example may be the first to import scipy, or wait for a busy machine: that is no failure.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 import scipy.stats
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ampbench.base import stats
@@ -154,7 +154,6 @@ def test_the_signed_rank_distribution_is_exact_far_out():
     assert stats.signed_rank_survival(64)[0] == 1.0
 
 
-@settings(deadline=None)  # scipy is slow the first time
 @given(st.lists(st.floats(0.01, 1), min_size=3, max_size=12, unique=True), st.randoms(use_true_random=False))
 def test_p_values_without_ties_are_scipys(sizes, random):
     values = [size * random.choice([-1, 1]) for size in sizes]
@@ -163,7 +162,6 @@ def test_p_values_without_ties_are_scipys(sizes, random):
     assert found.p_below[0] == pytest.approx(scipy.stats.wilcoxon(values, alternative="less", method="exact").pvalue)
 
 
-@settings(deadline=None)
 @given(DIFFERENCES)
 def test_ties_and_zeros_are_broken_the_least_favourable_way(values):
     # over all signs that the differences could have had, p is at most alpha no more often than alpha
@@ -326,7 +324,6 @@ def test_a_change_that_is_held_against_the_margin_takes_more():
     assert found.tolist() == pytest.approx([9.9650, 12.9947, 207.915], rel=1e-3)
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=12), st.floats(0, 0.5))
 def test_ranks_against_a_margin_are_those_of_what_lies_beyond_it(values, margin):
     differences = np.array([values])

@@ -415,13 +415,13 @@ def plain(values):
 
 
 @given(st.lists(st.floats(width=32), max_size=50))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_fp32_values_are_counted_one_by_one(values):
     assert count_magnitudes(torch.tensor(values, dtype=torch.float32)) == plain(values)
 
 
 @given(st.lists(st.floats(width=64), max_size=50))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_fp64_values_are_counted_one_by_one(values):
     assert count_magnitudes(torch.tensor(values, dtype=torch.float64)) == plain(values)
 

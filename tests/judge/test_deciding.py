@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ampbench.judge.deciding import (
@@ -224,7 +224,6 @@ def assert_mirrored(one, other):
     assert other.blocks_needed == one.blocks_needed
 
 
-@settings(deadline=None)  # the first slow block imports scipy.stats
 @given(TIMES, TIMES, TIMES, SCALES, st.sampled_from([0.0, 0.02, 0.2]))
 def test_swapping_the_arms_mirrors_every_verdict(first, second, third, scale, threshold):
     baseline, candidate = np.array([first]), scale * np.array([second])
@@ -234,7 +233,6 @@ def test_swapping_the_arms_mirrors_every_verdict(first, second, third, scale, th
     )
 
 
-@settings(deadline=None)
 @given(TIMES, TIMES, SCALES, st.lists(st.floats(-0.05, 0.05), max_size=2))
 def test_swapping_stored_runs_mirrors_every_verdict(first, second, scale, controls):
     baseline, candidate = np.array([first]), scale * np.array([second[:12]])
@@ -427,7 +425,6 @@ def test_a_certain_change_of_the_mean_within_its_threshold_is_none(factor):
     assert (found.verdict, found.mean_code) == (Verdict.UNCHANGED, Code.WITHIN_THRESHOLD)
 
 
-@settings(deadline=None)
 @given(TIMES, TIMES, SCALES)
 def test_swapping_the_arms_mirrors_what_is_said_of_means(first, second, scale):
     sides = np.array([first]), scale * np.array([second])

@@ -187,7 +187,7 @@ def test_arms_without_a_control_say_so():
     assert interleaved(noisy(1e-3), noisy(1e-3)).control.sentence.startswith("no control")
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(change=st.sampled_from([0.5, 0.9, 0.98, 1.0, 1.02, 1.1, 2.0]), seed=st.integers(0, 99))
 def test_swapping_the_arms_mirrors_the_verdict(change, seed):
     before, after = noisy(1e-3, seed=seed), noisy(change * 1e-3, seed=seed + 100)

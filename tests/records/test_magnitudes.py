@@ -70,7 +70,7 @@ def test_fp16_ends_at_65504_and_bf16_where_fp32_does():
     st.sampled_from(sorted(DTYPES)),
     st.integers(-20, 20),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_shares_are_those_of_really_rounding_the_values(values, dtype, power):
     form, scale = FORMATS[dtype], 2.0**power
     exact = torch.tensor(values, dtype=torch.float32).double() * scale
@@ -216,7 +216,7 @@ def test_what_is_within_a_factor_of_eight_is_near(rows, near_overflow, near_flus
     st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=40),
     st.sampled_from(sorted(DTYPES)),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_near_is_what_eight_times_the_values_or_an_eighth_of_them_would_do(values, dtype):
     near = predict([magnitudes(values)], dtype)
     exact = torch.tensor(values, dtype=torch.float32).double()

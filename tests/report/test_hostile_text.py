@@ -135,7 +135,7 @@ def without_values(spec: object) -> object:
     return [without_values(item) for item in spec] if isinstance(spec, list) else spec
 
 
-@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=5, suppress_health_check=[HealthCheck.too_slow])
 @given(st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=40))
 def test_any_name_makes_a_page_of_the_same_structure(text: str):
     """A case, a host and a label of any text."""

@@ -25,7 +25,7 @@ ENTRIES = [
     make_round(FP32, 2e-3, 1),
     COMPLETE,
 ]
-ON_FILES = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+ON_FILES = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture

@@ -189,7 +189,7 @@ def test_trials_that_contradict_each_other_end_the_search_all_the_same(count):
         assert found.kept is None or network.error(found.kept) <= BUDGET
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_a_set_said_to_be_the_smallest_is(data):
     count = data.draw(st.integers(1, 9))

@@ -251,7 +251,7 @@ NUMBERS = st.lists(st.floats(0.0, 1e30, allow_nan=False), max_size=6)
     st.booleans(),
     st.sampled_from([None, frozenset(), frozenset({"layer.weight"})]),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_larger_values_never_take_an_overflow_back(rows, kind, power, dtype, computes_low, weights):
     def predicted(factor):
         made = [
@@ -265,7 +265,7 @@ def test_larger_values_never_take_an_overflow_back(rows, kind, power, dtype, com
 
 
 @given(st.lists(NUMBERS, min_size=1, max_size=4), st.booleans(), st.sampled_from([None, frozenset()]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_what_autocast_lowers_less_of_overflows_no_more(columns, computes_low, weights):
     rows = [values("a", *column, what=what) for column, what in zip(columns, (WEIGHT, INPUT, ACTIVATION), strict=False)]
     less = predict(rows, "fp16", computes_low=computes_low, lowered_weights=weights)
