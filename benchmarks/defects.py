@@ -3,10 +3,10 @@
 `python -m benchmarks.defects --probe 2.14.1` first runs all checks with that torch, in an environment made for it.
 """
 
+import argparse
 import gzip
 import re
 import subprocess
-import sys
 import tempfile
 import venv
 from collections.abc import Iterable, Sequence
@@ -238,7 +238,8 @@ def probe(torch: str, folder: Path = PROBES) -> Path:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--probe"]:
-        for each in sys.argv[2:]:
-            print(probe(each))
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.defects", description="Write docs/defects.md.")
+    parser.add_argument("--probe", nargs="+", default=[], metavar="VERSION", help="first ask these versions of torch")
+    for each in parser.parse_args().probe:
+        print(probe(each))
     PAGE.write_text(page(read_probes(PROBES)), encoding="utf-8")

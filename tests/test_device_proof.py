@@ -21,6 +21,7 @@ from ampbench.cli.main import main
 from ampbench.explain.dtypes import is_present
 from ampbench.measure.machine import Accelerator
 from ampbench.measure.memory import measure_memory
+from ampbench.records.case import DEVICES
 from ampbench.workload import Workload
 from benchmarks.device import __main__ as command
 from benchmarks.device import against, asking, planted, running, wheels
@@ -254,6 +255,11 @@ def test_what_cannot_be_meant_is_refused(arguments: list[str], said: str, capsys
     with pytest.raises(SystemExit, match="2"):
         command.main(arguments)
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_it_can_be_asked_of_every_device(device: str) -> None:
+    assert command._asked([CARD.name, "--device", device]).device == device
 
 
 def test_the_runner_needs_nothing_but_python() -> None:

@@ -1,9 +1,9 @@
 """What docs/contributing.md promises: one row in one table, and the new thing is everywhere."""
 
-import dataclasses
 import filecmp
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +19,15 @@ from jinja2 import ChoiceLoader, DictLoader
 import ampbench
 from ampbench import convert
 from ampbench.base.metrics import COLUMNS, METRICS, Column
-from ampbench.base.precisions import AUTOCAST, PRECISIONS, SHORT_DTYPES, default_autocast
+from ampbench.base.precisions import (
+    AUTOCAST,
+    BASELINE,
+    BY_DEVICE,
+    PRECISIONS,
+    SHORT_DTYPES,
+    default_autocast,
+    find_precision,
+)
 from ampbench.cli.main import main
 from ampbench.convert import Format
 from ampbench.drive.planning import make_plan
@@ -28,7 +36,7 @@ from ampbench.explain.rules.documented import DEFAULT_DTYPES
 from ampbench.judge import frame
 from ampbench.measure.machine import Cpu
 from ampbench.measure.step import build_step
-from ampbench.present.charts import colour_rules
+from ampbench.present.charts import OWN, colour_rules
 from ampbench.present.page import View
 from ampbench.records.case import AUTOCAST_DEVICES, DEVICES
 from ampbench.records.run import Selection
@@ -38,6 +46,9 @@ from ampbench.workload import Workload
 from tests.scripted_channel import CPU, machine
 from tests.stored_runs import make_case, make_divergence, make_round, write_run
 
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "ampbench"
+
 
 @pytest.fixture
 def results(tmp_path):
@@ -46,23 +57,39 @@ def results(tmp_path):
     return path.parents[1]
 
 
+def shown(name: str) -> Any:
+    """Return what the page's example of a `name` makes."""
+    page = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
+    (code,) = re.findall(rf"^ *(from \S+ import {name}\b.*?)^ *```$", page, re.MULTILINE | re.DOTALL)
+    imports, _, made = code.partition("\n\n")
+    names: dict[str, Any] = {}
+    exec(imports, names)
+    return eval(made.strip(), names)
+
+
 def test_a_precision_that_is_a_row_is_planned_run_printed_and_has_its_colour(tmp_path, monkeypatch, capsys):
-    made = dataclasses.replace(PRECISIONS["bf16_autocast"], name="bf16_made", aliases=("made",), colour="#7570B3")
+    made = shown("Precision")
+    others = [(row.colour, row.shape) for row in PRECISIONS.values()] + [(colour, shape) for colour, _, shape in OWN]
+    assert not {made.colour, made.shape} & {look for looks in others for look in looks}
     monkeypatch.setitem(PRECISIONS, made.name, made)
-    selection = Selection(workloads=["mlp"], preset="tiny", precisions=["made"], phases=["inference"])
+    selection = Selection(workloads=["mlp"], preset="tiny", precisions=[made.name], phases=["inference"])
     [case] = [planned.case for planned in make_plan(selection, machine(CPU), pytest.fail)]
     step = build_step(Workload(module=torch.nn.Linear(4, 4), inputs=torch.ones(2, 4)), case, Cpu())
-    assert step.run().dtype is torch.bfloat16
+    assert step.run().dtype is torch.float16
     write_run(tmp_path / "results", [case], make_round(case))
     assert main(["show", "latest", "--results", str(tmp_path / "results")]) == 0
-    assert "bf16_made" in capsys.readouterr().out
-    assert '[data-precision="bf16_made"]' in colour_rules()
+    assert made.name in capsys.readouterr().out
+    assert f'[data-precision="{made.name}"]' in colour_rules()
 
 
 def test_of_precisions_with_one_autocast_dtype_the_first_is_the_default():
     dtypes = {SHORT_DTYPES[PRECISIONS[name].autocast]: name for name in reversed(AUTOCAST)}
     assert {dtype: default_autocast(dtype) for dtype in dtypes} == dtypes
     assert default_autocast("fp32") is None
+
+
+def test_the_metric_of_the_page_is_none_of_those_that_there_are():
+    assert shown("Column").name not in COLUMNS
 
 
 def test_a_stored_number_that_becomes_a_column_is_loaded(results, monkeypatch):
@@ -90,8 +117,12 @@ def test_a_view_in_the_list_is_a_section_of_the_page(results, monkeypatch):
     assert 'href="#made"' in text
 
 
-def test_every_device_has_a_documented_default_dtype():
+def test_every_device_has_a_documented_default_dtype_and_the_precisions_that_go_by_the_device():
     assert tuple(DEFAULT_DTYPES) == DEVICES
+    assert {named: tuple(known) for named, known in BY_DEVICE.items()} == dict.fromkeys(BY_DEVICE, DEVICES)
+    for device, dtype in DEFAULT_DTYPES.items():
+        assert find_precision("amp", device).autocast == find_precision("half", device).storage == dtype
+        assert device in PRECISIONS[BASELINE].default_on
 
 
 @pytest.mark.parametrize("device", AUTOCAST_DEVICES)
@@ -103,7 +134,6 @@ def test_keep_fp32_switches_autocast_off_on_every_device(device):
         assert torch.is_autocast_enabled(device)
 
 
-PACKAGE = Path(ampbench.__file__).parent
 MADE = Path(__file__).parent / "made_instruments"
 """Folders of instruments that ampbench does not have: a study and an explanation, small but real."""
 ROWS = {
@@ -230,9 +260,8 @@ def test_an_instrument_is_a_folder_and_a_row_and_leaves_nothing_when_it_goes(cop
 
 @pytest.mark.slow
 def test_an_instrument_that_is_a_folder_and_a_row_stands_to_the_checks_of_all(copy: Path, tmp_path: Path) -> None:
-    root = Path(__file__).parents[1]
-    shutil.copytree(root / "tests", tmp_path / "tests", ignore=shutil.ignore_patterns("__pycache__", MADE.name))
-    shutil.copy(root / "pyproject.toml", tmp_path)
+    shutil.copytree(ROOT / "tests", tmp_path / "tests", ignore=shutil.ignore_patterns("__pycache__", MADE.name))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     shared = [
         "tests/instruments/test_registry.py", "tests/store/test_lines.py", "tests/test_settings.py",

@@ -18,8 +18,9 @@ an imported environment does not tell. 4 added explanations: `CastPass`, `RulePr
 `RangePass`, `OriginPass`, and what a search for modules to keep in fp32 sees. 6 added studies and `MemoryPass.flops`.
 7 added what a divergence pass tells of its reference, what a round tells of changes in place, of its CPU time and of
 how fp32 products are rounded, `Header.precisions`, `Settings.keep_flags`, `WorkloadSource.switches` and `elsewhere`,
-which heap times were measured in and what page faults the plain one costs, `Header.shard`, `fleet` and `merged`.
-Files of an earlier schema lack these and are read as they are.
+which heap times were measured in and what page faults the plain one costs, what an accelerator tells of itself, before
+and while it is measured, `Header.shard`, `fleet` and `merged`. Files of an earlier schema lack these and are read as
+they are. The first new field since a release raises it; those that follow until the next one come with it.
 """
 
 SUFFIX, COMPRESSED = ".jsonl", ".jsonl.gz"

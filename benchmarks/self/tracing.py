@@ -16,6 +16,7 @@ from torchvision.models import resnet50
 import ampbench
 from ampbench.base.units import format_bytes, format_seconds
 from ampbench.explain.ledger import CastLedger
+from ampbench.records.case import DEVICES
 from ampbench.records.cast_rows import by_module, by_operation, by_tensor
 from ampbench.records.cast_totals import savings, sentence, totals
 
@@ -32,7 +33,7 @@ def rows() -> Iterator[tuple[str, str, str]]:
     yield f"{step} under trace_casts(time=True)", f"{timed / plain:.2f} times", "–"
     yield f"{step}: resident memory a trace adds", format_bytes(traced_bytes()), "≤ 200 MB"
     yield f"a ledger of {OPS:,} ops: totals, savings and views", format_seconds(summary_seconds()), "≤ 5 s"
-    for device in ("cpu", "cuda", "xpu"):
+    for device in DEVICES:
         yield f"probe of autocast's rules, {device}, one dtype", format_seconds(probe_seconds(device)), "≤ 30 s"
 
 

@@ -500,3 +500,12 @@ def test_each_format_is_written_by_some_function_and_named_by_its_key() -> None:
     for name, format in FORMATS.items():
         assert format.name == name
         assert format.of_run or format.of_series
+
+
+def test_the_help_and_the_page_name_each_format(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["convert", "--help"]) == 0
+    helped = " ".join(capsys.readouterr().out.split())
+    page = (Path(__file__).parents[2] / "docs" / "convert.md").read_text(encoding="utf-8")
+    for name in FORMATS:
+        assert f"{name}, " in helped or f"{name} or " in helped
+        assert f"\n| `{name}` |" in page

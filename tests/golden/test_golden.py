@@ -171,7 +171,8 @@ def test_what_is_printed_is_what_is_expected(name: str, folders: Path, monkeypat
     expected = file.read_bytes().decode() if file.is_file() else ""
     if said != expected:
         diff = difflib.unified_diff(_lines(expected), _lines(said), "expected", "printed", lineterm="")
-        pytest.fail(f"ampbench {output.arguments} (expected/{name}):\n" + "\n".join(diff), pytrace=False)
+        told = f"ampbench {output.arguments} (expected/{name}; if it is meant so: RENEW=1 pytest tests/golden)"
+        pytest.fail(f"{told}:\n" + "\n".join(diff), pytrace=False)
 
 
 def test_every_file_that_is_expected_is_compared() -> None:

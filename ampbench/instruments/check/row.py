@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 
 from ampbench.instruments.check.records import DEFECTIVE, DIFFERS
+from ampbench.records.case import DEVICES
 
 CACHE, RULES, COMPILE, SCALER, KERNELS, SPEED = AREAS = "cache", "rules", "compile", "scaler", "kernels", "speed"
 """What a check is about: autocast's cache of casts; which op runs in which dtype; torch.compile and export; GradScaler
 and optimizers; kernels of half precision; what it costs."""
 TRAINING, INFERENCE = "training", "inference"
 """What a defect matters for."""
-ANY, CPU_ALONE, CPU_CUDA, ACCELERATORS = ("cpu", "cuda", "xpu"), ("cpu",), ("cpu", "cuda"), ("cuda", "xpu")
+ANY, CPU_ALONE, CPU_CUDA, ACCELERATORS = DEVICES, ("cpu",), ("cpu", "cuda"), DEVICES[1:]
 """Devices of checks."""
 
 
