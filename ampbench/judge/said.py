@@ -24,6 +24,14 @@ from ampbench.records.verdicts import OUTCOME, Comparison, Difference, Finding, 
 KINDS = (OUTCOME, "time", "memory", "accuracy")
 CHANGED = (Verdict.REGRESSED, Verdict.IMPROVED)
 WORST_FIRST = (*CHANGED, Verdict.INCONCLUSIVE, Verdict.INCOMPARABLE, Verdict.UNCHANGED)
+STYLES: Mapping[str, str] = {
+    Verdict.REGRESSED: "bold red",
+    Verdict.IMPROVED: "bold green",
+    Verdict.INCONCLUSIVE: "yellow",
+    Verdict.INCOMPARABLE: "magenta",
+    Verdict.UNCHANGED: "",
+}
+"""How a terminal shows each verdict."""
 CHANGE_LEGEND = (
     "change: candidate / baseline - 1; of an error, its growth relative to the baseline's or, where that is larger, to "
     "the error of rounding to the dtype"

@@ -23,6 +23,7 @@ from ampbench.judge.said import (
     CHANGE_LEGEND,
     CHANGED,
     KINDS,
+    STYLES,
     case_names,
     change_text,
     defects_said,
@@ -49,13 +50,6 @@ from ampbench.present.terminal import padded, wrapped
 from ampbench.records.labels import case_labels, common_traits
 from ampbench.records.verdicts import OUTCOME, UNTRUSTED, Code, Comparison, Finding, Verdict
 
-STYLES: Mapping[str, str] = {
-    Verdict.REGRESSED: "bold red",
-    Verdict.IMPROVED: "bold green",
-    Verdict.INCONCLUSIVE: "yellow",
-    Verdict.INCOMPARABLE: "magenta",
-    Verdict.UNCHANGED: "",
-}
 COLLAPSED = 3
 """More findings than this that have one reason are one line, unless all are asked for."""
 SHOWN = 20

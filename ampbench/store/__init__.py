@@ -4,7 +4,7 @@ A run file is a header, the cases, their entries and a footer, one JSON object a
 raw data only; everything derived is derived by those who read it.
 """
 
-from ampbench.store.derived import FOUND, Derived
+from ampbench.store.derived import FOUND, Derived, Kept
 from ampbench.store.folder import (
     check_folder,
     check_results,
@@ -34,6 +34,7 @@ __all__ = [
     "MIGRATED",
     "CannotBeError",
     "Derived",
+    "Kept",
     "Migration",
     "RunWriter",
     "StoredRun",

@@ -2,12 +2,14 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import accumulate
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 from packaging.version import InvalidVersion, Version
 
 from ampbench.base import stats
@@ -19,7 +21,7 @@ from ampbench.records.run import DIRTY, PLAIN, Header, short_commit
 from ampbench.trend import steps
 from ampbench.trend.judging import WITHOUT_ASV, Differences, Raw, is_too_long, judged
 from ampbench.trend.reducing import RunValues
-from ampbench.trend.series import UNDEFINED, History, Lost, Place, Point, Series, Tracked, Trend, X
+from ampbench.trend.series import UNDEFINED, History, Lost, Place, Point, Points, Series, Tracked, Trend, X
 from ampbench.trend.steps import measured_by, point_interval
 
 TORCH = "torch_version"
@@ -160,16 +162,19 @@ def make_trend(runs: _Runs, axis: str, metrics: Sequence[Tracked], history: Hist
     held = list(zip(runs, placed, strict=True))
     shown = _fixed_commits(held, history) if axis == TORCH else None
     grids: dict[Place, _Grid] = {}
+    versions: dict[int, dict[str, set[_Version]]] = {}
     for run, where in held:
         if where is None:
             continue
         used = False
-        for device in dict.fromkeys(case.device for case in run.cases.values()):
+        if id(run.cases) not in versions:  # nearly all runs list the same
+            versions[id(run.cases)] = _by_device(run.cases)
+        for device, listed in versions[id(run.cases)].items():
+            cases: Collection[_Version] = listed
             place = place_of(run.header, device, axis)
             commit = run.header.commit or ""
-            cases = {(id, case.version) for id, case in run.cases.items() if case.device == device}
             if shown is not None:
-                cases = {one for one in cases if shown[place, one] == commit}
+                cases = {one for one in listed if shown[place, one] == commit}
                 place = replace(place, commit=commit)
             if cases:
                 grids.setdefault(place, _Grid(place)).add(where, run, cases)
@@ -193,6 +198,13 @@ def make_trend(runs: _Runs, axis: str, metrics: Sequence[Tracked], history: Hist
         lost=lost,
         notes=notes,
     )
+
+
+def _by_device(cases: Mapping[str, Case]) -> dict[str, "set[_Version]"]:
+    found: dict[str, set[_Version]] = {}
+    for case_id, case in cases.items():
+        found.setdefault(case.device, set()).add((case_id, case.version))
+    return found
 
 
 def _fixed_commits(
@@ -230,10 +242,6 @@ def _why_none(left_out: Mapping[str, int], lost: Sequence[Lost]) -> str:
 
 _Version = tuple[str, int]
 """A case, by its id and the version of its workload."""
-_Key = tuple[str, int, str, str]
-"""What the points of a series share within a place: case id, the workload's version, metric, and `_numbers_of`."""
-_Held = dict[_Key, dict[int, list[RunValues]]]
-"""The runs of each series by the place of their x on the axis."""
 
 
 @dataclass(slots=True)
@@ -245,37 +253,21 @@ class _Grid:
     _placed: list[Placed] = field(default_factory=list)
     _cases: set[_Version] = field(default_factory=set)
 
-    def add(self, where: Placed, run: RunValues, cases: set[_Version]) -> None:
+    def add(self, where: Placed, run: RunValues, cases: Collection[_Version]) -> None:
         """Add a run for those of its cases that are shown here."""
         self._placed.append(where)
         self.columns.setdefault(where.key, []).append(run)
-        self._cases |= cases
+        self._cases.update(cases)
 
     def raw_series(self, metrics: Sequence[Tracked]) -> list[Raw]:
         """Return a series for each case and metric that has a value anywhere, in the order of the runs' plans."""
-        axis = ordered(self._placed)
-        cases: dict[_Version, Case] = {}
-        held: _Held = {}
-        undefined: _Held = {}
-        for number, where in enumerate(axis):
-            for run in self.columns[where.key]:
-                for case_id, case in run.cases.items():
-                    if (case_id, case.version) in self._cases:
-                        cases.setdefault((case_id, case.version), case)
-                for metric in metrics:
-                    name = metric.column.name
-                    for known, into in ((run.values[name], held), (run.undefined[name], undefined)):
-                        for case_id in known:
-                            numbers = _numbers_of(run, case_id, metric)
-                            key = (case_id, run.cases[case_id].version, metric.name, numbers)
-                            into.setdefault(key, {}).setdefault(number, []).append(run)
-        order = {key: number for number, key in enumerate(cases)}
-        by_name = {metric.name: (number, metric) for number, metric in enumerate(metrics)}
-        chosen = [key for key in held if key[:2] in cases]
-        chosen.sort(key=lambda key: (order[key[:2]], by_name[key[2]][0]))
+        lattice = _Lattice(self.place, ordered(self._placed), self.columns, self._cases)
+        tables = [lattice.table(metric) for metric in metrics]
         return [
-            self._series(axis, cases[key[:2]], by_name[key[2]][1], key[3], held[key], undefined.get(key, {}))
-            for key in chosen
+            raw
+            for column, case in enumerate(lattice.cases.values())
+            for table in tables
+            for raw in table.series(column, case)
         ]
 
     def lost(self) -> list[Lost]:
@@ -290,60 +282,208 @@ class _Grid:
         runs = [run for alike in self.columns.values() for run in alike]
         return [one for one in failed.values() if not any(_measured(run, one.case) for run in runs)]
 
-    def _series(
+
+class _Lattice:
+    """The runs of a place in the order of its axis, and all their cases: the rows and the columns of tables.
+
+    `alike` are the runs by their places on the axis, `rows` where these are among all `runs`, `at` the place of each,
+    `disturbed` by case id the rows of runs that were.
+    """
+
+    def __init__(
         self,
+        place: Place,
         axis: Sequence[Placed],
+        runs: Mapping[tuple[Any, ...], Sequence[RunValues]],
+        shown: Collection[_Version],
+    ):
+        self.place = place
+        self.axis = axis
+        self.alike = [runs[where.key] for where in axis]
+        self.runs = [run for alike in self.alike for run in alike]
+        self.at = [number for number, alike in enumerate(self.alike) for _ in alike]
+        ends = list(accumulate(map(len, self.alike)))
+        self.rows = [range(end - len(alike), end) for end, alike in zip(ends, self.alike, strict=True)]
+        self.cases: dict[_Version, Case] = {}
+        columns: dict[_Version, int] = {}
+        of_lists: dict[int, tuple[stats.Integers, stats.Integers]] = {}
+        for run in self.runs:
+            if id(run.cases) not in of_lists:  # nearly all runs list the same
+                versions = {(case_id, case.version): case for case_id, case in run.cases.items()}
+                places = [columns.setdefault(one, len(columns)) if one in shown else -1 for one in versions]
+                self.cases.update(
+                    (one, case) for one, case in versions.items() if one in shown and one not in self.cases
+                )
+                found = np.array(places, dtype=np.int64)
+                of_lists[id(run.cases)] = np.flatnonzero(found >= 0), found[found >= 0]
+        self._listed = [of_lists[id(run.cases)] for run in self.runs]
+        self.disturbed: dict[str, set[int]] = {}
+        for row, run in enumerate(self.runs):
+            for case_id in run.disturbed:
+                self.disturbed.setdefault(case_id, set()).add(row)
+        self._coded: dict[str, stats.Integers] = {}
+        self._texts: dict[str, list[str]] = {}
+
+    def table(self, metric: Tracked) -> "_Table":
+        """Return what the runs tell of a metric."""
+        name = metric.column.name
+        values = np.full((len(self.runs), len(self.cases)), np.nan)
+        undefined: dict[str, dict[int, str]] = {}
+        for row, (run, (own, columns)) in enumerate(zip(self.runs, self._listed, strict=True)):
+            values[row, columns] = run.values[name][own]
+            for case_id, why in run.undefined[name].items():
+                undefined.setdefault(case_id, {})[row] = why
+        return _Table(self, metric, values, undefined)
+
+    def codes(self, name: str) -> stats.Integers:
+        """Return for each run and case the number of a text of that name among `texts`; -1 where there is none."""
+        if name not in self._coded:
+            known: dict[str, int] = {}
+            coded = np.full((len(self.runs), len(self.cases)), -1)
+            for row, (run, (own, columns)) in enumerate(zip(self.runs, self._listed, strict=True)):
+                texts = getattr(run, name)[own].tolist()
+                coded[row, columns] = [known.setdefault(text, len(known)) for text in texts]
+            self._coded[name], self._texts[name] = coded, list(known)
+        return self._coded[name]
+
+    def texts(self, name: str) -> list[str]:
+        """Return the texts of `codes`."""
+        return self._texts[name]
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """What the runs of a lattice tell of a metric: `values` by run and case, NaN where not known; by case id and run
+    why an error is `undefined`.
+    """
+
+    lattice: _Lattice
+    metric: Tracked
+    values: stats.Floats
+    undefined: Mapping[str, Mapping[int, str]]
+
+    def series(self, column: int, case: Case) -> Iterator[Raw]:
+        """Yield the series of the case in a column: one for all values that are comparable."""
+        lattice, values = self.lattice, self.values[:, column]
+        rows = np.flatnonzero(~np.isnan(values))
+        if not rows.size:
+            return
+        undefined, runs = self.undefined.get(case.case_id, {}), lattice.runs
+        broken = {row: why for row, why in undefined.items() if runs[row].cases[case.case_id].version == case.version}
+        told = _TOLD_APART.get(self.metric.gate.kind)
+        if told is None:
+            yield self._raw(case, column, "", rows.tolist(), broken)
+            return
+        codes = lattice.codes(told)[:, column]
+        for code in dict.fromkeys(codes[rows].tolist()):
+            alike = {row: why for row, why in broken.items() if codes[row] == code}
+            yield self._raw(case, column, lattice.texts(told)[code], rows[codes[rows] == code].tolist(), alike)
+
+    def _raw(self, case: Case, column: int, numbers: str, rows: list[int], broken: dict[int, str]) -> Raw:
+        lattice, values = self.lattice, self.values[:, column]
+        if self.metric.column.name == DRIFT:
+            values, broken = _from_first(lattice.runs, rows, broken, case.case_id)
+            rows = [row for row in rows if row not in broken]
+        line = _Line(lattice, case, self.metric, values, rows, broken)
+        points = Points(line.values, line.point, line.maybe_disturbed)
+        alike = False
+        if self.metric.gate.kind == "accuracy":
+            functions = lattice.codes("function")[[*rows, *broken], column]
+            alike = bool((functions == functions[0]).all())
+        series = Series(case=case, metric=self.metric, place=lattice.place, numbers=numbers, points=points)
+        return Raw(series, line.places, line.runs, alike)
+
+
+_TOLD_APART = {"memory": "memory_source", "accuracy": "numbers"}
+"""What values of a kind must share to be comparable, beside the case: for errors, weights and inputs."""
+
+
+class _Line:
+    """What runs tell of a case and metric: the `values` of the `rows` of a lattice, and why those of `broken` are none.
+
+    `values` are then those of its points, by their places on the axis; `places` are those where anything was measured.
+    """
+
+    def __init__(
+        self,
+        lattice: _Lattice,
         case: Case,
         metric: Tracked,
-        numbers: str,
-        held: Mapping[int, list[RunValues]],
-        undefined: Mapping[int, list[RunValues]],
-    ) -> Raw:
-        column, case_id, runs = metric.column.name, case.case_id, {}
-        points = []
-        if column == DRIFT:
-            held, undefined = _from_first(held, case_id)
-        for number, where in enumerate(axis):
-            known, broken = held.get(number, []), undefined.get(number, [])
-            if known or broken:
-                runs[number] = [*known, *broken]
-                points.append(_point(where.x, known, broken, case_id, metric))
-            else:
-                missing = _why_missing(self.columns[where.key], case, column)
-                points.append(Point(x=where.x, value=None, missing=missing))
-        return Raw(Series(case=case, metric=metric, place=self.place, numbers=numbers, points=points), runs)
+        values: stats.Floats,
+        rows: Sequence[int],
+        broken: Mapping[int, str],
+    ):
+        self._lattice = lattice
+        self._case = case
+        self._metric = metric
+        self._numbers = values
+        self._known = np.zeros(len(values), dtype=np.bool_)
+        self._known[rows] = True
+        self._broken = broken
+        self._disturbed = lattice.disturbed.get(case.case_id, set()) if metric.noisy else set()
+        self.maybe_disturbed = sorted({lattice.at[row] for row in self._disturbed if self._known[row]})
+        self.places = sorted({lattice.at[row] for row in (*rows, *broken)})
+        self.values: list[float | None] = [None] * len(lattice.axis)
+        if len(lattice.axis) == len(values):  # a run at each place
+            for row, value in zip(rows, values[rows].tolist(), strict=True):
+                self.values[row] = value
+        else:
+            for place in self.places:
+                self.values[place] = self._median(place)
+
+    def runs(self, place: int) -> list[RunValues]:
+        """Return the runs that measured the point at a place, those last whose number is undefined."""
+        return [self._lattice.runs[row] for row in (*self._measured(place), *self._undefined(place))]
+
+    def point(self, place: int) -> Point:
+        """Return the median of the runs at a place, or why there is none."""
+        lattice, metric, case_id = self._lattice, self._metric, self._case.case_id
+        x, rows, broken = lattice.axis[place].x, self._counted(place), self._undefined(place)
+        if not rows and not broken:
+            return Point(x=x, value=None, missing=_why_missing(lattice.alike[place], self._case, metric.column.name))
+        runs = [lattice.runs[row] for row in rows]
+        ids = tuple(run.header.run for run in (*runs, *(lattice.runs[row] for row in broken)))
+        value = self.values[place]
+        if value is None:
+            return Point(x=x, value=None, runs=len(ids), run_ids=ids, missing=self._broken[broken[-1]])
+        each = measured_by(runs, self._numbers[rows].tolist(), case_id, metric)
+        low, high = point_interval(each, metric)
+        return Point(x=x, value=value, low=low, high=high, runs=len(ids), run_ids=ids, each=each)
+
+    def _measured(self, place: int) -> list[int]:
+        return [row for row in self._lattice.rows[place] if self._known[row]]
+
+    def _undefined(self, place: int) -> list[int]:
+        return [row for row in self._lattice.rows[place] if row in self._broken]
+
+    def _counted(self, place: int) -> list[int]:
+        """Return the rows that count: as comparisons leave out what was disturbed, where that leaves anything."""
+        rows = self._measured(place)
+        return [row for row in rows if row not in self._disturbed] or rows
+
+    def _median(self, place: int) -> float | None:
+        """Return the median at a place; what is undefined counts as worse than any number."""
+        values: list[float] = self._numbers[self._counted(place)].tolist()
+        value = stats.median([*values, *[math.inf] * len(self._undefined(place))])
+        return None if math.isinf(value) else value
 
 
-def _from_first(held: Mapping[int, list[RunValues]], case_id: str) -> tuple[dict[int, list[RunValues]], ...]:
-    """Return the runs with how far the fp64 result of each lies from that of the first, and those with other shapes."""
-    found: tuple[dict[int, list[RunValues]], ...] = ({}, {})
-    first = held[min(held)][0].measured.stored.divergence[case_id]
-    for number, runs in held.items():
-        for run in runs:
-            drift = drift_between(first, run.measured.stored.divergence[case_id])
-            if drift.distance is None:
-                told = {DRIFT: {case_id: f"{UNDEFINED}: {drift.said(0.0)}"}}
-                found[1].setdefault(number, []).append(replace(run, undefined={**run.undefined, **told}))
-            else:
-                values = {**run.values, DRIFT: {case_id: drift.distance}}
-                found[0].setdefault(number, []).append(replace(run, values=values))
-    return found
+def _from_first(
+    runs: _Runs, rows: Sequence[int], broken: Mapping[int, str], case_id: str
+) -> tuple[stats.Floats, dict[int, str]]:
+    """Return how far the fp64 result of the runs in `rows` lies from that of the first, and why of others it does not.
 
-
-def _point(x: X, runs: _Runs, broken: _Runs, case_id: str, metric: Tracked) -> Point:
-    """Return the median of the runs; those in `broken`, whose number is undefined, count as worse than any number."""
-    column = metric.column.name
-    if metric.noisy:  # as comparisons leave out what was disturbed, where that leaves anything
-        runs = [run for run in runs if case_id not in run.disturbed] or runs
-    ids = tuple(run.header.run for run in (*runs, *broken))
-    values = [run.values[column][case_id] for run in runs]
-    value = stats.median([*values, *[math.inf] * len(broken)])
-    if math.isinf(value):
-        missing = broken[-1].undefined[column][case_id]
-        return Point(x=x, value=None, runs=len(ids), run_ids=ids, missing=missing)
-    each = measured_by(runs, values, case_id, metric)
-    low, high = point_interval(each, metric)
-    return Point(x=x, value=value, low=low, high=high, runs=len(ids), run_ids=ids, each=each)
+    Those are `broken`, and now those with other shapes.
+    """
+    first = runs[rows[0]].measured.stored.divergence[case_id]
+    values, why = np.full(len(runs), np.nan), dict(broken)
+    for row in rows:
+        drift = drift_between(first, runs[row].measured.stored.divergence[case_id])
+        if drift.distance is None:
+            why[row] = f"{UNDEFINED}: {drift.said(0.0)}"
+        else:
+            values[row] = drift.distance
+    return values, why
 
 
 def place_of(header: Header, device: str, axis: str) -> Place:
@@ -370,15 +510,8 @@ def _device_name(environment: Environment, device: str) -> str:
 
 def _measured(run: RunValues, case: Case) -> bool:
     """Return whether a run has any number of a case."""
-    known = any(case.case_id in values for values in run.values.values())
+    known = any(run.value(column, case.case_id) is not None for column in run.values)
     return known and run.cases[case.case_id].version == case.version
-
-
-def _numbers_of(run: RunValues, case_id: str, metric: Tracked) -> str:
-    """Return what values of a metric must share to be comparable, beside the case: for errors, weights and inputs."""
-    if metric.gate.kind == "memory":
-        return run.memory_source.get(case_id, "")
-    return run.numbers.get(case_id, "") if metric.gate.kind == "accuracy" else ""
 
 
 def _why_missing(runs: _Runs, case: Case, column: str) -> str:
@@ -386,7 +519,7 @@ def _why_missing(runs: _Runs, case: Case, column: str) -> str:
     told = [run.missing[case_id] for run in runs if case_id in run.missing]
     if told:
         return told[-1]
-    others = [run for run in runs if case_id in run.values[column] or case_id in run.undefined[column]]
+    others = [run for run in runs if run.value(column, case_id) is not None or case_id in run.undefined[column]]
     if not others:
         return NOT_THERE
     versions = [run.cases[case_id].version for run in others]

@@ -4,7 +4,7 @@ The latter says in one line, too, in what the runs on both sides differ.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import NamedTuple
@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 
 from ampbench.base import stats
-from ampbench.judge.compare import compare_times
 from ampbench.judge.exact import other_function
 from ampbench.judge.pairing import EnvironmentDifferences
 from ampbench.records.run import DIRTY, Header, short_commit
@@ -104,10 +103,15 @@ _CHANGED = (Verdict.REGRESSED, Verdict.IMPROVED)
 
 @dataclass(slots=True)
 class Raw:
-    """A series before it is judged, and the runs that measured it by the place of their x on the axis."""
+    """A series before it is judged, the `places` of its points that were measured, and the runs that did, by place.
+
+    `alike`: all of them computed the same, equal to the last bit; of times nothing tells.
+    """
 
     series: Series
-    runs: Mapping[int, Sequence[RunValues]]
+    places: Sequence[int]
+    runs: Callable[[int], Sequence[RunValues]]
+    alike: bool = False
 
 
 def judged(raws: Sequence[Raw], differences: Differences, has_steps: bool) -> tuple[list[Series], list[Shift]]:
@@ -139,40 +143,46 @@ def is_too_long(series: Series) -> bool:
 
 def _held(series: Series) -> list[int]:
     """Return the places of the points that are judged: those with a value, of a time those that nothing disturbed."""
-    return [place for place, one in enumerate(series.points) if one.value is not None and not one.disturbed]
+    disturbed = series.disturbed
+    return [place for place, value in enumerate(series.values) if value is not None and place not in disturbed]
 
 
 def _by_level(raw: Raw, differences: Differences) -> Series:
     series = raw.series
     case_id, device = series.case.case_id, series.case.device
     inaccurate = series.metric.gate.kind == "accuracy"
-    held = [place for place, point in enumerate(series.points) if point.value is not None or point.undefined]
+    held = raw.places
     if len(held) < 2:
         return series
-    runs = [raw.runs[place] for place in held]
+
+    def runs(point: int) -> Sequence[RunValues]:
+        return raw.runs(held[point])
 
     def same(before: int, after: int) -> bool:
         # a point's value may be that of any of its runs
-        both = [*runs[before], *runs[after]]
+        both = [*runs(before), *runs(after)]
         if inaccurate and any(_may_vary(run, case_id, device) for run in both):
             return False
         return all(differences.same(both[0].header, run.header, device) for run in both[1:])
 
-    values = [series.points[place].value for place in held]
+    every = series.values
+    values = [every[place] for place in held]
     by_itself = series.metric.name == REFERENCE
     found = [] if by_itself else find_levels(values, series.metric.gate, series.metric.scale, same)
     if found is None:
         return replace(series, note=RESTLESS)
-    if by_itself or series.metric.name == FUNCTION:
+    if not raw.alike and (by_itself or series.metric.name == FUNCTION):
         known = {level.place for level in found}
-        moved = [place for place in range(1, len(held)) if place not in known and _otherwise(runs, place, case_id)]
+        gaps = (place for place in range(1, len(held)) if place not in known)
+        moved = [place for place in gaps if _otherwise(runs(place - 1)[-1], runs(place)[0], case_id)]
         found = sorted([*found, *(Level(place - 1, place) for place in moved)], key=lambda level: level.place)
     changes = []
     for level in found:
         before, after = values[level.since], values[level.place]
         more = after is None or (before is not None and after > before)
-        what = differences.what(runs[level.since][-1].header, runs[level.place][0].header, device)
-        otherwise = _otherwise(runs, level.place, case_id, level.since) if inaccurate else ""
+        sides = runs(level.since)[-1], runs(level.place)[0]
+        what = differences.what(sides[0].header, sides[1].header, device)
+        otherwise = _otherwise(*sides, case_id) if inaccurate else ""
         change = Change(
             x=series.points[held[level.place]].x,
             last=series.points[held[level.place - 1]].x,
@@ -188,23 +198,18 @@ def _by_level(raw: Raw, differences: Differences) -> Series:
     return replace(series, changes=changes, rule=Rule.EXACT)
 
 
-def _otherwise(runs: Sequence[Sequence[RunValues]], place: int, case_id: str, since: int | None = None) -> str:
-    """Return that a case computes something else than before, "" where it does not; by the runs next to each other."""
-    sides = (runs[place - 1 if since is None else since][-1], runs[place][0])
-    before, after = (run.measured.stored.divergence.get(case_id) for run in sides)
-    if before is None or after is None:
+def _otherwise(before: RunValues, after: RunValues, case_id: str) -> str:
+    """Return that a case computes something else in a later run, "" where it does not."""
+    was, now = (run.function[run.rows[case_id]] for run in (before, after))
+    if was == now or not was or not now:  # nearly all are equal to the last bit
         return ""
-    # nearly all are equal to the last bit
-    known = ("output_reference_norm", "output_sketch", "grad_sketch", "reference_loss", "output_shapes")
-    if all(getattr(before, name) == getattr(after, name) for name in known):
-        return ""
-    return other_function(before, after)
+    return other_function(*(run.measured.stored.divergence[case_id] for run in (before, after)))
 
 
 def _may_vary(run: RunValues, case_id: str, device: str) -> bool:
     """Return whether a step's bits may differ when it is run again: seen, or not looked at on an accelerator."""
-    repeatable = run.repeatable.get(case_id)
-    return repeatable is False or (repeatable is None and device != "cpu")
+    repeatable = run.repeatable[run.rows[case_id]]
+    return repeatable == 0 or (repeatable < 0 and device != "cpu")
 
 
 @dataclass(slots=True)
@@ -224,7 +229,7 @@ class _Judged:
         """Return the runs of a point that count."""
         place = self.held[point]
         counted = set(self.raw.series.points[place].run_ids)
-        return [run for run in self.raw.runs[place] if run.header.run in counted]
+        return [run for run in self.raw.runs(place) if run.header.run in counted]
 
     def change(self, step: "_Found", differences: Differences) -> Change:
         series, points = self.raw.series, self.raw.series.points
@@ -296,7 +301,8 @@ class _Times:
         series = raw.series
         held = _held(series)
         key = (series.case.workload, series.case.case_id)
-        one = _Judged(raw, key, held, [math.log(series.points[place].value or math.nan) for place in held])
+        values = series.values
+        one = _Judged(raw, key, held, [math.log(values[place] or math.nan) for place in held])
         if len(held) < 2:
             return one
         if len(held) >= steps.POINTS:
@@ -381,6 +387,8 @@ class _Comparisons:
     def finding(self, before: RunValues, after: RunValues, case_id: str) -> Finding | None:
         pair = (before.header.run, after.header.run)
         if pair not in self._found:
+            from ampbench.judge.compare import compare_times  # many trends have nothing but long series
+
             self._found[pair] = compare_times(before.measured, after.measured)
         return self._found[pair].get(case_id)
 
@@ -446,8 +454,8 @@ def _neighbours(
 
 def _evidence(log: float, series: Series, runs: Sequence[RunValues]) -> Evidence:
     case_id, metric = series.case.case_id, series.metric
-    values = [run.values[metric.column.name][case_id] for run in runs]
-    rounds = [run.logs[case_id] for run in runs if len(run.logs.get(case_id, ())) > 1]
+    values = [float(run.values[metric.column.name][run.rows[case_id]]) for run in runs]
+    rounds = [logs for run in runs if len(logs := run.rounds(case_id)) > 1]
     own = [own_interval(run, value, case_id, metric) for run, value in zip(runs, values, strict=True)]
     errors = [] if rounds else [steps.interval_error(one.low, one.high, one.confidence) for one in own if one]
     controls = [run.control for run in runs if run.control is not None]

@@ -1,123 +1,254 @@
 """What a user names, found, read and reduced to what trends need of it, each run once."""
 
+import hashlib
+import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from ampbench.base import stats
 from ampbench.base.metrics import COLUMNS, DRIFT
 from ampbench.base.names import matches
 from ampbench.base.units import format_share
-from ampbench.convert import asv
-from ampbench.convert.asv_files import BENCHMARKS_FILE, MACHINE_FILE, result_paths
 from ampbench.errors import NothingToRunError, StoreError
-from ampbench.judge.deciding import without_slow
 from ampbench.judge.frame import measured_columns
 from ampbench.judge.rounds import UNFIT_SHARE, MeasuredRun, Role, grid, said_of
 from ampbench.records.case import Case
 from ampbench.records.measured import OTHER_SHARE, Divergence
-from ampbench.records.run import Header
+from ampbench.records.run import Header, Imported
 from ampbench.store import (
     CUT,
+    Derived,
+    Kept,
     check_folder,
     find_runs,
     not_measured,
     read_header,
     run_files,
 )
-from ampbench.trend.series import TIME, UNDEFINED, Tracked
+from ampbench.trend.series import TIME, TRACKED, UNDEFINED, Tracked
 
-_INTERVAL = ("seconds_low", "seconds_high")
+Array = np.ndarray[Any, Any]
 _CONFIDENCE, _ASV_CONFIDENCE = 0.95, 0.99
 """Of the intervals of `ampbench.judge.frame`, and of those that asv stores (stats_ci_99_a and _b)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RunValues:
-    """One run, reduced. All mappings are by case id, and hold what is known.
+    """One run, reduced: what is a number, as arrays with an element for each of the `cases` that are followed.
 
-    `values` are by column before that, finite, in base units, and so are the reasons why errors that were measured are
-    `undefined`. `logs` are the logarithms of the rounds' seconds, without the control's, the slow ones and those that
-    the machine disturbed; `disturbed` says of cases with too many of these what did. `intervals` are of seconds, of so
-    much `confidence`. `control` is log(control / own) of the case that was measured twice. `numbers` tells apart cases
-    that computed with other weights or inputs, `repeatable` whether a step, run twice, gave the same bits.
-    `memory_source` says who counted bytes. `measured` is the run as comparisons read it.
+    `rows` are the places of the cases in these arrays. `values` are by column before that, NaN where not known, in base
+    units; the reasons why errors that were measured are `undefined`, by column and case id. `missing` says of cases
+    that are not ok why. `logs` are the logarithms of the rounds' seconds, case after case, `lengths` of each case,
+    without the control's, the slow ones and those that the machine disturbed; `disturbed` says of cases with too many
+    of these what did. `low` and `high` are the intervals of seconds, of so much `confidence`. `control` is
+    log(control / own) of the case that was measured twice. `numbers` tells apart cases that computed with other weights
+    or inputs, `function` what they computed (equal to the last bit; "": not known), `repeatable` whether a step, run
+    twice, gave the same bits (1, 0; -1: not known), `memory_source` says who counted bytes.
     """
 
     header: Header
-    measured: MeasuredRun
     cases: Mapping[str, Case]
-    values: Mapping[str, Mapping[str, float]]
+    rows: Mapping[str, int]
+    values: Mapping[str, stats.Floats]
     undefined: Mapping[str, Mapping[str, str]]
     missing: Mapping[str, str]
-    logs: Mapping[str, stats.Floats]
+    logs: stats.Floats
+    lengths: stats.Integers
     disturbed: Mapping[str, str]
-    intervals: Mapping[str, tuple[float, float]]
+    low: stats.Floats
+    high: stats.Floats
     confidence: float
     control: float | None
-    numbers: Mapping[str, str]
-    repeatable: Mapping[str, bool | None]
-    memory_source: Mapping[str, str]
+    numbers: Array
+    function: Array
+    repeatable: stats.Integers
+    memory_source: Array
+    read: Callable[[], MeasuredRun]
+
+    @cached_property
+    def measured(self) -> MeasuredRun:
+        """The run as comparisons read it, which is read when it is asked for. Raises `StoreError` as that does."""
+        return self.read()
+
+    def value(self, column: str, case_id: str) -> float | None:
+        """Return the value of a column of a case, None where it has none."""
+        row = self.rows.get(case_id)
+        found = math.nan if row is None else float(self.values[column][row])
+        return None if math.isnan(found) else found
+
+    def interval(self, case_id: str) -> tuple[float, float] | None:
+        """Return the interval of a case's seconds, None where there is none."""
+        row = self.rows.get(case_id)
+        low, high = (math.nan, math.nan) if row is None else (float(self.low[row]), float(self.high[row]))
+        return None if math.isnan(low) or math.isnan(high) else (low, high)
+
+    def rounds(self, case_id: str) -> stats.Floats:
+        """Return the logarithms of a case's rounds; none where it has none."""
+        row = self.rows.get(case_id)
+        return self.logs[:0] if row is None else self.logs[self._ends[row] - self.lengths[row] : self._ends[row]]
+
+    @cached_property
+    def _ends(self) -> stats.Integers:
+        return np.cumsum(self.lengths)
+
+
+class _Listed(NamedTuple):
+    """The cases of a run that are followed, which of all they are (None: all of them), how many, on which devices."""
+
+    cases: dict[str, Case]
+    rows: dict[str, int]
+    chosen: stats.Booleans | None
+    total: int
+    devices: frozenset[str]
+
+    @classmethod
+    def of(cls, cases: Mapping[str, Case], is_chosen: Callable[[str], bool]) -> "_Listed":
+        chosen = np.fromiter(map(is_chosen, cases), np.bool_, len(cases))
+        own = {case_id: case for (case_id, case), one in zip(cases.items(), chosen.tolist(), strict=True) if one}
+        rows = {case_id: row for row, case_id in enumerate(own)}
+        devices = frozenset(case.device for case in cases.values())
+        return cls(own, rows, None if chosen.all() else chosen, len(cases), devices)
 
 
 def reduced(run: MeasuredRun, columns: list[str], chosen: set[str]) -> RunValues:
     """Return the values of `columns` of the cases in `chosen`, by id."""
+    return _followed(_derived(run), _Listed.of(run.stored.cases, chosen.__contains__), columns, lambda: run)
+
+
+_TREND = "trend"
+"""What is derived of a run for trends is kept as."""
+_RECORDS: Mapping[str, Any] = MappingProxyType(
+    {
+        "header": Header,
+        "cases": msgspec.Raw,
+        "undefined": dict[str, dict[str, str]],
+        "missing": dict[str, str],
+        "disturbed": dict[str, str],
+        "confidence": float,
+        "control": float | None,
+        "finished_at": str,
+        "counted": int,
+    }
+)
+"""The records among it: `RunValues` has most, `_Held` the last two. The cases are decoded once for runs of the same."""
+_ARRAYS = ("low", "high", "numbers", "function", "repeatable", "memory_source")
+"""The arrays among it beside those of `TRACKED` columns and of rounds."""
+_FUNCTION = ("output_reference_norm", "output_sketch", "grad_sketch", "reference_loss", "output_shapes")
+"""The fields of a divergence that say what a case computed."""
+
+
+def _derived(run: MeasuredRun) -> Kept:
+    """Return what trends need of a run, of all columns and all cases."""
     stored = run.stored
     every = measured_columns(run)
     case_ids = list(stored.cases)
-    wanted = np.fromiter((case_id in chosen for case_id in case_ids), np.bool_, len(case_ids))
-    outcomes = dict(zip(case_ids, zip(every["outcome"], every["reason"], strict=True), strict=True))
-    ok = wanted & (every["outcome"] == "ok")
-
-    def known(column: str) -> dict[str, float]:
-        numbers = every[column].astype(np.float64)
-        return {case_ids[row]: float(numbers[row]) for row in np.flatnonzero(ok & np.isfinite(numbers)).tolist()}
-
-    lows, highs = (known(name) for name in _INTERVAL)
+    ok = every["outcome"] == "ok"
     measured = {case_ids[row] for row in np.flatnonzero(ok).tolist()}
-    values = {name: known(name) for name in columns if name != DRIFT}
-    if DRIFT in columns:  # what is held against another run's is here; how far it lies from that, no run tells alone
-        told = (id for id, one in stored.divergence.items() if one.output_reference_norm is not None)
-        values[DRIFT] = dict.fromkeys(measured.intersection(told), 0.0)
-    logs, disturbed = _undisturbed(run)
+    told = [stored.divergence.get(case_id) for case_id in case_ids]
+
+    def known(column: str) -> stats.Floats:
+        numbers = every[column].astype(np.float64)
+        return np.where(ok & np.isfinite(numbers), numbers, np.nan)
+
+    names = [one.column.name for one in TRACKED.values()]
+    arrays: dict[str, Array] = {name: known(name) for name in names if name != DRIFT}
+    # what is held against another run's is here; how far it lies from that, no run tells alone
+    has_norm = np.array([one is not None and one.output_reference_norm is not None for one in told], dtype=np.bool_)
+    arrays[DRIFT] = np.where(ok & has_norm, 0.0, np.nan)
+    logs, lengths, disturbed = _undisturbed(run)
     for case_id, share in stored.readings.get("other_share", {}).items():
         if share > OTHER_SHARE:
             disturbed[case_id] = f"other processes used {format_share(share)} of the CPU"
     imported = stored.header.imported
-    numbers: dict[str, str] = {}
-    for case_id, one in stored.divergence.items():
-        numbers[case_id] = f"{one.weights_digest}/{one.inputs_digest}"
-    return RunValues(
-        header=stored.header,
-        measured=run,
-        cases={case_id: case for case_id, case in stored.cases.items() if case_id in chosen},
-        values=values,
-        undefined={
-            name: {
-                case_id: why
-                for case_id, one in stored.divergence.items()
-                if case_id in measured and case_id not in values[name] and (why := _undefined(name, one))
-            }
-            for name in columns
+    arrays |= {
+        "logs": logs,
+        "lengths": lengths,
+        "low": known("seconds_low"),
+        "high": known("seconds_high"),
+        "numbers": _texts(f"{one.weights_digest}/{one.inputs_digest}" if one else "" for one in told),
+        "function": _texts("" if one is None else _function_of(one) for one in told),
+        "repeatable": np.array(
+            [-1 if one is None or one.repeatable is None else one.repeatable for one in told], np.int8
+        ),
+        "memory_source": _texts(one.source if (one := stored.memory.get(case_id)) else "" for case_id in case_ids),
+    }
+    rows = {case_id: row for row, case_id in enumerate(case_ids)}
+    return Kept(
+        arrays,
+        {
+            "header": stored.header,
+            "cases": msgspec.Raw(msgspec.msgpack.encode(stored.cases)),
+            "undefined": {
+                name: {
+                    case_id: why
+                    for case_id, one in stored.divergence.items()
+                    if case_id in measured and np.isnan(arrays[name][rows[case_id]]) and (why := _undefined(name, one))
+                }
+                for name in names
+            },
+            "missing": {
+                case_id: f"{outcome}: {reason}"
+                for case_id, outcome, reason in zip(case_ids, every["outcome"], every["reason"], strict=True)
+                if outcome != "ok"
+            },
+            "disturbed": disturbed,
+            "confidence": _ASV_CONFIDENCE if imported and _is_of_asv(imported) else _CONFIDENCE,
+            "control": _control(run),
+            "finished_at": stored.footers[-1].finished_at if stored.footers else "",
+            "counted": len(run.rounds.seconds) + sum(map(len, stored.readings.values())),
         },
-        missing={
-            case_id: f"{outcome}: {reason}"
-            for case_id, (outcome, reason) in outcomes.items()
-            if outcome != "ok" and case_id in chosen
-        },
-        logs={case_id: one for case_id, one in logs.items() if case_id in chosen},
-        disturbed={case_id: why for case_id, why in disturbed.items() if case_id in chosen},
-        intervals={case_id: (low, highs[case_id]) for case_id, low in lows.items() if case_id in highs},
-        confidence=_ASV_CONFIDENCE if imported and imported.program == asv.PROGRAM else _CONFIDENCE,
-        control=_control(run),
-        numbers=numbers,
-        repeatable={case_id: one.repeatable for case_id, one in stored.divergence.items()},
-        memory_source={case_id: one.source for case_id, one in stored.memory.items()},
     )
+
+
+def _followed(kept: Kept, listed: _Listed, columns: Sequence[str], read: Callable[[], MeasuredRun]) -> RunValues:
+    """Return what was derived of a run for the cases and columns that are followed."""
+    arrays, told, chosen = kept.columns, kept.records, listed.chosen
+    per_case = {name: arrays[name] for name in (*_ARRAYS, *columns)}
+    logs, lengths = arrays["logs"], arrays["lengths"]
+    undefined = {name: told["undefined"][name] for name in columns}
+    missing, disturbed = told["missing"], told["disturbed"]
+    if chosen is not None:
+        per_case = {name: array[chosen] for name, array in per_case.items()}
+        logs, lengths = logs[np.repeat(chosen, lengths)], lengths[chosen]
+        undefined = {name: _among(listed.cases, reasons) for name, reasons in undefined.items()}
+        missing, disturbed = (_among(listed.cases, reasons) for reasons in (missing, disturbed))
+    return RunValues(
+        header=told["header"],
+        cases=listed.cases,
+        rows=listed.rows,
+        values={name: per_case[name] for name in columns},
+        undefined=undefined,
+        missing=missing,
+        logs=logs,
+        lengths=lengths,
+        disturbed=disturbed,
+        confidence=told["confidence"],
+        control=told["control"],
+        read=read,
+        **{name: per_case[name] for name in _ARRAYS},
+    )
+
+
+def _among(cases: Mapping[str, Case], reasons: Mapping[str, str]) -> dict[str, str]:
+    return {case_id: why for case_id, why in reasons.items() if case_id in cases}
+
+
+def _texts(values: Iterable[str]) -> Array:
+    return np.array(list(values), dtype=object)
+
+
+def _function_of(one: Divergence) -> str:
+    """Return a digest of what a case computed."""
+    told = msgspec.msgpack.encode([getattr(one, name) for name in _FUNCTION])
+    return hashlib.blake2b(told, digest_size=12).hexdigest()
 
 
 def _undefined(column: str, one: Divergence) -> str:
@@ -139,11 +270,14 @@ def _undefined(column: str, one: Divergence) -> str:
     return ""
 
 
-def _undisturbed(run: MeasuredRun) -> tuple[dict[str, stats.Floats], dict[str, str]]:
-    """Return the logarithms of each case's rounds that count, and what disturbed the cases that have too few of them.
+def _undisturbed(run: MeasuredRun) -> tuple[stats.Floats, stats.Integers, dict[str, str]]:
+    """Return the logarithms of the rounds that count, case after case, how many each case has, and what disturbed the
+    cases that have too few of them.
 
     Both as comparisons have it: `MeasuredRun.unfit`, no more than `UNFIT_SHARE` of a case's, `without_slow`.
     """
+    from ampbench.judge.deciding import without_slow  # imports SciPy, for runs that were not read before
+
     rounds, count = run.rounds, len(run.stored.cases)
     columns = (rounds.seconds, run.unfit.cause.astype(np.float64), run.unfit.value)
     seconds, causes, values = (grid(rounds, each, Role.OWN, range(count), None) for each in columns)
@@ -158,13 +292,19 @@ def _undisturbed(run: MeasuredRun) -> tuple[dict[str, stats.Floats], dict[str, s
         disturbed[case_ids[place]] = said
     logs = np.log(usual)
     kept = ~np.isnan(logs)
-    return {id: row[own] for id, row, own in zip(case_ids, logs, kept, strict=True) if own.any()}, disturbed
+    return logs[kept], kept.sum(axis=1), disturbed
 
 
 def _control(run: MeasuredRun) -> float | None:
     """Return log(control / own) of the first case that was measured twice; None where none was."""
     timed = (one for one in run.controlled() if one.own.size and min(one.own.min(), one.again.min()) > 0)
     return next((one.log_ratio for one in timed), None)
+
+
+def _is_of_asv(imported: Imported) -> bool:
+    from ampbench.convert.asv import PROGRAM  # most runs are of no other program
+
+    return imported.program == PROGRAM
 
 
 _ASV = "asv"
@@ -246,10 +386,13 @@ class _Reader:
         self._waiting: list[Path] = []
         self._imported: dict[_Measurement, _Held] = {}
         self._devices: dict[tuple[str, str], str] = {}
-        self._chosen: dict[str, bool] = {}
+        self._listed: dict[bytes, _Listed] = {}
 
     def native(self, path: Path) -> None:
         if not self._is_new(path):
+            return
+        if kept := Derived(path).get(_TREND, _RECORDS):  # of a run that measured, and whole
+            self._keep(kept, lambda: MeasuredRun.read(path, averaging=False))
             return
         run = MeasuredRun.read(path, averaging=False)  # samples are never all in memory
         stored = run.stored
@@ -258,7 +401,10 @@ class _Reader:
             return
         if stored.cut:
             self.notes.append(f"{path} {CUT}")
-        self._keep(run)
+        derived = _derived(run)
+        if run.derived is not None:
+            run.derived.keep(_TREND, derived.columns, derived.records)
+        self._keep(derived, lambda: run)
 
     def foreign(self, path: Path) -> None:
         """Read `path` in the end: what was imported from it is known then."""
@@ -269,17 +415,19 @@ class _Reader:
         """Read what other programs left."""
         if not self._waiting:
             return
-        from ampbench.convert.native import read_source, recognise  # most trends have nothing to convert
+        from ampbench.convert.asv import PROGRAM  # most trends have nothing to convert
+        from ampbench.convert.asv_files import result_paths
+        from ampbench.convert.native import read_source, recognise
 
         for path in self._waiting:
             program = recognise(path)
-            for file in result_paths(path) if program == asv.PROGRAM else [path]:
+            for file in result_paths(path) if program == PROGRAM else [path]:
                 # a file that does not tell its device was imported with one; asv keeps it in a folder named by the host
                 device = self._devices.get((file.parent.name, file.name), "")
                 for stored in read_source(file, program, device, self.remarks):
                     run = MeasuredRun.of(stored, averaging=False)
                     stored.rounds.clear()  # nor are these
-                    self._keep(run)
+                    self._keep(_derived(run), partial(_itself, run))
 
     def _is_new(self, path: Path) -> bool:
         resolved = path.resolve()
@@ -287,37 +435,37 @@ class _Reader:
         self._seen.add(resolved)
         return not known
 
-    def _keep(self, run: MeasuredRun) -> None:
-        stored = run.stored
-        if stored.header.run in self.runs or not self._is_wanted(run):
-            return
-        for case_id in stored.cases:
-            if case_id not in self._chosen:
-                self._chosen[case_id] = matches(self._keyword, case_id)
-        chosen = {case_id for case_id in stored.cases if self._chosen[case_id]}
-        self.runs[stored.header.run] = reduced(run, self._columns, chosen)
+    def _keep(self, kept: Kept, read: Callable[[], MeasuredRun]) -> None:
+        header: Header = kept.records["header"]
+        packed = bytes(kept.records["cases"])
+        listed = self._listed.get(packed)
+        if listed is None:
+            cases = msgspec.msgpack.decode(packed, type=dict[str, Case])
+            listed = self._listed[packed] = _Listed.of(cases, partial(matches, self._keyword))
+        if header.run not in self.runs and self._is_wanted(header, kept, listed):
+            self.runs[header.run] = _followed(kept, listed, self._columns, read)
 
-    def _is_wanted(self, run: MeasuredRun) -> bool:
+    def _is_wanted(self, header: Header, kept: Kept, listed: _Listed) -> bool:
         """Return whether a run is to be kept: imports of one measurement are one run, that which was read last."""
-        stored, header = run.stored, run.stored.header
         imported = header.imported
         if imported is None:
             return True
-        devices = frozenset(case.device for case in stored.cases.values())
-        host = header.environment.host
+        host, devices = header.environment.host, listed.devices
         key = _Measurement(imported.program, host, header.commit, imported.file, header.started_at, devices)
-        numbers = len(run.rounds.seconds) + sum(map(len, stored.readings.values()))
-        finished = stored.footers[-1].finished_at if stored.footers else ""
-        held = _Held(finished, len(stored.cases), numbers, header.run)
+        held = _Held(kept.records["finished_at"], listed.total, kept.records["counted"], header.run)
         known = self._imported.get(key)
         if known is not None:
             if known[:3] >= held[:3]:
                 return False
             del self.runs[known.run]
         self._imported[key] = held
-        if imported.program == asv.PROGRAM and len(devices) == 1:
+        if len(devices) == 1 and _is_of_asv(imported):
             (self._devices[host, imported.file],) = devices
         return True
+
+
+def _itself(run: MeasuredRun) -> MeasuredRun:
+    return run
 
 
 def _read(source: str, results: Path, reader: _Reader) -> None:
@@ -340,8 +488,14 @@ def _read_folder(folder: Path, reader: _Reader) -> None:
         except StoreError as error:
             reader.unread.append(str(error))
     theirs = folder / _ASV
-    # before its first result asv leaves files that describe the machine and the suite
-    if theirs.is_dir() and any(path.name not in (MACHINE_FILE, BENCHMARKS_FILE) for path in theirs.rglob("*.json")):
+    if theirs.is_dir() and _has_results(theirs):
         reader.foreign(theirs)
     elif not files and not (folder / "runs").is_dir() and any(folder.rglob("*.json")):
         reader.foreign(folder)
+
+
+def _has_results(theirs: Path) -> bool:
+    """Return whether asv has left more than the files that, before its first result, describe machine and suite."""
+    from ampbench.convert.asv_files import BENCHMARKS_FILE, MACHINE_FILE
+
+    return any(path.name not in (MACHINE_FILE, BENCHMARKS_FILE) for path in theirs.rglob("*.json"))

@@ -54,7 +54,7 @@ def summary(trend: Trend, labelled: bool = False) -> str:
         if judged:
             rest = " beyond what the whole run did" if trend.shifts else ""
             return f"no change in {counted(judged, 'series', 'series')}{rest}"
-        alone = all(len(one.measured) < 2 for one in trend.series)
+        alone = all(len(one.known) < 2 for one in trend.series)
         return "too few points to look for changes" if alone else "no series could be judged"
     said = []
     for direction in DIRECTIONS:
@@ -155,7 +155,7 @@ def gap(missing: str) -> str:
 
 def total(one: Series) -> str:
     """Return the change from the first to the last point, "–" where there is none to tell of."""
-    if len(one.measured) < 2 or one.points[-1].undefined:
+    if len(one.known) < 2 or one.points[-1].undefined:
         return UNDEFINED
     return "from none" if one.total is None else relative(one.total)
 
@@ -203,7 +203,7 @@ def shared_shifts(trend: Trend) -> list[str]:
 
 def disturbed_values(trend: Trend) -> list[str]:
     """Return how many values of times are shown and not judged, because the machine was disturbed, and by what."""
-    causes = [point.disturbed for one in trend.series for point in one.points if point.disturbed]
+    causes = [said for one in trend.series for said in one.disturbed.values()]
     if not causes:
         return []
     values = counted(len(causes), "value of a time is", "values of times are")

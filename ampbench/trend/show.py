@@ -16,8 +16,7 @@ from rich.text import Text
 
 from ampbench.base import stats
 from ampbench.base.units import counted, format_quantity
-from ampbench.judge.said import NOT_IN_TURNS
-from ampbench.judge.show import STYLES
+from ampbench.judge.said import NOT_IN_TURNS, STYLES
 from ampbench.present.data import csv_text, json_object
 from ampbench.present.document import Column
 from ampbench.present.markdown import escaped, markdown_table
@@ -319,10 +318,7 @@ def _table(series: Sequence[Series], names: Names, width: int, only_ascii: bool)
     fixed = [[names[one.key], one.metric.name, *_ends(one)] for one in series]
     room = width - _width([["case", "metric", "first", "last", "total"], *fixed], LONGEST_LABEL) - 2
     length = max(min(room, LONGEST_CURVE, len(xs)), min(SHORTEST_CURVE, len(xs)))
-    rows = [
-        [*row[:3], curve([point.value for point in one.points], length, only_ascii), *row[3:]]
-        for row, one in zip(fixed, series, strict=True)
-    ]
+    rows = [[*row[:3], curve(one.values, length, only_ascii), *row[3:]] for row, one in zip(fixed, series, strict=True)]
     return _rows(["case", "metric", "first", "", "last", "total"], rows, series, width)
 
 
@@ -351,7 +347,7 @@ def _value_cells(one: Series, layout: _Layout) -> list[str]:
 
 
 def _ends(one: Series) -> list[str]:
-    values = [point.value for point in one.measured]
+    values = one.known
     first, last = (format_quantity(value, one.metric.column.unit) for value in (values[0], values[-1]))
     return [first, gap(one.points[-1].missing) if one.points[-1].undefined else last, total(one)]
 
@@ -388,7 +384,7 @@ def _curve_cells(one: Series, series: Sequence[Series]) -> list[str]:
     if len(series[0].points) <= COLUMNS_FOR_X:
         return _value_cells(one, _Layout())
     first, last, change = _ends(one)
-    return [first, curve([point.value for point in one.points], LONGEST_CURVE), last, change]
+    return [first, curve(one.values, LONGEST_CURVE), last, change]
 
 
 def _foot(trend: Trend, width: int, show_all: bool) -> list[Text]:
@@ -398,7 +394,7 @@ def _foot(trend: Trend, width: int, show_all: bool) -> list[Text]:
     still = Counter(one.metric.name for one in trend.series if not one.changes and one.rule is not Rule.NONE)
     if still and not show_all:
         lines += wrapped(f"without a change: {listed(still)} (--all lists them)", width)
-    alone = sum(len(one.measured) < 2 and one.rule is Rule.NONE for one in trend.series)
+    alone = sum(one.rule is Rule.NONE and len(one.known) < 2 for one in trend.series)
     if alone:
         lines += wrapped(f"with a single point: {alone}{'' if show_all else ' (--all lists them)'}", width)
     for note in notes(trend):

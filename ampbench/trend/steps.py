@@ -29,7 +29,6 @@ from functools import partial
 from itertools import pairwise
 
 import numpy as np
-from scipy.special import ndtri, stdtr, stdtrit
 
 from ampbench.base import stats
 from ampbench.base.metrics import Gate
@@ -87,6 +86,8 @@ class Step:
     @property
     def half(self) -> float:
         """Half of the width of the 95% interval of after - before."""
+        from scipy.special import ndtri
+
         return float(ndtri(0.975)) * self.error
 
 
@@ -118,6 +119,8 @@ def find_steps(logs: Sequence[float], threshold: float) -> list[Step]:
     for level in levels[1:]:
         if abs(level.height - reference.height) > threshold:
             error = math.hypot(reference.error, level.error)
+            from scipy.special import stdtr
+
             least = LEAST_LUCK * math.sqrt(1 / (reference.end - reference.start) + 1 / (level.end - level.start))
             step = Step(
                 start=reference.start,
@@ -248,14 +251,14 @@ def point_interval(each: Sequence[Measured], metric: Tracked) -> tuple[float | N
 
 def own_interval(run: RunValues, value: float, case_id: str, metric: Tracked) -> OwnInterval | None:
     """Return the interval that a run has of its value, in the direction of the metric."""
-    if case_id not in run.intervals:
+    interval = run.interval(case_id)
+    if interval is None:
         return None
-    low, high = run.intervals[case_id]
+    low, high = interval
     if metric.column.name == TIME:
         return OwnInterval(value, low, high, value, run.confidence)
-    if case_id not in run.values.get(TIME, {}):
-        return None
-    return OwnInterval(value, 1 / high, 1 / low, 1 / run.values[TIME][case_id], run.confidence)
+    seconds = run.value(TIME, case_id)
+    return None if seconds is None else OwnInterval(value, 1 / high, 1 / low, 1 / seconds, run.confidence)
 
 
 RESTLESS_SHARE = 0.25
@@ -284,6 +287,11 @@ def find_levels(
     is held against its neighbour and against the first of its level, so that small losses add up to a change.
     """
     found: list[Level] = []
+    known = [value for value in values if value is not None]
+    if known and len(known) == len(values):  # nearly all are equal, and no two further apart than the outermost
+        least = max(EQUAL * max(min(known), scale), gate.floor)
+        if max(known) - min(known) <= least:
+            return found
     first = 0
     for place in range(1, len(values)):
         for since in dict.fromkeys((place - 1, first)):
@@ -335,6 +343,8 @@ class Evidence:
 
 def interval_error(low: float, high: float, confidence: float = 0.95) -> float:
     """Return the standard error of a logarithm whose value has the interval from `low` to `high`."""
+    from scipy.special import ndtri
+
     return math.log(high / low) / (2 * float(ndtri((1 + confidence) / 2)))
 
 
@@ -357,11 +367,15 @@ class Height:
 
     def tail(self, shift: float = 0.0, spread: "Variance | None" = None) -> float:
         """Return the two-sided p-value of the height without `shift`."""
+        from scipy.special import stdtr
+
         (variance, freedom), rest = self._variance(spread), abs(self.value - shift)
         return 2 * float(stdtr(freedom, -rest / math.sqrt(variance))) if variance else float(rest == 0)
 
     def half(self, spread: "Variance | None" = None) -> float:
         """Return half of the width of the 95% interval."""
+        from scipy.special import stdtrit
+
         variance, freedom = self._variance(spread)
         return math.sqrt(variance) * float(stdtrit(freedom, 0.975))
 

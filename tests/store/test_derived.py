@@ -2,6 +2,7 @@ import errno
 import math
 import os
 import threading
+from dataclasses import fields
 from pathlib import Path
 
 import msgspec
@@ -127,15 +128,35 @@ def test_comparisons_and_trends_are_the_same_from_what_is_kept(path, tmp_path, m
     other = write_run(
         tmp_path / "results", [FP32, BF16], *entries(1.5)[1:10], COMPLETE, run="20260201T120000Z-b-1f9a3d"
     )
-    metrics = tracked([])
-
-    def trend():
-        return [(run.values, run.logs.keys(), run.control) for run in read_runs([], tmp_path / "results", metrics).runs]
-
-    compared, followed = compare_files(path, other), trend()
+    compared, followed = compare_files(path, other), followed_in(tmp_path / "results")
     no_rounds(monkeypatch)
     assert compare_files(path, other) == compared
-    assert trend() == followed
+    assert followed_in(tmp_path / "results") == followed
+
+
+def followed_in(results, keyword=""):
+    """Return what a trend of the usual metrics is made of."""
+    found = []
+    for run in read_runs([], results, tracked([]), keyword).runs:
+        fields_of = {one.name: getattr(run, one.name) for one in fields(run) if one.name != "read"}
+        fields_of["values"] = {name: values.tolist() for name, values in run.values.items()}
+        found.append(repr({name: getattr(one, "tolist", lambda one=one: one)() for name, one in fields_of.items()}))
+    return found
+
+
+@pytest.mark.parametrize("keyword", ["", "bf16"])
+def test_a_trend_reads_neither_rounds_nor_columns_of_runs_that_it_has_seen(path, monkeypatch, keyword):
+    results = path.parent.parent
+    monkeypatch.setattr(Derived, "get", lambda *_: None)
+    followed = followed_in(results, keyword)
+    assert len(read_runs([], results, tracked([]), keyword).runs[0].cases) == (2 if keyword else 4)
+    monkeypatch.undo()
+    monkeypatch.setattr(derived, "_LEAST_BYTES", 0)
+    for one in kept_files(path):
+        if not one.name.endswith(".trend"):
+            one.unlink()
+    monkeypatch.setattr(MeasuredRun, "read", None)
+    assert followed_in(results, keyword) == followed
 
 
 def test_means_are_read_where_they_were_not_and_told_to_nobody_who_did_not_ask(path, monkeypatch):
