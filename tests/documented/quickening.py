@@ -1,7 +1,8 @@
 """What makes each command take seconds: options put in behind its verb.
 
 `QUICKER` are put in where the command does not give them itself; `SHORTER`, how long it studies, whatever it gives.
-This, and what `sandbox.PLACEHOLDERS` puts for names, is all that is changed in what a page says.
+`STAND_INS` are executed in the place of networks and batches whose size is not what the command is about. This, and
+what `sandbox.PLACEHOLDERS` puts for names, is all that is changed in what a page says.
 """
 
 import re
@@ -23,9 +24,9 @@ QUICKER: dict[str, dict[str, str]] = {
     | _MLP
     | {"phase": "--phase inference", "blocks": "--blocks 1", "min_run_time": "--min-run-time 0.001"},
     "explain casts": _TINY | _MLP,
-    "explain headroom": _TINY | _MLP | {"steps": "--steps 1"},
+    "explain headroom": _TINY | _BF16 | _MLP | {"steps": "--steps 1"},
     "explain origin": _TINY | _MLP,
-    "explain keep-fp32": _TINY | _MLP | {"max_trials": "--max-trials 3"},
+    "explain keep-fp32": _TINY | _BF16 | _MLP | {"max_trials": "--max-trials 3"},
     "explain rules": {"op": "--op linear", "device": "--device cpu"},
     "study convergence": _TINY | _BF16 | {"names": "--workload digits"},
     "study scaler": _TINY | _MLP | {"setting": "--setting default"},
@@ -35,6 +36,16 @@ QUICKER: dict[str, dict[str, str]] = {
     "study ceilings": {"operation": "--operation copy", "dtype": "--dtype fp32", "threads": "--threads 1"},
 }
 """By verb: the parameter, and what gives it. A command with --resume gets none: all is its run's own."""
+
+STAND_INS = {
+    "torchvision:resnet50": "torchvision:squeezenet1_1",
+    "timm:vit_small_*": "timm:test_vit?",
+    "resnet18": "depthwise_stack",
+    "resnet50": "depthwise_stack",
+}
+"""By the network that a command names: a smaller one of its library, or family, that goes the same way."""
+SMALLER_FILES = {"batch_size=4096": "batch_size=64"}
+"""The same of what the files of a page say."""
 
 REFUSED = {"op": "output"}
 """Parameters that are not put in beside another one, which refuses them."""
@@ -70,6 +81,21 @@ def quicken(command: Command) -> str:
         text = re.sub(rf" {flag}[ =]\S+", "", text)
         added.append(shorter)
     return text.replace(f"ampbench {verb}", " ".join(["ampbench", verb, *added]), 1)
+
+
+def with_stand_ins(command: Command, text: str) -> str:
+    """Return the text of a command with what stands for its networks, where it measures them."""
+    if command.verb in QUICKER:
+        for network, stand_in in STAND_INS.items():
+            text = re.sub(rf'(?<=[ "]){re.escape(network)}(?=[ "]|$)', stand_in, text)
+    return text
+
+
+def smaller(text: str) -> str:
+    """Return the text of a file with what stands for its sizes."""
+    for size, stand_in in SMALLER_FILES.items():
+        text = text.replace(size, stand_in)
+    return text
 
 
 def context_of(command: Command, *, lenient: bool = False) -> Any:

@@ -23,7 +23,7 @@ import pytest
 from ampbench.cli.main import GROUPS, main
 from ampbench.store import list_runs
 from tests.documented.pages import ROOT, Command, fences
-from tests.documented.quickening import quicken
+from tests.documented.quickening import quicken, smaller, with_stand_ins
 
 _NOW = datetime.now(UTC)
 """Later than the runs of a clone; a run of the future would be in doubt as the latest."""
@@ -79,11 +79,11 @@ class Sandbox:
         for name, text in files_of(page, named).items():
             (folder / name).unlink(missing_ok=True)
             (folder / name).parent.mkdir(exist_ok=True, parents=True)
-            (folder / name).write_text(text)
+            (folder / name).write_text(smaller(text))
 
     def resolve(self, command: Command, folder: Path) -> str:
         """Return the text of a command with what it names there in `folder`, where it is put."""
-        text = quicken(command)
+        text = with_stand_ins(command, quicken(command))
         if "--resume" in command.words:
             self._interrupt(command.verb, folder)
             text = re.sub(r"(--resume[ =])\S+", rf"\g<1>{INTERRUPTED}", text)
@@ -141,7 +141,7 @@ def make_sandbox(folder: Path) -> Sandbox:
     for version in ("2.12", "2.13"):
         (folder / f"home/envs/torch-{version}").symlink_to(sys.prefix)
     for name, text in files_of("README.md").items():
-        (clone / name).write_text(text)
+        (clone / name).write_text(smaller(text))
     shutil.copy(clone / "model.py", clone / "benchmarks")
     (clone / ".gitignore").write_text("results\n")
     git = ["git", "-c", "user.name=ampbench", "-c", "user.email=ampbench@example.org"]

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from ampbench.cli.main import main
 from tests.documented.pages import PAGES, PROGRAMS, Command, commands
-from tests.documented.quickening import context_of
+from tests.documented.quickening import STAND_INS, context_of
 from tests.documented.sandbox import files_of
 from tests.documented.unexecuted import UNEXECUTED
 
@@ -97,6 +98,13 @@ def test_what_a_sentence_mentions_exists(command: Command) -> None:
     parameters = context_of(Command(page="", line=0, text=f"ampbench {command.verb}"), lenient=True).command.params
     known = {name for one in parameters for name in (*one.opts, *one.secondary_opts)}
     assert set(flags) <= known | {"--help"}
+
+
+@pytest.mark.parametrize("network", STAND_INS)
+def test_a_network_that_another_stands_for_exists(network: str, capfd: pytest.CaptureFixture[str]) -> None:
+    library, _, pattern = network.rpartition(":")
+    assert main(["list", "workloads", f"{library}:{pattern}" if library else network]) == 0
+    assert pattern.rstrip("*") in capfd.readouterr().out
 
 
 def test_every_page_with_commands_is_read() -> None:
