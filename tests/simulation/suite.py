@@ -199,20 +199,35 @@ def _is_tails(decision: Decision) -> bool:
 
 
 def _sequentially(seconds: Floats, means: Floats | None) -> tuple[list[Decision], np.ndarray]:
-    """Judge cells x blocks x arms until all are decided; return the last decisions and the blocks each cell took."""
+    """Judge cells x blocks x arms until all are decided; return the last decisions and the blocks each cell took.
+
+    A gate none of whose cells is measured further is not judged again: it would be the same.
+    """
     cells = len(seconds)
     measured, confirmed = np.full(cells, LOOKS[0]), np.zeros(cells, np.bool_)
-    decisions: list[Decision] = []
+    decisions = _judge(seconds, means, measured, confirmed)
     for number, look in enumerate(LOOKS):
         if number:
             going = np.array([each.code in OPEN for each in decisions])
             measured[going] = look
-        decisions = _judge(seconds, means, measured, confirmed)
+            _judge_again(decisions, going, seconds, means, measured, confirmed)
         unconfirmed = np.array([_is_unconfirmed(each) for each in decisions])
-        if np.any(unconfirmed):
-            confirmed |= unconfirmed
-            decisions = _judge(seconds, means, measured, confirmed)
+        confirmed |= unconfirmed
+        _judge_again(decisions, unconfirmed, seconds, means, measured, confirmed)
     return decisions, measured + CONFIRMATION_BLOCKS * confirmed
+
+
+def _judge_again(
+    decisions: list[Decision], changed: Booleans, seconds: Floats, means: Floats | None, measured: np.ndarray,
+    confirmed: Booleans,
+) -> None:  # fmt: skip
+    """Put new decisions in the place of those of all gates with a cell that has `changed`."""
+    chosen = np.flatnonzero(np.repeat(np.any(changed.reshape(-1, CELLS), axis=1), CELLS))
+    if len(chosen):
+        beside = None if means is None else means[chosen]
+        again = _judge(seconds[chosen], beside, measured[chosen], confirmed[chosen])
+        for cell, decision in zip(chosen.tolist(), again, strict=True):
+            decisions[cell] = decision
 
 
 def _is_unconfirmed(decision: Decision) -> bool:

@@ -1,7 +1,11 @@
 """The goals of the statistics, held to on simulated noise; `benchmarks/self/verdicts.py` prints the whole table."""
 
+import functools
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
+import scipy.stats
 
 from ampbench.judge.deciding import LOOKS
 from ampbench.records.verdicts import Verdict
@@ -14,6 +18,16 @@ SLOW = [name for name in QUIET if "slow" in name]
 OUTLIER = "one outlier"
 """One block of the candidate takes three times as long: the mean of 32 blocks 6%."""
 STEADY = [name for name in QUIET if name not in SLOW]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _a_table_is_tested_once() -> Iterator[None]:
+    """Compute Fisher's exact test, a millisecond, once for each table of counts: thousands of gates share hundreds."""
+    test = scipy.stats.fisher_exact
+    known = functools.cache(lambda *counts: test(np.array(counts).reshape(2, 2)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scipy.stats, "fisher_exact", lambda table: known(*table.ravel().tolist()))
+        yield
 
 
 def above(share: Share) -> float:
