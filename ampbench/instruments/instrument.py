@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from ampbench.drive.pieces import (
@@ -27,10 +28,10 @@ from ampbench.drive.pieces import (
     unfinished,
 )
 from ampbench.drive.planning import PlannedCase, check_selection
-from ampbench.drive.servers import Channel, OpenChannel
-from ampbench.drive.session import Prepared
-from ampbench.errors import UsageError
-from ampbench.records.case import Environment
+from ampbench.drive.servers import Channel, OpenChannel, ServerChannel
+from ampbench.drive.session import Prepared, check_same
+from ampbench.errors import UnknownNameError, UsageError
+from ampbench.records.case import DEVICES, Environment
 from ampbench.records.kinds import KINDS, named, verb_of
 from ampbench.records.run import Entry, Selection, Settings
 from ampbench.records.wire import Task
@@ -127,7 +128,8 @@ class Instrument(Generic[A]):
     take `timeout`.
 
     `plan` finds the cases of a selection (None: those in autocast to the devices' default dtypes) after `refined` has
-    looked at it; `prepare` stands for all of that where there are no cases. `work` makes what has the `pieces` done, of
+    looked at it. One without cases has `require` instead, which raises `NothingToRunError` where nothing of what is
+    asked for can be done here, and the modules that its servers `preload`. `work` makes what has the `pieces` done, of
     which several may be of one case; without it, each is asked for by the `task`.
 
     `left` are the pieces that a run lacks, each as its `Piece.key`; `same` raises `UsageError` where what is left of a
@@ -150,7 +152,8 @@ class Instrument(Generic[A]):
     selects: Selects | None = None
     refined: Callable[[Selection, A], Selection] = lambda selection, _: selection
     plan: Callable[[Selection, A, Environment, Channel, Settings], list[PlannedCase]] | None = None
-    prepare: Callable[..., AbstractContextManager[Prepared]] | None = None
+    require: Callable[[Selection, A, Environment], None] | None = None
+    preload: Sequence[str] = ()
     pieces: Callable[[Session[A]], Sequence[Piece]] = _each_case
     left: Callable[[StoredRun], Sequence[str]] = unfinished
     same: Callable[[StoredRun, list[PlannedCase], Channel, Settings], None] = lambda *_: None
@@ -199,10 +202,11 @@ def prepared(
     Everything that can be wrong is raised here. With `begun`, the run to go on with, whose selection, settings and
     `asked` these must be, only the cases that it lacks are planned. Raises `UsageError` where no workload is named, for
     a path or a precision that the instrument is not for, and for a run that was begun in another environment or gives
-    other cases now; and what `make_plan` raises.
+    other cases now; and what `make_plan` raises. Of an instrument without cases, `UnknownNameError` for a device that
+    there is not.
     """
-    if instrument.prepare is not None:
-        with instrument.prepare(selection, settings, asked, begun, open_channel) as session:
+    if instrument.require is not None:
+        with _without_cases(instrument, selection, settings, asked, begun, open_channel) as session:
             yield session
         return
     selects = instrument.selects
@@ -231,6 +235,29 @@ def prepared(
         selection, settings, sources, plan, open_channel, own_precisions=selects.own_precisions
     ) as session:
         yield session
+
+
+def _without_cases(
+    instrument: Instrument[A],
+    selection: Selection,
+    settings: Settings,
+    asked: A,
+    begun: StoredRun | None,
+    open_channel: OpenChannel | None,
+) -> AbstractContextManager[Prepared]:
+    for name in selection.devices:
+        if name not in DEVICES:
+            raise UnknownNameError("device", name, DEVICES)
+
+    def plan(environment: Environment, *_: object) -> list[PlannedCase]:
+        if begun is not None:
+            check_same(begun.header.environment, environment, begun.header.run)
+        assert instrument.require is not None
+        instrument.require(selection, asked, environment)
+        return []
+
+    open_new = open_channel or partial(ServerChannel, preload=instrument.preload)
+    return prepared_session(selection, settings, [], plan, open_new)
 
 
 def worked(

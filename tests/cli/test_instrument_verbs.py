@@ -89,8 +89,7 @@ class Replayed:
 def channel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Replayed]:
     found = Replayed()
     monkeypatch.setattr("ampbench.drive.pieces.ServerChannel", found.opened)
-    monkeypatch.setattr("ampbench.instruments.ceilings.instrument.ServerChannel", found.opened)
-    monkeypatch.setattr("ampbench.instruments.check.instrument.ServerChannel", found.opened)
+    monkeypatch.setattr("ampbench.instruments.instrument.ServerChannel", found.opened)
     yield found
     if Replayed.process is not None:
         Replayed.process.close()
@@ -134,7 +133,7 @@ def test_a_mistake_is_one_line_and_starts_nothing(
     kind: str, words: list[str], message: str, tmp_path: Path, ampbench: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ampbench.drive.pieces.ServerChannel", lambda **_: pytest.fail("a server was started"))
-    monkeypatch.setattr("ampbench.instruments.ceilings.instrument.ServerChannel", lambda: pytest.fail("a server"))
+    monkeypatch.setattr("ampbench.instruments.instrument.ServerChannel", lambda preload: pytest.fail("a server"))
     said = ampbench(*verb_of(kind).split(), *words)
     assert (said.code, said.out, said.err.count("\n")) == (2, "", 1)
     assert message in said.err

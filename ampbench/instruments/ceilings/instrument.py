@@ -5,7 +5,6 @@ It has no cases: each operation in each dtype is measured by a worker of its own
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,8 +13,7 @@ from ampbench import store
 from ampbench.base.precisions import SHORT_DTYPES
 from ampbench.drive.pieces import Piece
 from ampbench.drive.planning import default_device
-from ampbench.drive.servers import Channel, OpenChannel, ServerChannel
-from ampbench.drive.session import Prepared, check_same, default_memory_limit, opened_first
+from ampbench.drive.servers import Channel
 from ampbench.errors import NothingToRunError, UnknownNameError
 from ampbench.instruments.ceilings.findings import DTYPES, ceiling_rate, disturbance, top
 from ampbench.instruments.ceilings.records import (
@@ -30,10 +28,10 @@ from ampbench.instruments.ceilings.records import (
     CeilingsAsked,
 )
 from ampbench.instruments.instrument import Given, Instrument, Option, Session
-from ampbench.records.case import DEVICES, DeviceDescription, Environment
+from ampbench.records.case import DeviceDescription, Environment
 from ampbench.records.kinds import CEILINGS
 from ampbench.records.labels import few
-from ampbench.records.run import Header, Selection, Settings
+from ampbench.records.run import Header, Selection
 from ampbench.records.wire import Task, ask
 from ampbench.store import StoredRun
 
@@ -143,36 +141,12 @@ def _lacking(device: DeviceDescription, dtype: str) -> str:
     return ""
 
 
-@contextmanager
-def _prepared(
-    selection: Selection,
-    settings: Settings,
-    asked: CeilingsAsked,
-    begun: StoredRun | None,
-    open_channel: OpenChannel | None,
-) -> Iterator[Prepared]:
-    """Open the session, which has no cases: everything that can be wrong is raised here.
-
-    Raises `UnknownNameError` for a device that there is not, `NothingToRunError` with the reasons where nothing can be
-    measured, `UsageError` where the run `begun` before is of another environment.
-    """
-    for name in selection.devices:
-        if name not in DEVICES:
-            raise UnknownNameError("device", name, DEVICES)
-    with opened_first(open_channel or ServerChannel, settings.threads) as first:
-        environment = first.environment
-        if begun is not None:
-            check_same(begun.header.environment, environment, begun.header.run)
-        if settings.memory_limit_bytes is None:
-            settings = dataclasses.replace(settings, memory_limit_bytes=default_memory_limit())
-        wanted = wanted_of(environment, selection.devices, asked)
-        if all(one.lacking for one in wanted):
-            why = (
-                few((one.lacking for one in wanted), len(wanted))
-                or f"what is only copied or read is measured in {FP32}"
-            )
-            raise NothingToRunError(f"no ceiling can be measured here: {why}")
-        yield Prepared(selection, settings, environment, [], first.open_channel)
+def _require(selection: Selection, asked: CeilingsAsked, environment: Environment) -> None:
+    """Raise `NothingToRunError`, with the reasons, where nothing can be measured."""
+    wanted = wanted_of(environment, selection.devices, asked)
+    if all(one.lacking for one in wanted):
+        why = few((one.lacking for one in wanted), len(wanted)) or f"what is only copied or read is measured in {FP32}"
+        raise NothingToRunError(f"no ceiling can be measured here: {why}")
 
 
 def pieces(session: Session[CeilingsAsked]) -> list[Piece]:
@@ -280,7 +254,7 @@ INSTRUMENT: Instrument[CeilingsAsked] = Instrument(
         Option(name="seconds", default="2", seconds=True, help="Timing of each operation in each dtype"),
     ),
     made=_made,
-    prepare=_prepared,
+    require=_require,
     pieces=pieces,
     left=lambda stored: [one.named for one in unfinished(stored)],
     work=lambda session: partial(_measure, session),

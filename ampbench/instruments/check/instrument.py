@@ -1,14 +1,12 @@
 """Which checks a run has and lacks: each program is run by a worker of its own, which may crash."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from ampbench.drive.pieces import Piece
-from ampbench.drive.servers import Channel, OpenChannel, ServerChannel
-from ampbench.drive.session import Prepared, check_same, default_memory_limit, opened_first
+from ampbench.drive.servers import Channel
 from ampbench.errors import NothingToRunError, UnknownNameError
 from ampbench.instruments.check.catalogue import CHECKS, program_of
 from ampbench.instruments.check.records import NOT_SHOWN, CheckAsked, Checked, ChecksAsked, digest_of
@@ -82,31 +80,10 @@ def unfinished(stored: StoredRun) -> list[Wanted]:
     return [one for one in wanted if (one.device, one.check.name) not in done]
 
 
-@contextmanager
-def _prepared(
-    selection: Selection,
-    settings: Settings,
-    asked: ChecksAsked,
-    begun: StoredRun | None,
-    open_channel: OpenChannel | None,
-) -> Iterator[Prepared]:
-    """Open the session, which has no cases: everything that can be wrong is raised here.
-
-    Raises `UnknownNameError` for a device that there is not, `NothingToRunError` where no check is for those named,
-    `UsageError` where the run `begun` before is of another environment.
-    """
-    for name in selection.devices:
-        if name not in DEVICES:
-            raise UnknownNameError("device", name, DEVICES)
-    with opened_first(open_channel or partial(ServerChannel, preload=PRELOADED), settings.threads) as first:
-        environment = first.environment
-        if begun is not None:
-            check_same(begun.header.environment, environment, begun.header.run)
-        if settings.memory_limit_bytes is None:
-            settings = dataclasses.replace(settings, memory_limit_bytes=default_memory_limit())
-        if not wanted_of(environment, selection.devices, asked):
-            raise NothingToRunError(f"none of these checks is for {', '.join(selection.devices)}")
-        yield Prepared(selection, settings, environment, [], first.open_channel)
+def _require(selection: Selection, asked: ChecksAsked, environment: Environment) -> None:
+    """Raise `NothingToRunError` where no check is for the devices that are named."""
+    if not wanted_of(environment, selection.devices, asked):
+        raise NothingToRunError(f"none of these checks is for {', '.join(selection.devices)}")
 
 
 def _pieces(session: Session[ChecksAsked]) -> list[Piece]:
@@ -161,7 +138,8 @@ def killed(stored: StoredRun) -> list[Checked]:
 INSTRUMENT: Instrument[ChecksAsked] = Instrument(
     kind=CHECK,
     doing="checking",
-    prepare=_prepared,
+    require=_require,
+    preload=PRELOADED,
     pieces=_pieces,
     left=lambda stored: [one.named for one in unfinished(stored)],
     work=lambda session: partial(_check, session),
