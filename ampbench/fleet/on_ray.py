@@ -23,8 +23,6 @@ from ampbench.fleet.session import Event, Place
 from ampbench.records.case import VISIBLE_DEVICES
 from ampbench.records.run import DEVICE, NODE
 
-OLDEST_RAY = (2, 50)
-"""The first whose labels are scheduled by wherever there is an autoscaler."""
 NODE_ID = "ray.io/node-id"
 """The label by which Ray itself names a node."""
 SET_BY_RAY = ("OMP_NUM_THREADS",)

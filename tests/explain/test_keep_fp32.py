@@ -360,12 +360,6 @@ def encoder(batch_first=True):
     return torch.nn.TransformerEncoder(layer, 2).eval(), torch.randn(3, 5, 16)
 
 
-def seen_by(module):
-    seen = []
-    module.register_forward_pre_hook(lambda module, args: seen.append(args[0].dtype))
-    return seen
-
-
 def fused_calls(net, *args, **kwargs):
     """Return how many encoder layers take the path that calls none of their modules."""
     with torch.no_grad(), autocast(), torch.profiler.profile() as profile:
