@@ -335,8 +335,8 @@ def argmax_agreement(
 ) -> tuple[int | None, int | None]:
     """Return (decisions that agree, decisions) for a classifier, (None, None) where nothing is `decided`.
 
-    A decision is the class with the largest output; where the reference holds NaN there is none, and NaN agrees with
-    nothing.
+    So it is where shapes are others than the reference's. A decision is the class with the largest output; where the
+    reference holds NaN there is none, and NaN agrees with nothing.
     """
     if not decided or [one.shape for one in outputs] != [one.shape for one in references]:
         return None, None

@@ -429,7 +429,7 @@ class Agreement:
 
 
 def spent(device: Device) -> float:
-    """Return a time in seconds: on a CPU that which each thread of this process has computed, whatever others do."""
+    """Return a clock's seconds: on a CPU the CPU time of this process by its threads, whatever others do; else time."""
     return process_time() / torch.get_num_threads() if device.type == "cpu" else perf_counter()
 
 

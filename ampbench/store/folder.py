@@ -199,8 +199,8 @@ def find_run(name: str, results: Path | str, doubt: Callable[[str], object] = la
     `latest` is the run that measured and was begun last; `doubt` is told, in a sentence each, of files that cannot be
     read and may be later, and of clocks that make that hard to tell.
 
-    Raises `UnknownNameError` with the nearest ids for anything else, `UsageError` where several runs are meant, and
-    what `check_runs` does where there is none.
+    Raises `UnknownNameError` with the nearest ids for anything else, `UsageError` for a path at which there is no run
+    file and where several runs are meant, and what `check_runs` does where there is none.
     """
     if is_path(name):
         if other := what_else(Path(name)):

@@ -194,7 +194,10 @@ _LAYOUTS = (
 
 
 def trend_lines(trend: Trend, width: int, show_all: bool = False, only_ascii: bool = False) -> list[Text]:
-    """Return what a terminal of `width` columns shows of a trend; with `show_all`, series without a change, too."""
+    """Return what a terminal of `width` columns shows of a trend, curves in ASCII where it has `only_ascii`.
+
+    With `show_all`, series without a change are shown, too.
+    """
     names = series_names(trend)
     lines = _head(trend, width)
     lines += [Text(), *_change_lines(trend, names, width)]

@@ -106,7 +106,7 @@ def copy_ratio(ceilings: Sequence[Ceiling], device: str, dtype: str) -> float | 
 
 
 def share(found: Ceiling, promised: Datasheet | None) -> float | None:
-    """Return the share of the datasheet's peak that a ceiling attained; None where no peak is known."""
+    """Return the share of the datasheet's peak that a ceiling attained; None where one of the two is not known."""
     if promised is None:
         return None
     peak = promised.bandwidth if found.operation in MOVING else promised.flops.get(found.dtype)

@@ -76,7 +76,10 @@ class Way:
 
 
 def way_of(trainings: Sequence[Training]) -> Way | None:
-    """Return how far trainings went astray; None where one that came to its end does not tell."""
+    """Return how far trainings went astray: medians over them, a mean of slopes.
+
+    None where none came to its end, or one that did does not tell; the slope is None where one of them has none.
+    """
     whole = [each for each in trainings if not broke_off(each)]
     last = [each.drift[-1] for each in whole if each.drift]
     errors = [drift.way_rel_l2 for drift in last if drift.way_rel_l2 is not None]

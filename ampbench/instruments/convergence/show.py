@@ -423,7 +423,7 @@ def _looks(trainings: Sequence[Training]) -> list[int]:
 
 
 def format_loss_ratio(value: float | None) -> str:
-    """Return a ratio of losses as "1.04"."""
+    """Return a ratio of losses as "1.04", one under a tenth as "0.0123"."""
     return UNDEFINED if value is None else f"{value:.3g}" if value < 0.1 else f"{value:.2f}"
 
 
