@@ -120,10 +120,9 @@ class Control:
     @property
     def sentence(self) -> str:
         """What the control says, for the foot of a table."""
-        apart = abs(self.ratio - 1)
         return (
             f"control: {self.label} measured twice took {format_seconds(self.own_seconds)} and "
-            f"{format_seconds(self.control_seconds)}, {apart:.1%} apart; take no smaller difference for real"
+            f"{format_seconds(self.control_seconds)}, {self.apart - 1:.1%} apart; take no smaller difference for real"
         )
 
 

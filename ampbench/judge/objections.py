@@ -328,7 +328,7 @@ def update_objection(update: Update | None) -> str:
     if update.worst_kept is not None and update.worst_kept < LEAST_KEPT_OF_A_TENSOR:
         return f"{update.worst_parameter} keeps {format_kept(update.worst_kept)} of its update"
     if (update.swallowed_energy or 0.0) > MOST_SWALLOWED:
-        return f"{_still(update)}, with {format_share(update.swallowed_energy)} of its updates"
+        return f"{_still(update)}, and these carry {format_share(update.swallowed_energy)} of its updates"
     later = _below(update.energies, 1 / ROOM)
     if update.steps and not update.counted_state and later is not None and later > MOST_SWALLOWED:
         lost = f"of 1/{ROOM} of them {format_share(later)} is lost"

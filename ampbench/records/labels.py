@@ -164,6 +164,9 @@ def remarks(found: Divergence) -> list[Remark]:
         )
     if found.grad_nonfinite and not found.grad_reference_nan:
         said.append(Remark(found.grad_undefined or f"{found.grad_nonfinite:,} gradient elements are not finite", True))
+    elif found.param_nonfinite and found.grad_nonfinite == 0:
+        count = f"{found.param_nonfinite:,} parameter {'element is' if found.param_nonfinite == 1 else 'elements are'}"
+        said.append(Remark(f"{count} not finite after one step, though the gradients are", True))
     infinite = (found.output_reference_nonfinite or 0) - (found.output_reference_nan or 0)
     if infinite and not found.output_reference_nan and not found.output_undefined:
         where = f"{_are(infinite, found.output_elements or 0, 'output')} infinite, in {found.reference_dtype}, too"

@@ -82,6 +82,9 @@ def test_rounds_of_the_control_are_not_the_cases_own(tmp_path):
     assert control.case_id == FP32.case_id
     assert control.ratio == pytest.approx(1.1)
     assert "1.00 s and 1.10 s, 10.0% apart" in control.sentence
+    swapped = replace(control, own_seconds=control.control_seconds, control_seconds=control.own_seconds)
+    assert swapped.apart == control.apart
+    assert "1.10 s and 1.00 s, 10.0% apart" in swapped.sentence
 
 
 def test_a_run_without_a_control_has_no_ratio(tmp_path):

@@ -54,7 +54,7 @@ WELL: dict[str, Any] = {
         ({"worst_kept": 0.42}, "fc.weight keeps 42.0% of its update"),
         (
             {"swallowed": 999, "swallowed_energy": 0.041},
-            "99.9% of the weights that should move do not, with 4.10% of its updates",
+            "99.9% of the weights that should move do not, and these carry 4.10% of its updates",
         ),
         ({"swallowed": 900, "swallowed_energy": 0.02}, ""),
         ({"kept": 0.97, "kept_error": 0.006, "swallowed": 990, "swallowed_energy": 0.9, "worst_kept": 0.8}, ""),

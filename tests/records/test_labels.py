@@ -130,6 +130,14 @@ def test_gradients_have_a_word_of_their_own() -> None:
             {"grad_nonfinite": 2, "grad_undefined": "2 of 8 gradient elements are NaN"},
             [("2 of 8 gradient elements are NaN", True)],
         ),
+        (
+            {"grad_nonfinite": 0, "param_nonfinite": 5},
+            [("5 parameter elements are not finite after one step, though the gradients are", True)],
+        ),
+        (
+            {"grad_nonfinite": 2, "grad_undefined": "2 of 8 gradient elements are NaN", "param_nonfinite": 5},
+            [("2 of 8 gradient elements are NaN", True)],
+        ),
     ],
 )
 def test_what_stands_beside_the_numbers(fields: dict[str, Any], said: list[tuple[str, bool]]) -> None:

@@ -44,16 +44,24 @@ def place_of(version: str, device: str, found: Sequence[Checked]) -> str:
 
 
 def sentences(place: str, found: Sequence[Checked]) -> list[str]:
-    """Return how many of the defects that were looked for are in a place, by what they matter for."""
+    """Return how many of the defects that were looked for are in a place, by what they matter for, and how many traps.
+
+    What differs by design is no defect: it counts as a trap, alone.
+    """
     said = []
     for purpose in (TRAINING, INFERENCE):
-        shown = [one for one in found if purpose in check_of(one).matters and one.outcome != NOT_SHOWN]
+        sought = [one for one in found if purpose in check_of(one).matters and not check_of(one).by_design]
+        shown = [one for one in sought if one.outcome != NOT_SHOWN]
         defective = [one.check for one in shown if one.outcome == DEFECTIVE]
         if shown:
             verb = "is" if len(defective) == 1 else "are"
             named = f": {few(defective, NAMED)}" if defective else ""
             what = f"{counted(len(shown), 'defect')} that matter{'s' if len(shown) == 1 else ''}"
             said.append(f"{len(defective)} of {what} for {purpose} {verb} in {place}{named}")
+    traps = [one.check for one in found if one.outcome == DIFFERS]
+    if traps:
+        what = f"{counted(len(traps), 'trap')} by design {'is' if len(traps) == 1 else 'are'} in {place}"
+        said.append(f"{what}: {few(traps, NAMED)}")
     return said
 
 

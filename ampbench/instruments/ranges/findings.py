@@ -339,6 +339,9 @@ NAMED = 3
 OFF_GRID = "an older ampbench did not count the updates that weights would lose which are stored in it"
 """What is said of updates that were compared in fp32 weights, off the grid (`Swallowed`)."""
 
+_GROWS = 3.0
+"""The factor from which an error is said to grow at a module: roundings of several inputs add up to less."""
+
 _NEAR = 0.001
 """The share of a format's largest number below which no value is called near it."""
 
@@ -462,11 +465,33 @@ def origin_said(found: OriginPass) -> list[str]:
     elif compared and not events:
         said.append("no module errs by itself")
     if compared and not events:
+        said += _growth_said(compared)
         said.append(f"none of {counted(len(compared), 'module')} overflows or flushes on exact inputs")
     if found.first_nonfinite is not None:
         said.append(f"in the whole run {nonfinite_sentence(found.first_nonfinite)}")
     left = _left_out([row.note for row in found.modules if not row.elements], len(found.modules), "not compared")
     return [*said, *([left] if left else [])]
+
+
+def _growth_said(compared: Sequence[ModuleError]) -> list[str]:
+    """Return at which module the error grows most against all that ran before, if that is by a factor of `_GROWS`.
+
+    What a module makes itself is no growth. Only the order of running is known, not what flows where: what runs between
+    modules is suspected, and so is the module.
+    """
+    largest, grown = 0.0, list[tuple[float, float, ModuleError]]()
+    for row in compared:
+        if row.total_rel_l2 is not None and row.own_rel_l2 is not None:
+            if largest and (times := row.total_rel_l2 / max(largest, row.own_rel_l2)) >= _GROWS:
+                grown.append((times, largest, row))
+            largest = max(largest, row.total_rel_l2)
+    if not grown:
+        return []
+    _, before, row = max(grown, key=lambda each: each[0])
+    where = f"the error grows most before {row.module or ROOT} or in it: to {format_error(row.total_rel_l2)}"
+    own = f"{format_error(row.own_rel_l2)} is its own"
+    held = f"from at most {format_error(before)} in the modules that ran before, and {own}"
+    return [f"{where}, {held}; what runs there magnifies errors, or rounds outside of modules"]
 
 
 def telling(values: Iterable[Magnitudes]) -> Magnitudes | None:

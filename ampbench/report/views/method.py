@@ -134,7 +134,7 @@ def _quietness(stored: StoredRun) -> Facts:
 def _apart(control: frame.Control) -> str:
     """Return how far apart two measurements of one case were, as the banner says what follows from it."""
     own, again = format_seconds(control.own_seconds), format_seconds(control.control_seconds)
-    return f"{control.case_id}, measured twice: {own} and {again}, {format_percent(abs(control.ratio - 1))} apart"
+    return f"{control.case_id}, measured twice: {own} and {again}, {format_percent(control.apart - 1)} apart"
 
 
 def _rounds(stored: StoredRun) -> str:

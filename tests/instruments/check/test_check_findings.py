@@ -36,6 +36,12 @@ def test_defects_are_counted_by_what_they_matter_for_among_those_that_could_be_s
     assert said.endswith("is in torch 2.15.0 on xpu (fake tensors): promote-other-half")
 
 
+def test_what_differs_by_design_is_told_as_a_trap_and_counted_among_no_defects() -> None:
+    found = [checked("bf16-weight-update", DIFFERS), checked("scale-underflow", GOOD)]
+    assert sentences("it", found) == ["1 trap by design is in it: bf16-weight-update"]
+    assert sentences("it", [*found, checked(EPS, GOOD)])[0] == "0 of 1 defect that matters for training are in it"
+
+
 def test_what_came_is_told_before_what_went_and_other_programs_are_no_change(tmp_path: Path) -> None:
     before = run_of(tmp_path / "1", checked(CACHE, DEFECTIVE), checked(EPS, GOOD), checked(MIXED, GOOD))
     after = run_of(

@@ -1,5 +1,6 @@
 """What passes say: headlines first, then tables that end where they say no more; and the same as rows."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -360,6 +361,20 @@ def test_an_origin_without_events_says_how_far_the_output_errs():
         "None of 1 module overflows or flushes on exact inputs.",
         "Dropout is off.",
     ]
+
+
+def test_an_origin_says_where_errors_grow_that_no_module_makes():
+    grown = [error("waves", 2e-3, total_rel_l2=2e-3), error("trunk", 2e-3, total_rel_l2=4e-2)]
+    found = OriginPass(case_id="case", modules=grown, output_rel_l2=4e-2)
+    where = (
+        "the error grows most before trunk or in it: to 4.0e-02, from at most 2.0e-03 in the modules that ran before"
+    )
+    said = f"{where}, and 2.0e-03 is its own; what runs there magnifies errors, or rounds outside of modules"
+    assert said in origin_said(found)
+    added = [error("a", 2e-3, total_rel_l2=2e-3), error("b", 2e-3, total_rel_l2=5e-3)]
+    made = [error("a", 2e-3, total_rel_l2=2e-3), error("b", 4e-2, total_rel_l2=4e-2)]
+    for calm in (added, made, grown[1:], [error("a", None), *grown[1:]]):
+        assert not [line for line in origin_said(replace(found, modules=calm)) if "grows" in line]
 
 
 def test_modules_are_ranked_or_in_the_order_of_running():
