@@ -715,3 +715,8 @@ def test_that_no_precision_helps_is_said_only_where_that_was_seen() -> None:
 def test_nobody_whose_steps_are_launch_bound_is_told_to_do_what_they_do(device: str, path: str, remedy: str) -> None:
     rows = [row(name, 10, busy_share=0.3, device=device, path=path) for name in ("fp32", "bf16_autocast")]
     assert f"; {remedy} (" in only(*rows).remark
+
+
+def test_what_torch_ships_with_and_fp32_are_no_precisions_that_could_have_helped() -> None:
+    rows = [row(name, 10, busy_share=0.3, **BUSY) for name in ("fp32", "default")]
+    assert only(*rows).remark.startswith("launch-bound in fp32, default: ")

@@ -141,3 +141,9 @@ def test_machines_read_every_number_of_what_people_read() -> None:
     assert titles == ["machines", "inference · eager"]
     every = document([run_of("slow", 2e-3), run_of("fast", 1e-3, threads=4)], Budget(), everything=True)
     assert len(every.rows()) == 2 * 2 * len(NETS)
+
+
+@pytest.mark.parametrize(("lanes", "name"), [("xyz", "x + y + z"), ("wxyz", "w + 3 others")])
+def test_many_lanes_are_called_by_the_first_of_them(lanes: str, name: str) -> None:
+    runs = [in_fleet(run_of(lane, 1e-3, nets=(lane,)), lane) for lane in lanes]
+    assert [one.name for one in machines(runs, Budget())] == [name]

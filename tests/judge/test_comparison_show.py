@@ -7,9 +7,16 @@ from dataclasses import replace
 import pytest
 
 from ampbench.judge import show
-from ampbench.judge.compare import compare
+from ampbench.judge.compare import SelfComparison, compare
 from ampbench.judge.said import verdict
-from ampbench.judge.show import comparison_csv, comparison_json, comparison_lines, comparison_markdown, finding_columns
+from ampbench.judge.show import (
+    comparison_csv,
+    comparison_json,
+    comparison_lines,
+    comparison_markdown,
+    control_lines,
+    finding_columns,
+)
 from ampbench.records.measured import Failure
 from ampbench.records.rules import RuleChange
 from ampbench.records.verdicts import Code, Finding, Verdict
@@ -255,3 +262,16 @@ def test_json_holds_explanations_and_rules_and_csv_is_as_it_was():
     }  # fmt: skip
     assert document["rule_devices"] == ["cuda", "xpu"]
     assert comparison_csv(comparison) == comparison_csv(slower())
+
+
+def test_a_control_lists_the_cases_that_spread_most_first():
+    cases = [make_case(precision) for precision in ("fp32", "bf16_autocast", "bf16_pure")]
+    compared = compare(*(make_run(Times(*((case, noisy(1e-3)) for case in cases))) for _ in range(2)))
+    spreads = dict(zip((case.case_id for case in cases), (0.01, 0.03, 0.02), strict=True))
+    found = SelfComparison(
+        cases=3, blocks=16, alarms=[], suspected=[], unfit=[], unchanged=[], able=3, highest_rate=0.1,
+        spreads=spreads, detectable=[],
+    )  # fmt: skip
+    lines = [line.plain for line in control_lines(compared, found, 100)]
+    assert [line.split()[0] for line in lines[-3:]] == ["3.0%", "2.0%", "1.0%"]
+    assert "bf16_autocast" in lines[-3]

@@ -490,7 +490,8 @@ def test_samples_far_slower_than_the_fastest_of_their_build_are_disturbed(tmp_pa
 
 
 def test_builds_of_one_sample_are_held_against_the_others_of_their_case(tmp_path):
-    rounds = [make_round(FP32, number=0, samples=[[1.0], [2.0]]), make_round(FP32, number=1, samples=[[1.05], [400.0]])]
+    samples = [[[1e-3], [2e-3]], [[1.05e-3], [0.4]]]
+    rounds = [make_round(FP32, number=number, samples=each) for number, each in enumerate(samples)]
     assert disturbed_share(read_run(write_run(tmp_path, [FP32, BF16], *rounds, make_round(BF16, 9.0)))) == 2 / 4
 
 

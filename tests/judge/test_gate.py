@@ -555,3 +555,12 @@ def test_no_regression_passes_unless_it_is_ignored_or_not_gated(comparison: Comp
 def test_strict_lets_nothing_pass_that_the_same_policy_without_it_stops(comparison: Comparison, policy: Policy) -> None:
     strict, lenient = (judge(comparison, dataclasses.replace(policy, strict=one)) for one in (True, False))
     assert strict.exit_code >= lenient.exit_code
+
+
+def test_cases_that_the_candidate_lacks_are_told_of_the_baseline_and_of_the_anchor() -> None:
+    gone = make_case("tf32").case_id
+    policy = Policy(strict=True)
+    said = judge(compared(SAME, only_baseline=[gone]), policy).sentences
+    assert said == (f"strict: the candidate lacks 1 case of the baseline: {gone}",)
+    said = judge(compared(SAME), policy, anchored(SAME, only_baseline=[gone])).sentences
+    assert said == (f"strict: the candidate lacks 1 case of the anchor release-1: {gone}",)

@@ -335,3 +335,12 @@ def test_full_agreement_can_be_asked_for() -> None:
 def test_an_impossible_limit_is_refused_by_its_flag(limits: dict[str, float], flag: str) -> None:
     with pytest.raises(UsageError, match=flag):
         Budget(**limits)
+
+
+def test_half_of_a_bin_is_below_what_lies_in_its_middle() -> None:
+    sizes = [0.0] * BINS
+    sizes[0], sizes[1] = 30.0, 70.0
+    update = Update(**WELL, sizes=sizes)
+    assert swallowed_at(update, 2.0 ** (-LOWEST_BIN - 0.5)) == pytest.approx(0.15)
+    assert swallowed_at(update, 2.0 ** (-LOWEST_BIN - 1.5)) == pytest.approx(0.65)
+    assert swallowed_at(update, 2.0**-LOWEST_BIN) == 0

@@ -13,7 +13,17 @@ from ampbench.cli.results import run_rows
 from ampbench.judge.advice import advise_run
 from ampbench.judge.budget import Budget
 from ampbench.judge.objections import BRIEFLY, run_objections
-from ampbench.judge.ranking import Ranked, brought, kind_of, missing_blocks, part_blocks, ranked, sections, taken_said
+from ampbench.judge.ranking import (
+    Ranked,
+    brought,
+    in_order,
+    kind_of,
+    missing_blocks,
+    part_blocks,
+    ranked,
+    sections,
+    taken_said,
+)
 from ampbench.judge.rows import Row
 from ampbench.store import StoredRun, read_run
 from tests.report.large_runs import write_zoo_run
@@ -192,3 +202,9 @@ def test_networks_of_a_kind_each_make_no_table_of_kinds(tmp_path: Path) -> None:
     rows = run_rows(stored)
     for tables in ranked(rows, advise_run(stored, rows, Budget()), stored.cases).values():
         assert [block.title for block in part_blocks(tables, kinds=True)][-1] != "by kind of network"
+
+
+def test_a_table_on_which_nothing_can_be_advised_comes_last(parts: dict[str, list[Ranked]]) -> None:
+    tables = next(iter(parts.values()))
+    without = replace(tables[0], name="nothing", advice=replace(tables[0].advice, case_id=None))
+    assert [one.name for one in in_order([without, *tables])] == [*(one.name for one in tables), "nothing"]

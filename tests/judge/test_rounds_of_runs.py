@@ -1,12 +1,14 @@
 import math
 import statistics
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy.stats import t as student
 
 from ampbench.judge.frame import run_frame
-from ampbench.judge.rounds import MeasuredRun, Role, grid
+from ampbench.judge.rounds import MeasuredRun, Outcome, Role, grid, power_error
+from ampbench.records.measured import Telemetry
 from tests.compared_runs import BF16, FP32, Times, make_run, noisy
 from tests.stored_runs import COMPLETE, make_divergence, make_memory, make_round, write_run
 
@@ -74,3 +76,31 @@ def test_means_are_taken_only_where_they_are_asked_for():
     stored = make_run(Times((FP32, [1e-3, 2e-3])))
     assert MeasuredRun.of(stored).has_means
     assert not MeasuredRun.of(stored, averaging=False).has_means
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({}, 0.11),
+        ({"period_seconds": None, "averaged_seconds": None}, 0.05),
+        ({"window_seconds": 0.01}, 0.65),
+        ({"window_seconds": None}, 0.65),
+        ({"power_error_watts": None}, 0.06),
+        ({"power_low_watts": None}, None),
+        ({"power_watts": None}, None),
+    ],
+)
+def test_power_is_as_uncertain_as_its_readings_and_what_they_blur_at_both_ends(changes, error):
+    told = Telemetry(
+        power_watts=100.0, power_low_watts=80.0, power_high_watts=140.0, power_error_watts=5.0, period_seconds=0.02,
+        averaged_seconds=0.08, window_seconds=1.0,
+    )  # fmt: skip
+    assert power_error(replace(told, **changes)) == (None if error is None else pytest.approx(error))
+
+
+def test_a_case_whose_weights_differ_between_rounds_has_failed_and_says_so():
+    stored = make_run(Times((FP32, [])))
+    rounds = [make_round(FP32, 1e-3, number, weights_digest=digest) for number, digest in enumerate(("aa", "bb"))]
+    assert MeasuredRun.of(replace(stored, rounds=rounds)).outcome(FP32.case_id) == Outcome(
+        "failed", "its weights differ between rounds"
+    )

@@ -13,8 +13,9 @@ from ampbench.judge.deciding import Decision
 from ampbench.judge.times import change_in_words, decision_in_words, mean_in_words
 from ampbench.records.measured import Fitness
 from ampbench.records.verdicts import Code, Finding, Verdict
+from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy, rounds_of
-from tests.stored_runs import make_header, make_round
+from tests.stored_runs import make_case, make_header, make_round
 
 
 def times(comparison) -> list[Finding]:
@@ -454,3 +455,34 @@ def test_a_mean_that_moved_alone_is_told_as_the_slow_steps_doing():
     assert mean_in_words(open_still, 0.05, "rounds", 0).endswith(
         "certainly over 5%, 32 rounds; the typical step is not known to have changed"
     )
+
+
+@pytest.mark.parametrize(
+    ("change", "low", "high", "said"),
+    [(0.08, 0.07, 0.09, "8.0% slower (95%: 7.0 to 9.0%)"), (-0.08, -0.09, -0.07, "8.0% faster (95%: 7.0 to 9.0%)")],
+)
+def test_the_interval_of_a_certain_change_is_told_in_its_direction(change: float, low: float, high: float, said: str):
+    verdict = Verdict.REGRESSED if change > 0 else Verdict.IMPROVED
+    decision = replace(
+        settled(Code.BEYOND_THRESHOLD, Code.BEYOND_THRESHOLD, (change, low, high)),
+        verdict=verdict, change=change, low=low, high=high,
+    )  # fmt: skip
+    assert decision_in_words(decision, 0.02, "blocks", 8) == (
+        f"{said}, certainly over 2%, 32 blocks, confirmed by 8 fresh ones"
+    )
+
+
+def test_stored_runs_of_an_accelerator_under_another_clock_say_both_clocks():
+    case = make_case(device="cuda")
+
+    def at(clock_hz: float) -> StoredRun:
+        run = make_run(Times((case, [])))
+        fitness = Fitness(accelerator_clock_hz=clock_hz)
+        rounds = [make_round(case, value, number, fitness=fitness) for number, value in enumerate(noisy(1e-3, 8))]
+        return replace(run, rounds=rounds)
+
+    (found,) = times(compare(at(2.0e9), at(1.8e9)))
+    said = "the accelerator's clock under load was 2.00 GHz in the baseline and 1.80 GHz in the candidate"
+    assert said in found.reason
+    (alike,) = times(compare(at(2.0e9), at(1.99e9)))
+    assert "GHz" not in alike.reason
