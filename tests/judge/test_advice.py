@@ -258,7 +258,11 @@ def test_a_control_further_apart_than_the_gain_withholds_the_advice() -> None:
 def test_a_factor_that_no_hardware_has_is_no_advice() -> None:
     advice = only(row("fp32", 10, None), row("bf16_pure", 10 / 230.24, None))
     assert advice.precision is None
-    assert advice.sentence == "no advice on speed: bf16_pure took 1/230 of fp32's time, which no hardware does"
+    said = "no advice on speed: bf16_pure took 1/230 of fp32's time, which no hardware does"
+    assert advice.sentence == said
+    rows = [row("fp32", 10, None), row("bf16_pure", 10 / 230.24, None)]
+    (advice,) = advise(rows, {}, BUDGET, trust=Trust(cause="the machine was busy")).values()
+    assert advice.sentence == f"{said}; the machine was busy"
 
 
 def test_a_busy_machine_makes_a_speedup_uncertain() -> None:
@@ -452,8 +456,10 @@ def test_when_fp32_fails_the_fastest_within_the_budget_is_taken() -> None:
     failed = row("fp32", 10, outcome="failed", reason="out of memory", seconds_median=None, output_rel_l2=None)
     advice = only(failed, row("bf16_pure", 3, speedup_vs_fp32=None), row("bf16_autocast", 4, speedup_vs_fp32=None))
     assert (advice.precision, advice.column) == ("bf16_pure", "outcome")
-    assert "fp32 failed" in advice.sentence
-    assert only(failed, row("bf16_pure", 3, output_rel_l2=0.5)).precision is None
+    assert advice.sentence == "take bf16_pure: fp32 failed, and this is the fastest within the error budget"
+    none = only(failed, row("bf16_pure", 3, output_rel_l2=0.5))
+    assert none.precision is None
+    assert none.sentence == "no advice: fp32 failed, and no other precision is within the error budget"
 
 
 def test_without_fp32_there_is_no_advice() -> None:
@@ -720,3 +726,9 @@ def test_nobody_whose_steps_are_launch_bound_is_told_to_do_what_they_do(device: 
 def test_what_torch_ships_with_and_fp32_are_no_precisions_that_could_have_helped() -> None:
     rows = [row(name, 10, busy_share=0.3, **BUSY) for name in ("fp32", "default")]
     assert only(*rows).remark.startswith("launch-bound in fp32, default: ")
+
+
+def test_where_every_other_precision_failed_one_stays_in_fp32_without_a_caveat() -> None:
+    failed = row("bf16_autocast", 5.0, outcome="failed", seconds_median=None, speedup_vs_fp32=None)
+    advice = only(row("fp32", 10.0), failed)
+    assert (advice.sentence, advice.caveat) == ("stay in fp32: every other precision failed", "")

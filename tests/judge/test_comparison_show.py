@@ -5,6 +5,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from rich.style import Style
 
 from ampbench.judge import show
 from ampbench.judge.compare import SelfComparison, compare
@@ -275,3 +276,14 @@ def test_a_control_lists_the_cases_that_spread_most_first():
     lines = [line.plain for line in control_lines(compared, found, 100)]
     assert [line.split()[0] for line in lines[-3:]] == ["3.0%", "2.0%", "1.0%"]
     assert "bf16_autocast" in lines[-3]
+
+
+def test_every_verdict_has_a_colour_that_terminals_know():
+    colours = {verdict: Style.parse(show.STYLES[verdict]).color for verdict in Verdict}
+    known = {verdict: colour.name for verdict, colour in colours.items() if colour is not None}
+    assert known == {
+        Verdict.REGRESSED: "red",
+        Verdict.IMPROVED: "green",
+        Verdict.INCONCLUSIVE: "yellow",
+        Verdict.INCOMPARABLE: "magenta",
+    }

@@ -365,6 +365,13 @@ def test_stored_rounds_that_never_vary_are_not_taken_for_a_change_where_there_is
     assert (found.verdict, found.change, found.p_worse, found.p_better) == (Verdict.UNCHANGED, 0.0, 1.0, 1.0)
 
 
+def test_stored_rounds_that_never_vary_and_differ_have_certainly_changed():
+    before, after = np.full((1, 4), 1e-3), np.full((1, 4), 1.1e-3)
+    slower = decide_stored(before, after, np.array([0.02]), [])[0]
+    assert (slower.verdict, slower.p_worse, slower.p_better) == (Verdict.REGRESSED, 0.0, 1.0)
+    assert decide_stored(after, before, np.array([0.02]), [])[0].verdict is Verdict.IMPROVED
+
+
 def test_a_stored_regression_says_nothing_of_blocks_needed():
     found = decide_stored(quiet(blocks=10), 2 * quiet(blocks=10, seed=1), np.array([0.02]), [])[0]
     assert (found.detectable_change, found.blocks_needed) == (None, None)

@@ -472,6 +472,8 @@ def test_plain_rows_are_ready_for_json(tmp_path):
     case = make_case("bf16_autocast", batch_size=None)
     path = write_run(tmp_path, [case], make_round(case), make_memory(case, 5), make_divergence(case))
     (row,) = plain_rows(ampbench.load(path))
+    assert {type(row[name]) for name in ("rounds", "batch_size", "peak_memory_bytes")} <= {int, type(None)}
+    assert type(row["rounds"]) is int
     assert list(row) == list(COLUMNS)
     assert row["batch_size"] is None
     assert row["seconds_low"] is None

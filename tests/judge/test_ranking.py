@@ -150,6 +150,9 @@ def test_kinds_are_of_several_networks_and_have_every_precision(parts: dict[str,
 
 def test_every_table_says_that_weights_are_random(parts: dict[str, list[Ranked]]) -> None:
     tables = parts["training · cpu · eager"]
+    means = [block.note for block in part_blocks(tables, kinds=True) if "precision brought" in block.title]
+    assert means
+    assert all(note.startswith("geometric means over networks, with their 95% interval; ") for note in means)
     assert all("random weights" in block.note for block in part_blocks(tables, kinds=True))
     own = [replace(one, group=replace(one.group, parameters="weights=mine.safetensors")) for one in tables[1:]]
     said = [block.note.rpartition("; ")[2] for block in part_blocks([tables[0], *own])]
@@ -208,3 +211,12 @@ def test_a_table_on_which_nothing_can_be_advised_comes_last(parts: dict[str, lis
     tables = next(iter(parts.values()))
     without = replace(tables[0], name="nothing", advice=replace(tables[0].advice, case_id=None))
     assert [one.name for one in in_order([without, *tables])] == [*(one.name for one in tables), "nothing"]
+
+
+def test_a_number_that_a_network_has_not_is_an_empty_cell(parts: dict[str, list[Ranked]]) -> None:
+    tables = [one for one in next(iter(parts.values())) if one.taken is not None and not one.stays]
+    blind = replace(tables[0], rows=[{**one, "memory_ratio_vs_fp32": None} for one in tables[0].rows])
+    (first, *_), *_ = [block.rows for block in part_blocks([blind, *tables[1:]])]
+    headers = part_blocks([blind])[0].headers
+    assert first[headers.index("memory")] == ""
+    assert first[headers.index("speed")].startswith(f"{blind.gain:.2f}x")

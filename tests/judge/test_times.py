@@ -1,6 +1,7 @@
 """Times of two runs compared, and the words for what was decided."""
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -337,7 +338,8 @@ def test_a_changed_share_of_slow_blocks_is_remarked_upon_whatever_the_verdict():
     after[::4] = [2e-3] * 4
     after[1::4] = [2e-3] * 4
     (found,) = times(interleaved(noisy(1e-3), after))
-    assert any(remark.startswith("slow blocks: 0% → 50% of them") for remark in found.remarks)
+    (remark,) = (one for one in found.remarks if one.startswith("slow blocks: 0% → 50% of them"))
+    assert re.search(r", mean \+\d+%, 90th percentile \+\d+%$", remark)
     assert found.details["slow_share_candidate"] == 0.5
     assert found.details["mean_change"] > 0.3
 
