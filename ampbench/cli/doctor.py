@@ -3,8 +3,9 @@
 import os
 import platform
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -61,13 +62,22 @@ def command(
     if results is not None:
         check_folder(results)
 
-    environment, problem = _probe()
-    findings = inspect() + ([] if environment is None else device_findings(environment))
+    # once each, and first while the worker imports torch
+    watched, checked = cache(inspect), cache(partial(_check, results))
+
+    def meanwhile() -> None:
+        watched()
+        if not migrate:
+            checked()
+        _prepare(chosen)
+
+    environment, problem = _probe(meanwhile)
+    findings = watched() + ([] if environment is None else device_findings(environment))
     findings.sort(key=lambda finding: not finding.grave)
     known = [] if environment is None else _known(results or DEFAULT_RESULTS, environment)
     ceilings = [] if environment is None else _ceilings(results or DEFAULT_RESULTS, environment)
     migrations = _migrate(results) if results is not None and migrate else None
-    stored = None if results is None else _check(results, migrations)
+    stored = checked() if migrations is None else {str(one.path): one.problem for one in migrations}
 
     if chosen is OutputFormat.JSON:
         from ampbench.cli.printing import print_text
@@ -86,12 +96,12 @@ def command(
     return CASE_FAILED if stored and any(stored.values()) else 0
 
 
-def _probe() -> "tuple[Environment | None, str]":
-    """Return the environment of a worker, or why there is none."""
+def _probe(meanwhile: Callable[[], object]) -> "tuple[Environment | None, str]":
+    """Return the environment of a worker, or why there is none; `meanwhile` is done while that starts."""
     from ampbench.drive.servers import probe
 
     try:
-        return probe(), ""
+        return probe(meanwhile=meanwhile), ""
     except AmpbenchError as error:
         return None, str(error)
 
@@ -102,13 +112,22 @@ def _migrate(results: Path) -> "list[Migration]":
     return store.migrate_results(results)
 
 
-def _check(results: Path, migrations: "list[Migration] | None") -> dict[str, str | None]:
-    """Return what is wrong with each file; migrating has checked them all."""
+def _check(results: Path | None) -> dict[str, str | None] | None:
+    """Return what is wrong with each file of a folder, if there is one; migrating checks them, too."""
     from ampbench import store
 
-    if migrations is not None:
-        return {str(one.path): one.problem for one in migrations}
-    return {str(path): problem for path, problem in store.check_results(results)}
+    return None if results is None else {str(path): problem for path, problem in store.check_results(results)}
+
+
+def _prepare(format: OutputFormat) -> None:
+    """Import what the answer takes."""
+    from ampbench.instruments import registry  # noqa: F401
+    from ampbench.instruments.ceilings import findings, instrument  # noqa: F401
+
+    if format is OutputFormat.TABLE:
+        from rich import padding, table  # noqa: F401
+
+        from ampbench.present import terminal  # noqa: F401
 
 
 def _document(

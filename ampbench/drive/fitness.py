@@ -7,8 +7,9 @@ the machine does not tell, never that all is well, and gives no finding.
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from ampbench.records.case import Environment
 from ampbench.records.labels import limited_power
@@ -43,14 +44,17 @@ def inspect(
 ) -> list[Finding]:
     """Return what makes this machine unfit, the gravest first; watches it for `seconds`.
 
-    `root` is where proc/ and sys/ are, `ticks` the kernel's ticks a second.
+    What this process and those that it started do does not count. `root` is where proc/ and sys/ are, `ticks` the
+    kernel's ticks a second.
     """
     ticks = ticks or os.sysconf("SC_CLK_TCK")
     cpu_info = _read(root / "proc/cpuinfo")
     cpu_count = max(cpu_info.count("processor\t"), 1)
-    before, processes_before = parse_cpu_times(_read(root / "proc/stat")), _processes(root)
+    before, (processes_before, own_before) = parse_cpu_times(_read(root / "proc/stat")), _processes(root)
     pause(seconds)
-    after, processes_after = parse_cpu_times(_read(root / "proc/stat")), _processes(root)
+    after, (processes_after, own_after) = parse_cpu_times(_read(root / "proc/stat")), _processes(root)
+    if after is not None:
+        after = replace(after, busy=after.busy - max(own_after - own_before, 0))
     governors = {_read(path).strip() for path in root.glob("sys/devices/system/cpu/cpu*/cpufreq/scaling_governor")}
     candidates = [
         busy_finding(before, after, busiest(processes_before, processes_after, seconds * ticks)),
@@ -120,9 +124,9 @@ def busy_now(
     Busy is what makes a round unfit (`records.measured`); `threads` are those that torch is asked to take.
     """
     ticks = os.sysconf("SC_CLK_TCK")
-    before, processes_before = parse_cpu_times(_read(root / "proc/stat")), _processes(root)
+    before, (processes_before, _) = parse_cpu_times(_read(root / "proc/stat")), _processes(root)
     pause(seconds)
-    after, processes_after = parse_cpu_times(_read(root / "proc/stat")), _processes(root)
+    after, (processes_after, _) = parse_cpu_times(_read(root / "proc/stat")), _processes(root)
     found = []
     if (_share(before, after, "busy") or 0.0) > OTHER_SHARE:
         found.append(busy_finding(before, after, busiest(processes_before, processes_after, seconds * ticks)))
@@ -135,22 +139,30 @@ def busy_now(
     return f"this machine is busy: {said}. Times will be in doubt: wait until it is quiet{fewer} (ampbench doctor)"
 
 
-def parse_process(stat: str) -> tuple[str, int] | None:
-    """Read /proc/PID/stat: the process' name and the CPU ticks it has used; the name may hold blanks and brackets."""
+class Process(NamedTuple):
+    """A process: its name, the CPU ticks it has used, and who started it."""
+
+    name: str
+    ticks: int
+    parent: int
+
+
+def parse_process(stat: str) -> Process | None:
+    """Read /proc/PID/stat; a process' name may hold blanks and brackets."""
     head, bracket, tail = stat.rpartition(")")
     fields = tail.split()
     if not bracket or len(fields) < 13:
         return None
-    return head.partition("(")[2], int(fields[11]) + int(fields[12])
+    return Process(head.partition("(")[2], int(fields[11]) + int(fields[12]), int(fields[1]))
 
 
 def busiest(
-    before: Mapping[int, tuple[str, int]], after: Mapping[int, tuple[str, int]], elapsed_ticks: float
+    before: Mapping[int, Process], after: Mapping[int, Process], elapsed_ticks: float
 ) -> list[tuple[str, float]]:
     """Return name and share of one CPU of the three processes that took most of it, those above 5%."""
     shares = [
-        (name, (used - before[process][1]) / elapsed_ticks)
-        for process, (name, used) in after.items()
+        (one.name, (one.ticks - before[process].ticks) / elapsed_ticks)
+        for process, one in after.items()
         if process in before and elapsed_ticks > 0
     ]
     return sorted(((name, share) for name, share in shares if share > BUSY_SHARE), key=lambda each: -each[1])[:3]
@@ -305,14 +317,20 @@ def _share(before: CpuTimes | None, after: CpuTimes | None, kind: str) -> float 
     return passed / (after.total - before.total)
 
 
-def _processes(root: Path) -> dict[int, tuple[str, int]]:
-    """Return name and CPU ticks of every other process."""
-    found = {}
+def _processes(root: Path) -> tuple[dict[int, Process], int]:
+    """Return every other process by its number, and the CPU ticks of this one and all that it started."""
+    found: dict[int, Process] = {}
     for path in root.glob("proc/[0-9]*/stat"):
         process = parse_process(_read(path))
-        if process is not None and path.parent.name != str(os.getpid()):
+        if process is not None:
             found[int(path.parent.name)] = process
-    return found
+    own = {os.getpid()}
+    for number in sorted(found):  # who was started later has a higher number, until these begin anew
+        if found[number].parent in own:
+            own.add(number)
+    return {number: one for number, one in found.items() if number not in own}, sum(
+        one.ticks for number, one in found.items() if number in own
+    )
 
 
 def _read(path: Path) -> str:

@@ -456,9 +456,14 @@ DEVICE_NODES = ("nvidiactl", "dxg", "dri", "kfd", "nvmap", "nvhost-ctrl")
 """In /dev: NVIDIA's driver, WSL's, the kernel's for Intel and AMD, AMD's compute, and Tegra's two."""
 
 
-def probe(python: str = sys.executable) -> Environment:
-    """Return the environment of interpreter `python`; `NothingToRunError` where it has no torch to measure."""
-    with Pool({ONLY: lambda: ServerChannel(python)}) as pool:
+def probe(python: str = sys.executable, meanwhile: Callable[[], object] = tuple) -> Environment:
+    """Return the environment of interpreter `python`; `meanwhile` is done while it imports torch.
+
+    Raises `NothingToRunError` where it has no torch to measure.
+    """
+    with Pool({ONLY: lambda: ServerChannel(python, wait=False)}) as pool:
+        pool.open()
+        meanwhile()
         return ask_environment(pool)
 
 

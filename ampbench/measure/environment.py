@@ -5,6 +5,7 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+import re
 import shutil
 import socket
 from pathlib import Path
@@ -64,7 +65,7 @@ def read_environment() -> Environment:
             f"torch {torch.__version__} is too old: ampbench needs {'.'.join(map(str, MINIMUM_TORCH))} or newer"
         )
     unavailable: dict[str, str] = {}
-    torchvision = _version_of("torchvision", unavailable)
+    torchvision = _torchvision(unavailable)
     others = {name: row.absent for name, row in LIBRARIES.items() if name != "torchvision"}
     wanted = DATA_PACKAGES | others
     unavailable |= {package: how for package, how in wanted.items() if importlib.util.find_spec(package) is None}
@@ -218,12 +219,28 @@ def _details(properties: Any) -> dict[str, str]:
     return {name: str(getattr(properties, name)) for name in names if hasattr(properties, name)}
 
 
-def _version_of(package: str, unavailable: dict[str, str]) -> str | None:
+def _torchvision(unavailable: dict[str, str]) -> str | None:
+    """Return the version of torchvision; None, and why in `unavailable`, where it cannot be used.
+
+    It is imported, which takes as long as torch does, only where that is in doubt: where it does not write down its
+    version, where its operators are not those of this torch, which is what fails, or what it needs is not there.
+    """
     try:
-        return str(importlib.import_module(package).__version__)
+        found = importlib.util.find_spec("torchvision")
+        folder = Path(found.origin).parent if found is not None and found.origin else None
+        written = folder and re.search(r"^__version__ = '(.+)'$", (folder / "version.py").read_text(), re.MULTILINE)
+        if folder is not None and written and importlib.util.find_spec("PIL") is not None:
+            for library in folder.glob("_C*.so"):
+                torch.ops.load_library(library)  # type: ignore[no-untyped-call]
+            torch.ops.torchvision.nms  # noqa: B018 - raises where there is none
+            return written[1]
+    except (ImportError, OSError, AttributeError, RuntimeError):
+        pass
+    try:
+        return str(importlib.import_module("torchvision").__version__)
     except Exception as error:  # noqa: BLE001 - a package built for another torch raises whatever it likes
         text = str(error).splitlines()[0] if str(error) else ""
-        unavailable[package] = f"{type(error).__name__}: {text}"
+        unavailable["torchvision"] = f"{type(error).__name__}: {text}"
         return None
 
 

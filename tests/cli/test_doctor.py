@@ -24,7 +24,8 @@ def machine(environment: Environment, monkeypatch: pytest.MonkeyPatch) -> Callab
     """Set what a worker and the operating system say."""
 
     def says(found: Environment | AmpbenchError = environment, findings: tuple[Finding, ...] = (FINDING,)) -> None:
-        def probe() -> Environment:
+        def probe(meanwhile: Callable[[], object]) -> Environment:
+            meanwhile()
             if isinstance(found, AmpbenchError):
                 raise found
             return found

@@ -1,5 +1,6 @@
 """Fitness to measure, from the texts that kernels write."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,13 +33,17 @@ def test_old_kernels_report_no_steal() -> None:
 
 def test_a_process_may_have_any_name() -> None:
     stat = "4242 (a) (b c) S 1 2 3 4 5 6 7 8 9 10 120 30 0 0 20 0 1 0"
-    assert fitness.parse_process(stat) == ("a) (b c", 150)
+    assert fitness.parse_process(stat) == ("a) (b c", 150, 1)
     assert fitness.parse_process("") is None
 
 
+def process(name: str, ticks: int) -> fitness.Process:
+    return fitness.Process(name, ticks, parent=1)
+
+
 def test_the_busiest_processes_are_named() -> None:
-    before = {1: ("idle", 10), 2: ("cc1plus", 100), 3: ("gone", 5), 4: ("firefox", 0)}
-    after = {1: ("idle", 11), 2: ("cc1plus", 150), 4: ("firefox", 20), 5: ("new", 90)}
+    before = {1: process("idle", 10), 2: process("cc1plus", 100), 3: process("gone", 5), 4: process("firefox", 0)}
+    after = {1: process("idle", 11), 2: process("cc1plus", 150), 4: process("firefox", 20), 5: process("new", 90)}
     assert fitness.busiest(before, after, 50) == [("cc1plus", 1.0), ("firefox", 0.4)]
     assert fitness.busiest(before, after, 0) == []
 
@@ -154,6 +159,26 @@ def test_a_whole_machine_is_inspected_the_gravest_first(tmp_path: Path) -> None:
     ]
     assert "cc1plus (40% of one CPU)" in findings[0].what
     assert "0.5 of 2 CPUs" in findings[4].what
+
+
+def test_what_this_process_and_those_that_it_started_do_is_nobody_elses(tmp_path: Path) -> None:
+    """As a server's import of torch, in the meantime of which a machine is watched."""
+    own = os.getpid()
+
+    def write(ticks: int) -> None:
+        for number, parent in ((own, 1), (own + 1, own), (own + 2, own + 1)):
+            (tmp_path / f"proc/{number}").mkdir(parents=True, exist_ok=True)
+            stat = f"{number} (python) R {parent} 2 3 4 5 6 7 8 9 10 {ticks} 0 0 0"
+            (tmp_path / f"proc/{number}/stat").write_text(stat)
+        (tmp_path / "proc/stat").write_text(f"cpu {3 * ticks + more} 0 0 1000\n")
+
+    more = 0
+    write(0)
+    assert fitness.inspect(tmp_path, seconds=1.0, pause=lambda _: write(30), ticks=100) == []
+    write(0)
+    more = 100
+    (found,) = fitness.inspect(tmp_path, seconds=1.0, pause=lambda _: write(30), ticks=100)
+    assert found.what == "other processes take 53% of the CPU time"
 
 
 def test_a_machine_that_tells_nothing_gives_no_findings(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -283,3 +284,30 @@ def test_the_divergence_pass_records_it_where_weights_are_fp32(
         expected = {"matmul": "bf16"} if row.storage == "float32" else None
         assert fp32_products(case(name), Cpu()) == expected
     assert measure_divergence(classifier, case("fp32"), Cpu(), References()).fp32_products == {"matmul": "bf16"}
+
+
+def test_torchvision_is_told_without_being_imported_where_its_operators_are_those_of_this_torch() -> None:
+    code = "import sys; from ampbench.measure.environment import read_environment as read; found = read(); "
+    code += "assert 'torchvision' not in sys.modules; import torchvision; print(found.torchvision_version); "
+    code += "assert found.torchvision_version == torchvision.__version__ and not found.unavailable.get('torchvision')"
+    pytest.importorskip("torchvision")
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("library", ["no library", None])
+def test_torchvision_is_imported_where_its_operators_are_not_and_says_itself_what_is_wrong(
+    library: str | None, tmp_path: Path
+) -> None:
+    folder = tmp_path / "torchvision"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')\n")
+    (folder / "version.py").write_text("__version__ = '0.1'\n")
+    if library is not None:
+        (folder / "_C.so").write_text(library)
+    code = "from ampbench.measure.environment import read_environment as read; found = read(); "
+    code += "print(found.torchvision_version, found.unavailable['torchvision'])"
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path}, check=True, capture_output=True, text=True
+    )
+    assert done.stdout == "None RuntimeError: operator torchvision::nms does not exist\n"
