@@ -462,11 +462,11 @@ def fisher_p(slow_first: Integers, first: Integers, slow_second: Integers, secon
     return np.array(found, dtype=np.float64)[where.reshape(-1)]
 
 
-def share_bound(successes: ArrayLike, trials: ArrayLike, confidence: float = 0.95) -> Floats:
-    """Return the one-sided lower bound of shares seen as `successes` of `trials`; NaN where nothing was tried.
+def share_bound(successes: ArrayLike, trials: ArrayLike) -> Floats:
+    """Return the one-sided 95% lower bound of shares seen as `successes` of `trials`; NaN where nothing was tried.
 
-    It is exact: the largest share at which so many successes or more have a chance of 1 - `confidence` at most. 32 of
-    32 leave 91% possible. Source: Clopper and Pearson, "The use of confidence or fiducial limits illustrated in the
+    It is exact: the largest share at which so many successes or more have a chance of `_ALPHA` at most. 32 of 32 leave
+    91% possible. Source: Clopper and Pearson, "The use of confidence or fiducial limits illustrated in the
     case of the binomial", Biometrika 1934.
     """
     seen, of = np.broadcast_arrays(np.asarray(successes, np.float64), np.asarray(trials, np.float64))
@@ -474,29 +474,30 @@ def share_bound(successes: ArrayLike, trials: ArrayLike, confidence: float = 0.9
     distinct = set(pairs)
     bounds = np.full(of.shape, np.nan)
     if len(distinct) <= _FEW and all(number - count <= _FEW for count, number in distinct):
-        found = {(count, number): _share_bound(count, number, 1 - confidence) for count, number in distinct}
+        found = {(count, number): _share_bound(count, number) for count, number in distinct}
         bounds[of > 0] = [found[pair] for pair in pairs]
         return bounds
     from scipy.special import betaincinv
 
-    bounds[of > 0] = betaincinv(seen[of > 0], (of - seen + 1)[of > 0], 1 - confidence)
+    bounds[of > 0] = betaincinv(seen[of > 0], (of - seen + 1)[of > 0], _ALPHA)
     return np.where(seen > 0, bounds, np.where(of > 0, 0.0, np.nan))
 
 
+_ALPHA = 0.05
 _FEW = 50
 """So many shares, of so many failures each, have their bounds before SciPy is imported."""
 
 
-def _share_bound(successes: float, trials: float, chance: float) -> float:
+def _share_bound(successes: float, trials: float) -> float:
     """Return the same bound of one share, by halving, from few failures."""
     failures = int(trials - successes)
     if not successes:
         return 0.0
     if not failures:
-        return float(chance ** (1 / trials))
+        return float(_ALPHA ** (1 / trials))
     low, high = failures / trials, 1.0
     while low < (middle := (low + high) / 2) < high:
-        low, high = (middle, high) if chance_of_at_most(failures, int(trials), middle) > chance else (low, middle)
+        low, high = (middle, high) if chance_of_at_most(failures, int(trials), middle) > _ALPHA else (low, middle)
     return 1 - high
 
 
@@ -504,7 +505,7 @@ def chance_of_at_most(successes: int, trials: int, share: float) -> float:
     """Return the chance of so many successes or fewer in `trials` of `share` each, 0 < share < 1: without SciPy.
 
     The sum of the binomial distribution's terms, each made from the one before. A share's bound (`share_bound`) is at
-    least `share` where so many successes or more have a chance of 1 - confidence at most, which is to say so few
+    least `share` where so many successes or more have a chance of `_ALPHA` at most, which is to say so few
     failures: this asks no root to be found.
     """
     if successes < 0:
@@ -517,11 +518,11 @@ def chance_of_at_most(successes: int, trials: int, share: float) -> float:
     return min(total, 1.0)
 
 
-def wilson_interval(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Return Wilson's interval of a share seen as `successes` of `trials` (Wilson, 1927; from SciPy)."""
+def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
+    """Return Wilson's 95% interval of a share seen as `successes` of `trials` (Wilson, 1927; from SciPy)."""
     from scipy.stats import binomtest  # takes most of a second to import
 
-    interval = binomtest(successes, trials).proportion_ci(confidence, method="wilson")
+    interval = binomtest(successes, trials).proportion_ci(method="wilson")
     return float(interval.low), float(interval.high)
 
 

@@ -360,13 +360,13 @@ def usable_scales(values: Iterable[Magnitudes], dtype: str = "fp16") -> Scales |
 ROOT = "the network itself"
 
 
-def reach_phrase(values: Magnitudes, dtype: str, scale: float = 1.0) -> str:
+def reach_phrase(values: Magnitudes, dtype: str) -> str:
     """Return "largest activation is 1.8 times what fp16 holds", with digits enough to tell it from 1."""
     what = values_phrase(values)
-    reach = headroom(values, dtype, scale).reach
+    reach = headroom(values, dtype).reach
     if reach is None:
         return f"no {what} is finite" if values.nonfinite else f"there is no {what}"
-    if (values.largest or 0.0) * scale >= find_format(dtype).overflow:
+    if (values.largest or 0.0) >= find_format(dtype).overflow:
         return f"largest {what} is {format_times(reach)} times what {dtype} holds"
     return f"largest {what} is {format_share(min(reach, 1.0))} of what {dtype} holds"
 
@@ -394,14 +394,14 @@ def error_sentence(row: ModuleError) -> str:
     return f"{subject}: relative error {format_error(row.own_rel_l2)} on exact inputs{flushed}"
 
 
-def scales_sentence(scales: Scales | None, dtype: str = "fp16") -> str:
-    """Return which loss scales serve, and what they leave at zero."""
+def scales_sentence(scales: Scales | None) -> str:
+    """Return which loss scales serve in fp16, and what they leave at zero."""
     if scales is None:
         return "there is no gradient to scale"
     if not scales.needed:
-        return f"no loss scale is needed: no gradient overflows {dtype}, {format_share(scales.unscaled)} flush to zero"
+        return f"no loss scale is needed: no gradient overflows fp16, {format_share(scales.unscaled)} flush to zero"
     flushed = f"{format_share(scales.flushed)} flush to zero ({format_share(scales.unscaled)} without scaling)"
-    return f"loss scale {scale_range(scales)}: no gradient overflows {dtype}, {flushed}"
+    return f"loss scale {scale_range(scales)}: no gradient overflows fp16, {flushed}"
 
 
 def scale_range(scales: Scales) -> str:

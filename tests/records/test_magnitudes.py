@@ -286,8 +286,8 @@ def test_without_gradients_there_is_no_scale():
 def test_headroom_is_said_in_multiples_above_and_in_shares_below():
     assert reach_phrase(magnitudes([118_000.0]), "fp16") == "largest activation is 1.8 times what fp16 holds"
     assert reach_phrase(magnitudes([6550.4]), "fp16") == "largest activation is 10.0% of what fp16 holds"
-    weight = magnitudes([2.0], "weight", name="layer.bias")
-    assert reach_phrase(weight, "fp16", scale=65536).startswith("largest weight of bias is 2 times what")
+    weight = magnitudes([131072.0], "weight", name="layer.bias")
+    assert reach_phrase(weight, "fp16").startswith("largest weight of bias is 2 times what")
     assert reach_phrase(magnitudes([math.inf]), "fp16") == "no activation is finite"
     assert reach_phrase(magnitudes([]), "fp16") == "there is no activation"
 
