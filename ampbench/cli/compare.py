@@ -111,7 +111,7 @@ def narrowed(comparison: "Comparison", keyword: str, kinds: Collection[str]) -> 
     What explains cases, and changed rules, are findings of no kind and stay. Raises `NothingToRunError` where no case
     matches, or none of both runs has a number and nothing is explained.
     """
-    from ampbench.base.names import matches
+    from ampbench.base.keywords import matches
     from ampbench.judge.compare import of_cases, precision_means
     from ampbench.records.verdicts import OUTCOME
 

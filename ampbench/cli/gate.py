@@ -78,7 +78,7 @@ def command(
     chosen = chosen_format(format, json)
     rules = read_flags_policy(policy, only, anchor, threshold, max_inconclusive, strict)
     from ampbench import store
-    from ampbench.base import names as keywords
+    from ampbench.base import keywords
     from ampbench.judge.compare import compare, of_cases
 
     names = [baseline, candidate, *([rules.anchor] if rules.anchor else [])]

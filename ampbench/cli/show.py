@@ -92,7 +92,7 @@ def command(
         max_worst_sample_error, max_kl, max_kl_p99, max_loss_error,
     )  # fmt: skip
     from ampbench import store
-    from ampbench.base import names
+    from ampbench.base import keywords
     from ampbench.cli.printing import print_document, print_note
     from ampbench.instruments import registry
 
@@ -106,7 +106,7 @@ def command(
     if case and case not in stored.cases:
         raise UnknownNameError("case", case, stored.cases)
     chosen_cases = [
-        case_id for case_id in stored.cases if names.matches(keyword, case_id) and (not case or case_id == case)
+        case_id for case_id in stored.cases if keywords.matches(keyword, case_id) and (not case or case_id == case)
     ]
     what = stored.header.explains
     if not chosen_cases and (not what or KINDS[what].of_cases):
@@ -136,7 +136,7 @@ def _beside(
 ) -> None:
     """Print what runs on several machines tell side by side, of the cases that match."""
     from ampbench import store
-    from ampbench.base import names
+    from ampbench.base import keywords
     from ampbench.cli.printing import print_document
     from ampbench.judge.beside import document
 
@@ -144,7 +144,7 @@ def _beside(
     for one in [store.read_run(path) for path in dict.fromkeys(files)]:
         if one.header.explains:
             raise UsageError(store.not_measured(one.header))
-        ids = {case_id for case_id in one.cases if names.matches(keyword, case_id)}
+        ids = {case_id for case_id in one.cases if keywords.matches(keyword, case_id)}
         kept.append(replace(one.narrowed(ids), rounds=[each for each in one.rounds if each.case_id in ids]))
     if not any(one.cases for one in kept):
         raise NothingToRunError(f"no run has a case that matches -k {keyword!r}")

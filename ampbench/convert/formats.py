@@ -33,8 +33,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from ampbench.base.keywords import matches
 from ampbench.base.metrics import GATED, METRICS, Column
-from ampbench.base.names import matches
 from ampbench.errors import NothingToRunError
 from ampbench.judge import frame
 from ampbench.records.labels import case_labels

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from ampbench import __version__
+from ampbench.base.keywords import matches
 from ampbench.base.metrics import COLUMNS
-from ampbench.base.names import matches
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
 from ampbench.judge.frame import COUNTS, Columns, file_columns, framed
 from ampbench.records.run import Header

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ampbench.base import precisions
-from ampbench.base.names import matches
+from ampbench.base.keywords import matches
 from ampbench.base.precisions import BASELINE, BY_DEVICE, DEFAULT, PRECISIONS, SHORT_DTYPES, Precision, find_precision
 from ampbench.base.recipes import find_recipe, no_own_step
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError, WorkloadError, did_you_mean, nearest

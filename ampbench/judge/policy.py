@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ampbench.base.keywords import matches
 from ampbench.base.metrics import DRIFT, GATED, MEAN
-from ampbench.base.names import matches
 from ampbench.base.units import counted
 from ampbench.errors import UnknownNameError, UsageError
 from ampbench.instruments.rules.findings import (

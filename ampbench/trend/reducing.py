@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 
 from ampbench.base import stats
+from ampbench.base.keywords import matches
 from ampbench.base.metrics import COLUMNS, DRIFT
-from ampbench.base.names import matches
 from ampbench.base.units import format_share
 from ampbench.errors import NothingToRunError, StoreError
 from ampbench.judge.frame import measured_columns

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ampbench.base.names import matches
+from ampbench.base.keywords import matches
 from ampbench.base.precisions import PRECISIONS
 from ampbench.drive.planning import (
     CPU_LAUNCHES,

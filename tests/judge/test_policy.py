@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from ampbench.base.keywords import matches
 from ampbench.base.metrics import DRIFT, GATED, MEAN
-from ampbench.base.names import matches
 from ampbench.errors import UsageError
 from ampbench.judge.policy import KINDS, METRIC_KINDS, Policy, Rule, kind_of, parse_percent, read_policy
 from ampbench.records.verdicts import OUTCOME

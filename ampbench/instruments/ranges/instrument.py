@@ -6,7 +6,7 @@ Both watch real values, so that a device that is absent skips its cases, as it d
 import dataclasses
 from functools import partial
 
-from ampbench.base.names import matches
+from ampbench.base.keywords import matches
 from ampbench.base.precisions import BASELINE, LOW, SHORT_DTYPES, Precision, find_precision
 from ampbench.drive.pieces import Piece, Seen, ask_case
 from ampbench.drive.planning import NO_LOSS, PlannedCase, lack, make_plan

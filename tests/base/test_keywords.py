@@ -1,6 +1,6 @@
 import pytest
 
-from ampbench.base.names import _test, matches
+from ampbench.base.keywords import _test, matches
 from ampbench.errors import UsageError
 
 
