@@ -7,6 +7,7 @@ import torch
 
 from ampbench.records.measured import Round
 from benchmarks.self import compare, importing, load, outcomes, trainings, trend, walls
+from benchmarks.self.__main__ import main
 from tests.stored_runs import make_case, make_round
 
 
@@ -16,6 +17,18 @@ def test_the_stores_benchmarks_run() -> None:
     assert load.measure(cases=20)["file bytes"] > 0
     assert min(compare.seconds(cases=20, rounds=4)) > 0
     assert min(trend.seconds(runs=3, cases=20)) > 0
+
+
+def test_a_part_that_there_is_not_is_refused_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["benchmarks.self", "startup", "wals"])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    captured = capsys.readouterr()
+    assert "no such part: wals" in captured.err
+    assert "walls" in captured.err
+    assert not captured.out
 
 
 def test_the_held_out_trainings_share_no_network_and_no_seed_with_the_proof() -> None:

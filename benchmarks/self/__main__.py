@@ -1,5 +1,9 @@
 """Measures ampbench itself, and prints each figure beside its goal as Markdown: `make bench`."""
 
+import argparse
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
+
 from ampbench.base.units import format_bytes, format_seconds
 from benchmarks.self import (
     asv_suite,
@@ -18,43 +22,82 @@ from benchmarks.self import (
     walls,
 )
 
+Rows = Iterator[tuple[str, str, str]]
 
-def main() -> None:
-    """Print the table of `docs/performance.md`."""
-    print("| what | measured | goal |\n|---|---|---|")
-    print(f"| noise of the machine: a fixed loop over 1.1 times its fastest | {timing.disturbance():.0%} | – |")
+
+def _timing() -> Rows:
+    yield "noise of the machine: a fixed loop over 1.1 times its fastest", f"{timing.disturbance():.0%}", "–"
     overhead = timing.round_overhead()
     spread = f"{format_seconds(overhead['median'])} (worst {format_seconds(overhead['worst'])})"
-    print(f"| a round beyond building, warm-up and timing | {spread} | ≤ 100 ms |")
+    yield "a round beyond building, warm-up and timing", spread, "≤ 100 ms"
     for name, ratio in timing.against_bare_loop().items():
-        print(f"| timed / bare loop, {name} | {ratio:.4f} | within 1% |")
+        yield f"timed / bare loop, {name}", f"{ratio:.4f}", "within 1%"
     for cell, (seconds, deviation) in timing.reference_cells().items():
-        print(f"| SD over servers, {cell} ({format_seconds(seconds)}) | {deviation:.1%} | ≤ 1.5% on seven of eight |")
-    for what, measured, goal in [*startup.rows(), *walls.rows()]:
-        print(f"| {what} | {measured} | {goal} |")
-    loaded = load.measure()
+        yield f"SD over servers, {cell} ({format_seconds(seconds)})", f"{deviation:.1%}", "≤ 1.5% on seven of eight"
+
+
+def _load() -> Rows:
     goals = {"seconds": "≤ 4 s", "seconds, once it has been read": "≤ 0.4 s", "peak resident bytes": "≤ 1.5 GB"}
-    for name, value in loaded.items():
+    for name, value in load.measure().items():
         written = format_bytes(value) if "bytes" in name else format_seconds(value)
-        print(f"| load 100,000 cases of 5 rounds of 20 samples: {name} | {written} | {goals.get(name, '–')} |")
+        yield f"load 100,000 cases of 5 rounds of 20 samples: {name}", written, goals.get(name, "–")
+
+
+def _compare() -> Rows:
     first, again = map(format_seconds, compare.seconds())
-    print(f"| compare two runs of 10,000 cases of 10 rounds of 20 samples | {first} | ≤ 5 s |")
-    print(f"| compare them again | {again} | – |")
-    imported = format_seconds(importing.seconds())
-    print(f"| import 1,000 result files of asv: read, check, write | {imported} | ≤ 5 s |")
+    yield "compare two runs of 10,000 cases of 10 rounds of 20 samples", first, "≤ 5 s"
+    yield "compare them again", again, "–"
+
+
+def _importing() -> Rows:
+    yield "import 1,000 result files of asv: read, check, write", format_seconds(importing.seconds()), "≤ 5 s"
+
+
+def _trend() -> Rows:
     first, again = map(format_seconds, trend.seconds())
-    print(f"| trend over 200 runs of 200 cases of 4 rounds of 20 samples | {first} | ≤ 5 s |")
-    print(f"| the same trend again | {again} | ≤ 1 s |")
-    for what, measured, goal in report.rows():
-        print(f"| {what} | {measured} | {goal} |")
-    for rows in (tracing.rows(), headroom.rows(), studies.rows()):
-        for what, measured, goal in rows:
-            print(f"| {what} | {measured} | {goal} |")
+    yield "trend over 200 runs of 200 cases of 4 rounds of 20 samples", first, "≤ 5 s"
+    yield "the same trend again", again, "≤ 1 s"
+
+
+def _asv_suite() -> Rows:
     suite = asv_suite.measure()
     ratio = suite["asv seconds"] / suite["ampbench seconds"]
-    print(f"| the asv suite's time / that of ampbench run, 3 workloads | {ratio:.2f} | ≤ 1.2 |")
-    verdicts.print_tables()
-    switches.main()
+    yield "the asv suite's time / that of ampbench run, 3 workloads", f"{ratio:.2f}", "≤ 1.2"
+
+
+PARTS: Mapping[str, Callable[[], Iterable[tuple[str, str, str]]]] = MappingProxyType(
+    {
+        "timing": _timing,
+        "startup": startup.rows,
+        "walls": walls.rows,
+        "load": _load,
+        "compare": _compare,
+        "importing": _importing,
+        "trend": _trend,
+        "report": report.rows,
+        "tracing": tracing.rows,
+        "headroom": headroom.rows,
+        "studies": studies.rows,
+        "asv_suite": _asv_suite,
+    }
+)
+"""What is measured, in the order of the table of `docs/performance.md`: each yields figures, and their goals."""
+
+
+def main() -> None:
+    """Print the table of `docs/performance.md`, and tables of error rates; of the parts that are named, theirs."""
+    options = argparse.ArgumentParser(prog="python -m benchmarks.self", description=__doc__)
+    options.add_argument("parts", nargs="*", metavar="PART", help=f"all and error rates if none: {', '.join(PARTS)}")
+    parts = options.parse_args().parts
+    if unknown := sorted(set(parts) - set(PARTS)):
+        options.error(f"no such part: {', '.join(unknown)}; there are {', '.join(PARTS)}")
+    print("| what | measured | goal |\n|---|---|---|")
+    for name in parts or PARTS:
+        for row in PARTS[name]():
+            print(f"| {' | '.join(row)} |", flush=True)
+    if not parts:
+        verdicts.print_tables()
+        switches.main()
 
 
 if __name__ == "__main__":

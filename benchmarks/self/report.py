@@ -140,8 +140,3 @@ def answer_seconds(browser: Browser, page: Path) -> dict[str, float]:
                 passed = window.evaluate(_ANSWER, [selector, act]) / 1000
                 worst[what] = max(worst.get(what, 0.0), passed)
     return worst
-
-
-if __name__ == "__main__":
-    for row in rows():
-        print(f"| {' | '.join(row)} |", flush=True)

@@ -74,8 +74,3 @@ def _in_rounds(rounds: Iterable[Round]) -> float:
 
 def _ended(one: Round) -> float:
     return datetime.fromisoformat(one.finished_at).timestamp()
-
-
-if __name__ == "__main__":
-    for what, measured, goal in rows():
-        print(f"| {what} | {measured} | {goal} |")
