@@ -54,7 +54,7 @@ def sentences(place: str, found: Sequence[Checked]) -> list[str]:
         shown = [one for one in sought if one.outcome != NOT_SHOWN]
         defective = [one.check for one in shown if one.outcome == DEFECTIVE]
         if shown:
-            verb = "is" if len(defective) == 1 else "are"
+            verb = "is" if 1 in (len(defective), len(shown)) else "are"
             named = f": {few(defective, NAMED)}" if defective else ""
             what = f"{counted(len(shown), 'defect')} that matter{'s' if len(shown) == 1 else ''}"
             said.append(f"{len(defective)} of {what} for {purpose} {verb} in {place}{named}")

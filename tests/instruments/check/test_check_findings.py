@@ -29,7 +29,7 @@ def test_defects_are_counted_by_what_they_matter_for_among_those_that_could_be_s
     found = [checked(EPS, DEFECTIVE), checked(CACHE, GOOD), checked(MIXED, NOT_SHOWN)]
     assert sentences(place_of("2.15.0", "cpu", found), found) == [
         "1 of 2 defects that matter for training is in torch 2.15.0 on cpu: adam-fp16-eps",
-        "0 of 1 defect that matters for inference are in torch 2.15.0 on cpu",
+        "0 of 1 defect that matters for inference is in torch 2.15.0 on cpu",
     ]
     fake = [checked(MIXED, DEFECTIVE, "xpu", how=FAKE)]
     (said, *_) = sentences(place_of("2.15.0", "xpu", fake), fake)
@@ -39,7 +39,7 @@ def test_defects_are_counted_by_what_they_matter_for_among_those_that_could_be_s
 def test_what_differs_by_design_is_told_as_a_trap_and_counted_among_no_defects() -> None:
     found = [checked("bf16-weight-update", DIFFERS), checked("scale-underflow", GOOD)]
     assert sentences("it", found) == ["1 trap by design is in it: bf16-weight-update"]
-    assert sentences("it", [*found, checked(EPS, GOOD)])[0] == "0 of 1 defect that matters for training are in it"
+    assert sentences("it", [*found, checked(EPS, GOOD)])[0] == "0 of 1 defect that matters for training is in it"
 
 
 def test_what_came_is_told_before_what_went_and_other_programs_are_no_change(tmp_path: Path) -> None:
