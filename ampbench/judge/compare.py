@@ -372,7 +372,7 @@ def _notes(baseline: StoredRun, candidate: StoredRun, comparable: bool) -> list[
 
 def _one_at_a_time(paired: Paired, baseline: MeasuredRun) -> list[str]:
     """Say of which cases the lanes had the accelerator one at a time, and why."""
-    labels = case_labels(pair.baseline for pair in paired.pairs)
+    labels = case_labels(pair.baseline for pair in paired.pairs) if baseline.alone else {}
     said = [
         (labels[case_id], f"measured one lane at a time, for beside each other {ALONE_SAID[why]}")
         for case_id, why in baseline.alone.items()
@@ -383,16 +383,15 @@ def _one_at_a_time(paired: Paired, baseline: MeasuredRun) -> list[str]:
 
 def _other_kernels(paired: Paired, baseline: StoredRun, candidate: StoredRun) -> list[str]:
     """Say of which cases attention runs in other kernels than it did."""
-    labels = case_labels(pair.baseline for pair in paired.pairs)
-    said = []
+    others: dict[str, str] = {}
     for pair in paired.pairs:
         before, after = baseline.memory.get(pair.baseline_id), candidate.memory.get(pair.candidate_id)
         if before and after and before.attention is not None and after.attention is not None:
             ours, theirs = kernels_said(before.attention), kernels_said(after.attention)
             if ours != theirs:
-                text = f"attention runs by {theirs} in the candidate, by {ours} in the baseline"
-                said.append((labels[pair.baseline_id], text))
-    return gathered(said)
+                others[pair.baseline_id] = f"attention runs by {theirs} in the candidate, by {ours} in the baseline"
+    labels = case_labels(pair.baseline for pair in paired.pairs) if others else {}
+    return gathered([(labels[case_id], text) for case_id, text in others.items()])
 
 
 def rank(finding: Finding) -> tuple[float, float, str, str]:

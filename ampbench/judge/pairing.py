@@ -341,6 +341,8 @@ def imported_finding(
     """
     ids = (pair.baseline_id, pair.candidate_id)
     runs = (baseline, candidate)
+    if not any(run.stored.readings for run in runs):  # nearly all, asked for each metric of each case
+        return None
     readings = [
         run.reading(metric, case_id) if value is None else None
         for run, case_id, value in zip(runs, ids, values, strict=True)
