@@ -25,7 +25,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 PARTS = {"judge": "ampbench/judge/*.py", "store": "ampbench/store/*.py", "divergence": "ampbench/measure/divergence.py"}
-TESTS = ("tests/judge", "tests/store", "tests/measure/test_divergence.py", "tests/golden")
+TESTS = ("tests/judge", "tests/store", "tests/measure/test_divergence.py", "tests/golden", "tests/simulation")
 """The tests that a part is held to: its own, and what the verbs print."""
 NOT_COPIED = shutil.ignore_patterns(".git", ".venv", ".*_cache", ".hypothesis", ".derived")
 IMPORTED = ("pytest", "hypothesis", "numpy", "pandas", "scipy.stats", "torch", "msgspec", "typer", "rich.table")
@@ -178,12 +178,14 @@ class Trials:
         shutil.copytree(whole, self.copy, ignore=shutil.ignore_patterns("tmp"))
 
     def tests(self, path: str, line: int) -> list[str]:
-        """Return those that run a statement, its module's own first; of one that imports run, all of the module."""
+        """Return those of a module, then others that run a statement of it, or where imports run that, any of it."""
         file, own = self.whole / path, f"/test_{Path(path).stem}.py"
         lines = self.data.contexts_by_lineno(str(file))
         found = {test for line in statement(file.read_text(), line) for test in lines.get(line, ())}
         if "" in found:
             found = {test for tests in lines.values() for test in tests}
+        beside = own if any(own in test for test in self.seconds) else f"tests/{Path(path).parts[1]}/"
+        found |= {test for test in self.seconds if beside in test}  # what is cached runs in the first test alone
         return sorted(found - self.left_out, key=lambda test: (own not in test, self.seconds.get(test, 0)))
 
     def outcome(self, mutant: Mutant) -> Mutant:

@@ -286,6 +286,22 @@ def test_gradients_that_underflow_without_a_scaler_are_counted_as_flushed(case: 
     assert scaled.skipped_steps == 0
 
 
+def test_a_gradient_that_is_zero_in_the_reference_is_not_flushed(case: MakeCase) -> None:
+    workload = Workload(
+        module=torch.nn.Linear(8, 8), inputs=torch.randn(4, 8), loss=lambda output: output[:, :4].square().sum()
+    )
+    found = measure_divergence(workload, case("bf16_pure", "training"), Cpu(), References())
+    assert (found.grad_flushed, found.grad_elements) == (0, 72)
+
+
+def test_updated_weights_that_are_not_finite_are_counted(case: MakeCase) -> None:
+    workload = Workload(
+        module=torch.nn.Linear(8, 8), inputs=torch.randn(4, 8), loss=lambda output: 1e30 * output.square().sum()
+    )
+    found = measure_divergence(workload, case("fp16_pure", "training"), Cpu(), References())
+    assert found.param_nonfinite == 72
+
+
 def test_dropout_is_switched_off_and_said_so(case: MakeCase) -> None:
     module = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Dropout(0.5))
     workload = Workload(module=module, inputs=torch.randn(8, 64), loss=lambda output: output.square().mean())
@@ -442,6 +458,19 @@ def test_where_fp64_fails_fp32_is_the_reference_and_the_line_of_the_users_file_i
     assert re.search(r"same dtype, .* \(test_divergence.py, line \d+\)$", low.reference_error)
     assert exact.output_rel_l2 is exact.output_max_abs is exact.argmax_agreeing is None
     assert (exact.output_undefined, exact.output_elements) == ("it is the reference: fp64 failed", 32)
+    assert exact.output_undefined in exact.notes
+    assert low.outputs is not None
+    assert exact.outputs is exact.predictions is exact.argmax_decisions is None
+    assert exact.grad_reference_norm is low.grad_reference_norm is None, "no gradient is taken in inference"
+
+
+def test_a_reference_has_no_error_of_its_loss_and_of_its_gradients(case: MakeCase) -> None:
+    exact = diverged(case("fp32", "training"), mixed, loss=lambda output: output.square().mean())
+    low = diverged(case("bf16_autocast", "training"), mixed, loss=lambda output: output.square().mean())
+    assert low.reference_loss == pytest.approx(exact.loss, rel=1e-6)
+    assert exact.reference_loss is exact.grad_rel_l2 is exact.grad_flushed is exact.param_rel_l2 is None
+    assert low.grad_rel_l2 > 0
+    assert low.param_rel_l2 > 0
 
 
 def test_where_fp32_fails_too_no_error_is_known_and_the_case_is_none_the_less_measured(case: MakeCase) -> None:
@@ -462,6 +491,7 @@ def test_outputs_whose_shapes_depend_on_the_data_have_no_error_and_do_not_fail(c
     found = diverged(case("bf16_pure"), lambda y: y[: 3 if y.dtype == torch.float64 else 5])
     assert found.output_rel_l2 is None
     assert found.output_undefined == "the outputs' shapes differ from the reference's: [(5, 4)] against [(3, 4)]"
+    assert found.output_reference_norm > 0, "the reference is none the less known"
 
 
 def test_gradients_that_only_one_side_has_leave_no_gradient_error(case: MakeCase) -> None:

@@ -2,7 +2,7 @@
 
 import gc
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from ampbench.errors import StoreError
 from ampbench.instruments.keep_fp32.records import KeepSearch, SearchSpace, Trial, Wanted
 from ampbench.instruments.scaler.records import GradientLook
+from ampbench.instruments.scope.records import FORWARD, ScopePass, ScopeRun
 from ampbench.records.case import Case
 from ampbench.records.kinds import KINDS, LINES, Between, named
 from ampbench.records.measured import Failure, Fitness, Reading, Score
@@ -102,6 +103,13 @@ def test_a_line_names_its_kind_and_nothing_else():
 def test_what_is_no_line_is_refused(line):
     with pytest.raises(LineError, match="damaged"):
         lines.decode(line)
+
+
+def test_a_line_of_no_kind_is_refused_with_the_kinds_that_there_are() -> None:
+    with pytest.raises(LineError) as refused:
+        lines.decode(b'{"nothing":{"case_id":"x"}}\n')
+    kinds = str(refused.value).partition("none of the kinds ")[2].split(", ")
+    assert kinds == [*CORE, *LINES]
 
 
 def test_a_damaged_key_of_an_optional_field_is_refused():
@@ -243,6 +251,27 @@ def test_every_number_that_is_stored_has_a_range() -> None:
     assert not dead, f"no record has these any more: {dead}"
 
 
+def test_every_list_of_words_is_of_a_field_that_is_stored_and_refuses_others() -> None:
+    stored = {record.__name__: record for record in records_within((*RECORDS, *ASKED, Header))}
+    dead = {
+        f"{record}.{name}" for record, name in lines.WORDS if name not in get_type_hints(stored.get(record, object))
+    }
+    assert not dead, f"no record has these: {dead}"
+    with pytest.raises(LineError, match="no such word"):
+        lines.to_record(*lines.decode(lines.encode(make_round(CASE, alone="no such word"))))
+
+
+def records_within(records: Iterable[type]) -> set[type]:
+    """Return records and all that their fields hold."""
+    found: set[type] = set()
+    left = [*records]
+    while left:
+        if (record := left.pop()) not in found:
+            found.add(record)
+            left += [leaf for hint in get_type_hints(record).values() for leaf in leaves(hint) if is_dataclass(leaf)]
+    return found
+
+
 @pytest.mark.parametrize(
     ("record", "said"),
     [
@@ -336,6 +365,7 @@ def test_a_header_with_a_time_that_no_clock_shows_is_refused(name: str, moment: 
         make_divergence(CASE, output_rel_l2=0.0, output_cosine=-1.0 - 1e-9, loss=-3.5, reference_loss=-1e200),
         replace(MEMORY, parameter_bytes=100, gradient_bytes=100),
         Swallowed(parameter="p", dtype="fp16", moved=3, swallowed=3, on_grid=True),
+        ScopePass(case_id=CASE.case_id, steps=2, scopes=[ScopeRun(scope=FORWARD, alive_bytes=[-(1 << 40), 1 << 40])]),
         Score(step=0, loss=-1.0, correct=None, decisions=4),
         GradientLook(step=0, scale=1.0, elements=3, nonzero=2, flushed=2, nonfinite=3),
     ],

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ampbench import store
 from ampbench.errors import StoreError
 from ampbench.records.casts import CastPass, CastTrace, Operation
 from ampbench.records.measured import Failure, Reading, Skip
@@ -417,3 +418,8 @@ def test_runs_that_have_other_rounds_by_right_lack_none(tmp_path):
         )
     ):
         assert read_run(write_run(tmp_path / str(number), [FP32], COMPLETE, **header)).lacks == {}
+
+
+def test_every_name_that_the_store_gives_is_there() -> None:
+    assert sorted(store.__all__) == sorted({*store.__all__})
+    assert [name for name in store.__all__ if not hasattr(store, name)] == []
