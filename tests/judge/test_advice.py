@@ -732,3 +732,9 @@ def test_where_every_other_precision_failed_one_stays_in_fp32_without_a_caveat()
     failed = row("bf16_autocast", 5.0, outcome="failed", seconds_median=None, speedup_vs_fp32=None)
     advice = only(row("fp32", 10.0), failed)
     assert (advice.sentence, advice.caveat) == ("stay in fp32: every other precision failed", "")
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_a_budget_may_allow_no_flip_and_no_flushed_gradient_or_all_of_them(share: float) -> None:
+    budget = Budget(argmax_agreement=share, grad_flushed_share=share)
+    assert (budget.argmax_agreement, budget.grad_flushed_share) == (share, share)

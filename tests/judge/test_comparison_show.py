@@ -16,6 +16,8 @@ from ampbench.judge.show import (
     comparison_lines,
     comparison_markdown,
     control_lines,
+    control_markdown,
+    control_said,
     finding_columns,
 )
 from ampbench.records.measured import Failure
@@ -276,6 +278,7 @@ def test_a_control_lists_the_cases_that_spread_most_first():
     lines = [line.plain for line in control_lines(compared, found, 100)]
     assert [line.split()[0] for line in lines[-3:]] == ["3.0%", "2.0%", "1.0%"]
     assert "bf16_autocast" in lines[-3]
+    assert control_markdown(found).startswith(f"{control_said(found)[0]}\n\n")
 
 
 def test_every_verdict_has_a_colour_that_terminals_know():

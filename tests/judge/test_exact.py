@@ -218,6 +218,7 @@ def test_an_error_that_became_undefined_because_something_is_not_finite_is_a_reg
     worse, better = error("output_rel_l2", {}, broken), error("output_rel_l2", broken, {})
     assert (worse.verdict, better.verdict) == (Verdict.REGRESSED, Verdict.IMPROVED)
     assert worse.reason == "output error became undefined: 7 output elements that are not finite"
+    assert better.reason == "output error is 4.0e-03 after 7 output elements that are not finite"
 
 
 def test_an_error_that_is_undefined_for_another_reason_is_incomparable():
