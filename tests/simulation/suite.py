@@ -25,6 +25,8 @@ from tests.simulation.peers import asv_regressed, pytest_benchmark_regressed
 from tests.stored_runs import make_case, make_round
 
 CELLS = 8
+PROBED = 8
+"""So many gates tell whether to judge all together is worth it."""
 THRESHOLD, MEAN_THRESHOLD = 0.02, 0.05
 OPEN = (Code.UNDECIDED, Code.TAIL_UNDECIDED, Code.TOO_FEW_BLOCKS)
 
@@ -237,7 +239,8 @@ def _is_unconfirmed(decision: Decision) -> bool:
 def _judge(seconds: Floats, means: Floats | None, measured: np.ndarray, confirmed: Booleans) -> list[Decision]:
     """Judge all cells at once, and then again, each gate by itself, the gates with a cell that might have changed.
 
-    Only for those does it matter over how many cells Holm's procedure goes.
+    Only for those does it matter over how many cells Holm's procedure goes. Where each of the first ones has such a
+    cell, as where all have been made slower, all gates are judged by themselves alone.
     """
     thresholds = np.full(len(seconds), THRESHOLD)
 
@@ -253,11 +256,14 @@ def _judge(seconds: Floats, means: Floats | None, measured: np.ndarray, confirme
 
     typical = seen(seconds)
     mean_seen = typical if means is None else seen(means)
+    gates = [slice(start, start + CELLS) for start in range(0, len(seconds), CELLS)]
+    some = judged(slice(0, gates[:PROBED][-1].stop))
+    if all(any(map(_might_have_changed, some[gate])) for gate in gates[:PROBED]):
+        return [decision for gate in gates for decision in judged(gate)]
     decisions = judged(slice(None))
-    suspects = {cell // CELLS for cell, each in enumerate(decisions) if _might_have_changed(each)}
-    for gate in suspects:
-        part = slice(gate * CELLS, (gate + 1) * CELLS)
-        decisions[part] = judged(part)
+    for gate in gates:
+        if any(map(_might_have_changed, decisions[gate])):
+            decisions[gate] = judged(gate)
     return decisions
 
 
