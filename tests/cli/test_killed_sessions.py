@@ -36,7 +36,7 @@ RUN = ["run", "mlp", *QUICK, *PRECISIONS, "--rounds", "2", "--min-run-time", "0.
 SHORT_RUN = ["run", "mlp", *QUICK, *PRECISIONS, "--rounds", "1", "--min-run-time", "0.02"]
 """Of one server, most of whose time is its start: half as long, and killed as often."""
 SCOPE = ["study", "scope", "mlp", *QUICK, "--steps", "2", "--seconds", "50ms"]
-KEEP = ["explain", "keep-fp32", "mlp", *QUICK, "--max-error", "3e-3", "--max-trials", "4"]
+KEEP = ["explain", "keep-fp32", "mlp", *QUICK, "--max-error", "3e-3", "--max-trials", "6"]
 CASTS = ["explain", "casts", "mlp", *QUICK]
 AB = ["ab", "mlp", *QUICK, "--phase", "inference", "--precision", "fp32", "--blocks", "1", "--min-run-time", "0.01"]
 
