@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Bytecode is kept, whatever the shell says: without it half of the time to collect goes into compiling the tests anew.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=$(shell nproc) --dist=loadfile
 
-.PHONY: demo test test-all bench mutants rules defects atlas device device-wheels lint types imports environment
+.PHONY: demo test test-slow test-all bench mutants rules defects atlas device device-wheels lint types imports environment
 
 environment: .venv/.installed
 
@@ -34,6 +34,9 @@ imports: environment
 
 test: lint types imports
 	$(PYTEST) -m "not slow"
+
+test-slow: environment
+	$(PYTEST) -m slow
 
 test-all: lint types imports
 	$(PYTEST)
