@@ -40,7 +40,7 @@ QUICKER: dict[str, dict[str, str]] = {
 STAND_INS = {
     "torchvision:resnet50": "torchvision:squeezenet1_1",
     "timm:vit_small_*": "timm:test_vit?",
-    "resnet18": "depthwise_stack",
+    "resnet18": "simple_conv",
     "resnet50": "depthwise_stack",
 }
 """By the network that a command names: a smaller one of its library, or family, that goes the same way."""
