@@ -24,7 +24,7 @@ from ampbench.judge.rounds import ON_ACCELERATOR, UNFIT_SHARE, ByCase, MeasuredR
 from ampbench.records.case import Case
 from ampbench.records.labels import NOT_MEASURED, OUT_OF_TIME, attention_said, case_labels, not_finite
 from ampbench.records.measured import Divergence
-from ampbench.store import Derived, StoredRun, measured_files, not_measured
+from ampbench.store import Derived, StoredRun, measured_files, not_measured, once
 from ampbench.store.lines import no_garbage_collection
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ def require_measured(stored: StoredRun) -> None:
         raise UsageError(not_measured(stored.header))
 
 
+@once
 def run_rows(stored: StoredRun) -> list[dict[str, Any]]:
     """Return the rows of `run_frame` as plain values, as `plain_rows` gives them, without pandas."""
     columns = measured_columns(MeasuredRun.of(stored, averaging=False))
@@ -126,6 +127,7 @@ class Control:
         )
 
 
+@once
 def control_ratio(stored: StoredRun) -> Control | None:
     """Return what the run's control says; None where the run measured no case twice."""
     case_ids = list(stored.cases)
@@ -142,6 +144,7 @@ def control_ratio(stored: StoredRun) -> Control | None:
     return None
 
 
+@once
 def disturbed_share(stored: StoredRun) -> float | None:
     """Return the share of samples that took over `DISTURBED` times the fastest of their build, or their CPU time.
 
@@ -168,6 +171,7 @@ def disturbed_share(stored: StoredRun) -> float | None:
     return disturbed / counted if counted else None
 
 
+@once
 def unfit_said(stored: StoredRun) -> str:
     """Return why too many rounds were unfit for their times to be trusted: "other processes used 76% of the CPU in …".
 

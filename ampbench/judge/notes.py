@@ -26,7 +26,7 @@ from ampbench.records.labels import (
 from ampbench.records.measured import CHANCE, LIMITS, NATIVE, Divergence, Round
 from ampbench.records.run import KEPT, Imported
 from ampbench.records.wire import ALLOCATOR_TUNABLES
-from ampbench.store import StoredRun
+from ampbench.store import StoredRun, once
 from ampbench.workloads.index import LIBRARIES, RANDOM
 
 FAULT_SECONDS = 1e-6
@@ -37,6 +37,18 @@ FPMATH_VARIABLES = ("NVIDIA_TF32_OVERRIDE", "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_
 """Environment variables that decide, whatever torch's switches say, how fp32 products are rounded."""
 CEILING_REACHED = 1.05
 """No case can attain more than this share of a ceiling: what remains is the noise of two measurements."""
+
+
+@once
+def _labels(stored: StoredRun) -> dict[str, str]:
+    """Return a short name for each case of a run by its id."""
+    return case_labels(stored.cases.values())
+
+
+@once
+def _bare_labels(stored: StoredRun) -> dict[str, str]:
+    """Return the same without the precision."""
+    return case_labels(stored.cases.values(), precision=False)
 
 
 class Note(NamedTuple):
@@ -134,10 +146,8 @@ def _changed_in_place(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
 
 def _unsound(stored: StoredRun, rows: Sequence[Row]) -> list[str]:
     """Say of which cases outputs or gradients are not finite, and whose errors are not against fp64."""
-    tables = case_labels(stored.cases.values(), precision=False)
-    labels = case_labels(stored.cases.values())
     return gathered(
-        ((labels if one.of_precision else tables)[row["case_id"]], one.text)
+        ((_labels if one.of_precision else _bare_labels)(stored)[row["case_id"]], one.text)
         for row in rows
         if row["outcome"] == "ok" and (found := stored.divergence.get(row["case_id"])) is not None
         for one in remarks(found)
@@ -154,7 +164,7 @@ def _come_compiled(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
 
 def _fp32_products(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
     """Say which cases round fp32 products and should not, and which find no kernel that does."""
-    labels, rounded = case_labels(stored.cases.values()), rounded_products(stored)
+    rounded = rounded_products(stored)
     said: list[tuple[str, str]] = []
     different: list[tuple[str, str]] = []
     for row in rows:
@@ -162,12 +172,14 @@ def _fp32_products(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
         if precision is None or row["outcome"] != "ok" or (found := rounded.get(case_id)) is None:
             continue
         if precision.fp32_products == "ieee" and found:
-            said.append((labels[case_id], f"fp32 is not fp32 here: {rounding_said(found)}{_by_variable(stored)}"))
+            said.append(
+                (_labels(stored)[case_id], f"fp32 is not fp32 here: {rounding_said(found)}{_by_variable(stored)}")
+            )
         elif precision.fp32_products in ("tf32", "bf16") and not found:
             no = f"no fp32 product was rounded to {precision.fp32_products}: this is fp32{_by_variable(stored)}"
-            different.append((labels[case_id], no))
+            different.append((_labels(stored)[case_id], no))
         elif precision.fp32_products == "shipped" and found:
-            different.append((labels[case_id], rounding_said(found)))
+            different.append((_labels(stored)[case_id], rounding_said(found)))
     return [*(Note(line, warning=True) for line in gathered(said)), *map(Note, gathered(different))]
 
 
@@ -200,14 +212,13 @@ def _attention(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
     """Say in which tables attention does not run in one kernel in all precisions."""
     tables: dict[Group, dict[str, list[str]]] = {}
     named: dict[Group, str] = {}
-    labels = case_labels(stored.cases.values(), precision=False)
     for group, members in grouped(rows).items():
         for row in members:
             found = stored.memory.get(row["case_id"])
             if row["outcome"] == "ok" and found is not None and found.attention is not None:
                 kernels = tables.setdefault(group, {})
                 kernels.setdefault(kernels_said(found.attention), []).append(precision_label(row))
-                named[group] = labels[row["case_id"]]
+                named[group] = _bare_labels(stored)[row["case_id"]]
     said = []
     for group, kernels in tables.items():
         if len(kernels) > 1:
@@ -285,7 +296,7 @@ def _page_faults(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
             paying[row["case_id"]] = found.faults
     if not paying:
         return []
-    labels = case_labels(stored.cases.values())
+    labels = _labels(stored)
     most = sorted(paying, key=lambda case_id: -paying[case_id])
     told = f"page faults a step: {few(f'{labels[case_id]} {paying[case_id]:,.0f}' for case_id in most)}"
     why = "for memory that the step before gave back"
@@ -334,7 +345,7 @@ def _slower_under_load(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
     }
     if not slower:
         return []
-    labels = case_labels(stored.cases.values())
+    labels = _labels(stored)
     told = [one.telemetry for one in stored.rounds if one.case_id in slower and one.telemetry is not None]
     falls = [
         (one.clock_hz / one.warm_clock_hz, one.warm_clock_hz, one.clock_hz)
@@ -368,7 +379,7 @@ def _not_at_rest(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
     moving = dict.fromkeys(one.case_id for one in stored.rounds if one.steady is False and one.case_id in shown)
     if not moving:
         return []
-    labels = case_labels(stored.cases.values())
+    labels = _labels(stored)
     said = (
         "time or clock had not come to rest when warming up ended: times may be of a device that was still slowing down"
     )
@@ -392,16 +403,18 @@ def _state_on_host(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
     moved = dict.fromkeys(one.case_id for one in stored.rounds if one.state_on_host and one.case_id in shown)
     if not moved:
         return []
-    labels = case_labels(stored.cases.values())
+    labels = _labels(stored)
     said = "the state that is put back between samples lay in the host's memory, as the device had no room for a copy"
     return [Note(f"{few(labels[one] for one in moved)}: {said}")]
 
 
 def _graphs_left_aside(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
     """Say which compiled cases have launches that are in no graph, though their mode is to record them."""
-    labels = case_labels(stored.cases.values())
     said = gathered(
-        (labels[row["case_id"]], f"torch.compile left graphs aside, and launches one by one: {'; '.join(reasons)}")
+        (
+            _labels(stored)[row["case_id"]],
+            f"torch.compile left graphs aside, and launches one by one: {'; '.join(reasons)}",
+        )
         for row in rows
         if (found := stored.memory.get(row["case_id"])) is not None and (reasons := found.graphs_left_aside)
     )
@@ -410,9 +423,8 @@ def _graphs_left_aside(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
 
 def _busy_untold(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
     """Say why it is not known for how long of a step an accelerator has work."""
-    labels = case_labels(stored.cases.values())
     said = gathered(
-        (labels[row["case_id"]], f"whether launches bound it is not known: {found.busy_undefined}")
+        (_labels(stored)[row["case_id"]], f"whether launches bound it is not known: {found.busy_undefined}")
         for row in rows
         if (found := stored.memory.get(row["case_id"])) is not None and found.busy_undefined
     )
@@ -436,7 +448,7 @@ def _above_ceiling(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
     above = {case_id: share for case_id, share in shares.items() if share > CEILING_REACHED}
     if not above:
         return []
-    labels = case_labels(stored.cases.values())
+    labels = _labels(stored)
     attains = "attains" if len(above) == 1 else "attain up to"
     text = (
         f"{few(labels[case_id] for case_id in above)} {attains} {format_share(max(above.values()))} of the measured "

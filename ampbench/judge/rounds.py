@@ -6,7 +6,7 @@ on a machine that was not fit for it, and why.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +29,7 @@ from ampbench.records.measured import (
     Telemetry,
 )
 from ampbench.records.run import Footer, Header
-from ampbench.store import FOUND, Derived, StoredRun, TimedRound, read_run
+from ampbench.store import FOUND, Derived, StoredRun, TimedRound, once, read_run
 
 OK, FAILED, SKIPPED = "ok", "failed", "skipped"
 
@@ -78,10 +78,7 @@ class _Columns:
         self.blocks.append(one.round)
         self.roles.append(Role.CONTROL if one.control else Role.CONFIRMATION if one.confirmation else Role.OWN)
         self.seconds.append(stats.round_value(one.samples, one.cpu_samples, one.windows))
-        mean = math.nan
-        if self.averaging and one.steps_per_sample:
-            mean = stats.round_mean(one.samples, one.steps_per_sample, one.cpu_samples)
-        self.means.append(mean)
+        self.means.append(_mean(one) if self.averaging else math.nan)
         self.fitness.append(
             (
                 fitness.steal_share,
@@ -99,6 +96,11 @@ class _Columns:
             self.differing.add(case_id)
         if one.alone:
             self.alone[case_id] = one.alone
+
+
+def _mean(one: TimedRound) -> float:
+    """Return the mean over all samples of a round, NaN where their steps are not known."""
+    return stats.round_mean(one.samples, one.steps_per_sample, one.cpu_samples) if one.steps_per_sample else math.nan
 
 
 def _of_accelerator(told: Telemetry) -> tuple[float | None, ...]:
@@ -214,11 +216,8 @@ class MeasuredRun:
 
     @classmethod
     def of(cls, stored: StoredRun, *, averaging: bool = True) -> "MeasuredRun":
-        """Return a run that has been read with its rounds."""
-        columns = _Columns(averaging)
-        for one in stored.rounds:
-            columns.add(one)
-        return cls(stored, columns)
+        """Return a run that has been read with its rounds, reduced once."""
+        return _averaged(stored) if averaging else _reduced(stored)
 
     @classmethod
     def read(cls, path: Path | str, *, averaging: bool = True) -> "MeasuredRun":
@@ -395,6 +394,24 @@ class MeasuredRun:
             return Outcome(OK)
         skip = self.stored.skips.get(case_id)
         return Outcome(SKIPPED, skip.reason if skip else "it was not reached before the run ended", pending=not skip)
+
+
+@once
+def _reduced(stored: StoredRun) -> MeasuredRun:
+    columns = _Columns(averaging=False)
+    for one in stored.rounds:
+        columns.add(one)
+    return MeasuredRun(stored, columns)
+
+
+@once
+def _averaged(stored: StoredRun) -> MeasuredRun:
+    """Return the reduced run with the means that it lacks."""
+    known = _reduced(stored)
+    columns = replace(known._columns, averaging=True, means=[_mean(one) for one in stored.rounds])
+    run = MeasuredRun(stored, columns)
+    run.rounds = replace(known.rounds, means=np.array(columns.means, dtype=np.float64))
+    return run
 
 
 _ROUNDS = "rounds"

@@ -69,6 +69,8 @@ def described(group: Group, place: bool = True) -> str:
 
 def number(value: Any) -> float | None:
     """Return the value of a numeric cell, None where it is null or NaN (in whatever form pandas gives it)."""
+    if type(value) is float:  # nearly all are, and a page asks a million times
+        return None if math.isnan(value) else value
     if value is None or type(value).__name__ in {"NAType", "NaTType"}:
         return None
     result = float(value)

@@ -55,12 +55,16 @@ def drawable(text: str) -> str:
 
     Vega counts in units of UTF-16, so every character that takes two of them is written out ("\\U0001f680").
     """
-    return fit(_TWO_UNITS.sub(lambda found: found[0].encode("unicode_escape").decode(), text))
+    if not text.isascii():
+        text = _TWO_UNITS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return fit(text)
 
 
 def fitted(value: Any, made: Callable[[str], str] = fit) -> Any:
     """Return plain nested data with every text in it, keys among them, `made` fit; markup is left as it is."""
-    if value is None or isinstance(value, Markup | int | float):
+    if type(value) is str:
+        return made(value)
+    if value is None or isinstance(value, (Markup, int, float)):
         return value
     if isinstance(value, str):
         return made(value)

@@ -105,7 +105,7 @@ class Seen:
 
     def lines(self, width: int) -> Iterator[Text]:
         """Yield the table for a terminal of `width` columns, and what its headers mean."""
-        rows = frame.run_rows(self._run)
+        rows = frame.run_rows(dataclasses.replace(self._run))  # there may be more to add
         groups = grouped(rows)
         layouts = {phase: lay_out(rows, phase, width) for phase in dict.fromkeys(group.phase for group in groups)}
         yield from table_lines(groups, {}, layouts)

@@ -5,6 +5,7 @@ A case is one workload with its resolved parameters, in one precision, on one de
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 DEVICES = ("cpu", "cuda", "xpu")
 """The device types that can be measured. A new one comes last: results of asv tell a device by its place."""
@@ -177,7 +178,7 @@ class OwnPrecision:
     aliases: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Case:
     """What is measured, whole; its `case_id` is the join key of every comparison.
 
@@ -186,7 +187,8 @@ class Case:
     backend of `SDPA` by which scaled_dot_product_attention may run ("": torch chooses). `scaler` is False
     where `--no-scaler` took GradScaler out of training. `recipe` is what it is trained by where that is not the
     workload's own ("adamw-lm,lr=1e-05", a `TrainingRecipe.spelling`; "" in inference). `version` is the workload's and
-    not part of the id, so that records of two versions meet, and are seen to differ in it.
+    not part of the id, so that records of two versions meet, and are seen to differ in it. A case has no slots, so that
+    its id is put together once.
     """
 
     workload: str
@@ -223,7 +225,7 @@ class Case:
         """What the precisions of one table share: the network and its recipe."""
         return "/".join([self.network, *([f"recipe-{self.recipe}"] if self.recipe else [])])
 
-    @property
+    @cached_property
     def case_id(self) -> str:
         """A stable, readable id: `resnet18[classes=1000,image=224]/b8/bf16_autocast/cpu/inference/eager/in-fp32`."""
         parts = [self.network, self.precision, self.device, self.phase, self.path, f"in-{self.input_dtype}"]

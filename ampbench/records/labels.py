@@ -25,13 +25,14 @@ def case_labels(cases: Iterable[Case], *, precision: bool = True) -> dict[str, s
     Without the `precision` and its scaler it is a name for tables in which those have a column of their own.
     """
     known = {case.case_id: case for case in cases}
-    seen: dict[tuple[str, ...], set[Any]] = {}
-    for case in known.values():
-        for where, value in _traits(case).items():
-            seen.setdefault(where, set()).add(value)
+    traits = {case_id: _traits(case) for case_id, case in known.items()}
+    first: dict[tuple[str, ...], Any] = {}
+    varying: set[tuple[str, ...]] = set()
+    for own in traits.values():
+        varying.update(where for where, value in own.items() if first.setdefault(where, value) != value)
     labels = {}
     for case_id, case in known.items():
-        telling = {where[-1]: value for where, value in _traits(case).items() if len(seen[where]) > 1}
+        telling = {where[-1]: value for where, value in traits[case_id].items() if where in varying}
         parameters = [f"{name}={telling[name]}" for name in sorted(case.parameters) if name in telling]
         parts = [f"{case.workload}[{','.join(parameters)}]" if parameters else case.workload]
         if "batch_size" in telling:
@@ -92,20 +93,18 @@ def outcomes_said(counts: Mapping[str, int]) -> str:
 
 def _traits(case: Case) -> dict[tuple[str, ...], Any]:
     """Return what may tell a case from others: each trait by its name, and before it what the others must share."""
-    own = (case.workload,)
-    parameters = {(*own, name): value for name, value in case.parameters.items()}
-    general = {(name,): getattr(case, name) for name in ("device", "phase", "path")}
-    return (
-        parameters
-        | general
-        | {
-            (*own, "batch_size"): case.batch_size,
-            (*own, "memory_format"): case.memory_format,
-            (*own, case.phase, "recipe"): case.recipe,
-            (*own, "sdpa"): case.sdpa,
-            (*own, case.precision, "input_dtype"): case.input_dtype,
-        }
-    )
+    own = case.workload
+    parameters: dict[tuple[str, ...], Any] = {(own, name): value for name, value in case.parameters.items()}
+    return parameters | {
+        ("device",): case.device,
+        ("phase",): case.phase,
+        ("path",): case.path,
+        (own, "batch_size"): case.batch_size,
+        (own, "memory_format"): case.memory_format,
+        (own, case.phase, "recipe"): case.recipe,
+        (own, "sdpa"): case.sdpa,
+        (own, case.precision, "input_dtype"): case.input_dtype,
+    }
 
 
 THE_NETWORK = "the network, not a precision, makes them"

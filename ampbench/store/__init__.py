@@ -23,7 +23,7 @@ from ampbench.store.folder import (
     sync_folder,
 )
 from ampbench.store.migrating import CURRENT, LEFT_ALONE, MIGRATED, Migration, migrate_file, migrate_results
-from ampbench.store.reading import CUT, StoredRun, TimedRound, gathered, read_header, read_run, run_id
+from ampbench.store.reading import CUT, StoredRun, TimedRound, gathered, once, read_header, read_run, run_id
 from ampbench.store.writing import CannotBeError, RunWriter, encode_run, new_run_id, require_writable, write_whole
 
 __all__ = [
@@ -55,6 +55,7 @@ __all__ = [
     "migrate_results",
     "new_run_id",
     "not_measured",
+    "once",
     "read_header",
     "read_run",
     "require_writable",

@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import wraps
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, TypeVar, cast
 
@@ -108,6 +109,7 @@ class StoredRun:
     footers: list[Footer] = field(default_factory=list)
     cut: bool = False
     lacks: dict[str, list[str]] = field(default_factory=dict)
+    _derived: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def of(self, record: type[R]) -> Mapping[str, R]:
         """Return what is stored as `record`, by case id or device: of several of one the last."""
@@ -188,6 +190,22 @@ class StoredRun:
     def complete(self) -> bool:
         """Whether nothing says that the run broke off."""
         return self.ending in ("complete", "")
+
+
+def once(derive: Callable[[StoredRun], R]) -> Callable[[StoredRun], R]:
+    """Have what a function derives of a run derived when it is first asked for, and then known: a page asks ten times.
+
+    Nobody may change a run after that, nor what is derived of it; a copy with changes (`replace`) begins anew.
+    """
+
+    @wraps(derive)
+    def known(stored: StoredRun) -> R:
+        found = stored._derived
+        if derive not in found:
+            found[derive] = derive(stored)
+        return cast("R", found[derive])
+
+    return known
 
 
 def read_run(

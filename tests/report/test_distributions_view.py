@@ -9,7 +9,7 @@ from bs4 import BeautifulSoup
 from ampbench.present.page import View
 from ampbench.records.measured import Failure, Fitness
 from ampbench.report.material import Material
-from ampbench.report.page import chart_payload
+from ampbench.report.page import chart_payload, packed
 from ampbench.report.views.distributions import LISTED, SAMPLES_OF_A_CASE, STEPS, distributions
 from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, arms, make_run, noisy, rounds_of
@@ -110,7 +110,7 @@ def test_the_data_grow_with_the_cases_and_not_with_their_samples():
         run = make_run(Times(*((case, [1e-3]) for case in cases)))
         build = [noisy(1e-3, samples, 0.02, seed) for seed in range(10)]
         rounds = [make_round(case, number=number, samples=[build[number]]) for case in cases for number in range(10)]
-        return len(chart_payload([shown(make_material(replace(run, rounds=rounds)))]))
+        return len(packed(chart_payload([shown(make_material(replace(run, rounds=rounds)))])))
 
     assert size(200) < 1.2 * size(30) < 1.2 * 300 * 700
 

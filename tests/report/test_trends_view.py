@@ -9,7 +9,7 @@ import pytest
 from ampbench.present.charts import Chart
 from ampbench.present.page import View
 from ampbench.report.material import Material, gather
-from ampbench.report.page import chart_payload
+from ampbench.report.page import chart_payload, packed
 from ampbench.report.views.trends import labels_of, sparkline, trends
 from ampbench.trend import Change, Measured, Place, Point, Rule, Series, Trend, X, tracked
 from tests.report.materials import make_material, section_of
@@ -267,4 +267,4 @@ def test_five_hundred_series_of_thirty_points_stay_small() -> None:
     given = material(*(series(values(number), workload=f"net{number}") for number in range(500)))
     view = made(given)
     assert len(view.datasets[view.charts[0].dataset]) == 15000
-    assert len(chart_payload([view])) < 400_000
+    assert len(packed(chart_payload([view]))) < 400_000

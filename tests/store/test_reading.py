@@ -13,7 +13,7 @@ from ampbench.errors import StoreError
 from ampbench.records.casts import CastPass, CastTrace, Operation
 from ampbench.records.measured import Failure, Reading, Skip
 from ampbench.records.run import SCHEMA, Arm, Footer, Imported, Settings
-from ampbench.store import check_results, read_header, read_run, reading
+from ampbench.store import check_results, once, read_header, read_run, reading
 from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round, write_run
 
 FP32, BF16 = make_case("fp32"), make_case("bf16_autocast")
@@ -47,6 +47,21 @@ def test_a_run_reads_back_whole_and_in_order(path):
     assert stored.footers == [COMPLETE]
     assert stored.ended == "complete"
     assert not stored.cut
+
+
+def test_what_is_derived_of_a_run_is_derived_once_and_of_a_copy_with_changes_anew(path):
+    asked: list[int] = []
+
+    @once
+    def cases(stored):
+        asked.append(len(stored.cases))
+        return list(stored.cases)
+
+    stored = read_run(path)
+    assert cases(stored) is cases(stored)
+    assert cases(replace(stored, cases={FP32.case_id: FP32})) == [FP32.case_id]
+    assert asked == [2, 1]
+    assert stored == read_run(path)  # what is known of one run makes it no other
 
 
 def test_rounds_can_be_taken_one_by_one_instead_of_kept(path):

@@ -3,7 +3,7 @@
 A new section is a function here and a template of its own.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ampbench.present.page import View
 from ampbench.report.material import Material
@@ -35,7 +35,6 @@ VIEWS: tuple[Callable[[Material], View | None], ...] = (
 )
 
 
-def sections(material: Material) -> list[View]:
-    """Return the page's sections that have something to say; of a comparison, what became of the cases comes first."""
-    made = [view for make in VIEWS if (view := make(material)) is not None]
-    return sorted(made, key=lambda view: (not view.leads, view.id != "cases")) if material.comparisons else made
+def sections(material: Material) -> Iterator[View]:
+    """Yield the page's sections that have something to say, each as soon as it is made."""
+    yield from (view for make in VIEWS if (view := make(material)) is not None)

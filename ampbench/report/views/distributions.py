@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,8 +28,7 @@ from ampbench.report.material import Material, ShownCase
 from ampbench.store import StoredRun
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class One:
+class One(NamedTuple):
     """A round: its `number` in the file, its value in `seconds`, all its `samples`, and why it is unfit, if it is."""
 
     role: Role
@@ -37,6 +36,9 @@ class One:
     seconds: float
     samples: Sequence[Sequence[float]]
     unfit: str | None
+
+
+_ROLES = tuple(Role)
 
 
 class RunRounds:
@@ -48,24 +50,25 @@ class RunRounds:
         self._rounds, self._unfit, self._places = run.rounds, run.unfit, run.places
         usable = run.by_case(np.isfinite(self._rounds.seconds) & (self._rounds.seconds > 0))
         self._order, self._ends = usable.order, [0, *np.cumsum(usable.lengths).tolist()]
+        columns = (self._rounds.roles, self._rounds.blocks, self._rounds.seconds, self._unfit.cause, self._unfit.value)
+        self._ones = [
+            One(
+                role=_ROLES[role],
+                number=block,
+                seconds=seconds,
+                samples=stored.rounds[index].samples,
+                unfit=None if cause < 0 else CAUSES[cause].format(value),
+            )
+            for index, role, block, seconds, cause, value in zip(
+                self._order.tolist(), *(column[self._order].tolist() for column in columns), strict=True
+            )
+        ]
         self.summaries = run.summaries
 
     def of(self, case_id: str) -> list[One]:
         """Return a case's rounds in the order of the file, those of the control among them."""
-        chosen, rounds = self._chosen(case_id), self._rounds
-        columns = (rounds.roles, rounds.blocks, rounds.seconds, self._unfit.cause, self._unfit.value)
-        return [
-            One(
-                role=Role(role),
-                number=block,
-                seconds=seconds,
-                samples=self.stored.rounds[index].samples,
-                unfit=None if cause < 0 else CAUSES[cause].format(value),
-            )
-            for index, role, block, seconds, cause, value in zip(
-                chosen.tolist(), *(column[chosen].tolist() for column in columns), strict=True
-            )
-        ]
+        place = self._places.get(case_id)
+        return [] if place is None else self._ones[self._ends[place] : self._ends[place + 1]]
 
     def disturbed(self, case_id: str) -> float | None:
         """Return the share of a case's samples that something else on the machine delayed (`DISTURBED`)."""
@@ -120,8 +123,7 @@ BLANK: Mapping[str, Any] = dict.fromkeys(
 where the band is drawn; one with it is a round."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
+class _Line(NamedTuple):
     """A round in the drawing: `arm` decides its colour, `label` its line."""
 
     arm: str

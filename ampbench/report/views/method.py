@@ -157,11 +157,9 @@ def _shares(values: Iterable[float | None]) -> str:
 
 def _unfit(stored: StoredRun) -> str:
     """Return how many rounds a comparison would leave out, and the commonest cause."""
-    run = MeasuredRun.of(stored)
-    devices = [case.device for case in stored.cases.values()]
     if not stored.rounds:
         return ""
-    found = rounds.unfit_rounds(run.rounds, devices, stored.header.environment.cpu_count)
+    found = MeasuredRun.of(stored, averaging=False).unfit
     unfit, count = found.cause >= 0, len(stored.rounds)
     if not np.any(unfit):
         return f"none of {count:,}"
