@@ -121,23 +121,26 @@ def advise(
     `default` where that was measured, else fp32.
     """
     advice = {}
-    for group, members in grouped(rows).items():
-        if any(row["outcome"] == "ok" for row in members):
-            found = _decide(_against_todays(members), divergences, budget, rounds or {}, trust, trained or {})
-            advice[group] = Advice(
-                group=group,
-                precision=found.row["precision"] if found.row else None,
-                column=found.column,
-                sentence=found.sentence,
-                why=found.why,
-                caveat=found.caveat,
-                remark="; ".join(
-                    filter(None, [_remark(found, divergences), launch_bound(group, members, rounds or {})])
-                ),
-                case_id=found.row["case_id"] if found.row else None,
-                passed_id=found.passed["case_id"] if found.passed else None,
-                objections=found.objections,
-            )
+    measured = {
+        group: _against_todays(members)
+        for group, members in grouped(rows).items()
+        if any(row["outcome"] == "ok" for row in members)
+    }
+    gains = _Gains(rounds or {}, measured.values())
+    for group, members in measured.items():
+        found = _decide(members, divergences, budget, gains, trust, trained or {})
+        advice[group] = Advice(
+            group=group,
+            precision=found.row["precision"] if found.row else None,
+            column=found.column,
+            sentence=found.sentence,
+            why=found.why,
+            caveat=found.caveat,
+            remark="; ".join(filter(None, [_remark(found, divergences), _launch_bound(group, members, gains)])),
+            case_id=found.row["case_id"] if found.row else None,
+            passed_id=found.passed["case_id"] if found.passed else None,
+            objections=found.objections,
+        )
     return advice
 
 
@@ -172,13 +175,14 @@ def across_tables(stored: "StoredRun", rows: Iterable[Row], advice: Mapping[Grou
     if not several:
         return []
     rounds, trust = _evidence(stored)
-    return [said for members in several if (said := _fastest_table(members, advice, rounds, trust))]
+    gains = _Gains(rounds)
+    return [said for members in several if (said := _fastest_table(members, advice, gains, trust))]
 
 
 def _fastest_table(
     members: Mapping[Group, list[Row]],
     advice: Mapping[Group, Advice],
-    rounds: Mapping[str, Sequence[Round]],
+    gains: "_Gains",
     trust: Trust,
 ) -> str:
     """Say which of the tables of a workload and phase has the fastest way that is advised; "" where it is the plain."""
@@ -195,7 +199,7 @@ def _fastest_table(
     group = min(taken, key=lambda one: number(taken[one]["seconds_median"]) or math.inf)
     best = taken[group]
     gain = (number(baseline["seconds_median"]) or 0.0) / best["seconds_median"]
-    certain = all(_is_faster(best, other, rounds) for other in (baseline, taken[plain]))
+    certain = all(_is_faster(best, other, gains) for other in (baseline, taken[plain]))
     if group == plain or not certain or not max(WORTH, trust.apart) < gain <= LARGEST_SPEEDUP:
         return ""
     traits = [
@@ -227,7 +231,7 @@ def _decide(
     rows: list[Row],
     divergences: Mapping[str, Divergence],
     budget: Budget,
-    rounds: Mapping[str, Sequence[Round]],
+    gains: "_Gains",
     trust: Trust,
     trained: "Mapping[str, Trained]",
 ) -> _Choice:
@@ -237,19 +241,19 @@ def _decide(
         fault = no_precisions_fault(found) if found is not None else None
         if fault is not None:
             return _none(*fault)
-    one_step = objections_of(rows, divergences, budget, rounds)
+    one_step = objections_of(rows, divergences, budget, gains.rounds)
     objections = {case_id: _overridden(one, trained.get(case_id)) for case_id, one in one_step.items()}
 
     def within(row: Row) -> str:
         case_id = row["case_id"]
         return _within(row, budget, trained.get(case_id), one_step[case_id], divergences.get(case_id))
 
-    return replace(_chosen(rows, rounds, trust, objections, within), objections=objections)
+    return replace(_chosen(rows, gains, trust, objections, within), objections=objections)
 
 
 def _chosen(
     rows: list[Row],
-    rounds: Mapping[str, Sequence[Round]],
+    gains: "_Gains",
     trust: Trust,
     objections: Mapping[str, Objection | None],
     within: Callable[[Row], str],
@@ -272,7 +276,7 @@ def _chosen(
     rest = [row for row in rows if row["precision"] not in (BASELINE, DEFAULT)]
     if not comparable and all(row["outcome"] == "skipped" for row in rest):
         return _none("outcome", "no other precision was measured")
-    faster = [row for row in comparable if _is_faster(row, baseline, rounds)]
+    faster = [row for row in comparable if _is_faster(row, baseline, gains)]
     if faster and faster[0]["speedup_vs_fp32"] > LARGEST_SPEEDUP:
         gained = faster[0]["speedup_vs_fp32"]
         than = baseline["precision"]
@@ -280,11 +284,11 @@ def _chosen(
         return _none("speedup_vs_fp32", "; ".join(filter(None, [why, trust.cause])), on_speed=True)
     faster = [row for row in faster if row["speedup_vs_fp32"] >= WORTH]
     if not faster:
-        savers = [row for row in comparable if row in passing and _saves(row, baseline, rounds)]
+        savers = [row for row in comparable if row in passing and _saves(row, baseline, gains)]
         if savers:
             chosen = min(savers, key=lambda row: number(row["memory_ratio_vs_fp32"]) or math.inf)
             return _taken(chosen, chosen, comparable, faster, objections, within(chosen), trust)
-        return _stay(baseline, comparable, rounds, trust)
+        return _stay(baseline, comparable, gains, trust)
     passing = [row for row in faster if objections[row["case_id"]] is None]
     if not passing:
         objection = objections[faster[0]["case_id"]]
@@ -295,7 +299,7 @@ def _chosen(
         sentence = f"stay in {baseline['precision']}: {why}"
         return _Choice(row=baseline, column=objection.column, sentence=sentence, why=why, passed=faster[0])
 
-    equals = [row for row in passing if row is passing[0] or not _is_faster(passing[0], row, rounds)]
+    equals = [row for row in passing if row is passing[0] or not _is_faster(passing[0], row, gains)]
     chosen = min(equals, key=lambda row: judged_error(row) or 0.0)
     gained = chosen["speedup_vs_fp32"]
     if gained <= trust.apart:
@@ -424,7 +428,7 @@ def _remark(choice: _Choice, divergences: Mapping[str, Divergence]) -> str:
     return "; ".join(filter(None, [_arithmetic(choice, divergences), scale_said(taken)]))
 
 
-def launch_bound(group: Group, rows: Sequence[Row], rounds: Mapping[str, Sequence[Round]]) -> str:
+def _launch_bound(group: Group, rows: Sequence[Row], gains: "_Gains") -> str:
     """Say of which rows of a group the accelerator has work for less than `BUSY_ENOUGH` of a step, and what helps.
 
     That no precision helps is said where it is so of all rows, and none of them was faster than what a user runs today.
@@ -440,9 +444,9 @@ def launch_bound(group: Group, rows: Sequence[Row], rounds: Mapping[str, Sequenc
     others = [row for row in measured if row is not baseline and row["precision"] != BASELINE]
     where = f" in {few(map(precision_label, bound))}"
     if len(bound) == len(measured) and baseline is not None and others:
-        if all(_is_no_faster(row, baseline, rounds) for row in others):
+        if all(_is_no_faster(row, baseline, gains) for row in others):
             where = ": no precision helps"
-        elif not any(_is_faster(row, baseline, rounds) for row in others):
+        elif not any(_is_faster(row, baseline, gains) for row in others):
             where = ": no precision is seen to help"
     mode = compile_mode(group.path)
     fewer = f"--path {COMPILED}" if group.path == "eager" else ""
@@ -483,7 +487,7 @@ def _caveat(row: Row, trust: Trust) -> str:
     return f"not certain: {said}" if said else ""
 
 
-def _stay(baseline: Row, comparable: list[Row], rounds: Mapping[str, Sequence[Round]], trust: Trust) -> _Choice:
+def _stay(baseline: Row, comparable: list[Row], gains: "_Gains", trust: Trust) -> _Choice:
     """Return that no other precision is known to be faster than fp32, and the best of them.
 
     That nothing is faster takes the proof that a speedup takes: of every one, the gain is certainly under 2%, and the
@@ -496,7 +500,7 @@ def _stay(baseline: Row, comparable: list[Row], rounds: Mapping[str, Sequence[Ro
         best = comparable[0]
         said = f"at best {precision_label(best)} with {times(best['speedup_vs_fp32'])}"
         slower = best["speedup_vs_fp32"] * trust.apart <= WORTH
-        if slower and all(_is_no_faster(row, baseline, rounds) for row in comparable):
+        if slower and all(_is_no_faster(row, baseline, gains) for row in comparable):
             caveat = _caveat(best, trust)
             why = f"nothing is faster, {said}{f' ({caveat})' if caveat else ''}"
         elif number(best["seconds_high"]) is None:
@@ -508,53 +512,95 @@ def _stay(baseline: Row, comparable: list[Row], rounds: Mapping[str, Sequence[Ro
     return _Choice(row=baseline, column="speedup_vs_fp32", sentence=sentence, why=why, caveat=caveat)
 
 
-def _is_faster(row: Row, other: Row, rounds: Mapping[str, Sequence[Round]]) -> bool:
+def _is_faster(row: Row, other: Row, gains: "_Gains") -> bool:
     """Return whether `row` takes less time than `other`, certainly; without any interval, that is 5% less."""
-    interval = _gain(row, other, rounds)
+    interval = gains.of(row, other)
     if interval is not None:
         return interval[0] > 1.0
     mine, theirs = number(row["seconds_median"]), number(other["seconds_median"])
     return mine is not None and theirs is not None and theirs >= FASTER_WITHOUT_INTERVALS * mine
 
 
-def _is_no_faster(row: Row, other: Row, rounds: Mapping[str, Sequence[Round]]) -> bool:
+def _is_no_faster(row: Row, other: Row, gains: "_Gains") -> bool:
     """Return whether what `row` may gain over `other` is certainly under 2%; without any interval, it is 5% slower."""
-    interval = _gain(row, other, rounds)
-    return interval[1] < WORTH if interval is not None else _is_faster(other, row, rounds)
+    interval = gains.of(row, other)
+    return interval[1] < WORTH if interval is not None else _is_faster(other, row, gains)
 
 
-def _saves(row: Row, other: Row, rounds: Mapping[str, Sequence[Round]]) -> bool:
+def _saves(row: Row, other: Row, gains: "_Gains") -> bool:
     """Return whether `row` takes less memory than fp32 and certainly no more time than `other`, but for under 2%."""
-    memory, interval = number(row["memory_ratio_vs_fp32"]), _gain(row, other, rounds)
+    memory, interval = number(row["memory_ratio_vs_fp32"]), gains.of(row, other)
     return memory is not None and memory <= MEMORY_WORTH_SAYING and interval is not None and interval[0] > 1 / WORTH
 
 
-def _gain(row: Row, other: Row, rounds: Mapping[str, Sequence[Round]]) -> tuple[float, float] | None:
-    """Return the 95% interval of how many times as fast as `other` a row is; None where there are rounds too few.
+class _Gains:
+    """How many times as fast as others rows are, by the `rounds` of each case.
 
     The precisions of a table are measured next to each other in every round, so their times are compared round by
-    round: it is the t interval of the paired log-ratios. Without three common rounds, it is what the intervals of both
-    leave open.
+    round: of three common rounds and more it is the t interval of the paired log-ratios. Those of all `tables` over
+    what a user runs today are reckoned at once.
     """
-    from ampbench.base.stats import log_t_interval, round_value  # NumPy and SciPy: not for `--help`
 
-    own, theirs_by_round = (
-        {
-            each.round: round_value(each.samples, each.cpu_samples, each.windows)
-            for each in rounds.get(one["case_id"], ())
-        }
-        for one in (row, other)
-    )
-    common = [(own[each], theirs_by_round[each]) for each in own.keys() & theirs_by_round.keys()]
-    ratios = [theirs / mine for mine, theirs in common if mine > 0 and theirs > 0]
-    interval = log_t_interval(ratios) if ratios else None
-    if interval is not None:
-        return interval
-    ends = [number(one[end]) for one in (row, other) for end in ("seconds_low", "seconds_high")]
-    low, high, other_low, other_high = ends
-    if low and high and other_low and other_high:
-        return other_low / high, other_high / low
-    return None
+    def __init__(self, rounds: Mapping[str, Sequence[Round]], tables: Iterable[Sequence[Row]] = ()):
+        self.rounds = rounds
+        self._values: dict[str, dict[int, float]] = {}
+        self._paired: dict[tuple[str, str], tuple[float, float] | None] = {}
+        todays = [(rows, _todays(rows)) for rows in tables]
+        self._pair([
+            (row["case_id"], baseline["case_id"])
+            for rows, today in todays
+            for baseline in rows
+            if baseline["precision"] == today
+            for row in rows
+            if row is not baseline
+        ])  # fmt: skip
+
+    def of(self, row: Row, other: Row) -> tuple[float, float] | None:
+        """Return the 95% interval of how many times as fast as `other` a row is; None where there are rounds too few.
+
+        Without three common rounds, it is what the intervals of both leave open.
+        """
+        key = row["case_id"], other["case_id"]
+        if key not in self._paired:
+            self._pair([key])
+        if (interval := self._paired[key]) is not None:
+            return interval
+        ends = [number(one[end]) for one in (row, other) for end in ("seconds_low", "seconds_high")]
+        low, high, other_low, other_high = ends
+        if low and high and other_low and other_high:
+            return other_low / high, other_high / low
+        return None
+
+    def _pair(self, keys: Sequence[tuple[str, str]]) -> None:
+        """Reckon the intervals over common rounds of pairs of cases."""
+        if not keys:
+            return
+        import numpy as np  # with what it takes, not for `--help`
+
+        from ampbench.base.stats import log_t_intervals
+
+        ratios: list[float] = []
+        lengths: list[int] = []
+        for case_id, other_id in keys:
+            own, theirs = self._seconds(case_id), self._seconds(other_id)
+            common = [(own[each], theirs[each]) for each in own.keys() & theirs.keys()]
+            paired = [theirs / mine for mine, theirs in common if mine > 0 and theirs > 0]
+            ratios += paired
+            lengths.append(len(paired))
+        low, high = log_t_intervals(np.array(ratios), np.array(lengths))
+        for key, *ends in zip(keys, low.tolist(), high.tolist(), strict=True):
+            self._paired[key] = None if math.isnan(ends[0]) else (ends[0], ends[1])
+
+    def _seconds(self, case_id: str) -> dict[int, float]:
+        """Return what the rounds of a case are worth, by their numbers."""
+        from ampbench.base.stats import round_value
+
+        if case_id not in self._values:
+            found = self.rounds.get(case_id, ())
+            self._values[case_id] = {
+                each.round: round_value(each.samples, each.cpu_samples, each.windows) for each in found
+            }
+        return self._values[case_id]
 
 
 def _speed(row: Row) -> str:

@@ -5,8 +5,9 @@ for pandas, which takes longer to import than most runs to read; rows and column
 """
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import chain
 from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -151,24 +152,24 @@ def disturbed_share(stored: StoredRun) -> float | None:
     On a quiet machine it is a few hundredths. A build of a single sample whose CPU time is not known is held against
     the other such builds of its case. None where nothing can be held against anything.
     """
-    counted = disturbed = 0
+    builds: list[Sequence[float]] = []
+    known: list[Sequence[float]] = []
     alone: dict[str, list[float]] = {}
     for each in stored.rounds:
         for place, build in enumerate(each.samples):
-            if each.cpu_samples is not None:
-                limits = [DISTURBED * min(cpu, *build) for cpu in each.cpu_samples[place]]
-            elif len(build) > 1:
-                limits = [DISTURBED * min(build)] * len(build)
-            else:
+            if each.cpu_samples is None and len(build) == 1:
                 alone.setdefault(each.case_id, []).extend(build)
-                continue
-            counted += len(build)
-            disturbed += sum(sample > limit for sample, limit in zip(build, limits, strict=True))
-    for builds in alone.values():
-        if len(builds) > 1:
-            counted += len(builds)
-            disturbed += sum(sample > DISTURBED * min(builds) for sample in builds)
-    return disturbed / counted if counted else None
+            else:
+                builds.append(build)
+                known.append(build if each.cpu_samples is None else each.cpu_samples[place])
+    single: list[Sequence[float]] = [samples for samples in alone.values() if len(samples) > 1]
+    builds, known = builds + single, known + single
+    if not builds:
+        return None
+    lengths = np.fromiter(map(len, builds), np.int64, len(builds))
+    samples, cpu = (np.fromiter(chain.from_iterable(each), np.float64, lengths.sum()) for each in (builds, known))
+    fastest = np.minimum.reduceat(samples, np.cumsum(lengths) - lengths)
+    return float(np.mean(samples > DISTURBED * np.minimum(cpu, np.repeat(fastest, lengths))))
 
 
 @once

@@ -37,7 +37,7 @@ _EXPOSED = "window.vegaEmbed = vegaEmbed;"
 """What of the library the page's script calls."""
 _FONT = "system-ui, -apple-system, 'Segoe UI', sans-serif"
 _INK = {"labelColor": "var(--ink)", "titleColor": "var(--ink)", "labelFontSize": 12, "titleFontSize": 12}
-_DIGITS = 5
+_DIGITS, _NEARLY = 5, 1e-6
 _NUMBERS = {int, float, bool, NoneType}
 THEME: Mapping[str, Any] = {
     "aria": False,  # one text alternative per chart; a reader of hundreds of points would learn less
@@ -206,9 +206,12 @@ def _rounded(column: list[Any]) -> list[Any]:
     exponents = np.floor(np.log10(np.abs(values), out=np.zeros_like(values), where=values != 0))
     digits = np.clip(_DIGITS - 1 - exponents, -300, 300)
     up, down = 10.0 ** np.maximum(digits, 0), 10.0 ** np.maximum(-digits, 0)  # exact, where a negative power is not
+    scaled = values * up / down
     found = list(column)
-    for place, value in zip(places, (np.round(values * up / down) * down / up).tolist(), strict=True):
+    for place, value in zip(places, (np.round(scaled) * down / up).tolist(), strict=True):
         found[place] = value
+    for tie in np.flatnonzero(np.abs(scaled % 1 - 0.5) < _NEARLY).tolist():  # which of the two is nearer, text tells
+        found[places[tie]] = float(f"{values[tie]:.{_DIGITS - 1}e}")
     return found
 
 
@@ -242,7 +245,8 @@ def render(views: Iterable[View], title: str, home: str = "", first: str = "") -
         shown.sort(key=lambda view: (not view.leads, view.id != first))
         script = "\n".join(_asset(name) for name in _SCRIPTS)
         payload = pool.submit(packed, chart_payload(shown)) if figures else None
-        library = chart_library().result() if figures else ""
+        bundling = chart_library() if figures else None
+        library = bundling.result() if bundling else ""
         return _templates().get_template("page.html").render(
             title=title,
             home=home,
@@ -250,7 +254,7 @@ def render(views: Iterable[View], title: str, home: str = "", first: str = "") -
             sections={view.id for view in shown},
             figures=figures,
             payload=payload,
-            library=packed(library),
+            library=packed(library) if library else "",
             early=Markup(EARLY),
             script=Markup(script),
             style=Markup(_style()),

@@ -133,8 +133,8 @@ def test_runs_without_any_number_are_told_in_the_heading() -> None:
     failed = make_case("fp16_pure")
     run = StoredRun(path=Path("run.jsonl"), header=make_header())
     assert make_markdown(make_material(run)).startswith("## Nothing was measured: there are no cases\n")
-    run.cases[failed.case_id] = failed
-    run.failures[failed.case_id] = Failure(case_id=failed.case_id, stage="round", cause="crash", message="signal 11")
+    failure = Failure(case_id=failed.case_id, stage="round", cause="crash", message="signal 11")
+    run = replace(run, cases={failed.case_id: failed}, failures={failed.case_id: failure})
     assert make_markdown(make_material(run)).startswith("## Nothing was measured: 1 case failed\n")
 
 

@@ -77,6 +77,35 @@ def test_the_first_hundred_rows_are_there_and_the_others_when_asked_for(page: Pa
     expect(page.locator(".scroll")).to_be_focused()
 
 
+def test_thousands_of_rows_stand_in_blocks_under_the_same_columns_and_in_print_in_one_table(page: Page):
+    def places(row: str) -> list[float]:
+        page.locator(row).scroll_into_view_if_needed()
+        return page.locator(row).evaluate("row => [...row.cells].map((cell) => cell.getBoundingClientRect().left)")
+
+    head = "thead tr"
+    before = places(head)
+    page.get_by_role("button", name="Show all 780").click()
+    assert page.locator("tbody").evaluate_all("all => all.map((one) => one.rows.length)") == [250, 250, 250, 30]
+    assert page.locator("tbody").last.evaluate("body => getComputedStyle(body).contentVisibility") == "auto"
+    for row in (head, "#case-0", "#case-775"):
+        assert places(row) == pytest.approx(before, abs=1)
+    page.evaluate("scrollTo(0, 0)")
+    assert page.evaluate("find('net_128')")  # as a reader finds it, far below the window
+    page.emulate_media(media="print")
+    assert page.locator("tbody").last.evaluate("body => getComputedStyle(body).display") == "table-row-group"
+    page.emulate_media(media="screen")
+    page.get_by_label("search").fill("net_12")
+    assert page.locator("tbody").count() == 1
+    assert page.locator("table").get_attribute("class") == "cases"
+
+
+def test_what_is_printed_has_every_row_and_afterwards_the_first_are_shown_again(page: Page):
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert len(labels(page)) == WORKLOADS * len(PRECISIONS)
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert len(labels(page)) == FIRST
+
+
 def test_a_header_sorts_up_and_down_and_back_to_the_order_of_the_plan(page: Page):
     planned = labels(page)
     head = page.locator("th[data-key=time]")

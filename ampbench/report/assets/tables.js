@@ -1,9 +1,12 @@
 // Tables that answer: sorted by a click on a header, searched, filtered. What was chosen is kept in the address.
-// A table of thousands of rows stays quick because few of them are in the document: the others wait in an array.
+// A table of thousands of rows stays quick because few of them are in the document: the others wait in an array. Where
+// all are asked for, they stand in blocks, which a browser lays out when they come near the window: as a single table of
+// thousands of rows they would take it seconds, and again for every change. It finds, links and copies them all the same.
 
 (() => {
   const FIRST = 100;
   const MORE = 500;
+  const BLOCK = 250; // rows; where several blocks of them are shown, columns keep the widths that they had
   const TYPING = 300; // milliseconds without a key after which the search goes into the address
   const UNITS = {
     ns: 1e-9, us: 1e-6, ms: 1e-3, s: 1, min: 60, h: 3600,
@@ -66,8 +69,9 @@
     const heads = [...table.tHead.rows[0].cells];
     const region = table.closest(".scroll") ?? table;
     const noun = table.dataset.sortable || "rows";
-    const sortKeys = new Map(); // by column, made when first asked for
-    let texts = null; // of the rows, made once the page stands: the first key pressed need not wait for them
+    const sortKeys = new Map(); // by column, made when first asked for or when there is time
+    const widths = element("style"); // of the columns, where rows stand in blocks
+    let texts = null; // of the rows, made when first asked for or when there is time
     let chosen = {};
     let limit = FIRST;
 
@@ -93,6 +97,12 @@
       return found;
     }
 
+    function keysIn(place) {
+      const key = heads[place].dataset.key;
+      if (key && !sortKeys.has(key)) sortKeys.set(key, keysOf(rows, heads[place], place));
+      return sortKeys.get(key);
+    }
+
     // Sort row numbers as chosen: stable, what is undefined last in either direction.
     function sorted(numbers) {
       const falling = chosen.sort.startsWith("-");
@@ -102,18 +112,50 @@
       table.toggleAttribute("data-sorted", place >= 0);
       if (place < 0) return numbers;
       heads[place].setAttribute("aria-sort", falling ? "descending" : "ascending");
-      if (!sortKeys.has(key)) sortKeys.set(key, keysOf(rows, heads[place], place));
-      const keys = sortKeys.get(key);
+      const keys = keysIn(place);
       const defined = numbers.filter((number) => keys[number] !== undefined);
       const rest = numbers.filter((number) => keys[number] === undefined);
       const sign = falling ? -1 : 1;
       return [...defined.sort((one, other) => sign * (keys[one] - keys[other] || 0)), ...rest];
     }
 
+    // Put rows into the document.
+    function place(shown) {
+      if (shown.length > MORE + FIRST) {
+        if (!widths.isConnected) freeze();
+        const blocks = [];
+        for (let start = BLOCK; start < shown.length; start += BLOCK) {
+          blocks.push(element("tbody", {}, ...shown.slice(start, start + BLOCK)));
+        }
+        body.replaceChildren(...shown.slice(0, BLOCK));
+        for (const old of [...table.tBodies].slice(1)) old.remove();
+        body.after(...blocks);
+      } else {
+        widths.remove();
+        for (const old of [...table.tBodies].slice(1)) old.remove();
+        body.replaceChildren(...shown);
+      }
+      table.classList.toggle("blocks", widths.isConnected);
+    }
+
+    // Keep columns as wide as they are, and let a block of rows be as high as so many are until it is laid out.
+    function freeze() {
+      const named = `[data-sortable="${table.dataset.sortable}"].blocks`;
+      const wide = heads.map((head) => head.getBoundingClientRect().width);
+      const high = BLOCK * body.getBoundingClientRect().height / Math.max(body.rows.length, 1);
+      const rules = wide.map((width, place) => (
+        `${named} tr > :nth-child(${place + 1}):not([colspan]) { min-width: ${width}px; max-width: ${width}px; }`
+      ));
+      const whole = wide.reduce((sum, width) => sum + width, 0);
+      rules.push(`${named} > * { width: ${whole}px; contain-intrinsic-size: auto ${whole}px auto ${high}px; }`);
+      widths.textContent = `@media screen { ${rules.join("\n")} }`;
+      region.before(widths);
+    }
+
     function show() {
       const numbers = sorted(matching());
       const visible = numbers.slice(0, limit);
-      body.replaceChildren(...visible.map((number) => rows[number]));
+      place(visible.map((number) => rows[number]));
       const counted = numbers.length < rows.length
         ? `${written(numbers.length)} of ${written(rows.length)} ${noun} match`
         : `${written(rows.length)} ${noun}`;
@@ -253,7 +295,13 @@
     if (state.linked && names.some((name) => chosen[name])) table.closest("section").scrollIntoView();
     reveal(location.hash);
     addEventListener("hashchange", () => reveal(location.hash));
-    (window.requestIdleCallback ?? setTimeout)(() => { texts ??= textsOf(rows); });
+    const idle = window.requestIdleCallback ?? setTimeout;
+    const ahead = [() => { texts ??= textsOf(rows); }, ...heads.map((head, number) => () => keysIn(number))];
+    const prepare = () => {
+      ahead.shift()();
+      if (ahead.length) idle(prepare);
+    };
+    idle(prepare);
     for (const [event, rowsPrinted] of [["beforeprint", Infinity], ["afterprint", FIRST]]) {
       addEventListener(event, () => {
         limit = rowsPrinted;
