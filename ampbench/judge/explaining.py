@@ -127,7 +127,7 @@ def _op_said(one: OpChange) -> str:
 def _where(modules: Sequence[str]) -> str:
     named = [module for module in modules if module]
     if len(modules) == 1:
-        return f" in {named[0]}" if named else ""
+        return f" in {'module ' if named[0].isdigit() else ''}{named[0]}" if named else ""  # of an nn.Sequential: "20"
     return f" in {counted(len(modules), 'module')}, such as {named[0]}"
 
 
