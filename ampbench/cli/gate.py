@@ -71,9 +71,9 @@ def command(
 
     \b
     Examples:
-      ampbench gate main latest
-      ampbench gate main latest --anchor release-1.4
-      ampbench gate main latest --only time --threshold 5 --max-inconclusive 0.25
+      ampbench gate main.jsonl latest
+      ampbench gate main.jsonl latest --anchor release-1.4.jsonl
+      ampbench gate main.jsonl latest --only time --threshold 5 --max-inconclusive 0.25
     """
     chosen = chosen_format(format, json)
     rules = read_flags_policy(policy, only, anchor, threshold, max_inconclusive, strict)

@@ -141,7 +141,7 @@ Names = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="WORKLOAD",
-        help="Workloads, families, 'all', or path/to/file.py:function.",
+        help="Workloads, families, 'all', path/to/file.py:function, or by name as timm:vit_small_*.",
         callback=split_names,
         autocompletion=completer("WORKLOAD"),
     ),
