@@ -182,13 +182,14 @@ def make_trend(runs: _Runs, axis: str, metrics: Sequence[Tracked], history: Hist
         if not used:
             left_out[OTHER_COMMIT] += 1
     differences = Differences(history)
-    has_steps = steps.available()
     raws = [raw for grid in grids.values() for raw in grid.raw_series(metrics)]
     lost = [one for grid in grids.values() for one in grid.lost()]
     if not raws:
         raise NothingToRunError(f"no series: {_why_none(left_out, lost)}")
+    needs_steps = any(is_too_long(raw.series) for raw in raws)
+    has_steps = needs_steps and steps.available()
     found, shifts = judged(raws, differences, has_steps)
-    notes = [] if has_steps or not any(is_too_long(one) for one in found) else [WITHOUT_ASV]
+    notes = [WITHOUT_ASV] if needs_steps and not has_steps else []
     return Trend(
         axis=axis,
         series=found,
@@ -473,13 +474,13 @@ def _from_first(
 ) -> tuple[stats.Floats, dict[int, str]]:
     """Return how far the fp64 result of the runs in `rows` lies from that of the first, and why of others it does not.
 
-    Those are `broken`, and now those with other shapes.
+    Those are `broken`, and now those with other shapes, and any that lies from zero.
     """
     first = runs[rows[0]].measured.stored.divergence[case_id]
     values, why = np.full(len(runs), np.nan), dict(broken)
     for row in rows:
         drift = drift_between(first, runs[row].measured.stored.divergence[case_id])
-        if drift.distance is None:
+        if drift.distance is None or math.isinf(drift.distance):
             why[row] = f"{UNDEFINED}: {drift.said(0.0)}"
         else:
             values[row] = drift.distance

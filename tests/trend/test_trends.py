@@ -463,6 +463,15 @@ def test_the_fp64_result_is_a_metric_of_its_own_held_against_the_first(folder: F
     ]
 
 
+def test_a_result_that_was_zero_is_at_no_distance_from_one_that_is_not(folder: Folder) -> None:
+    for day, norm in enumerate((0.0, 0.0, 6.0)):
+        found = make_divergence(FP32, output_rel_l2=2e-3, output_reference_norm=norm)
+        folder.run(found, *timed(FP32, 1e-3), commit=f"{day}" * 40)
+    series = only(folder.trend("commit", "reference"))
+    assert [point.value for point in series.points] == [0.0, 0.0, None]
+    assert series.points[2].missing == "undefined: the fp64 output moved from zero"
+
+
 def test_an_output_of_another_shape_has_no_distance_and_is_another_function(folder: Folder) -> None:
     for day, shape in enumerate(([8, 4], [8, 5])):
         found = make_divergence(FP32, output_rel_l2=2e-3, output_reference_norm=5.0, output_shapes=[shape])
