@@ -5,9 +5,11 @@ from unittest import mock
 import pytest
 
 from ampbench.instruments.check import measure
-from ampbench.instruments.check.measure import run_program
-from ampbench.instruments.check.records import DEFECTIVE, DIFFERS, GOOD, NOT_SHOWN, Checked
+from ampbench.instruments.check.measure import do_check, run_program
+from ampbench.instruments.check.records import DEFECTIVE, DIFFERS, GOOD, NOT_SHOWN, CheckAsked, Checked
 from ampbench.instruments.check.row import CACHE, Check
+from ampbench.measure.worker import Work
+from ampbench.records.measured import Fitness
 from ampbench.records.rules import DEVICE, FAKE, NOT_OBSERVED
 
 
@@ -66,3 +68,16 @@ expected = "torch.bfloat16"
 """
     found = ran(text, "xpu")
     assert (found.outcome, found.how) == (GOOD, FAKE)
+
+
+@pytest.mark.parametrize(
+    ("name", "others", "outcome"),
+    [("fp16-sum-speed", 0.8, NOT_SHOWN), ("fp16-sum-speed", 0.1, DEFECTIVE), ("adam-fp16-eps", 0.8, DEFECTIVE)],
+)
+def test_what_goes_by_times_shows_nothing_while_others_use_the_cpu(name: str, others: float, outcome: str) -> None:
+    work = mock.Mock(spec=Work, device_type="cpu")
+    with mock.patch.object(measure, "FitnessWatch") as watch:
+        watch.return_value.seen.return_value = Fitness(other_share=others)
+        found = do_check(work, CheckAsked(check=name, text='expected, seen = "a", "b"'))
+    assert found.outcome == outcome
+    assert ("used 80.0% of the CPU" in found.why) == (outcome == NOT_SHOWN)
