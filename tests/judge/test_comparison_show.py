@@ -8,7 +8,7 @@ import pytest
 from rich.style import Style
 
 from ampbench.judge import show
-from ampbench.judge.compare import SelfComparison, compare
+from ampbench.judge.compare import Detectable, SelfComparison, compare
 from ampbench.judge.said import verdict
 from ampbench.judge.show import (
     comparison_csv,
@@ -22,7 +22,7 @@ from ampbench.judge.show import (
 )
 from ampbench.records.measured import Failure
 from ampbench.records.rules import RuleChange
-from ampbench.records.verdicts import Code, Finding, Verdict
+from ampbench.records.verdicts import Code, DefectChange, Finding, Verdict
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
 from tests.stored_runs import make_case, make_header
 
@@ -273,12 +273,19 @@ def test_a_control_lists_the_cases_that_spread_most_first():
     spreads = dict(zip((case.case_id for case in cases), (0.01, 0.03, 0.02), strict=True))
     found = SelfComparison(
         cases=3, blocks=16, alarms=[], suspected=[], unfit=[], unchanged=[], able=3, highest_rate=0.1,
-        spreads=spreads, detectable=[],
+        spreads=spreads, detectable=[Detectable(blocks=16, seconds=90.0, median=0.021, worst=0.058)],
     )  # fmt: skip
     lines = [line.plain for line in control_lines(compared, found, 100)]
     assert [line.split()[0] for line in lines[-3:]] == ["3.0%", "2.0%", "1.0%"]
     assert "bf16_autocast" in lines[-3]
-    assert control_markdown(found).startswith(f"{control_said(found)[0]}\n\n")
+    (place,) = [place for place, line in enumerate(lines) if "median case" in line]
+    assert lines[place].split() == ["blocks", "time", "median", "case", "worst", "case"]
+    assert lines[place + 1].split()[0] == "16"
+    assert lines[place + 1].split()[-2:] == ["2.1%", "5.8%"]
+    said = control_said(found)
+    markdown = control_markdown(found).split("\n\n")
+    assert markdown[: len(said)] == said
+    assert "5.8%" in markdown[-1]
 
 
 def test_every_verdict_has_a_colour_that_terminals_know():
@@ -290,3 +297,16 @@ def test_every_verdict_has_a_colour_that_terminals_know():
         Verdict.INCONCLUSIVE: "yellow",
         Verdict.INCOMPARABLE: "magenta",
     }
+
+
+def test_a_defect_that_came_is_told_with_its_remedy_within_the_terminal():
+    came = DefectChange(
+        check="no-grad-cache", device="cpu", title="a cached cast has no gradient", before="fine", after="defective",
+        came=True, remedy="enter autocast again for what is trained, or turn its cache off",
+    )  # fmt: skip
+    text = printed(replace(same(), defects=[came]), width=60)
+    assert "  came: no-grad-cache on cpu: a cached cast has no gradient" in text
+    assert "what to do: enter autocast again" in " ".join(text.split())
+    told = text[text.index("  came: ") :].partition("\n\n")[0].splitlines()
+    assert len(told) > 1
+    assert max(map(len, told)) <= 60

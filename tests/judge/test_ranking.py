@@ -220,3 +220,10 @@ def test_a_number_that_a_network_has_not_is_an_empty_cell(parts: dict[str, list[
     headers = part_blocks([blind])[0].headers
     assert first[headers.index("memory")] == ""
     assert first[headers.index("speed")].startswith(f"{blind.gain:.2f}x")
+
+
+def test_what_is_not_safe_counts_the_networks_that_it_names(parts: dict[str, list[Ranked]]) -> None:
+    for precision, _, count, named in (row for part in parts for row in table(parts, part, "not safe")):
+        names, _, more = named.partition(" and ")
+        others = int(more.split()[0]) if more.split()[1:] else bool(more)
+        assert int(count) == names.count(", ") + 1 + others, precision

@@ -351,6 +351,7 @@ def test_a_changed_share_of_slow_blocks_is_remarked_upon_whatever_the_verdict():
         ({"cpu": "Intel"}, "another CPU: AMD EPYC → Intel"),
         ({"cpu_count": 4}, "another number of CPUs: 2 → 4"),
         ({"threads": 1}, "another number of threads: 2 → 1"),
+        ({"cpu": "Intel", "threads": 1}, "another CPU: AMD EPYC → Intel; another number of threads: 2 → 1"),
     ],
 )
 def test_times_of_another_machine_are_incomparable_and_memory_and_accuracy_are_not(changes, said):
