@@ -8,6 +8,7 @@ fork of a process that has imported what ampbench imports.
 import argparse
 import ast
 import difflib
+import functools
 import json
 import multiprocessing
 import os
@@ -77,9 +78,10 @@ def drawn(wanted: Mapping[str, int], seed: int) -> Iterator[Mutant]:
 
 def missed(before: Path) -> Iterator[Mutant]:
     """Yield the mutants of an earlier draw that no test found, where the source is still the same."""
+    of = functools.cache(Mutants)
     for each in map(json.loads, before.read_text().splitlines()):
         if each["outcome"] in ("survived", "uncovered"):
-            again = Mutants(each["part"], ROOT / each["path"])[each["number"]]
+            again = of(each["part"], ROOT / each["path"])[each["number"]]
             if again["change"] == each["change"]:
                 yield again
 

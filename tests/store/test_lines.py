@@ -394,6 +394,19 @@ def test_a_round_that_is_there_already_is_refused_by_its_number(tmp_path: Any) -
         read_run(path)
 
 
+@pytest.mark.parametrize(
+    ("windows", "fine"), [(None, True), ([[1e-3], [2e-3]], True), ([], False), ([[1e-3], []], False)]
+)
+def test_a_round_has_no_window_that_is_empty(windows: list[list[float]] | None, fine: bool, tmp_path: Any) -> None:
+    path = write_run(tmp_path, [CASE], make_round(CASE))
+    path.write_bytes(path.read_bytes() + lines.encode(make_round(CASE, number=1, windows=windows)))
+    if fine:
+        assert read_run(path).rounds[-1].windows == windows
+    else:
+        with pytest.raises(StoreError, match="a round whose windows are empty, of linear_chain"):
+            read_run(path)
+
+
 def test_rounds_that_were_told_apart_are_told_back() -> None:
     known: dict[str, int] = {}
     for number, changes in ((0, {}), (7, {}), (3, {"control": True}), (4, {"confirmation": True})):

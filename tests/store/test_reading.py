@@ -1,3 +1,4 @@
+import errno
 import gzip
 import json
 import os
@@ -438,3 +439,15 @@ def test_runs_that_have_other_rounds_by_right_lack_none(tmp_path):
 def test_every_name_that_the_store_gives_is_there() -> None:
     assert sorted(store.__all__) == sorted({*store.__all__})
     assert [name for name in store.__all__ if not hasattr(store, name)] == []
+
+
+def test_a_disk_that_cannot_be_read_is_said_with_the_file(tmp_path, monkeypatch):
+    path = write_run(tmp_path, [make_case()])
+
+    def broken(self, *_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(type(path), "open", broken)
+    with pytest.raises(StoreError) as refused:
+        read_run(path)
+    assert str(refused.value) == f"cannot read {path}: Input/output error"

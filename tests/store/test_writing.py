@@ -4,16 +4,18 @@ import re
 import subprocess
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
 from ampbench.errors import StoreError
 from ampbench.instruments.keep_fp32.records import SearchSpace, Wanted
 from ampbench.records.run import Arm
-from ampbench.store import RunWriter, new_run_id, read_run, require_writable, writing
+from ampbench.store import RunWriter, new_run_id, read_run, require_writable, write_whole, writing
 from tests.stored_runs import COMPLETE, RUN, make_case, make_header, make_round
 
 CASE = make_case()
+GOLDEN = Path(__file__).parents[1] / "golden" / "runs"
 
 
 @pytest.fixture
@@ -270,3 +272,14 @@ def test_an_id_tells_time_and_host_and_is_never_the_same():
     assert re.fullmatch(r"20260131T120000Z-my-host-[0-9a-f]{6}", first)
     assert first != second
     assert new_run_id("").split("-")[1] == "host"
+
+
+@pytest.mark.parametrize("kind", ["casts", "scope", "keep-fp32", "scaler", "ceilings", "rules"])
+def test_a_run_of_any_kind_is_written_whole_with_all_that_was_found(kind, tmp_path):
+    stored = read_run(GOLDEN / f"{kind}.jsonl")
+    (written,) = write_whole([stored], tmp_path).values()
+    again = read_run(written)
+    assert [*again.found] == [*stored.found]
+    for line, held in stored.found.items():
+        assert {**again.found[line]} == {**held}
+    assert (again.failures, again.skips, again.footers) == (stored.failures, stored.skips, stored.footers)
