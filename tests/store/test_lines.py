@@ -407,6 +407,15 @@ def test_a_round_has_no_window_that_is_empty(windows: list[list[float]] | None, 
             read_run(path)
 
 
+@pytest.mark.parametrize(
+    ("metric", "fine", "wrong"),
+    [("output_cosine", -0.5, 1.5), ("output_sqnr_db", -20.0, 2e4), ("output_rel_l2", 7.0, -0.5)],
+)
+def test_a_reading_is_within_what_its_unit_can_be(metric: str, fine: float, wrong: float) -> None:
+    assert lines.wrong_reading(metric, fine) == ""
+    assert lines.wrong_reading(metric, wrong) == f"its {metric} is {wrong:g}"
+
+
 def test_rounds_that_were_told_apart_are_told_back() -> None:
     known: dict[str, int] = {}
     for number, changes in ((0, {}), (7, {}), (3, {"control": True}), (4, {"confirmation": True})):
