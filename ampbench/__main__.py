@@ -1,5 +1,6 @@
 """`python -m ampbench`, and what the command `ampbench` calls."""
 
+import gc
 import sys
 
 
@@ -9,7 +10,9 @@ def main() -> int:
         from ampbench.cli.main import main as program
     except KeyboardInterrupt:
         return 130
-    return program()
+    code = program()
+    gc.freeze()  # the process ends: to look for cycles among what a large report leaves would take it seconds more
+    return code
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ ANSWERS = {"sorting": "≤ 100 ms", "searching": "≤ 100 ms", "filtering": "≤
 REPETITIONS = 3
 _TORCH_FREE = """
 import sys
-from ampbench.cli.main import main
+from ampbench.__main__ import main
 try:
     main()
 finally:
