@@ -381,15 +381,18 @@ def _print_end(
 
 def _print_plan(prepared: "Scheduled", results: Path, format: OutputFormat) -> None:
     """Print the planned cases, what is skipped and why, and the estimated time."""
-    from ampbench.cli.printing import print_listing
+    from ampbench.cli.printing import print_listing, print_text
     from ampbench.drive.rounds import estimate
     from ampbench.judge.notes import skip_note
 
-    if format in (OutputFormat.TABLE, OutputFormat.MARKDOWN):
-        rows = [{"case": planned.case.case_id} for planned in prepared.plan if not planned.skip]
+    ids = [planned.case.case_id for planned in prepared.plan if not planned.skip]
+    if format is OutputFormat.TABLE:  # what is searched and copied is not folded
+        print_text("\n".join(["case", *ids]))
+    elif format is OutputFormat.MARKDOWN:
+        print_listing([{"case": case_id} for case_id in ids], ["case"], format, "")
     else:
         rows = [{"case_id": planned.case.case_id, "skip": planned.skip} for planned in prepared.plan]
-    print_listing(rows, list(rows[0]), format, "")
+        print_listing(rows, list(rows[0]), format, "")
     skipped: dict[str, Counter[str]] = {}
     for planned in prepared.plan:
         if planned.skip:

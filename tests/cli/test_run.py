@@ -308,6 +308,10 @@ def test_a_dry_run_shows_the_plan_and_the_time_and_measures_nothing(
     header, *cases = capsys.readouterr().out.splitlines()
     assert (header, len(cases)) == ("case", 2)
     assert not results.exists()
+    long = ["detector", "--precision", "fp16_autocast", "--phase", "inference"]
+    assert main(["run", *long, "--dry-run", "--results", str(results)]) == 0
+    _, case = capsys.readouterr().out.splitlines()
+    assert len(case) > 100, "an id is on one line, whatever its length"
 
 
 def test_a_run_out_of_time_says_so_and_can_be_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
