@@ -24,7 +24,7 @@ from ampbench.measure.distances import (
     named_outputs,
     worst_gradient,
 )
-from ampbench.measure.divergence import measure_divergence
+from ampbench.measure.divergence import batch_targets, measure_divergence
 from ampbench.measure.machine import Cpu
 from ampbench.measure.optimizer import recipe_of
 from ampbench.measure.reference import Reference, References, trusted_reference
@@ -471,6 +471,20 @@ def test_a_reference_has_no_error_of_its_loss_and_of_its_gradients(case: MakeCas
     assert exact.reference_loss is exact.grad_rel_l2 is exact.grad_flushed is exact.param_rel_l2 is None
     assert low.grad_rel_l2 > 0
     assert low.param_rel_l2 > 0
+    assert low.grad_tensor_parameter in ("lin.weight", "lin.bias")
+    assert low.grad_tensor_rel_l2 > 0
+    assert low.weights_digest == exact.weights_digest
+    assert low.weights_digest
+    assert not [note for note in low.notes if "loss" in note]
+
+
+def test_of_several_batches_the_first_is_judged_by_its_own_targets() -> None:
+    batches, targets = [torch.zeros(2, 16), torch.ones(2, 16)], [torch.zeros(2), torch.ones(2)]
+    module = torch.nn.Linear(16, 4)
+    several = Workload(module=module, inputs=batches, targets=targets, loss=torch.nn.functional.cross_entropy)
+    assert batch_targets(several) is targets[0]
+    one = Workload(module=module, inputs=batches[1], targets=targets[1], loss=torch.nn.functional.cross_entropy)
+    assert batch_targets(one) is targets[1]
 
 
 def test_where_fp32_fails_too_no_error_is_known_and_the_case_is_none_the_less_measured(case: MakeCase) -> None:
