@@ -478,6 +478,14 @@ def test_a_reference_has_no_error_of_its_loss_and_of_its_gradients(case: MakeCas
     assert not [note for note in low.notes if "loss" in note]
 
 
+def test_a_reference_has_no_predictions_to_agree_with(case: MakeCase) -> None:
+    classes: dict[str, object] = {"targets": torch.arange(8) % 4, "loss": torch.nn.functional.cross_entropy}
+    low, exact = (diverged(case(precision), mixed, **classes) for precision in ("bf16_autocast", "fp32"))
+    assert low.predictions is not None
+    assert low.argmax_decisions == 8
+    assert exact.predictions is exact.argmax_decisions is exact.argmax_agreeing is None
+
+
 def test_of_several_batches_the_first_is_judged_by_its_own_targets() -> None:
     batches, targets = [torch.zeros(2, 16), torch.ones(2, 16)], [torch.zeros(2), torch.ones(2)]
     module = torch.nn.Linear(16, 4)
