@@ -14,7 +14,7 @@ from torch.nn.functional import gelu
 from ampbench.base.precisions import PRECISIONS
 from ampbench.base.sketch import moved
 from ampbench.errors import WorkloadError
-from ampbench.measure.data import Generator
+from ampbench.measure.data import Generator, weights_digest
 from ampbench.measure.distances import (
     Decisions,
     argmax_agreement,
@@ -292,6 +292,50 @@ def test_a_gradient_that_is_zero_in_the_reference_is_not_flushed(case: MakeCase)
     )
     found = measure_divergence(workload, case("bf16_pure", "training"), Cpu(), References())
     assert (found.grad_flushed, found.grad_elements) == (0, 72)
+
+
+def test_the_worst_gradient_that_counts_is_told_beside_the_worst_of_all(case: MakeCase) -> None:
+    class Heads(torch.nn.Module):
+        def __init__(self) -> None:
+            torch.manual_seed(0)
+            super().__init__()
+            self.large, self.small = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return self.large(x), self.small(x)
+
+    def loss(outputs: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        large, small = (output.float().square().mean() for output in outputs)
+        return 1e-2 * large + 1e-6 * small  # whose gradients have few digits in fp16
+
+    workload = Workload(module=Heads(), inputs=torch.randn(4, 8), loss=loss)
+    found = measure_divergence(workload, case("fp16_pure", "training"), Cpu(), References())
+    assert found.grad_worst_parameter.startswith("small.")
+    assert found.grad_worst_rel_l2 > 0.05
+    assert found.grad_tensor_parameter.startswith("large.")
+    assert 1e-5 < found.grad_tensor_rel_l2 < 1e-2
+
+
+def test_a_loss_that_is_not_finite_is_said_to_be_none_and_is_no_number(case: MakeCase) -> None:
+    def found(scale: float) -> Divergence:
+        workload = Workload(
+            module=torch.nn.Linear(8, 8), inputs=torch.randn(4, 8), loss=lambda output: scale * mean_square(output)
+        )
+        return measure_divergence(workload, case("bf16_pure", "training"), Cpu(), References())
+
+    assert (found(math.inf).loss, "the loss is not finite" in found(math.inf).notes) == (None, True)
+    assert found(1.0).loss > 0
+    assert "the loss is not finite" not in found(1.0).notes
+
+
+def test_weights_are_told_by_their_digest(case: MakeCase, classifier: Workload) -> None:
+    first = measure_divergence(classifier, case("bf16_autocast"), Cpu(), References())
+    assert first.weights_digest == weights_digest(classifier)
+    with torch.no_grad():
+        classifier.module[0].bias.add_(1)
+    second = measure_divergence(classifier, case("bf16_autocast"), Cpu(), References())
+    assert second.weights_digest not in ("", first.weights_digest)
+    assert second.inputs_digest == first.inputs_digest
 
 
 def test_updated_weights_that_are_not_finite_are_counted(case: MakeCase) -> None:
@@ -601,6 +645,30 @@ def test_errors_of_chance_are_told_from_those_of_rounding(how: str, case: MakeCa
         assert found.chance_rel_l2 == held_by(references, workload, case(precision)).chance > 0.01
     with pytest.raises(WorkloadError, match=r"its error means nothing: two fp64 steps already lie .* apart"):
         trusted_reference(workload, case("bf16_pure"), Cpu())
+
+
+class TwoOutputs(torch.nn.Module):
+    """An output that errs by rounding, and one that another draw makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noisy, self.steady = Noisy("own generator"), torch.nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"steady": self.steady(x), "noisy": self.noisy(x)}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16_pure"])
+def test_of_several_outputs_those_that_chance_makes_have_no_error_and_the_others_have(
+    precision: str, case: MakeCase
+) -> None:
+    workload = Workload(module=TwoOutputs(), inputs=torch.linspace(-1, 1, 64).reshape(4, 16))
+    references = References()
+    steady, drawn = measure_divergence(workload, case(precision), Cpu(), references).outputs
+    assert (steady.name, steady.undefined) == ("steady", "")
+    assert 1e-9 < steady.rel_l2 < 1e-2
+    apart = held_by(references, workload, case(precision)).chances[1]
+    assert (drawn.rel_l2, drawn.undefined) == (None, f"chance alone makes it {apart:.1e}")
 
 
 def test_a_network_without_chance_is_told_so(case: MakeCase) -> None:
