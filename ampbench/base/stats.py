@@ -24,6 +24,15 @@ ROUNDS_FOR_INTERVAL = 3
 """Below this many rounds there is no interval: with two, a 95% t interval is some 13 standard errors wide."""
 
 
+def numbers(values: list[float | None]) -> Floats:
+    """Return numbers as an array, NaN for None."""
+    if values and values.count(None) == len(
+        values
+    ):  # as in most columns of most runs: NumPy would ask each for a float
+        return np.full(len(values), np.nan)
+    return np.array(values, dtype=np.float64)
+
+
 def median(values: Sequence[float]) -> float:
     """Return the median of at least one value; of an even number, the mean of the two in the middle.
 

@@ -5,12 +5,14 @@ for pandas, which takes longer to import than most runs to read; rows and column
 """
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from itertools import chain
 from math import isnan
+from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -24,12 +26,15 @@ from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.judge.rounds import ON_ACCELERATOR, UNFIT_SHARE, ByCase, MeasuredRun, Rounds, said_of
 from ampbench.records.case import Case
 from ampbench.records.labels import NOT_MEASURED, OUT_OF_TIME, attention_said, case_labels, not_finite
-from ampbench.records.measured import Divergence
+from ampbench.records.measured import Divergence, OutputError, Predictions, Update
 from ampbench.store import Derived, StoredRun, measured_files, not_measured, once
 from ampbench.store.lines import no_garbage_collection
 
 if TYPE_CHECKING:
     import pandas as pd
+
+R = TypeVar("R")
+S = TypeVar("S")
 
 WEIGHTS_DIFFER = "weights differ between rounds"
 
@@ -269,15 +274,15 @@ def _columns(run: MeasuredRun) -> Columns:
     rows = {case_id: row for row, case_id in enumerate(stored.cases)}
     parameters = [_parameters(case) for case in cases]
     columns: dict[str, Any] = {
-        "run": _text([stored.header.run] * len(rows)),
+        "run": np.full(len(rows), stored.header.run, dtype=object),
         "case_id": _text(rows),
         "parameters": _text(parameters),
-        "torch_version": _text([stored.header.environment.torch_version] * len(rows)),
+        "torch_version": np.full(len(rows), stored.header.environment.torch_version, dtype=object),
     }
     for name in ("workload", "family", "precision", "device", "phase", "path", "input_dtype", "memory_format"):
-        columns[name] = _text(getattr(case, name) for case in cases)
-    columns["recipe"] = _text(case.recipe or None for case in cases)
-    columns["sdpa"] = _text(case.sdpa or None for case in cases)
+        columns[name] = _text(map(attrgetter(name), cases))
+    columns["recipe"] = _text([case.recipe or None for case in cases])
+    columns["sdpa"] = _text([case.sdpa or None for case in cases])
     columns["batch_size"] = np.array([case.batch_size for case in cases], dtype=object)
     columns |= _times(run)
     columns |= _memory(stored, rows, columns["seconds_median"])
@@ -295,7 +300,7 @@ def _text(values: Iterable[str | None]) -> "np.ndarray[Any, Any]":
 
 
 def _parameters(case: Case) -> str:
-    return ",".join(f"{name}={value}" for name, value in sorted(case.parameters.items()))
+    return ",".join([f"{name}={value}" for name, value in sorted(case.parameters.items())])
 
 
 def _times(run: MeasuredRun) -> dict[str, Any]:
@@ -303,7 +308,7 @@ def _times(run: MeasuredRun) -> dict[str, Any]:
     seconds, own = run.rounds.seconds, run.own
     median = own.medians(seconds)
     low, high = own.intervals(seconds)
-    items = _floats(map(run.items, run.stored.cases))
+    items = stats.numbers([run.items(case_id) for case_id in run.stored.cases])
     energy = own.medians(run.rounds.power * seconds)
     return {
         "rounds": own.lengths,
@@ -319,18 +324,44 @@ def _times(run: MeasuredRun) -> dict[str, Any]:
     }
 
 
+class _Told(Generic[R]):
+    """What some of a run's cases have one of, with their rows: made into columns with an element for every case."""
+
+    def __init__(self, records: Iterable[R], places: stats.Integers, length: int):
+        self._records, self._places, self._length = list(records), places, length
+
+    @classmethod
+    def by_case(cls, records: Mapping[str, R], rows: Mapping[str, int]) -> "_Told[R]":
+        return cls(records.values(), np.fromiter(map(rows.__getitem__, records), np.int64, len(records)), len(rows))
+
+    def each(self, of: Callable[[R], S | None]) -> "_Told[S]":
+        """Return what `of` says of each record, of those of which it is something."""
+        found = list(map(of, self._records))
+        places = self._places[[one is not None for one in found]]
+        return _Told([one for one in found if one is not None], places, self._length)
+
+    def numbers(self, of: Callable[[R], float | None]) -> stats.Floats:
+        """Return a number of each record, NaN where it is None and where there is no record."""
+        column = np.full(self._length, np.nan)
+        column[self._places] = stats.numbers(list(map(of, self._records)))
+        return column
+
+    def texts(self, of: Callable[[R], str | None]) -> "np.ndarray[Any, Any]":
+        """Return a text of each record, None where there is none."""
+        column = np.full(self._length, None, dtype=object)
+        column[self._places] = _text(map(of, self._records))
+        return column
+
+
 def _memory(stored: StoredRun, rows: dict[str, int], seconds: stats.Floats) -> dict[str, Any]:
-    found = [stored.memory.get(case_id) for case_id in rows]
-    peaks = [one.peak_bytes if one else None for one in found]
+    told = _Told.by_case(stored.memory, rows)
     return {
-        "peak_memory_bytes": np.array(peaks, dtype=np.float64),
-        "memory_source": _text(one.source if one else None for one in found),
-        "reserved_memory_bytes": _floats(one.reserved_bytes if one else None for one in found),
-        "bytes_per_parameter": _floats(one.bytes_per_parameter if one else None for one in found),
-        "attention": _text(attention_said(one.attention) if one else None for one in found),
-        "busy_share": np.minimum(
-            stats.ratio(_floats(one.busy_seconds if one else None for one in found), seconds), 1.0
-        ),
+        "peak_memory_bytes": told.numbers(attrgetter("peak_bytes")),
+        "memory_source": told.texts(attrgetter("source")),
+        "reserved_memory_bytes": told.numbers(attrgetter("reserved_bytes")),
+        "bytes_per_parameter": told.numbers(attrgetter("bytes_per_parameter")),
+        "attention": told.texts(lambda one: attention_said(one.attention)),
+        "busy_share": np.minimum(stats.ratio(told.numbers(attrgetter("busy_seconds")), seconds), 1.0),
     }
 
 
@@ -338,12 +369,11 @@ def _flops(stored: StoredRun, rows: dict[str, int], seconds: stats.Floats) -> di
     """Return how much there is to compute and to move, how fast that goes, and how long it would take at least."""
     bounds = Bounds(stored.every(Ceiling))
     count, moved, least = (np.full(len(rows), np.nan) for _ in range(3))
-    binds: list[str | None] = []
-    for case_id, row in rows.items():
-        found = stored.memory.get(case_id)
-        bound = bounds.of(found, stored.cases[case_id].device)
-        binds.append(bound.binds)
-        if found is not None and found.flops is not None:
+    binds = np.full(len(rows), None, dtype=object)
+    for case_id, found in stored.memory.items():
+        if found.flops is not None:
+            row, bound = rows[case_id], bounds.of(found, stored.cases[case_id].device)
+            binds[row] = bound.binds
             count[row] = sum(found.flops.values())
             moved[row] = np.nan if found.least_bytes is None else found.least_bytes
             least[row] = bound.least or np.nan
@@ -352,73 +382,63 @@ def _flops(stored: StoredRun, rows: dict[str, int], seconds: stats.Floats) -> di
         "flops_per_second": stats.ratio(count, seconds),
         "least_bytes_per_step": moved,
         "ceiling_share": stats.ratio(least, seconds),
-        "bound_by": _text(binds),
+        "bound_by": binds,
     }
 
 
 def _divergences(stored: StoredRun, rows: dict[str, int]) -> dict[str, Any]:
-    found = list(stored.divergence.values())
-    places = [rows[one.case_id] for one in found]
+    told = _Told.by_case(stored.divergence, rows)
+    outputs: _Told[list[OutputError]] = told.each(lambda one: one.outputs or None)
+    worst: _Told[OutputError] = told.each(attrgetter("worst_output"))
+    of_several = told.each(lambda one: one.worst_output if len(one.outputs or ()) > 1 else None)
+    decided: _Told[tuple[int, int]] = told.each(attrgetter("decided"))
+    predictions: _Told[Predictions] = told.each(attrgetter("predictions"))
+    updates: _Told[Update] = told.each(attrgetter("update"))
 
     def numbers(name: str) -> stats.Floats:
-        return np.array([getattr(one, name) for one in found], dtype=np.float64)
+        return told.numbers(attrgetter(name))
 
-    def updates(name: str) -> stats.Floats:
-        return np.array([getattr(one.update, name, None) for one in found], dtype=np.float64)
+    def of_update(name: str) -> stats.Floats:
+        return updates.numbers(attrgetter(name))
 
-    output = numbers("output_rel_l2")
-    worst = [one.worst_output for one in found]
-    judged = _floats(one.rel_l2 if one else None for one in worst)
-    agreeing, decisions = (_floats(one.decided[part] if one.decided else None for one in found) for part in (0, 1))
+    output, judged = numbers("output_rel_l2"), worst.numbers(attrgetter("rel_l2"))
+    agreeing, decisions = (decided.numbers(itemgetter(part)) for part in (0, 1))
     loss, expected = numbers("loss"), numbers("reference_loss")
-    columns = {one.name: numbers(one.name) for one in fields(Divergence) if one.name in METRICS} | {
+    columns: dict[str, Any] = {one.name: numbers(one.name) for one in fields(Divergence) if one.name in METRICS}
+    columns |= {
+        f"update_{name}": of_update(name) for name in ("rel_l2", "kept", "noise", "swallowed_energy", "worst_kept")
+    }
+    columns |= {
+        name: outputs.numbers(partial(_largest, name=name)) for name in ("sample_p99_rel_l2", "sample_worst_rel_l2")
+    }
+    return columns | {
         "output_sqnr_db": stats.sqnr_decibels(output),
         "output_floor_ratio": stats.ratio(output, numbers("output_floor_rel_l2")),
         "output_fp32_ratio": stats.ratio(output, numbers("output_fp32_rel_l2")),
         "output_worst_rel_l2": judged,
-        "output_worst_floor_ratio": stats.ratio(judged, _floats(one.floor_rel_l2 if one else None for one in worst)),
-        "sample_p99_rel_l2": _floats(_largest(one, "sample_p99_rel_l2") for one in found),
-        "sample_worst_rel_l2": _floats(_largest(one, "sample_worst_rel_l2") for one in found),
-        "kl_mean": _floats(one.predictions.kl_mean if one.predictions else None for one in found),
-        "kl_p99": _floats(one.predictions.kl_p99 if one.predictions else None for one in found),
+        "output_worst_floor_ratio": stats.ratio(judged, worst.numbers(attrgetter("floor_rel_l2"))),
+        "output_worst_name": of_several.texts(attrgetter("name")),
+        "output_not_finite": told.texts(lambda one: not_finite(one) or None),
+        "kl_mean": predictions.numbers(attrgetter("kl_mean")),
+        "kl_p99": predictions.numbers(attrgetter("kl_p99")),
         "argmax_agreement": stats.ratio(agreeing, decisions),
         "argmax_bound": stats.share_bound(agreeing, decisions),
         "loss_abs_error": np.abs(loss - expected),
         "loss_rel_error": stats.ratio(np.abs(loss - expected), np.abs(expected)),
+        "grad_worst_parameter": told.texts(attrgetter("grad_worst_parameter")),
+        "grad_tensor_parameter": told.texts(attrgetter("grad_tensor_parameter")),
+        "grad_not_finite": told.texts(lambda one: not_finite(one, "grad") or None),
         "grad_flushed_share": stats.ratio(numbers("grad_flushed"), numbers("grad_elements")),
         "grad_bias_ratio": stats.ratio(numbers("grad_bias"), numbers("grad_noise")),
-        "update_swallowed_share": stats.ratio(updates("swallowed"), updates("moving")),
+        "update_swallowed_share": stats.ratio(of_update("swallowed"), of_update("moving")),
+        "update_worst_parameter": updates.texts(attrgetter("worst_parameter")),
+        "reference_dtype": told.texts(lambda one: one.reference_dtype or None),
     }
-    columns |= {
-        f"update_{name}": updates(name) for name in ("rel_l2", "kept", "noise", "swallowed_energy", "worst_kept")
-    }
-    spread: dict[str, Any] = {}
-    for name, values in columns.items():
-        spread[name] = np.full(len(rows), np.nan)
-        spread[name][places] = values
-    texts: dict[str, dict[str, str | None]] = {
-        "output_worst_name": {
-            one.case_id: output.name if output is not None and len(one.outputs or ()) > 1 else None
-            for one, output in zip(found, worst, strict=True)
-        },
-        "grad_worst_parameter": {one.case_id: one.grad_worst_parameter for one in found},
-        "grad_tensor_parameter": {one.case_id: one.grad_tensor_parameter for one in found},
-        "update_worst_parameter": {one.case_id: one.update.worst_parameter for one in found if one.update},
-        "output_not_finite": {one.case_id: not_finite(one) or None for one in found},
-        "grad_not_finite": {one.case_id: not_finite(one, "grad") or None for one in found},
-        "reference_dtype": {one.case_id: one.reference_dtype or None for one in found},
-    }
-    return spread | {name: _text(map(known.get, rows)) for name, known in texts.items()}
 
 
-def _floats(values: Iterable[float | None]) -> stats.Floats:
-    return np.array(list(values), dtype=np.float64)
-
-
-def _largest(found: Divergence, name: str) -> float | None:
-    """Return the largest value of a field among the outputs of a divergence; None where there is none."""
-    known = [value for one in found.outputs or () if (value := getattr(one, name)) is not None]
-    return max(known, default=None)
+def _largest(outputs: list[OutputError], name: str) -> float | None:
+    """Return the largest value of a field among the outputs of a step; None where there is none."""
+    return max((value for one in outputs if (value := getattr(one, name)) is not None), default=None)
 
 
 def _readings(stored: StoredRun, rows: dict[str, int], columns: dict[str, Any]) -> dict[str, Any]:
@@ -462,21 +482,22 @@ def _against_baselines(
     # a time of zero is no time, and how many times it is as fast no number
     seconds = np.where(columns["seconds_median"] > 0, columns["seconds_median"], np.nan)
     memory = columns["peak_memory_bytes"]
-    source, ok = columns["memory_source"], (columns["outcome"] == "ok").tolist()
-    keys = [
+    source, ok = columns["memory_source"], columns["outcome"] == "ok"
+    groups: dict[Any, int] = {}
+    keys = (
         (one.workload, text, one.device, one.phase, one.path, one.batch_size, one.memory_format, one.sdpa, one.recipe)
         for one, text in zip(cases, parameters, strict=True)
-    ]
+    )
+    group = np.array([groups.setdefault(key, len(groups)) for key in keys], dtype=np.int64)
 
     def baselines(precision: str) -> tuple[stats.Integers, Any]:
         """Return the row of each case's baseline, and whether it has one."""
-        rows: dict[Any, int] = {}
-        for row, (case, key) in enumerate(zip(cases, keys, strict=True)):
+        rows = np.full(len(groups), -1)
+        for row in np.flatnonzero((columns["precision"] == precision) & ok).tolist():
             # the baseline's inputs are fp32; inputs stored otherwise are a baseline only where there is no other
-            if case.precision == precision and ok[row] and (key not in rows or case.input_dtype == "fp32"):
-                rows[key] = row
-        found = np.fromiter((rows.get(key, -1) for key in keys), np.int64, len(keys))
-        return found, found >= 0
+            if rows[group[row]] < 0 or cases[row].input_dtype == "fp32":
+                rows[group[row]] = row
+        return rows[group], rows[group] >= 0
 
     fp32, has_fp32 = baselines(BASELINE)
     tf32, has_tf32 = baselines("tf32")

@@ -5,6 +5,7 @@ The latter are elements that are no finite numbers, a reference not in fp64, and
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from ampbench.base.precisions import PRECISIONS, SHORT_DTYPES
@@ -121,6 +122,9 @@ class Remark(NamedTuple):
     of_precision: bool = False
 
 
+_COUNTS = {of: attrgetter(f"{of}_reference_nan", f"{of}_nonfinite", f"{of}_nan") for of in ("output", "grad")}
+
+
 def not_finite(found: Divergence, of: str = "output") -> str:
     """Return what of the outputs (or, `of` "grad", gradients) is not finite, in a word or three.
 
@@ -128,9 +132,9 @@ def not_finite(found: Divergence, of: str = "output") -> str:
     that begins in the reference and leaves the error undefined; "" for nothing. Infinities that reference and precision
     have in common are none of these.
     """
-    if getattr(found, f"{of}_reference_nan"):
+    in_reference, count, nan = _COUNTS[of](found)
+    if in_reference:
         return f"nan in {found.reference_dtype}"
-    count, nan = getattr(found, f"{of}_nonfinite"), getattr(found, f"{of}_nan")
     if count:
         return "nan/inf" if nan is None else "nan" if nan else "inf"
     return f"inf in {found.reference_dtype}" if of == "output" and found.output_unlike else ""

@@ -568,7 +568,7 @@ class Divergence:
     @property
     def worst_output(self) -> OutputError | None:
         """The output tensor that errs most, the one that is judged; None where nothing is known of them one by one."""
-        if self.output_rel_l2 is None:
+        if self.output_rel_l2 is None or not self.outputs:
             return None
-        defined = [one for one in self.outputs or () if one.rel_l2 is not None]
+        defined = [one for one in self.outputs if one.rel_l2 is not None]
         return max(defined, key=lambda one: one.rel_l2 or 0.0, default=None)

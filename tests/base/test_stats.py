@@ -19,6 +19,13 @@ def flat(segments):
     return np.concatenate(segments), np.array([len(one) for one in segments])
 
 
+@pytest.mark.parametrize("values", [[], [None, None], [1.5, None, 2**62], [0.0, -1.0]])
+def test_numbers_that_are_not_known_are_nan_in_an_array(values):
+    found = stats.numbers(values)
+    assert found.dtype == np.float64
+    assert [None if math.isnan(one) else one for one in found.tolist()] == values
+
+
 @given(st.lists(POSITIVE, min_size=1, max_size=20))
 def test_the_median_is_numpys(values):
     assert stats.median(values) == pytest.approx(np.median(values), rel=1e-12)
