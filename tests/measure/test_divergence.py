@@ -1,8 +1,9 @@
 import dataclasses
+import itertools
 import math
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import pytest
@@ -12,9 +13,10 @@ from hypothesis import strategies as st
 from torch.nn.functional import gelu
 
 from ampbench.base.precisions import PRECISIONS
-from ampbench.base.sketch import moved
+from ampbench.base.sketch import BLOCK, Sketch, moved, sketch_of
 from ampbench.errors import WorkloadError
-from ampbench.measure.data import Generator, weights_digest
+from ampbench.measure import divergence, outputs
+from ampbench.measure.data import Generator, inputs_digest, weights_digest
 from ampbench.measure.distances import (
     Decisions,
     argmax_agreement,
@@ -27,9 +29,9 @@ from ampbench.measure.distances import (
 from ampbench.measure.divergence import batch_targets, measure_divergence
 from ampbench.measure.machine import Cpu
 from ampbench.measure.optimizer import recipe_of
-from ampbench.measure.reference import Reference, References, trusted_reference
+from ampbench.measure.reference import NOT_DECIDED, Reference, References, trusted_reference
 from ampbench.records.case import Case
-from ampbench.records.measured import Divergence
+from ampbench.records.measured import Divergence, OutputError
 from ampbench.workload import Workload
 from ampbench.workloads.linear import linear_stack
 
@@ -161,6 +163,228 @@ def test_the_errors_of_linear_stack_agree_with_numpy(
     # torch accumulates in fp32 and may round the product before adding the bias: the error agrees, not every bit.
     assert found.output_rel_l2 == pytest.approx(np.linalg.norm(low - truth) / norm, rel=0.1)
     assert 1 - found.output_cosine == pytest.approx(found.output_rel_l2**2 / 2, rel=0.2)
+
+
+def numpy_fp16(values: np.ndarray) -> np.ndarray:
+    return values.astype(np.float16).astype(float)
+
+
+def numpy_fp32(values: np.ndarray) -> np.ndarray:
+    return values.astype(np.float32).astype(float)
+
+
+class Gains(torch.nn.Module):
+    """Two outputs, each the input times a gain for every number: products alone, of which NumPy knows every bit."""
+
+    def __init__(self, low: np.ndarray, high: np.ndarray) -> None:
+        super().__init__()
+        self.low, self.high = (torch.nn.Parameter(torch.tensor(gain, dtype=torch.float32)) for gain in (low, high))
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"low": x * self.low, "high": x * self.high}
+
+
+def weighted(*weights: np.ndarray) -> Callable[[dict[str, torch.Tensor]], torch.Tensor]:
+    """Return a loss whose gradients are the weights: the weighted sum of the outputs, in fp64."""
+
+    def loss(outputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        pairs = zip(outputs.values(), map(torch.from_numpy, weights), strict=True)
+        return torch.stack([(output.double() * weight).sum() for output, weight in pairs]).sum()
+
+    return loss
+
+
+def half_the_gradient(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.5)
+
+
+def apart(values: np.ndarray, references: np.ndarray) -> float:
+    return float(np.linalg.norm(values - references) / np.linalg.norm(references))
+
+
+@pytest.mark.parametrize("phase", ["inference", "training"])
+@pytest.mark.parametrize(
+    ("precision", "rounded"), [("fp32", numpy_fp32), ("fp16_pure", numpy_fp16), ("bf16_pure", numpy_bf16)]
+)
+def test_every_number_of_a_record_is_what_numpy_makes_of_the_step(
+    precision: str, rounded: Callable[[np.ndarray], np.ndarray], phase: str, case: MakeCase
+) -> None:
+    draw = np.random.default_rng(0)
+    x, low, high = (numpy_fp32(draw.uniform(0.5, 2, (8, 6))) for _ in range(3))
+    weights = np.ones((8, 6)), draw.integers(1, 8, (8, 6)).astype(float)
+    weights[1][0] = 2.0**-30  # zero in fp16
+    workload = Workload(
+        module=Gains(low, high),
+        inputs=torch.tensor(x, dtype=torch.float32),
+        loss=weighted(*weights),
+        optimizer=half_the_gradient,
+    )
+    found = measure_divergence(workload, case(precision, phase), Cpu(), References())
+
+    def stepped(cast: Callable[[np.ndarray], np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Outputs, gradients and updated weights, each of both gains."""
+        gains, given = np.array([cast(low), cast(high)]), cast(x)
+        gradients = cast(cast(np.array(weights)) * given)
+        return cast(given * gains), gradients, cast(gains - 0.5 * gradients)
+
+    truth, own, fp32 = stepped(lambda values: values), stepped(rounded), stepped(numpy_fp32)
+
+    def output(place: int, name: str) -> OutputError:
+        value, exact = own[0][place], truth[0][place]
+        samples = [apart(*pair) for pair in zip(value, exact, strict=True)]
+        return OutputError(
+            name=name,
+            elements=48,
+            centred=False,
+            rel_l2=apart(value, exact),
+            floor_rel_l2=apart(rounded(exact), exact),
+            sample_count=8,
+            sample_p99_rel_l2=np.quantile(samples, 0.99),
+            sample_worst_rel_l2=max(samples),
+        )
+
+    def sketch(names: str, tensors: np.ndarray) -> Sketch:
+        return sketch_of((name, [tensor.ravel()]) for name, tensor in zip(names.split(), tensors, strict=True))
+
+    expected = Divergence(
+        case_id=case(precision, phase).case_id,
+        reference_device="cpu",
+        weights_digest=weights_digest(workload),
+        inputs_digest=inputs_digest(workload),
+        output_reference_norm=np.linalg.norm(truth[0]),
+        output_elements=96,
+        output_reference_nonfinite=0,
+        output_reference_nan=0,
+        output_rel_l2=apart(own[0], truth[0]),
+        output_max_abs=np.abs(own[0] - truth[0]).max(),
+        output_cosine=(own[0] * truth[0]).sum() / np.linalg.norm(own[0]) / np.linalg.norm(truth[0]),
+        output_nan=0,
+        output_unlike=0,
+        output_fp32_nonfinite=0,
+        output_floor_rel_l2=apart(rounded(truth[0]), truth[0]),
+        output_fp32_rel_l2=apart(fp32[0], truth[0]),
+        outputs=[output(0, "low"), output(1, "high")],
+        fp32_products={} if precision == "fp32" else None,
+        output_shapes=[[8, 6], [8, 6]],
+        output_sketch=sketch("0 1", truth[0]).text,
+    )
+    if phase == "training":
+        errors = {name: apart(*pair) for name, *pair in zip(("low", "high"), own[1], truth[1], strict=True)}
+        worst = max(errors, key=lambda name: errors[name])
+        trained = {
+            "loss": (own[0] * weights).sum(),
+            "reference_loss": (truth[0] * weights).sum(),
+            "grad_rel_l2": apart(own[1], truth[1]),
+            "grad_worst_parameter": worst,
+            "grad_worst_rel_l2": errors[worst],
+            "grad_flushed": 6 if precision == "fp16_pure" else 0,
+            "grad_elements": 96,
+            "grad_nonfinite": 0,
+            "grad_nan": 0,
+            "grad_reference_nonfinite": 0,
+            "grad_reference_nan": 0,
+            "grad_tensor_parameter": worst,
+            "grad_tensor_rel_l2": errors[worst],
+            "param_rel_l2": apart(own[2], truth[2]),
+            "param_nonfinite": 0,
+            "grad_reference_norm": np.linalg.norm(truth[1]),
+            "grad_sketch": sketch("low high", truth[1]).text,
+        }
+        expected = dataclasses.replace(expected, **trained, update=found.update, recipe=found.recipe)
+        assert found.recipe == recipe_of(half_the_gradient(workload.module.parameters()), workload.module)
+        assert (found.update.rel_l2 < 1e-6) == (precision == "fp32")
+
+    def near(value: object) -> object:
+        if isinstance(value, OutputError):
+            return {name: near(one) for name, one in dataclasses.asdict(value).items()}
+        if isinstance(value, list):
+            return [near(one) for one in value]
+        return pytest.approx(value, rel=1e-9) if isinstance(value, float) else value
+
+    for name in (field.name for field in dataclasses.fields(Divergence)):
+        value = getattr(found, name)
+        value = [dataclasses.asdict(one) for one in value] if name == "outputs" else value
+        assert value == near(getattr(expected, name)), name
+
+
+def test_numbers_that_are_not_finite_are_counted_by_where_they_arise(case: MakeCase) -> None:
+    """In fp16 1e5 is infinite and 1e-10 is zero; in fp32 1e20 squared is infinite."""
+    x = torch.tensor([[1.0, 0.0, 1.0, 1e-10, 1.0, 1.0, 0.0, 1e20]])
+    low = np.array([[1e5, 1e5, math.inf, math.inf, math.nan, 1, 1, 1]])
+    high = np.array([[1, 1, 1, 1, 1, 1, 1, 1e20]])
+    weights = np.array([[1e5, 1, 1, 1, 1, 1, 1e5, math.inf]])
+    workload = Workload(module=Gains(low, high), inputs=x, loss=weighted(np.ones((1, 8)), weights))
+    found = measure_divergence(workload, case("fp16_pure", "training"), Cpu(), References())
+    assert (found.output_nonfinite, found.output_nan, found.output_fp32_nonfinite) == (4, 1, 1)
+    assert (found.output_reference_nonfinite, found.output_reference_nan, found.output_unlike) == (3, 1, 1)
+    assert found.output_undefined == "1 of 16 output elements is NaN in fp64 already"
+    assert (found.grad_nonfinite, found.grad_nan) == (3, 1)
+    assert (found.grad_reference_nonfinite, found.grad_reference_nan) == (1, 0)
+    assert found.grad_undefined == "3 of 16 gradient elements are not finite, and not in fp64"
+    assert found.grad_undefined in found.notes
+    assert (found.grad_rel_l2, found.grad_worst_parameter, found.grad_worst_rel_l2) == (None, "low", None)
+    assert found.param_nonfinite == 5  # two that fp16 cannot store, three whose gradient it cannot
+    assert (found.loss, found.reference_loss) == (None, None)
+
+
+def test_weights_that_a_step_in_the_midst_of_a_training_breaks_are_counted(case: MakeCase) -> None:
+    def momentum(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=1.0, momentum=0.5)
+
+    module = Gains(np.ones((1, 8)), np.ones((1, 8)))
+    optimizer = momentum(module.parameters())
+    optimizer.state = {one: {"momentum_buffer": torch.full_like(one, 2e5)} for one in module.parameters()}
+    workload = Workload(
+        module=module,
+        inputs=torch.ones(1, 8),
+        loss=weighted(*np.ones((2, 1, 8))),
+        optimizer=momentum,
+        optimizer_state=optimizer.state_dict(),
+    )
+    found = measure_divergence(workload, case("fp16_pure", "training"), Cpu(), References())
+    assert found.param_nonfinite == found.update.nonfinite == 16
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16_pure"])
+def test_what_batches_err_in_common_is_told_beside_how_far_they_lie_apart(precision: str, case: MakeCase) -> None:
+    draw = np.random.default_rng(0)
+    x, low, high, *weights = draw.uniform(0.5, 2, (5, 8, 6))
+    inputs = torch.tensor(x, dtype=torch.float32)
+    workload = Workload(module=Gains(low, high), inputs=[inputs, 2 * inputs], loss=weighted(*weights))
+    found = measure_divergence(workload, case(precision, "training"), Cpu(), References())
+    # of gradients g and 2g with errors e and 2e: 2|e|² in common, |g|² / 2 apart, of (1 + 4)|g|² / 2
+    assert found.grad_bias == pytest.approx(found.grad_rel_l2 * math.sqrt(2 / 2.5))
+    assert found.grad_noise == pytest.approx(math.sqrt(0.5 / 2.5))
+    alone = dataclasses.replace(workload, inputs=inputs)
+    one = measure_divergence(alone, case(precision, "training"), Cpu(), References())
+    assert one.grad_bias is one.grad_noise is None
+
+
+def test_a_gradient_of_zeros_has_no_error_and_no_worst_parameter(case: MakeCase) -> None:
+    found = diverged(case("bf16_pure", "training"), lambda y: y, loss=lambda output: 0 * output.sum())
+    assert found.grad_undefined == "the reference gradient is zero"
+    assert found.notes.count(found.grad_undefined) == 1
+    assert found.grad_worst_parameter is found.grad_worst_rel_l2 is None
+    assert found.grad_tensor_parameter is found.grad_tensor_rel_l2 is None
+    assert (found.grad_flushed, found.grad_reference_norm) == (0, 0.0)
+
+
+@pytest.mark.parametrize("make", [torch.Tensor.contiguous, torch.Tensor.t, torch.Tensor.to_sparse])
+def test_the_sketch_of_an_output_of_several_blocks_is_that_of_its_numbers_in_their_order(
+    make: Callable[[torch.Tensor], torch.Tensor], case: MakeCase
+) -> None:
+    class Scaled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.ones(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return make(self.scale * x)
+
+    x = torch.arange(3 * BLOCK / 2).reshape(3, -1)
+    found = measure_divergence(Workload(module=Scaled(), inputs=x), case(), Cpu(), References())
+    numbers = make(x).to_dense().numpy().ravel().astype(float)
+    assert found.output_sketch == sketch_of([("0", np.split(numbers, [BLOCK]))]).text
 
 
 def sketched(act: Callable[[torch.Tensor], torch.Tensor], make_case: MakeCase, precision: str = "fp32") -> Divergence:
@@ -502,7 +726,8 @@ def test_where_fp64_fails_fp32_is_the_reference_and_the_line_of_the_users_file_i
     assert re.search(r"same dtype, .* \(test_divergence.py, line \d+\)$", low.reference_error)
     assert exact.output_rel_l2 is exact.output_max_abs is exact.argmax_agreeing is None
     assert (exact.output_undefined, exact.output_elements) == ("it is the reference: fp64 failed", 32)
-    assert exact.output_undefined in exact.notes
+    assert exact.notes.count(exact.output_undefined) == 1
+    assert exact.output_cosine is None
     assert low.outputs is not None
     assert exact.outputs is exact.predictions is exact.argmax_decisions is None
     assert exact.grad_reference_norm is low.grad_reference_norm is None, "no gradient is taken in inference"
@@ -513,6 +738,7 @@ def test_a_reference_has_no_error_of_its_loss_and_of_its_gradients(case: MakeCas
     low = diverged(case("bf16_autocast", "training"), mixed, loss=lambda output: output.square().mean())
     assert low.reference_loss == pytest.approx(exact.loss, rel=1e-6)
     assert exact.reference_loss is exact.grad_rel_l2 is exact.grad_flushed is exact.param_rel_l2 is None
+    assert exact.notes.count(exact.grad_undefined) == 1
     assert low.grad_rel_l2 > 0
     assert low.param_rel_l2 > 0
     assert low.grad_tensor_parameter in ("lin.weight", "lin.bias")
@@ -520,6 +746,53 @@ def test_a_reference_has_no_error_of_its_loss_and_of_its_gradients(case: MakeCas
     assert low.weights_digest == exact.weights_digest
     assert low.weights_digest
     assert not [note for note in low.notes if "loss" in note]
+
+
+def test_the_steps_that_a_group_shares_are_taken_once(case: MakeCase) -> None:
+    taken: list[torch.dtype] = []
+    references, workload = References(), Workload(module=torch.nn.Linear(16, 4), inputs=torch.randn(8, 16))
+    workload.module.register_forward_hook(lambda module, given, output: taken.append(output.dtype))
+
+    def steps(workload: Workload, precision: str) -> list[torch.dtype]:
+        taken.clear()
+        measure_divergence(workload, case(precision), Cpu(), references)
+        return list(taken)
+
+    reference = [torch.float64, torch.float32, torch.float64]  # the last tells what is chance
+    assert steps(workload, "bf16_pure") == [*reference, torch.bfloat16]
+    assert steps(workload, "fp32") == []
+    assert steps(workload, "fp16_pure") == [torch.float16]
+    assert steps(dataclasses.replace(workload), "fp32") == reference  # another workload
+
+
+def test_where_fp32_alone_fails_the_others_have_errors_and_its_own_is_unknown(case: MakeCase) -> None:
+    def no_fp32(y: torch.Tensor) -> torch.Tensor:
+        if y.dtype is torch.float32:
+            raise RuntimeError("no kernel")
+        return y
+
+    found = diverged(case("bf16_pure", "training"), no_fp32, loss=lambda output: output.double().square().sum())
+    assert (found.reference_dtype, found.reference_error) == ("fp64", "")
+    assert 1e-4 < found.output_rel_l2 < 1e-1
+    assert 1e-4 < found.grad_rel_l2 < 1e-1
+    assert found.output_fp32_rel_l2 is found.output_fp32_nonfinite is None
+    with pytest.raises(RuntimeError, match="no kernel"):
+        diverged(case("fp32"), no_fp32)
+
+
+def test_where_fp32_has_other_shapes_its_error_is_unknown_and_the_others_is_not(case: MakeCase) -> None:
+    found = diverged(case("bf16_pure"), lambda y: y[: 3 if y.dtype == torch.float32 else 5])
+    assert 1e-4 < found.output_rel_l2 < 1e-1
+    assert found.output_fp32_rel_l2 is found.output_fp32_nonfinite is None
+
+
+def test_what_an_error_is_held_against_is_named_where_that_is_fp32(case: MakeCase) -> None:
+    def broken_in_bf16(y: torch.Tensor) -> torch.Tensor:
+        return mixed(y) * (math.nan if y.dtype == torch.bfloat16 else 1)
+
+    found = diverged(case("bf16_pure", "training"), broken_in_bf16, loss=mean_square)
+    assert found.output_undefined == "32 of 32 output elements are NaN, and not in fp32"
+    assert found.grad_undefined == "68 of 68 gradient elements are NaN, and not in fp32"
 
 
 def test_a_reference_has_no_predictions_to_agree_with(case: MakeCase) -> None:
@@ -549,6 +822,11 @@ def test_where_fp32_fails_too_no_error_is_known_and_the_case_is_none_the_less_me
     assert (found.reference_dtype, found.output_rel_l2, found.output_reference_norm) == ("", None, None)
     assert "torch.float64" in found.reference_error
     assert "fp32 failed: RuntimeError: no kernel for torch.float32 (test_divergence.py" in found.reference_error
+    assert found.output_undefined == f"there is no reference: fp64 failed: {found.reference_error}"
+    assert found.output_undefined in found.notes
+    assert found.grad_undefined == ""
+    trained = diverged(case("bf16_pure", "training"), only_half, loss=mean_square)
+    assert trained.grad_undefined == trained.output_undefined != ""
     with pytest.raises(RuntimeError, match="no kernel"):
         diverged(case("fp32"), only_half)
 
@@ -557,6 +835,7 @@ def test_outputs_whose_shapes_depend_on_the_data_have_no_error_and_do_not_fail(c
     found = diverged(case("bf16_pure"), lambda y: y[: 3 if y.dtype == torch.float64 else 5])
     assert found.output_rel_l2 is None
     assert found.output_undefined == "the outputs' shapes differ from the reference's: [(5, 4)] against [(3, 4)]"
+    assert f"{found.output_undefined}: no error is defined" in found.notes
     assert found.output_reference_norm > 0, "the reference is none the less known"
 
 
@@ -566,6 +845,7 @@ def test_gradients_that_only_one_side_has_leave_no_gradient_error(case: MakeCase
 
     found = diverged(case("bf16_pure", "training"), detached, loss=lambda o: o.sum().requires_grad_())
     assert found.grad_undefined == "a gradient that only one of this step and the reference has: lin.bias, lin.weight"
+    assert f"gradients: {found.grad_undefined}" in found.notes
 
 
 STATE = {"steps": 0}
@@ -680,6 +960,94 @@ def test_a_network_without_chance_is_told_so(case: MakeCase) -> None:
     assert not held.draws
 
 
+@pytest.mark.parametrize("path", ["eager", "traced"])
+def test_noise_below_rounding_is_taken_for_it_only_where_fp32_did_not_see_the_same(path: str, case: MakeCase) -> None:
+    torch.manual_seed(0)
+    references, drawn = References(), case("bf16_pure", path=path)
+    workload = Workload(module=Made(lambda y: y + 1e-4 * torch.randn_like(y)), inputs=torch.randn(8, 16))
+    found = measure_divergence(workload, drawn, Cpu(), references)
+    chance = held_by(references, workload, drawn).chance
+    assert 1e-5 < chance < found.output_floor_rel_l2
+    assert found.output_fp32_rel_l2 < 1e-6
+    own = path == "traced"  # draws of its own; those of eager fp32, which errs by less than chance, are the reference's
+    assert found.chance_rel_l2 == (chance if own else None)
+    assert found.outputs[0].undefined == (f"chance alone makes it {chance:.1e}" if own else "")
+
+
+def test_chance_is_told_where_fp32_is_the_reference(case: MakeCase) -> None:
+    draw = np.random.default_rng(0)
+    found = diverged(case("bf16_autocast"), lambda y: mixed(y) + torch.from_numpy(draw.random((8, 4))).to(y.dtype))
+    assert found.reference_dtype == "fp32"
+    assert found.chance_rel_l2 > 0.01
+    assert found.outputs[0].undefined.startswith("chance alone makes it")
+
+
+def test_outputs_whose_shapes_change_by_chance_have_the_error_of_those_that_agree(case: MakeCase) -> None:
+    seen: list[torch.dtype] = []
+
+    def shorter_the_second_time(y: torch.Tensor) -> torch.Tensor:
+        seen.append(y.dtype)
+        return y[: 3 if seen.count(torch.float64) == 2 and y.dtype is torch.float64 else 5]
+
+    references, workload = References(), Workload(module=Made(shorter_the_second_time), inputs=torch.randn(8, 16))
+    found = measure_divergence(workload, case("bf16_pure"), Cpu(), references)
+    assert held_by(references, workload, case("bf16_pure")).chance == 1.0
+    assert found.outputs[0].rel_l2 == found.output_rel_l2 > 1e-4
+
+
+class Elsewhere:
+    """The CPU, as a device that ampbench does not know for it."""
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(Cpu(), name)
+
+
+@pytest.mark.parametrize("phase", ["inference", "training"])
+@pytest.mark.parametrize(
+    ("how", "repeatable"), [("dropout", True), ("randn_like", True), ("own generator", False), ("state", False)]
+)
+def test_a_step_elsewhere_than_on_the_cpu_is_repeatable_where_it_gives_the_same_bits_again(
+    how: str, repeatable: bool, phase: str, case: MakeCase
+) -> None:
+    found = measure_divergence(noisy(how), case("bf16_pure", phase), Elsewhere(), References())
+    assert found.repeatable is repeatable
+
+
+@pytest.mark.parametrize("what", ["gradients", "weights"])
+def test_a_training_step_is_repeatable_where_its_gradients_and_weights_are_too(what: str, case: MakeCase) -> None:
+    steps = itertools.count(1.0)
+
+    def optimizer(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=next(steps) if what == "weights" else 0.0)
+
+    def loss(output: torch.Tensor) -> torch.Tensor:
+        return mean_square(output) * (next(steps) if what == "gradients" else 1.0)
+
+    workload = Workload(module=torch.nn.Linear(16, 4), inputs=torch.randn(8, 16), loss=loss, optimizer=optimizer)
+    assert measure_divergence(workload, case("fp32", "training"), Elsewhere(), References()).repeatable is False
+
+
+def test_where_a_second_step_does_not_fit_it_is_unknown_whether_bits_are_repeated(case: MakeCase) -> None:
+    def fails_the_second_time(error: Exception) -> Callable[[torch.Tensor], torch.Tensor]:
+        seen: list[torch.dtype] = []
+
+        def make(y: torch.Tensor) -> torch.Tensor:
+            seen.append(y.dtype)
+            if seen.count(torch.bfloat16) == 2:
+                raise error
+            return y
+
+        return make
+
+    def found(error: Exception) -> Divergence:
+        workload = Workload(module=Made(fails_the_second_time(error)), inputs=torch.randn(8, 16))
+        return measure_divergence(workload, case("bf16_pure"), Elsewhere(), References())
+
+    assert found(torch.OutOfMemoryError("out of memory")).repeatable is None
+    with pytest.raises(RuntimeError, match="no kernel"):
+        found(RuntimeError("no kernel"))
+
+
 def test_random_numbers_are_those_of_the_reference_where_that_is_fp32(case: MakeCase) -> None:
     found = diverged(case("bf16_pure"), lambda y: mixed(y) + torch.randn_like(y))
     assert found.reference_dtype == "fp32"
@@ -716,13 +1084,14 @@ def test_decisions_are_those_that_the_loss_of_a_closure_makes(
 
 
 def test_decisions_that_no_output_makes_are_not_counted_and_the_notes_say_so(case: MakeCase) -> None:
-    found = diverged(
-        case("bf16_pure", "training"),
-        lambda y: y,
-        loss=lambda o: torch.nn.functional.cross_entropy(torch.cat([o, -o], 1), TARGETS),
-    )
-    assert found.argmax_decisions is None
-    assert any(note.startswith("decisions are not counted") for note in found.notes)
+    for precision in ("fp32", "bf16_pure"):
+        found = diverged(
+            case(precision, "training"),
+            lambda y: y,
+            loss=lambda o: torch.nn.functional.cross_entropy(torch.cat([o, -o], 1), TARGETS),
+        )
+        assert found.argmax_decisions is None
+        assert found.notes.count(NOT_DECIDED) == 1
     other = diverged(case("fp32", "training"), lambda y: y, loss=mean_square)
     assert other.argmax_decisions is None
     assert not any("decisions" in note for note in other.notes)
@@ -733,3 +1102,68 @@ def test_a_loss_that_does_not_take_what_inference_gives_leaves_the_case_as_it_is
         raise RuntimeError("only in training")
 
     assert diverged(case("bf16_pure"), lambda y: y, loss=broken).output_rel_l2 > 0
+
+
+def batches(count: int) -> Sequence[tuple[torch.Tensor, None]]:
+    """So many further batches of a larger one, each with a tie of its two classes, but for what `Tilted` adds."""
+    return [(torch.ones(8, 2), None)] * count
+
+
+class Tilted(torch.nn.Module):
+    """Two classes, of which the second has a little more than the first: what fp64 sees of a tie, and fp32 does not."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.tensor([0.0, 1e-10], dtype=x.dtype)
+
+
+def test_decisions_of_further_batches_are_held_against_fp64(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outputs, "LEAST_SECONDS", 60.0)
+    workload = Workload(module=Tilted(), inputs=torch.eye(2).repeat(4, 1), classes_dim=1)
+    found = measure_divergence(workload, case("fp32"), Cpu(), References(), batches)
+    assert (found.argmax_agreeing, found.argmax_decisions) == (8, 8)
+    assert (found.further.agreeing, found.further.ended) == (0, "refuted")
+    alone = measure_divergence(workload, case("fp32"), Cpu(), References())
+    assert (alone.further.batches, alone.further.ended) == (0, "batches")
+
+
+def test_decisions_of_further_batches_see_the_random_numbers_of_the_reference(
+    case: MakeCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outputs, "LEAST_SECONDS", 60.0)
+    torch.manual_seed(0)
+    module = Made(lambda y: y + 100 * torch.randn_like(y))
+    given = [(torch.randn(8, 16), None)] * 50
+    workload = Workload(module=module, inputs=torch.randn(8, 16), classes_dim=1)
+    found = measure_divergence(workload, case("fp32"), Cpu(), References(), lambda count: given[:count])
+    assert (found.decided, found.further.ended) == ((304, 304), "proven")
+
+
+def test_further_batches_are_run_where_the_reference_is_and_by_the_time_that_the_case_took(
+    case: MakeCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[object, ...]] = []
+    monkeypatch.setattr(divergence, "fp64_device", lambda device: fp64)
+    monkeypatch.setattr(
+        divergence.Agreement,
+        "measure",
+        lambda self, case, device, *counts: told.append((self._where, device, *counts)),
+    )
+    fp64, device = Cpu(), Elsewhere()
+    for make in (lambda y: y, mixed):
+        clock = iter([10.0, 13.5])
+        monkeypatch.setattr(divergence, "spent", lambda device, clock=clock: next(clock))
+        workload = Workload(module=Made(make), inputs=torch.randn(8, 16), classes_dim=1)
+        measure_divergence(workload, case("bf16_autocast"), device, References())
+    exact, fallen_back = told
+    assert exact == (fp64, device, 8, 8, 3.5)
+    assert fallen_back[:2] == (device, device)
+
+
+@pytest.mark.parametrize(("size", "path"), [(512, "eager"), (8, "traced")])
+def test_no_further_batch_follows_one_that_decides_or_a_step_that_is_not_eager(
+    size: int, path: str, case: MakeCase
+) -> None:
+    inputs = torch.eye(2).repeat(size // 2, 1)
+    workload = Workload(module=Tilted(), inputs=inputs, classes_dim=1)
+    found = measure_divergence(workload, case("fp32", path=path), Cpu(), References(), batches)
+    assert (found.argmax_agreeing, found.argmax_decisions, found.further) == (size, size, None)
