@@ -258,7 +258,7 @@ def _run(
             store.require_writable(results)
         earlier = _runs(results) if part else ()
         prepared = stack.enter_context(
-            session.prepare(selection, settings, resumed, part, earlier, meanwhile=_import_the_rest)
+            session.prepare(selection, settings, resumed, part, earlier, _import_the_rest, ahead=not dry_run)
         )
         session.require_work(prepared)
         if dry_run:

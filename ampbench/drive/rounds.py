@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ampbench.drive.planning import PlannedCase
-from ampbench.drive.servers import ONLY, Ahead, OpenChannel, Pool
+from ampbench.drive.servers import ONLY, Ahead, Channel, OpenChannel, Pool
 from ampbench.records.case import Case
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Entry, Settings
@@ -190,18 +190,20 @@ def drive(
     first_server: int = 0,
     clock: Callable[[], float] = time.monotonic,
     together: int = 1,
+    begun: Iterable[Channel] = (),
 ) -> str:
     """Do the turns of `servers`, each list from a newly opened channel, and return how it ended.
 
-    At most so many servers start `together`, none while anything is timed (`Ahead`). `write` gets every entry as soon
-    as it is known. A case that failed is not asked for again; what remains of it counts as done. What a killed worker
-    leaves unanswered is asked once more, as `Pool` does. The end is "complete", or "out of time" once
-    `settings.max_seconds` have passed before a turn begins. KeyboardInterrupt passes on, the channels closed.
+    At most so many servers start `together`, none while anything is done (`Ahead`); those `begun` come first. `write`
+    gets every entry as soon as it is known. A case that failed is not asked for again; what remains of it counts as
+    done. What a killed worker leaves unanswered is asked once more, as `Pool` does. The end is "complete", or "out of
+    time" once `settings.max_seconds` have passed before a turn begins. KeyboardInterrupt passes on, the channels
+    closed.
     """
     started = clock()
     total, done = sum(map(len, servers)), 0
     failed: set[str] = set()
-    with Ahead(open_channel, together) as ahead:
+    with Ahead(open_channel, together, begun) as ahead:
         for number, turns in enumerate(servers):
             ahead.expect(len(servers) - number)
             with Pool({ONLY: ahead.open}) as pool:
@@ -222,8 +224,6 @@ def drive(
                         failed.add(case_id)
                     done += 1
                     watch(Progress(turn, done, total, clock() - started, entry))
-                    if turn.task != ROUND:
-                        ahead.begin()
     return "complete"
 
 

@@ -359,16 +359,18 @@ class Pool:
 
 
 class Ahead:
-    """Opens servers one after the other, the next one begun where nothing is timed that its start could disturb.
+    """Opens servers one after the other, the next ones begun where nothing is timed that their start could disturb.
 
-    `open_channel` may return a `ServerChannel` that is not ready yet. At most `together` start at once, and one at most
-    waits while another is asked: that takes memory, as much as torch's import does, and no time. One that cannot start
-    is tried again when its turn comes, and raises then. What was begun and is not needed ends with the context.
+    `open_channel` may return a `ServerChannel` that is not ready yet; those `begun` already come first. At most
+    `together` start at once, and nothing else is done meanwhile: a pass beside them would take longer than is won, for
+    its threads wait for one another in loops. One that waits takes memory, as much as torch's import does, and no time.
+    One that cannot start is tried again when its turn comes, and raises then. What was begun and is not needed ends
+    with the context.
     """
 
-    def __init__(self, open_channel: OpenChannel, together: int):
+    def __init__(self, open_channel: OpenChannel, together: int, begun: Iterable[Channel] = ()):
         self._open_new, self._together = open_channel, together
-        self._begun: list[Channel] = []
+        self._begun = list(begun)
         self._wanted, self._opened = 0, False
 
     def __enter__(self) -> Self:
@@ -387,26 +389,18 @@ class Ahead:
         self._opened = True
         return self._begun.pop(0) if self._begun else self._open_new()
 
-    def begin(self) -> None:
-        """Begin the next server beside the one that is asked, which times nothing now."""
-        if self._together > 1 and self._wanted > 1 and not self._begun:
-            self._begin(1)
-
     def settle(self) -> None:
         """Let no server be starting any more, for what comes is timed; begin those that are to be opened for it."""
         if not self._opened and not self._begun:
-            self._begin(min(self._together, self._wanted))
+            with contextlib.suppress(NothingToRunError):
+                for _ in range(min(self._together, self._wanted)):
+                    self._begun.append(self._open_new())
         for channel in self._begun.copy():
             try:
                 if isinstance(channel, ServerChannel):
                     channel.ready()
             except NothingToRunError:
                 self._begun.remove(channel)
-
-    def _begin(self, count: int) -> None:
-        with contextlib.suppress(NothingToRunError):
-            for _ in range(count):
-                self._begun.append(self._open_new())
 
 
 @dataclass(frozen=True, slots=True)

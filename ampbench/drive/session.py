@@ -1,9 +1,9 @@
 """One session of measuring, from a selection to a complete run file."""
 
+import contextlib
 import dataclasses
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -50,41 +50,53 @@ class Prepared:
 class Scheduled(Prepared):
     """A session ready to measure: what each server will do, the first of them by the number `first_server`.
 
-    The plan is of the `shard` that is to be measured, where it is not whole.
+    `begun` are the first servers, where several started together. The plan is of the `shard` that is to be measured,
+    where it is not whole.
     """
 
     servers: list[list[Turn]]
     first_server: int
+    begun: list[Channel]
     shard: Shard | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A first server, what it says the machine is, and how to open the next: at first, that is this one."""
+    """A first server, what it says the machine is, and how to open the next: at first, that is this one.
+
+    Those that started beside it are `begun`.
+    """
 
     channel: Channel
     environment: Environment
     open_channel: OpenChannel
+    begun: list[Channel]
 
 
-@contextmanager
-def opened_first(open_new: OpenChannel, threads: int, meanwhile: Callable[[], None] = lambda: None) -> Iterator[Opened]:
+@contextlib.contextmanager
+def opened_first(
+    open_new: OpenChannel, threads: int, meanwhile: Callable[[], None] = lambda: None, together: int = 1
+) -> Iterator[Opened]:
     """Open a server to ask what is where, which is kept for the first work; it ends with the context.
 
-    `meanwhile` is called as it starts, where `open_new` does not wait for that. Raises `NothingToRunError` where it
-    cannot start.
+    So many start `together`, where there is room for them, and `meanwhile` is called as they do, where `open_new` does
+    not wait for that. Raises `NothingToRunError` where the first cannot start.
     """
     first = open_new()
-    waiting = [first]
+    opened, waiting = [first], [first]
     try:
+        with contextlib.suppress(NothingToRunError):
+            for _ in range(together - 1):
+                opened.append(open_new())
         meanwhile()
         environment = ask_environment(first, threads)
-        yield Opened(first, environment, lambda: waiting.pop() if waiting else open_new())
+        yield Opened(first, environment, lambda: waiting.pop() if waiting else open_new(), opened[1:])
     finally:
-        first.close()
+        for channel in opened:
+            channel.close()
 
 
-@contextmanager
+@contextlib.contextmanager
 def prepare(
     selection: Selection,
     settings: Settings,
@@ -92,18 +104,21 @@ def prepare(
     part: Part | None = None,
     stored: Iterable[StoredRun] = (),
     meanwhile: Callable[[], None] = lambda: None,
+    *,
+    ahead: bool = False,
 ) -> Iterator[Scheduled]:
     """Plan a session: everything that can be wrong with `selection` is raised here, before anything is measured.
 
     The server that answers what the machine is and builds users' workloads once also serves the first round. With
     `resumed`, only what that run lacks is scheduled; raises `UsageError` where the environment is no longer the same.
     With `part`, the plan is that of one of several shards, which `stored` runs balance. `meanwhile` is called as the
-    server starts.
+    server starts, and with `ahead` a second one starts beside it, as long as no core is needed for anything else.
     """
     sources = check_selection(selection)
     preload = preload_modules(selection, sources)
     open_new: OpenChannel = (lambda: ServerChannel(preload=preload, wait=False)) if settings.isolation else InProcess
-    with opened_first(open_new, settings.threads, meanwhile) as first:
+    together = min(TOGETHER, settings.rounds) if ahead and settings.isolation else 1
+    with opened_first(open_new, settings.threads, meanwhile, together) as first:
         environment = first.environment
         if resumed is not None:
             check_same(resumed.header.environment, environment, resumed.header.run)
@@ -125,6 +140,7 @@ def prepare(
             plan=plan,
             open_channel=first.open_channel,
             servers=servers,
+            begun=[first.open_channel(), *first.begun] if first.begun else [],
             first_server=1 + max((found.server for found in resumed.rounds), default=-1) if resumed else 0,
             shard=shard,
         )
@@ -145,6 +161,7 @@ def measure(prepared: Scheduled, writer: RunWriter, watch: Watch) -> str:
             watch,
             first_server=prepared.first_server,
             together=TOGETHER if prepared.settings.isolation else 1,
+            begun=prepared.begun,
         )
     except KeyboardInterrupt:
         ended = "interrupted"

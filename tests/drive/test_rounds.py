@@ -201,8 +201,8 @@ def test_everything_is_written_in_order_and_every_server_is_new() -> None:
     assert [progress.done for progress in seen if progress.entry] == list(range(1, 11))
 
 
-def events(together: int, rounds: int, answer: Callable[[Request], Reply] = good) -> list[str]:
-    """Return, in order, when each server is opened and closed, and what is asked of it."""
+def events(together: int, rounds: int, answer: Callable[[Request], Reply] = good, begun: int = 0) -> list[str]:
+    """Return, in order, when each server is opened and closed, and what is asked of it; so many are `begun` before."""
     told: list[str] = []
 
     class Numbered(Script):
@@ -224,18 +224,25 @@ def events(together: int, rounds: int, answer: Callable[[Request], Reply] = good
         return Numbered(number)
 
     settings = Settings(rounds=rounds)
+    before, servers = [begin() for _ in range(begun)], make_schedule(DRIVEN, settings)
     with suppress(KeyboardInterrupt):
-        drive(make_schedule(DRIVEN, settings), settings, begin, lambda _: None, lambda _: None, together=together)
+        drive(servers, settings, begin, lambda _: None, lambda _: None, together=together, begun=before)
     return told
 
 
-def test_servers_begin_ahead_where_nothing_is_timed() -> None:
+def test_servers_begin_together_where_nothing_else_is_done() -> None:
     assert events(2, 4) == [
-        "open 0", "memory of 0", "open 1", "divergence of 0", "round of 0", "close 0",
-        "round of 1", "close 1",
+        "open 0", "memory of 0", "divergence of 0", "round of 0", "close 0",
+        "open 1", "open 2", "round of 1", "close 1", "round of 2", "close 2",
+        "open 3", "round of 3", "close 3",
+    ]  # fmt: skip
+
+
+def test_servers_that_were_begun_before_come_first() -> None:
+    assert events(2, 4, begun=2) == [
+        "open 0", "open 1", "memory of 0", "divergence of 0", "round of 0", "close 0", "round of 1", "close 1",
         "open 2", "open 3", "round of 2", "close 2", "round of 3", "close 3",
     ]  # fmt: skip
-    assert "open 1" not in events(2, 1)
 
 
 def test_one_after_the_other_no_server_begins_before_the_one_before_it_has_ended() -> None:
@@ -249,7 +256,7 @@ def test_a_server_that_was_begun_and_is_not_needed_is_closed() -> None:
             raise KeyboardInterrupt
         return good(request)
 
-    told = events(2, 4, answer)
+    told = events(2, 4, answer, begun=2)
     assert told[-2:] == ["close 0", "close 1"]
 
 
