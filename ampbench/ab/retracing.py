@@ -168,7 +168,7 @@ def explain_stored(
         tell("nothing to trace: no case regressed that is not explained already")
         return comparison, False
     paths = Path(comparison.baseline.path), Path(comparison.candidate.path)
-    runs = [read_run(path, on_round=lambda _: None) for path in paths]
+    runs = [read_run(path, on_rounds=lambda _: None) for path in paths]
     kept = (_Kept(), _Kept())
     interrupted = False
     try:

@@ -215,7 +215,7 @@ def _run(path: Path) -> dict[str, Any]:
     row: dict[str, Any] = dict.fromkeys(known) | {"run": store.run_id(path), "path": str(path)}
     measured: set[str] = set()
     try:
-        stored = store.read_run(path, on_round=lambda each: None if each.control else measured.add(each.case_id))
+        stored = store.read_run(path, lambda rounds: measured.update(one.case_id for one in rounds if not one.control))
     except StoreError as error:
         return row | {"outcome": f"unreadable: {error}"}
     measured.update(stored.explained, *stored.readings.values())

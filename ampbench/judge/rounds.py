@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +53,17 @@ class Outcome:
     timed: bool = False
 
 
+_FITNESS = attrgetter(
+    *(f"fitness.{name}" for name in ("steal_share", "other_share", "load", "frequency_hz", "accelerator_clock_hz")),
+    "burst_seconds",
+)
+
+
 @dataclass(slots=True)
 class _Columns:
-    """One element per round, in the order of the file; filled while the file is read.
+    """One element per round, in the order of the file, of `fitness` some at a time; filled while the file is read.
 
-    The means over all samples take far longer than the values: they are NaN unless `averaging`.
+    The means over all samples take far longer than the values: there are none unless `averaging`.
     """
 
     averaging: bool
@@ -65,37 +72,31 @@ class _Columns:
     roles: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     means: list[float] = field(default_factory=list)
-    fitness: list[tuple[float | None, ...]] = field(default_factory=list)
+    fitness: list[stats.Floats] = field(default_factory=list)
     telemetry: dict[int, tuple[float | None, ...]] = field(default_factory=dict)
     items: dict[str, float] = field(default_factory=dict)
     weights: dict[str, str] = field(default_factory=dict)
     differing: set[str] = field(default_factory=set)
     alone: dict[str, str] = field(default_factory=dict)
 
-    def add(self, one: TimedRound) -> None:
-        case_id, fitness = one.case_id, one.fitness
-        self.case_ids.append(case_id)
-        self.blocks.append(one.round)
-        self.roles.append(Role.CONTROL if one.control else Role.CONFIRMATION if one.confirmation else Role.OWN)
-        self.seconds.append(stats.round_value(one.samples, one.cpu_samples, one.windows))
-        self.means.append(_mean(one) if self.averaging else math.nan)
-        self.fitness.append(
-            (
-                fitness.steal_share,
-                fitness.other_share,
-                fitness.load,
-                fitness.frequency_hz,
-                fitness.accelerator_clock_hz,
-                one.burst_seconds,
-            )
-        )
-        if one.telemetry is not None:
-            self.telemetry[len(self.fitness) - 1] = _of_accelerator(one.telemetry)
-        self.items[case_id] = one.items_per_step
-        if self.weights.setdefault(case_id, one.weights_digest) != one.weights_digest:
-            self.differing.add(case_id)
-        if one.alone:
-            self.alone[case_id] = one.alone
+    def add(self, rounds: Sequence[TimedRound]) -> None:
+        """Add rounds, which follow those that there are."""
+        begins, own, control, confirmation = len(self.case_ids), Role.OWN, Role.CONTROL, Role.CONFIRMATION
+        self.case_ids += [one.case_id for one in rounds]
+        self.blocks += [one.round for one in rounds]
+        self.roles += [control if one.control else confirmation if one.confirmation else own for one in rounds]
+        self.seconds += [stats.round_value(one.samples, one.cpu_samples, one.windows) for one in rounds]
+        if self.averaging:
+            self.means += [_mean(one) for one in rounds]
+        self.fitness.append(np.array([stats.numbers(list(each)) for each in zip(*map(_FITNESS, rounds), strict=True)]))
+        self.items.update((one.case_id, one.items_per_step) for one in rounds)
+        self.alone.update((one.case_id, one.alone) for one in rounds if one.alone)
+        for place, told in enumerate([one.telemetry for one in rounds], begins):
+            if told is not None:
+                self.telemetry[place] = _of_accelerator(told)
+        for case_id, digest in dict.fromkeys([(one.case_id, one.weights_digest) for one in rounds]):
+            if self.weights.setdefault(case_id, digest) != digest:
+                self.differing.add(case_id)
 
 
 def _mean(one: TimedRound) -> float:
@@ -241,7 +242,7 @@ class MeasuredRun:
     def once(cls, path: Path | str, derived: Derived, *, averaging: bool = False) -> "MeasuredRun":
         """Return the run as its file says, without keeping its rounds in `derived`; raises as `read_run` does."""
         columns = _Columns(averaging)
-        stored = read_run(path, on_round=columns.add)
+        stored = read_run(path, on_rounds=columns.add)
         return cls(stored, columns, None if stored.header.explains or stored.cut else derived)
 
     @cached_property
@@ -249,7 +250,7 @@ class MeasuredRun:
         """The rounds, as arrays."""
         columns = self._columns
         count = len(columns.case_ids)
-        fitness = np.array(columns.fitness, dtype=np.float64).reshape(count, 6).T
+        fitness = np.concatenate([np.empty((6, 0)), *columns.fitness], axis=1)
         told = np.full((6, count), np.nan)
         if columns.telemetry:
             told[:, list(columns.telemetry)] = np.array(list(columns.telemetry.values()), dtype=np.float64).T
@@ -258,7 +259,7 @@ class MeasuredRun:
             blocks=np.array(columns.blocks, dtype=np.int64),
             roles=np.array(columns.roles, dtype=np.int64),
             seconds=np.array(columns.seconds, dtype=np.float64),
-            means=np.array(columns.means, dtype=np.float64),
+            means=np.array(columns.means) if columns.means else np.full(count, np.nan),
             steal=fitness[0],
             other=fitness[1],
             load=fitness[2],
@@ -401,8 +402,8 @@ class MeasuredRun:
 @once
 def _reduced(stored: StoredRun) -> MeasuredRun:
     columns = _Columns(averaging=False)
-    for one in stored.rounds:
-        columns.add(one)
+    if stored.rounds:
+        columns.add(stored.rounds)
     return MeasuredRun(stored, columns)
 
 

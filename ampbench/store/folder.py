@@ -319,7 +319,7 @@ def check_results(results: Path | str) -> list[tuple[Path, str | None]]:
 
 def _problem(path: Path) -> str | None:
     try:
-        stored = read_run(path, on_round=lambda _: None, check_traces=True)
+        stored = read_run(path, on_rounds=lambda _: None, check_traces=True)
     except StoreError as error:
         return str(error)
     said = stored.misnamed or stored.lost

@@ -14,7 +14,8 @@ import gc
 import operator
 import re
 import types
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import datetime
@@ -395,9 +396,10 @@ class _Decoders(dict[bytes, tuple[str, Callable[[bytes], Any]]]):
 
 _DECODERS = _Decoders()
 DAMAGED_OR_NEWER = "damaged, or written by a newer ampbench (upgrade this one)"
-_ROUND = b'{"round":'
+_TELLING = slice(2, 8)
+_MANY = {f'"{kind}":'.encode()[1:7]: kind for kind in ("case", "round", "memory", "divergence")}
+"""Kinds of which a large file has a line for every case, or several, by how their lines begin."""
 _OLD_PROBE = b'{"autocast_rules":'
-_decode_round = _decoder("round")
 
 
 def _unknown(_: bytes) -> Any:
@@ -437,17 +439,25 @@ def decode(line: bytes) -> tuple[str, Any]:
         raise _damaged(error) from None
 
 
-def is_round(line: bytes) -> bool:
-    """Return whether a line is a round's, as it begins: `decode_round` is then faster than `decode`."""
-    return line.startswith(_ROUND)
+def decode_many(block: list[bytes]) -> dict[str, list[Any]] | None:
+    """Return what `decode` finds in lines, in their order, by their kind; None where one is damaged, or of a rare kind.
 
-
-def decode_round(line: bytes) -> Any:
-    """Return the record of the line of a round, as `decode` does."""
+    Line by line a call takes as long as what it decodes. What is wrong, `decode` tells.
+    """
+    by_kind: dict[bytes, list[bytes]] = defaultdict(list)
+    for line in block:
+        by_kind[line[_TELLING]].append(line)
+    if not by_kind.keys() <= _MANY.keys():
+        return None
+    found: dict[str, list[Any]] = {}
     try:
-        return _decode_round(line).round
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise _damaged(error) from None
+        for beginning, alike in by_kind.items():
+            kind = _MANY[beginning]
+            _, decode = _DECODERS[kind.encode()]
+            found[kind] = list(map(operator.attrgetter(kind), map(decode, alike)))
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    return found
 
 
 def _damaged(error: Exception) -> LineError:
@@ -571,6 +581,43 @@ def add_round(record: Any, rounds: Rounds) -> None:
     rounds[record.case_id] = known | bit
 
 
+def all_right(kind: str, records: list[Any], cases: Mapping[str, Any], rounds: Rounds) -> bool:
+    """Return whether `check_entry` finds nothing wrong with records of `_MANY`, one after the other.
+
+    Rounds are added to `rounds` then.
+    """
+    named = {one.case_id for one in records}
+    new = cases.keys().isdisjoint(named) and len(named) == len(records)
+    if not (new if kind == "case" else named <= cases.keys()):
+        return False
+    return _all_right_rounds(records, rounds) if kind == "round" else not any(map(wrong_parts, records))
+
+
+def _all_right_rounds(records: list[Any], rounds: Rounds) -> bool:
+    samples = [one.samples for one in records]
+    windows = [one.windows for one in records if one.windows is not None]
+    timed = [one for one in records if one.cpu_samples]
+    if not (all(samples) and all(map(all, samples)) and all(windows) and all(map(all, windows))):
+        return False
+    if any(list(map(len, one.cpu_samples)) != list(map(len, one.samples)) for one in timed):
+        return False
+    if any(map(wrong_time, [one.finished_at for one in records])):
+        return False
+    before = {one.case_id: rounds.get(one.case_id, 0) for one in records}
+    try:
+        for one in records:
+            add_round(one, rounds)
+    except LineError:
+        rounds.update(before)
+        return False
+    return True
+
+
+def own_rounds(numbers: Iterable[int]) -> int:
+    """Return own rounds of these numbers as `Rounds` has them."""
+    return sum(1 << (4 * number) for number in numbers)
+
+
 def has_own(known: int, number: int) -> bool:
     """Return whether a case has its own round of this number, no confirmation nor the control's, as `Rounds` has it."""
     return bool(known >> (4 * number) & 1)
@@ -585,3 +632,9 @@ def _wrong(kind: str, record: Any, before: Before) -> str:
 def to_record(kind: str, record: Any) -> Any:
     """Return a decoded `record` of `kind` as the dataclass it stands for."""
     return msgspec.convert(record, record_of(kind), from_attributes=True)
+
+
+def to_records(kind: str, records: Sequence[Any]) -> list[Any]:
+    """Return decoded `records` of `kind` as the dataclasses that they stand for."""
+    record: Any = record_of(kind)
+    return msgspec.convert(records, list[record], from_attributes=True)

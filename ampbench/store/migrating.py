@@ -86,7 +86,7 @@ def migrate_file(path: Path) -> Migration:
 
 
 def _checked(path: Path) -> StoredRun:
-    return read_run(path, on_round=lambda _: None, check_traces=True)
+    return read_run(path, on_rounds=lambda _: None, check_traces=True)
 
 
 @contextmanager

@@ -5,10 +5,11 @@ import io
 import re
 import stat
 import zlib
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import wraps
+from functools import partial, wraps
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, TypeVar, cast
 
@@ -33,6 +34,8 @@ _LATEST = {"case": "cases", "memory": "memory", "divergence": "divergence", "fai
 """Kinds of entry of which the last of each case counts, and where a `StoredRun` has them."""
 _GZIP = b"\x1f\x8b"
 _BUFFER_BYTES = 1 << 18
+_BLOCK = 128
+"""So many lines are taken together: what those of rounds are decoded to still fits a processor's cache."""
 _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
 _OTHER_KINDS = {
     stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
@@ -49,7 +52,7 @@ def run_id(file: Path) -> str:
 
 
 class TimedRound(Protocol):
-    """What tables and comparisons need of a `Round`, as `read_run` hands it to `on_round`."""
+    """What tables and comparisons need of a `Round`, as `read_run` hands them to `on_rounds`."""
 
     @property
     def case_id(self) -> str: ...  # noqa: D102
@@ -209,7 +212,7 @@ def once(derive: Callable[[StoredRun], R]) -> Callable[[StoredRun], R]:
 
 
 def read_run(
-    path: Path | str, on_round: Callable[[TimedRound], None] | None = None, *, check_traces: bool = False
+    path: Path | str, on_rounds: Callable[[Sequence[TimedRound]], None] | None = None, *, check_traces: bool = False
 ) -> StoredRun:
     """Return the contents of the run file at `path`.
 
@@ -217,62 +220,121 @@ def read_run(
     other damage: a damaged line, an unknown schema, a foreign or empty file, an entry of a case that is not listed, or
     of a search without its space.
 
-    With `on_round`, rounds are not kept: each is handed over, in the order of the file, so that a table of a run of any
-    size is made in little memory. A trace is decoded, and refused where it is damaged, when it is first asked for; with
-    `check_traces` every one is at once.
+    With `on_rounds`, rounds are not kept: they are handed over, some at a time, in the order of the file, so that a
+    table of a run of any size is made in little memory. A trace is decoded, and refused where it is damaged, when it is
+    first asked for; with `check_traces` every one is at once.
     """
     path = Path(path)
     rounds: list[Round] = []
-    known: lines.Rounds = {}
-    contents = _Contents()
-
-    def keep(kind: str, case_id: str, line: bytes) -> None:
-        if kind not in contents.found:
-            contents.found[kind] = LongLines(lambda line, number: _decoded(path, line, number))
-        contents.found[kind].keep(case_id, line, number)
-        contents.outdo(case_id)
-
-    cut = False
-    number = 1
+    keep = on_rounds or (lambda found: rounds.extend(lines.to_records("round", found)))
+    reader = _Reader(path, keep, check_traces)
     with opened(path) as file, no_garbage_collection():
         header = _header(file)
         try:
-            for line in file:
-                number += 1
-                if cut := not line.endswith(b"\n"):
-                    break
-                if lines.is_round(line):  # nearly all lines of a large file are
-                    record = lines.decode_round(line)
-                    lines.check_round(record, contents.cases, known)
-                    contents.outdo(record.case_id)
-                    if on_round:
-                        on_round(record)
-                    else:
-                        rounds.append(lines.to_record("round", record))
-                    continue
-                if not check_traces and (long := long_line(line)):
-                    kind, case_id = long
-                    lines.check_entry(kind, case_id, None, contents.cases)
-                    keep(kind, case_id, line)
-                    continue
-                kind, record = lines.decode(line)
-                record = lines.to_record(kind, record)
-                case_id = getattr(record, "case_id", "")
-                lines.check_entry(kind, case_id, record, contents.cases, contents.found)
-                if kind in LINES and LINES[kind].long:
-                    keep(kind, case_id, line)
-                else:
-                    contents.add(kind, case_id, record)
+            for block in _blocks(file):
+                reader.take(block)
         except _TooLargeError as error:
-            raise StoreError(f"{path}, line {number + 1}: {error}") from None
+            raise StoreError(f"{path}, line {reader.number + 1}: {error}") from None
         except LineError as error:
-            raise StoreError(f"{path}, line {number}: {error}") from None
+            raise StoreError(f"{path}, line {reader.number}: {error}") from None
         except _DAMAGED as error:
-            raise StoreError(f"{path}, after line {number}: damaged: {error}") from None
+            raise StoreError(f"{path}, after line {reader.number}: damaged: {error}") from None
         except OSError as error:
             raise StoreError(f"cannot read {path}: {error.strerror}") from None
-    stored = replace(contents.stored(path, header), rounds=rounds, cut=cut)
-    return replace(stored, lacks=_lacking(stored, known))
+    stored = replace(reader.contents.stored(path, header), rounds=rounds, cut=reader.cut)
+    return replace(stored, lacks=_lacking(stored, reader.rounds))
+
+
+def _blocks(file: BinaryIO) -> Iterator[list[bytes]]:
+    """Yield the lines of `file`, some at a time; also those before one that cannot be read."""
+    block: list[bytes] = []
+    try:
+        while True:
+            block.extend(islice(file, _BLOCK))
+            if not block:
+                return
+            yield block
+            block = []
+    except (LineError, OSError, *_DAMAGED):
+        if block:
+            yield block
+        raise
+
+
+class _Reader:
+    """What is read of the run file at `path` behind its header, some lines after the other.
+
+    `number` is that of the last line that was taken, `rounds` are those that there are; `on_rounds` takes them.
+    """
+
+    def __init__(self, path: Path, on_rounds: Callable[[list[Any]], None], check_traces: bool):
+        self.contents = _Contents()
+        self.rounds: lines.Rounds = {}
+        self.number = 1
+        self.cut = False
+        self._path = path
+        self._on_rounds = on_rounds
+        self._check_traces = check_traces
+
+    def take(self, block: list[bytes]) -> None:
+        """Take the next lines; `LineError` at the first that is not what it should be, whose `number` is then known."""
+        if self._take_together(block):
+            self.number += len(block)
+            return
+        for line in block:
+            self.number += 1
+            self._take(line)
+
+    def _take_together(self, block: list[bytes]) -> bool:
+        """Do what `_take` does with each of these lines, faster; return False, and do nothing, where it may not.
+
+        That is where one is wrong, so that it has to be found, and where the order of different kinds could matter.
+        """
+        found = lines.decode_many(block) if block[-1].endswith(b"\n") else None
+        if found is None or ("case" in found and len(found) > 1):
+            return False
+        rounds = found.pop("round", [])
+        records = {kind: lines.to_records(kind, decoded) for kind, decoded in found.items()}
+        every = [*records.items(), ("round", rounds)]  # those last, which are added if they are right
+        if not all(lines.all_right(kind, held, self.contents.cases, self.rounds) for kind, held in every):
+            return False
+        for kind, held in every:
+            self.contents.add_all(kind, held)
+        if rounds:
+            self._on_rounds(rounds)
+        return True
+
+    def _take(self, line: bytes) -> None:
+        contents = self.contents
+        if not line.endswith(b"\n"):
+            self.cut = True
+            return
+        if not self._check_traces and (long := long_line(line)):
+            kind, case_id = long
+            lines.check_entry(kind, case_id, None, contents.cases)
+            self._keep(kind, case_id, line)
+            return
+        kind, record = lines.decode(line)
+        if kind == "round":
+            lines.check_round(record, contents.cases, self.rounds)
+            contents.add_all(kind, [record])
+            self._on_rounds([record])
+            return
+        record = lines.to_record(kind, record)
+        case_id = getattr(record, "case_id", "")
+        lines.check_entry(kind, case_id, record, contents.cases, contents.found)
+        if kind in LINES and LINES[kind].long:
+            self._keep(kind, case_id, line)
+        else:
+            contents.add(kind, case_id, record)
+
+    def _keep(self, kind: str, case_id: str, line: bytes) -> None:
+        """Keep a long line of a case as it is."""
+        found = self.contents.found
+        if kind not in found:
+            found[kind] = LongLines(partial(_decoded, self._path))
+        found[kind].keep(case_id, line, self.number)
+        self.contents.outdo(case_id)
 
 
 def _lacking(stored: StoredRun, known: lines.Rounds) -> dict[str, list[str]]:
@@ -284,12 +346,14 @@ def _lacking(stored: StoredRun, known: lines.Rounds) -> dict[str, list[str]]:
     if header.explains or header.arm is not None or header.imported is not None or stored.ended != "complete":
         return {}
     rounds = range(header.settings.rounds)
+    all_own = lines.own_rounds(rounds)
     found: dict[str, list[str]] = {}
     for case_id in stored.cases:
         has = known.get(case_id, 0)
         if case_id in stored.failures or case_id in stored.skips:
             continue
-        missing = [f"round {number}" for number in rounds if not lines.has_own(has, number)]
+        whole = has & all_own == all_own
+        missing = [] if whole else [f"round {number}" for number in rounds if not lines.has_own(has, number)]
         for what, passes in (("memory", stored.memory), ("divergence", stored.divergence)):
             missing += [] if case_id in passes else [f"the {what} pass"]
         if missing:
@@ -332,6 +396,13 @@ class _Contents:
         """Drop the failure of a case of which there is more: its worker was killed, and it was tried again."""
         if case_id in self.failures and not self.failures[case_id].final:
             del self.failures[case_id]
+
+    def add_all(self, kind: str, records: list[Any]) -> None:
+        """Add records of cases, of which the last of each counts; rounds are kept elsewhere."""
+        for one in records if self.failures else ():
+            self.outdo(one.case_id)
+        if kind in self.latest:
+            self.latest[kind].update((one.case_id, one) for one in records)
 
     def add(self, kind: str, case_id: str, record: Any) -> None:
         """Add a record of the case `case_id`, of none where that is ""."""

@@ -65,12 +65,12 @@ def kept_files(path):
 
 
 def no_rounds(monkeypatch):
-    """Let nobody decode a round from here on."""
+    """Let nobody decode a line behind a header from here on."""
 
     def refuse(_):
-        raise AssertionError("a round is decoded")
+        raise AssertionError("lines are decoded")
 
-    monkeypatch.setattr(lines, "decode_round", refuse)
+    monkeypatch.setattr(lines, "decode_many", refuse)
 
 
 ARRAYS = {

@@ -1,6 +1,7 @@
 import errno
 import gzip
 import json
+import math
 import os
 import threading
 from dataclasses import replace
@@ -12,9 +13,9 @@ from hypothesis import strategies as st
 from ampbench import store
 from ampbench.errors import StoreError
 from ampbench.records.casts import CastPass, CastTrace, Operation
-from ampbench.records.measured import Failure, Reading, Skip
+from ampbench.records.measured import Failure, FurtherDecisions, Reading, Skip
 from ampbench.records.run import SCHEMA, Arm, Footer, Imported, Settings
-from ampbench.store import check_results, once, read_header, read_run, reading
+from ampbench.store import check_results, lines, once, read_header, read_run, reading
 from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round, write_run
 
 FP32, BF16 = make_case("fp32"), make_case("bf16_autocast")
@@ -65,25 +66,25 @@ def test_what_is_derived_of_a_run_is_derived_once_and_of_a_copy_with_changes_ane
     assert stored == read_run(path)  # what is known of one run makes it no other
 
 
-def test_rounds_can_be_taken_one_by_one_instead_of_kept(path):
+def test_rounds_can_be_taken_as_they_are_read_instead_of_kept(path):
     taken = []
-    stored = read_run(path, on_round=lambda one: taken.append((one.case_id, one.samples)))
+    stored = read_run(path, lambda rounds: taken.extend((one.case_id, one.samples) for one in rounds))
     assert taken == [(FP32.case_id, [[1e-3]]), (FP32.case_id, [[2e-3]])]
     assert stored.rounds == []
 
 
 @pytest.mark.parametrize("cause", ["killed", "crash"])
-@pytest.mark.parametrize("on_round", [None, lambda _: None])
+@pytest.mark.parametrize("on_rounds", [None, lambda _: None])
 @pytest.mark.parametrize("after", [make_round(BF16), make_memory(BF16, 1)])
 def test_what_is_measured_after_its_worker_was_killed_outdoes_that_failure_and_no_other(
-    tmp_path, cause, on_round, after
+    tmp_path, cause, on_rounds, after
 ):
     failure = replace(FAILURE, cause=cause)
-    stored = read_run(write_run(tmp_path, [FP32, BF16], failure, make_round(FP32), COMPLETE), on_round)
+    stored = read_run(write_run(tmp_path, [FP32, BF16], failure, make_round(FP32), COMPLETE), on_rounds)
     assert stored.failures == {BF16.case_id: failure}
     assert stored.given_up == ({BF16.case_id} if cause == "crash" else set())
     (tmp_path / "again").mkdir()
-    again = read_run(write_run(tmp_path / "again", [FP32, BF16], failure, COMPLETE, after), on_round)
+    again = read_run(write_run(tmp_path / "again", [FP32, BF16], failure, COMPLETE, after), on_rounds)
     assert again.failures == ({BF16.case_id: failure} if cause == "crash" else {})
 
 
@@ -96,6 +97,84 @@ def test_a_resumed_run_has_a_footer_for_each_session(tmp_path):
 
 def test_a_run_without_a_footer_has_not_ended(tmp_path):
     assert read_run(write_run(tmp_path, [FP32], Skip(case_id=FP32.case_id, reason="no loss given"))).ended == ""
+
+
+OTHER = make_case("fp32", batch_size=9)
+ODD = {
+    "nothing": b"",
+    "no samples": lines.encode(make_round(FP32, number=99, samples=[])),
+    "an empty build": lines.encode(make_round(FP32, number=99, samples=[[1e-3], []])),
+    "no windows": lines.encode(make_round(FP32, number=99, windows=[])),
+    "an empty window": lines.encode(make_round(FP32, number=99, windows=[[1.0], []])),
+    "windows": lines.encode(make_round(FP32, number=99, windows=[[1.0]])),
+    "other CPU times": lines.encode(make_round(FP32, number=99, cpu_samples=[[1e-3, 1e-3]])),
+    "CPU times": lines.encode(make_round(FP32, number=99, cpu_samples=[[1e-3]])),
+    "no time": lines.encode(make_round(FP32, number=99, finished_at="today")),
+    "a time long ago": lines.encode(make_round(FP32, number=99, finished_at="1900-01-31T12:00:00Z")),
+    "a round twice": lines.encode(make_round(FP32, number=0)),
+    "a control": lines.encode(make_round(FP32, number=0, control=True)),
+    "a round of no case": lines.encode(make_round(OTHER)),
+    "a pass of no case": lines.encode(make_memory(OTHER, 100)),
+    "a part larger than all": lines.encode(make_memory(FP32, 100, gradient_bytes=101)),
+    "more than there are": lines.encode(make_divergence(FP32, output_elements=3, output_nonfinite=4)),
+    "parts of a part": lines.encode(
+        make_divergence(FP32, further=FurtherDecisions(batches=1, agreeing=3, decisions=2, ended="time"))
+    ),
+    "another case": lines.encode(OTHER),
+    "a case twice": lines.encode(FP32),
+    "a failure": lines.encode(replace(FAILURE, cause="killed")),
+    "a final failure": lines.encode(FAILURE),
+    "a second header": lines.encode(make_header()),
+    "an unknown field": lines.encode(make_round(FP32, number=99)).replace(b"server", b"sorver"),
+    "no number": lines.encode(make_round(FP32, number=99, samples=[[1e-3, math.nan]])),
+    "out of range": lines.encode(make_round(FP32, number=99, samples=[[1e7]])),
+    "no UTF-8": lines.encode(make_round(FP32, number=99, weights_digest="aa")).replace(b"aa", b"a\xff"),
+    "spaces": lines.encode(make_round(FP32, number=99)).replace(b'"round":', b'"round" : ', 1),
+    "two in one": lines.encode(make_memory(FP32, 1))[:-2] + b"," + lines.encode(make_memory(FP32, 2))[1:],
+    "an unknown kind": b'{"nothing":{}}\n',
+    "no JSON": b"round\n",
+    "an empty line": b"\n",
+    "a cut": lines.encode(make_memory(FP32, 100))[:-1],
+}
+
+
+def what_is_read(path):
+    handed = []
+    try:
+        stored = read_run(path, lambda rounds: handed.extend(lines.to_records("round", rounds)))
+        return stored, handed, read_run(path)
+    except StoreError as error:
+        return str(error)
+
+
+@ON_FILES
+@given(odd=st.sampled_from([*ODD]), data=st.data(), size=st.sampled_from([1, 2, 5, 128]))
+def test_lines_that_are_taken_together_are_read_and_refused_as_one_by_one(path, odd, data, size):
+    kinds = st.sampled_from([make_round, make_round, make_memory, make_divergence])
+    right = [
+        lines.encode(make(case, 1e-3, number) if make is make_round else make(case, **changes))
+        for number, (make, case) in enumerate(data.draw(st.lists(st.tuples(kinds, st.sampled_from([FP32, BF16])))))
+        for changes in ([{"peak_bytes": number}] if make is make_memory else [{}])
+    ]
+    place = data.draw(st.integers(0, len(right)))
+    begins = path.read_bytes().splitlines(keepends=True)[:3]
+    path.write_bytes(b"".join([*begins, *right[:place], ODD[odd], *right[place:]]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "_BLOCK", size)
+        together = what_is_read(path)
+        patch.setattr(lines, "decode_many", lambda _: None)
+        assert together == what_is_read(path)
+
+
+def test_most_lines_of_a_large_file_are_taken_together(tmp_path, monkeypatch):
+    cases = [make_case(parameters={"width": width}) for width in range(300)]
+    passes = [entry for case in cases for entry in (make_round(case), make_memory(case, 100), make_divergence(case))]
+    path = write_run(tmp_path, cases, *passes, COMPLETE)
+    one_by_one = []
+    monkeypatch.setattr(lines, "decode", lambda line, decode=lines.decode: one_by_one.append(line) or decode(line))
+    stored = read_run(path)
+    assert [len(held) for held in (stored.cases, stored.rounds, stored.memory, stored.divergence)] == [300] * 4
+    assert len(one_by_one) < 3 * 128  # the header, around the last case, and those beside the footer
 
 
 @ON_FILES
@@ -322,7 +401,7 @@ def test_a_damaged_trace_is_refused_by_file_and_line_when_it_is_asked_for_or_all
     with pytest.raises(StoreError, match=f"^{traced}, line 5: damaged: Expected `int`, got `str`"):
         read_run(traced, check_traces=True)
     traced.write_bytes(traced.read_bytes().replace(b'"how":"fake tensors"', b'"how":3'))
-    stored = read_run(traced, on_round=lambda _: None)
+    stored = read_run(traced, on_rounds=lambda _: None)
     for _ in range(2):
         with pytest.raises(StoreError, match=f"^{traced}, line 6: damaged: Expected `str`, got `int`"):
             stored.of(CastPass)[BF16.case_id]
@@ -414,8 +493,8 @@ def test_a_line_that_a_complete_run_has_lost_is_told(tmp_path, place):
     content = path.read_bytes().splitlines(keepends=True)
     assert content[place + 1].startswith(b'{"%s"' % LACKING[place][0].encode())
     path.write_bytes(b"".join([*content[: place + 1], *content[place + 2 :]]))
-    for on_round in (None, lambda _: None):
-        stored = read_run(path, on_round)
+    for on_rounds in (None, lambda _: None):
+        stored = read_run(path, on_rounds)
         assert stored.lacks == {FP32.case_id: [LACKING[place][1]]}
         assert stored.lost == (
             f"says that it is complete, but lines are missing: {LACKING[place][1]} of {FP32.case_id}"
