@@ -223,12 +223,12 @@ class MeasuredRun:
         return _averaged(stored) if averaging else _reduced(stored)
 
     @classmethod
-    def read(cls, path: Path | str, *, averaging: bool = True) -> "MeasuredRun":
+    def read(cls, path: Path | str, *, averaging: bool = True, derived: Derived | None = None) -> "MeasuredRun":
         """Return the run in the file at `path`, in the time that its output costs where it has been read before.
 
-        Raises `StoreError` as `read_run` does.
+        `derived` is what is kept of it, where that was asked for already. Raises `StoreError` as `read_run` does.
         """
-        derived = Derived(path)
+        derived = derived or Derived(path)
         if kept := _kept(Path(path), derived, averaging):
             stored, columns, rounds = kept
             run = cls(stored, columns, derived)

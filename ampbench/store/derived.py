@@ -161,7 +161,7 @@ class Derived:
             file.parent.mkdir()
             for beside, text in _BESIDE.items():
                 (file.parent / beside).write_text(text)
-        _forget_lost(file.parent)
+        _forget_lost(file.parent, (file.parent.parent / _RUNS).stat().st_mtime_ns)
         temporary = file.with_name(f"{file.name}.{secrets.token_hex(4)}.part")
         try:
             with temporary.open("xb") as out:
@@ -180,7 +180,7 @@ def _source_of(path: Path) -> Source | None:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode) or found.st_size < _LEAST_BYTES:
             return None
-        with path.open("rb") as file:
+        with path.open("rb", buffering=0) as file:  # a buffer would read twice as much
             digest = hashlib.blake2b(digest_size=16)
             for number in range(_BLOCKS):
                 file.seek(max(found.st_size - _BLOCK_BYTES, 0) * number // (_BLOCKS - 1))
@@ -208,8 +208,12 @@ def _code() -> str:
     return f"{ampbench.__version__} {hashlib.blake2b(repr(files).encode(), digest_size=8).hexdigest()}"
 
 
-def _forget_lost(folder: Path) -> None:
-    """Delete what was kept of run files that are no longer there."""
+@functools.lru_cache(maxsize=1)
+def _forget_lost(folder: Path, _changed_ns: int) -> None:
+    """Delete what was kept of run files that are no longer there, once for each change of the folder that they are in.
+
+    Who keeps what was read of a folder would else list it for every file of it.
+    """
     runs = {entry.name for entry in os.scandir(folder.parent / _RUNS)}
     for entry in os.scandir(folder):
         run, ending, _ = entry.name.rpartition(SUFFIX)
@@ -235,9 +239,9 @@ def _packed(array: Array) -> _Column:
 
     length, objects = len(array), None
     if array.dtype == object:
-        places: dict[Any, int] = {}
-        array = np.fromiter((places.setdefault(one, len(places)) for one in array.tolist()), np.int32, length)
-        objects = list(places)
+        objects = list(dict.fromkeys(array.tolist()))
+        places = {one: place for place, one in enumerate(objects)}
+        array = np.fromiter(map(places.__getitem__, array.tolist()), np.int32, length)
     array = np.ascontiguousarray(array)
     bits = array.view(f"u{array.itemsize}")
     if length and (bits == bits[0]).all():

@@ -33,9 +33,12 @@ _ALWAYS_UNPACKED = 1 << 24
 _LATEST = {"case": "cases", "memory": "memory", "divergence": "divergence", "failure": "failures", "skip": "skips"}
 """Kinds of entry of which the last of each case counts, and where a `StoredRun` has them."""
 _GZIP = b"\x1f\x8b"
-_BUFFER_BYTES = 1 << 18
+_BUFFER_BYTES, _HEADER_BYTES = 1 << 18, 1 << 13
+"""How much is read at once of a file that is read to its end, and of one of which only the header is."""
 _BLOCK = 128
 """So many lines are taken together: what those of rounds are decoded to still fits a processor's cache."""
+_FEW = 8
+"""So few lines are taken one by one where they may not be taken together."""
 _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
 _OTHER_KINDS = {
     stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
@@ -280,10 +283,13 @@ class _Reader:
         """Take the next lines; `LineError` at the first that is not what it should be, whose `number` is then known."""
         if self._take_together(block):
             self.number += len(block)
-            return
-        for line in block:
-            self.number += 1
-            self._take(line)
+        elif len(block) > _FEW:
+            self.take(block[: len(block) // 2])
+            self.take(block[len(block) // 2 :])
+        else:
+            for line in block:
+                self.number += 1
+                self._take(line)
 
     def _take_together(self, block: list[bytes]) -> bool:
         """Do what `_take` does with each of these lines, faster; return False, and do nothing, where it may not.
@@ -434,13 +440,13 @@ class _Contents:
 
 def read_header(path: Path | str) -> Header:
     """Return the header of the run file at `path` without reading further; `StoreError` where there is none."""
-    with opened(Path(path)) as file:
+    with opened(Path(path), _HEADER_BYTES) as file:
         return _header(file)
 
 
 def first_line(path: Path) -> bytes:
     """Return the first line of a file, whatever it is; `StoreError` where it cannot be read."""
-    with opened(path) as file:
+    with opened(path, _HEADER_BYTES) as file:
         try:
             return file.readline(_LONGEST_LINE + 1)
         except (LineError, OSError, *_DAMAGED) as error:
@@ -448,8 +454,8 @@ def first_line(path: Path) -> bytes:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
-    """Open `path` for reading, decompressed where it is compressed; `StoreError` where that fails.
+def opened(path: Path, at_once: int = _BUFFER_BYTES) -> Iterator[BinaryIO]:
+    """Open `path` for reading, so many bytes at once, decompressed where it is compressed; `StoreError` where it fails.
 
     It may be a pipe, but not under the name of a run file: those are found in folders, and reading one that nobody
     writes to would never end. A line longer than any of a run, and a file that unpacks to more than any run does, raise
@@ -467,7 +473,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
             compressed = is_compressed(file.peek(len(_GZIP)))
         except OSError as error:
             raise StoreError(f"cannot read {path}: {error.strerror}") from None
-        yield cast("BinaryIO", io.BufferedReader(_Bounded(file, compressed), _BUFFER_BYTES))
+        yield cast("BinaryIO", io.BufferedReader(_Bounded(file, compressed), at_once))
 
 
 def what_else(path: Path) -> str:

@@ -181,6 +181,7 @@ def _derived(run: MeasuredRun) -> Kept:
         "memory_source": _texts(one.source if (one := stored.memory.get(case_id)) else "" for case_id in case_ids),
     }
     rows = {case_id: row for row, case_id in enumerate(case_ids)}
+    unknown = {name: np.isnan(arrays[name]).tolist() for name in names}
     return Kept(
         arrays,
         {
@@ -190,7 +191,7 @@ def _derived(run: MeasuredRun) -> Kept:
                 name: {
                     case_id: why
                     for case_id, one in stored.divergence.items()
-                    if case_id in measured and np.isnan(arrays[name][rows[case_id]]) and (why := _undefined(name, one))
+                    if unknown[name][rows[case_id]] and case_id in measured and (why := _undefined(name, one))
                 }
                 for name in names
             },
@@ -391,20 +392,21 @@ class _Reader:
     def native(self, path: Path) -> None:
         if not self._is_new(path):
             return
-        if kept := Derived(path).get(_TREND, _RECORDS):  # of a run that measured, and whole
+        derived = Derived(path)
+        if kept := derived.get(_TREND, _RECORDS):  # of a run that measured, and whole
             self._keep(kept, lambda: MeasuredRun.read(path, averaging=False))
             return
-        run = MeasuredRun.read(path, averaging=False)  # samples are never all in memory
+        run = MeasuredRun.read(path, averaging=False, derived=derived)  # samples are never all in memory
         stored = run.stored
         if stored.header.explains:
             self.explaining.append(path)
             return
         if stored.cut:
             self.notes.append(f"{path} {CUT}")
-        derived = _derived(run)
+        found = _derived(run)
         if run.derived is not None:
-            run.derived.keep(_TREND, derived.columns, derived.records)
-        self._keep(derived, lambda: run)
+            run.derived.keep(_TREND, found.columns, found.records)
+        self._keep(found, lambda: run)
 
     def foreign(self, path: Path) -> None:
         """Read `path` in the end: what was imported from it is known then."""

@@ -148,8 +148,8 @@ def what_is_read(path):
 
 
 @ON_FILES
-@given(odd=st.sampled_from([*ODD]), data=st.data(), size=st.sampled_from([1, 2, 5, 128]))
-def test_lines_that_are_taken_together_are_read_and_refused_as_one_by_one(path, odd, data, size):
+@given(odd=st.sampled_from([*ODD]), data=st.data(), size=st.sampled_from([1, 5, 128]), few=st.sampled_from([1, 8]))
+def test_lines_that_are_taken_together_are_read_and_refused_as_one_by_one(path, odd, data, size, few):
     kinds = st.sampled_from([make_round, make_round, make_memory, make_divergence])
     right = [
         lines.encode(make(case, 1e-3, number) if make is make_round else make(case, **changes))
@@ -161,6 +161,7 @@ def test_lines_that_are_taken_together_are_read_and_refused_as_one_by_one(path, 
     path.write_bytes(b"".join([*begins, *right[:place], ODD[odd], *right[place:]]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reading, "_BLOCK", size)
+        patch.setattr(reading, "_FEW", few)
         together = what_is_read(path)
         patch.setattr(lines, "decode_many", lambda _: None)
         assert together == what_is_read(path)
@@ -174,7 +175,7 @@ def test_most_lines_of_a_large_file_are_taken_together(tmp_path, monkeypatch):
     monkeypatch.setattr(lines, "decode", lambda line, decode=lines.decode: one_by_one.append(line) or decode(line))
     stored = read_run(path)
     assert [len(held) for held in (stored.cases, stored.rounds, stored.memory, stored.divergence)] == [300] * 4
-    assert len(one_by_one) < 3 * 128  # the header, around the last case, and those beside the footer
+    assert len(one_by_one) <= 1 + 2 * reading._FEW  # the header, around the last case, and before the footer
 
 
 @ON_FILES
