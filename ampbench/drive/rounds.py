@@ -216,8 +216,7 @@ def drive(
                     if settings.max_seconds is not None and elapsed > settings.max_seconds:
                         return "out of time"
                     watch(Progress(turn, done, total, elapsed))
-                    if turn.task == ROUND:
-                        ahead.settle()
+                    ahead.settle()
                     reply = pool.serve(request_of(turn, settings, first_server + number))
                     entry = kept(write, turn.task.outcome(reply, turn.planned.case))
                     if isinstance(entry, Failure | Skip):

@@ -359,7 +359,7 @@ class Pool:
 
 
 class Ahead:
-    """Opens servers one after the other, the next ones begun where nothing is timed that their start could disturb.
+    """Opens servers one after the other, the next ones begun where nothing is done that their start could disturb.
 
     `open_channel` may return a `ServerChannel` that is not ready yet; those `begun` already come first. At most
     `together` start at once, and nothing else is done meanwhile: a pass beside them would take longer than is won, for
@@ -390,7 +390,7 @@ class Ahead:
         return self._begun.pop(0) if self._begun else self._open_new()
 
     def settle(self) -> None:
-        """Let no server be starting any more, for what comes is timed; begin those that are to be opened for it."""
+        """Let no server be starting any more, for what comes takes all cores; begin those that it is to be done by."""
         if not self._opened and not self._begun:
             with contextlib.suppress(NothingToRunError):
                 for _ in range(min(self._together, self._wanted)):
