@@ -230,11 +230,11 @@ def unmeasured(tables: Sequence[Table]) -> dict[str, str]:
     """Return the precisions that were wanted in some of `tables` and are ok in none: "skipped", "failed" or both."""
     named = row_names(tables)
     known = {named(row) for table in tables for row in table.rows if row["outcome"] == "ok"}
+    missing = [row for table in tables for row in table.rows if named(row) not in known]
     became: dict[str, dict[str, None]] = {}
-    missing = [[row for row in table.rows if named(row) not in known] for table in tables]
-    for row in (row for rows in missing for row in rows):
+    for row in sorted(missing, key=lambda row: (rank(row["precision"]), named(row))):
         became.setdefault(named(row), {})[row["outcome"]] = None
-    return {name: " or ".join(became[name]) for name in _tables_by_precision(missing)}
+    return {name: " or ".join(outcomes) for name, outcomes in became.items()}
 
 
 def hidden_advice(tables: Sequence[Table]) -> dict[str, int]:

@@ -184,6 +184,18 @@ def test_inputs_of_two_dtypes_are_two_rows_of_one_table_each() -> None:
     ]
 
 
+def test_a_precision_that_failed_with_each_of_several_inputs_is_told_with_each() -> None:
+    autocast = [make_case("bf16_autocast", input_dtype=dtype) for dtype in ("fp32", "bf16")]
+    pure = make_case("bf16_pure")
+    run = make_run(Times((FP32, noisy(1e-3)), (pure, noisy(5e-4)), *((case, []) for case in autocast)))
+    ids = [case.case_id for case in autocast]
+    run = replace(run, failures={one: Failure(case_id=one, stage="round", cause="crash", message="11") for one in ids})
+    (machine,) = precision_tables(make_material(run))
+    assert [part.missing for part in machine.parts] == [
+        ["bf16_autocast in-bf16: failed", "bf16_autocast in-fp32: failed"]
+    ]
+
+
 def test_a_precision_without_its_scaler_is_called_so_in_the_chart() -> None:
     bare = make_case("fp16_autocast", phase="training", scaler=False)
     run = make_run(Times((make_case("fp32", phase="training"), [2e-3] * 4), (bare, [1e-3] * 4)))
