@@ -27,6 +27,7 @@ from ampbench.measure.distances import (
     worst_gradient,
 )
 from ampbench.measure.divergence import batch_targets, measure_divergence
+from ampbench.measure.draws import EQUAL_DRAWS
 from ampbench.measure.machine import Cpu
 from ampbench.measure.optimizer import recipe_of
 from ampbench.measure.reference import NOT_DECIDED, Reference, References, trusted_reference
@@ -863,6 +864,7 @@ class Noisy(torch.nn.Linear):
         y = super().forward(x)
         noises: dict[str, Callable[[], torch.Tensor]] = {
             "randn_like": lambda: torch.randn_like(y),
+            "in fp64": lambda: torch.randn_like(y.double()).to(y.dtype),
             "rand": lambda: torch.rand(y.shape, dtype=y.dtype, device=y.device),
             "normal_": lambda: torch.empty_like(y).normal_(0, 0.5),
             "normal": lambda: torch.normal(torch.zeros_like(y), 0.5),
@@ -893,6 +895,7 @@ def held_by(references: References, workload: Workload, case: Case) -> Reference
     "how",
     [
         "randn_like",
+        "in fp64",
         "rand",
         "normal_",
         "normal",
@@ -914,6 +917,7 @@ def test_all_precisions_see_the_same_random_numbers(how: str, phase: str, case: 
     assert all(1e-5 < found.output_rel_l2 < 2e-2 for found in errors[1:])
     assert all(found.grad_rel_l2 is None or found.grad_rel_l2 < 2e-2 for found in errors)
     assert [found.chance_rel_l2 for found in errors] == [None] * 3
+    assert [found.notes.count(EQUAL_DRAWS) for found in errors] == [1] * 3
     assert held_by(references, workload, case("fp32", phase)).chance > 0.01
 
 
@@ -970,6 +974,7 @@ def test_noise_below_rounding_is_taken_for_it_only_where_fp32_did_not_see_the_sa
     assert 1e-5 < chance < found.output_floor_rel_l2
     assert found.output_fp32_rel_l2 < 1e-6
     own = path == "traced"  # draws of its own; those of eager fp32, which errs by less than chance, are the reference's
+    assert (EQUAL_DRAWS in found.notes) != own
     assert found.chance_rel_l2 == (chance if own else None)
     assert found.outputs[0].undefined == (f"chance alone makes it {chance:.1e}" if own else "")
 
@@ -1004,7 +1009,7 @@ class Elsewhere:
 
 @pytest.mark.parametrize("phase", ["inference", "training"])
 @pytest.mark.parametrize(
-    ("how", "repeatable"), [("dropout", True), ("randn_like", True), ("own generator", False), ("state", False)]
+    ("how", "repeatable"), [("dropout", True), ("in fp64", True), ("own generator", False), ("state", False)]
 )
 def test_a_step_elsewhere_than_on_the_cpu_is_repeatable_where_it_gives_the_same_bits_again(
     how: str, repeatable: bool, phase: str, case: MakeCase
