@@ -78,7 +78,7 @@ class View:
     """A section of the page: heading `title`, anchor `id`, `template` and the `content` that it reads by name.
 
     Where it `leads` the page its template writes the heading, an h1 with the id `ID-title`; else the page does.
-    Names in `content` must not hide what every template is given: `view`, `views`, `sections`, `figures`.
+    Names in `content` must not hide what every template is given: `view`, `sections`, `figures`.
     """
 
     id: str

@@ -3,7 +3,7 @@
 A new section is a function here and a template of its own.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ampbench.present.page import View
 from ampbench.report.material import Material
@@ -35,6 +35,14 @@ VIEWS: tuple[Callable[[Material], View | None], ...] = (
 )
 
 
-def sections(material: Material) -> Iterator[View]:
-    """Yield the page's sections that have something to say, each as soon as it is made."""
-    yield from (view for make in VIEWS if (view := make(material)) is not None)
+_HALF = VIEWS.index(tradeoff)
+"""Those up to the table of cases take about as long as the others."""
+
+
+def halves(material: Material) -> tuple[Iterator[View], Iterator[View]]:
+    """Return the page's sections that have something to say in two parts, each made as soon as it is asked for."""
+    return _made(VIEWS[:_HALF], material), _made(VIEWS[_HALF:], material)
+
+
+def _made(views: Iterable[Callable[[Material], View | None]], material: Material) -> Iterator[View]:
+    return (view for make in views if (view := make(material)) is not None)
