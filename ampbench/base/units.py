@@ -279,9 +279,12 @@ def _scaled(value: float | None, scales: tuple[tuple[float, str], ...], *, zero:
         return zero
     if math.isinf(value):
         return f"{value}"
-    scale, unit = scales[0]
+    place = 0
+    while place + 1 < len(scales) and abs(value) >= scales[place + 1][0]:
+        place += 1
+    scale, unit = scales[place]
     rounded = _rounded(value / scale)
-    for larger, name in scales[1:]:
+    for larger, name in scales[place + 1 :]:
         if abs(rounded) < larger / scale * (1 - 1e-12):
             break
         scale, unit = larger, name
@@ -302,4 +305,4 @@ def _hundredths(value: float, sign: bool, whole: float) -> str:
     size = abs(hundredths)
     decimals = 0 if size >= whole or size == 0 else 1 if size >= 0.0995 else 2
     text = f"{hundredths:{'+' if sign else ''}.{decimals}f}"
-    return text if any(digit in text for digit in "123456789") else "0"
+    return text if text.strip("+-.0") else "0"

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import chain
-from math import isnan
 from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
@@ -75,7 +74,17 @@ def require_measured(stored: StoredRun) -> None:
 def run_rows(stored: StoredRun) -> list[dict[str, Any]]:
     """Return the rows of `run_frame` as plain values, as `plain_rows` gives them, without pandas."""
     columns = measured_columns(MeasuredRun.of(stored, averaging=False))
-    return _rows({name: column.tolist() for name, column in columns.items()})
+    return _rows({name: _values(column) for name, column in columns.items()})
+
+
+def _values(column: "np.ndarray[Any, Any]") -> list[Any]:
+    """Return a column's values, None where a number is undefined."""
+    if column.dtype.kind != "f":
+        return column.tolist()  # type: ignore[no-any-return]
+    undefined = np.isnan(column)
+    values = column.astype(object)
+    values[undefined] = None
+    return values.tolist()  # type: ignore[no-any-return]
 
 
 def plain_rows(frame: "pd.DataFrame") -> list[dict[str, Any]]:
@@ -85,12 +94,10 @@ def plain_rows(frame: "pd.DataFrame") -> list[dict[str, Any]]:
 
 
 def _rows(columns: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
-    plain = {}
-    for name, values in columns.items():
-        if name in COUNTS:
-            plain[name] = [None if value is None or isnan(value) else int(value) for value in values]
-        else:
-            plain[name] = [None if isinstance(value, float) and isnan(value) else value for value in values]
+    """Return the rows of columns in which what is undefined is None."""
+    plain = dict(columns)
+    for name in COUNTS:
+        plain[name] = [None if value is None else int(value) for value in columns[name]]
     return [dict(zip(plain, row, strict=True)) for row in zip(*plain.values(), strict=True)]
 
 
@@ -161,12 +168,16 @@ def disturbed_share(stored: StoredRun) -> float | None:
     known: list[Sequence[float]] = []
     alone: dict[str, list[float]] = {}
     for each in stored.rounds:
-        for place, build in enumerate(each.samples):
-            if each.cpu_samples is None and len(build) == 1:
+        if each.cpu_samples is not None:
+            builds += each.samples
+            known += each.cpu_samples
+            continue
+        for build in each.samples:
+            if len(build) == 1:
                 alone.setdefault(each.case_id, []).extend(build)
             else:
                 builds.append(build)
-                known.append(build if each.cpu_samples is None else each.cpu_samples[place])
+                known.append(build)
     single: list[Sequence[float]] = [samples for samples in alone.values() if len(samples) > 1]
     builds, known = builds + single, known + single
     if not builds:

@@ -339,10 +339,10 @@ def imported_finding(
     `values` are what the sides have raw entries for, None where they have none. It is incomparable: a reading has no
     rounds, no counter and no digests to decide with.
     """
+    if not (baseline.stored.readings or candidate.stored.readings):  # nearly all, asked for each metric of each case
+        return None
     ids = (pair.baseline_id, pair.candidate_id)
     runs = (baseline, candidate)
-    if not any(run.stored.readings for run in runs):  # nearly all, asked for each metric of each case
-        return None
     readings = [
         run.reading(metric, case_id) if value is None else None
         for run, case_id, value in zip(runs, ids, values, strict=True)

@@ -356,7 +356,7 @@ def shown(rows: Iterable[Row]) -> list[Column]:
     speed over that, and so its interval is the one that is shown.
     """
     every = list(rows)
-    told = [column for column in COLUMNS if column is COLUMNS[0] or any(says(column, row) for row in every)]
+    told = [column for column in COLUMNS if column is COLUMNS[0] or says(column, every)]
     plain = {}
     if any(speed_interval(row) for row in every):
         plain[_TIME.header] = "median over rounds"
@@ -373,9 +373,9 @@ def legend(columns: Iterable[Column]) -> str:
     return "; ".join(f"{column.header}: {column.legend}" for column in columns if column.legend)
 
 
-def says(column: Column, row: Row) -> bool:
-    """Return whether the column has anything to say of a row."""
-    return any(part(row) for part in column.parts)
+def says(column: Column, rows: Sequence[Row]) -> bool:
+    """Return whether the column has anything to say of a row of `rows`."""
+    return any(any(map(part, rows)) for part in column.parts)
 
 
 GAPS = ((2, 2), (2, 1), (1, 1))
@@ -406,7 +406,7 @@ class Layout:
 
     def of_table(self, rows: Sequence[Row]) -> "Layout":
         """Return the layout of one table, without the rare columns that say nothing of its rows."""
-        told = [column for column in self.columns if not column.rare or any(says(column, row) for row in rows)]
+        told = [column for column in self.columns if not column.rare or says(column, rows)]
         return replace(self, columns=tuple(told))
 
     @property
@@ -422,7 +422,7 @@ def lay_out(rows: Sequence[Row], phase: str, width: int) -> Layout:
     """
     measured = [row for row in rows if row["outcome"] == "ok"]
     every = shown(measured)
-    columns = [column for column in every if any(says(column, row) for row in measured if row["phase"] == phase)]
+    columns = [column for column in every if says(column, [row for row in measured if row["phase"] == phase])]
     widths = {
         column.header: tuple(max((cell_len(part(row)) for row in measured), default=0) for part in column.parts)
         for column in every[1:]

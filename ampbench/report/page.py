@@ -234,7 +234,9 @@ def _rounded(column: list[Any]) -> list[Any]:
 
     Raises `ValueError` for one that is not finite.
     """
-    places = [place for place, value in enumerate(column) if isinstance(value, float)]
+    kinds = list(map(type, column))
+    floats = {kind for kind in set(kinds) if issubclass(kind, float)}
+    places = [place for place, kind in enumerate(kinds) if kind in floats]
     if not places:
         return column
     values = np.array([column[place] for place in places])

@@ -219,13 +219,14 @@ def _index(
     except StoreError as error:  # a time out of range, or a file changed while the pages were made
         found, said = [], [f"no trends: {error}"]
     against = baseline.header.run if baseline else ""
-    pages = {one.run: one.page for one in entries}
+    pages, title = {one.run: one.page for one in entries}, counted(len(entries), "run")
     runs = View(
         id="runs",
         title="Runs",
         template="index.html",
         leads=True,
         content={
+            "title": title,
             "entries": entries,
             "cautions": list(dict.fromkeys(caution for one in entries for caution in one.cautions)),
             "damaged": damaged,
@@ -237,4 +238,4 @@ def _index(
     material = Material(shown=(), baseline=baseline, trends=found, remarks=remarks)
     followed = trends(material)
     views = [runs, *([followed] if followed else [])]
-    return render(views, title=counted(len(entries), "run"))
+    return render(views, title)
