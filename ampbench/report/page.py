@@ -262,6 +262,9 @@ EARLY = "document.documentElement.classList.add('js')"
 
 MANY = 2_000
 """Of so many cases half of a page is made in a process of its own, where there is a core for it."""
+CHARTS, LETTERS = 20, 2_000_000
+"""A page of more of either is so large that a browser leaves out charts that are out of sight, or it would go through
+all their marks for each change of a table; a picture of a whole page of usual size has them all."""
 
 
 def make_page(material: Material, home: str = "") -> str:
@@ -391,7 +394,8 @@ def _written(views: Iterable[View], others: Sequence[_HalfElsewhere], title: str
         html = own.html(sections)
         for half in rest:
             html |= half.result()
-        library = chart_library().result() if charts else ""
+        bundling = chart_library() if charts else None
+        library = bundling.result() if bundling else ""
         script = "\n".join(_asset(name) for name in _SCRIPTS)
         return _templates().get_template("page.html").render(
             title=title,
@@ -399,6 +403,7 @@ def _written(views: Iterable[View], others: Sequence[_HalfElsewhere], title: str
             views=shown,
             html=html,
             charts=charts,
+            large=charts > CHARTS or sum(map(len, html.values())) > LETTERS,
             payload=payload,
             library=packed(library) if library else "",
             early=Markup(EARLY),

@@ -88,13 +88,11 @@
       const words = chosen.q.toLowerCase().split(/\s+/).filter(Boolean);
       if (words.length) texts ??= textsOf(rows);
       const active = filters.filter(({ name }) => chosen[name]);
-      const found = [];
-      for (let number = 0; number < rows.length; number += 1) {
-        const data = rows[number].dataset;
-        if (!active.every(({ name }) => data[name]?.split("|").includes(chosen[name]))) continue;
-        if (words.every((word) => texts[number].includes(word))) found.push(number);
-      }
-      return found;
+      const passes = (number) => (
+        words.every((word) => texts[number].includes(word))
+        && active.every(({ name }) => rows[number].dataset[name]?.split("|").includes(chosen[name]))
+      );
+      return [...rows.keys()].filter(passes);
     }
 
     function keysIn(place) {
