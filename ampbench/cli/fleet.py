@@ -138,6 +138,7 @@ def _show(fleet: Fleet, asked: Asked) -> None:
     where = "" if asked.results == DEFAULT_RESULTS else f" --results {shlex.quote(str(asked.results))}"
     with stored_already(f"ampbench show {fleet.id}{where}"):
         print_document(document([run for run in runs if run.cases], asked.budget), asked.format)
+        print_note(f"fleet {fleet.id}: ampbench show {fleet.id}{where} --all shows every precision")
         if asked.report:
             from ampbench.cli.report import write_page
 

@@ -210,9 +210,10 @@ class RayCluster:
     def _check(self) -> None:
         """Raise an error where no node can ever take part as things are."""
         nodes = [node for node in ray.nodes() if node["Alive"]]
-        known = sorted({f"{name}={value}" for node in nodes for name, value in node["Labels"].items()})
+        labels = {f"{name}={value}" for node in nodes for name, value in node["Labels"].items()}
+        known = sorted(label for label in labels if not label.startswith(f"{NODE_ID}="))  # one for each node: no help
         for name, value in self._labels.items():
-            if f"{name}={value}" not in known:
+            if f"{name}={value}" not in labels:
                 raise UnknownNameError("label of --nodes", f"{name}={value}", known)
         if not any(map(self._fits, nodes)):
             raise UsageError(f"no node has all labels of --nodes; there are {', '.join(known)}")

@@ -64,7 +64,7 @@ class Placed:
 
     `label` is the network's short name; `over` is the speed over fp32 of the machine that is asked for, with its
     interval. `standing` says where it stands among what the machines are advised to take: `BEST` where it is certainly
-    faster than on every other, `TIED` where it is the fastest, or may be as fast, `ALONE` where no other has any.
+    faster than on every other, `TIED` where it is the fastest, or may be as fast, `ALONE` where no other measured any.
     """
 
     machine: Machine
@@ -146,7 +146,7 @@ def placed(found: Sequence[Machine], over: str = "") -> list[Placed]:
             ]
     labels = _labels(rows)
     bases = {one.network: one for one in rows if one.machine is reference and one.row["precision"] == BASELINE}
-    standings = _standings(one for one in rows if one.taken)
+    standings = _standings(rows)
     order = {network: place for place, network in enumerate(dict.fromkeys(one.network for one in rows))}
     told = [
         replace(
@@ -168,13 +168,15 @@ def document(runs: Sequence[StoredRun], budget: Budget, over: str = "", *, every
     rows = placed(found, over)
     shown = rows if everything else [one for one in rows if one.taken]
     reference = _named(found, over)
+    without = unadvised(rows)
     columns = _columns(reference.name)
     hidden = {"items_per_second", "speedup_vs_fp32" if over else "over", "" if everything else "taken"}
     return Document(
-        sections=lambda: sections(found, shown, reference.name, hidden),
+        sections=lambda: sections(found, shown, without, reference.name, hidden),
         data=lambda: {
             "machines": records(MACHINES, found),
             "networks": records(columns, shown),
+            "without_advice": records(UNADVISED, without),
             "alike": [difference.sentence for difference in alike(found)],
         },
         columns=[column.key for column in columns if column.key],
@@ -182,10 +184,22 @@ def document(runs: Sequence[StoredRun], budget: Budget, over: str = "", *, every
     )
 
 
+def unadvised(rows: Iterable[Placed]) -> list[Placed]:
+    """Return a row of each network on each machine that measured it and can advise nothing."""
+    rows = list(rows)
+    taken = {(one.network, one.machine.name) for one in rows if one.taken}
+    first = {(one.network, one.machine.name): one for one in reversed(rows)}
+    return [one for one in rows if first[place := (one.network, one.machine.name)] is one and place not in taken]
+
+
 def sections(
-    found: Sequence[Machine], shown: Sequence[Placed], over: str, hidden: Container[str] = ()
+    found: Sequence[Machine],
+    shown: Sequence[Placed],
+    without: Sequence[Placed],
+    over: str,
+    hidden: Container[str] = (),
 ) -> list[Section]:
-    """Return the machines, what is `shown` of them by phase and path, and what they could not measure.
+    """Return the machines, what is `shown` of them by phase and path, what is `without` advice or a result, and why.
 
     `over` is the machine whose fp32 speeds are held against; columns whose key is among `hidden` are for machines.
     """
@@ -193,6 +207,7 @@ def sections(
     return [
         Section("machines", [table("what was measured where", MACHINES, found), *_alike(found), Block(NOTE)]),
         *(Section(part, blocks) for part, blocks in _parts(shown, _columns(over, hidden)).items()),
+        *([Section("without advice", [table("measured, but", UNADVISED, without)])] if without else []),
         *([Section("without a result", missing)] if missing else []),
     ]
 
@@ -207,6 +222,14 @@ MACHINES: Sequence[Column[Machine]] = (
     Column("run", lambda one: one.stored.header.run, ""),
 )
 """A row of the machines."""
+UNADVISED: Sequence[Column[Placed]] = (
+    Column("network", lambda one: one.label, "network", whole=True),
+    Column("phase", lambda one: one.row["phase"], "phase"),
+    Column("path", lambda one: one.row["path"], "path"),
+    Column("machine", lambda one: one.machine.name, "machine", whole=True),
+    Column("why", lambda one: one.advice.why if one.advice else "", "no advice"),
+)
+"""A row of what a machine measured and can advise nothing on."""
 
 
 def _columns(reference: str, hidden: Container[str] = ()) -> list[Column[Placed]]:
@@ -375,18 +398,23 @@ def _times_as_fast(one: Placed, base: Placed | None) -> tuple[float | None, tupl
     return theirs / ours, (float(np.exp(difference - reach)), float(np.exp(difference + reach)))
 
 
-def _standings(taken: Iterable[Placed]) -> dict[int, str]:
+def _standings(rows: Iterable[Placed]) -> dict[int, str]:
     """Return how what machines are advised to take stands against that of the others, by the rows' identities."""
     networks: dict[Network, list[Placed]] = {}
-    for one in taken:
-        if number(one.row["seconds_median"]) is not None:
+    measured: dict[Network, set[str]] = {}
+    for one in rows:
+        measured.setdefault(one.network, set()).add(one.machine.name)
+        if one.taken and number(one.row["seconds_median"]) is not None:
             networks.setdefault(one.network, []).append(one)
     standings = {}
-    for members in networks.values():
+    for network, members in networks.items():
         first, *others = sorted(members, key=lambda one: number(one.row["seconds_median"]) or 0.0)
+        if not others:
+            standings[id(first)] = "" if len(measured[network]) > 1 else ALONE
+            continue
         intervals = [(one, _times_as_fast(first, one)[1]) for one in others]
         tied = [one for one, interval in intervals if interval is None or interval[0] <= 1]
-        standings[id(first)] = TIED if tied else BEST if others else ALONE
+        standings[id(first)] = TIED if tied else BEST
         standings |= {id(one): TIED for one in tied}
     return standings
 

@@ -133,6 +133,7 @@ def test_each_node_measures_what_a_local_run_does_and_its_environment_is_its_own
     assert {one["machine"] for one in told["machines"]} == runs.keys()
     fleet = next(iter(runs.values())).header.fleet
     assert fleet is not None
+    assert f"fleet {fleet.id}: ampbench show {fleet.id} --all shows" in done.stderr
     shown = run(tmp_path, "show", fleet.id)
     assert shown.returncode == 0
     assert "own fp32" in shown.stdout
@@ -261,6 +262,7 @@ def test_what_cannot_be_meant_of_a_cluster_is_refused_in_one_line(
     nodes = cluster("one=1")
     for given, code, said in (
         (["--ray", nodes.address, "--nodes", "called=two"], 2, "unknown label of --nodes 'called=two': did you mean"),
+        (["--ray", nodes.address, "--nodes", "rack=7"], 2, "unknown label of --nodes 'rack=7': known: called=one\n"),
         (["--ray", nodes.address, "--nodes", "called"], 2, "expected LABEL=VALUE"),
         (["--ray", nodes.address, "--lanes", "device"], 5, "no node that is to take part has an accelerator"),
         (["--ray", nodes.address, "--on", "every"], 2, "unknown --on 'every'"),

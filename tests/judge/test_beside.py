@@ -8,7 +8,7 @@ from zlib import crc32
 import pytest
 
 from ampbench.errors import UnknownNameError
-from ampbench.judge.beside import ALONE, BEST, TIED, alike, document, machines, placed
+from ampbench.judge.beside import ALONE, BEST, TIED, alike, document, machines, placed, unadvised
 from ampbench.judge.budget import Budget
 from ampbench.records.case import Case
 from ampbench.records.run import SPREAD, Fleet, Settings
@@ -64,6 +64,17 @@ def test_a_network_that_one_machine_measured_alone_is_not_called_best() -> None:
     runs = [run_of("one", 1e-3, nets=("a", "b")), run_of("two", 2e-3, nets=("a",), threads=4)]
     standings = {(one.label, one.machine.name): one.standing for one in placed(machines(runs, Budget())) if one.taken}
     assert standings == {("a", "one"): BEST, ("a", "two"): "", ("b", "one"): ALONE}
+
+
+def test_a_network_without_advice_on_a_machine_is_told_with_the_reason_and_leaves_no_other_alone() -> None:
+    runs = [run_of("sure", 1e-3, nets=("a",)), run_of("odd", 2e-3, {"fp32": 1.0, "bf16_pure": 500.0}, nets=("a",))]
+    rows = placed(machines(runs, Budget()))
+    assert [(one.machine.name, one.standing) for one in rows if one.taken] == [("sure", "")]
+    (without,) = unadvised(rows)
+    assert without.machine.name == "odd"
+    told = document(runs, Budget())
+    assert [one.title for one in told.sections()][-1] == "without advice"
+    assert told.data()["without_advice"][0]["why"] == without.advice.why != ""  # type: ignore[union-attr]
 
 
 def test_devices_of_one_run_are_machines_of_their_own() -> None:

@@ -1,6 +1,6 @@
 """Machines side by side: of each network what to take where, and where it is best."""
 
-from ampbench.judge.beside import placed, sections, told_apart
+from ampbench.judge.beside import placed, sections, told_apart, unadvised
 from ampbench.present.page import View, cut
 from ampbench.report.material import Material, Shown
 
@@ -14,8 +14,8 @@ def beside(material: Material) -> View | None:
     if len({_place(one) for one in shown}) < 2:
         return None
     found = told_apart([(one.stored, one.rows, one.advice) for one in shown])
-    taken = [one for one in placed(found) if one.taken]
-    told = sections(found, taken, found[0].name)
+    rows = placed(found)
+    told = sections(found, [one for one in rows if one.taken], unadvised(rows), found[0].name)
     return View(
         id="machines",
         title="Machines side by side",
