@@ -564,7 +564,7 @@ def check_round(record: Any, case_ids: Container[str], rounds: Rounds) -> None:
         raise LineError(f"a round without samples of {case_id}")
     if record.windows is not None and not (record.windows and all(record.windows)):
         raise LineError(f"a round whose windows are empty, of {case_id}")
-    if record.cpu_samples and list(map(len, record.cpu_samples)) != list(map(len, record.samples)):
+    if record.cpu_samples is not None and list(map(len, record.cpu_samples)) != list(map(len, record.samples)):
         raise LineError(f"CPU times that are not those of the samples, in a round of {case_id}")
     if wrong := wrong_time(record.finished_at):
         raise LineError(f"damaged: finished_at {wrong}")
@@ -596,7 +596,7 @@ def all_right(kind: str, records: list[Any], cases: Mapping[str, Any], rounds: R
 def _all_right_rounds(records: list[Any], rounds: Rounds) -> bool:
     samples = [one.samples for one in records]
     windows = [one.windows for one in records if one.windows is not None]
-    timed = [one for one in records if one.cpu_samples]
+    timed = [one for one in records if one.cpu_samples is not None]
     if not (all(samples) and all(map(all, samples)) and all(windows) and all(map(all, windows))):
         return False
     if any(list(map(len, one.cpu_samples)) != list(map(len, one.samples)) for one in timed):

@@ -407,6 +407,15 @@ def test_a_round_has_no_window_that_is_empty(windows: list[list[float]] | None, 
             read_run(path)
 
 
+@pytest.mark.parametrize("cpu_samples", [[], [[1e-3]], [[1e-3, 1e-3], [1e-3]]])
+def test_a_round_has_the_cpu_time_of_each_sample_or_of_none(cpu_samples: list[list[float]], tmp_path: Any) -> None:
+    path = write_run(tmp_path, [CASE], make_round(CASE, samples=[[1e-3, 2e-3], [1e-3, 2e-3]]))
+    odd = make_round(CASE, number=1, samples=[[1e-3, 2e-3], [1e-3, 2e-3]], cpu_samples=cpu_samples)
+    path.write_bytes(path.read_bytes() + lines.encode(odd))
+    with pytest.raises(StoreError, match="CPU times that are not those of the samples, in a round of linear_chain"):
+        read_run(path)
+
+
 @pytest.mark.parametrize(
     ("metric", "fine", "wrong"),
     [("output_cosine", -0.5, 1.5), ("output_sqnr_db", -20.0, 2e4), ("output_rel_l2", 7.0, -0.5)],

@@ -109,6 +109,7 @@ ODD = {
     "windows": lines.encode(make_round(FP32, number=99, windows=[[1.0]])),
     "other CPU times": lines.encode(make_round(FP32, number=99, cpu_samples=[[1e-3, 1e-3]])),
     "CPU times": lines.encode(make_round(FP32, number=99, cpu_samples=[[1e-3]])),
+    "no CPU times": lines.encode(make_round(FP32, number=99, cpu_samples=[])),
     "no time": lines.encode(make_round(FP32, number=99, finished_at="today")),
     "a time long ago": lines.encode(make_round(FP32, number=99, finished_at="1900-01-31T12:00:00Z")),
     "a round twice": lines.encode(make_round(FP32, number=0)),
