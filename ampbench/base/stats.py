@@ -26,9 +26,8 @@ ROUNDS_FOR_INTERVAL = 3
 
 def numbers(values: list[float | None]) -> Floats:
     """Return numbers as an array, NaN for None."""
-    if values and values.count(None) == len(
-        values
-    ):  # as in most columns of most runs: NumPy would ask each for a float
+    # as in most columns of most runs: NumPy would ask each for a float
+    if values and values.count(None) == len(values):
         return np.full(len(values), np.nan)
     return np.array(values, dtype=np.float64)
 
