@@ -81,8 +81,8 @@ def missed(before: Path) -> Iterator[Mutant]:
     of = functools.cache(Mutants)
     for each in map(json.loads, before.read_text().splitlines()):
         if each["outcome"] in ("survived", "uncovered"):
-            again = of(each["part"], ROOT / each["path"])[each["number"]]
-            if again["change"] == each["change"]:
+            file = of(each["part"], ROOT / each["path"])
+            if each["number"] < len(file.changes) and (again := file[each["number"]])["change"] == each["change"]:
                 yield again
 
 
