@@ -63,11 +63,12 @@ _FITNESS = attrgetter(
 class _Columns:
     """One element per round, in the order of the file, of `fitness` some at a time; filled while the file is read.
 
+    `owners` are places in `timed`, the cases in the order of their first rounds: every round has a text of its own.
     The means over all samples take far longer than the values: there are none unless `averaging`.
     """
 
     averaging: bool
-    case_ids: list[str] = field(default_factory=list)
+    owners: list[int] = field(default_factory=list)
     blocks: list[int] = field(default_factory=list)
     roles: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
@@ -78,11 +79,13 @@ class _Columns:
     weights: dict[str, str] = field(default_factory=dict)
     differing: set[str] = field(default_factory=set)
     alone: dict[str, str] = field(default_factory=dict)
+    timed: dict[str, int] = field(default_factory=dict)
 
     def add(self, rounds: Sequence[TimedRound]) -> None:
         """Add rounds, which follow those that there are."""
-        begins, own, control, confirmation = len(self.case_ids), Role.OWN, Role.CONTROL, Role.CONFIRMATION
-        self.case_ids += [one.case_id for one in rounds]
+        begins, own, control, confirmation = len(self.owners), Role.OWN, Role.CONTROL, Role.CONFIRMATION
+        timed = self.timed
+        self.owners += [timed.setdefault(one.case_id, len(timed)) for one in rounds]
         self.blocks += [one.round for one in rounds]
         self.roles += [control if one.control else confirmation if one.confirmation else own for one in rounds]
         self.seconds += [stats.round_value(one.samples, one.cpu_samples, one.windows) for one in rounds]
@@ -249,13 +252,14 @@ class MeasuredRun:
     def rounds(self) -> Rounds:
         """The rounds, as arrays."""
         columns = self._columns
-        count = len(columns.case_ids)
+        count = len(columns.owners)
+        places = np.fromiter(map(self.places.__getitem__, columns.timed), np.int64, len(columns.timed))
         fitness = np.concatenate([np.empty((6, 0)), *columns.fitness], axis=1)
         told = np.full((6, count), np.nan)
         if columns.telemetry:
             told[:, list(columns.telemetry)] = np.array(list(columns.telemetry.values()), dtype=np.float64).T
         return Rounds(
-            owners=np.fromiter(map(self.places.__getitem__, columns.case_ids), np.int64, count),
+            owners=places[np.array(columns.owners, dtype=np.int64)],
             blocks=np.array(columns.blocks, dtype=np.int64),
             roles=np.array(columns.roles, dtype=np.int64),
             seconds=np.array(columns.seconds, dtype=np.float64),

@@ -294,10 +294,10 @@ class _Reader:
     def _take_together(self, block: list[bytes]) -> bool:
         """Do what `_take` does with each of these lines, faster; return False, and do nothing, where it may not.
 
-        That is where one is wrong, so that it has to be found, and where the order of different kinds could matter.
+        That is where one is wrong, or of a case that is listed among them, or of a kind whose place could matter.
         """
         found = lines.decode_many(block) if block[-1].endswith(b"\n") else None
-        if found is None or ("case" in found and len(found) > 1):
+        if found is None:
             return False
         rounds = found.pop("round", [])
         records = {kind: lines.to_records(kind, decoded) for kind, decoded in found.items()}
