@@ -259,7 +259,6 @@ _SCRIPTS = ("state.js", "tables.js", "charts.js")
 EARLY = "document.documentElement.classList.add('js')"
 """Run before anything is painted, so that what JavaScript replaces never shows."""
 
-
 MANY = 2_000
 """Of so many cases half of a page is made in a process of its own, where there is a core for it."""
 CHARTS, LETTERS = 20, 2_000_000
@@ -389,7 +388,8 @@ def _written(views: Iterable[View], others: Sequence[_HalfElsewhere], title: str
         halves: list[_Half | _HalfElsewhere] = [own, *others]
         shown = [heading for half in halves for heading in half.headings()]
         sections, charts = {view.id for view in shown}, sum(view.charts for view in shown)
-        payload = pool.submit(packed, _joined([half.payload() for half in halves])) if charts else None
+        payloads = [half.payload() for half in halves]
+        payload = pool.submit(packed, _joined(payloads)) if charts else None
         rest = [pool.submit(half.html, sections) for half in others]
         html = own.html(sections)
         for half in rest:

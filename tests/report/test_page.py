@@ -220,7 +220,8 @@ def watched(make):
                 os._exit(9)
         if make.__name__ == "cases" and what == "interrupted":
             raise KeyboardInterrupt
-        return make(material)
+        view = make(material)
+        return view if what != "bare" or view is None or not view.charts else None
 
     made.__name__ = make.__name__
     return made
@@ -255,6 +256,7 @@ if what == "":
         ("", ["elsewhere", "here"]),  # and is the same, byte for byte, as that of one process
         ("refused", ["ValueError no distributions today", "here"]),
         ("killed", ["here"]),
+        ("bare", ["elsewhere"]),  # as where no case was measured: there is no chart
         ("interrupted", ["KeyboardInterrupt "]),
         ("threaded", ["here"]),
     ],
