@@ -581,32 +581,18 @@ def add_round(record: Any, rounds: Rounds) -> None:
     rounds[record.case_id] = known | bit
 
 
-def all_right(kind: str, records: list[Any], cases: Mapping[str, Any], rounds: Rounds) -> bool:
-    """Return whether `check_entry` finds nothing wrong with records of `_MANY`, one after the other.
+def all_right(kind: str, records: list[Any], cases: Container[str], rounds: Rounds) -> bool:
+    """Return whether `check_entry` finds nothing wrong with records of one of `_MANY`, one after the other.
 
-    Rounds are added to `rounds` then.
+    Rounds are then added to `rounds`, else none is.
     """
-    named = {one.case_id for one in records}
-    new = cases.keys().isdisjoint(named) and len(named) == len(records)
-    if not (new if kind == "case" else named <= cases.keys()):
+    named = [one.case_id for one in records]
+    if kind == "case" and len(set(named)) < len(named):
         return False
-    return _all_right_rounds(records, rounds) if kind == "round" else not any(map(wrong_parts, records))
-
-
-def _all_right_rounds(records: list[Any], rounds: Rounds) -> bool:
-    samples = [one.samples for one in records]
-    windows = [one.windows for one in records if one.windows is not None]
-    timed = [one for one in records if one.cpu_samples is not None]
-    if not (all(samples) and all(map(all, samples)) and all(windows) and all(map(all, windows))):
-        return False
-    if any(list(map(len, one.cpu_samples)) != list(map(len, one.samples)) for one in timed):
-        return False
-    if any(map(wrong_time, [one.finished_at for one in records])):
-        return False
-    before = {one.case_id: rounds.get(one.case_id, 0) for one in records}
+    before = {case_id: rounds.get(case_id, 0) for case_id in named} if kind == "round" else {}
     try:
-        for one in records:
-            add_round(one, rounds)
+        for case_id, record in zip(named, records, strict=True):
+            check_entry(kind, case_id, record, cases, rounds=rounds)
     except LineError:
         rounds.update(before)
         return False
