@@ -302,12 +302,10 @@ def _sketch(tensors: Mapping[str, torch.Tensor]) -> Sketch:
 
 
 def _in_blocks(tensor: torch.Tensor) -> Iterator[Floats]:
-    """Yield the real numbers of a tensor in the order of its places."""
-    dense = tensor if tensor.layout is torch.strided else tensor.to_dense()
-    real = torch.view_as_real(dense.resolve_conj()) if dense.is_complex() else dense
-    flat = real.reshape(-1)
+    """Yield the numbers of a tensor as `kept_one` copies it, in the order of its places."""
+    flat = tensor.reshape(-1)
     for start in range(0, flat.numel(), BLOCK):
-        yield flat[start : start + BLOCK].double().cpu().numpy()
+        yield flat[start : start + BLOCK].cpu().numpy()
 
 
 def _finite(value: float | None) -> float | None:
