@@ -1,4 +1,4 @@
-"""What a session records of the repository in the current folder, and what its servers import before they fork."""
+"""What a session records of the repository, which servers it begins with, and what these import before they fork."""
 
 import subprocess
 from datetime import datetime
@@ -9,7 +9,9 @@ import pytest
 from ampbench.drive import session
 from ampbench.drive.planning import check_selection
 from ampbench.drive.session import preload_modules
-from ampbench.records.run import Selection
+from ampbench.errors import NothingToRunError
+from ampbench.records.run import Selection, Settings
+from tests.scripted_channel import Scripted
 
 
 @pytest.fixture
@@ -60,3 +62,38 @@ def test_a_server_imports_early_what_compiles_networks_in_whichever_mode(compile
 def test_a_server_imports_early_what_its_workloads_need(workload: str, phase: str, modules: list[str]) -> None:
     selection = Selection(workloads=[workload], phases=[phase])
     assert preload_modules(selection, check_selection(selection)) == modules
+
+
+@pytest.mark.parametrize(("ahead", "rounds", "started"), [(True, 4, 2), (True, 1, 1), (False, 4, 1)])
+def test_as_many_servers_as_are_needed_start_before_anything_is_measured_and_end_with_the_session(
+    ahead: bool, rounds: int, started: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Scripted] = []
+
+    def start(**_: object) -> Scripted:
+        opened.append(Scripted(pytest.fail))
+        return opened[-1]
+
+    monkeypatch.setattr(session, "ServerChannel", start)
+    selection = Selection(workloads=["mlp"], phases=["inference"])
+    with session.prepare(selection, Settings(rounds=rounds), ahead=ahead) as prepared:
+        assert len(opened) == started
+        first = prepared.begun or [prepared.open_channel()]
+        assert [id(one) for one in first] == [id(one) for one in opened]
+        prepared.open_channel()
+        assert len(opened) == started + 1, "after those that were begun comes a new one"
+    assert [one.closed for one in opened] == [1] * started + [0]
+
+
+def test_a_second_server_for_which_there_is_no_room_is_done_without() -> None:
+    first = Scripted(pytest.fail)
+    waiting = [first]
+
+    def start() -> Scripted:
+        if not waiting:
+            raise NothingToRunError("no more processes")
+        return waiting.pop()
+
+    with session.opened_first(start, 1, together=2) as opened:
+        assert (opened.channel, opened.begun) == (first, [])
+    assert first.closed == 1
