@@ -352,6 +352,7 @@ def verdicts(one: Learned) -> list[Block]:
     note = f"last quarter of the steps; means over seeds; SD: over seeds; against fp32: {unit}, of the same seed"
     if any(row.arm for row in one.rows):
         note += "; control: fp32 from weights one rounding away"
+    note += "; time: of a training by the clock, whatever else ran: no measure of speed"
     return [table("At the end", columns, one.rows, note)]
 
 

@@ -159,9 +159,11 @@ def _costs(one: Comparison, best: Comparison | None, *, timed: bool) -> Iterator
         yield stale
         if other is not None and run.losses and other.run.losses:
             steps = counted(len(run.losses), "step")
-            ways = _ways(run.losses, other.run.losses)
-            if ways[0] != ways[1]:
-                yield f"the loss goes {ways[0]} in {steps}, not {ways[1]}"
+            (first, last), expected = _ends(run.losses, other.run.losses)
+            if (first, last) != expected:
+                way = "from {} to {}".format(*expected)
+                stays, goes = f"stays at {first} for {steps}, where it should go", f"goes from {first} to {last}"
+                yield f"the loss {stays} {way}" if first == last else f"the loss {goes} in {steps}, not {way}"
     if other is not None and sum(run.casts) > sum(other.run.casts) > 0:
         yield f"{casts_said(run.casts)} casts a step, not {casts_said(other.run.casts)}"
     if timed and one.ratio is not None and differs(one.ratio):
@@ -215,12 +217,9 @@ def _kept_said(one: Comparison, best: Comparison | None) -> str:
     return f"{format_bytes(kept)} kept from step to step" if kept > 0 else ""
 
 
-def _ways(*trainings: Sequence[float | None]) -> list[str]:
-    """Return "from 2.31 to 1.95" for each, with the digits that tell them apart."""
+def _ends(*trainings: Sequence[float | None]) -> list[tuple[str, str]]:
+    """Return the first and the last loss of each, as ("2.31", "1.95"), with the digits that tell them apart."""
     ends = [loss for losses in trainings for loss in (losses[0], losses[-1])]
     told = iter(apart(*(loss for loss in ends if loss is not None)))
     texts = iter(["not finite" if loss is None else next(told) for loss in ends])
-    return [
-        f"from {first} to {last}" if first != last else f"nowhere from {first}"
-        for first, last in zip(texts, texts, strict=True)
-    ]
+    return list(zip(texts, texts, strict=True))

@@ -40,8 +40,9 @@ def test_each_scope_shows_its_costs_and_the_recommended_one_none_of_them() -> No
     )
     assert whole == (
         "around the whole loop: from step 2 on, 6 weights are stale: read as copies made before the optimizer changed "
-        "them; the loss goes nowhere from 2 in 4 steps, not from 2 to 1.25; a step takes 0.90 times (95%: 0.90 to "
-        "0.90) as long; 512 B kept from step to step; what all steps changed in the weights 90.0% off fp64, not 1.00%"
+        "them; the loss stays at 2 for 4 steps, where it should go from 2 to 1.25; a step takes 0.90 times (95%: "
+        "0.90 to 0.90) as long; 512 B kept from step to step; what all steps changed in the weights 90.0% off fp64, "
+        "not 1.00%"
     )
     assert uncached == "around the whole loop, its weight cache off: 17 casts a step, not 15"
 
