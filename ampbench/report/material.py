@@ -164,20 +164,18 @@ AXES = ("torch_version", "commit")
 """What trends run over, where the runs differ in it; where they differ in neither, over dates."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Shown:
     """A run on the page: the `rows` of its cases, without the tables that a newer run on the page measured again.
 
-    `whole` are all rows of the run, by case id; `advice` is made of these. `notes` say for which device it speaks, what
-    the control said and how quiet the machine was. `comparison` is of the rows shown with the baseline, None where
-    there is none or nothing in common; `partners` are the baseline's cases for them, by id.
+    `whole` are all rows of the run, by case id; `advice` is made of these. `comparison` is of the rows shown with the
+    baseline, None where there is none or nothing in common; `partners` are the baseline's cases for them, by id.
     """
 
     stored: StoredRun
     rows: Sequence[Row]
     whole: Mapping[str, Row]
     advice: Mapping[Group, Advice]
-    notes: Sequence[Note] = ()
     comparison: Comparison | None = None
     partners: Mapping[str, str] = field(default_factory=dict)
 
@@ -185,6 +183,11 @@ class Shown:
     def name(self) -> str:
         """What the run is called on the page: its label, else its id."""
         return run_name(self.stored)
+
+    @cached_property
+    def notes(self) -> list[Note]:
+        """For which device the run speaks, what the control said and how quiet the machine was."""
+        return notes.statements(self.stored, self.rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -355,7 +358,6 @@ def material_of(
                 rows=rows,
                 whole={row["case_id"]: row for row in whole},
                 advice=advise_run(stored, whole, budget, explanations),
-                notes=notes.statements(stored, rows),
                 comparison=comparison,
                 partners=partners,
             )
