@@ -437,7 +437,7 @@ NO_BASELINE = "fp32 has no training to compare with"
 NO_END = "fp32 itself came to no end"
 NO_PAIR = "no seed was trained to its end in fp32 and in this precision"
 NOT_LEARNING = "fp32 itself does not learn"
-ONE_SEED = "one seed shows no spread: give --seeds 2 at least, better 3 or more"
+ONE_SEED = "one seed shows no spread: it takes two, better three or more (--seeds)"
 SAME_START = (
     "every seed gave the same weights and batches, so that there is but one training: torch, numpy and random are "
     "seeded before the function is called, so do not seed in it"
