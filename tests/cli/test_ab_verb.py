@@ -90,7 +90,7 @@ def test_two_commits_are_measured_with_their_own_files_and_gated(ampbench: Run, 
     assert memory["candidate"] - memory["baseline"] >= 64 * 65 * 4  # a layer's weights and bias
     assert document["interleaved"]
     (why,) = document["explained"].values()
-    assert why[0].startswith("linear: 2 more ops in fp32 (aten.t, aten.addmm) in 2")
+    assert why[0].startswith("linear: 2 more ops in fp32 (aten.t, aten.addmm) in module 2")
     assert "tracing 1 regressed case on both sides" in found.err
     assert "peak memory" in found.err or "memory" in found.err
     assert git(repository, "worktree", "list").count("\n") == 0

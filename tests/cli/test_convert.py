@@ -259,7 +259,7 @@ def test_a_run_of_the_same_file_from_before_is_named(asv: Path, ampbench: Run) -
 def test_an_imported_run_is_shown_listed_compared_gated_and_checked(
     asv: Path, tmp_path: Path, ampbench: Run, environment: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ampbench.drive.servers.probe", lambda: environment)
+    monkeypatch.setattr("ampbench.drive.servers.probe", lambda meanwhile: environment)
     ampbench("convert", asv, "--to", "native", "--device", "cpu")
     first, second = sorted(file.stem for file in (tmp_path / "results" / "runs").iterdir())
     shown = " ".join(ampbench("show", first).out.split())
