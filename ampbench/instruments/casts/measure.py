@@ -147,9 +147,9 @@ def measure_casts(workload: Workload, case: Case, tracing: Tracing) -> CastPass:
     """Return what one step of `case`, run in eager mode, casts, with what `tracing` asks for beside it.
 
     The step is the one that is timed by a round: warmed up, GradScaler settled, training state put back between steps.
-    Where the device is absent, see `absent`. What the network raises is raised; a graph that cannot be made says so.
-    Timing takes about `tracing.seconds`, and so do all checks together; a step so long that it would have no interval
-    gets up to `PATIENCE` times as many.
+    Where the device is absent, see `trace_absent`. What the network raises is raised; a graph that cannot be made says
+    so. Timing takes about `tracing.seconds`, and so do all checks together; a step so long that it would have no
+    interval gets up to `PATIENCE` times as many.
     """
     case = dataclasses.replace(case, path="eager")
     if not is_present(case.device):

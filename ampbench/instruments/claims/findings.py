@@ -48,7 +48,7 @@ class Claim:
 
 
 def documented_claims(stored: StoredRun, rows: Sequence[Row]) -> list[Claim]:
-    """Return the document's claims with what `rows` of a run, as `frames.run_frame` has them, say of each.
+    """Return the document's claims with what `rows` of a run, as `judge.frame.run_frame` has them, say of each.
 
     There are none where the workload was measured in no low precision. A speedup is held where its 95% interval, over
     paired rounds, leaves no doubt of it, not held where it does; without an interval it is inconclusive.

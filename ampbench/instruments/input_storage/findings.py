@@ -27,7 +27,7 @@ def situation(use: InputUse) -> str:
 def comes_to(found: StoragePass) -> str:
     """Return the situation of a case: `LOSSY` where one of its inputs is in it, else that of the first.
 
-    `UNDEFINED` where it has no floating input.
+    `UNDEFINED` where it has no floating input, or does not run with its inputs in half.
     """
     situations = [situation(use) for use in found.uses]
     return LOSSY if LOSSY in situations else next(iter(situations), UNDEFINED)

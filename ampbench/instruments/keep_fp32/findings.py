@@ -383,7 +383,7 @@ def _quoted(text: str) -> str:
 
 
 def _autocast(row: Precision, device: str, *, training: bool) -> list[str]:
-    """Return what enters autocast as `explain.devices.autocast_of` does."""
+    """Return what enters autocast as `explain.dtypes.autocast_of` does."""
     inside = ["    # and the loss, in here"] if training else []
     return [f'with torch.autocast("{device}", dtype=torch.{row.autocast}):', f"    {CALLED}", *inside]
 
