@@ -133,6 +133,15 @@ def in_one_line(error: BaseException) -> str:
     return bounded(text if isinstance(error, AmpbenchError) else f"{type(error).__name__}: {text}")
 
 
+def is_interruption(error: BaseException) -> bool:
+    """Return whether an error is what an interrupt (Ctrl-C) became.
+
+    Python before 3.12 puts a RuntimeError in the place of whatever a `__set_name__` ended with, and making a dataclass
+    calls some: an interrupt that meets such an import would pass for a fault.
+    """
+    return isinstance(error, KeyboardInterrupt) or isinstance(error.__cause__, KeyboardInterrupt)
+
+
 def own_frames(error: BaseException) -> list[traceback.FrameSummary]:
     """Return the frames of a traceback that are a user's own, or a built-in workload's: no library's and not ours."""
     ours = Path(__file__).parent

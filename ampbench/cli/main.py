@@ -30,6 +30,7 @@ from ampbench.errors import (
     UnknownNameError,
     UsageError,
     did_you_mean,
+    is_interruption,
     nearest,
 )
 from ampbench.records.kinds import KINDS
@@ -182,15 +183,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             code = _dispatch(given, version="--version" in flags)
             sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
-        print_note("ampbench: interrupted")
-        code = INTERRUPTED
+        code = _interrupted()
     except SystemExit as error:
         if isinstance(error.__context__, OSError):  # typer turns some into exit 1, which here means a regression
             code = _failed(error.__context__, debug="--debug" in flags)
         else:
             code = error.code if isinstance(error.code, int) else INTERNAL_ERROR
     except Exception as error:  # noqa: BLE001 - the last line of defence
-        code = _failed(error, debug="--debug" in flags)
+        code = _interrupted() if is_interruption(error) else _failed(error, debug="--debug" in flags)
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -419,6 +419,12 @@ def _take_out(arguments: Sequence[str]) -> tuple[list[str], set[str]]:
     end = words.index("--") if "--" in words else len(words)
     flags = {word for word in words[:end] if word in _GIVEN_ANYWHERE}
     return [word for place, word in enumerate(words) if place >= end or word not in flags], flags
+
+
+def _interrupted() -> int:
+    """Say that the program was interrupted, and return the exit code of that."""
+    print_note("ampbench: interrupted")
+    return INTERRUPTED
 
 
 def _failed(error: Exception, debug: bool) -> int:

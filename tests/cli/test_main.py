@@ -145,6 +145,18 @@ def test_an_interrupt_is_exit_130(broken: Run, ampbench: Run) -> None:
     assert ampbench("list", "runs").code == 130
 
 
+def test_an_interrupt_while_a_class_is_made_is_one_although_python_says_otherwise(broken: Run, ampbench: Run) -> None:
+    class Interrupted:
+        def __set_name__(self, owner: type, name: str) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises((RuntimeError, KeyboardInterrupt)) as raised:  # the latter from Python 3.12 on
+        type("Imported", (), {"field": Interrupted()})
+    broken(raised.value)
+    said = ampbench("list", "runs")
+    assert (said.code, said.err) == (130, "ampbench: interrupted\n")
+
+
 def test_a_reader_that_goes_away_is_no_error(broken: Run, ampbench: Run) -> None:
     broken(BrokenPipeError(32, "Broken pipe"))
     said = ampbench("list", "runs")
