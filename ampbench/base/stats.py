@@ -291,18 +291,18 @@ def signed_ranks(differences: Floats, alphas: Sequence[float] = (), margins: Arr
             above[place, part] = np.sum(walsh > margin[part, None], axis=1)
             below[place, part] = np.sum(walsh < -margin[part, None], axis=1)
         estimates[part] = row_quantiles(walsh, 0.5)
-        for count in np.unique(counts[part]):
+        for count in np.unique(counts[part]).tolist():
             rows = np.flatnonzero(counts[part] == count)
             for level, alpha in enumerate(alphas):
                 # P(W <= k - 1) = P(W >= all - k + 1), W being symmetric; k = 0 where even that of W = 0 is too much
-                place = int(np.searchsorted(signed_rank_survival(int(count))[::-1], alpha, side="right"))
+                place = int(np.searchsorted(signed_rank_survival(count)[::-1], alpha, side="right"))
                 if place and count:
                     lows[level, start + rows] = walsh[rows, place - 1]
                     highs[level, start + rows] = walsh[rows, count * (count + 1) // 2 - place]
     p_above, p_below = np.ones((2, cells)), np.ones((2, cells))
-    for count in np.unique(counts):
+    for count in np.unique(counts).tolist():
         rows = np.flatnonzero(counts == count)
-        survival = signed_rank_survival(int(count))
+        survival = signed_rank_survival(count)
         p_above[:, rows], p_below[:, rows] = survival[above[:, rows]], survival[below[:, rows]]
     return SignedRanks(
         counts=counts,
@@ -371,13 +371,13 @@ def mean_ratios(first: Floats, second: Floats, alphas: Sequence[float] = (), mar
     against = np.broadcast_to(np.asarray(margins, np.float64), (cells,))
     estimates, p_above, p_below = np.full(cells, np.nan), np.ones(cells), np.ones(cells)
     lows, highs = np.zeros((len(alphas), cells)), np.full((len(alphas), cells), np.inf)
-    for count in np.unique(counts[counts > 0]):
+    for count in np.unique(counts[counts > 0]).tolist():  # Python's, of which 2**count is right whatever it is
         rows_of = np.flatnonzero(counts == count)
         for start in range(0, len(rows_of), _ROWS):
             rows = rows_of[start : start + _ROWS]
             sides = first[rows][whole[rows]].reshape(-1, count), second[rows][whole[rows]].reshape(-1, count)
             estimates[rows] = sides[1].sum(axis=1) / sides[0].sum(axis=1)
-            sums = [side @ _subsets(int(count), _SUBSETS) for side in sides]
+            sums = [side @ _subsets(count, _SUBSETS) for side in sides]
             p_above[rows], p_below[rows] = _subset_p_values(sums[0], sums[1], against[rows])
             ratios = np.sort(sums[1] / sums[0], axis=1)
             for level, alpha in enumerate(alphas):
@@ -387,7 +387,7 @@ def mean_ratios(first: Floats, second: Floats, alphas: Sequence[float] = (), mar
                     highs[level, rows] = ratios[:, -place]
             small = np.flatnonzero(np.minimum(p_above[rows], p_below[rows]) <= _SMALL)
             for part in np.split(small, range(_FEW_ROWS, len(small), _FEW_ROWS)) if 2**count > _SUBSETS + 1 else ():
-                more = [side[part] @ _subsets(int(count), _MORE_SUBSETS) for side in sides]
+                more = [side[part] @ _subsets(count, _MORE_SUBSETS) for side in sides]
                 found = _subset_p_values(more[0], more[1], against[rows[part]])
                 p_above[rows[part]], p_below[rows[part]] = found
     return MeanRatios(estimates=estimates, p_above=p_above, p_below=p_below, lows=lows, highs=highs)
