@@ -15,7 +15,7 @@ from ampbench.errors import UnknownNameError, UsageError
 SHORT_DTYPES = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 """The short name of a dtype, as used in case ids and in the column `input_dtype`."""
 FP32_PRODUCTS = ("ieee", "tf32", "bf16", "shipped")
-ENTRY_POINTS = "ampbench.base.precisions"
+ENTRY_POINTS = "ampbench.precisions"
 """The entry points that installed packages offer precisions by."""
 NAMED = "up to 40 of a-z, 0-9 and _, a letter first"
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
@@ -222,11 +222,11 @@ SCALED = [name for name in AUTOCAST if PRECISIONS[name].scaler]
 
 
 def meet(row: Precision) -> None:
-    """Add a user's own precision, so that this process knows it by its name; raises `UsageError` for one of another."""
-    taken = {alias: known.name for known in PRECISIONS.values() for alias in (known.name, *known.aliases)}
+    """Make a user's own precision known to this process; `UsageError` for a name or an alias that is ampbench's own."""
+    taken = {_typed(alias): known.name for known in PRECISIONS.values() for alias in (known.name, *known.aliases)}
     for name in (row.name, *row.aliases):
-        owner = taken.get(name) or (name if name in BY_DEVICE else "")
-        if owner and (owner in BUILT_IN or owner in BY_DEVICE):
+        owner = _typed(name) if _typed(name) in BY_DEVICE else taken.get(_typed(name), "")
+        if owner in BUILT_IN or owner in BY_DEVICE:
             raise UsageError(f"precision {name} is ampbench's own ({owner}): give yours another name")
     PRECISIONS[row.name] = row
 
@@ -254,13 +254,18 @@ def find_precision(name: str, device: str = "") -> Precision:
     nearest names, for anything else: a bare half dtype may mean autocast to it as well as all in it, fp64 is the
     reference.
     """
-    wanted = name.strip().lower().replace("-", "_")
+    wanted = _typed(name)
     if by_device := BY_DEVICE.get(wanted):
         return PRECISIONS[by_device.get(device, by_device["cuda"])]
     for row in PRECISIONS.values():
-        if wanted in (row.name, *(alias.replace("-", "_") for alias in row.aliases)):
+        if wanted in map(_typed, (row.name, *row.aliases)):
             return row
     raise UnknownNameError("precision", name, PRECISIONS, like=SHORT_DTYPES.get(wanted, ""))
+
+
+def _typed(name: str) -> str:
+    """Return what all ways of typing a name have in common: case does not count, nor whether it is "-" or "_"."""
+    return name.strip().lower().replace("-", "_")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -131,8 +131,9 @@ def test_what_no_precision_can_be_is_said_in_a_line(given, said):
 
 
 def test_a_precision_of_ones_own_is_found_by_its_name_and_comes_last(known):
-    known.meet(ampbench.Precision(name="int8_weights", aliases=("w8",)))
+    known.meet(ampbench.Precision(name="int8_weights", aliases=("w8", "My-Own")))
     assert known.find_precision("INT8-weights").name == known.find_precision("w8").name == "int8_weights"
+    assert known.find_precision("My-Own").name == known.find_precision("my_own").name == "int8_weights"
     assert ordered(["int8_weights", "bf16_pure"]) == ["bf16_pure", "int8_weights"]
     with pytest.raises(UnknownNameError, match="did you mean int8_weights"):
         known.find_precision("int8_weight")
@@ -144,3 +145,9 @@ def test_a_precision_of_ones_own_is_found_by_its_name_and_comes_last(known):
 def test_a_name_of_ampbenchs_own_is_not_given_twice(name, known):
     with pytest.raises(UsageError, match=f"precision {name} is ampbench's own"):
         known.meet(ampbench.Precision(name=name))
+
+
+@pytest.mark.parametrize("alias", ["BF16-pure", "AMP", "bf16_true"])
+def test_nor_is_it_however_an_alias_is_typed(alias, known):
+    with pytest.raises(UsageError, match=f"precision {alias} is ampbench's own"):
+        known.meet(ampbench.Precision(name="mine", aliases=(alias,)))

@@ -69,7 +69,7 @@ def test_a_worker_finds_it_where_its_workload_is_or_by_an_entry_point(
     del PRECISIONS["bf16_mine"]
     module = source_of(tmp_path, FILE).module
     monkeypatch.syspath_prepend(tmp_path)
-    entry = EntryPoint("bf16_mine", f"{Path(module).stem}:mine", "ampbench.base.precisions")
+    entry = EntryPoint("bf16_mine", f"{Path(module).stem}:mine", "ampbench.precisions")
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [entry] if "precisions" in group else [])
     builtin = WorkloadSource(name="mlp", family="linear", module="", function="", builtin=True)
     find_own(builtin, "bf16_mine")
