@@ -250,17 +250,17 @@ def find_fleet(name: str, results: Path | str) -> list[Path]:
 def _latest(paths: Sequence[Path], doubt: Callable[[str], object]) -> Path:
     """Return which of the files `paths`, sorted by id, is of the run that measured and was begun last."""
     unreadable: list[str] = []
-    newest = header = None
+    newest = None
     for path in reversed(paths):
         try:
-            header = read_header(path)
+            explains = read_header(path).explains
         except StoreError as error:
             unreadable.append(str(error))
             continue
-        if not header.explains:
+        if not explains:
             newest = path
             break
-    if newest is None or header is None:
+    if newest is None:
         if unreadable:
             raise StoreError(f"no run can be read: {unreadable[0]}")
         raise NothingToRunError(f"no run in {paths[0].parent} has measured: do so with `ampbench run`")

@@ -395,6 +395,8 @@ class _Decoders(dict[bytes, tuple[str, Callable[[bytes], Any]]]):
 
 
 _DECODERS = _Decoders()
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for a line: another than it should be, no UTF-8, or nested too deep to be read."""
 DAMAGED_OR_NEWER = "damaged, or written by a newer ampbench (upgrade this one)"
 _TELLING = slice(2, 8)
 _MANY = {f'"{kind}":'.encode()[1:7]: kind for kind in ("case", "round", "memory", "divergence")}
@@ -435,7 +437,7 @@ def decode(line: bytes) -> tuple[str, Any]:
     try:
         kind, decode = _DECODERS[line[2 : line.find(b'"', 2)]]
         return kind, getattr(decode(line), kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         raise _damaged(error) from None
 
 
@@ -455,7 +457,7 @@ def decode_many(block: list[bytes]) -> dict[str, list[Any]] | None:
             kind = _MANY[beginning]
             _, decode = _DECODERS[kind.encode()]
             found[kind] = list(map(operator.attrgetter(kind), map(decode, alike)))
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except _UNREADABLE:
         return None
     return found
 
@@ -468,7 +470,7 @@ def check_header(data: bytes) -> None:
     """Raise `LineError` unless `data`, a file's first line, is a header of a schema that this version reads."""
     try:
         schema = msgspec.json.decode(data, type=_AnyHeader).header.schema
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except _UNREADABLE:
         if data.startswith(_OLD_PROBE):
             raise LineError(
                 "no header of an ampbench run but a probe of autocast's rules in a format that was never released: "

@@ -139,7 +139,7 @@ class StoredRun:
         return replace(self, found={**self.found, line_of(record): found})
 
     def narrowed(self, case_ids: Container[str]) -> "StoredRun":
-        """Return the run with what is of these cases alone, rounds apart; what is of devices stays."""
+        """Return the run with what is of these cases alone; rounds, readings and what is of devices stay."""
 
         def kept(entries: Mapping[str, R]) -> dict[str, R]:
             return {case_id: entry for case_id, entry in entries.items() if case_id in case_ids}

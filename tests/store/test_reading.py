@@ -262,6 +262,11 @@ def test_damage_is_refused_by_name_and_line_number(path, number, old, new, probl
         (b'{"header":{"schema":0}}\n', "unknown schema 0"),
         (b'{"header":{"schema":1', "no whole header"),
         (b'{"footer":{"ended":"complete","finished_at":""}}\n', "the file begins with a footer"),
+        pytest.param(
+            b'{"header":{"asked":{"steps":' + b"[" * 100_000 + b"]" * 100_000 + b"}}}\n",
+            "another program's file or a damaged one",
+            id="nested too deep",
+        ),
     ],
 )
 def test_a_file_that_does_not_begin_as_a_run_is_refused(tmp_path, content, problem):
