@@ -200,18 +200,20 @@ def _runs(type: str, dtype: torch.dtype) -> bool:
 def _driver(type: str, properties: Any) -> str | None:
     if type == "cuda":
         try:
-            return next(
-                (
-                    line.split()[7]
-                    for line in Path("/proc/driver/nvidia/version").read_text().splitlines()
-                    if "NVRM" in line
-                ),
-                None,
-            )
-        except (OSError, IndexError):
+            return nvidia_driver(Path("/proc/driver/nvidia/version").read_text())
+        except OSError:
             return None
     version = getattr(properties, "driver_version", None)
     return str(version) if version else None
+
+
+def nvidia_driver(told: str) -> str | None:
+    """Return the driver's version of what NVIDIA's kernel module, the open one or the other, tells; None: no version.
+
+    "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.14  Release Build", or "… x86_64 Kernel Module …".
+    """
+    found = re.search(r"^NVRM version:.*?\s(\d+(?:\.\d+)+)", told, re.MULTILINE)
+    return found and found[1]
 
 
 def _details(properties: Any) -> dict[str, str]:

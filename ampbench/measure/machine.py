@@ -1,7 +1,8 @@
 """Devices behind one small interface, torch's switches for each precision, and a canary that shows how fp32 is rounded.
 
-Nothing else in ampbench asks which accelerator it runs on; what is still per device (names, arithmetic, drivers) is
-read in `environment`. Switches are global: they are set for a case, and put back exactly afterwards.
+A step is measured alike on every accelerator. What differs is read elsewhere: names, arithmetic and drivers in
+`environment`, clock and power in `telemetry`. Switches are global: they are set for a case, and put back exactly
+afterwards.
 """
 
 import contextlib

@@ -18,7 +18,7 @@ from ampbench.base.precisions import PRECISIONS
 from ampbench.errors import UsageError
 from ampbench.measure import divergence, environment, machine
 from ampbench.measure.divergence import fp32_products, measure_divergence
-from ampbench.measure.environment import cpu_arithmetic
+from ampbench.measure.environment import cpu_arithmetic, nvidia_driver
 from ampbench.measure.machine import Accelerator, Cpu, open_device, rounded_products
 from ampbench.measure.memory import measure_memory
 from ampbench.measure.reference import References
@@ -218,6 +218,18 @@ def test_the_arithmetic_of_a_cpu_follows_from_its_flags() -> None:
     assert cpu_arithmetic(["avx512f", "avx512_bf16"]) == {"fp32": "native", "bf16": "native", "fp16": "emulated"}
     assert cpu_arithmetic(["avx2"]) == {"fp32": "native", "bf16": "emulated", "fp16": "emulated"}
     assert cpu_arithmetic(["avx512_fp16", "amx_bf16"])["fp16"] == "native"
+
+
+@pytest.mark.parametrize(
+    ("told", "version"),
+    [
+        ("NVIDIA UNIX x86_64 Kernel Module  535.54.03  Tue Jun  6 22:20:39 UTC 2023", "535.54.03"),
+        ("NVIDIA UNIX Open Kernel Module for x86_64  550.54.14  Release Build  (dvs-builder@U16)", "550.54.14"),
+        ("NVIDIA", None),
+    ],
+)
+def test_the_version_of_nvidias_driver_is_told_of_its_open_kernel_module_too(told: str, version: str | None) -> None:
+    assert nvidia_driver(f"NVRM version: {told}\nGCC version:  gcc version 12.3.0 (Ubuntu 12.3.0)\n") == version
 
 
 def test_every_precision_names_dtypes_that_torch_has() -> None:
