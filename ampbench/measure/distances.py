@@ -94,11 +94,10 @@ def compare(
 ) -> Distance:
     """Return the distance of `values` from `references`, lists of fp64 tensors of the same shapes, taken as one vector.
 
-    `what` they are, and what they are held `against`, is for words. With `on` they
-    may lie anywhere in any dtype: each pair is brought there, into fp64, in its turn. Elements that are infinite in
-    both, with one sign, are left out, as masks are. What is not finite in one alone, or NaN in the
-    reference, makes the distance undefined and is counted; so do a reference of zeros and one without elements.
-    Raises `ValueError` for other shapes.
+    `what` they are, and what they are held `against`, is for words. With `on` they may lie anywhere in any dtype: each
+    pair is brought there, into fp64, in its turn. Elements that are infinite in both, with one sign, are left out, as
+    masks are. What is not finite in one alone, or NaN in the reference, makes the distance undefined and is counted; so
+    do a reference of zeros and one without elements. Raises `ValueError` for other shapes.
     """
     return compare_each(values, references, on, what=what, against=against)[0]
 
@@ -553,7 +552,7 @@ class Scorer:
         if workload.held_out is not None:
             self._batches = [step.data.placed(*workload.held_out)]
         else:
-            self._batches = list(zip(step.data.batches, step.data.targets, strict=True))[:steps]
+            self._batches = list(zip(step.data.batches, step.data.targets, strict=True))[: steps * step.batches]
 
     def score(self, number: int) -> Score:
         """Return the score after `number` steps: the mean loss of the batches and, of a classifier, its decisions."""

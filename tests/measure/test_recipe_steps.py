@@ -134,6 +134,14 @@ def test_averages_are_put_back_and_are_what_is_judged(case: MakeCase) -> None:
     assert torch.equal(step.module.weight, weight)
 
 
+def test_without_held_out_data_all_batches_of_the_steps_are_judged(case: MakeCase) -> None:
+    workload = linear(5)
+    step = built(workload, case("fp32", "training", recipe="accumulate=2"))
+    batches = zip(workload.inputs[:4], workload.targets[:4], strict=True)
+    losses = [torch.nn.functional.mse_loss(workload.module(rows), targets).item() for rows, targets in batches]
+    assert Scorer(workload, step, 2).score(0).loss == pytest.approx(sum(losses) / 4, rel=1e-6)
+
+
 def two_groups(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
     """Make an optimizer as people do who decay no bias and train a head faster."""
     weight, bias = parameters
