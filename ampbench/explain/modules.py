@@ -161,7 +161,7 @@ class ModuleStack:
                     return _joined(above, name)
         known = self._names.get(id(module))
         if known is not None and known[0]() is module:
-            return next((path for path in known[1] if path.startswith(above)), known[1][0])
+            return next((path for path in known[1] if not above or path.startswith(f"{above}.")), known[1][0])
         kind = type(module).__name__
         if parent is not None:
             return _joined(above, kind)

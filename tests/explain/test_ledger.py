@@ -275,6 +275,22 @@ def test_a_shared_module_is_named_by_the_way_it_was_called():
     }
 
 
+def test_a_shared_module_is_not_named_below_one_whose_name_only_begins_like_that_of_its_caller():
+    class Outer(torch.nn.Module):
+        def __init__(self, shared):
+            super().__init__()
+            self.inner = torch.nn.ModuleList([shared])
+
+        def forward(self, x):
+            return self.inner[0](x)
+
+    shared = torch.nn.Linear(4, 4)
+    model = torch.nn.ModuleDict({"layer10": Outer(shared), "layer1": Outer(shared)})
+    x = torch.randn(2, 4)
+    ledger = trace(lambda: model["layer1"](x), model)
+    assert {operation.module for operation in ledger.ops} == {"layer1.inner.0"}
+
+
 def test_without_a_model_the_outermost_modules_name_themselves():
     first, second, x = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4), torch.randn(2, 4)
     ledger = trace(lambda: second(first(x)))
