@@ -132,10 +132,10 @@ def _best_said(table: Searches) -> list[str]:
     row = max(timed, key=lambda row: row.found.best.value if row.found.best else 0.0)
     best = row.found.best
     assert best is not None
-    at = f"{format_count(best.value)} items/s on batches of {format_whole(best.batch)}"
+    at = f"{format_count(best.value)} items/s{speed_interval(row.found)} on batches of {format_whole(best.batch)}"
     enough = row.found.enough
     from_ = f"; {format_percent(ENOUGH)} of it from {format_whole(enough)} on" if enough and enough < best.batch else ""
-    said = f"the best throughput is {row.case.precision}'s, {at}{speed_interval(row.found)}{from_}"
+    said = f"the best throughput is {row.case.precision}'s, {at}{from_}"
     times = row.speedup
     if times is None or row.case.precision == BASELINE:
         return [said]

@@ -10,7 +10,7 @@ from tests.stored_runs import COMPLETE, make_case, write_run
 
 MIB = 2**20
 ASKED = BatchAsked(max_batch=4096, rounds=3, seconds=0.1, limit_bytes=64 * MIB)
-FP32, BF16, PURE = (make_case(name, phase="training") for name in ("fp32", "bf16_autocast", "bf16_pure"))
+FP32, BF16 = (make_case(name, phase="training") for name in ("fp32", "bf16_autocast"))
 
 
 def tried(case: Case, batch: int, per_second: float, number: int = 0, **given: Any) -> BatchPoint:
