@@ -17,6 +17,7 @@ from ampbench.base.precisions import PRECISIONS
 from ampbench.errors import in_one_line
 from ampbench.explain.dtypes import short_dtype
 from ampbench.explain.ledger import trace_casts
+from ampbench.measure.data import tensors_of
 from ampbench.measure.distances import floating_in, identical
 from ampbench.measure.draws import seed_all
 from ampbench.measure.machine import Device
@@ -172,7 +173,7 @@ def _results(step: Step) -> list[torch.Tensor]:
     else:
         with step.mode():
             output, more = step.run(), []
-    leaves = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor)]
+    leaves = tensors_of(output)
     found = [tensor.detach().clone() for tensor in [*(leaves or floating_in(output)), *more]]
     if isinstance(step, TrainingStep):
         step.apply_gradients()  # GradScaler unscales once a step

@@ -168,7 +168,7 @@ class Data:
 
 def place_data(workload: Workload, place_inputs: Place, place_targets: Place, *, counted: bool) -> Data:
     """Return copies of all batches of a workload and their targets; steps are `counted` or not."""
-    given = _pairs(workload)
+    given = pairs_of(workload)
     return Data(
         batches=[place_inputs(batch) for batch, _ in given],
         targets=[place_targets(targets) for _, targets in given],
@@ -356,7 +356,7 @@ class FreshBatches:
         self, workload: Workload, samples: int | None, *, larger: Larger | None = None, rebuilt: Rebuilt | None = None
     ):
         self._workload, self._larger, self._rebuilt = workload, larger, rebuilt
-        self._own = _pairs(workload)[1:]
+        self._own = pairs_of(workload)[1:]
         if workload.held_out is not None and samples:
             self._own += in_batches(workload.held_out, samples)
 
@@ -376,12 +376,12 @@ class FreshBatches:
             other = self._rebuilt(number - len(given)) if self._rebuilt is not None else self._workload
             if inputs_digest(other) == inputs_digest(self._workload):
                 return None
-            given = _pairs(other)[:1]
+            given = pairs_of(other)[:1]
         inputs, targets = given[-1]
         return dataclasses.replace(self._workload, inputs=inputs, targets=targets)
 
 
-def _pairs(workload: Workload) -> list[Batch]:
+def pairs_of(workload: Workload) -> list[Batch]:
     """Return the batches of a workload with their targets."""
     batches = batches_of(workload.inputs)
     several = isinstance(workload.inputs, list) and workload.targets

@@ -11,7 +11,7 @@ import torch
 
 from ampbench.base.precisions import BASELINE, PRECISIONS
 from ampbench.base.sketch import BLOCK, Floats, Sketch, sketch_of
-from ampbench.measure.data import Larger, inputs_digest, weights_digest
+from ampbench.measure.data import Larger, inputs_digest, pairs_of, weights_digest
 from ampbench.measure.distances import Distance, argmax_agreement, compare, compare_each, identical, worst_gradient
 from ampbench.measure.machine import Cpu, Device, fp64_device, precision_flags, rounded_products
 from ampbench.measure.memory import is_out_of_memory
@@ -294,7 +294,7 @@ def is_repeatable(
 
 def batch_targets(workload: Workload) -> Any:
     """Return the targets of the first batch, the one the divergence pass runs."""
-    return workload.targets[0] if isinstance(workload.inputs, list) and workload.targets else workload.targets
+    return pairs_of(workload)[0][1]
 
 
 def _sketch(tensors: Mapping[str, torch.Tensor]) -> Sketch:

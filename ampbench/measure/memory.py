@@ -18,12 +18,12 @@ from typing import Any
 
 import torch
 from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
-from torch.utils import _pytree as pytree
 
 from ampbench.base.precisions import PRECISIONS
 from ampbench.errors import AmpbenchError, first_line, own_place, text_of
 from ampbench.explain.modules import is_compiled
 from ampbench.measure.attention import kernels_in
+from ampbench.measure.data import pairs_of, tensors_of
 from ampbench.measure.launches import busy_of, graphs_left_aside
 from ampbench.measure.machine import Cpu, Device
 from ampbench.measure.step import LongerStep, Step, TrainingStep, build_step
@@ -45,7 +45,7 @@ or a kernel, libraries for their handles, and Level Zero."""
 NEVER = -1
 """As a threshold of trimming: nothing is given back."""
 FAULT_STEPS, FAULT_SECONDS = 10, 0.2
-"""Page faults are counted in so many steps, or in those that begin within so many seconds."""
+"""Page faults are counted in so many steps, or in those that begin within so many seconds, in one at least."""
 
 
 @cache
@@ -70,7 +70,7 @@ def page_faults(run: Callable[[], Any]) -> float | None:
         return None
     counts: list[int] = []
     began = perf_counter()
-    while len(counts) < FAULT_STEPS and perf_counter() - began < FAULT_SECONDS:
+    while (perf_counter() - began < FAULT_SECONDS and len(counts) < FAULT_STEPS) or not counts:
         before = _faults()
         run()
         counts.append(_faults() - before)
@@ -170,9 +170,7 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
 
 def one_batch(workload: Workload, case: Case) -> Workload:
     """Return `workload` with the first batch alone, as a user's loop has it on the device; targets only in training."""
-    several = isinstance(workload.inputs, list)
-    inputs = workload.inputs[0] if several else workload.inputs
-    targets = workload.targets[0] if several and workload.targets is not None else workload.targets
+    inputs, targets = pairs_of(workload)[0]
     return dataclasses.replace(workload, inputs=inputs, targets=targets if case.phase == "training" else None)
 
 
@@ -289,7 +287,7 @@ def _averages(step: Step) -> list[torch.Tensor]:
 
 def _given(step: Step) -> list[torch.Tensor]:
     """Return what a step is given: inputs, targets, and what its loss holds."""
-    return [*_leaves([step.data.batches, step.data.targets]), *step.network.held]
+    return [*tensors_of([step.data.batches, step.data.targets]), *step.network.held]
 
 
 def _input_bytes(step: Step) -> int:
@@ -400,10 +398,6 @@ def rss_bytes(field: str = "VmRSS") -> int | None:
 def _optimizer_tensors(step: Step) -> list[torch.Tensor]:
     states = step.optimizer.state.values() if isinstance(step, TrainingStep) else ()
     return [value for state in states for value in state.values() if isinstance(value, torch.Tensor)]
-
-
-def _leaves(tree: Any) -> Iterator[torch.Tensor]:
-    yield from (leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor))
 
 
 def _storage_bytes(tensors: Iterable[torch.Tensor]) -> int:

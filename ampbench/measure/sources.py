@@ -14,13 +14,12 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ampbench.base.precisions import BUILT_IN, PRECISIONS, Precision, meet
 from ampbench.base.recipes import find_recipe
 from ampbench.drive.planning import ENTRY_FAMILY, own_source
 from ampbench.errors import AmpbenchError, WorkloadError, bounded, first_line, text_of
-from ampbench.measure.data import Generator, InputsOnly, batches_of, in_batches
+from ampbench.measure.data import Generator, InputsOnly, batches_of, in_batches, tensors_of
 from ampbench.measure.draws import seed_all
 from ampbench.measure.machine import users_switches, written
 from ampbench.measure.optimizer import default_optimizer
@@ -78,7 +77,7 @@ def further_inputs(
     alone = drawn(parameters)
     if isinstance(alone[0], list):
         return []
-    held = sum(tensor.nbytes for tensor in _tensors(alone))
+    held = sum(tensor.nbytes for tensor in tensors_of(alone))
     whole = dict(parameters) | {"batch_size": size * (1 + min(count, FURTHER_BYTES // max(held, 1)))}
     return in_batches(drawn(whole), size)[1:]
 
@@ -122,7 +121,7 @@ def describe_workload(
         own_step=workload.step is not None,
         items_per_step=items_per_step(workload),
         version=workload.version,
-        channels_last=any(leaf.ndim == 4 and leaf.is_floating_point() for leaf in _tensors(workload.inputs)),
+        channels_last=any(leaf.ndim == 4 and leaf.is_floating_point() for leaf in tensors_of(workload.inputs)),
         elsewhere=imported_elsewhere(Path.cwd()),
         precisions=precisions,
         switches=tuple(written(name, value) for name, value in users_switches().items() if before.get(name) != value),
@@ -159,8 +158,7 @@ def meet_precisions(source: WorkloadSource) -> tuple[OwnPrecision, ...]:
     own = [one for one in dict.fromkeys(found) if not (one.name in BUILT_IN and one is PRECISIONS[one.name])]
     for one in own:
         meet(one)
-    plain = [each.name for each in dataclasses.fields(OwnPrecision)]
-    return tuple(OwnPrecision(**{name: getattr(one, name) for name in plain}) for one in own)
+    return tuple(map(OwnPrecision.of, own))
 
 
 def imported_elsewhere(folder: Path) -> tuple[str, ...]:
@@ -192,7 +190,7 @@ def items_per_step(workload: Workload, recipe: str = "") -> float:
     batches = find_recipe(recipe).batches
     if workload.items_per_step is not None:
         return float(workload.items_per_step) * batches
-    first = next((leaf for leaf in _tensors(workload.inputs) if leaf.ndim), None)
+    first = next((leaf for leaf in tensors_of(workload.inputs) if leaf.ndim), None)
     return float(len(first) if first is not None else 1) * batches
 
 
@@ -445,10 +443,6 @@ def _check_cached(name: str, cached: object, batch: object) -> None:
     wanted = list(cached) if isinstance(cached, list | tuple) else [cached]
     if any(isinstance(one, bool) or one not in known for one in wanted):
         raise WorkloadError(f"workload {name}: cached is {cached!r}; expected some of its inputs {known}, in a tuple")
-
-
-def _tensors(tree: object) -> list[torch.Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
 def _kind(value: object) -> str:

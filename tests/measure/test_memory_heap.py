@@ -78,6 +78,13 @@ def test_page_faults_are_the_median_over_some_steps(monkeypatch: pytest.MonkeyPa
     assert len(ran) == 3
 
 
+def test_page_faults_are_counted_in_one_step_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages, clock = iter([0, 900]), iter([0.0, 0.5, 1.0])
+    monkeypatch.setattr(memory, "_faults", lambda: next(pages))
+    monkeypatch.setattr(memory, "perf_counter", lambda: next(clock))
+    assert memory.page_faults(lambda: None) == 900
+
+
 def test_nothing_is_known_of_a_plain_heap_once_memory_is_kept(mallopt: list[tuple[int, int]]) -> None:
     memory.keep_freed_memory()
     assert memory.page_faults(lambda: None) is None
