@@ -264,8 +264,8 @@ def estimate(servers: list[list[Turn]], settings: Settings, stored: Iterable[Sto
     """Return how long the turns of `servers` will take.
 
     A round of a case takes what its rounds took in `stored` runs (of this host, newest last), with their settings; a
-    case never measured here is assumed to need no more than its timing budget, warm-up as long again. A pass is taken
-    to cost as much as a round without its timing.
+    case never measured here is assumed to need no more than its timing budget and its warm-up (`WARMED`). A pass is
+    taken to cost as much as a round without its timing.
     """
     seen = seconds_seen(stored)
     turns = [turn for turns in servers for turn in turns]

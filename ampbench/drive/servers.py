@@ -252,12 +252,12 @@ class InProcess:
 
     def __init__(self) -> None:
         try:
-            rounds = importlib.import_module("ampbench.measure.worker")
+            worker = importlib.import_module("ampbench.measure.worker")
             self._torch = importlib.import_module("torch")
         except ImportError as error:
             raise NothingToRunError(f"no network can run in this process: {error}") from error
         self._interrupted = False
-        self._worker = rounds.Worker(lambda: self._interrupted)
+        self._worker = worker.Worker(lambda: self._interrupted)
         self._threads = self._torch.get_num_threads()
 
     def serve(self, request: Request) -> Reply:

@@ -209,8 +209,7 @@ def _own_precisions(plan: list[PlannedCase]) -> list[OwnPrecision]:
     """Return the users' own precisions that cases of `plan` are in."""
     names = dict.fromkeys(planned.case.precision for planned in plan)
     rows = [PRECISIONS[name] for name in names if name not in BUILT_IN and name in PRECISIONS]
-    plain = [one.name for one in dataclasses.fields(OwnPrecision)]
-    return [OwnPrecision(**{name: getattr(row, name) for name in plain}) for row in rows]
+    return list(map(OwnPrecision.of, rows))
 
 
 def planned_skips(plan: list[PlannedCase]) -> list[Skip]:

@@ -355,8 +355,7 @@ def _become_worker(channel: socket.socket, output: IO[bytes], server: int) -> An
             Path("/proc/self/oom_score_adj").write_text("1000")  # if memory runs out, this process goes, not the driver
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
-        rounds = importlib.import_module("ampbench.measure.worker")
-        worker = rounds.Worker()
+        worker = importlib.import_module("ampbench.measure.worker").Worker()
         with channel.makefile("rwb") as stream:
             for line in stream:
                 request = read_request(line)

@@ -4,8 +4,10 @@ A case is one workload with its resolved parameters, in one precision, on one de
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+
+from ampbench.base.precisions import Precision
 
 DEVICES = ("cpu", "cuda", "xpu")
 """The device types that can be measured. A new one comes last: results of asv tell a device by its place."""
@@ -62,8 +64,7 @@ class Environment:
 
     `unavailable` names what could not be imported and why (such as torchvision beside a torch it was not built for).
     `variables` are the environment variables that change how torch computes, `packages` the versions of what networks
-    can be named of, but torchvision. Of an imported run, None and "" stand for
-    what the other program did not tell.
+    can be named of, but torchvision. Of an imported run, None and "" stand for what the other program did not tell.
     """
 
     host: str
@@ -176,6 +177,11 @@ class OwnPrecision:
     master: bool = False
     default_on: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, row: Precision) -> "OwnPrecision":
+        """Return what a row says of itself."""
+        return cls(**{one.name: getattr(row, one.name) for one in fields(cls)})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -267,7 +267,7 @@ _FAMILIES = {
 
 _PRODUCTS = ("matmul", "convolution", "convolution_backward")
 _FAMILY = {name: family for family, names in _FAMILIES.items() for name in names}
-_NODE = re.compile(r"(\w+?)Backward\d*$")
+_NODE = re.compile(r"(\w+?)Backward\d*")
 
 
 def plain_name(name: str) -> str:
