@@ -96,7 +96,7 @@ def _memory_rows(one: Told[ScopePass]) -> list[dict[str, Any]]:
         for step, alive in enumerate(run.alive_bytes, start=1)
     ]
     marked(rows)
-    return rows if any(row["alive"] for row in rows) else []
+    return rows if any(row["alive"] > 0 for row in rows) else []
 
 
 def _memory_said(one: Told[ScopePass], rows: Rows) -> str:

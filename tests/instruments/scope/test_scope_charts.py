@@ -6,10 +6,7 @@ from ampbench.present.page import Part
 from ampbench.report.material import material_of
 from ampbench.store import StoredRun
 from tests.report.materials import part_of
-from tests.report.studied_runs import (
-    scope_run,
-    scoped,
-)
+from tests.report.studied_runs import scope_run, scoped
 
 
 def drawn(*runs: StoredRun) -> Part:
@@ -55,6 +52,13 @@ def test_memory_is_not_drawn_where_no_step_leaves_any():
     found = scoped()
     for run in found.scopes:
         run.alive_bytes[:] = [0] * len(run.alive_bytes)
+    assert [chart.id for chart in drawn(scope_run(found)).charts] == ["studies-scope-losses"]
+
+
+def test_memory_is_not_drawn_where_steps_only_free_what_was_there_before():
+    found = scoped()
+    for run in found.scopes:
+        run.alive_bytes[:] = [-4096] * len(run.alive_bytes)
     assert [chart.id for chart in drawn(scope_run(found)).charts] == ["studies-scope-losses"]
 
 
