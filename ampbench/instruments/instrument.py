@@ -34,11 +34,13 @@ from ampbench.errors import UnknownNameError, UsageError
 from ampbench.records.case import DEVICES, Environment
 from ampbench.records.kinds import KINDS, named, verb_of
 from ampbench.records.run import Entry, Selection, Settings
-from ampbench.records.wire import Task
+from ampbench.records.wire import Task, ask
 from ampbench.store import RunWriter, StoredRun
 
 A = TypeVar("A")
 """What an instrument is asked for beyond selection and settings: a record, which the header of a run keeps."""
+B = TypeVar("B")
+R = TypeVar("R")
 AUTOCAST_HELP = "See ampbench list precisions. Default: autocast to the device's default dtype."
 ALL_PRECISIONS_HELP = "See ampbench list precisions. Default: all."
 INFERENCE_HELP = "inference or training. Default: inference."
@@ -272,6 +274,27 @@ def worked(
     at_work = dataclasses.replace(session, keep=keep)
 
     return do_pieces(session.prepared.open_channel, pieces, _work_of(instrument, at_work), writer, watch)
+
+
+def ask_device(channel: Channel, device: str, settings: Settings, task: Task[B, R], asked: B) -> R | str:
+    """Have a task that is of no case done on a type of device; return what was found, or why nothing was.
+
+    `drive.pieces.ask_case` is the same of a case.
+    """
+    reply = channel.serve(
+        ask(
+            task,
+            asked,
+            device=device,
+            threads=settings.threads,
+            timeout_seconds=settings.timeout_seconds,
+            memory_limit_bytes=settings.memory_limit_bytes,
+        )
+    )
+    found = task.found(reply)
+    if found is not None:
+        return found
+    return reply.failure.said if reply.failure is not None else reply.problem or "the worker gave no answer"
 
 
 def _work_of(instrument: Instrument[A], session: Session[A]) -> Work:

@@ -27,12 +27,12 @@ from ampbench.instruments.ceilings.records import (
     CeilingAsked,
     CeilingsAsked,
 )
-from ampbench.instruments.instrument import Given, Instrument, Option, Session
+from ampbench.instruments.instrument import Given, Instrument, Option, Session, ask_device
 from ampbench.records.case import DeviceDescription, Environment
 from ampbench.records.kinds import CEILINGS
 from ampbench.records.labels import few
 from ampbench.records.run import Header, Selection
-from ampbench.records.wire import Task, ask
+from ampbench.records.wire import Task
 from ampbench.store import StoredRun
 
 HELP = """\
@@ -163,29 +163,16 @@ def pieces(session: Session[CeilingsAsked]) -> list[Piece]:
 def _measure(session: Session[CeilingsAsked], channel: Channel, piece: Piece) -> Ceiling:
     """Return a ceiling; one without anything attained has the reason, as where no worker lived to answer."""
     settings, wanted = session.prepared.settings, piece.part
-    why = wanted.lacking
-    if not why:
-        reply = channel.serve(
-            ask(
-                TASK,
-                CeilingAsked(operation=wanted.operation, dtype=wanted.dtype, seconds=session.asked.seconds),
-                device=wanted.device,
-                threads=settings.threads,
-                timeout_seconds=settings.timeout_seconds,
-                memory_limit_bytes=settings.memory_limit_bytes,
-            )
-        )
-        found = TASK.found(reply)
-        if found is not None:
-            return found
-        failure = reply.failure
-        why = failure.said if failure else reply.problem or "the worker gave no ceiling"
+    asked = CeilingAsked(operation=wanted.operation, dtype=wanted.dtype, seconds=session.asked.seconds)
+    found = wanted.lacking or ask_device(channel, wanted.device, settings, TASK, asked)
+    if isinstance(found, Ceiling):
+        return found
     return Ceiling(
         device=wanted.device,
         operation=wanted.operation,
         dtype=wanted.dtype,
         threads=settings.threads or session.prepared.environment.threads or 0,
-        error=why,
+        error=found,
     )
 
 

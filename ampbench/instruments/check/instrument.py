@@ -1,6 +1,5 @@
 """Which checks a run has and lacks: each program is run by a worker of its own, which may crash."""
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,13 +10,13 @@ from ampbench.errors import NothingToRunError, UnknownNameError
 from ampbench.instruments.check.catalogue import CHECKS, program_of
 from ampbench.instruments.check.records import NOT_SHOWN, CheckAsked, Checked, ChecksAsked, digest_of
 from ampbench.instruments.check.row import AREAS, Check
-from ampbench.instruments.instrument import Instrument, Session
+from ampbench.instruments.instrument import Instrument, Session, ask_device
 from ampbench.records.case import DEVICES, Environment
 from ampbench.records.kinds import CHECK
 from ampbench.records.measured import KILLED
 from ampbench.records.rules import NOT_OBSERVED
 from ampbench.records.run import Selection, Settings
-from ampbench.records.wire import Task, ask
+from ampbench.records.wire import Task
 from ampbench.store import StoredRun
 
 PRELOADED = ("torch._dynamo", "torch.distributed.fsdp")
@@ -59,7 +58,7 @@ def wanted_of(environment: Environment, devices: Sequence[str], asked: ChecksAsk
         if (check.name in asked.checks or check.area in asked.areas) or not (check.slow or asked.checks or asked.areas)
     ]
     wanted = []
-    for device in devices or DEVICES:
+    for device in dict.fromkeys(devices or DEVICES):
         here = environment.device(device)
         present = here is not None and here.available
         for check in chosen:
@@ -83,7 +82,7 @@ def unfinished(stored: StoredRun) -> list[Wanted]:
 def _require(selection: Selection, asked: ChecksAsked, environment: Environment) -> None:
     """Raise `NothingToRunError` where no check is for the devices that are named."""
     if not wanted_of(environment, selection.devices, asked):
-        raise NothingToRunError(f"none of these checks is for {', '.join(selection.devices)}")
+        raise NothingToRunError(f"none of these checks is for {', '.join(selection.devices or DEVICES)}")
 
 
 def _pieces(session: Session[ChecksAsked]) -> list[Piece]:
@@ -103,31 +102,18 @@ def _check(session: Session[ChecksAsked], channel: Channel, piece: Piece) -> Che
 def check_on(channel: Channel, wanted: Wanted, settings: Settings) -> Checked:
     """Return what a program saw; where its process died, that is what was seen."""
     text = program_of(wanted.check, wanted.device)
-    blank = Checked(
+    asked = CheckAsked(check=wanted.check.name, text=text)
+    found = wanted.lacking or ask_device(channel, wanted.device, settings, TASK, asked)
+    if isinstance(found, Checked):
+        return found
+    return Checked(
         device=wanted.device,
         check=wanted.check.name,
         outcome=NOT_SHOWN,
         how=NOT_OBSERVED,
         program=digest_of(text),
-        why=wanted.lacking,
+        why=found,
     )
-    if wanted.lacking:
-        return blank
-    reply = channel.serve(
-        ask(
-            TASK,
-            CheckAsked(check=wanted.check.name, text=text),
-            device=wanted.device,
-            threads=settings.threads,
-            timeout_seconds=settings.timeout_seconds,
-            memory_limit_bytes=settings.memory_limit_bytes,
-        )
-    )
-    found = TASK.found(reply)
-    if found is not None:
-        return found
-    said = reply.failure.said if reply.failure is not None else reply.problem or "the worker gave no answer"
-    return dataclasses.replace(blank, why=said)
 
 
 def killed(stored: StoredRun) -> list[Checked]:
