@@ -265,7 +265,7 @@ def _present(rows: Rows) -> list[str]:
 
 
 def _fitting(found: Headroom) -> str:
-    """Return "largest is 7.7% of its largest; 0.02% become zero"."""
+    """Return "up to 7.7% of what it holds; 0.02% become zero"."""
     if found.reach is None:
         return UNDEFINED
     reach = f"{found.reach:.2g} times" if found.reach > 1 else f"{format_share(found.reach)} of"
@@ -424,7 +424,7 @@ def _overflowing_said(found: Sequence[Told[RangePass]]) -> list[str]:
         return []
     over = [one for one in found if _reach(one) >= FORMATS["fp16"].overflow]
     which = f": {few(one.name for one in over)}" if over else ""
-    return [f"Of {counted(len(found), 'case')}, {len(over) or 'none'} of whose values would overflow fp16{which}."]
+    return [f"Of {counted(len(found), 'case')}, {len(over) or 'none'} would have values overflow in fp16{which}."]
 
 
 def _reach(one: Told[RangePass]) -> float:

@@ -155,7 +155,7 @@ def test_of_several_cases_the_largest_values_come_first_in_a_table_of_all():
     small, large = ranged(spread("a", -3, 2)), ranged(spread("a", 0, 20), case=OTHER)
     page = rendered(only(small, large, cases=(FP32, OTHER)))
     assert [one.get_text() for one in page.select("#explanation tbody th")] == ["other fp32", "linear_chain fp32"]
-    assert "Of 2 cases, 1 of whose values would overflow fp16: other fp32." in page.get_text()
+    assert "Of 2 cases, 1 would have values overflow in fp16: other fp32." in page.get_text()
 
 
 def test_a_case_that_failed_is_said_with_its_reason():
