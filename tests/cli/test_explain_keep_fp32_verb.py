@@ -322,7 +322,7 @@ def test_progress_tells_each_trial_with_what_is_kept_and_what_it_errs() -> None:
     assert seen.said(trial(12, nonfinite=5)) == ("trial 13: 0 of 4 modules kept, 5 values not finite, then weighing")
     assert seen.said(found("norm")) == ""
     assert TrialsSeen().said(trial(3, "norm", error=1.0, grad_rel_l2=0.5)) == (
-        "trial 4: norm kept, error 1.0e+00, gradient error 5.0e-01, then weighing"
+        "trial 4: norm kept, error 1.0e+00, gradient error 5.0e-01"
     )
 
 

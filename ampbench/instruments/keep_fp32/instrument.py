@@ -324,7 +324,8 @@ class TrialsSeen:
     def said(self, found: Seen | None) -> str:
         """Return "trial 12: 3 of 54 modules kept, error 3.1e-03, at most 2.00 min left, then weighing".
 
-        That is "" for what is no trial; without more to try, weighing is all that is left.
+        That is "" for what is no trial; without more to try, weighing is all that is left. How many trials a resumed
+        search has left is not known here.
         """
         if isinstance(found, SearchSpace):
             self._space, self._began = found, time.monotonic()
@@ -332,9 +333,10 @@ class TrialsSeen:
             return ""
         self._made += 1
         parts = [f"trial {found.number + 1}: {self._kept(found)} kept", _erred(found)]
-        most = self._space.wanted.max_trials if self._space is not None and self._space.wanted else 0
-        left = (time.monotonic() - self._began) / self._made * (most - found.number - 1)
-        parts += [f"at most {format_duration(left)} left, then weighing" if left >= 1 else "then weighing"]
+        if self._space is not None and self._space.wanted is not None:
+            trials = self._space.wanted.max_trials - found.number - 1
+            left = (time.monotonic() - self._began) / self._made * trials
+            parts += [f"at most {format_duration(left)} left, then weighing" if left >= 1 else "then weighing"]
         return ", ".join(parts)
 
     def _kept(self, trial: Trial) -> str:
