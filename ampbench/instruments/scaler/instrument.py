@@ -167,7 +167,6 @@ INSTRUMENT: Instrument[ScalerAsked] = Instrument(
         "needs).",
         phases=("training",),
         recipes=True,
-        eager=False,
     ),
     made=_made,
     refined=_refined,
