@@ -124,8 +124,9 @@ def times_said(found: CastPass, whole: Totals | None = None) -> list[str]:
             between = f"95%: {format_seconds(known.step_low)} to {format_seconds(known.step_high)}"
         parts.append(f"the step takes {format_seconds(known.step_seconds)} ({between}) when nothing traces it")
     if known.traced_seconds is not None:
-        few = {1: "of one step", 2: "of two steps"}.get(found.traced_steps)
-        times = f"{few}, in which one delay may be most of it" if few else f"medians of {found.traced_steps} steps"
+        one_or_two = {1: "of one step", 2: "of two steps"}.get(found.traced_steps)
+        steps = f"{one_or_two}, in which one delay may be most of it"
+        times = steps if one_or_two else f"medians of {found.traced_steps} steps"
         parts.append(f"traced, its ops take {format_seconds(known.traced_seconds)} ({times})")
     return [*(["; ".join(parts)] if parts else []), *known.doubts]
 

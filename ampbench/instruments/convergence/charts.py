@@ -246,7 +246,9 @@ def loss_chart(choices: Sequence[Choice], rows: Rows) -> Chart:
         },
     }
     ended = " A cross is where a training ended early." if any(row["end"] is not None for row in rows) else ""
-    shaded = " Shaded is from where to where the seeds of fp32 reach." if any(row["low"] for row in rows) else ""
+    shaded = (
+        " Shaded is from where to where the seeds of fp32 reach." if any(row["low"] is not None for row in rows) else ""
+    )
     return Chart(
         id=LOSSES,
         title="Training loss by precision",

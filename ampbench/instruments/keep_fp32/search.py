@@ -21,7 +21,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from ampbench.instruments.keep_fp32.records import MAX_TRIALS, SearchSpace, Trial, Unit
+from ampbench.instruments.keep_fp32.records import MAX_TRIALS, SPEED, SearchSpace, Trial, Unit
 from ampbench.instruments.keep_fp32.trials import (
     DOUBTFUL,
     Budget,
@@ -328,7 +328,7 @@ def search(
     max_error: float,
     max_gradient_error: float | None = None,
     min_update_kept: float | None = None,
-    objective: str = "speed",
+    objective: str = SPEED,
     seed: int = 0,
     max_trials: int = MAX_TRIALS,
 ) -> Found:
@@ -520,9 +520,7 @@ class _Search:
 
 def _costs(space: SearchSpace, objective: str, seed: int) -> list[float]:
     """Return what keeping each unit costs, from 0 to 1."""
-    costs = [
-        _arithmetic(unit) if objective == "speed" else unit.weight_bytes + unit.output_bytes for unit in space.units
-    ]
+    costs = [_arithmetic(unit) if objective == SPEED else unit.weight_bytes + unit.output_bytes for unit in space.units]
     chance = random.Random(seed)
     largest = max(costs, default=0.0) or 1.0
     return [0.99 * cost / largest + 0.01 * chance.random() for cost in costs]

@@ -136,17 +136,7 @@ def _disagreement(
 
 
 def _joined(known: RuleDisagreement, found: RuleDisagreement) -> RuleDisagreement:
-    return RuleDisagreement(
-        kind=known.kind,
-        op=known.op,
-        device=known.device,
-        dtypes=[*known.dtypes, *(dtype for dtype in found.dtypes if dtype not in known.dtypes)],
-        source=known.source,
-        documented=known.documented,
-        observed=known.observed,
-        registered=known.registered,
-        how=known.how,
-    )
+    return replace(known, dtypes=list(dict.fromkeys([*known.dtypes, *found.dtypes])))
 
 
 WORDS = {LOWER: "lower"}
@@ -302,7 +292,7 @@ def _differences(old: RuleObservation | None, new: RuleObservation | None) -> It
     if old.observed is not None and new.observed is not None and old.observed != new.observed:
         yield "observed", old.observed, new.observed
     if old.registered is not None and new.registered is not None and old.registered != new.registered:
-        yield "registered", _word(old.registered, "yes", "no"), _word(new.registered, "yes", "no")
+        yield "registered", _yes_no(old.registered), _yes_no(new.registered)
     for variant in sorted(old.variants.keys() & new.variants.keys()):
         if old.observed == new.observed and old.variants[variant] != new.variants[variant]:
             yield f"variant {variant}", old.variants[variant], new.variants[variant]
@@ -319,11 +309,11 @@ def _presence(one: RuleObservation | None) -> str:
     """Return "not there", or "there" with what is known of its rule."""
     if one is None or not is_there(one):
         return NOT_THERE
-    return f"there, {one.observed or 'not observed'}"
+    return f"there, {one.observed or NOT_OBSERVED}"
 
 
-def _word(held: bool, yes: str, no: str) -> str:
-    return yes if held else no
+def _yes_no(registered: bool) -> str:
+    return "yes" if registered else "no"
 
 
 def _claim_changes(before: RuleProbe, after: RuleProbe) -> Iterator[RuleChange]:
