@@ -14,8 +14,7 @@ class Gate:
     """How a metric is judged when two runs are compared: the largest relative change that counts as none.
 
     `threshold` holds for one commit on one environment, `elsewhere` otherwise (other code and another torch sum in
-    another order). `floor` is the
-    largest absolute difference, in the metric's unit, that counts as none.
+    another order). `floor` is the largest absolute difference, in the metric's unit, that counts as none.
     """
 
     kind: Literal["time", "memory", "accuracy"]
@@ -56,7 +55,11 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
             Column(name="precision", label="precision", summary="The precision's name."),
             Column(name="device", label="device", summary="The device type, such as `cuda`."),
             Column(name="phase", label="phase", summary="`inference` or `training`."),
-            Column(name="path", label="path", summary="`eager`, `compiled` or `traced`."),
+            Column(
+                name="path",
+                label="path",
+                summary="How it is run: `eager`, `compiled` (or `compiled-` and a mode), `traced` or `graphed`.",
+            ),
             Column(name="batch_size", label="batch", summary="The batch size; undefined where a workload has none."),
             Column(name="input_dtype", label="input", summary="The dtype floating inputs are given in."),
             Column(name="memory_format", label="format", summary="`contiguous` or `channels_last`."),
@@ -339,7 +342,7 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
             Column(
                 name="grad_not_finite",
                 label="grad nonfinite",
-                summary="The same of the gradients.",
+                summary="`nan` or `inf` in the gradients; `nan in fp64` where it is in the reference.",
             ),
             Column(
                 name="grad_worst_parameter",
