@@ -242,11 +242,10 @@ def memory(given: Given) -> Found:
     """Hold peaks against torch's own statistics of the same step, and against bytes counted by hand."""
     _needs(given)
     device, rows, wrong = open_device(given.device), [], 0
-    for name, expected in _by_hand(given.device):
-        called, size, found = name, *expected
+    for name, size, found in _by_hand(given.device):
         near = abs(found - size) <= 0.02 * size + 4096
         wrong += not near
-        rows.append([called, format_bytes(size), format_bytes(found), "" if near else "differs"])
+        rows.append([name, format_bytes(size), format_bytes(found), "" if near else "differs"])
     for planned in _planned(given, TIMED, TIMED_IN, phases=["inference", "training"]):
         if given.device == "cpu":
             continue
@@ -265,7 +264,7 @@ def memory(given: Given) -> Found:
     )
 
 
-def _by_hand(type: str) -> Iterator[tuple[str, tuple[int, int]]]:
+def _by_hand(type: str) -> Iterator[tuple[str, int, int]]:
     """Yield bytes by arithmetic and as measured: of a product of 2048 x 2048 numbers in each dtype."""
     size = 2048
     for precision, width in (("fp32", 4), ("bf16_pure", 2)):
@@ -277,7 +276,7 @@ def _by_hand(type: str) -> Iterator[tuple[str, tuple[int, int]]]:
         )  # fmt: skip
         with precision_flags(PRECISIONS[precision]):
             found = measure_memory(workload, case, open_device(type)).peak_bytes
-        yield f"a product in {precision}: weights, inputs, outputs", (3 * size * size * width, found or 0)
+        yield f"a product in {precision}: weights, inputs, outputs", 3 * size * size * width, found or 0
         if type == "cpu":
             return  # its allocation record is exact once in a process
 

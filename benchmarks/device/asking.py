@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 import ampbench
 from ampbench.base.precisions import PRECISIONS
 from ampbench.cli.main import main
+from ampbench.errors import CASE_FAILED
 from ampbench.instruments.check.records import DEFECTIVE, OUTCOMES, Checked
 from ampbench.records.labels import NOT_MEASURED, OUT_OF_TIME
 from ampbench.store import StoredRun, list_runs, read_run
@@ -21,7 +22,6 @@ from benchmarks.device.running import ROOT, Found, Given, NotHereError
 
 MARGIN = 30.0
 """Seconds before its item's limit from which a run begins nothing more: it ends by itself and tells what is left."""
-CASE_FAILED, DEFECTS = 3, 1
 PLANTED = Path(__file__).with_name("planted.py")
 DIFFERENCE = 0.05
 WITHIN = 0.02
@@ -157,7 +157,7 @@ def check(given: Given) -> Found:
     failures = [[case, "failed", one.message] for run in runs for case, one in run.failures.items()]
     said = ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES)
     return Found(
-        bool(found) and not failures and code in (0, DEFECTS),
+        bool(found) and not failures and code == 0,
         f"{said} of {len(found)} checks" + (f"; {len(failures)} failed" if failures else ""),
         ("check", "outcome", "seen"),
         [*failures, *([one.check, one.outcome, one.seen] for one in found if one.outcome == DEFECTIVE)],

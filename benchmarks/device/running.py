@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.device.parts import EVERY, MACHINE, PACKING, Item, Part
+from benchmarks.device.parts import CARD, EVERY, MACHINE, PACKING, Item, Part
 
 ROOT = Path(__file__).parents[2]
 PASSED, FAILED, NOT_RUN = "passed", "failed", "not run"
@@ -237,8 +237,9 @@ def summary(parts: Sequence[Mapping[str, Any]]) -> str:
         lines += ["With `--quick`: small presets, fewer steps and blocks.", ""]
     if most := max((part["patience"] for part in parts if part["patience"] != 1), default=None):
         lines += [f"With `--patience {most:g}`: limits so many times as long.", ""]
-    missing = [name for name, part in EVERY.items() if part.name != "card" and name not in {p["part"] for p in parts}]
-    if missing and not any(part["part"] == "card" for part in parts):
+    ran = [part["part"] for part in parts]
+    missing = [name for name in EVERY if name not in (CARD.name, *ran)]
+    if missing and CARD.name not in ran:
         lines += [f"Parts not run: {', '.join(missing)}.", ""]
     tables = []
     for part in parts:

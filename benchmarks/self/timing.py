@@ -20,7 +20,6 @@ from ampbench.workload import Workload
 from ampbench.workloads.index import WORKLOADS
 from ampbench.workloads.index import source as builtin_source
 
-NETWORKS = "benchmarks.self.networks"
 PRECISIONS = ("fp32", "bf16_autocast", "bf16_pure", "fp16_autocast")
 
 
