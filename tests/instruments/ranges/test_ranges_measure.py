@@ -181,7 +181,8 @@ def test_in_pure_half_all_is_lowered_and_with_autocast_what_its_rules_choose(cas
 def test_what_is_kept_in_fp32_is_neither_compared_nor_lowered(case: MakeCase) -> None:
     workload = net(nn.Linear(16, 16), nn.Linear(16, 4))
     keep_fp32(workload.module, "1")
-    for low in measure(workload, case("fp32", "training"), "fp16_pure", "fp16_autocast").low_runs:
+    pure, mixed = measure(workload, case("fp32", "training"), "fp16_pure", "fp16_autocast").low_runs
+    for low in (pure, mixed):
         assert [row.module for row in low.modules] == ["0"]
         assert low.lowered == ["0"]
         assert low.lowered_weights == ["0.weight", "0.bias"]
@@ -299,7 +300,7 @@ def test_masks_of_infinities_are_no_fault(case: MakeCase, phase: str) -> None:
 
     workload = net(Masked(), inputs=torch.randn(2, 5, 8))
     found = measure(workload, case("fp32", phase), "fp16_pure", "bf16_autocast")
-    assert all(low.first_nonfinite is None for low in found.low_runs)
+    assert [low.first_nonfinite for low in found.low_runs] == [None, None]
 
 
 def test_masked_outputs_are_meant_and_noted(case: MakeCase) -> None:
@@ -435,6 +436,7 @@ def test_networks_of_all_kinds_are_measured(case: MakeCase, name: str, phase: st
     workload = NETWORKS[name]()
     found = measure(workload, case("fp32", phase), *LOW)
     parameters = {parameter for parameter, _ in workload.module.named_parameters()}
+    assert [low.precision for low in found.low_runs] == LOW
     for low in found.low_runs:
         assert low.modules
         if (name, phase) == ("a padded encoder", "inference") and PRECISIONS[low.precision].autocast:
