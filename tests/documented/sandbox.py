@@ -171,7 +171,6 @@ def _store(made: Sandbox, clone: Path) -> None:
     for name in (
         "main.jsonl",
         "release-1.4.jsonl",
-        "benchmarks/baseline.jsonl",
         "ci-results/a.jsonl",
         "nightly/b.jsonl",
         "cpu.jsonl",

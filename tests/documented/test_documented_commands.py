@@ -21,7 +21,6 @@ SLOW = (
 EXITS: dict[str, tuple[set[int], str]] = {
     r"ampbench (gate|ab .*--gate)\b.*": ({0, 1}, "a verdict on times is luck here"),
     r"ampbench gate results/rules/.*": ({1}, "its page says that rules have changed"),
-    r"ampbench run mpl": ({2}, "a mistake is what its page shows"),
     r"ampbench doctor\b.*": ({0, 3}, "the machine that runs the tests may be unfit"),
 }
 """By the whole text of a command: the exit codes expected, where it is not 0 alone; the last that matches counts."""

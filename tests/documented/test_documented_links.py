@@ -11,8 +11,8 @@ from markdown_it import MarkdownIt
 from tests.documented.pages import PAGES, ROOT, inline_code, read
 
 LINKING = [*PAGES, "CHANGELOG.md"]
-ELSEWHERE = {"docs/source/amp.md", "benchmarks/baseline.jsonl"}
-"""Files of PyTorch's repository, and of a reader's."""
+ELSEWHERE = {"docs/source/amp.md"}
+"""Files of PyTorch's repository."""
 
 _FILES = re.compile(r"(?:ampbench|benchmarks|docs|tests)/[\w/.-]*\w/?")
 _MODULES = re.compile(r"(?P<path>[a-z_]+/[a-z_/*]*)(?:\.(?P<name>\w+))?")
