@@ -22,6 +22,7 @@ docs/statistics.md has the rules and tests/simulation measures what they reach.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import bdtrc, stdtr, stdtrit
@@ -263,13 +264,21 @@ def decide_stored(
     )
 
 
-def judge_control(blocks: Blocks, thresholds: Floats, means: Means | None = None) -> tuple[bool, list[Decision]]:
-    """Return whether the same code, measured twice, seems to differ, and a decision per cell of control / baseline.
+class Fired(NamedTuple):
+    """That the same code, measured twice, seems to differ in the cell at `place`: by its `change`, `of_mean` or not."""
 
-    It fires if in some cell the exact two-sided p of the blocks' values or of their `means`, after Holm over all of
-    these, is at most 0.01 divided by the number of looks: whatever the number of cells, it does so by chance in at most
-    one comparison of a hundred. A difference that is certain, but proven to lie within the threshold, makes no verdict
-    and does not count.
+    place: int
+    change: float
+    of_mean: bool
+
+
+def judge_control(blocks: Blocks, thresholds: Floats, means: Means | None = None) -> tuple[list[Fired], list[Decision]]:
+    """Return where the same code, measured twice, seems to differ, and a decision per cell of control / baseline.
+
+    It fires in a cell if the exact two-sided p of the blocks' values or of their `means`, after Holm over all of these,
+    is at most 0.01 divided by the number of looks: whatever the number of cells, it does so by chance in at most one
+    comparison of a hundred. A difference that is certain, but proven to lie within the threshold, makes no verdict and
+    does not count. What is surest comes first.
     """
     none = np.empty((len(thresholds), 0))
     pair = Blocks(
@@ -278,13 +287,18 @@ def judge_control(blocks: Blocks, thresholds: Floats, means: Means | None = None
     decisions = decide_interleaved(pair, thresholds, looks=1, confirm=False)
     two_sided = [2 * min(p for p in (each.p_worse, each.p_better, 0.5) if p is not None) for each in decisions]
     within = [each.verdict is Verdict.UNCHANGED for each in decisions]
+    changes = [each.change for each in decisions]
     if means is not None:
-        same = stats.mean_ratios(means.blocks.baseline, means.blocks.control, (EQUIVALENCE_ALPHA,))
+        same = stats.mean_ratios(_usable(means.blocks.baseline), _usable(means.blocks.control), (EQUIVALENCE_ALPHA,))
         two_sided += (2 * np.minimum(np.minimum(same.p_above, same.p_below), 0.5)).tolist()
         margin = 1 + means.thresholds
         within += ((same.lows[0] > 1 / margin) & (same.highs[0] < margin)).tolist()
+        changes += (same.estimates - 1).tolist()
     certain = stats.holm(np.array(two_sided)) <= CONTROL_ALPHA / len(LOOKS)
-    return bool(np.any(certain & ~np.array(within, np.bool_))), decisions
+    places = np.flatnonzero(certain & ~np.array(within, np.bool_)).tolist()
+    cells = len(decisions)
+    fired = [Fired(at % cells, changes[at] or 0.0, at >= cells) for at in sorted(places, key=two_sided.__getitem__)]
+    return fired, decisions
 
 
 def _invalid(seconds: Floats) -> Booleans:

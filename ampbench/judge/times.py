@@ -14,6 +14,7 @@ from ampbench.judge.deciding import (
     LOOKS,
     Blocks,
     Decision,
+    Fired,
     Means,
     decide_interleaved,
     decide_stored,
@@ -439,7 +440,8 @@ def _interleaved(
         names = [cells[cell].baseline_id for cell in np.flatnonzero(measured).tolist()]
         arm_of = owner.run.stored.header.arm
         twice = MEASURED_COPIED if arm_of is not None and arm_of.copied == CONTROL else MEASURED_TWICE
-        verdict = ControlVerdict(cells=len(names), fired=fired, sentence=_control_sentence(names, fired, judged, twice))
+        sentence = _control_sentence(names, fired, judged, twice)
+        verdict = ControlVerdict(cells=len(names), fired=bool(fired), sentence=sentence)
     return decisions, unfit, pairs.sum(axis=1).tolist(), verdict
 
 
@@ -523,22 +525,18 @@ def _unfit_cells(parts: Sequence[Sequence[_Sided]], what: str) -> dict[int, str]
     return found
 
 
-def _control_sentence(names: Sequence[str], fired: bool, decisions: Sequence[Decision], twice: str) -> str:
-    changes = [
-        (abs(one.change), name, one) for name, one in zip(names, decisions, strict=True) if one.change is not None
-    ]
+def _control_sentence(names: Sequence[str], fired: Sequence[Fired], decisions: Sequence[Decision], twice: str) -> str:
+    """Say what the control did: where it fired, and how far apart it was at most where it did not."""
+    if fired:
+        place, change, of_mean = fired[0]
+        said = f"{change_in_words(change)}{', by the mean of all samples,' if of_mean else ''} on {names[place]}"
+        return f"control: the same code, {twice}, seemed to be {said}: no time verdict counts"
+    changes = [(one.change, name) for name, one in zip(names, decisions, strict=True) if one.change is not None]
     measured = f"{counted(len(names), 'case')} {twice}"
     if not changes:
         return f"control: {measured}, in too few blocks to say anything"
-    _, name, largest = max(changes, key=lambda each: each[:2])
-    if fired:
-        _, name, largest = min(changes, key=lambda each: (min(each[2].p_worse or 0, each[2].p_better or 0), each[1]))
-        return f"control: the same code, {twice}, seemed to be {_apart(largest)} on {name}: no time verdict counts"
-    return f"control: {measured} in the same blocks, none seemed to differ (at most {_apart(largest)}, {name})"
-
-
-def _apart(decision: Decision) -> str:
-    return change_in_words(decision.change or 0.0)
+    largest, name = max(changes, key=lambda each: (abs(each[0]), each[1]))
+    return f"control: {measured} in the same blocks, none seemed to differ (at most {change_in_words(largest)}, {name})"
 
 
 def _remarks(

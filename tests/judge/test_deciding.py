@@ -299,7 +299,7 @@ def test_a_control_of_another_place_sees_what_the_place_costs_from_ten_blocks_on
     fired = 0
     for seed in range(150):
         ours, again = quiet(1, blocks, 2 * seed, 0.015), (1 + effect) * quiet(1, blocks, 2 * seed + 1, 0.015)
-        fired += judge_control(make_blocks(ours, ours, control=again), np.full(1, 0.02))[0]
+        fired += bool(judge_control(make_blocks(ours, ours, control=again), np.full(1, 0.02))[0])
     assert least <= fired / 150 <= most
 
 
@@ -308,6 +308,22 @@ def test_a_control_that_differs_by_less_than_the_threshold_does_not_fire():
     fired, decisions = judge_control(make_blocks(quiet(8, spread=0.002), control, control=control), np.full(8, 0.02))
     assert not fired
     assert all(each.p_worse < 0.001 for each in decisions)
+
+
+def test_a_control_tells_where_it_fires_and_by_what():
+    """What is certain and within the threshold, as of the second cell, is not where."""
+    control = quiet(8, seed=2, spread=0.002)
+    control[1] *= 1.01
+    control[3] *= 1.1
+    blocks, thresholds = make_blocks(quiet(8, spread=0.002), control, control=control), np.full(8, 0.02)
+    ((place, change, of_mean),), _ = judge_control(blocks, thresholds)
+    assert (place, of_mean) == (3, False)
+    assert change == pytest.approx(0.1, abs=0.01)
+    slow = quiet(8, seed=2)
+    slow[6] *= 1.3
+    means = Means(blocks=make_blocks(quiet(8), quiet(8), control=slow), thresholds=np.full(8, 0.05))
+    both, _ = judge_control(blocks, thresholds, means)
+    assert {(one.place, one.of_mean) for one in both} == {(3, False), (6, True)}
 
 
 def test_no_control_does_not_fire():

@@ -177,6 +177,16 @@ def test_a_control_that_fires_takes_every_time_verdict_away():
     assert not [one for one in comparison.means if one.metric == "seconds_median"]
 
 
+def test_a_control_that_fires_by_its_mean_alone_says_so():
+    ours, theirs = arms()
+    baseline = make_run(Times((FP32, noisy(1e-3))), control=noisy(1e-3, seed=2), header=ours)
+    slow = [replace(one, samples=[[*one.samples[0], 3e-3]]) if one.control else one for one in baseline.rounds]
+    candidate = make_run(Times((FP32, noisy(1e-3, seed=1))), header=theirs)
+    control = compare(replace(baseline, rounds=slow), candidate).control
+    assert control.fired
+    assert re.search(r"seemed to be \d+% slower, by the mean of all samples, on linear_chain", control.sentence)
+
+
 def test_the_control_stands_beside_its_own_arm_when_the_arms_are_swapped():
     fast, slow = noisy(1e-3), noisy(1.3e-3, seed=1)
     ours, theirs = arms()

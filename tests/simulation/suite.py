@@ -94,7 +94,7 @@ def run_gates(
     for gate in range(gates):
         part = slice(gate * CELLS, (gate + 1) * CELLS)
         beside = None if means is None else _means(means[part, : LOOKS[-1]])
-        control.append(judge_control(_blocks(first[part]), np.full(CELLS, THRESHOLD), beside)[0])
+        control.append(bool(judge_control(_blocks(first[part]), np.full(CELLS, THRESHOLD), beside)[0]))
     verdicts = np.array([each.verdict for each in decisions], dtype=object)
     shape = (gates, CELLS)
     return Outcome(
