@@ -156,7 +156,8 @@ def _derived(run: MeasuredRun) -> Kept:
 
     def known(column: str) -> stats.Floats:
         numbers = every[column].astype(np.float64)
-        return np.where(ok & np.isfinite(numbers), numbers, np.nan)
+        there = ok & np.isfinite(numbers)
+        return np.where(there & (numbers > 0) if column == TIME else there, numbers, np.nan)  # a time of zero is none
 
     names = [one.column.name for one in TRACKED.values()]
     arrays: dict[str, Array] = {name: known(name) for name in names if name != DRIFT}

@@ -108,6 +108,14 @@ def test_runs_of_another_machine_never_share_a_series(folder: Folder, changes: d
     assert len(trend.places) == 2
 
 
+def test_a_time_of_zero_is_none(folder: Folder) -> None:
+    """A step that was held up all the while is worth its CPU time, which a coarse clock may give as zero."""
+    for day in range(6):
+        folder.run(*timed(FP32, 1e-3, cpu_samples=[[0.0]] if day == 3 else [[1e-3]]))
+    values = only(folder.trend("date")).values
+    assert [value is None for value in values] == [day == 3 for day in range(6)]
+
+
 def test_times_in_a_plain_heap_are_a_line_of_their_own(folder: Folder) -> None:
     folder.run()
     folder.run(settings=Settings(heap="plain"))
