@@ -458,8 +458,8 @@ def table_lines(
         lines += title
         if any(row["outcome"] == "ok" for row in rows):
             lines.append(_line([column.header for column in layout.columns], layout, "dim"))
-        chosen = advice[group].precision if group in advice else None
-        lines.extend(_row_line(row, layout, "bold" if row["precision"] == chosen else "") for row in rows)
+        chosen = advice[group].case_id if group in advice else None
+        lines.extend(_row_line(row, layout, "bold" if row["case_id"] == chosen else "") for row in rows)
         if group in advice:
             lines += wrapped(f"→ {advice[group].sentence}", layout.page)
             lines += wrapped(advice[group].remark, layout.page) if advice[group].remark else []

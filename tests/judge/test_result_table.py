@@ -74,6 +74,14 @@ def test_what_arithmetic_knows_stands_below_the_advice_and_fits() -> None:
     assert "it grows" in table.table_markdown(grouped(ROWS), advice).splitlines()[-1]
 
 
+def test_of_two_rows_of_a_precision_the_one_that_is_advised_is_bold() -> None:
+    rows = [gpu_row("fp32", 1), gpu_row("bf16_pure", 2), gpu_row("bf16_pure", 3) | {"case_id": "another"}]
+    advice = advise(rows, {}, Budget())
+    assert [one.case_id for one in advice.values()] == ["another"]
+    lines = table.table_lines(grouped(rows), advice, {"training": table.lay_out(rows, "training", 100)})
+    assert [line.style for line in lines[2:5]] == ["", "", "bold"]
+
+
 @pytest.mark.parametrize(("width", "without"), [(100, ["FLOP/s", "items/s", "×floor"]), (120, []), (200, [])])
 def test_the_share_of_the_ceiling_stays_before_items_and_floors(width: int, without: list[str]) -> None:
     rows = [row | {"flops_per_second": 4.2e14, "ceiling_share": 0.631} for row in ROWS]
