@@ -5,10 +5,9 @@ None or NaN there, is null.
 """
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -182,10 +181,10 @@ def _runs(files: Sequence[Path]) -> Any:
 
 def _each_once(names: Sequence[str]) -> list[str]:
     """Return names of columns, a second one of a name numbered: rows for machines have each once."""
-    counts, found = Counter[str](), []
+    found: list[str] = []
     for name in names:
-        found.append(f"{name}_{counts[name]}" if counts[name] else name)
-        counts[name] += 1
+        numbered = (f"{name}_{number}" for number in count(1))
+        found.append(name if name not in found else next(one for one in numbered if one not in (*names, *found)))
     return found
 
 

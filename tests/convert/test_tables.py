@@ -151,6 +151,7 @@ def test_an_answer_is_printed_in_every_format(ask):
     assert ask(sql, "--format", "markdown")[1].splitlines()[2].startswith("| bf16_autocast | 2 | 1.5 |")
     assert ask(sql)[1].split()[:5] == ["precision", "n", "x", "l", "f"]
     assert json.loads(ask("SELECT 1, 1", "--json")[1]) == [{"1": 1, "1_1": 1}]
+    assert json.loads(ask("SELECT 1 AS a, 2 AS a, 3 AS a_1", "--json")[1]) == [{"a": 1, "a_2": 2, "a_1": 3}]
     assert ask("SELECT run FROM cases WHERE 1 = 0")[::2] == (0, "no row in 2 runs\n")
     assert json.loads(ask("SELECT run FROM cases WHERE 1 = 0", "--json")[1]) == []
 
