@@ -30,6 +30,9 @@ FEW_ROUNDS = "no interval under three --rounds"
 WORTH = 1.02
 """A smaller gain in time is none: the 2% that every comparison calls unchanged."""
 
+TODAYS = (BASELINE, DEFAULT)
+"""The precisions of one who changes nothing."""
+
 OVER_FP32 = "speedup_over_fp32"
 """The speedup of a row over fp32, where advice is against `default`."""
 
@@ -76,7 +79,7 @@ class Trust:
     """What a run tells of how far its times can be trusted.
 
     `apart` is by what factor two measurements of its control differ (1: by nothing, or there is none), `cause` why its
-    rounds were unfit (`frames.unfit_said`; "": they were not).
+    rounds were unfit (`frame.unfit_said`; "": they were not).
     """
 
     apart: float = 1.0
@@ -260,7 +263,7 @@ def _chosen(
 ) -> _Choice:
     """Return what to take of the rows of one group, but for `objections`; `within` says what its errors are within."""
     baseline = next((row for row in rows if row["precision"] == _todays(rows)), None)
-    others = [row for row in rows if row["outcome"] == "ok" and row["precision"] not in (BASELINE, DEFAULT)]
+    others = [row for row in rows if row["outcome"] == "ok" and row["precision"] not in TODAYS]
     others.sort(key=lambda row: number(row["seconds_median"]) or math.inf)
     passing = [row for row in others if objections[row["case_id"]] is None]
 
@@ -273,7 +276,7 @@ def _chosen(
         return _Choice(row=passing[0], column="outcome", sentence=f"take {precision_label(passing[0])}: {why}", why=why)
 
     comparable = [row for row in others if number(row["speedup_vs_fp32"]) is not None]
-    rest = [row for row in rows if row["precision"] not in (BASELINE, DEFAULT)]
+    rest = [row for row in rows if row["precision"] not in TODAYS]
     if not comparable and all(row["outcome"] == "skipped" for row in rest):
         return _none("outcome", "no other precision was measured")
     faster = [row for row in comparable if _is_faster(row, baseline, gains)]

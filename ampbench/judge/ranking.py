@@ -15,7 +15,7 @@ from typing import Any
 from ampbench.base import stats
 from ampbench.base.precisions import BASELINE, DEFAULT, rank
 from ampbench.base.units import format_error
-from ampbench.judge.advice import Advice
+from ampbench.judge.advice import TODAYS, Advice
 from ampbench.judge.objections import BRIEFLY
 from ampbench.judge.rows import Group, Row, grouped, judged_error, number, precision_label, times
 from ampbench.judge.table import speed_interval
@@ -65,11 +65,11 @@ class Ranked:
     @property
     def stays(self) -> bool:
         """Whether what is advised is what one runs who changes nothing."""
-        return self.taken is not None and self.taken["precision"] in (BASELINE, DEFAULT)
+        return self.taken is not None and self.taken["precision"] in TODAYS
 
     @property
     def nearest(self) -> Row | None:
-        """What comes nearest to being advised where nothing but fp32 is: the fastest that is not safe, or of all."""
+        """What comes nearest to being advised where no other precision is: the fastest that is not safe, or of all."""
         return self.passed or next(iter(self.others), None)
 
     @property
@@ -79,8 +79,8 @@ class Ranked:
 
     @property
     def others(self) -> list[Row]:
-        """What was measured in other precisions than fp32, the fastest first."""
-        rows = [row for row in self.rows if row["outcome"] == "ok" and row["precision"] != BASELINE]
+        """What was measured in other precisions than what one runs who changes nothing, the fastest first."""
+        rows = [row for row in self.rows if row["outcome"] == "ok" and row["precision"] not in TODAYS]
         return sorted(rows, key=lambda row: -(_gain(row) or 0.0))
 
     def unsafe(self, row: Row) -> str:
@@ -204,7 +204,7 @@ def _short(one: Ranked) -> str:
 TAKEN = _columns("take", lambda one: one.taken, "but", _passed)
 """A row of the ranking: what is advised."""
 STAYING = _columns("nearest", lambda one: one.nearest, "but", _short)
-"""A row of those that stay in fp32: what comes nearest to being advised."""
+"""A row of those that stay as they are: what comes nearest to being advised."""
 UNADVISED: Sequence[Column[Ranked]] = (
     Column("workload", lambda one: one.name, "workload", whole=True),
     Column("why", lambda one: one.advice.why, "no advice"),
@@ -335,11 +335,12 @@ def part_blocks(tables: Sequence[Ranked], *, kinds: bool = False) -> list[Block]
     ]
     taking = [one for one in tables if one.taken is not None and not one.stays]
     staying = [one for one in tables if one.stays]
+    stayed = " or ".join(sorted({one.taken["precision"] for one in staying if one.taken is not None}, key=rank))
     by_kind = brought(tables, by_kind=True) if kinds else []
     headers = ["precision", "for", "networks", "which"]
     blocks = [
         table("which precision to take, what gains most first", TAKEN, taking, RANKING_NOTE),
-        table("stay in fp32, the nearest first", STAYING, staying, "" if taking else RANKING_NOTE),
+        table(f"stay in {stayed}, the nearest first", STAYING, staying, "" if taking else RANKING_NOTE),
         table("without advice", UNADVISED, [one for one in tables if one.taken is None]),
         table("what each precision brought", BY_PRECISION, by_precision, BROUGHT_NOTE),
         Block("not safe", headers, unsafe, numbers=["networks"]),
@@ -366,7 +367,7 @@ BROUGHT_NOTE = "geometric means over networks, with their 95% interval"
 def taken_said(tables: Sequence[Ranked]) -> str:
     """Return for how many tables which precision is advised."""
     counts = Counter("no advice" if one.taken is None else precision_label(one.taken) for one in tables)
-    ordered = sorted(counts, key=lambda label: (label == "no advice", label in (BASELINE, DEFAULT), -counts[label]))
+    ordered = sorted(counts, key=lambda label: (label == "no advice", label in TODAYS, -counts[label]))
     verbs = {BASELINE: "stay in fp32", DEFAULT: "stay in default", "no advice": "no advice"}
     total = f" of {len(tables):,}"
     return ", ".join(

@@ -12,11 +12,11 @@ from statistics import geometric_mean
 from types import MappingProxyType
 
 from ampbench.base import stats
-from ampbench.base.precisions import BASELINE, DEFAULT, rank
+from ampbench.base.precisions import BASELINE, rank
 from ampbench.base.units import counted, every, format_error
 from ampbench.instruments.ceilings.findings import shown as as_measured
 from ampbench.instruments.ceilings.records import Ceiling
-from ampbench.judge.advice import Advice
+from ampbench.judge.advice import TODAYS, Advice
 from ampbench.judge.ranking import MANY, Ranked, in_order, table_labels
 from ampbench.judge.rows import Group, Row, grouped, judged_error, judged_floor_ratio, number, precision_label, times
 from ampbench.records.labels import AGAINST_FP32, device_statement, few, told_apart
@@ -296,8 +296,6 @@ NO_ADVICE = "no advice"
 UNCERTAIN = "not certain: "
 """How every caveat of advice begins."""
 REASONS = 3
-TODAYS = (BASELINE, DEFAULT)
-"""What one stays in."""
 """So many reasons for which there is no advice are told."""
 
 

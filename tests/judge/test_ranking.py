@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from ampbench.cli.results import run_rows
-from ampbench.judge.advice import advise_run
+from ampbench.judge.advice import Advice, advise_run
 from ampbench.judge.budget import Budget
 from ampbench.judge.objections import BRIEFLY, run_objections
 from ampbench.judge.ranking import (
@@ -24,7 +24,7 @@ from ampbench.judge.ranking import (
     sections,
     taken_said,
 )
-from ampbench.judge.rows import Row
+from ampbench.judge.rows import Row, grouped
 from ampbench.store import StoredRun, read_run
 from tests.report.large_runs import write_zoo_run
 
@@ -123,6 +123,21 @@ def test_a_network_that_stays_in_fp32_says_what_came_nearest_and_why_not(parts: 
         elif but != "not certain":
             assert row["speedup_vs_fp32"] > 1
             assert stays[name].unsafe(row) == but
+
+
+def test_what_came_nearest_is_no_row_of_what_one_stays_in(zoo: StoredRun, rows: list[Row]) -> None:
+    network = next(row["workload"] for row in rows if row["phase"] == "training" and row["outcome"] == "ok")
+    own = [row for row in rows if row["workload"] == network and row["phase"] == "training"]
+    slower = [row if row["precision"] == "fp32" else row | {"speedup_vs_fp32": 0.5} for row in own]
+    fp32 = next(row for row in own if row["precision"] == "fp32")
+    default = fp32 | {"precision": "default", "case_id": "default", "speedup_vs_fp32": 1.01}
+    group = next(iter(grouped(own)))
+    advice = Advice(group=group, precision="default", column="speedup_vs_fp32", sentence="", case_id="default")
+    one = Ranked(name=network, group=group, rows=[*slower, default], advice=advice)
+    assert one.stays
+    assert one.nearest is not None
+    assert one.nearest["precision"] not in ("fp32", "default")
+    assert next(block.title for block in part_blocks([one])) == "stay in default, the nearest first"
 
 
 def test_means_over_networks_are_geometric_with_their_t_interval(parts: dict[str, list[Ranked]]) -> None:

@@ -10,7 +10,7 @@ from ampbench.report.material import Material, gather
 from ampbench.report.page import drawn
 from ampbench.report.precision_tables import precision_tables
 from ampbench.report.views.precisions import precisions
-from ampbench.report.views.ranking import AT_ONCE, ranking
+from ampbench.report.views.ranking import AT_ONCE, faster_said, ranking
 from ampbench.store import read_run
 from tests.report.large_runs import write_zoo_run
 from tests.report.materials import make_material, section_of
@@ -54,6 +54,20 @@ def test_long_tables_are_folded_behind_their_first_rows(page: BeautifulSoup) -> 
 def test_every_table_has_a_label_of_its_own(page: BeautifulSoup) -> None:
     labels = [one["aria-label"] for one in page.select("[role=region]")]
     assert len(labels) == len(set(labels)) > 5
+
+
+def test_how_many_networks_are_faster_is_said_of_none_one_and_many() -> None:
+    def said(*speeds: float) -> str:
+        rows = [
+            {"network": f"n{place}", "precision": "bf16_pure", "speed": speed, "safe": True, "said": f"{speed}x"}
+            for place, speed in enumerate(speeds)
+        ]
+        return faster_said(rows)
+
+    none = "Of 2 networks none is faster than fp32 in a precision that is safe."
+    assert said(0.9, 1.0) == none
+    assert said(0.9, 2.0).startswith("Of 2 networks 1 is faster than fp32 in a precision that is safe, most of all n1")
+    assert said(3.0, 2.0).startswith("Of 2 networks 2 are faster than fp32 in a precision that is safe, most of all n0")
 
 
 def test_failures_are_told_by_reason_with_their_names(zoo: Material, page: BeautifulSoup) -> None:

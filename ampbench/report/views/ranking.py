@@ -11,7 +11,7 @@ from ampbench.base.units import counted, format_error
 from ampbench.judge.ranking import Ranked, missing_blocks, part_blocks, taken_said
 from ampbench.judge.rows import judged_error, number, times
 from ampbench.judge.table import speed_interval
-from ampbench.present.charts import DASHED, Chart, Choice, precision_encoded, tooltip
+from ampbench.present.charts import Chart, Choice, precision_encoded, rule_at, tooltip
 from ampbench.present.document import Block, as_sentence
 from ampbench.present.page import View, cut
 from ampbench.report.answers import Machine, advised_machines, ranked_parts
@@ -48,7 +48,7 @@ def ranking(material: Material) -> View | None:
             label = f"{machine.title} · {part}" if several else part
             if own:
                 rows += own
-                choices.append(Choice(value=value, label=label, alt=_told(own), marks=_precisions(own)))
+                choices.append(Choice(value=value, label=label, alt=faster_said(own), marks=_precisions(own)))
             blocks = [cut(block, MOST) for block in part_blocks(tables, kinds=True)]
             told.append({"name": part, "said": as_sentence(taken_said(tables)), "blocks": blocks})
         machines.append({"title": machine.title, "parts": told, "missing": _missing(machine)})
@@ -143,7 +143,7 @@ def _chart(choices: Sequence[Choice], rows: Sequence[Mapping[str, Any]]) -> Char
             "layer": [
                 {"mark": {"type": "point", "size": 34, "opacity": 1}, "encoding": {**place, **marks, "tooltip": told}},
                 {"mark": {"type": "text", "text": "×", "fontSize": 13}, "transform": unsafe, "encoding": place},
-                {"mark": dict(DASHED), "encoding": {"x": {"datum": 1}}},
+                rule_at("x", 1),
             ]
         },
         dataset="ranking",
@@ -153,7 +153,7 @@ def _chart(choices: Sequence[Choice], rows: Sequence[Mapping[str, Any]]) -> Char
     )
 
 
-def _told(rows: Sequence[Mapping[str, Any]]) -> str:
+def faster_said(rows: Sequence[Mapping[str, Any]]) -> str:
     """Say in words how many networks are faster where they are safe, and which is the most."""
     safe = [row for row in rows if row["safe"]]
     networks = len({row["network"] for row in rows})
@@ -164,10 +164,13 @@ def _told(rows: Sequence[Mapping[str, Any]]) -> str:
         if row["network"] not in fastest or row["speed"] > fastest[row["network"]]["speed"]:
             fastest[row["network"]] = row
     faster = sum(row["speed"] > 1 for row in fastest.values())
+    are = "is" if faster == 1 else "are"
     best = max(fastest.values(), key=lambda row: row["speed"])
     slow = sum(row["speed"] < SLOWEST for row in rows)
     edge = f" {counted(slow, 'point')} below {times(SLOWEST)} at the left edge." if slow else ""
+    if not faster:
+        return f"Of {counted(networks, 'network')} none is faster than fp32 in a precision that is safe.{edge}"
     return (
-        f"Of {counted(networks, 'network')} {faster:,} are faster than fp32 in a precision that is safe, most of all "
+        f"Of {counted(networks, 'network')} {faster:,} {are} faster than fp32 in a precision that is safe, most of all "
         f"{best['network']} in {best['precision']} with {best['said']}.{edge}"
     )
