@@ -27,7 +27,14 @@ from ampbench.judge.exact import (
     skipped_alike,
 )
 from ampbench.judge.explaining import devices_with_rules, nothing_explained, require_comparable, with_explanations
-from ampbench.judge.pairing import EnvironmentDifferences, Paired, arm_settings, not_the_commits, pair_cases
+from ampbench.judge.pairing import (
+    EnvironmentDifferences,
+    Paired,
+    arm_settings,
+    not_the_commits,
+    one_session,
+    pair_cases,
+)
 from ampbench.judge.rounds import MeasuredRun
 from ampbench.judge.said import NOT_IN_TURNS
 from ampbench.judge.times import TIME, time_findings
@@ -196,7 +203,7 @@ def compare_times(baseline: MeasuredRun, candidate: MeasuredRun) -> dict[str, Fi
         if outcome_finding(pair, baseline.outcome(pair.baseline_id), candidate.outcome(pair.candidate_id)) is None
     ]
     differences = EnvironmentDifferences(*headers, devices=[one.baseline.device for one in pairs], settings=settings)
-    interleaved = _one_session(baseline.stored, candidate.stored)
+    interleaved = one_session(baseline.stored.header, candidate.stored.header)
     findings, _ = time_findings(pairs, baseline, candidate, differences, interleaved, default_threshold)
     return {one.case.case_id: one for one in findings}
 
@@ -260,7 +267,7 @@ def _compare(baseline: MeasuredRun, candidate: MeasuredRun, threshold_of: Thresh
     differences = EnvironmentDifferences(
         *headers, devices=[pair.baseline.device for pair in paired.pairs] or devices, settings=settings
     )
-    interleaved = _one_session(baseline.stored, candidate.stored)
+    interleaved = one_session(*headers)
     findings: list[Finding] = []
     control = ControlVerdict(cells=0, fired=False, sentence="no times are compared: a run that explains has none")
     if measures:
@@ -334,11 +341,6 @@ def _skipped_alike(paired: Paired, baseline: MeasuredRun, candidate: MeasuredRun
         if skipped_alike(before, after):
             found[pair.baseline_id] = before.reason
     return found
-
-
-def _one_session(baseline: StoredRun, candidate: StoredRun) -> bool:
-    ours, theirs = baseline.header.arm, candidate.header.arm
-    return ours is not None and theirs is not None and ours.session == theirs.session
 
 
 def _side(stored: StoredRun) -> Side:

@@ -190,7 +190,7 @@ class EnvironmentDifferences:
         on_purpose = bool(settings.keys() & {"threads", *THREAD_VARIABLES})
         self._compare("number of threads", before.threads, after.threads, matters=not on_purpose)
         switches = _kept_switches(baseline), _kept_switches(candidate)
-        if self._compare(SWITCHES, *switches, matters=not _one_session(baseline, candidate)):
+        if self._compare(SWITCHES, *switches, matters=not one_session(baseline, candidate)):
             self._inexact = True
         if "cpu" in self._of_device:
             heaps = baseline.settings.heap, candidate.settings.heap
@@ -288,7 +288,7 @@ def _kept_switches(header: Header) -> str:
     return f"the user's own ({', '.join(own) or 'none is set'})"
 
 
-def _one_session(baseline: Header, candidate: Header) -> bool:
+def one_session(baseline: Header, candidate: Header) -> bool:
     """Return whether both sides are arms of one A/B session."""
     ours, theirs = baseline.arm, candidate.arm
     return ours is not None and theirs is not None and ours.session == theirs.session
@@ -301,7 +301,7 @@ def _same_code(baseline: Header, candidate: Header) -> bool:
     commit: then a release of ampbench says what its own workloads are, and nothing says what a user's file was.
     """
     ours, theirs = baseline.arm, candidate.arm
-    if ours is not None and theirs is not None and _one_session(baseline, candidate):
+    if ours is not None and theirs is not None and one_session(baseline, candidate):
         refs = [[text for text in arm.given if text.startswith("git:")] for arm in (ours, theirs)]
         if refs[0] == refs[1]:
             return True

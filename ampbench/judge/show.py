@@ -363,7 +363,7 @@ def control_markdown(found: SelfComparison) -> str:
 def control_said(found: SelfComparison) -> list[str]:
     """Return in sentences what an arm compared with itself said: false alarms, and the changes that can be seen."""
     itself = "its copy in another folder and environment" if found.copied else "itself"
-    said = [f"one arm against {itself}: {counted(found.cases, 'case')}, {found.blocks} blocks"]
+    said = [f"one arm against {itself}: {counted(found.cases, 'case')}, {counted(found.blocks, 'block')}"]
     rate = f" (95%: at most {format_percent(found.highest_rate)} of the {found.able} that could raise one, Wilson)"
     if not found.able:
         rate = ": with so few blocks, and so many cases judged together, there could be none"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ampbench.base.units import UNDEFINED, counted, format_count, format_percent, format_percent_range, format_quantity
 from ampbench.records.labels import case_labels
 from ampbench.records.run import short_commit
-from ampbench.trend import TRACKED, Change, Place, Rule, Series, Trend
+from ampbench.trend import TRACKED, Change, Place, Rule, Series, Trend, X
 
 DIRECTIONS = ("regressed", "improved")
 LONGEST_LIST = 3
@@ -16,6 +16,8 @@ FACTOR = 10.0
 _LONGEST_PART = 9
 """As much is shown of a digest, and of the longest counter of memory ("allocator") all."""
 
+NO_DIFFERENCE = "no difference is recorded"
+"""What is said of a change between runs that are alike in all that is known of them."""
 SHARED = "the machine, or what they share; each case is judged by what is left (ampbench ab decides)"
 
 Names = Mapping[tuple[Place, str, int, str, str], str]
@@ -41,6 +43,16 @@ def series_names(trend: Trend) -> Names:
             parts.append("/".join(part[:_LONGEST_PART] for part in one.numbers.split("/")))
         names[one.key] = " ".join(parts)
     return names
+
+
+def changed_at(trend: Trend, x: X, what: str) -> tuple[str, str]:
+    """Return what the x of a change is called, and `what` its runs differ in; neither says what the other does.
+
+    The subject of a single commit between two points would be both.
+    """
+    named = f"{x.label} {x.title}".strip() if trend.axis == "commit" else x.label
+    said = what or NO_DIFFERENCE
+    return x.label if named in said else named, said
 
 
 def summary(trend: Trend, labelled: bool = False) -> str:

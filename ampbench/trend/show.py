@@ -25,6 +25,7 @@ from ampbench.records.labels import common_traits
 from ampbench.trend import Change, Lost, Place, Point, Rule, Series, Shift, Trend, X
 from ampbench.trend.said import (
     Names,
+    changed_at,
     changes_in_order,
     extent,
     failures,
@@ -300,10 +301,7 @@ def _change_cells(one: Series, change: Change, names: Names) -> tuple[str, str, 
 
 
 def _heading(trend: Trend, place: Place, x: X, what: str) -> str:
-    named = f"{x.label} {x.title}".strip() if trend.axis == "commit" else x.label
-    said = what or "no difference is recorded"
-    # the subject of a single commit between two points is both the x and what changed
-    at = x.label if named in said else named
+    at, said = changed_at(trend, x, what)
     return f"at {at}{where(trend, place)}: {said}"
 
 

@@ -17,7 +17,9 @@ from ampbench.report.material import Material
 from ampbench.trend import TRACKED, Change, Measured, Place, Point, Series, Trend, X
 from ampbench.trend.said import (
     LONGEST_LIST,
+    NO_DIFFERENCE,
     Names,
+    changed_at,
     changes_in_order,
     extent,
     failures,
@@ -179,7 +181,7 @@ def _said(one: Series, point: Point, change: Change | None) -> str:
     said += f", {counted(point.runs, 'run')}" if point.runs else ""
     if change is None:
         return said
-    return f"{said}; {change.direction}, {size(change)}: {change.what[:LONGEST_REASON] or 'no difference is recorded'}"
+    return f"{said}; {change.direction}, {size(change)}: {change.what[:LONGEST_REASON] or NO_DIFFERENCE}"
 
 
 def _range(one: Series) -> tuple[float, float]:
@@ -394,8 +396,7 @@ def _changes(trend: Trend, names: Names) -> list[dict[str, Any]]:
     groups = []
     pairs = changes_in_order(trend)
     for (place, x, what), group in groupby(pairs, key=lambda pair: (pair[0].place, pair[1].x, pair[1].what)):
-        said = what or "no difference is recorded"
-        named = f"{x.label} {x.title}".strip() if trend.axis == "commit" and x.title not in said else x.label
+        named, said = changed_at(trend, x, what)
         rows = [
             {
                 "case": names[one.key],
