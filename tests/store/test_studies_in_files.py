@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 
 from ampbench.errors import StoreError
+from ampbench.instruments.batch.records import BatchPoint
 from ampbench.instruments.ceilings.records import COPY, Attained, Ceiling, CeilingsAsked
 from ampbench.instruments.convergence.records import CONTROL, ConvergenceAsked, Drift, Training
 from ampbench.instruments.input_storage.records import ACCEPTED, InputUse, StorageAsked, StoragePass, StoredInputs
@@ -135,6 +136,15 @@ def test_a_training_of_a_case_that_is_not_listed_is_refused(tmp_path):
         (replace(SCALING, precision="fp8"), "a precision that there is not, 'fp8', in a scaling"),
         (replace(SCOPES, scopes=[ScopeRun(scope="half")]), "a scope that there is not, 'half', in a scopes"),
         (replace(STORAGE, uses=[InputUse(name="0", use="no")]), "a use that there is not, 'no', in a storage"),
+        (
+            replace(SCOPES, scopes=[ScopeRun(scope=FORWARD, samples=[[1e-3], []])]),
+            "a build without samples, in a scopes",
+        ),
+        (replace(STORAGE, low=replace(INPUTS, samples=[[]])), "a build without samples, in a storage"),
+        (
+            BatchPoint(case_id=CASE.case_id, batch=1, samples=[1e-3], cpu_samples=[]),
+            "CPU times that are not those of the samples, in a point",
+        ),
         (replace(CEILING, operation="add"), "an operation that there is not, 'add', in a ceiling of add on cpu"),
     ],
 )

@@ -37,8 +37,10 @@ class BatchPoint:
 
 
 def wrong_point(found: BatchPoint, _: Before) -> str:
-    """Return what of a batch cannot be: an outcome or a source that there is not."""
+    """Return what of a batch cannot be: an outcome or a source that there is not, or CPU times of other samples."""
     where = f"a point of {found.case_id}"
+    if found.cpu_samples is not None and len(found.cpu_samples) != len(found.samples):
+        return f"CPU times that are not those of the samples, in {where}"
     return unknown("an outcome", found.outcome, OUTCOMES, where) or unknown(
         "a source", found.source, MEMORY_SOURCES, where
     )

@@ -90,13 +90,14 @@ def candidates(points: Sequence[BatchPoint]) -> list[int]:
 
 
 def rate(point: BatchPoint) -> float | None:
-    """Return the items per second of a point; None where it was not timed."""
+    """Return the items per second of a point; None where it was not timed, or its CPU time was below the clock."""
     from ampbench.base import stats
 
     if not point.samples or not point.items_per_step:
         return None
     cpu = None if point.cpu_samples is None else [point.cpu_samples]
-    return point.items_per_step / stats.round_value([point.samples], cpu)
+    seconds = stats.round_value([point.samples], cpu)
+    return point.items_per_step / seconds if seconds else None
 
 
 def reached(points: Sequence[BatchPoint]) -> Reached:

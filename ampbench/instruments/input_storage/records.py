@@ -77,9 +77,11 @@ class StoragePass:
 
 
 def wrong_storage(found: StoragePass, _: Before) -> str:
-    """Return what of a case fed inputs in half cannot be: a use that there is not."""
-    wrong = (unknown("a use", one.use, USES, f"a storage of {found.case_id}") for one in found.uses)
-    return next(filter(None, wrong), "")
+    """Return what of a case fed inputs in half cannot be: a use that there is not, or a build without samples."""
+    where = f"a storage of {found.case_id}"
+    if not all((*found.full.samples, *found.low.samples)):
+        return f"a build without samples, in {where}"
+    return next(filter(None, (unknown("a use", one.use, USES, where) for one in found.uses)), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import count, pairwise
 from statistics import median
 
 from ampbench.base.precisions import BASELINE
@@ -146,7 +146,7 @@ def _outcome(run: ScalerRun, full: ScalerRun | None) -> Outcome:
         lag=lag,
         excess=excess,
         fp32_loss=best,
-        skipped_first=next(step for step in range(len(run.losses) + 1) if step not in skipped),
+        skipped_first=next(step for step in count() if step not in skipped),
     )
 
 

@@ -73,9 +73,11 @@ class ScopePass:
 
 
 def wrong_scopes(found: ScopePass, _: Before) -> str:
-    """Return what of a case trained in each scope cannot be: a scope that there is not."""
-    wrong = (unknown("a scope", one.scope, SCOPES, f"a scopes of {found.case_id}") for one in found.scopes)
-    return next(filter(None, wrong), "")
+    """Return what of a case trained in each scope cannot be: a scope that there is not, or a build without samples."""
+    where = f"a scopes of {found.case_id}"
+    if not all(build for one in found.scopes for build in one.samples):
+        return f"a build without samples, in {where}"
+    return next(filter(None, (unknown("a scope", one.scope, SCOPES, where) for one in found.scopes)), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

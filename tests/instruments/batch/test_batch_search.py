@@ -139,4 +139,5 @@ def test_what_fits_beyond_what_does_not_is_no_largest_batch() -> None:
 
 def test_a_point_that_was_not_timed_has_no_rate() -> None:
     assert rate(point(1, TOO_LARGE)) is None
+    assert rate(point(1, cpu_samples=[0.0])) is None  # below what the clock resolves
     assert rate(point(8, per_second=50.0)) == pytest.approx(50.0)

@@ -258,3 +258,7 @@ def test_machines_have_none_where_there_is_no_number() -> None:
 def test_a_training_of_one_step_has_no_fall_to_judge_by() -> None:
     one = [dataclasses.replace(made, steps=1, losses=made.losses[:1]) for made in runs(run("default"))]
     assert outcomes(one)[1].state == UNKNOWN
+
+
+def test_first_steps_that_were_skipped_are_counted_where_no_loss_is_known() -> None:
+    assert outcomes(runs(run("default", losses=[], skipped=[0])))[1].skipped_first == 1
