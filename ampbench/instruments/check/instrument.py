@@ -103,7 +103,7 @@ def check_on(channel: Channel, wanted: Wanted, settings: Settings) -> Checked:
     """Return what a program saw; where its process died, that is what was seen."""
     text = program_of(wanted.check, wanted.device)
     asked = CheckAsked(check=wanted.check.name, text=text)
-    found = wanted.lacking or ask_device(channel, wanted.device, settings, TASK, asked)
+    found: Checked | str = wanted.lacking or ask_device(channel, wanted.device, settings, TASK, asked)
     if isinstance(found, Checked):
         return found
     return Checked(
