@@ -6,6 +6,7 @@ files later is the one that ended the session.
 
 import dataclasses
 import secrets
+import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -202,7 +203,7 @@ def measure(
             ended = "interrupted"
         except NothingToRunError as error:  # a server that cannot start any more
             _end(writers, "interrupted")
-            kept = f"ampbench compare {' '.join(writer.path.stem for writer in writers)} shows what was measured"
+            kept = f"{shlex.join(['ampbench', 'compare', *(str(one.path) for one in writers)])} shows what was measured"
             raise NothingToRunError(f"{error}; {kept}") from error
         footer = ended
         if plan.explain and ended != "interrupted":

@@ -51,12 +51,14 @@ from ampbench.cli.options import (
     WeightDecays,
     Workloads,
     chosen_format,
+    results_words,
     stored_already,
 )
 from ampbench.cli.printing import OutputFormat
 from ampbench.cli.selecting import chosen_recipes, make_selection, make_settings
-from ampbench.errors import CASE_FAILED, INTERRUPTED, AmpbenchError, UsageError
+from ampbench.errors import CASE_FAILED, INTERRUPTED, AmpbenchError, NothingToRunError, UsageError
 from ampbench.records.run import CANDIDATE, CONTROL, Settings
+from ampbench.records.verdicts import Code
 
 if TYPE_CHECKING:
     from ampbench.judge.policy import Policy
@@ -213,7 +215,11 @@ def command(
             watch,
             print_note,
         )
-    return _reported(files, rules, results, control, gate, every, chosen)
+    verb, judging = "compare", _judging(only, threshold)
+    if gate:
+        verb, judging = "gate", _judging(only, threshold, policy, anchor, max_inconclusive, strict)
+    runs = f"{files[0].stem} {files[1].stem}{results_words(results)}"
+    return _reported(files, rules, results, control, gate, every, chosen, f"ampbench {verb} {runs}{judging}")
 
 
 def _check(baseline: list[str] | None, candidate: list[str] | None, control: bool, gate: bool) -> None:
@@ -238,8 +244,12 @@ def _reported(
     gate: bool,
     every: bool,
     format: OutputFormat,
+    again: str,
 ) -> int:
-    """Print what the session found and return the exit code."""
+    """Print what the session found, and that `again` shows its verdicts again; return the exit code.
+
+    Time that was over before anything could be compared is no success.
+    """
     from ampbench.cli.compare import narrowed, print_comparison
     from ampbench.cli.gate import failed_cases, report_gate
     from ampbench.cli.printing import print_forms, print_note
@@ -248,11 +258,12 @@ def _reported(
     from ampbench.present.data import csv_text, json_document
     from ampbench.store import read_run
 
-    where = "" if results == DEFAULT_RESULTS else f" --results {shlex.quote(str(results))}"
-    again = f"ampbench {'gate' if gate else 'compare'} {files[0].stem} {files[1].stem}{where}"
     with stored_already(again):
         baseline, candidate, ended = read_run(files[0]), read_run(files[1]), files[2]
         comparison = compare(baseline, candidate, policy.threshold_of)
+        nothing = ended == "out of time" and all(one.code is Code.NOT_RUN for one in comparison.findings)
+        failed = failed_cases(candidate) or (control and failed_cases(baseline))
+        code = CASE_FAILED if failed else NothingToRunError.exit_code if nothing else 0
         if control:
             found = judge_self(comparison, baseline.rounds)
             print_forms(
@@ -262,7 +273,6 @@ def _reported(
                 json=lambda: json_document(show.control_data(found)),
                 csv=lambda: csv_text(["case_id", "spread"], found.spreads.items()),
             )
-            code = 0
         elif gate:
             try:
                 anchor = _against_anchor(policy, candidate, results)
@@ -272,9 +282,25 @@ def _reported(
             code = report_gate(comparison, policy, anchor, failed_cases(candidate), format, every)
         else:
             print_comparison(narrowed(comparison, "", policy.only), format, every)
-            code = CASE_FAILED if failed_cases(candidate) else 0
-    print_note(f"{ended}: both arms are stored; {again} shows this again")
+    shows = "shows the verdicts on each case" if control else "shows this again"
+    print_note(f"{ended}: both arms are stored; {again} {shows}")
     return INTERRUPTED if ended == "interrupted" else code
+
+
+def _judging(
+    only: str,
+    threshold: str,
+    policy: str = "",
+    anchor: str = "",
+    max_inconclusive: float | None = None,
+    strict: bool | None = None,
+) -> str:
+    """Return the options that have stored runs judged as a session was, each after a space."""
+    values = {"--only": only, "--threshold": threshold, "--policy": policy, "--anchor": anchor}
+    if max_inconclusive is not None:
+        values["--max-inconclusive"] = f"{max_inconclusive:g}"
+    said = [f" {option} {shlex.quote(value)}" for option, value in values.items() if value]
+    return "".join(said) + {None: "", True: " --strict", False: " --no-strict"}[strict]
 
 
 def _against_anchor(policy: "Policy", candidate: "StoredRun", results: Path) -> "Comparison | None":

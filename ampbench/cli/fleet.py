@@ -1,7 +1,6 @@
 """`ampbench run --ray`: the same selection on the machines of a Ray cluster."""
 
 import secrets
-import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ampbench.base.units import counted, format_duration
-from ampbench.cli.options import DEFAULT_RESULTS, stored_already
+from ampbench.cli.options import results_words, stored_already
 from ampbench.cli.printing import OutputFormat, print_note
 from ampbench.errors import CASE_FAILED, INTERRUPTED, NothingToRunError, StoreError, UnknownNameError, UsageError
 from ampbench.judge.budget import Budget
@@ -87,11 +86,13 @@ def _measured(
     asked: Asked, fleet: Fleet, selection: Selection, settings: Settings, label: str, earlier: "Sequence[StoredRun]"
 ) -> int:
     """Measure what no lane has yet, say what became of each lane, and show all of them side by side."""
+    from ampbench import store
     from ampbench.drive.planning import check_selection
     from ampbench.drive.session import current_commit
     from ampbench.fleet.node import Order
     from ampbench.fleet.on_ray import RayCluster
     from ampbench.fleet.session import FleetSession, open_files
+    from ampbench.judge.merging import lanes_together
     from ampbench.records.wire import ready_line
 
     files = any(map(is_users, check_selection(selection)))
@@ -113,36 +114,36 @@ def _measured(
     for lane in session.lanes:
         what = f"lost: {lane.why}; " if lane.why else ""
         print_note(f"{lane.place.name}: {what}{'nothing measured' if lane.writer is None else lane.writer.path}")
-    _show(fleet, asked)
+    own = (path for path in store.list_runs(asked.results) if store.run_id(path).endswith(f"-{fleet.id}"))
+    runs = [store.read_run(path) for path in own]
+    if any(run.rounds for run in runs):
+        _show(fleet, asked, runs)
     if ended != "complete" or session.left:
-        where = "" if asked.results == DEFAULT_RESULTS else f" --results {shlex.quote(str(asked.results))}"
-        again = f"ampbench run --resume {fleet.id} --ray {asked.address}{where}"
+        again = f"ampbench run --resume {fleet.id} --ray {asked.address}{results_words(asked.results)}"
         print_note(f"{ended}: {counted(session.left, 'case')} left; {again} goes on")
     if problem is not None:
         raise problem
     if ended == "interrupted":
         return INTERRUPTED
-    return CASE_FAILED if session.left or session.failed else 0
+    if any(run.failures for run in lanes_together(runs)) or (ended == "complete" and session.left):
+        return CASE_FAILED
+    measured = any(run.rounds or run.memory or run.divergence for run in runs)
+    return 0 if measured or ended == "complete" else NothingToRunError.exit_code
 
 
-def _show(fleet: Fleet, asked: Asked) -> None:
+def _show(fleet: Fleet, asked: Asked, runs: "Sequence[StoredRun]") -> None:
     """Print what the machines of a fleet measured, side by side, and write its page where that is asked for."""
-    from ampbench import store
     from ampbench.cli.printing import print_document
     from ampbench.judge.beside import document
 
-    files = [path for path in store.list_runs(asked.results) if store.run_id(path).endswith(f"-{fleet.id}")]
-    runs = [store.read_run(path) for path in files]
-    if not any(run.rounds for run in runs):
-        return
-    where = "" if asked.results == DEFAULT_RESULTS else f" --results {shlex.quote(str(asked.results))}"
-    with stored_already(f"ampbench show {fleet.id}{where}"):
+    again = f"ampbench show {fleet.id}{results_words(asked.results)}"
+    with stored_already(again):
         print_document(document([run for run in runs if run.cases], asked.budget), asked.format)
-        print_note(f"fleet {fleet.id}: ampbench show {fleet.id}{where} --all shows every precision")
+        print_note(f"fleet {fleet.id}: {again} --all shows every precision")
         if asked.report:
             from ampbench.cli.report import write_page
 
-            print_note(f"report: {write_page(files, asked.results, asked.budget)}")
+            print_note(f"report: {write_page([run.path for run in runs], asked.results, asked.budget)}")
 
 
 def _below_here(name: str) -> str:

@@ -331,7 +331,12 @@ def run_words(path: Path, results: Path) -> str:
 
     if path.parent != results / "runs":
         return shlex.quote(str(path))
-    return run_id(path) + ("" if results == DEFAULT_RESULTS else f" --results {shlex.quote(str(results))}")
+    return run_id(path) + results_words(results)
+
+
+def results_words(results: Path) -> str:
+    """Return what names a results folder on a command line, after a space; "" for the default."""
+    return "" if results == DEFAULT_RESULTS else f" --results {shlex.quote(str(results))}"
 
 
 @contextmanager

@@ -348,7 +348,7 @@ def _print_end(
 ) -> int:
     """Print the result, say what is missing and how to go on, and return the exit code; raise what ended it at last.
 
-    A `report` is written of what was not interrupted.
+    A `report` is written of what was not interrupted. Time that was over before anything was measured is no success.
     """
     from ampbench.cli.results import print_result, run_rows
 
@@ -376,6 +376,8 @@ def _print_end(
         raise problem
     if ended == "interrupted":
         return INTERRUPTED
+    if ended == "out of time" and not (stored.rounds or stored.memory or stored.divergence or stored.failures):
+        return NothingToRunError.exit_code
     return CASE_FAILED if any(row["outcome"] == "failed" for row in rows) else 0
 
 

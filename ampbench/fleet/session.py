@@ -184,7 +184,6 @@ class FleetSession:
         self._plans: dict[str, Plan] = {}
         self._shares: dict[str, Share] = {}
         self._done = self._total = 0
-        self.failed = False
 
     @property
     def lanes(self) -> Collection[Lane]:
@@ -371,7 +370,6 @@ class FleetSession:
         assert lane.share is not None
         entry = kept(lane.writer.append, entry)
         if isinstance(entry, Failure | Skip):
-            self.failed = self.failed or isinstance(entry, Failure)
             self._total -= lane.share.turns_left(entry.case_id)
         else:
             self._done += not getattr(entry, "control", False)

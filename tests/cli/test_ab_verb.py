@@ -1,6 +1,7 @@
 """`ampbench ab`: what it refuses, and real sessions with real servers."""
 
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -223,6 +224,20 @@ def test_a_session_that_is_interrupted_says_what_it_has_and_how_to_see_it(tmp_pa
     assert "Traceback" not in err
     assert "interrupted: both arms are stored; ampbench compare" in err
     assert "inconclusive" in out
+
+
+@pytest.mark.parametrize("judged", ["--control", "--candidate=X=1"])
+def test_time_that_is_over_before_anything_can_be_compared_is_exit_5_and_how_to_see_it_is_said(
+    ampbench: Run, judged: str
+) -> None:
+    measured = ("--precision", "fp32", "--phase", "inference", "--only", "time", "--threshold", "5")
+    found = ampbench("ab", "mlp", "--preset", "tiny", judged, *measured, "--max-time", "0")
+    assert found.code == 5
+    assert "no time of 1 of 1 case: --max-time was over before a first block" in found.err
+    said = re.search(r"out of time: both arms are stored; ampbench (compare .*) shows", found.err)
+    assert said
+    assert said[1].endswith(" --only time --threshold 5")
+    assert ampbench(*said[1].split()).code == 0
 
 
 @pytest.mark.slow

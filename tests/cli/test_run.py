@@ -19,7 +19,7 @@ from ampbench.drive.servers import ServerChannel
 from ampbench.drive.session import opened_first
 from ampbench.errors import NothingToRunError
 from ampbench.instruments.ceilings.records import Attained, Ceiling
-from ampbench.store import read_run
+from ampbench.store import list_runs, read_run
 from tests import stored_runs
 from tests.odd_networks import ODD
 
@@ -317,12 +317,23 @@ def test_a_dry_run_shows_the_plan_and_the_time_and_measures_nothing(
 def test_a_run_out_of_time_says_so_and_can_be_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results = tmp_path / "results"
     arguments = ["run", "mlp", "--preset", "tiny", "-k", "inference", *QUICK, "--results", str(results)]
-    assert main([*arguments, "--max-time", "0.3"]) == 0
+    code = main([*arguments, "--max-time", "0.3"])
     assert re.search(r"out of time: \d of 5 cases measured so far.*; ampbench run --resume ", capsys.readouterr().err)
+    (stored,) = map(read_run, list_runs(results))
+    assert code == (0 if stored.memory or stored.divergence or stored.rounds else 5)
     reasons = {row["reason"] for row in rows_of(results).values() if row["outcome"] == "skipped"}
     assert any("time" in reason for reason in reasons)
     assert main(["run", "--resume", "latest", "--results", str(results)]) == 0
     assert [row["outcome"] for row in rows_of(results).values()].count("ok") == 5
+
+
+def test_time_that_is_over_before_anything_is_measured_is_exit_5(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = tmp_path / "results"
+    arguments = ["run", "mlp", "--preset", "tiny", "-k", "inference", *QUICK, "--results", str(results)]
+    assert main([*arguments, "--max-time", "0"]) == 5
+    assert re.search(r"out of time: 0 of 5 cases measured so far; ampbench run --resume ", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,6 @@ def test_a_case_that_fails_on_a_lane_is_not_tried_on_another(tmp_path: Path) -> 
     cluster = cluster_of(Machine("a", fails=[case_id]), Machine("b", fails=[case_id]))
     session = fleet_session(cluster, tmp_path, SPREAD)
     assert session.run() == "complete"
-    assert session.failed
     assert session.left == 0
     runs = runs_of(tmp_path)
     assert sum(case_id in run.failures for run in runs.values()) == 1
