@@ -83,12 +83,12 @@ def print_document(document: Document, format: OutputFormat) -> None:
         terminal.print_sections(document.sections(), document.missing, document.code)
 
 
-def print_sections(sections: Sequence[Section], format: OutputFormat, *, missing: Sequence[str] = ()) -> None:
-    """Print `sections`, then the lines of what is `missing`, as Markdown or, in other formats, for a terminal."""
+def print_sections(sections: Sequence[Section], format: OutputFormat) -> None:
+    """Print `sections` as Markdown or, in other formats, for a terminal."""
     if format is OutputFormat.MARKDOWN:
-        print_text(markdown(sections, missing=missing))
+        print_text(markdown(sections))
     else:
-        terminal.print_sections(sections, missing)
+        terminal.print_sections(sections)
 
 
 def print_listing(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], format: OutputFormat, empty: str) -> None:

@@ -31,7 +31,6 @@ from ampbench.records.rules import RuleProbe
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ampbench.records.rules import RuleProbe
     from ampbench.store import StoredRun
 
 

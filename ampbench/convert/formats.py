@@ -30,19 +30,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 from ampbench.base.keywords import matches
 from ampbench.base.metrics import GATED, METRICS, Column
 from ampbench.errors import NothingToRunError
 from ampbench.judge import frame
+from ampbench.judge.rows import Row
 from ampbench.records.labels import case_labels
 from ampbench.records.verdicts import Comparison, Finding, Verdict
 from ampbench.store import StoredRun
-
-Row = Mapping[str, Any]
-"""One row of the run's frame: its columns by name, None where undefined."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,9 @@ import numpy as np
 
 from ampbench.base import stats
 from ampbench.base.metrics import METRICS
-from ampbench.convert.formats import Row, Selected, defined, listed
+from ampbench.convert.formats import Selected, defined, listed
 from ampbench.errors import StoreError
+from ampbench.judge.rows import Row
 from ampbench.records.case import Case, Environment
 from ampbench.records.measured import Divergence, MemoryPass, Round
 from ampbench.records.run import DIRTY, SCHEMA, Footer, Header

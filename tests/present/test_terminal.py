@@ -2,11 +2,9 @@
 
 import pytest
 
-from ampbench.cli.options import OutputFormat
-from ampbench.cli.printing import print_sections
 from ampbench.present.document import Block, Section
 from ampbench.present.markdown import markdown
-from ampbench.present.terminal import _broken, _shared, padded
+from ampbench.present.terminal import _broken, _shared, padded, print_sections
 
 LONG = "torch_ops.my_library.fused_attention_with_rotary_embedding.default"
 
@@ -17,7 +15,7 @@ def _a_width(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def printed(capsys: pytest.CaptureFixture[str], *blocks: Block) -> list[str]:
-    print_sections([Section("Title", list(blocks))], OutputFormat.TABLE)
+    print_sections([Section("Title", list(blocks))])
     return capsys.readouterr().out.splitlines()
 
 
@@ -56,9 +54,9 @@ def test_a_column_that_is_whole_is_never_folded(capsys: pytest.CaptureFixture[st
 
 def test_what_failed_is_one_line_each_in_a_pipe_however_long(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [f"net/{precision}/cpu/training: failed: RuntimeError: {'word ' * 30}end" for precision in ("fp16", "bf16")]
-    print_sections([Section("Title")], OutputFormat.TABLE, missing=lines)
+    print_sections([Section("Title")], missing=lines)
     assert capsys.readouterr().out.splitlines() == ["Title", "", *lines]
-    print_sections([], OutputFormat.TABLE, missing=lines)
+    print_sections([], missing=lines)
     assert capsys.readouterr().out.splitlines() == lines
 
 

@@ -21,7 +21,7 @@ def beside(material: Material) -> View | None:
         title="Machines side by side",
         template="beside.html",
         content={
-            "sections": [{"title": one.title, "blocks": [cut(block, MOST) for block in one.blocks]} for one in told],
+            "told": [{"title": one.title, "blocks": [cut(block, MOST) for block in one.blocks]} for one in told],
             "named": ("precision",),
         },
     )
