@@ -40,7 +40,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A chart: a Vega-Lite `spec` without data, size and theme, which `charts` adds.
+    """A chart: a Vega-Lite `spec` without data, size and theme, which whoever draws it adds.
 
     `id` is unique on the page, `alt` says in words what the chart shows and its main finding, for those who cannot see
     it; of a chart with `choices` it says what holds whatever is chosen. `dataset` names rows among `View.datasets`.
@@ -125,6 +125,14 @@ _SIZES: Mapping[float, str] = MappingProxyType({1024**3: "GiB", 1024**2: "MiB", 
 def tooltip(**titles: str) -> list[dict[str, str]]:
     """Return the tooltip that tells the fields `titles` as they stand in the data, each under its title."""
     return [{"field": field, "type": "nominal", "title": title} for field, title in titles.items()]
+
+
+def rule_at(axis: Literal["x", "y"], value: float) -> dict[str, Any]:
+    """Return the layer that draws one dashed line across a chart, where `axis` has this value.
+
+    It has data of its own: with the chart's, a line would be drawn for each of its rows, all in one place.
+    """
+    return {"data": {"values": [{}]}, "mark": dict(DASHED), "encoding": {axis: {"datum": value}}}
 
 
 def budget_rule(limit: float, axis: Literal["x", "y"]) -> list[dict[str, Any]]:

@@ -276,7 +276,7 @@ def gather(
 ) -> Material:
     """Return the material for the runs that `sources` name: ids, prefixes, `latest`, paths of files or of folders.
 
-    Without any it is the latest of `results`, with what explains it (`sources.find_sources`). Each run shown is
+    Without any it is the latest of `results`, with what explains it (`find_sources`). Each run shown is
     compared with the one called `baseline`. Only cases that match `keyword` are taken.
 
     Raises `StoreError` for a damaged file, `UsageError` for what names nothing and for a baseline that measured nothing

@@ -75,7 +75,7 @@ def make_site(
     """Return a page for each run that `sources` name (`results` where there are none), and an index of them.
 
     What they are, `gather` says. A run that only explains stands on the page of the run that it explains
-    (`sources.assigned`), and has one of its own where there is none. Each run is compared with the one called
+    (`material.assigned`), and has one of its own where there is none. Each run is compared with the one called
     `baseline` where they have cases in common.
     A damaged file has no page and stands among the problems. Only cases that match `keyword` are taken, runs without
     any are left out.
