@@ -102,17 +102,20 @@ def _check(session: Session[ChecksAsked], channel: Channel, piece: Piece) -> Che
 def check_on(channel: Channel, wanted: Wanted, settings: Settings) -> Checked:
     """Return what a program saw; where its process died, that is what was seen."""
     text = program_of(wanted.check, wanted.device)
-    asked = CheckAsked(check=wanted.check.name, text=text)
-    found: Checked | str = wanted.lacking or ask_device(channel, wanted.device, settings, TASK, asked)
-    if isinstance(found, Checked):
-        return found
+    why = wanted.lacking
+    if not why:
+        asked = CheckAsked(check=wanted.check.name, text=text)
+        found = ask_device(channel, wanted.device, settings, TASK, asked)
+        if isinstance(found, Checked):
+            return found
+        why = found
     return Checked(
         device=wanted.device,
         check=wanted.check.name,
         outcome=NOT_SHOWN,
         how=NOT_OBSERVED,
         program=digest_of(text),
-        why=found,
+        why=why,
     )
 
 
