@@ -102,7 +102,9 @@ def _rows(columns: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
 
 
 DISTURBED = 1.1
-"""A sample this many times as long as the fastest of its build was delayed by something else on the machine."""
+"""A sample this many times as long as the fastest of its build, or as its CPU time, was delayed by something else."""
+DISTURBED_BY = f"{DISTURBED} times the fastest of their build, or their CPU time"
+"""What samples took longer than that were disturbed."""
 
 UNQUIET_SHARE = 0.2
 """With more disturbed samples than this, a machine was not quiet."""
@@ -215,7 +217,7 @@ def unquiet(stored: StoredRun) -> list[str]:
     causes = [unfit_said(stored)]
     disturbed = disturbed_share(stored)
     if disturbed is not None and disturbed > UNQUIET_SHARE:
-        causes.append(f"{disturbed:.0%} of the samples took over {DISTURBED} times the fastest of their build")
+        causes.append(f"{disturbed:.0%} of the samples took over {DISTURBED_BY}")
     held_up = sum(stats.all_inflated(each.samples, each.cpu_samples) for each in stored.rounds)
     if held_up:
         rounds = f"{held_up} of {len(stored.rounds)} rounds"

@@ -18,7 +18,7 @@ from ampbench.base import stats
 from ampbench.base.stats import median
 from ampbench.base.units import UNDEFINED, counted, format_percent, format_seconds
 from ampbench.judge import frame
-from ampbench.judge.frame import DISTURBED
+from ampbench.judge.frame import DISTURBED_BY
 from ampbench.judge.rounds import CAUSES, MeasuredRun, Role, Summary, said_of
 from ampbench.judge.said import CHANGED
 from ampbench.present.charts import Chart, Choice, label_expression, tooltip
@@ -71,7 +71,7 @@ class RunRounds:
         return [] if place is None else self._ones[self._ends[place] : self._ends[place + 1]]
 
     def disturbed(self, case_id: str) -> float | None:
-        """Return the share of a case's samples that something else on the machine delayed (`DISTURBED`)."""
+        """Return the share of a case's samples that something else on the machine delayed (`frame.disturbed_share`)."""
         rounds = [self.stored.rounds[index] for index in self._own(case_id).tolist()]
         return frame.disturbed_share(replace(self.stored, rounds=rounds))
 
@@ -356,7 +356,7 @@ def distributions(material: Material) -> View | None:
     rows = [_table_row(case, sides[case.number]) for case in listed]
     content = {
         "rows": rows,
-        "disturbed": DISTURBED,
+        "disturbed": DISTURBED_BY,
         "remarked": any(side["unfit"] for row in rows for side in row["sides"]),
         "caption": caption,
         "sided": any(case.baseline_id for case in listed),

@@ -121,9 +121,7 @@ def _quietness(stored: StoredRun) -> Facts:
         "ended": "; ".join(part for part in (stored.ending, _CUT if stored.cut else "") if part),
         "rounds": _rounds(stored),
         "control": "" if control is None else _apart(control),
-        "disturbed samples": ""
-        if disturbed is None
-        else f"{format_percent(disturbed)} took over {frame.DISTURBED} times the fastest of their build",
+        "disturbed samples": "" if disturbed is None else f"{format_percent(disturbed)} took over {frame.DISTURBED_BY}",
         "CPU time given to other machines": _shares(one.fitness.steal_share for one in stored.rounds),
         "CPU time of other processes": _shares(one.fitness.other_share for one in stored.rounds),
         "unfit rounds": _unfit(stored),
