@@ -194,7 +194,7 @@ def rounded_products(stored: StoredRun) -> dict[str, dict[str, str]]:
 
 
 def rounding_said(found: Mapping[str, str]) -> str:
-    """Say how fp32 products are rounded: "matrix products are rounded to tf32"."""
+    """Say how fp32 products are rounded: "factors of matrix products are rounded to tf32"."""
     kinds = {"matmul": "matrix products", "conv": "convolutions"}
     by_dtype: dict[str, list[str]] = {}
     for kind, dtype in found.items():
@@ -243,7 +243,7 @@ def _users_switches(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
         if source.name in own and source.switches:
             by_switches.setdefault(source.switches, []).append(source.name)
     return [
-        Note(f"{few(names)} sets {', '.join(switches)}: {done}", warning=not kept)
+        Note(f"{few(names)} {'sets' if len(names) == 1 else 'set'} {', '.join(switches)}: {done}", warning=not kept)
         for switches, names in by_switches.items()
     ]
 
