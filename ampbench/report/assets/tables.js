@@ -260,21 +260,21 @@
 
     // A case leads to its rounds where they can be drawn; elsewhere its link leads to their section.
     function roundsOf(event) {
-      const link = event.target.closest("a[data-case]");
+      const link = event.target.closest("tbody th a");
       const figure = link && document.querySelector('.live figure[data-chart="distributions-rounds"]');
-      return figure ? { link, figure } : {};
+      return figure ? { link, figure, shown: link.closest("tr").id.replace("case-", "") } : {};
     }
     for (const before of ["mousedown", "focusin"]) {
       table.addEventListener(before, (event) => { // a new tab is to show the case, too
-        const { link } = roundsOf(event);
-        if (link) link.hash = state.fragment("distributions-rounds", link.dataset.case);
+        const { link, shown } = roundsOf(event);
+        if (link) link.hash = state.fragment("distributions-rounds", shown);
       });
     }
     table.addEventListener("click", (event) => {
-      const { link, figure } = roundsOf(event);
+      const { link, figure, shown } = roundsOf(event);
       if (!link || !plain(event)) return;
       event.preventDefault();
-      state.set("distributions-rounds", link.dataset.case, { push: true });
+      state.set("distributions-rounds", shown, { push: true });
       figure.scrollIntoView();
       figure.querySelector("[tabindex]")?.focus({ preventScroll: true });
     });

@@ -24,7 +24,7 @@ from ampbench.judge.said import (
 )
 from ampbench.judge.table import Column
 from ampbench.judge.times import TIME
-from ampbench.present.charts import DASHED, NAMES_ABOVE, Chart, Rows, middle_cut, tooltip
+from ampbench.present.charts import NAMES_ABOVE, Chart, Rows, middle_cut, rule_at, tooltip
 from ampbench.present.page import View
 from ampbench.records.labels import common_traits
 from ampbench.records.verdicts import OUTCOME, Code, Finding, Verdict
@@ -208,7 +208,7 @@ def _spec(edge: float, verdicts: list[Verdict]) -> dict[str, Any]:
             },
             {"mark": {"type": "point", "opacity": 1}, "encoding": {**both, "x": x, "tooltip": told}},
             {"mark": text, "encoding": {"y": y, "x": {"value": "width"}, "text": {"field": "text"}}},
-            {"mark": dict(DASHED), "encoding": {"x": {"datum": 0}}},
+            rule_at("x", 0),
         ]
     }
 

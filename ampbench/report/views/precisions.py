@@ -10,7 +10,7 @@ from ampbench.base.precisions import BASELINE
 from ampbench.base.units import UNDEFINED, counted, every, format_error
 from ampbench.judge import said as sentences
 from ampbench.judge.rows import judged_error, number, times
-from ampbench.present.charts import DASHED, Chart, Choice, Rows, budget_rule, middle_cut, precision_encoded, tooltip
+from ampbench.present.charts import Chart, Choice, Rows, budget_rule, middle_cut, precision_encoded, rule_at, tooltip
 from ampbench.present.page import View, fit
 from ampbench.records.verdicts import Comparison
 from ampbench.report.answers import (
@@ -123,7 +123,7 @@ def _chart(found: Sequence[Machine], rows: Sequence[Mapping[str, Any]]) -> Chart
         spec={
             "layer": [
                 {"mark": {"type": "point"}, "encoding": encoding},
-                {"mark": dict(DASHED), "encoding": {"x": {"datum": 1}}},
+                rule_at("x", 1),
             ]
         },
         dataset="precisions",
