@@ -81,24 +81,28 @@ class Chain:
         return process.returncode, said
 
     def kill(self, words: Sequence[str], seconds: float, *, alone: bool = True) -> None:
-        """Begin a session and end it within `seconds`; not `alone`, perhaps one of its processes only."""
+        """Begin a session and end it within `seconds` unless it is over; not `alone`, perhaps one process alone."""
         process = self.start(words)
-        time.sleep(self.random.uniform(0, seconds))
-        which, number = process.pid, self.random.choice(SIGNALS)
-        others = [pid for pid in self.alive() if pid != process.pid]
-        if not alone and others and self.random.random() < 0.2:
-            which, number = self.random.choice(others), signal.SIGKILL
-        if process.poll() is None:
+        try:
+            said, _ = process.communicate(timeout=self.random.uniform(0, seconds))
+        except subprocess.TimeoutExpired:
             self.killed += 1
-            try:
-                os.kill(which, number)
-            except ProcessLookupError:
-                process.send_signal(number)
-        said, _ = process.communicate(timeout=600)
+            self.disturb(process, alone)
+            said, _ = process.communicate(timeout=600)
         assert "internal error" not in said, said
         # Python itself may still be starting
         assert "Traceback" not in said or said.rstrip().endswith("KeyboardInterrupt"), said
         self.check_gone()
+
+    def disturb(self, process: "subprocess.Popen[str]", alone: bool) -> None:
+        which, number = process.pid, self.random.choice(SIGNALS)
+        others = [pid for pid in self.alive() if pid != process.pid]
+        if not alone and others and self.random.random() < 0.2:
+            which, number = self.random.choice(others), signal.SIGKILL
+        try:
+            os.kill(which, number)
+        except ProcessLookupError:
+            process.send_signal(number)
 
     def alive(self) -> list[int]:
         """Return the processes that this chain began and that still run."""
