@@ -262,8 +262,8 @@ class _Weighed:
             return [*(missing if self.missing != self.missed else []), *rules.unjudged]
         control = [f"the control fired{self.against}: no time is judged"] if self.control_fired else []
         return [
-            *missing, *self._skipped(), *control, *self._other_weights(), *self._lost(), *rules.not_seen,
-            *rules.unjudged,
+            *missing, *self._skipped(), *control, *self._no_time(), *self._other_weights(), *self._lost(),
+            *rules.not_seen, *rules.unjudged,
         ]  # fmt: skip
 
     def names_of(self, ids: Iterable[str]) -> list[str]:
@@ -290,6 +290,13 @@ class _Weighed:
             return []
         count, named = counted(len(self.other_weights), "case"), few_phrases(self.names_of(self.other_weights))
         return [f"other weights, inputs or workload versions in {count}{self.against}: {named}"]
+
+    def _no_time(self) -> list[str]:
+        """Say that no time has a verdict, where there are some: passing then tells nothing of speed."""
+        if self.control_fired or not 0 < self.time_findings == self.undecided_time:
+            return []
+        of_all = f"none of {counted(self.time_findings, 'time')} is" if self.time_findings > 1 else "the time is not"
+        return [f"{of_all} decided{self.against}: nothing is known of speed; max_inconclusive can ask that some are"]
 
     def _lost(self) -> list[str]:
         lost = [one for one in self.lost if one.code not in (Code.OTHER_WEIGHTS, Code.OTHER_FUNCTION)]

@@ -70,7 +70,7 @@ def decision_in_words(
             allowed = format_limit(mean_threshold)
             return f"{typical}, but the mean of all samples {mean}, which is not certainly within {allowed}, {counted}"
         case Code.UNCONFIRMED:
-            return f"{change}, {bound}, {counted}; fresh ones are still to confirm it"
+            return f"{change}, {bound}, {counted}; {_unconfirmed(fresh)}"
         case Code.NOT_CONFIRMED:
             return f"a change was seen in {counted}, and {fresh} fresh ones did not confirm it: {change}, {bound}"
     return _undecided(decision, threshold, what)
@@ -83,7 +83,7 @@ def mean_in_words(decision: Decision, threshold: float, what: str, fresh: int) -
     bound = f"threshold {format_limit(threshold)}"
     match decision.mean_code:
         case Code.UNCONFIRMED:
-            said = f"{change}, {bound}, {counted}; fresh ones are still to confirm it"
+            said = f"{change}, {bound}, {counted}; {_unconfirmed(fresh)}"
         case Code.NOT_CONFIRMED:
             said = f"a change was seen in {counted}, and {fresh} fresh ones did not confirm it: {change}, {bound}"
         case _:
@@ -91,6 +91,10 @@ def mean_in_words(decision: Decision, threshold: float, what: str, fresh: int) -
             said = f"{change}, certainly over {format_limit(threshold)}, {counted}{confirmed}"
     typical = "is not known to have changed" if decision.code is Code.UNDECIDED else "did not change"
     return f"mean of all samples, slow steps among them: {said}; the typical step {typical}"
+
+
+def _unconfirmed(fresh: int) -> str:
+    return f"{fresh} fresh ones are too few to confirm it" if fresh else "fresh ones are still to confirm it"
 
 
 def _counted(decision: Decision, what: str) -> str:
@@ -506,14 +510,18 @@ def _control_ratios(run: MeasuredRun) -> tuple[float, float] | None:
 
 
 def _unfit_cells(parts: Sequence[Sequence[_Sided]], what: str) -> dict[int, str]:
-    """Return why each cell with too many unfit blocks is unfit; the sides of a part share their blocks."""
-    cells = len(parts[0][0].seconds)
-    total, unfit = np.zeros(cells, dtype=np.int64), np.zeros(cells, dtype=np.int64)
-    for sides in parts:
-        total += np.any([~np.isnan(side.seconds) for side in sides], axis=0).sum(axis=1)
-        unfit += np.any([side.unfit for side in sides], axis=0).sum(axis=1)
+    """Return why each cell with too many unfit blocks is unfit; the sides of a part share their blocks.
+
+    Too many are they of all, or of the last part: blocks that confirm are tested by themselves, so those of them that
+    are left must be a fair sample, too.
+    """
+    totals = np.array([np.any([~np.isnan(side.seconds) for side in sides], axis=0).sum(axis=1) for sides in parts])
+    unfits = np.array([np.any([side.unfit for side in sides], axis=0).sum(axis=1) for sides in parts])
+    total = totals.sum(axis=0)
     found = {}
-    for cell in np.flatnonzero(unfit > UNFIT_SHARE * total).tolist():
+    for cell in np.flatnonzero(
+        (unfits.sum(axis=0) > UNFIT_SHARE * total) | (unfits[-1] > UNFIT_SHARE * totals[-1])
+    ).tolist():
         causes, values = [], []
         for sides in parts:
             for block in range(sides[0].seconds.shape[1]):

@@ -252,6 +252,17 @@ def test_a_time_that_cannot_be_compared_is_undecided_too(code: Code) -> None:
     assert judge(compared(SAME, gone), Policy(max_inconclusive=0.5)).exit_code == 0
 
 
+def test_a_gate_that_passes_without_any_time_decided_says_so() -> None:
+    noisy, memory = finding(Verdict.INCONCLUSIVE), finding(Verdict.UNCHANGED, MEMORY)
+    said = "nothing is known of speed; max_inconclusive can ask that some are"
+    passed = judge(compared(noisy, memory), Policy())
+    assert (passed.exit_code, passed.notes) == (0, (f"the time is not decided: {said}",))
+    other = finding(Verdict.INCONCLUSIVE, case=OTHER)
+    assert judge(compared(noisy, other, memory), Policy()).notes == (f"none of 2 times is decided: {said}",)
+    assert not judge(compared(noisy, finding(Verdict.UNCHANGED, case=OTHER), memory), Policy()).notes
+    assert not judge(compared(memory), Policy()).notes
+
+
 def test_what_is_not_time_or_ignored_does_not_count_as_noise() -> None:
     memory = finding(Verdict.INCONCLUSIVE, MEMORY)
     assert judge(compared(SAME, memory), Policy(max_inconclusive=0)).exit_code == 0

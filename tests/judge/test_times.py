@@ -62,6 +62,31 @@ def test_an_unconfirmed_slowdown_is_inconclusive():
     assert "fresh ones are still to confirm it" in found.reason
 
 
+def partly_busy(run, blocks):
+    """Return an arm of which so many of the blocks that confirm were measured while others used much of the CPU."""
+    fresh = [one for one in run.rounds if one.confirmation][:blocks]
+    run.rounds[:] = [replace(one, fitness=Fitness(other_share=0.45)) if one in fresh else one for one in run.rounds]
+    return run
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(4.5, Verdict.REGRESSED), (1.07, Verdict.INCONCLUSIVE)])
+def test_of_confirming_blocks_on_a_busy_machine_only_a_change_beyond_twice_as_long_is_believed(factor, verdict):
+    ours, theirs = (
+        make_run(Times((FP32, noisy(value, 16, seed=seed))), fresh=noisy(value, 10, seed=seed + 2), header=header)
+        for seed, (value, header) in enumerate(zip((1e-3, factor * 1e-3), arms(), strict=True))
+    )
+    (found,) = times(compare(partly_busy(ours, 6), partly_busy(theirs, 6)))  # six of 26, too few of all to matter
+    assert found.verdict is verdict
+    assert "other processes used 45% of the CPU in 6 of 26 blocks" in found.reason
+
+
+def test_confirming_blocks_that_are_too_few_are_said_to_be():
+    few = (noisy(1e-3, 3, seed=3), noisy(1.08e-3, 3, seed=4))
+    (found,) = times(interleaved(noisy(1e-3), noisy(1.07e-3, seed=1), few))
+    assert (found.verdict, found.code) == (Verdict.INCONCLUSIVE, Code.UNCONFIRMED)
+    assert found.reason.endswith("16 blocks; 3 fresh ones are too few to confirm it")
+
+
 def test_identical_code_is_shown_to_be_unchanged():
     comparison = interleaved(noisy(1e-3), noisy(1e-3, seed=1), control=noisy(1e-3, seed=2))
     assert times(comparison)[0].verdict is Verdict.UNCHANGED
