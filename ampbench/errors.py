@@ -37,18 +37,26 @@ LONGEST_NAME = 200
 """As many characters as are said of a name that was typed."""
 
 
+MOST_KNOWN = 20
+"""As many names are said to be known where none is near to the one that was typed."""
+
+
 class UnknownNameError(UsageError):
     """An unknown name of a `kind` of thing (such as "workload"), with the nearest of the `known` names.
 
-    `like` is what they should be near to, where that is not the name itself.
+    `like` is what they should be near to, where that is not the name itself; `lists` is the command that lists them,
+    which is said instead of more names than `MOST_KNOWN`.
     """
 
-    def __init__(self, kind: str, name: str, known: Iterable[str], like: str = ""):
+    def __init__(self, kind: str, name: str, known: Iterable[str], like: str = "", lists: str = ""):
         names, name = list(known), bounded(name, LONGEST_NAME)
+        more = len(names) - MOST_KNOWN
         if near := nearest(like or name, names):
             hint = did_you_mean(near)
+        elif more > 0 and lists:
+            hint = f"{lists} lists what there is"
         elif names:
-            hint = f"known: {', '.join(names)}"
+            hint = f"known: {', '.join(names[:MOST_KNOWN])}" + (f" and {more:,} more" if more > 0 else "")
         else:
             hint = "there is none"
         super().__init__(f"unknown {kind} {name!r}: {hint}")

@@ -45,6 +45,16 @@ def test_a_name_cut_short_means_those_that_begin_with_it():
     assert str(UnknownNameError("verb", "", ["gate"])).endswith("known: gate")
 
 
+def test_of_many_names_some_are_said_or_the_command_that_lists_them():
+    known = [f"layer.{number}" for number in range(1020)]
+    said = str(UnknownNameError("submodule", "wxyz", known))
+    assert said.endswith(f"known: {', '.join(known[:20])} and 1,000 more")
+    listed = UnknownNameError("network of timm", "wxyz", known, lists="ampbench list workloads timm:")
+    assert str(listed) == "unknown network of timm 'wxyz': ampbench list workloads timm: lists what there is"
+    few = UnknownNameError("network of timm", "wxyz", known[:2], lists="ampbench list workloads timm:")
+    assert str(few).endswith("known: layer.0, layer.1")
+
+
 def test_the_tree_in_the_docstring_names_every_error():
     classes = [name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)]
     assert all(name in (errors.__doc__ or "") for name in classes)

@@ -59,7 +59,8 @@ def command(
     if which:
         rows = [row for row in rows if which in f"{row['workload']} {row['family']} {row['summary']}"]
         if not rows:
-            raise UnknownNameError("workload", which, [*WORKLOADS, *(f"{library}:" for library in LIBRARIES)])
+            known = [*WORKLOADS, *(f"{library}:" for library in LIBRARIES)]
+            raise UnknownNameError("workload", which, known, lists="ampbench list workloads")
     if chosen in (OutputFormat.TABLE, OutputFormat.MARKDOWN) and what == "workloads":
         rows = [row | {"summary": _about(row)} for row in rows]
     elif chosen in (OutputFormat.TABLE, OutputFormat.MARKDOWN) and what == "recipes":

@@ -354,7 +354,8 @@ def find_workloads(name: str) -> list[WorkloadSource]:
             example = f"{name}:{functions[0] if functions else 'build'}"
             raise WorkloadError(f"{name}: name the function that returns the network, as in {example}{named}")
         libraries = [f"{library}:*" for library in LIBRARIES]
-        raise UnknownNameError("workload", name, [*WORKLOADS, *FAMILIES, *entries, *libraries, "all"])
+        known = [*WORKLOADS, *FAMILIES, *entries, *libraries, "all"]
+        raise UnknownNameError("workload", name, known, lists="ampbench list workloads")
     if not module or not function.isidentifier():
         raise WorkloadError(f"{name} is not a workload: expected path/to/file.py:function or package.module:function")
     if module.endswith(".py"):

@@ -109,7 +109,8 @@ class Library:
         if not names and asked.partition(".")[0] in tasks:  # timm tells weights apart by what follows a point
             names = [asked]
         if not names:
-            raise UnknownNameError(f"network of {self.name}", asked, list(tasks), asked.strip("*?"))
+            lists = f"ampbench list workloads {self.name}:"
+            raise UnknownNameError(f"network of {self.name}", asked, list(tasks), asked.strip("*?"), lists)
         sized = self.quick and bool(preset) and names != [asked]
         networks = tuple(
             NamedNetwork(

@@ -135,6 +135,10 @@ def test_a_name_is_one_network_a_pattern_all_that_match() -> None:
     assert [one.name for one in describe_workload(source("torchvision:resnet18"), {}, 0).networks] == ["resnet18"]
     with pytest.raises(UnknownNameError, match="unknown network of torchvision 'resnet5': did you mean resnet50"):
         describe_workload(source("torchvision:resnet5"), {}, 0)
+    with pytest.raises(
+        UnknownNameError, match=r"'nosuch_\*': ampbench list workloads torchvision: lists what there is"
+    ):
+        describe_workload(source("torchvision:nosuch_*"), {}, 0)
 
 
 def test_a_preset_chooses_the_size_and_parameters_are_checked() -> None:
