@@ -44,17 +44,17 @@ MOST_KNOWN = 20
 class UnknownNameError(UsageError):
     """An unknown name of a `kind` of thing (such as "workload"), with the nearest of the `known` names.
 
-    `like` is what they should be near to, where that is not the name itself; `lists` is the command that lists them,
-    which is said instead of more names than `MOST_KNOWN`.
+    `like` is what they should be near to, where that is not the name itself; `instead` of those that are known, where
+    none is near, that is said.
     """
 
-    def __init__(self, kind: str, name: str, known: Iterable[str], like: str = "", lists: str = ""):
+    def __init__(self, kind: str, name: str, known: Iterable[str], like: str = "", instead: str = ""):
         names, name = list(known), bounded(name, LONGEST_NAME)
         more = len(names) - MOST_KNOWN
         if near := nearest(like or name, names):
             hint = did_you_mean(near)
-        elif more > 0 and lists:
-            hint = f"{lists} lists what there is"
+        elif instead:
+            hint = instead
         elif names:
             hint = f"known: {', '.join(names[:MOST_KNOWN])}" + (f" and {more:,} more" if more > 0 else "")
         else:

@@ -60,7 +60,7 @@ def command(
         rows = [row for row in rows if which in f"{row['workload']} {row['family']} {row['summary']}"]
         if not rows:
             known = [*WORKLOADS, *(f"{library}:" for library in LIBRARIES)]
-            raise UnknownNameError("workload", which, known, lists="ampbench list workloads")
+            raise UnknownNameError("workload", which, known, instead="ampbench list workloads lists them")
     if chosen in (OutputFormat.TABLE, OutputFormat.MARKDOWN) and what == "workloads":
         rows = [row | {"summary": _about(row)} for row in rows]
     elif chosen in (OutputFormat.TABLE, OutputFormat.MARKDOWN) and what == "recipes":

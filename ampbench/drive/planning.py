@@ -348,6 +348,11 @@ def find_workloads(name: str) -> list[WorkloadSource]:
         return [library_source(LIBRARIES[library], network)]
     module, colon, function = name.rpartition(":")
     if not colon:
+        if "/" in name and Path(name).expanduser().is_dir():
+            raise WorkloadError(
+                f"{name} is a folder: name a file in it, and the function there that returns the network, as in "
+                f"{Path(name) / 'model.py'}:build"
+            )
         if name.endswith(".py") or "/" in name:
             functions = _functions_of(Path(name).expanduser()) if name.endswith(".py") else []
             named = f"; its functions: {few(functions, 8)}" if functions else ""
@@ -355,7 +360,7 @@ def find_workloads(name: str) -> list[WorkloadSource]:
             raise WorkloadError(f"{name}: name the function that returns the network, as in {example}{named}")
         libraries = [f"{library}:*" for library in LIBRARIES]
         known = [*WORKLOADS, *FAMILIES, *entries, *libraries, "all"]
-        raise UnknownNameError("workload", name, known, lists="ampbench list workloads")
+        raise UnknownNameError("workload", name, known, instead="ampbench list workloads lists them")
     if not module or not function.isidentifier():
         raise WorkloadError(f"{name} is not a workload: expected path/to/file.py:function or package.module:function")
     if module.endswith(".py"):

@@ -204,7 +204,9 @@ def find_run(name: str, results: Path | str, doubt: Callable[[str], object] = la
     """
     if is_path(name):
         if other := what_else(Path(name)):
-            raise UsageError(f"{name} is {other}, not a run file")
+            raise UsageError(
+                _FOLDER_OF_RUNS.format(name) if _holds_runs(Path(name)) else f"{name} is {other}, not a run file"
+            )
         if not Path(name).is_file():
             raise UsageError(f"there is no run file {name}")
         return Path(name)
@@ -216,12 +218,26 @@ def find_run(name: str, results: Path | str, doubt: Callable[[str], object] = la
         return paths[name]
     matching = [run for run in paths if name and (run.startswith(name) or run.rpartition("-")[2].startswith(name))]
     if not matching:
+        if name and _holds_runs(Path(name)):
+            raise UsageError(_FOLDER_OF_RUNS.format(name))
         newest = list(paths)[-5:]
-        raise UnknownNameError("run", name, [*get_close_matches(name, [*paths, LATEST], n=3, cutoff=0.5)] or newest)
+        some = f"the last 5 of {len(paths):,} are {', '.join(newest)}; ampbench list runs lists all"
+        near = [*get_close_matches(name, [*paths, LATEST], n=3, cutoff=0.5)]
+        raise UnknownNameError("run", name, near or newest, instead=some if len(paths) > len(newest) else "")
     if len(matching) > 1:
         some = ", ".join(matching[-5:])
         raise UsageError(f"{len(matching)} runs begin or end with {name!r}: say more of one, such as {some}")
     return paths[matching[0]]
+
+
+_FOLDER_OF_RUNS = "{0} is a results folder, not a run: name one of its runs and say --results {0}"
+
+
+def _holds_runs(folder: Path) -> bool:
+    """Return whether this is a results folder with runs that can be listed."""
+    with contextlib.suppress(StoreError):
+        return bool(list_runs(folder))
+    return False
 
 
 def find_runs(name: str, results: Path | str, doubt: Callable[[str], object] = lambda _: None) -> list[Path]:

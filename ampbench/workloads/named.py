@@ -109,7 +109,7 @@ class Library:
         if not names and asked.partition(".")[0] in tasks:  # timm tells weights apart by what follows a point
             names = [asked]
         if not names:
-            lists = f"ampbench list workloads {self.name}:"
+            lists = f"ampbench list workloads {self.name}: lists them"
             raise UnknownNameError(f"network of {self.name}", asked, list(tasks), asked.strip("*?"), lists)
         sized = self.quick and bool(preset) and names != [asked]
         networks = tuple(

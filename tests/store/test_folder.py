@@ -75,6 +75,24 @@ def test_an_unknown_run_is_refused_with_the_nearest(results, name):
         find_run(name, results)
 
 
+def test_of_many_runs_the_last_ones_are_said_to_be_those(results):
+    for number in range(13):
+        (results / "runs" / f"20260102T0000{number:02}Z-bench-{number:06x}.jsonl").touch()
+    with pytest.raises(UnknownNameError, match=f"the last 5 of 16 are .*{THIRD}; ampbench list runs lists all"):
+        find_run("nosuch", results)
+
+
+@pytest.mark.parametrize("name", ["results", "results/"])
+def test_a_results_folder_is_no_run_and_is_named_with_its_option(results, monkeypatch, name):
+    monkeypatch.chdir(results.parent)
+    (results / "empty").mkdir()
+    name = name.replace("results", results.name)
+    with pytest.raises(UsageError, match=f"{name} is a results folder, not a run: .* --results {name}"):
+        find_run(name, results.name)
+    with pytest.raises(UsageError, match="empty/ is a folder, not a run file"):
+        find_run(f"{results.name}/empty/", results.name)
+
+
 def test_a_path_that_is_not_there_is_refused(results):
     with pytest.raises(UsageError, match=r"there is no run file other\.jsonl"):
         find_run("other.jsonl", results)
