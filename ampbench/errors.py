@@ -62,7 +62,15 @@ class UnknownNameError(UsageError):
         super().__init__(f"unknown {kind} {name!r}: {hint}")
 
 
-_MEANT = {"gpu": ("cuda", "xpu"), "nvidia": ("cuda",), "intel": ("xpu",), "rocm": ("cuda",), "hip": ("cuda",)}
+_MEANT = {
+    "gpu": ("cuda", "xpu"),
+    "nvidia": ("cuda",),
+    "intel": ("xpu",),
+    "rocm": ("cuda",),
+    "hip": ("cuda",),
+    "huggingface": ("transformers",),
+    "hf": ("transformers",),
+}
 """What people call things that have other names here."""
 
 

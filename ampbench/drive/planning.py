@@ -362,7 +362,9 @@ def find_workloads(name: str) -> list[WorkloadSource]:
         known = [*WORKLOADS, *FAMILIES, *entries, *libraries, "all"]
         raise UnknownNameError("workload", name, known, instead="ampbench list workloads lists them")
     if not module or not function.isidentifier():
-        raise WorkloadError(f"{name} is not a workload: expected path/to/file.py:function or package.module:function")
+        near = [f"{library}:{function}" for library in nearest(module, [*LIBRARIES])] if function else []
+        expected = "expected path/to/file.py:function or package.module:function"
+        raise WorkloadError(f"{name} is not a workload: {did_you_mean(near) if near else expected}")
     if module.endswith(".py"):
         path = _file(module)
         return [

@@ -18,7 +18,7 @@ import torch
 from ampbench.base.precisions import BUILT_IN, PRECISIONS, Precision, meet
 from ampbench.base.recipes import find_recipe
 from ampbench.drive.planning import ENTRY_FAMILY, own_source
-from ampbench.errors import AmpbenchError, WorkloadError, bounded, first_line, text_of
+from ampbench.errors import AmpbenchError, WorkloadError, bounded, did_you_mean, first_line, nearest, text_of
 from ampbench.measure.data import Generator, InputsOnly, batches_of, in_batches, tensors_of
 from ampbench.measure.draws import seed_all
 from ampbench.measure.machine import users_switches, written
@@ -149,7 +149,7 @@ def meet_precisions(source: WorkloadSource) -> tuple[OwnPrecision, ...]:
     except AmpbenchError:
         raise
     except Exception as error:
-        raise WorkloadError(f"{source.family} {source.name} cannot be imported: {_said(error, source)}") from error
+        raise _not_imported(source, error) from error
     named = source.family == ENTRY_FAMILY
     values = [getattr(module, source.function, None)] if named else vars(module).values()
     found = [value for value in values if isinstance(value, Precision)]
@@ -199,12 +199,21 @@ def _library(source: WorkloadSource) -> Any:
     return importlib.import_module(source.module).LIBRARY
 
 
+def _not_imported(source: WorkloadSource, error: Exception) -> WorkloadError:
+    """Return what tells that the module of a user's own cannot be imported, and what may have been meant."""
+    hint = _as_module(source) if "attempted relative import" in str(error) else ""
+    if isinstance(error, ModuleNotFoundError) and error.name == source.module:
+        near = [f"{library}:{source.function}" for library in nearest(source.module, [*index.LIBRARIES])]
+        hint = f"; {did_you_mean(near)}" if near else ""
+    what = "precision" if source.family == ENTRY_FAMILY else "workload"
+    return WorkloadError(f"{what} {source.name} cannot be imported: {_said(error, source)}{hint}")
+
+
 def _function(source: WorkloadSource) -> Callable[..., Any]:
     try:
         module = _import(source)
     except Exception as error:
-        hint = _as_module(source) if "attempted relative import" in str(error) else ""
-        raise WorkloadError(f"workload {source.name} cannot be imported: {_said(error, source)}{hint}") from error
+        raise _not_imported(source, error) from error
     function = getattr(module, source.function, None)
     if function is None:
         known = [

@@ -360,6 +360,7 @@ def test_time_that_is_over_before_anything_is_measured_is_exit_5(
         (["-k", "nosuchcase"], 5, "nothing is selected"),
         (["mlp", "--device", "xpu"], 5, "nothing can run here: xpu is not available"),
         (["mlp", "--device", "xpu", "--dry-run"], 5, "nothing can run here: xpu is not available"),
+        (["huggingface:bert"], 2, "No module named 'huggingface'; did you mean transformers:bert?"),
         (["nosuchmodule:net"], 2, "cannot be imported: ModuleNotFoundError: No module named 'nosuchmodule'"),
     ],
 )

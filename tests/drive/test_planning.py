@@ -344,6 +344,7 @@ def test_scaling_gradients_needs_fp64_on_the_device() -> None:
         ({"workloads": ["resnet19"]}, UnknownNameError, "did you mean resnet18"),
         ({"workloads": ["net.py"]}, WorkloadError, "name the function .* net.py:build"),
         ({"workloads": ["/usr/"]}, WorkloadError, "/usr/ is a folder: .* /usr/model.py:build"),
+        ({"workloads": ["hf:bert-base"]}, WorkloadError, "did you mean transformers:bert-base?"),
         ({"workloads": ["no/such/file.py:f"]}, WorkloadError, "there is no file no/such/file.py"),
         ({"workloads": ["net.py:"]}, WorkloadError, "expected path/to/file.py:function"),
         ({"precisions": ["fp17_autocast"]}, UnknownNameError, "did you mean fp16_autocast"),
