@@ -141,7 +141,7 @@ def test_suite(amp_benchmark):
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        ("--amp-precision=bf61", "unknown precision 'bf61': known: fp32"),
+        ("--amp-precision=bf61", "unknown precision 'bf61': did you mean bf16_autocast, "),
         ("--amp-device=cdua", "unknown device 'cdua': did you mean cuda?"),
         ("--amp-phase=train", "unknown phase 'train': did you mean training?"),
         ("--amp-workload=mpl", "unknown workload 'mpl': did you mean mlp?"),
@@ -162,7 +162,7 @@ def test_an_option_that_cannot_be_meant_ends_the_session_with_the_nearest_names(
 MARKERS = [
     ("precision=['fp32']", "unknown argument of pytest.mark.amp 'precision': did you mean precisions?"),
     ("'mlp'", "pytest.mark.amp takes keyword arguments: workloads, precisions, phases, devices, preset, max_error"),
-    ("precisions=['bf61']", "unknown precision 'bf61': known: fp32, default, tf32"),
+    ("precisions=['bf61']", "unknown precision 'bf61': did you mean bf16_autocast, "),
     ("workloads=['mpl']", "unknown workload 'mpl': did you mean mlp?"),
     ("workloads=[3]", "workloads of pytest.mark.amp are names or functions, not 3"),
     ("max_error=True", "the largest error (--amp-max-error) is a number of 0 or more, not True"),
