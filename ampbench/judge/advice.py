@@ -296,7 +296,7 @@ def _chosen(
     if not passing:
         objection = objections[faster[0]["case_id"]]
         assert objection is not None
-        why = "; ".join(filter(None, [f"{_speed(faster[0])}, but {objection.reason}", objection.instead]))
+        why = "; ".join(filter(None, [f"{_speed(faster[0], alone=True)}, but {objection.reason}", objection.instead]))
         if objection.column == "chance_rel_l2":
             return _none("output_rel_l2", why)
         sentence = f"stay in {baseline['precision']}: {why}"
@@ -606,5 +606,8 @@ class _Gains:
         return self._values[case_id]
 
 
-def _speed(row: Row) -> str:
-    return f"{precision_label(row)} is {times(row['speedup_vs_fp32'])} as fast"
+def _speed(row: Row, *, alone: bool = False) -> str:
+    """Say how fast a row is, or looks where no interval is known; `alone`: nothing else says why that is uncertain."""
+    known = number(row["seconds_high"]) is not None
+    why = f" (not certain: {FEW_ROUNDS})" if alone and not known else ""
+    return f"{precision_label(row)} {'is' if known else 'looks'} {times(row['speedup_vs_fp32'])} as fast{why}"

@@ -192,6 +192,19 @@ def test_a_speedup_without_intervals_is_not_called_certain() -> None:
     assert said.endswith("of 0.02 allowed (not certain: no interval under three --rounds)")
 
 
+def test_a_speedup_without_intervals_that_an_error_objects_to_is_not_called_certain() -> None:
+    rows = [row("fp32", 10, spread=None), row("bf16_pure", 4, spread=None, output_rel_l2=0.041)]
+    assert only(*rows).sentence == (
+        "stay in fp32: bf16_pure looks 2.50x as fast (not certain: no interval under three --rounds), but its error is "
+        "4.1e-02, more than 0.02"
+    )
+    taken = only(*rows, row("bf16_autocast", 5, spread=None)).sentence
+    assert taken.endswith(
+        "(not certain: no interval under three --rounds); bf16_pure looks 2.50x as fast, but its error is 4.1e-02, "
+        "more than 0.02"
+    )
+
+
 def test_memory_is_mentioned_when_the_choice_saves_it() -> None:
     advice = only(row("fp32", 10), row("bf16_pure", 5, memory_ratio_vs_fp32=0.52))
     assert "2.00x the speed and 0.52x the memory of fp32" in advice.sentence
