@@ -380,6 +380,11 @@ def _git(option: str, *arguments: str) -> str:
         raise UsageError(f"{option}: git {_verb(arguments)} took longer than {_GIT_SECONDS:.0f} s") from None
     if done.returncode:
         said = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        if "not a git repository" in said:
+            raise UsageError(
+                f"{option} git:REF is a commit of the repository that the current folder is in: {Path.cwd()} is in "
+                "none (not a git repository)"
+            )
         raise UsageError(f"{option}: git {_verb(arguments)} failed: {said}")
     return done.stdout.strip()
 

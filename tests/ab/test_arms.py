@@ -192,7 +192,10 @@ def test_outside_a_repository_a_commit_is_refused(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     with (
-        pytest.raises(UsageError, match="not a git repository"),
+        pytest.raises(
+            UsageError,
+            match=r"^--baseline git:REF is a commit of .* current folder .* is in none \(not a git repository",
+        ),
         checked_out("--baseline", parse_arm("", ["git:main"])),
     ):
         pass
