@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from ampbench.base.units import counted
 from ampbench.drive.planning import PlannedCase
 from ampbench.drive.rounds import make_schedule, seconds_seen, table_of, turn_seconds
 from ampbench.errors import NothingToRunError, UsageError
@@ -51,8 +52,8 @@ def take_shard(
     places = [place for place, planned in enumerate(plan) if table_of(planned.case) in parts[number - 1]]
     if not places:
         raise NothingToRunError(
-            f"shard {number} of {count} has nothing to do: the selection has {len(seconds)} tables, and a table is "
-            "measured by one shard"
+            f"shard {number} of {count} has nothing to do: the selection has {counted(len(seconds), 'table')}, and a "
+            "table is measured by one shard"
         )
     shard = Shard(number=number, count=count, plan=digest_of(plan), cases=len(plan), places=places)
     return [plan[place] for place in places], shard

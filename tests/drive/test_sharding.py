@@ -76,6 +76,8 @@ def test_tables_of_which_nothing_can_run_are_in_the_first_shard() -> None:
 def test_a_shard_that_nothing_is_left_for_says_so() -> None:
     with pytest.raises(NothingToRunError, match=r"shard 3 of 3 has nothing to do: the selection has 2 tables"):
         take_shard(plan_of("a", "b"), Settings(), (3, 3), [])
+    with pytest.raises(NothingToRunError, match="the selection has 1 table, and"):
+        take_shard(plan_of("a"), Settings(), (2, 2), [])
 
 
 @pytest.mark.parametrize("text", ["", "2", "2/", "/5", "a/5", "2/b", "2/5/7", "-1/5", "1.5/5", "²/5"])
