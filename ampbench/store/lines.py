@@ -402,10 +402,13 @@ _TELLING = slice(2, 8)
 _MANY = {f'"{kind}":'.encode()[1:7]: kind for kind in ("case", "round", "memory", "divergence")}
 """Kinds of which a large file has a line for every case, or several, by how their lines begin."""
 _OLD_PROBE = b'{"autocast_rules":'
+_KIND = re.compile(rb'\{"(\w{1,40})"')
 
 
-def _unknown(_: bytes) -> Any:
-    raise LineError(f"{DAMAGED_OR_NEWER}: none of the kinds {', '.join([*CORE, *LINES])}")
+def _unknown(line: bytes) -> Any:
+    kind = _KIND.match(line)
+    said = f"no line is called {kind[1].decode()}" if kind else "it begins as no line does"
+    raise LineError(f"{DAMAGED_OR_NEWER}: {said}")
 
 
 class _AnySchema(msgspec.Struct):

@@ -228,7 +228,7 @@ def test_any_lost_stretch_within_a_file_is_refused_unless_it_is_whole_lines(path
 @pytest.mark.parametrize(
     ("number", "old", "new", "problem"),
     [
-        (2, b'{"case"', b'{"cose"', "none of the kinds"),
+        (2, b'{"case"', b'{"cose"', "no line is called cose"),
         (4, b'"peak_bytes":100', b'"peak_bytes":"100"', "Expected `int`, got `str`"),
         (4, b'"peak_bytes":100,', b"", "missing required field `peak_bytes`"),
         (5, b"e-7", b"e-", "damaged"),
