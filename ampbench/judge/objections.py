@@ -246,7 +246,7 @@ def _of_updates(found: Divergence, budget: Budget) -> Objection | None:
     most, error = OF_A_TENSOR * budget.grad_rel_l2, found.grad_tensor_rel_l2
     if error is not None and error > most:
         said = f"the gradient of {found.grad_tensor_parameter} errs by {format_error(error)}, more than {most:g}"
-        return Objection("grad_tensor_rel_l2", said)
+        return Objection("grad_tensor_rel_l2", f"{said}, {OF_A_TENSOR} times what is allowed of all")
     if said := bias_objection(found):
         return Objection("grad_bias_ratio", said)
     return None
