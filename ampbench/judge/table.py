@@ -184,6 +184,16 @@ _SPEED = Column(
 )
 
 
+_DEFAULT = Column(
+    "vs default",
+    "default",
+    (_cell("speedup_vs_default", times), _default_interval),
+    metrics=("speedup_vs_default",),
+    legend="speed, times that of what torch ships, and the 95% interval that advice goes by there",
+    expendable=1,
+)
+
+
 def _burst(row: Row) -> str:
     """Return the time of a step in an accelerator's fastest sample, where it does not keep that up."""
     fastest = burst(row)
@@ -223,14 +233,7 @@ COLUMNS = (
         legend="speed, times that of tf32",
         expendable=1,
     ),
-    Column(
-        "vs default",
-        "default",
-        (_cell("speedup_vs_default", times), _default_interval),
-        metrics=("speedup_vs_default",),
-        legend="speed, times that of what torch ships, and the 95% interval that advice goes by there",
-        expendable=1,
-    ),
+    _DEFAULT,
     Column(
         "energy",
         "energy",
@@ -353,15 +356,18 @@ def shown(rows: Iterable[Row]) -> list[Column]:
 
     Where speeds have an interval, times have none: two intervals of times that overlap tell nothing of their ratio,
     because what slows the machine down for a while slows down both. Where `default` was measured, advice goes by the
-    speed over that, and so its interval is the one that is shown.
+    speed over that, and so its interval is the one that is shown. No legend explains an interval that no row has.
     """
     every = list(rows)
     told = [column for column in COLUMNS if column is COLUMNS[0] or says(column, every)]
+    intervals = {column.header: any(map(column.parts[1], every)) for column in (_TIME, _SPEED, _DEFAULT)}
     plain = {}
-    if any(speed_interval(row) for row in every):
+    if intervals[_SPEED.header] or not intervals[_TIME.header]:
         plain[_TIME.header] = "median over rounds"
-    if any(_default_interval(row) for row in every):
+    if intervals[_DEFAULT.header] or not intervals[_SPEED.header]:
         plain[_SPEED.header] = "times that of fp32 (tf32 off)"
+    if not intervals[_DEFAULT.header]:
+        plain[_DEFAULT.header] = "speed, times that of what torch ships"
     return [
         replace(column, parts=column.parts[:1], legend=plain[column.header]) if column.header in plain else column
         for column in told

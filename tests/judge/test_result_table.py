@@ -192,6 +192,16 @@ def test_where_default_was_measured_its_interval_is_shown_because_advice_goes_by
     assert "4.76" not in "".join(lines)
 
 
+def test_no_legend_explains_an_interval_that_no_row_has() -> None:
+    rows = [row | {"speedup_vs_default": 2.0, "seconds_low": None, "seconds_high": None} for row in ROWS]
+    layout = table.lay_out(rows, "training", 200)
+    explained = table.legend(layout.columns)
+    assert "time/step: median over rounds;" in explained
+    assert "speed: times that of fp32 (tf32 off);" in explained
+    assert "vs default: speed, times that of what torch ships;" in explained
+    assert "interval" not in explained
+
+
 def test_times_keep_their_interval_where_no_speed_has_one() -> None:
     layout = table.lay_out(ROWS, "training", 200)
     lines = [line.plain for line in table.table_lines(grouped(ROWS), {}, {"training": layout})]
