@@ -62,6 +62,9 @@ CPU_LAUNCHES = "path graphed records what is launched on an accelerator: a cpu l
 OWN_LAUNCHES = "path graphed records a step in two parts, and the workload trains by a step of its own"
 NOT_COMPILED = "--compile-mode is how --path compiled compiles: select that path, too, or no path"
 NO_LOSS = "no loss given: a workload that trains returns (module, inputs, loss)"
+FEATURES_ALONE = "it has no head: it returns features, not classes, so that there is no loss to train it by"
+WITHOUT_LOSS = (NO_LOSS, FEATURES_ALONE)
+"""Why a user's workload, and a library's network, is not trained."""
 NO_RECIPE = "a recipe is what a network is trained by: --phase inference has none"
 INFERENCE_ALONE = "{} is a step of inference, and has no loss"
 
@@ -538,6 +541,8 @@ def _why_not(
     if case.phase == "inference" and precision.same_ops:
         return f"without an optimizer {precision.name} is {precision.same_ops}"
     if case.phase == "training" and not variant.has_loss:
+        if case.family in LIBRARIES:
+            return FEATURES_ALONE
         return INFERENCE_ALONE.format(case.workload) if variant.source.builtin else NO_LOSS
     if case.phase == "training" and case.path == "traced":
         return NO_TRACED_TRAINING

@@ -11,6 +11,7 @@ from ampbench.base.keywords import matches
 from ampbench.base.precisions import PRECISIONS
 from ampbench.drive.planning import (
     CPU_LAUNCHES,
+    FEATURES_ALONE,
     NO_FROZEN_TRAINING,
     NO_GRAPHS,
     NO_LOSS,
@@ -568,6 +569,15 @@ def test_a_librarys_pattern_is_a_case_for_each_network_and_one_that_cannot_be_bu
     assert planned[0].case.case_id.startswith("torchvision:net_a[image=16]/b3/fp32/")
     with pytest.raises(UnknownNameError, match="unknown --set workload 'net_c'"):
         make_plan(replace(selection, overrides={"net_c.image": 16}), environment(), describe_networks)
+
+
+def test_a_librarys_network_without_a_head_is_not_said_to_lack_a_users_loss() -> None:
+    def featureless(source: WorkloadSource, parameters: Mapping[str, ParameterValue], preset: str = "") -> Description:
+        return replace(describe_networks(source, parameters, preset), has_loss=False)
+
+    selection = Selection(workloads=["torchvision:net_a"], precisions=["fp32"])
+    planned = make_plan(selection, environment(), featureless)
+    assert [(one.case.phase, one.skip) for one in planned] == [("inference", ""), ("training", FEATURES_ALONE)]
 
 
 def test_the_networks_of_an_absent_library_are_skipped_with_what_to_install() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ampbench.base.units import format_bytes, parse_bytes
 from ampbench.drive.pieces import Piece, Seen, ask_case, asked_of
-from ampbench.drive.planning import NO_LOSS, PlannedCase, make_plan
+from ampbench.drive.planning import WITHOUT_LOSS, PlannedCase, make_plan
 from ampbench.drive.servers import Channel
 from ampbench.drive.session import describer
 from ampbench.errors import UsageError
@@ -80,7 +80,7 @@ def _plan(
     asked = dataclasses.replace(selection, phases=selection.phases or list(PHASES))
     found = make_plan(asked, environment, describer(channel, settings))
     if not selection.phases:
-        found = [planned for planned in found if planned.skip != NO_LOSS] or found
+        found = [planned for planned in found if planned.skip not in WITHOUT_LOSS] or found
     return [
         planned if planned.skip or planned.case.batch_size is not None else dataclasses.replace(planned, skip=NO_BATCH)
         for planned in found

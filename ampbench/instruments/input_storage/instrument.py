@@ -4,7 +4,7 @@ import dataclasses
 
 from ampbench.base.precisions import AUTOCAST
 from ampbench.drive.pieces import plan_default_autocast
-from ampbench.drive.planning import NO_LOSS, PlannedCase
+from ampbench.drive.planning import WITHOUT_LOSS, PlannedCase
 from ampbench.drive.servers import Channel
 from ampbench.instruments.input_storage.records import StorageAsked, StoragePass
 from ampbench.instruments.instrument import AUTOCAST_HELP, SCALER_HELP, Instrument, Option, Selects
@@ -35,7 +35,7 @@ def _plan(
     """Return the cases in both phases where none is named, without those that have no loss to train by."""
     asked = dataclasses.replace(selection, phases=selection.phases or list(PHASES))
     found = plan_default_autocast(asked, environment, channel, settings)
-    return found if selection.phases else [planned for planned in found if planned.skip != NO_LOSS] or found
+    return found if selection.phases else [planned for planned in found if planned.skip not in WITHOUT_LOSS] or found
 
 
 INSTRUMENT: Instrument[StorageAsked] = Instrument(

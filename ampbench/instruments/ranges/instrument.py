@@ -9,7 +9,7 @@ from functools import partial
 from ampbench.base.keywords import matches
 from ampbench.base.precisions import BASELINE, LOW, SHORT_DTYPES, Precision, find_precision
 from ampbench.drive.pieces import Piece, Seen, ask_case
-from ampbench.drive.planning import NO_LOSS, PlannedCase, lack, make_plan
+from ampbench.drive.planning import FEATURES_ALONE, NO_LOSS, PlannedCase, lack, make_plan
 from ampbench.drive.servers import Channel
 from ampbench.drive.session import describer
 from ampbench.errors import NothingToRunError
@@ -20,6 +20,7 @@ from ampbench.records.kinds import HEADROOM, ORIGIN
 from ampbench.records.ranges import OriginPass, RangePass
 from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Nothing, Task
+from ampbench.workloads.index import LIBRARIES
 
 HEADROOM_HELP = """\
 Watch fp32 steps: how near each module's values are to what fp16 and bf16 hold, and which loss scales fit.
@@ -101,7 +102,8 @@ def _phase_notes(case: Case, selection: Selection) -> list[str]:
         or not matches(selection.keyword, _in_phase(case, "training").case_id)
     ):
         return []
-    return [f"watched in inference, so without gradients and updates: {NO_LOSS}"]
+    why = FEATURES_ALONE if case.family in LIBRARIES else NO_LOSS
+    return [f"watched in inference, so without gradients and updates: {why}"]
 
 
 def _in_phase(case: Case, phase: str) -> Case:

@@ -16,7 +16,7 @@ from ampbench.instruments.input_storage.records import StorageAsked, StoragePass
 from ampbench.records.kinds import INPUT_STORAGE
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Selection, Settings
-from ampbench.records.wire import Description, Reply, Request, reply_with
+from ampbench.records.wire import Description, NamedNetwork, Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
 from tests.instruments.input_storage.storage_passes import storage_pass
 from tests.instruments.working import work
@@ -31,7 +31,14 @@ ASKED = StorageAsked(seconds=1.5)
 def answering(instead: Instead = lambda _: None, *, has_loss: bool = True) -> Scripted:
     def answer(request: Request) -> Reply:
         if request.task == "describe":
-            found = Description(parameters={}, has_loss=has_loss, items_per_step=1, version=0, channels_last=False)
+            found = Description(
+                parameters={},
+                has_loss=has_loss,
+                items_per_step=1,
+                version=0,
+                channels_last=False,
+                networks=(NamedNetwork(name="net", task="features of images"),),
+            )
             return reply_with(found)
         assert request.case is not None
         return instead(request) or reply_with(storage_pass(request.case))
@@ -69,6 +76,8 @@ def test_unless_told_otherwise_both_phases_are_measured_in_the_devices_own_autoc
 def test_a_workload_without_a_loss_is_measured_in_inference_alone(tmp_path: Path) -> None:
     (tmp_path / "model.py").touch()
     run = studied(tmp_path, answering(has_loss=False), workloads=[f"{tmp_path}/model.py:make"])
+    assert [case.phase for case in run.cases.values()] == ["inference"]
+    run = studied(tmp_path / "timm", answering(has_loss=False), workloads=["timm:net"])
     assert [case.phase for case in run.cases.values()] == ["inference"]
     with pytest.raises(NothingToRunError, match="no loss given"), instrument.prepared(INSTRUMENT,
         Selection(workloads=[f"{tmp_path}/model.py:make"], phases=["training"]), Settings(), ASKED,

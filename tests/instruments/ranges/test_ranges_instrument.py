@@ -8,7 +8,7 @@ import pytest
 
 from ampbench.base.precisions import LOW, PRECISIONS, SCALED
 from ampbench.base.units import one_of
-from ampbench.drive.planning import NO_LOSS
+from ampbench.drive.planning import FEATURES_ALONE, NO_LOSS
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
 from ampbench.instruments import instrument
 from ampbench.instruments.instrument import Instrument
@@ -19,7 +19,7 @@ from ampbench.records.kinds import HEADROOM, ORIGIN
 from ampbench.records.measured import Failure
 from ampbench.records.ranges import OriginPass, RangePass
 from ampbench.records.run import Selection, Settings
-from ampbench.records.wire import Description, Nothing, Reply, Request, reply_with
+from ampbench.records.wire import Description, NamedNetwork, Nothing, Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
 from tests.instruments.working import work
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine
@@ -33,7 +33,14 @@ def seeing(instead: Instead = lambda _: None, *devices: DeviceDescription, has_l
 
     def answer(request: Request) -> Reply:
         if request.task == "describe":
-            found = Description(parameters={}, has_loss=has_loss, items_per_step=1, version=0, channels_last=False)
+            found = Description(
+                parameters={},
+                has_loss=has_loss,
+                items_per_step=1,
+                version=0,
+                channels_last=False,
+                networks=(NamedNetwork(name="net", task="features of images"),),
+            )
             return reply_with(found)
         assert request.case is not None
         case_id = request.case.case_id
@@ -90,6 +97,14 @@ def test_a_workload_without_a_loss_is_watched_in_inference_and_the_pass_says_so(
     (seen,) = run.of(RangePass).values()
     assert any(NO_LOSS in note for note in seen.notes) == (not has_loss)
     assert not run.skips
+
+
+def test_a_librarys_network_without_a_head_is_watched_in_inference_and_not_said_to_lack_a_users_loss(
+    tmp_path: Path,
+) -> None:
+    (seen,) = watched(tmp_path, seeing(has_loss=False), workloads=["timm:net"]).of(RangePass).values()
+    assert any(FEATURES_ALONE in note for note in seen.notes)
+    assert not any(NO_LOSS in note for note in seen.notes)
 
 
 def test_the_phases_asked_for_are_watched(tmp_path: Path) -> None:
