@@ -332,15 +332,20 @@ def _abandoned(folder: Path) -> Iterator[bool]:
 
 
 def left_out(arms: Iterable[ArmRequest]) -> str:
-    """Return a note where every arm is a commit and the files here are changed: no arm has those changes."""
+    """Return a note where every arm is a commit and the files here are changed: no arm has those changes.
+
+    What would have them is said of two commits alone: of one, as with `--control`, no other arm was asked for.
+    """
     refs = list(dict.fromkeys(arm.ref for arm in arms))
     if "" in refs:
         return ""
     changed = len(_git("--candidate", "status", "--porcelain", "--untracked-files=no").splitlines())
     if not changed:
         return ""
-    whose = "neither arm has" if len(refs) > 1 else f"git:{refs[0]} does not have"
-    return f"{whose} your uncommitted changes ({counted(changed, 'file')}): {HERE} is the files as they are"
+    changes = f"your uncommitted changes ({counted(changed, 'file')})"
+    if len(refs) == 1:
+        return f"git:{refs[0]} does not have {changes}"
+    return f"neither arm has {changes}: {HERE} is the files as they are"
 
 
 def find_python(text: str) -> str | None:

@@ -366,7 +366,8 @@ def control_said(found: SelfComparison) -> list[str]:
     said = [f"one arm against {itself}: {counted(found.cases, 'case')}, {counted(found.blocks, 'block')}"]
     rate = f" (95%: at most {format_percent(found.highest_rate)} of the {found.able} that could raise one, Wilson)"
     if not found.able:
-        rate = ": with so few blocks, and so many cases judged together, there could be none"
+        together = ", and so many cases judged together," if found.cases > 1 else ""
+        rate = f": with so few blocks{together} there could be none"
     alarms = "alarms, of luck or of what comes with the place" if found.copied else "false alarms"
     said.append(f"{alarms}: {len(found.alarms)} of {counted(found.cases, 'case')}{rate}")
     said += [f"  {one.case.case_id}: {one.reason}" for one in found.alarms]

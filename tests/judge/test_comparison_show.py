@@ -288,6 +288,15 @@ def test_a_control_lists_the_cases_that_spread_most_first():
     assert "5.8%" in markdown[-1]
 
 
+@pytest.mark.parametrize(("cases", "why"), [(1, ""), (2, ", and so many cases judged together,")])
+def test_why_a_control_could_raise_no_alarm_speaks_of_many_cases_where_there_are(cases: int, why: str):
+    found = SelfComparison(
+        cases=cases, blocks=1, alarms=[], suspected=[], unfit=[], unchanged=[], able=0, highest_rate=math.nan,
+        spreads={}, detectable=[],
+    )  # fmt: skip
+    assert control_said(found)[1].endswith(f": with so few blocks{why} there could be none")
+
+
 def test_every_verdict_has_a_colour_that_terminals_know():
     colours = {verdict: Style.parse(show.STYLES[verdict]).color for verdict in Verdict}
     known = {verdict: colour.name for verdict, colour in colours.items() if colour is not None}
