@@ -15,7 +15,7 @@ from ampbench.judge.rows import Group, Row, burst, grouped, number, precision_la
 from ampbench.records.labels import (
     case_labels,
     device_statement,
-    emulated_halves,
+    emulated_of,
     few,
     gathered,
     kernels_said,
@@ -64,7 +64,9 @@ def statements(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
     devices = [environment.device(name) for name in measured_devices(rows)]
     said = [Note(line, warning=True) for line in _unsound(stored, rows)]
     able = [shown(one, stored.every(Ceiling)) for one in devices if one is not None]
-    said += [Note(device_statement(one, environment), bool(emulated_halves(one))) for one in able]
+    for one in able:
+        ran = {row["precision"] for row in rows if row["device"] == one.type and row["outcome"] == "ok"}
+        said.append(Note(device_statement(one, environment, ran), bool(emulated_of(one, ran))))
     if stored.lost:
         said.append(Note(f"this run {stored.lost}", warning=True))
     if imported is not None:

@@ -209,14 +209,14 @@ def _are(count: int, elements: int, what: str) -> str:
     return f"{count:,} of {elements:,} {what} {noun} {'is' if count == 1 else 'are'}"
 
 
-def device_statement(device: DeviceDescription, environment: Environment) -> str:
-    """Say which device the numbers speak for and how it computes in half precision."""
+def device_statement(device: DeviceDescription, environment: Environment, precisions: Iterable[str]) -> str:
+    """Say which device the numbers of `precisions` speak for, how it computes in half, and what is emulated of them."""
     kinds = arithmetic(device)
     halves = ", ".join(f"{dtype} {kinds[dtype]}" for dtype in HALVES if dtype in kinds)
     name = device.name or (environment.cpu if device.type == "cpu" else device.type)
     what = "this CPU" if device.type == "cpu" else f"this {device.type.upper()} device"
     statement = f"These numbers speak for {what} ({name}{': ' if halves else ''}{halves})"
-    emulated = emulated_halves(device)
+    emulated = emulated_of(device, precisions)
     if not emulated:
         return f"{statement}."
     elsewhere = "a GPU" if device.type == "cpu" else "a device that has it"
@@ -225,12 +225,18 @@ def device_statement(device: DeviceDescription, environment: Environment) -> str
 
 def emulation_statement(case: Case, environment: Environment) -> str:
     """Return what is to be said of a case whose device only emulates the dtype that it computes in; "": nothing."""
-    device, precision = environment.device(case.device), PRECISIONS.get(case.precision)
-    if device is None or precision is None:
+    device = environment.device(case.device)
+    if device is None or case.precision not in PRECISIONS or not emulated_of(device, [case.precision]):
         return ""
-    computed = precision.autocast or precision.storage
-    emulated = SHORT_DTYPES.get(computed, computed) in emulated_halves(device)
-    return device_statement(device, environment) if emulated else ""
+    return device_statement(device, environment, [case.precision])
+
+
+def emulated_of(device: DeviceDescription, precisions: Iterable[str]) -> list[str]:
+    """Return the half precisions that the device emulates and `precisions` compute in; an unknown one may in any."""
+    known = [PRECISIONS.get(name) for name in precisions]
+    computed = {one.autocast or one.storage for one in known if one is not None}
+    names = {SHORT_DTYPES.get(dtype, dtype) for dtype in computed}
+    return [dtype for dtype in emulated_halves(device) if dtype in names or None in known]
 
 
 def emulated_halves(device: DeviceDescription) -> list[str]:

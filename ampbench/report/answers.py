@@ -116,6 +116,7 @@ def _machine(place: Place, runs: Sequence[Shown]) -> Machine:
     environment = runs[-1].stored.header.environment
     described = environment.device(place.device)
     ceilings = [one for shown in runs for one in shown.stored.every(Ceiling)]
+    ran = {row["precision"] for _, _, members, _ in found for row in members if row["outcome"] == "ok"}
     model = place.device_name or (place.cpu if place.device == "cpu" else "")
     kind = "this CPU" if place.device == "cpu" else f"this {place.device.upper()} device"
     told = (
@@ -130,7 +131,7 @@ def _machine(place: Place, runs: Sequence[Shown]) -> Machine:
     return Machine(
         name=f"{kind} ({model})" if model else kind,
         title=" · ".join(part for part in told if part),
-        statement=device_statement(as_measured(described, ceilings), environment) if described is not None else "",
+        statement=device_statement(as_measured(described, ceilings), environment, ran) if described is not None else "",
         runs=runs,
         tables=[
             Table(

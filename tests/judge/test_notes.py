@@ -10,7 +10,7 @@ from ampbench.records.measured import Fitness
 from ampbench.records.run import Imported, Selection
 from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, environment, make_run
-from tests.stored_runs import holding, make_ceiling, make_divergence, make_header, make_memory
+from tests.stored_runs import holding, make_case, make_ceiling, make_divergence, make_header, make_memory
 
 
 def group(batch_size: int | None, parameters: str = "depth=4,width=512", phase: str = "inference") -> Group:
@@ -60,7 +60,8 @@ def test_what_no_reader_may_miss_is_a_warning_and_the_rest_is_none() -> None:
     arithmetic = {"bfloat16": "native", "float16": "emulated"}
     emulating = DeviceDescription(type="cpu", available=True, name="AMD EPYC", arithmetic=arithmetic)
     header = environment(make_header(imported=Imported(program="asv", file="a.json")), devices=[emulating])
-    run = make_run(Times((FP32, [1e-3] * 4)), control=[1e-3] * 4, header=header)
+    times = Times((FP32, [1e-3] * 4), (make_case("fp16_pure"), [1e-3] * 4))
+    run = make_run(times, control=[1e-3] * 4, header=header)
     loud = replace(run, rounds=[replace(one, samples=[[1e-3, 2e-3, 2e-3]]) for one in run.rounds])
     rows = frame.plain_rows(frame.run_frame(loud))
     said = {note.text.split()[0]: note.warning for note in statements(loud, rows)}
@@ -287,7 +288,7 @@ def test_an_operation_without_a_ceiling_is_named_with_what_to_do() -> None:
 
 def test_a_dtype_that_ceilings_show_to_be_emulated_is_said_to_be() -> None:
     cpu = DeviceDescription(type="cpu", available=True, name="a CPU", arithmetic={"bf16": "native", "fp16": "native"})
-    run = make_run(Times((FP32, [1e-3] * 4)))
+    run = make_run(Times((FP32, [1e-3] * 4), (make_case("fp16_pure"), [1e-3] * 4)))
     header = replace(run.header, environment=replace(run.header.environment, devices=[cpu]))
     found = holding(replace(run, header=header), make_ceiling("fp32", 1e9), make_ceiling("fp16", 1e7))
     first = statements(found, frame.plain_rows(frame.run_frame(found)))[0]

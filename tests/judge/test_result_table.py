@@ -225,8 +225,22 @@ def test_a_gpu_speaks_for_itself() -> None:
     device = DeviceDescription(
         type="cuda", available=True, name="NVIDIA H200", arithmetic={"bf16": "native", "fp16": "native"}, tf32=True
     )
-    statement = device_statement(device, make_header().environment)
+    statement = device_statement(device, make_header().environment, ["fp32", "fp16_autocast"])
     assert statement == "These numbers speak for this CUDA device (NVIDIA H200: bf16 native, fp16 native)."
+
+
+@pytest.mark.parametrize(
+    ("precisions", "end"),
+    [
+        (("fp32", "bf16_pure"), "fp16 emulated)."),
+        (("fp32", "fp16_autocast"), "; an emulated fp16 says nothing about a GPU."),
+        (("fp16_pure",), "; an emulated fp16 says nothing about a GPU."),
+        (("another's",), "; an emulated fp16 says nothing about a GPU."),
+    ],
+)
+def test_what_is_emulated_is_spoken_of_where_it_was_measured(precisions: tuple[str, ...], end: str) -> None:
+    device = DeviceDescription(type="cpu", available=True, arithmetic={"bf16": "native", "fp16": "emulated"})
+    assert device_statement(device, make_header().environment, precisions).endswith(end)
 
 
 def test_many_skips_for_one_reason_are_one_line() -> None:

@@ -44,7 +44,7 @@ def with_memory(**changes: Any) -> StoredRun:
 
 
 def emulating() -> StoredRun:
-    device = DeviceDescription(type="cpu", available=True, name="AMD EPYC", arithmetic={"float16": "emulated"})
+    device = DeviceDescription(type="cpu", available=True, name="AMD EPYC", arithmetic={"bfloat16": "emulated"})
     return make_run(QUIET, header=environment(make_header(), devices=[device]))
 
 
