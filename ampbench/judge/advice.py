@@ -291,7 +291,7 @@ def _chosen(
         if savers:
             chosen = min(savers, key=lambda row: number(row["memory_ratio_vs_fp32"]) or math.inf)
             return _taken(chosen, chosen, comparable, faster, objections, within(chosen), trust)
-        return _stay(baseline, comparable, gains, trust)
+        return _stay(baseline, comparable, objections, gains, trust)
     passing = [row for row in faster if objections[row["case_id"]] is None]
     if not passing:
         objection = objections[faster[0]["case_id"]]
@@ -490,11 +490,13 @@ def _caveat(row: Row, trust: Trust) -> str:
     return f"not certain: {said}" if said else ""
 
 
-def _stay(baseline: Row, comparable: list[Row], gains: "_Gains", trust: Trust) -> _Choice:
+def _stay(
+    baseline: Row, comparable: list[Row], objections: Mapping[str, Objection | None], gains: "_Gains", trust: Trust
+) -> _Choice:
     """Return that no other precision is known to be faster than fp32, and the best of them.
 
     That nothing is faster takes the proof that a speedup takes: of every one, the gain is certainly under 2%, and the
-    control is no further apart than the loss.
+    control is no further apart than the loss. Of a speedup that may be it is said where what it computes is not finite.
     """
     caveat = ""
     if not comparable:
@@ -503,6 +505,9 @@ def _stay(baseline: Row, comparable: list[Row], gains: "_Gains", trust: Trust) -
         best = comparable[0]
         said = f"at best {precision_label(best)} with {times(best['speedup_vs_fp32'])}"
         slower = best["speedup_vs_fp32"] * trust.apart <= WORTH
+        objection = None if slower else objections[best["case_id"]]
+        broken = objection is not None and objection.column in ("output_nonfinite", "param_nonfinite")
+        said += f", but {objection.reason}" if objection is not None and broken else ""
         if slower and all(_is_no_faster(row, baseline, gains) for row in comparable):
             caveat = _caveat(best, trust)
             why = f"nothing is faster, {said}{f' ({caveat})' if caveat else ''}"

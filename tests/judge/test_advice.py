@@ -239,6 +239,16 @@ def test_that_nothing_is_faster_takes_the_proof_that_a_speedup_takes(seconds: tu
     assert advice.sentence == f"stay in fp32: {sentence}"
 
 
+def test_of_a_speedup_that_may_be_the_first_sentence_says_what_else_speaks_against_it() -> None:
+    uncertain = only(row("fp32", 10, spread=0.2), row("bf16_pure", 9, spread=0.2, output_nonfinite=2))
+    assert uncertain.sentence == (
+        "stay in fp32: no speedup is certain, at best bf16_pure with 1.11x, but 2 output elements are not finite; "
+        "more --rounds may tell"
+    )
+    slower = only(row("fp32", 10), row("bf16_pure", 20, output_nonfinite=2))
+    assert slower.sentence == "stay in fp32: nothing is faster, at best bf16_pure with 0.50x"
+
+
 def test_under_three_rounds_slowness_is_as_uncertain_as_speed() -> None:
     few = only(row("fp32", 10, None), row("bf16_pure", 12, None))
     assert few.sentence.endswith("at best bf16_pure with 0.83x (not certain: no interval under three --rounds)")
