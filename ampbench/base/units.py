@@ -186,6 +186,11 @@ def one_of(names: Sequence[str]) -> str:
     return " or ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
+def all_of(names: Sequence[str]) -> str:
+    """Return "cpu, cuda and xpu" for these three, "cpu and cuda" for two; "" for none."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+
+
 def every(count: int) -> str:
     """Return "both" for two of something, "all 11" for more."""
     return "both" if count == 2 else f"all {count:,}"

@@ -12,7 +12,14 @@ from types import MappingProxyType
 from ampbench.base.metrics import COLUMNS, DRIFT, GATED
 from ampbench.base.precisions import BASELINE
 from ampbench.base.sketch import Moved, moved
-from ampbench.base.units import format_error, format_exact_percent, format_limit, format_percent, format_quantity
+from ampbench.base.units import (
+    all_of,
+    format_error,
+    format_exact_percent,
+    format_limit,
+    format_percent,
+    format_quantity,
+)
 from ampbench.judge.pairing import Pair, imported_finding, other_file
 from ampbench.judge.rounds import FAILED, OK, SKIPPED, MeasuredRun, Outcome
 from ampbench.records.case import Case
@@ -59,7 +66,7 @@ class Drift:
             if part.distance > threshold:
                 verb = "" if parts else " moved"
                 parts.append(f"{_NOUNS[name].format(self.dtype)}{verb} {moved_by(part.distance, part.at_least)}")
-        return _joined(parts)
+        return all_of(parts)
 
 
 def drift_between(before: Divergence, after: Divergence) -> Drift:
@@ -155,11 +162,6 @@ def _shapes(shapes: Sequence[Sequence[int]] | None) -> str | None:
     if shapes is None:
         return None
     return " and ".join("x".join(map(str, shape)) or "a scalar" for shape in shapes)
-
-
-def _joined(parts: Sequence[str]) -> str:
-    """Return "a", "a and b", "a, b and c"."""
-    return " and ".join(part for part in (", ".join(parts[:-1]), *parts[-1:]) if part)
 
 
 _COUNTED = {

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from ampbench.base import stats
 from ampbench.base.precisions import BASELINE, rank
-from ampbench.base.units import counted, every, format_error
+from ampbench.base.units import all_of, counted, every, format_error
 from ampbench.instruments.ceilings.findings import shown as as_measured
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.judge.advice import TODAYS, Advice
@@ -385,7 +385,7 @@ def _nouns(found: Sequence[Machine]) -> str:
             nouns.append(noun)
             keys = [(*key, value) for key, value in zip(keys, values, strict=True)]
     nouns += ["devices"] if len(found) > 1 else []
-    return " and ".join([", ".join(nouns[:-1]), nouns[-1]] if len(nouns) > 1 else nouns)
+    return all_of(nouns)
 
 
 def _qualified(caveats: Sequence[str], brief: bool = False) -> str:

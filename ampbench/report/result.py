@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from ampbench.base.metrics import DRIFT
-from ampbench.base.units import counted
+from ampbench.base.units import all_of, counted
 from ampbench.judge import frame, notes
 from ampbench.judge import said as sentences
 from ampbench.judge.compare import rank
@@ -277,10 +277,10 @@ def _unmeasured(material: Material) -> tuple[str, str]:
         return f"nothing was measured: {said}", ""
     if explained := contents(material):
         if found := first_finding(material):
-            return found, f"This page is about {_joined(explained)}."
+            return found, f"This page is about {all_of(explained)}."
         if any(KINDS[one.header.explains].group != "explain" for one in material.explanations):
-            return f"this page is about {_joined(explained)}", ""
-        return f"nothing was measured; this page explains {_joined(explained)}", ""
+            return f"this page is about {all_of(explained)}", ""
+        return f"nothing was measured; this page explains {all_of(explained)}", ""
     ended = Counter[str]()
     for run in material.explanations:
         ended.update(failed=len(run.failures), skipped=len(run.skips))
@@ -290,11 +290,6 @@ def _unmeasured(material: Material) -> tuple[str, str]:
 def _without_result(outcomes: Counter[str]) -> str:
     """Return how many cases failed and how many were skipped; "" where none did."""
     return ", ".join(f"{counted(outcomes[name], 'case')} {name}" for name in ("failed", "skipped") if outcomes[name])
-
-
-def _joined(parts: Sequence[str]) -> str:
-    """Return "a", "a and b", "a, b and c"."""
-    return " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
 
 
 def _change(one: Finding, label: str, run: str, why: Sequence[str]) -> Change:

@@ -30,6 +30,19 @@ def test_a_time_has_three_digits_and_the_unit_that_fits_once_rounded(seconds, te
 
 
 @pytest.mark.parametrize(
+    ("names", "one", "every"),
+    [
+        ([], "", ""),
+        (["a"], "a", "a"),
+        (["a", "b"], "a or b", "a and b"),
+        (["a", "b", "c"], "a, b or c", "a, b and c"),
+    ],
+)
+def test_names_are_told_as_alternatives_or_together(names, one, every):
+    assert (units.one_of(names), units.all_of(names)) == (one, every)
+
+
+@pytest.mark.parametrize(
     ("size", "text"),
     [
         (0, "0 B"),

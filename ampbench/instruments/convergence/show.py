@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ampbench.base.precisions import BASELINE
 from ampbench.base.recipes import CONSTANT, COSINE, LINEAR
-from ampbench.base.units import UNDEFINED, counted, format_error
+from ampbench.base.units import UNDEFINED, all_of, counted, format_error
 from ampbench.instruments.cases import missing_said, nested_data
 from ampbench.instruments.convergence.findings import (
     ACCURACY,
@@ -87,19 +87,19 @@ def _verdicts_said(one: Learned) -> list[str]:
     same = [row for row in one.judged if row.verdict is Verdict.UNCHANGED]
     if trained := [row.name for row in same if row.trains]:
         loss = f"{100 * math.expm1(one.loss_margin or 0.0):.2g}% of the training loss"
-        said.append(f"{_listed(trained)} {_plural('trains', len(trained))} as fp32 does, within {score} and {loss}")
+        said.append(f"{all_of(trained)} {_plural('trains', len(trained))} as fp32 does, within {score} and {loss}")
     for row in same:
         if row.loss_verdict is Verdict.REGRESSED:
             worse = f"but does not train as it does: {row.loss_reason}"
             said.append(f"{row.name} scores as fp32 does, within {score}, {worse}")
     for rows in _alike((row for row in same if row.trains is None), lambda row: row.loss_reason):
-        scores = f"{_listed([row.name for row in rows])} {_plural('scores', len(rows))} as fp32 does, within {score}"
+        scores = f"{all_of([row.name for row in rows])} {_plural('scores', len(rows))} as fp32 does, within {score}"
         trains = f"whether {'it trains' if len(rows) == 1 else 'they train'} as fp32 does is open"
         said.append(f"{scores}; {trains}: {rows[0].loss_reason}")
     for verdict, what in _SAID.items():
         for rows in _alike((row for row in one.judged if row.verdict is verdict), _why):
             if rows[0].reason not in (NOT_LEARNING, NO_END):
-                said.append(f"{_listed([row.name for row in rows])} {_plural(what, len(rows))}: {_why(rows[0])}")
+                said.append(f"{all_of([row.name for row in rows])} {_plural(what, len(rows))}: {_why(rows[0])}")
     return said
 
 
@@ -155,11 +155,6 @@ def _alike(rows: Iterable[Learning], reason: Callable[[Learning], str]) -> list[
     for row in rows:
         found.setdefault(reason(row), []).append(row)
     return list(found.values())
-
-
-def _listed(names: list[str]) -> str:
-    """Return "a", "a and b" or "a, b and c"."""
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def _plural(what: str, count: int) -> str:

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from ampbench.base.precisions import BASELINE
-from ampbench.base.units import UNDEFINED, format_rate
+from ampbench.base.units import UNDEFINED, all_of, format_rate
 from ampbench.judge import notes
 from ampbench.judge.rows import Group, Row, described, grouped, number, precision_label
 from ampbench.present.charts import DASHED, Chart, Choice, Rows, precision_encoded, tooltip
@@ -135,13 +135,8 @@ def in_words(places: Sequence[Rivals], parameter: str, other: str) -> str:
     inside = {at for one in crossings for at in range(values.index(one.before), values.index(one.after))}
     for order in (0,) if crossings else (1, -1, 0):
         where = [place.value for at, place in enumerate(places) if place.order == order and at not in inside]
-        said += [f"{_ORDERS[order]} at {listed(where)}"] if where else []
+        said += [f"{_ORDERS[order]} at {all_of(where)}"] if where else []
     return "; ".join(said)
-
-
-def listed(values: Sequence[str]) -> str:
-    """Return "1", "1 and 4" or "1, 4 and 16"."""
-    return " and ".join([part for part in (", ".join(values[:-1]), values[-1]) if part])
 
 
 BATCH_SIZE = "batch_size"
