@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ampbench.base.precisions import AUTOCAST, BUILT_IN, Precision, default_autocast, find_precision
-from ampbench.base.units import one_of
+from ampbench.base.units import all_of, one_of
 from ampbench.drive.planning import PlannedCase, make_plan
 from ampbench.drive.servers import ONLY, Channel, OpenChannel, Pool, ServerChannel
 from ampbench.drive.session import (
@@ -26,10 +26,11 @@ from ampbench.drive.session import (
 )
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
 from ampbench.records.case import Environment, WorkloadSource
+from ampbench.records.kinds import LINES, stage_of
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Entry, Footer, Selection, Settings
 from ampbench.records.wire import Task, ask
-from ampbench.store import RunWriter, StoredRun
+from ampbench.store import CannotBeError, RunWriter, StoredRun
 
 
 def unfinished(stored: StoredRun) -> list[str]:
@@ -108,9 +109,9 @@ def ask_case(
 def do_pieces(open_channel: OpenChannel, pieces: Iterable[Piece], work: Work, writer: RunWriter, watch: Watch) -> str:
     """Have each piece of work done by `work`, every entry to `writer` at once; return how it ended.
 
-    Pieces of a case that failed or cannot run are passed over. A server is opened for the first piece that asks one;
-    what a killed worker leaves unanswered is asked once more, as `Pool` does. An interruption ends the session with
-    a footer that says so; nothing seen is lost.
+    Pieces of a case that failed or cannot run are passed over; a case of which something cannot be stored failed. A
+    server is opened for the first piece that asks one; what a killed worker leaves unanswered is asked once more, as
+    `Pool` does. An interruption ends the session with a footer that says so; nothing seen is lost.
     """
     ended = "interrupted"
     gone: set[str] = set()
@@ -121,7 +122,11 @@ def do_pieces(open_channel: OpenChannel, pieces: Iterable[Piece], work: Work, wr
                 if piece.key in gone:
                     continue
                 watch(piece, None)
-                found = work(pool, piece)
+                try:
+                    found = work(pool, piece)
+                    writer.check(found)
+                except CannotBeError as error:
+                    found = _failure_of(piece, error)
                 watch(piece, found)
                 writer.append(found)
                 if isinstance(found, Failure | Skip):
@@ -132,6 +137,13 @@ def do_pieces(open_channel: OpenChannel, pieces: Iterable[Piece], work: Work, wr
     finally:
         writer.append(Footer(ended=ended, finished_at=now()))
     return ended
+
+
+def _failure_of(piece: Piece, error: CannotBeError) -> Failure:
+    """Return the failure of the case of a piece of which something cannot be stored; raises `error` for one of none."""
+    if isinstance(piece.of, str) or error.line not in LINES:
+        raise error
+    return error.failure(piece.key, stage_of(error.line))
 
 
 Plan = Callable[[Environment, Channel, Settings], list[PlannedCase]]
@@ -146,19 +158,20 @@ def prepared_session(
     plan: Plan,
     open_channel: OpenChannel | None = None,
     *,
-    own_precisions: bool = False,
+    own_elsewhere: Callable[[], Sequence[str]] | None = None,
 ) -> Iterator[Prepared]:
     """Open a first server, have `plan` plan with it, and yield the session; the server ends with the context.
 
-    Raises `UsageError` for a precision selected that is a user's own, unless it is one for `own_precisions`.
+    Where the verbs that take a user's own precisions are others, which `own_elsewhere` names, one that is selected
+    raises `UsageError`.
     """
     open_new: OpenChannel = open_channel or (lambda: ServerChannel(preload=preload_modules(selection, list(sources))))
     with opened_first(open_new, settings.threads) as first:
         if settings.memory_limit_bytes is None:
             settings = dataclasses.replace(settings, memory_limit_bytes=default_memory_limit())
         planned = plan(first.environment, first.channel, settings)
-        if not own_precisions:
-            _refuse_own(selection)
+        if own_elsewhere is not None:
+            _refuse_own(selection, own_elsewhere)
         yield Prepared(
             selection=selection,
             settings=settings,
@@ -218,12 +231,12 @@ def built_in_rows(selection: Selection) -> list[Precision]:
     return [row for row in found if row.name in BUILT_IN]
 
 
-def _refuse_own(selection: Selection) -> None:
+def _refuse_own(selection: Selection, taken_by: Callable[[], Sequence[str]]) -> None:
     """Raise `UsageError` for a precision that is a user's own, or nobody's, now that all of them are known."""
     for row in map(find_precision, selection.precisions):
         if row.name not in BUILT_IN:
             raise UsageError(
-                f"{row.name} is a precision of your own, which ampbench run and ampbench study convergence measure: "
+                f"{row.name} is a precision of your own, which {all_of(taken_by())} measure: "
                 "this asks about ampbench's own alone"
             )
 

@@ -234,8 +234,7 @@ def kept(write: Callable[[Entry], None], entry: Entry) -> Entry:
         stages = [task.name for task in (MEMORY, DIVERGENCE, ROUND) if isinstance(entry, task.gives)]
         if not stages:
             raise
-        message = f"what came out cannot be: {error.why}"
-        entry = Failure(case_id=getattr(entry, "case_id", ""), stage=stages[0], cause="exception", message=message)
+        entry = error.failure(getattr(entry, "case_id", ""), stages[0])
         write(entry)
     return entry
 

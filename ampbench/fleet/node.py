@@ -157,7 +157,8 @@ def checked_line(record: Entry) -> bytes:
     try:
         lines.decode(line)
     except lines.LineError as error:
-        raise CannotBeError(f"cannot tell of a {type(record).__name__}: {error}", str(error)) from None
+        told = f"cannot tell of a {type(record).__name__}: {error}"
+        raise CannotBeError(told, str(error), lines.line_of(type(record))) from None
     return line
 
 

@@ -233,10 +233,16 @@ def prepared(
         instrument.same(begun, left, channel, settings)
         return left
 
-    with prepared_session(
-        selection, settings, sources, plan, open_channel, own_precisions=selects.own_precisions
-    ) as session:
+    own_elsewhere = None if selects.own_precisions else _taking_own
+    with prepared_session(selection, settings, sources, plan, open_channel, own_elsewhere=own_elsewhere) as session:
         yield session
+
+
+def _taking_own() -> list[str]:
+    """Return the verbs that measure in a user's own precisions."""
+    selects = {row.name: instrument_of(row.name).selects for row in KINDS.values() if row.instrument}
+    taking = [kind for kind, each in selects.items() if each is not None and each.own_precisions]
+    return [f"ampbench {verb_of(kind)}" for kind in ("", *taking)]
 
 
 def _without_cases(
@@ -268,6 +274,7 @@ def worked(
     """Have `pieces` of a session worked on one after another, as `do_pieces` does, and return how it ended."""
 
     def keep(piece: Piece, seen: Entry) -> None:
+        writer.check(seen)
         watch(piece, seen)
         writer.append(seen)
 

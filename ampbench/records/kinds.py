@@ -278,6 +278,12 @@ def line_of(record: type) -> str:
     return _LINE_OF[f"{record.__module__}:{record.__qualname__}"]
 
 
+def stage_of(line: str) -> str:
+    """Return which task a failure names that there could be no such line: the one called so, else the kind's last."""
+    row = next(row for row in KINDS.values() if any(each.line == line for each in row.lines))
+    return line if line in row.task_names else row.task_names[-1]
+
+
 def named(place: str) -> Any:
     """Return what a row names as "module:name", whose module is imported for it."""
     module, _, name = place.partition(":")

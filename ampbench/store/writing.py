@@ -16,7 +16,7 @@ from typing import Self
 from ampbench.errors import StoreError
 from ampbench.records.case import Case
 from ampbench.records.kinds import KINDS, LINES, verb_of
-from ampbench.records.measured import Reading, Round
+from ampbench.records.measured import Failure, Reading, Round
 from ampbench.records.run import SCHEMA, SUFFIX, Entry, Header
 from ampbench.store import lines
 from ampbench.store.folder import followed, lock, sync_folder
@@ -32,11 +32,16 @@ _Known = tuple[set[str], dict[str, set[str]], lines.Rounds, bool]
 
 
 class CannotBeError(StoreError):
-    """An entry that could not be read again, because it says what cannot be: `why`."""
+    """An entry that could not be read again, because it says what cannot be: `why`; its `line` is of this name."""
 
-    def __init__(self, message: str, why: str):
+    def __init__(self, message: str, why: str, line: str):
         super().__init__(message)
-        self.why = why
+        self.why, self.line = why, line
+
+    def failure(self, case_id: str, stage: str) -> Failure:
+        """Return what stands for the entry: that its case failed at a `stage`."""
+        message = f"what came out cannot be: {self.why}"
+        return Failure(case_id=case_id, stage=stage, cause="exception", message=message)
 
 
 def new_run_id(host: str, started: datetime | None = None) -> str:
@@ -155,6 +160,10 @@ class RunWriter:
         """
         self._append(entries)
 
+    def check(self, entry: Entry) -> None:
+        """Raise `CannotBeError` where `append` would, for what `entry` says."""
+        self._checked([entry])
+
     def close(self) -> None:
         """Release the file and its lock; closing twice is fine."""
         if self._descriptor >= 0:
@@ -215,9 +224,8 @@ class RunWriter:
                     lines.check_said(record)
                     asked = record.asked is not None
             except LineError as error:
-                raise CannotBeError(
-                    f"{self.path}: cannot store a {type(record).__name__}: {error}", str(error)
-                ) from None
+                told = f"{self.path}: cannot store a {type(record).__name__}: {error}"
+                raise CannotBeError(told, str(error), lines.line_of(type(record))) from None
             written.append(data)
             if isinstance(record, Case):
                 known.add(record.case_id)

@@ -9,11 +9,21 @@ from typing import Any
 import pytest
 
 from ampbench.base.precisions import LOW, PRECISIONS, Precision
-from ampbench.drive.pieces import asked_of, require_among, require_own_ops, resumed_plan, unfinished
+from ampbench.drive.pieces import (
+    Piece,
+    Seen,
+    asked_of,
+    do_pieces,
+    require_among,
+    require_own_ops,
+    resumed_plan,
+    unfinished,
+)
 from ampbench.drive.planning import PlannedCase
 from ampbench.drive.session import Prepared
 from ampbench.errors import UnknownNameError, UsageError
 from ampbench.instruments.batch.records import BatchAsked
+from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.instruments.convergence.records import ConvergenceAsked
 from ampbench.instruments.input_storage.records import StorageAsked
 from ampbench.instruments.instrument import instrument_of, prepared
@@ -23,11 +33,11 @@ from ampbench.instruments.scaler.records import ScalerAsked
 from ampbench.instruments.scope.records import ScopeAsked
 from ampbench.records.case import OwnPrecision
 from ampbench.records.casts import Tracing
-from ampbench.records.kinds import SCOPE
-from ampbench.records.measured import Failure, Skip
+from ampbench.records.kinds import CEILINGS, LINES, SCOPE, stage_of
+from ampbench.records.measured import STAGES, Failure, Skip
 from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Description, Nothing, reply_with
-from ampbench.store import StoredRun, read_run
+from ampbench.store import CannotBeError, RunWriter, StoredRun, read_run
 from ampbench.workloads.index import WORKLOADS, source
 from tests.instruments.scope.planted_scopes import scope_pass
 from tests.scripted_channel import CPU, Scripted, machine
@@ -106,7 +116,10 @@ def test_who_asks_about_ampbenchs_own_precisions_refuses_a_users_own_and_an_unkn
 
     for _ in range(2):  # the second time it is known in this process
         with (
-            pytest.raises(UsageError, match=r"^mine is a precision of your own, which ampbench run and ampbench study"),
+            pytest.raises(
+                UsageError,
+                match=r"^mine is a precision of your own, which ampbench run and ampbench study convergence measure: ",
+            ),
             prepare(users_own),
         ):
             pass
@@ -139,6 +152,39 @@ def test_what_was_neither_studied_nor_failed_nor_skipped_is_left_and_what_was_ki
         explains=SCOPE,
     )  # fmt: skip
     assert unfinished(read_run(path)) == [ids[0], ids[4]]
+
+
+def test_what_cannot_be_stored_of_a_case_ends_it_and_no_other(tmp_path: Path) -> None:
+    cases, told = CASES[:3], []
+
+    def work(_: object, piece: Piece) -> Seen:
+        found = scope_pass(piece.planned.case)
+        return dataclasses.replace(found, steps=-1) if piece.key == cases[1].case_id else found
+
+    pieces = [Piece(PlannedCase(case=case, source=source(WORKLOADS["mlp"]))) for case in cases]
+    with RunWriter.create(tmp_path, make_header(explains=SCOPE), cases) as writer:
+        assert do_pieces(lambda: OWN, pieces, work, writer, lambda _, found: told.append(found)) == "complete"
+    stored = read_run(writer.path)
+    assert list(stored.explained) == [cases[0].case_id, cases[2].case_id]
+    (failure,) = stored.failures.values()
+    assert (failure.case_id, failure.stage, failure.cause) == (cases[1].case_id, "scope", "exception")
+    assert failure.message.startswith("what came out cannot be: damaged: ")
+    assert told[3] == failure
+
+
+def test_what_cannot_be_stored_of_no_case_ends_the_session(tmp_path: Path) -> None:
+    odd = Ceiling(device="cpu", operation="none", dtype="fp32", threads=1)
+    with RunWriter.create(tmp_path, make_header(explains=CEILINGS)) as writer, pytest.raises(CannotBeError):
+        do_pieces(lambda: OWN, [Piece("a ceiling")], lambda *_: odd, writer, lambda *_: None)
+    assert read_run(writer.path).ending == "interrupted"
+
+
+def test_a_failure_of_what_no_task_is_called_names_the_last_one() -> None:
+    assert {line: stage_of(line) for line in LINES if line != stage_of(line)} == {
+        "search": "weighing", "training": "convergence", "scaling": "scaler", "scopes": "scope",
+        "storage": "input-storage", "point": "batch", "ceiling": "ceilings", "checked": "check",
+    }  # fmt: skip
+    assert {stage_of(line) for line in LINES} <= set(STAGES)
 
 
 def test_a_run_that_does_not_say_what_it_was_asked_for_is_begun_anew(tmp_path: Path) -> None:

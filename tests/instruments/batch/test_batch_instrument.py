@@ -84,6 +84,22 @@ def studied(results: Path, channel: Scripted, asked: BatchAsked = ASKED, **field
     return read_run(writer.path)
 
 
+def test_a_point_that_cannot_be_ends_the_search_of_its_case_and_no_other(tmp_path: Path) -> None:
+    def instead(request: Request) -> Reply | None:
+        case, asked = request.case, asked_in(request)
+        assert case is not None
+        if case.precision != "fp32" or asked.batch != 2:
+            return None
+        return reply_with(BatchPoint(case_id=case.case_id, batch=2, round=0, source="nobody", items_per_step=2.0))
+
+    stored = studied(tmp_path, seeing(instead), precisions=["fp32", "bf16_pure"])
+    of = {case.precision: case_id for case_id, case in stored.cases.items()}
+    message = stored.failures[of["fp32"]].message
+    assert message == f"what came out cannot be: a source that there is not, 'nobody', in a point of {of['fp32']}"
+    assert stored.ending == "complete"
+    assert reached(stored.several_of(BatchPoint)[of["bf16_pure"]]).largest is not None
+
+
 def failing(cause: str, beyond: int, message: str = "") -> Callable[[Request], Reply | None]:
     """Return what fails on batches larger than that."""
 
