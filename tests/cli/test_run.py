@@ -23,7 +23,7 @@ from ampbench.store import list_runs, read_run
 from tests import stored_runs
 from tests.odd_networks import ODD
 
-QUICK = ["--rounds", "2", "--min-run-time", "0.02", "--threads", "1"]
+QUICK = ["--rounds", "2", "--min-run-time", "0.001", "--threads", "1"]
 
 
 @pytest.fixture

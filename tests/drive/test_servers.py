@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ampbench import __version__
+from ampbench.drive import servers
 from ampbench.drive.servers import ONLY, Pool, ServerChannel, may_have_accelerator, server_environment
 from ampbench.errors import NothingToRunError
 from ampbench.records.measured import Failure
@@ -61,8 +62,9 @@ NO_PACKAGE = "(ModuleNotFoundError: No module named 'ampbench.measure')"
     ],
 )
 def test_a_worker_of_another_version_is_refused_in_one_line_that_names_both(
-    tmp_path: Path, says: str, version: str, theirs: str
+    tmp_path: Path, says: str, version: str, theirs: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(servers, "ENDING_SECONDS", 0.05)  # these do not end by themselves
     python = tmp_path / "python"
     tells = f"echo {version}; exit 0" if version else "exit 1"
     python.write_text(f'#!/bin/sh\ncase "$2" in\n  -c) {tells} ;;\nesac\n{says}\n')
