@@ -53,8 +53,9 @@ MEMORY_WORTH_SAYING = 0.95
 class Advice:
     """The precision to take (None: no advice is possible), a sentence that says why, the column that decided.
 
-    `why` is what the sentence says beside the precision and its numbers, "" where these say all, `caveat` what makes
-    it uncertain ("": nothing). `remark` is what arithmetic knows of training in it, or in the one that is passed over
+    `gains` is what it gains over what a user runs today ("": nothing, or that is not known), `why` what the sentence
+    says beside the precision and its numbers, "" where these say all, `caveat` what makes it uncertain ("": nothing).
+    `remark` is what arithmetic knows of training in it, or in the one that is passed over
     for an objection, without a measurement, which steps GradScaler skips at first in it, and whether steps are bound by
     their launches ("": nothing). `case_id` is
     that of the very case: a precision may have several, with other inputs or without a scaler. `passed_id` is that of
@@ -66,6 +67,7 @@ class Advice:
     precision: str | None
     column: str
     sentence: str
+    gains: str = ""
     why: str = ""
     caveat: str = ""
     remark: str = ""
@@ -101,6 +103,7 @@ class _Choice:
     row: Row | None
     column: str
     sentence: str
+    gains: str = ""
     why: str = ""
     caveat: str = ""
     passed: Row | None = None
@@ -137,6 +140,7 @@ def advise(
             precision=found.row["precision"] if found.row else None,
             column=found.column,
             sentence=found.sentence,
+            gains=found.gains,
             why=found.why,
             caveat=found.caveat,
             remark="; ".join(filter(None, [_remark(found, divergences), _launch_bound(group, members, gains)])),
@@ -422,7 +426,7 @@ def _taken(
         why = f"{precision_label(fastest)} is as fast within the intervals, with more error"
         column = "output_rel_l2"
     sentence += f"; {why}" if why else ""
-    return _Choice(row=chosen, column=column, sentence=sentence, why=why, caveat=caveat, passed=passed)
+    return _Choice(row=chosen, column=column, sentence=sentence, gains=gains, why=why, caveat=caveat, passed=passed)
 
 
 def _remark(choice: _Choice, divergences: Mapping[str, Divergence]) -> str:

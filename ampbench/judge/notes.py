@@ -1,5 +1,6 @@
 """What is to be said beside a run's numbers: for which device they speak, how quiet it was, what was not measured."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ from ampbench.instruments.ceilings.bounds import BINDING, Bounds
 from ampbench.instruments.ceilings.findings import disturbance, shown
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.judge import frame
-from ampbench.judge.advice import Advice
+from ampbench.judge.advice import FEW_ROUNDS, TODAYS, Advice
 from ampbench.judge.pairing import not_the_commits
 from ampbench.judge.rows import Group, Row, burst, grouped, number, precision_label
 from ampbench.records.labels import (
@@ -25,7 +26,6 @@ from ampbench.records.labels import (
 )
 from ampbench.records.measured import CHANCE, LIMITS, NATIVE, Divergence, Round
 from ampbench.records.run import KEPT, Imported
-from ampbench.records.wire import ALLOCATOR_TUNABLES
 from ampbench.store import StoredRun, once
 from ampbench.workloads.index import LIBRARIES, RANDOM
 
@@ -298,20 +298,14 @@ def _page_faults(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
             paying[row["case_id"]] = found.faults
     if not paying:
         return []
-    labels = _labels(stored)
-    most = sorted(paying, key=lambda case_id: -paying[case_id])
-    told = f"page faults a step: {few(f'{labels[case_id]} {paying[case_id]:,.0f}' for case_id in most)}"
-    why = "for memory that the step before gave back"
+    most = max(paying, key=lambda case_id: paying[case_id])
+    many = f"{'up to ' if len(paying) > 1 else ''}{counted(math.ceil(paying[most]), 'page fault')} a step"
+    told = f"{many} ({_labels(stored)[most]})"
     if stored.header.settings.heap == KEPT:
-        text = (
-            f"{told}, in a plain process, {why}. These times are without: a process that sets "
-            f"GLIBC_TUNABLES={ALLOCATOR_TUNABLES} saves them, too; --heap plain measures with them"
-        )
+        text = f"a plain process pays {told}; these times are without: --heap plain measures with them"
     else:
-        text = (
-            f"{told}, {why}: with GLIBC_TUNABLES={ALLOCATOR_TUNABLES} a process saves them; --heap kept measures that"
-        )
-    return [Note(text)]
+        text = f"these times are with {told}: --heap kept measures without"
+    return [Note(f"{text} (docs/statistics.md)")]
 
 
 def _ceilings_lacking(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
@@ -503,20 +497,50 @@ def sweep_remarks(
 ) -> list[str]:
     """Return a line for each swept parameter and table: the precision advised at each of its values.
 
-    It answers where low precision begins to pay. `called` says what a parameter is called in it.
+    It answers where low precision begins to pay (`_pays_from`). `called` says what a parameter is called in it.
     """
     remarks = []
     for parameter in swept:
-        tables: dict[str, list[str]] = {}
+        tables: dict[str, list[tuple[str, Advice]]] = {}
         for group, advised in advice.items():
             value = swept_value(group, parameter)
             if value is not None:
-                chosen = advised.precision or "no advice"
-                tables.setdefault(f"{group.workload} {group.phase} {group.path} on {group.device}", []).append(
-                    f"{value} {chosen}"
-                )
-        remarks += [f"by {called(parameter)}, {table}: {', '.join(values)}" for table, values in tables.items()]
+                table = f"{group.workload} {group.phase} {group.path} on {group.device}"
+                tables.setdefault(table, []).append((value, advised))
+        for table, found in tables.items():
+            values = ", ".join(f"{value} {advised.precision or 'no advice'}" for value, advised in found)
+            remarks.append(f"by {called(parameter)}, {table}: {values}{_pays_from(found)}")
     return remarks
+
+
+def _pays_from(found: Sequence[tuple[str, Advice]]) -> str:
+    """Say from which value of a sweep on low precision pays, and why it does not at the one before.
+
+    "" where that is not decided: values are no numbers or come twice, the advice on one that counts is uncertain or has
+    no reason, or low precision pays at a value and not at a larger one.
+    """
+    try:
+        by_number = {float(value): (value, advised) for value, advised in found}
+    except ValueError:
+        return ""
+    ordered = [by_number[one] for one in sorted(by_number)]
+    pays = [advised.precision not in (None, *TODAYS) for _, advised in ordered]
+    first = pays.index(True) if any(pays) else len(ordered)
+    counting = ordered[max(first - 1, 0) :] if any(pays) else ordered
+    reasons = {value: advised.gains or advised.why for value, advised in counting}
+    certain = all(
+        one.precision and reasons[value] and not one.caveat and FEW_ROUNDS not in one.why for value, one in counting
+    )
+    if len(found) < 2 or len(ordered) < len(found) or not all(pays[first:]) or not certain:
+        return ""
+    before = f"{ordered[first - 1][0]} ({reasons[ordered[first - 1][0]]})" if first else ""
+    if first == len(ordered):
+        return f"; low precision pays at none of them: {before}"
+    value, taken = ordered[first]
+    gains = f"{taken.precision}: {reasons[value]}"
+    if not first:
+        return f"; low precision pays at each of them, at {value} already ({gains})"
+    return f"; low precision pays from {value} on ({gains}), not at {before}"
 
 
 def swept_value(group: Group, parameter: str) -> str | None:

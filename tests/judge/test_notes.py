@@ -2,7 +2,7 @@ from dataclasses import replace
 
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.judge import frame
-from ampbench.judge.advice import Advice
+from ampbench.judge.advice import FEW_ROUNDS, Advice
 from ampbench.judge.notes import Note, statements, sweep_remarks, swept_value
 from ampbench.judge.rows import Group, Row
 from ampbench.records.case import DeviceDescription, WorkloadSource
@@ -43,6 +43,41 @@ def test_a_sweep_is_summed_up_by_what_is_advised_at_each_value() -> None:
     assert sweep_remarks(advice, ["batch_size"]) == [
         "by batch_size, mlp inference eager on cpu: 1 fp32, 16 bf16_pure",
         "by batch_size, mlp training eager on cpu: 1 no advice, 16 fp32",
+    ]
+
+
+def answer(*found: tuple[int | None, Advice]) -> str:
+    """Return what the line of a sweep over batch sizes says behind the list of what is advised."""
+    (line,) = sweep_remarks({group(batch): replace(one, group=group(batch)) for batch, one in found}, ["batch_size"])
+    return line.partition("; ")[2]
+
+
+STAYS = Advice(group=group(1), precision="fp32", column="speedup_vs_fp32", sentence="", why="nothing is faster")
+TAKES = replace(STAYS, precision="bf16_pure", gains="1.50x the speed of fp32", why="")
+MAY_BE = replace(STAYS, why="no speedup is certain", caveat="not certain: more --rounds may tell")
+FEW = replace(STAYS, column="output_rel_l2", why=f"bf16_pure looks 2.00x as fast (not certain: {FEW_ROUNDS}), but")
+
+
+def test_a_sweep_says_from_which_value_on_low_precision_pays_and_why() -> None:
+    pays = "low precision pays from 16 on (bf16_pure: 1.50x the speed of fp32), not at 8 (nothing is faster)"
+    assert answer((8, STAYS), (16, TAKES)) == pays
+    assert answer((128, TAKES), (8, STAYS), (16, TAKES)) == pays  # in whatever order they were swept
+    assert answer((1, MAY_BE), (8, STAYS), (16, TAKES)) == pays  # true of 8 whatever is so of 1
+    assert answer((8, STAYS), (16, STAYS)) == "low precision pays at none of them: 16 (nothing is faster)"
+    first = "low precision pays at each of them, at 8 already (bf16_pure: 1.50x the speed of fp32)"
+    assert answer((8, TAKES), (16, replace(TAKES, precision="tf32"))) == first
+
+
+def test_a_sweep_says_nothing_of_where_low_precision_pays_while_that_is_not_decided() -> None:
+    assert answer((8, MAY_BE), (16, TAKES)) == ""
+    assert answer((8, STAYS), (16, replace(TAKES, caveat="not certain: the machine was not quiet"))) == ""
+    assert answer((8, STAYS), (16, replace(TAKES, precision=None))) == ""
+    assert answer((8, STAYS), (16, FEW)) == ""
+    assert answer((8, TAKES), (16, STAYS)) == ""  # there is no one value from which it pays
+    assert answer((16, TAKES)) == ""
+    two_widths = {group(8): TAKES, group(8, "width=64"): TAKES}  # a value comes twice: which of them pays?
+    assert sweep_remarks(two_widths, ["batch_size"]) == [
+        "by batch_size, mlp inference eager on cpu: 8 bf16_pure, 8 bf16_pure"
     ]
 
 
@@ -171,7 +206,7 @@ def test_what_is_not_finite_and_what_is_not_against_fp64_is_the_first_thing_said
     assert first.text.count(",") == 2  # said once, of both precisions
 
 
-def test_page_faults_that_a_plain_heap_would_cost_are_told_with_what_spares_them() -> None:
+def test_page_faults_that_a_plain_heap_would_cost_are_told_with_what_measures_them() -> None:
     run = make_run(Times((FP32, [1e-3] * 4), (BF16, [1e-3] * 4)))
     memory = {FP32.case_id: make_memory(FP32, 1), BF16.case_id: make_memory(BF16, 1)}
 
@@ -184,12 +219,15 @@ def test_page_faults_that_a_plain_heap_would_cost_are_told_with_what_spares_them
 
     assert said(None, 0.0) == said(19.0, 0.0) == []  # 19 us of 1 ms are less than anything calls a change
     (kept,) = said(900.0, 0.0)
-    assert kept.startswith("page faults a step: linear_chain fp32 900, in a plain process, for memory that the step")
-    assert kept.endswith("saves them, too; --heap plain measures with them")
+    assert kept == (
+        "a plain process pays 900 page faults a step (linear_chain fp32); these times are without: --heap plain "
+        "measures with them (docs/statistics.md)"
+    )
     (plain,) = said(900.0, 21.0, heap="plain")
-    assert plain.startswith("page faults a step: linear_chain fp32 900, linear_chain bf16_autocast 21, for memory")
-    assert "GLIBC_TUNABLES=glibc.malloc.mmap_threshold=33554432:" in plain
-    assert plain.endswith("a process saves them; --heap kept measures that")
+    assert plain == (
+        "these times are with up to 900 page faults a step (linear_chain fp32): --heap kept measures without "
+        "(docs/statistics.md)"
+    )
 
 
 def test_fp32_that_is_not_fp32_is_a_warning_with_what_made_it_so() -> None:
