@@ -94,19 +94,24 @@ class RunWriter:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             header = replace(header, follows=followed(header.run, results))
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
+            writer = cls._begin(path, header, cases)
         except FileExistsError:
             if not path.parent.is_dir():
                 require_writable(results)  # says which
             raise StoreError(f"{path} exists: choose another --results folder, or continue it with --resume") from None
         except OSError as error:
             raise StoreError(f"cannot write {path}: {error.strerror}; choose another --results folder") from error
-        writer = cls(path, descriptor)
+        sync_folder(path.parent)
+        return writer
+
+    @classmethod
+    def _begin(cls, path: Path, header: Header, entries: Iterable[Entry]) -> Self:
+        """Begin a file with what it is to hold, in one write; where that fails, there is none."""
+        writer = cls(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666))
         writer._header = header
         try:
-            lock(path, descriptor, _BEGIN_ANOTHER)
-            writer._append([header, *cases])
-            sync_folder(path.parent)
+            lock(path, writer._descriptor, _BEGIN_ANOTHER)
+            writer._append([header, *entries])
         except BaseException:
             writer.close()
             path.unlink(missing_ok=True)
@@ -259,11 +264,11 @@ def write_whole(runs: Iterable[StoredRun], results: Path | str) -> dict[str, Pat
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".writing-", dir=results) as temporary:
             for stored in runs:
-                with RunWriter.create(temporary, stored.header, stored.cases.values()) as writer:
-                    writer.append(*_entries(stored))
-                written[stored.header.run] = folder / writer.path.name
+                path = folder / f"{stored.header.run}{SUFFIX}"
+                RunWriter._begin(Path(temporary) / path.name, stored.header, _entries(stored)).close()
+                written[stored.header.run] = path
             for path in written.values():
-                (Path(temporary) / "runs" / path.name).replace(path)
+                (Path(temporary) / path.name).replace(path)
         sync_folder(folder)
     except OSError as error:
         raise StoreError(f"cannot write {folder}: {error.strerror}; choose another --results folder") from error
@@ -271,9 +276,9 @@ def write_whole(runs: Iterable[StoredRun], results: Path | str) -> dict[str, Pat
 
 
 def _entries(stored: StoredRun) -> Iterator[Entry]:
-    """Yield what a run holds, rounds first and footers last."""
+    """Yield what a run holds: cases, rounds and all else, footers last."""
     by_case = (stored.memory, stored.divergence, stored.failures, stored.skips)
-    yield from chain(stored.rounds, *(entries.values() for entries in by_case))
+    yield from chain(stored.cases.values(), stored.rounds, *(entries.values() for entries in by_case))
     for metric, values in stored.readings.items():
         for case_id, value in values.items():
             yield Reading(case_id=case_id, metric=metric, value=value)

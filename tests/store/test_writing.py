@@ -3,6 +3,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -283,3 +284,13 @@ def test_a_run_of_any_kind_is_written_whole_with_all_that_was_found(kind, tmp_pa
     for line, held in stored.found.items():
         assert {**again.found[line]} == {**held}
     assert (again.failures, again.skips, again.footers) == (stored.failures, stored.skips, stored.footers)
+
+
+def test_runs_written_whole_were_begun_elsewhere_and_follow_none_that_is_written_before_them(tmp_path):
+    stored = read_run(GOLDEN / "casts.jsonl")
+    earlier = replace(stored, header=replace(stored.header, run="20250101T000000Z-bench-abc123"))
+    written = write_whole([stored, earlier], tmp_path)
+    assert {run: read_run(path).header.follows for run, path in written.items()} == {
+        stored.header.run: stored.header.follows,
+        earlier.header.run: stored.header.follows,
+    }
