@@ -210,9 +210,8 @@ def _found_said(search: KeepSearch, space: SearchSpace, sets: Mapping[tuple[str,
             f"{_errors_said(search, None, found)}"
         )
     plural = "brings" if search.units == 1 else "bring"
-    subject = (
-        f"{search.units:,} of {counted(len(space.units), 'module')} kept in fp32 ({few(search.found, NAMED)}) {plural}"
-    )
+    which = few(search.found, NAMED) + (", all in the code to paste" if len(search.found) > NAMED else "")
+    subject = f"{search.units:,} of {counted(len(space.units), 'module')} kept in fp32 ({which}) {plural}"
     return f"{subject} {_errors_said(search, low, found)}"
 
 
@@ -308,26 +307,32 @@ def _cost_said(search: KeepSearch, picture: Sequence[Point]) -> Iterable[str]:
         )
     if parts:
         yield "; ".join(parts)
-    slower = _slower_than_whole(search, found or low)
-    if slower is not None:
-        which = "with these modules kept" if found is not None else "with no module kept"
-        yield f"{which}, the step is slower here than with all in fp32: {ratio_said(slower)} as long"
+    which = "with these modules kept" if found is not None else "with no module kept"
+    against = _against_whole(search, found or low)
+    if against is not None and against.low is not None and against.low > 1:
+        yield f"{which}, the step is slower here than with all in fp32: {ratio_said(against)} as long"
+    elif against is not None and found is not None:
+        yield f"{which}, the step takes {ratio_said(against)} as long as with all in fp32"
+    elif against is None and search.found not in (None, [], WHOLE):
+        yield (
+            "speed against fp32 was not measured: ampbench run measures a function whose network keeps these modules "
+            "beside fp32"
+        )
     if low is not None and low.peak_bytes is not None:
         peaks = [("with these modules kept", found), ("with none", low), ("with all", whole)]
         known = [f"{format_bytes(one.peak_bytes)} {name}" for name, one in peaks if one and one.peak_bytes is not None]
         yield f"peak memory {', '.join(known)}"
 
 
-def _slower_than_whole(search: KeepSearch, point: Point | None) -> Ratio | None:
-    """Return how many times as long as with all modules kept a step takes, where it is certainly longer."""
+def _against_whole(search: KeepSearch, point: Point | None) -> Ratio | None:
+    """Return how many times as long as with all modules kept a step takes; None where one of both was not timed."""
     if search.weighing is None or point is None:
         return None
     weighed = {tuple(one.kept): one for one in search.weighing.weighed}
     mine, all_kept = weighed[tuple(point.kept)], weighed.get(tuple(WHOLE))
     if all_kept is None or not (_is_timed(mine) and _is_timed(all_kept)):
         return None
-    ratio = ratio_of(mine.samples, all_kept.samples)
-    return ratio if ratio.low is not None and ratio.low > 1 else None
+    return ratio_of(mine.samples, all_kept.samples)
 
 
 def _doubts(search: KeepSearch) -> Iterable[str]:

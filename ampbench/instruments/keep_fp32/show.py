@@ -4,7 +4,7 @@ Numbers without a value are "–".
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 from ampbench.base.units import UNDEFINED, format_error, format_kept, format_share
@@ -47,10 +47,14 @@ def _against_none(point: Point) -> str:
     return short_ratio(ratio if point.kept else Ratio(value=ratio.value))
 
 
+def _set_said(point: Point, most: int = NAMED) -> str:
+    return f"{kept_said(point.kept, most)}{' ←' if point.found else ''}"
+
+
 COLUMNS: Sequence[Column[Point]] = (
     Column(
         "kept", lambda point: "(all)" if point.kept == WHOLE else " ".join(point.kept), "kept",
-        said=lambda point: f"{kept_said(point.kept, NAMED)}{' ←' if point.found else ''}",
+        said=_set_said,
     ),
     Column("modules", lambda point: point.units, "modules", "whole"),
     Column("found", lambda point: point.found),
@@ -150,10 +154,11 @@ def section(
 ) -> Section:
     """Return what was found for `case`, what it keeps, and what the sets that were weighed come to.
 
-    Without `everything`, the table of kept modules ends after the first ones.
+    Without `everything`, the table of kept modules ends after the first ones, and so do the names of a set.
     """
     lines = [Block(as_sentence(line)) for line in said(search, space, trials)]
-    return Section(case_title(case), [*lines, *kept(search, space, everything), *weighed(search, space, trials)])
+    tables = [*kept(search, space, everything), *weighed(search, space, trials, everything)]
+    return Section(case_title(case), [*lines, *tables])
 
 
 def kept(search: KeepSearch, space: SearchSpace, everything: bool = False) -> list[Block]:
@@ -166,8 +171,8 @@ def kept(search: KeepSearch, space: SearchSpace, everything: bool = False) -> li
     return [table("Kept in fp32", KEPT, rows, note, shown=None if everything else SHOWN)]
 
 
-def weighed(search: KeepSearch, space: SearchSpace, trials: Sequence[Trial]) -> list[Block]:
-    """Return what each set that was weighed errs, takes and needs."""
+def weighed(search: KeepSearch, space: SearchSpace, trials: Sequence[Trial], everything: bool = False) -> list[Block]:
+    """Return what each set that was weighed errs, takes and needs; with `everything`, all modules of each are named."""
     picture = points(search, space, trials)
     if not picture:
         return []
@@ -180,7 +185,12 @@ def weighed(search: KeepSearch, space: SearchSpace, trials: Sequence[Trial]) -> 
         f"{'error, update, time' if updates else 'error, time'} and memory, and better in one"
     )
     note += "; arrives: the share of the intended update" if updates else ""
-    return [table("Error, time and memory", picked(COLUMNS, *keys), picture, note)]
+    columns = picked(COLUMNS, *keys)
+    if everything:
+        columns[0] = replace(columns[0], said=lambda point: _set_said(point, len(point.kept)))
+    elif any(len(point.kept) > NAMED for point in picture):
+        note += "; --all names all modules of a set"
+    return [table("Error, time and memory", columns, picture, note)]
 
 
 def _own(error: ModuleError | None) -> str:

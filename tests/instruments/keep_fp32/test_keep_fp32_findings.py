@@ -137,7 +137,24 @@ def test_the_headline_says_what_is_kept_what_that_brings_and_what_it_costs() -> 
         "no smaller set does, given that keeping more never errs more; 23 trials",
         f"{step}; with all kept 1.62 times (95%: 1.62 to 1.62)",
     ]
-    assert lines[3] == "peak memory 1.00 MiB with these modules kept, 1.00 MiB with none, 2.00 MiB with all"
+    fp32 = "with these modules kept, the step takes 0.64 times (95%: 0.64 to 0.64) as long as with all in fp32"
+    assert lines[3] == fp32
+    assert lines[4] == "peak memory 1.00 MiB with these modules kept, 1.00 MiB with none, 2.00 MiB with all"
+
+
+def test_where_the_step_was_not_timed_beside_fp32_it_says_so_and_what_measures_it() -> None:
+    how = "speed against fp32 was not measured: ampbench run measures a function whose network keeps these modules"
+    without_whole = weighing(*found().weighing.weighed[:3])
+    for untimed in (None, without_whole):
+        lines = said(found("norm", weighing=untimed), SPACE, TRIALS)
+        assert [line for line in lines if "fp32 was" in line] == [f"{how} beside fp32"]
+    assert not [line for line in said(found(weighing=None), SPACE, TRIALS) if "fp32 was" in line]  # none is kept
+
+
+def test_of_more_modules_than_a_sentence_names_it_says_where_all_are() -> None:
+    names = [f"blocks.{place}" for place in range(8)]
+    (line, *_) = said(found(*names, units=8, weighing=None), SPACE, TRIALS)
+    assert f"({', '.join(names[:6])} and 2 more, all in the code to paste)" in line
 
 
 def test_what_is_not_proven_is_not_said_to_be() -> None:

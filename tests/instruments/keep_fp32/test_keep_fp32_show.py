@@ -5,6 +5,7 @@ import dataclasses
 from ampbench.instruments.keep_fp32.findings import closest, meets, points, said
 from ampbench.instruments.keep_fp32.show import COLUMNS, kept, kept_rows, section, weighed
 from ampbench.present.document import records
+from tests.instruments.keep_fp32 import searches
 from tests.instruments.keep_fp32.searches import CASE, SPACE, TRIALS, found
 
 
@@ -61,6 +62,20 @@ def test_sets_stand_in_their_order_with_the_found_one_marked() -> None:
     assert block.rows[1] == [
         "norm ←", "1", "1.9e-03", "met", "1.08 ms", "1.04x 1.04–1.04", "1.00 MiB", "yes",
     ]  # fmt: skip
+
+
+def test_a_set_is_named_by_its_first_modules_and_all_has_them_whole() -> None:
+    made = found().weighing
+    assert made is not None
+    none, *_, whole = made.weighed
+    three = dataclasses.replace(made, weighed=[none, searches.weighed(["body", "norm", "head"], 1.5e-3), whole])
+    search = found("body", "norm", "head", weighing=three)
+    (block,) = weighed(search, SPACE, TRIALS)
+    assert [row[0] for row in block.rows] == ["none", "body, norm and 1 more ←", "all"]
+    assert block.note.endswith("; --all names all modules of a set")
+    (block,) = weighed(search, SPACE, TRIALS, everything=True)
+    assert [row[0] for row in block.rows] == ["none", "body, norm, head ←", "all"]
+    assert "--all" not in block.note
 
 
 def test_a_set_that_missed_the_budget_on_another_batch_says_so() -> None:
