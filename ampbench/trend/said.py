@@ -3,11 +3,13 @@
 import math
 from collections import Counter
 from collections.abc import Mapping
+from itertools import pairwise
 
 from ampbench.base.units import UNDEFINED, counted, format_count, format_percent, format_percent_range, format_quantity
-from ampbench.records.labels import case_labels
+from ampbench.records.labels import case_labels, few
 from ampbench.records.run import short_commit
 from ampbench.trend import TRACKED, Change, Place, Rule, Series, Trend, X
+from ampbench.trend.steps import SHORTEST
 
 DIRECTIONS = ("regressed", "improved")
 LONGEST_LIST = 3
@@ -15,6 +17,10 @@ FACTOR = 10.0
 """From so many times on, a change is said as a factor: nobody reads five digits of per cent."""
 _LONGEST_PART = 9
 """As much is shown of a digest, and of the longest counter of memory ("allocator") all."""
+
+JUMP = 1.1
+"""A time that moves by less at the end of its series is no news: on the shared machine of docs/trends.md a change of
+10% is about the smallest that two runs a version show."""
 
 NO_DIFFERENCE = "no difference is recorded"
 """What is said of a change between runs that are alike in all that is known of them."""
@@ -196,7 +202,7 @@ def notes(trend: Trend) -> list[str]:
     """Return what keeps series from being judged, with their numbers, and what else a reader should know."""
     said = Counter(one.note for one in trend.series if one.note and one.note not in trend.notes)
     unjudged = [f"{counted(count, 'series', 'series')} {note}" for note, count in said.items()]
-    return [*unjudged, *disturbed_values(trend), *trend.notes]
+    return [*unjudged, *disturbed_values(trend), *uncalled_ends(trend), *trend.notes]
 
 
 def shared_shifts(trend: Trend) -> list[str]:
@@ -220,6 +226,53 @@ def disturbed_values(trend: Trend) -> list[str]:
         return []
     values = counted(len(causes), "value of a time is", "values of times are")
     return [f"{values} shown and not judged: {Counter(causes).most_common(1)[0][0]}"]
+
+
+def uncalled_ends(trend: Trend) -> list[str]:
+    """Return which times moved by more than `JUMP` at the end of their series and are not called changed, and why."""
+    shared = {(one.place, one.x.value): math.log(one.ratio) for one in trend.shifts}
+    found: dict[tuple[Place, X, str], list[tuple[float, Series]]] = {}
+    for one in trend.series:
+        if (end := _uncalled_end(one, shared)) is not None:
+            x, why, ratio = end
+            found.setdefault((one.place, x, why), []).append((ratio, one))
+    names = series_names(trend) if found else {}
+    said = []
+    for (place, x, why), moved in found.items():
+        moved.sort(key=lambda pair: -abs(math.log(pair[0])))
+        named = few(f"{names[one.key]} {one.metric.name} {relative(ratio)}" for ratio, one in moved)
+        verb = "is" if len(moved) == 1 else "are"
+        said.append(f"at {x.label}{where(trend, place)} {named} {verb} not called changed: {why}")
+    return said
+
+
+def _uncalled_end(one: Series, shared: Mapping[tuple[Place, str], float]) -> tuple[X, str, float] | None:
+    """Return where the end of a series moved without a change there, why that is none, and by what ratio.
+
+    `shared` has the logarithms of what all times of a place did at an x: what is left beside it counts, too.
+    """
+    if one.rule not in (Rule.STEPS, Rule.NEIGHBOURS):
+        return None
+    values = one.values
+    held = [place for place, value in enumerate(values) if value and place not in one.disturbed]
+    gaps = SHORTEST - 1 if one.rule is Rule.STEPS else 1
+    for since, place in list(pairwise(held))[-gaps:]:
+        ratio = (values[place] or math.nan) / (values[since] or math.nan)
+        if abs(math.log(ratio)) < math.log(JUMP):
+            continue
+        point = one.points[place]
+        time = math.log(ratio) if one.metric.column.better == "lower" else -math.log(ratio)
+        left = time - shared.get((one.place, point.x.value), 0.0)
+        if abs(left) < math.log(JUMP) or any(change.x == point.x for change in one.changes):
+            continue
+        if one.rule is Rule.STEPS:
+            why = f"in so long a series a level takes {SHORTEST} points"
+        elif point.runs == 1:
+            why = "a single run there may be luck, a second tells"
+        else:
+            why = "the runs there do not settle it, more may"
+        return point.x, why, ratio
+    return None
 
 
 def has_changed_times(trend: Trend) -> bool:

@@ -659,6 +659,31 @@ def test_a_run_on_a_disturbed_machine_is_shown_and_not_judged(folder: Folder) ->
     assert only(folder.trend()).points[1].run_ids == ("run004",)
 
 
+def test_a_jump_at_the_end_that_is_not_called_says_why(folder: Folder) -> None:
+    for version, seconds in (("2.14.0", 1e-3), ("2.15.0", 1.12e-3)):
+        folder.run(*timed(FP32, seconds, spread=0.2), torch=version)
+    (said,) = notes(folder.trend())
+    assert said.startswith("at 2.15.0 ")
+    assert said.endswith(" time +12% is not called changed: a single run there may be luck, a second tells")
+    folder.run(*timed(FP32, 1.13e-3, spread=0.2), torch="2.15.0")
+    (said,) = notes(folder.trend())
+    assert said.endswith(" is not called changed: the runs there do not settle it, more may")
+    folder.run(*timed(FP32, 1.2e-3, spread=0.2), torch="2.16.0")  # 7% are no news
+    assert notes(folder.trend()) == []
+
+
+@pytest.mark.parametrize(("last", "said"), [([1.5], 1), ([1.5, 1.5], 1), ([1.5] * SHORTEST, 0), ([1.05], 0)])
+def test_the_end_of_a_long_series_says_that_a_level_takes_three_points(
+    folder: Folder, last: list[float], said: int
+) -> None:
+    for number, factor in enumerate([1.0] * 9 + last):
+        folder.run(*timed(FP32, 1e-3 * factor), torch=f"2.{number}.0")
+    trend = folder.trend()
+    assert bool(only(trend).changes) is (len(last) == SHORTEST)
+    why = " time +50% is not called changed: in so long a series a level takes 3 points"
+    assert [note.endswith(why) for note in notes(trend)] == [True] * said
+
+
 def test_the_repositorys_own_runs_change_where_their_comparisons_say_so() -> None:
     chosen = tracked(["time"])
     runs = read_runs([str(Path(__file__).parents[2] / "results" / "runs")], Path("none"), chosen).runs
