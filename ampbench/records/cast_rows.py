@@ -5,14 +5,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ampbench.records.casts import (
-    ACTIVATION,
-    BUFFER,
     CAST,
-    GRADIENT,
-    INPUT,
     NOT_NEEDED,
     REUSED,
-    STATE,
+    SUBJECTS,
     WEIGHT,
     Cast,
     CastTrace,
@@ -20,9 +16,6 @@ from ampbench.records.casts import (
     WeightUse,
     cast_users,
 )
-
-SUBJECTS = (INPUT, WEIGHT, BUFFER, ACTIVATION, GRADIENT, STATE)
-"""What is cast, in the order of tables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

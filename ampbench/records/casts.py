@@ -18,11 +18,15 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from ampbench.base.units import counted
+from ampbench.records.kinds import Before, unknown
 from ampbench.records.measured import Fitness
 
 INPUT, WEIGHT, BUFFER, ACTIVATION, GRADIENT, STATE = "input", "weight", "buffer", "activation", "gradient", "state"
 """What can be cast: what came from outside or from no tensor; parameters; buffers; what ops or autograd make; what an
 optimizer or GradScaler keeps for itself."""
+
+SUBJECTS = (INPUT, WEIGHT, BUFFER, ACTIVATION, GRADIENT, STATE)
+"""What is cast, in the order of tables."""
 
 AUTOCAST, EXPLICIT, INTERNAL = "autocast", "explicit", "internal"
 """Who asked for a cast: autocast, the user's own `.half()`, or an op's implementation: attention that computes in fp32,
@@ -224,6 +228,28 @@ class CastPass:
     graphs: list[GraphTrace] = field(default_factory=list)
     checked: list[CheckedSaving] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+
+def wrong_casts(found: CastPass, _: Before) -> str:
+    """Return what of a cast pass cannot be: words that there are not, ops that did not run, pairs that are none."""
+    where, trace = f"a casts of {found.case_id}", found.trace
+    pointing = (
+        *(op.forward for op in trace.ops),
+        *(at for cast in trace.casts for at in (cast.index, cast.operation, cast.producer)),
+    )
+    if any(at is not None and at >= len(trace.ops) for at in pointing):
+        return f"an op that did not run, in {where}"
+    if not all(found.step_samples):
+        return f"a build without samples, in {where}"
+    for one in found.checked:
+        if not one.before or len(one.before) != len(one.after) or not all((*one.before, *one.after)):
+            return f"a change that was not measured in pairs, in {where}"
+    words = (
+        *(("a kind of tensor", cast.what, SUBJECTS) for graph in (trace, *found.graphs) for cast in graph.casts),
+        *(("an origin", cast.origin, (AUTOCAST, EXPLICIT, INTERNAL)) for cast in trace.casts),
+        *(("a use of a weight", use.status, (CAST, REUSED, NOT_NEEDED)) for use in trace.weights),
+    )
+    return next(filter(None, (unknown(what, word, known, where) for what, word, known in set(words))), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

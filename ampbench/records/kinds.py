@@ -158,7 +158,8 @@ _ROWS = (
         resumed=True,
     ),
     Kind(
-        CASTS, "explain", "the casts of", (Lines("casts", "ampbench.records.casts:CastPass", long=True),),
+        CASTS, "explain", "the casts of", (Lines("casts", "ampbench.records.casts:CastPass", long=True,
+                                               wrong="ampbench.records.casts:wrong_casts"),),
         summary="Every cast of a step: of what, for which op, what it costs, what could be saved.",
         instrument="ampbench.instruments.casts.instrument:INSTRUMENT",
         asked="ampbench.records.casts:Tracing",

@@ -148,7 +148,7 @@ def no_precisions_fault(found: Divergence) -> tuple[str, str] | None:
             said = f"{_are(count, elements, what)} NaN in {found.reference_dtype} already: {THE_NETWORK}"
             return f"{of}_reference_nonfinite", said
     count = found.output_fp32_nonfinite
-    if count and found.output_elements:
+    if count:
         said = f"{_are(count, found.output_elements, 'output')} not finite in fp32 already, though finite in fp64"
         return "output_fp32_nonfinite", f"{said}: the network leaves fp32's range"
     return None
@@ -172,7 +172,7 @@ def remarks(found: Divergence) -> list[Remark]:
         said.append(Remark(f"{count} not finite after one step, though the gradients are", True))
     infinite = (found.output_reference_nonfinite or 0) - (found.output_reference_nan or 0)
     if infinite and not found.output_reference_nan and not found.output_undefined:
-        where = f"{_are(infinite, found.output_elements or 0, 'output')} infinite, in {found.reference_dtype}, too"
+        where = f"{_are(infinite, found.output_elements, 'output')} infinite, in {found.reference_dtype}, too"
         said.append(Remark(f"{where}: the error is that of the others"))
     if found.reference_dtype == "fp32":
         said.append(Remark(FP32_INSTEAD.format(found.reference_error)))
@@ -204,9 +204,10 @@ def gathered(said: Iterable[tuple[str, str]]) -> list[str]:
     return [f"{few(named)}: {sentence}" for sentence, named in by_sentence.items()]
 
 
-def _are(count: int, elements: int, what: str) -> str:
-    noun = "element" if elements == 1 else "elements"
-    return f"{count:,} of {elements:,} {what} {noun} {'is' if count == 1 else 'are'}"
+def _are(count: int, elements: int | None, what: str) -> str:
+    noun = "element" if (elements or count) == 1 else "elements"
+    of = f" of {elements:,}" if elements else ""  # runs converted from other formats do not tell
+    return f"{count:,}{of} {what} {noun} {'is' if count == 1 else 'are'}"
 
 
 def device_statement(device: DeviceDescription, environment: Environment, precisions: Iterable[str]) -> str:

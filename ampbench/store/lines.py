@@ -169,6 +169,11 @@ _PARTS: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("output_nonfinite", "output_elements"),
         ("output_nan", "output_nonfinite"),
         ("output_reference_nan", "output_reference_nonfinite"),
+        ("output_reference_nonfinite", "output_elements"),
+        ("output_fp32_nonfinite", "output_elements"),
+        ("grad_nan", "grad_nonfinite"),
+        ("grad_reference_nan", "grad_reference_nonfinite"),
+        ("grad_reference_nonfinite", "grad_elements"),
     ),
     "MemoryPass": (
         *((f"{name}_bytes", "peak_bytes") for name in ("parameter", "buffer", "input", "gradient", "optimizer")),
@@ -547,8 +552,8 @@ def check_entry(
             raise LineError(f"damaged: {wrong}, of {case_id}")
     if kind == "case" and case_id in case_ids:
         raise LineError(f"a case listed twice: {case_id}")
-    if kind in LINES and (wrong := _wrong(kind, record, before)):
-        raise LineError(wrong)
+    if kind in LINES and record is not None:
+        check_row(kind, record, before)
     if kind == "header":
         raise LineError("a second header: two files were put together")
     if kind == "footer" and (wrong := wrong_time(record.finished_at)):
@@ -614,10 +619,11 @@ def has_own(known: int, number: int) -> bool:
     return bool(known >> (4 * number) & 1)
 
 
-def _wrong(kind: str, record: Any, before: Before) -> str:
-    """Return what the row of a kind of line finds wrong with a record (None: it is a long one, not yet decoded)."""
+def check_row(kind: str, record: Any, before: Before) -> None:
+    """Raise `LineError` where the row of a kind of line finds something wrong with a record."""
     place = LINES[kind].wrong
-    return named(place)(record, before) if place and record is not None else ""
+    if place and (wrong := named(place)(record, before)):
+        raise LineError(wrong)
 
 
 def to_record(kind: str, record: Any) -> Any:

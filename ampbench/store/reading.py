@@ -522,7 +522,10 @@ def is_compressed(beginning: bytes) -> bool:
 def _decoded(path: Path, line: bytes, number: int) -> Any:
     """Return the record in `line`, the `number`th of a run file; `StoreError` where it is damaged."""
     try:
-        return lines.to_record(*lines.decode(line))
+        kind, found = lines.decode(line)
+        record = lines.to_record(kind, found)
+        lines.check_row(kind, record, {})
+        return record
     except LineError as error:
         raise StoreError(f"{path}, line {number}: {error}") from None
 

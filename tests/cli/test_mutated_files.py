@@ -149,6 +149,58 @@ VERBS: tuple[tuple[str, ...], ...] = (
 )
 
 
+GOLDEN = Path(__file__).parents[1] / "golden" / "runs"
+UNREADABLE: tuple[tuple[str, str, Any, str], ...] = (
+    ("casts", "casts.trace.ops", [], "an op that did not run, in a casts of"),
+    ("casts", "casts.trace.casts.0.operation", 10**6, "an op that did not run, in a casts of"),
+    ("casts", "casts.trace.casts.0.what", "<b>", "a kind of tensor that there is not, '<b>', in a casts of"),
+    ("casts", "casts.trace.casts.0.origin", "me", "an origin that there is not, 'me', in a casts of"),
+    ("casts", "casts.trace.weights.0.status", "", "a use of a weight that there is not, '', in a casts of"),
+    ("casts", "casts.step_samples.0", [], "a build without samples, in a casts of"),
+    ("casts", "casts.checked.0.before", [], "a change that was not measured in pairs, in a casts of"),
+    ("casts", "casts.checked.0.after.0", [], "a change that was not measured in pairs, in a casts of"),
+    ("plain", "divergence.output_reference_nan", 2**53, "damaged: output_reference_nan, "),
+    ("plain", "divergence.output_fp32_nonfinite", 2**53, "damaged: output_fp32_nonfinite, "),
+)  # fmt: skip
+"""What no run can have seen: the run, the field of its first line of that kind, a value, and what is said of that."""
+SHOWN: tuple[tuple[str, str, Any], ...] = (
+    ("plain", "divergence.grad_reference_nan", 7),
+    ("plain", "header.environment.torch_version", "x"),
+    ("batch", "header.asked.max_batch", 0),
+)  # fmt: skip
+"""What is odd and no reason to show nothing."""
+
+
+def changed(run: str, place: str, value: Any, folder: Path) -> Path:
+    """Return a copy of a golden run of which the first line that has a field has another value in it."""
+    records = [json.loads(line) for line in (GOLDEN / f"{run}.jsonl").read_bytes().splitlines()]
+    *way, last = (int(part) if part.isdigit() else part for part in place.split("."))
+    held = next(record for record in records if way[0] in record)
+    for part in way:
+        held = held[part]
+    held[last] = value
+    path = folder / "results" / "runs" / f"{records[0]['header']['run']}.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+@pytest.mark.parametrize(("run", "place", "value", "said"), UNREADABLE, ids=lambda each: str(each)[:30])
+def test_what_no_run_can_have_seen_is_told_with_its_line(
+    run: str, place: str, value: Any, said: str, tmp_path: Path, ampbench: Run
+) -> None:
+    path = changed(run, place, value, tmp_path)
+    shown = ampbench("show", path)
+    assert (shown.code, shown.out) == (2, "")
+    assert f"{path}, line " in shown.err
+    assert said in shown.err
+
+
+@pytest.mark.parametrize(("run", "place", "value"), SHOWN)
+def test_what_is_odd_is_shown(run: str, place: str, value: Any, tmp_path: Path, ampbench: Run) -> None:
+    assert ampbench("show", changed(run, place, value, tmp_path)).code == 0
+
+
 @contextmanager
 def no_longer_than(seconds: int) -> Iterator[None]:
     def late(*_: object) -> None:

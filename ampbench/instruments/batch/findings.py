@@ -82,7 +82,8 @@ def searches_of(stored: StoredRun, case_ids: Sequence[str]) -> list[Searches]:
             case = stored.cases[case_id]
             key = table_of(case)
             tables.setdefault(key, []).append(Searched(case, found[case_id], baselines.get(key)))
-    asked = stored.asked
+    most = max((point.batch for each in points.values() for point in each), default=0)
+    asked = stored.asked or BatchAsked(max_batch=most, rounds=1, seconds=0.0)  # a run that does not say
     return [
         Searches(rows=rows, asked=asked, limit=limit_of(rows[0].case, asked, header.settings, header.environment))
         for rows in tables.values()

@@ -34,6 +34,7 @@ from ampbench.records.casts import (
     CAST,
     NOT_NEEDED,
     REUSED,
+    SUBJECTS,
     By,
     Cast,
     CastPass,
@@ -433,7 +434,7 @@ def _summary(found: CastPass) -> dict[str, Any]:
     whole = cast_totals.totals(found.trace)
     saved = [index for saving in cast_totals.savings(found.trace) for index in saving.casts]
     known = findings.costs(found, whole)
-    counts = {f"casts_of_{what}": whole.by_what.get(what, 0) for what in cast_rows.SUBJECTS}
+    counts = {f"casts_of_{what}": whole.by_what.get(what, 0) for what in SUBJECTS}
     return {
         "how": found.how,
         "ops": whole.ops,

@@ -130,19 +130,24 @@ def pointers(stored: StoredRun) -> list[str]:
         case = stored.cases.get(case_id)
         if case is not None and case.device in check.devices:
             met.setdefault(check.name, {}).setdefault(case_id, how)
-    if not met:
-        return []
-    from packaging.version import Version
-
-    version = Version(stored.header.environment.torch_version)
-    said = []
+    version, said = stored.header.environment.torch_version, []
     for check in CHECKS.values():
-        if check.name not in met or (check.mended and version >= Version(check.mended)):
+        if check.name not in met or _is_mended(check, version):
             continue
         hows = met[check.name].values()
         befell = f"{counted(len(hows), 'case')} {' or '.join(dict.fromkeys(hows))}"
         said.append(f"{befell}: `ampbench check {check.name}` looks for that in this torch ({check.title})")
     return said
+
+
+def _is_mended(check: Check, version: str) -> bool:
+    """Return whether a check's defect is known to be none in a version of torch; what is no version tells nothing."""
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return bool(check.mended) and Version(version) >= Version(check.mended)
+    except InvalidVersion:
+        return False
 
 
 def _met(stored: StoredRun) -> Iterator[tuple[Check, str, str]]:
