@@ -92,15 +92,18 @@ def way_of(trainings: Sequence[Training]) -> Way | None:
 
 
 def slope_of(training: Training) -> float | None:
-    """Return the exponent with which a training's distance from fp64's way grows; None where too little is known."""
-    points = [
-        (math.log(drift.step), math.log(drift.way * drift.way_rel_l2))
+    """Return the exponent with which a training's distance from fp64's way grows; None where too little is known.
+
+    Of a step that is there more than once, the last distance counts.
+    """
+    points = {
+        math.log(drift.step): math.log(drift.way) + math.log(drift.way_rel_l2)
         for drift in training.drift
-        if drift.step >= math.sqrt(training.steps) and drift.way and drift.way_rel_l2
-    ]
+        if drift.step >= max(1.0, math.sqrt(training.steps)) and drift.way and drift.way_rel_l2
+    }
     if len(points) < FEWEST_LOOKS:
         return None
-    return statistics.linear_regression(*zip(*points, strict=True)).slope
+    return statistics.linear_regression(list(points), list(points.values())).slope
 
 
 def way_error(trainings: Sequence[Training], step: int) -> float | None:

@@ -584,6 +584,22 @@ def test_a_slope_needs_three_distances():
     assert slope_of(dataclasses.replace(one, drift=one.drift[-3:])) == pytest.approx(1.0)
 
 
+def test_a_step_that_is_there_twice_counts_once_towards_a_slope():
+    one = planted(0.3, 0.0).several_of(Training)[case_of("bf16_pure").case_id][0]
+    assert slope_of(dataclasses.replace(one, drift=one.drift[-1:] * 3)) is None
+    assert slope_of(dataclasses.replace(one, drift=[*one.drift[-3:], one.drift[-1]])) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e300])
+def test_a_slope_of_distances_beyond_what_can_be_multiplied_is_known(size):
+    one = planted(0.3, 0.0).several_of(Training)[case_of("bf16_pure").case_id][0]
+    drift = [dataclasses.replace(each, way=size, way_rel_l2=min(size, 1e150)) for each in one.drift[-3:]]
+    assert slope_of(dataclasses.replace(one, drift=drift)) == pytest.approx(0.0)
+    assert slope_of(
+        dataclasses.replace(one, steps=0, drift=[dataclasses.replace(drift[0], step=0), *drift])
+    ) == pytest.approx(0.0)
+
+
 @pytest.mark.parametrize(
     ("schedule", "rate", "said"),
     [
