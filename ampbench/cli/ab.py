@@ -51,12 +51,14 @@ from ampbench.cli.options import (
     WeightDecays,
     Workloads,
     chosen_format,
+    is_typed,
     results_words,
     stored_already,
 )
 from ampbench.cli.printing import OutputFormat
 from ampbench.cli.selecting import chosen_recipes, make_selection, make_settings
 from ampbench.errors import CASE_FAILED, INTERRUPTED, AmpbenchError, NothingToRunError, UsageError
+from ampbench.records.labels import few
 from ampbench.records.run import CANDIDATE, CONTROL, Settings
 from ampbench.records.verdicts import Code
 
@@ -68,6 +70,8 @@ if TYPE_CHECKING:
 
 MOST_BLOCKS, CONTROL_BLOCKS = 32, 16
 DEFAULTS = Settings()
+OF_THE_GATE = ("anchor", "max_inconclusive", "strict")
+"""What only a gate goes by: a settings file may have it for all sessions, typed without --gate it is a slip."""
 ARM = "A Python, git:REF, NAME=VALUE or here; repeat to combine."
 
 Baseline = Annotated[list[str] | None, typer.Option("--baseline", metavar="ARM", help=ARM)]
@@ -99,6 +103,7 @@ Gate = Annotated[bool, typer.Option("--gate", help="Judge as ampbench gate does,
 
 
 def command(
+    context: typer.Context,
     names: Names = None,
     baseline: Baseline = None,
     candidate: Candidate = None,
@@ -167,6 +172,9 @@ def command(
     """
     chosen = chosen_format(format, json)
     _check(baseline, candidate, control, gate)
+    ignored = [] if gate else [f"--{name.replace('_', '-')}" for name in OF_THE_GATE if is_typed(context, name)]
+    if ignored:
+        raise UsageError(f"{few(ignored)} {'does' if len(ignored) == 1 else 'do'} nothing without --gate")
     from ampbench import store
     from ampbench.cli.gate import read_flags_policy
 

@@ -46,6 +46,8 @@ EXACT = ("--only", "memory,accuracy", "--phase", "inference", "--threads", "1", 
         (("--candidate", "X=1", "--only", "tmie"), "time"),
         (("--candidate", "X=1", "--gate", "--anchor", "nothing"), "there is no results folder"),
         (("--candidate", "X=1", "--policy", "nothing.toml"), "nothing.toml"),
+        (("--candidate", "X=1", "--no-strict"), "--strict does nothing without --gate"),
+        (("--candidate", "X=1", "--anchor", "a", "--max-inconclusive", "1"), "max-inconclusive do nothing without"),
         (("--candidate", "X=1", "--max-time", "soon"), "soon"),
     ],
 )
@@ -57,6 +59,12 @@ def test_what_cannot_be_meant_is_one_line_and_stores_nothing(
     assert said in found.err
     assert found.err.count("\n") == 1
     assert not (tmp_path / "results").exists()
+
+
+def test_a_settings_file_may_have_what_only_a_gate_goes_by(ampbench: Run, tmp_path: Path) -> None:
+    (tmp_path / "ampbench.toml").write_text("[ab]\nstrict = true\nmax-inconclusive = 0.5\n")
+    found = ampbench("ab", "--candidate", "X=1", "mpl")
+    assert (found.code, "did you mean mlp" in found.err) == (2, True)
 
 
 def test_what_an_arm_against_itself_says_names_rate_and_effects() -> None:
