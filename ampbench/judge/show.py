@@ -365,7 +365,11 @@ def control_said(found: SelfComparison) -> list[str]:
     itself = "its copy in another folder and environment" if found.copied else "itself"
     said = [f"one arm against {itself}: {counted(found.cases, 'case')}, {counted(found.blocks, 'block')}"]
     rate = f" (95%: at most {format_percent(found.highest_rate)} of the {found.able} that could raise one, Wilson)"
-    if not found.able:
+    if not found.able and len(found.unfit) == found.cases > 0:
+        rate = ": the machine was unfit, and none could be judged"
+    elif not found.able and found.unfit:
+        rate = f": the machine was unfit for {len(found.unfit)}, and the rest have too few blocks for any"
+    elif not found.able:
         together = ", and so many cases judged together," if found.cases > 1 else ""
         rate = f": with so few blocks{together} there could be none"
     alarms = "alarms, of luck or of what comes with the place" if found.copied else "false alarms"

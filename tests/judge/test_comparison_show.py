@@ -297,6 +297,24 @@ def test_why_a_control_could_raise_no_alarm_speaks_of_many_cases_where_there_are
     assert control_said(found)[1].endswith(f": with so few blocks{why} there could be none")
 
 
+@pytest.mark.parametrize(
+    ("unfit", "why"),
+    [
+        (2, "the machine was unfit, and none could be judged"),
+        (1, "the machine was unfit for 1, and the rest have too few blocks for any"),
+    ],
+)
+def test_that_a_control_was_not_judged_is_blamed_on_the_machine_where_it_was_unfit(unfit: int, why: str):
+    busy = Finding(
+        case=FP32, metric="time", kind="time", verdict=Verdict.INCONCLUSIVE, code=Code.UNFIT_MACHINE, reason="busy"
+    )
+    found = SelfComparison(
+        cases=2, blocks=16, alarms=[], suspected=[], unfit=[busy] * unfit, unchanged=[], able=0,
+        highest_rate=math.nan, spreads={}, detectable=[],
+    )  # fmt: skip
+    assert control_said(found)[1] == f"false alarms: 0 of 2 cases: {why}"
+
+
 def test_every_verdict_has_a_colour_that_terminals_know():
     colours = {verdict: Style.parse(show.STYLES[verdict]).color for verdict in Verdict}
     known = {verdict: colour.name for verdict, colour in colours.items() if colour is not None}

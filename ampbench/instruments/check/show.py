@@ -17,6 +17,7 @@ from ampbench.instruments.check.records import (
 )
 from ampbench.instruments.check.row import Check
 from ampbench.present.document import Block, Column, Document, Section, as_sentence, picked, records, table
+from ampbench.records.rules import DEVICE
 from ampbench.store import StoredRun
 
 COLUMNS: Sequence[Column[Checked]] = (
@@ -63,28 +64,39 @@ def document(
     in_full = everything or (isinstance(asked, ChecksAsked) and bool(asked.checks))
     version = stored.header.environment.torch_version
     return Document(
-        sections=lambda: sections(version, found, in_full=in_full),
+        sections=lambda: sections(version, found, in_full=in_full, named=stored.header.selection.devices),
         data=lambda: _data(stored),
         columns=[column.key for column in COLUMNS],
         rows=lambda: records(COLUMNS, found),
     )
 
 
-def sections(version: str, found: Sequence[Checked], *, in_full: bool = False) -> list[Section]:
-    """Return a section for each device: tables of what is not good, or each check `in_full`, then what they come to."""
+def sections(
+    version: str, found: Sequence[Checked], *, in_full: bool = False, named: Sequence[str] = ()
+) -> list[Section]:
+    """Return a section for each device: tables of what is not good, or each check `in_full`, then what they come to.
+
+    Of a device that is not here, beside one that is, only the latter, unless it is one of those `named`.
+    """
     told = []
+    here = {one.device for one in found if one.how == DEVICE}
     for device in dict.fromkeys(one.device for one in found):
         own = [one for one in found if one.device == device]
-        if in_full:
+        brief = bool(here) and device not in here and device not in named and not in_full
+        if brief:
+            blocks = []
+        elif in_full:
             blocks = [_in_full(one) for outcome in WORST for one in own if one.outcome == outcome]
         else:
             blocks = [block for outcome in WORST if outcome != GOOD and (block := table_of(outcome, own)) is not None]
         good = sum(one.outcome == GOOD for one in own)
-        if good and not in_full:
+        if good and not in_full and not brief:
             blocks.append(Block(as_sentence(f"{counted(good, 'check')} found all as it should be")))
             blocks.append(Block("`--all` has what each saw, why that is right or wrong, and where it was told of."))
         place = place_of(version, device, own)
         blocks += [Block(as_sentence(line)) for line in sentences(place, own)]
+        if brief:
+            blocks.append(Block(f"`ampbench check --device {device}` has what is wrong there and what to do."))
         told.append(Section(place, blocks))
     return told
 

@@ -7,6 +7,7 @@ from typing import Any
 from ampbench import store
 from ampbench.instruments.check.findings import came_or_went, changes, diagnosis, place_of, pointers, sentences
 from ampbench.instruments.check.records import DEFECTIVE, DIFFERS, GOOD, NOT_SHOWN, Checked
+from ampbench.instruments.check.show import sections
 from ampbench.records.casts import CastPass, CastTrace, Operation
 from ampbench.records.measured import Failure, Update
 from ampbench.records.rules import FAKE
@@ -40,6 +41,18 @@ def test_what_differs_by_design_is_told_as_a_trap_and_counted_among_no_defects()
     found = [checked("bf16-weight-update", DIFFERS), checked("scale-underflow", GOOD)]
     assert sentences("it", found) == ["1 trap by design is in it: bf16-weight-update"]
     assert sentences("it", [*found, checked(EPS, GOOD)])[0] == "0 of 1 defect that matters for training is in it"
+
+
+def test_of_a_device_that_is_not_here_only_the_counts_are_told_unless_it_is_asked_for() -> None:
+    found = [checked(MIXED, DEFECTIVE), checked(MIXED, DEFECTIVE, "xpu", how=FAKE)]
+    here, away = sections("2.15.0", found)
+    assert [block.title for block in here.blocks][:1] == ["Defects"]
+    assert [block.title for block in away.blocks if block.rows] == []
+    assert [block.title for block in away.blocks][-1].startswith("`ampbench check --device xpu` has")
+    assert "promote-other-half" in away.blocks[0].title
+    for asked in (sections("2.15.0", found, named=["xpu"]), sections("2.15.0", found[1:])):
+        assert [block.title for block in asked[-1].blocks if block.rows] == ["Defects"]
+    assert sections("2.15.0", found, in_full=True)[-1].blocks[0].rows
 
 
 def test_what_came_is_told_before_what_went_and_other_programs_are_no_change(tmp_path: Path) -> None:
