@@ -187,7 +187,9 @@ Sets = Annotated[
 Sweeps = Annotated[list[str] | None, _many("--sweep", "PARAM=1,2,4", "Measure every value of a parameter.")]
 Rounds = Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Rounds per case; intervals need three.")]
 MinRunTime = Annotated[str, typer.Option(metavar="SECONDS", help=f"Timing per round, {DURATION}.")]
-MaxTime = Annotated[str, typer.Option(metavar="SECONDS", help=f"Begin nothing more after this, {DURATION}.")]
+MaxTime = Annotated[
+    str, typer.Option(metavar="SECONDS", help=f"Begin nothing more after this and let what runs end, {DURATION}.")
+]
 Timeout = Annotated[str, typer.Option(metavar="SECONDS", help=f"The longest a round may take, {DURATION}.")]
 MemoryLimit = Annotated[
     str,

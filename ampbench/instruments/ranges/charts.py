@@ -439,7 +439,7 @@ def _headroom_detail(one: Told[RangePass]) -> Detail:
         "Gradients and loss scales": [
             cut(one, MODULE_ROWS) for one in (*show.gradients(found), *show.seen_gradients(found))
         ],
-        "Updates that would be lost": [cut(one, MODULE_ROWS) for one in show.updates(found)],
+        "Weights that would not move": [cut(one, MODULE_ROWS) for one in show.updates(found)],
     }
     return Detail(
         name=one.name,

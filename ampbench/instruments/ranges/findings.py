@@ -555,7 +555,11 @@ def _updates_said(found: RangePass, dtype: str) -> list[str]:
     if not all(row.on_grid for row in rows):
         return [OFF_GRID]
     moved, lost = sum(row.moved for row in rows), sum(row.swallowed for row in rows)
-    return [f"weights stored in {dtype} would lose {format_share(lost / moved)} of their updates"] if lost else []
+    return (
+        [f"stored in {dtype}, {format_share(lost / moved)} of the weights that steps move would stand still"]
+        if lost
+        else []
+    )
 
 
 def _score_said(what: str, score: Score) -> str:

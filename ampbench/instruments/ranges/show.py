@@ -266,7 +266,7 @@ def gradients(found: RangePass, everything: bool = False) -> list[Block]:  # noq
 
 
 def updates(found: RangePass, everything: bool = False) -> list[Block]:
-    """Return the parameters whose updates would be lost to rounding where they are stored in a low dtype."""
+    """Return the parameters of which values would not move where they are stored in a low dtype: rounding undoes it."""
     parameters: dict[str, dict[str, Swallowed]] = {}
     for row in found.swallowed:
         if row.on_grid:
@@ -280,8 +280,11 @@ def updates(found: RangePass, everything: bool = False) -> list[Block]:
         for name, rows, lost in known
     ]
     headers = ["parameter", "moved", *(f"in {dtype}" for dtype in FORMATS)]
-    note = "the share of the values that steps moved in fp32 and would not move where they are stored in the dtype"
-    return [Block("Updates that would be lost", headers, cells, note, numbers=headers[1:])] if cells else []
+    note = (
+        "the share of the values that steps moved in fp32 and would not move where they are stored in the dtype; "
+        "how much of the update arrives is `kept` of ampbench run"
+    )
+    return [Block("Weights that would not move", headers, cells, note, numbers=headers[1:])] if cells else []
 
 
 def failed_predictions(found: RangePass, everything: bool = False) -> list[Block]:  # noqa: ARG001

@@ -86,15 +86,15 @@ def test_an_update_too_small_for_its_weight_is_told():
             Swallowed(parameter="w", dtype=dtype, moved=1, swallowed=1, on_grid=True) for dtype in ("fp16", "bf16")
         ],
     )
-    assert headroom_said(found)[0].endswith("; weights stored in fp16 would lose 100% of their updates")
-    (row,) = table(headroom_section(CASE, found), "Updates that would be lost")
+    assert headroom_said(found)[0].endswith("; stored in fp16, 100% of the weights that steps move would stand still")
+    (row,) = table(headroom_section(CASE, found), "Weights that would not move")
     assert row == {"parameter": "w", "moved": "1", "in fp16": "100%", "in bf16": "100%"}
 
 
 def test_of_an_older_run_that_compared_updates_off_the_grid_no_loss_is_told():
     found = passed(values("", 1.0), swallowed=[Swallowed(parameter="w", dtype="bf16", moved=4, swallowed=1)])
     assert headroom_said(found)[1].endswith(f"; {OFF_GRID}")
-    assert "Updates that would be lost" not in titles(headroom_section(CASE, found))
+    assert "Weights that would not move" not in titles(headroom_section(CASE, found))
 
 
 def test_values_within_a_factor_of_eight_are_near_and_told_beside_yes_and_no():
