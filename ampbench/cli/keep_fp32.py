@@ -1,6 +1,5 @@
 """`ampbench explain keep-fp32`: the smallest set of modules to keep in fp32 so that an error budget is met."""
 
-import math
 from enum import StrEnum
 from typing import Annotated
 
@@ -45,6 +44,10 @@ from ampbench.judge.objections import LEAST_KEPT
 from ampbench.records.run import Settings
 
 DEFAULTS = Settings()
+
+
+_MOST_ERROR = 1e150
+"""No run file has a larger one (`store.lines`): its square must be finite."""
 
 
 class Objective(StrEnum):
@@ -142,8 +145,8 @@ def _wanted(
     """Return what the options ask to search; `UsageError` for a limit that cannot be one."""
     Budget(output_rel_l2=max_error, grad_rel_l2=max_gradient_error)  # refuses what is no limit
     for flag, limit in (("--max-error", max_error), ("--max-gradient-error", max_gradient_error)):
-        if math.isinf(limit):
-            raise UsageError(f"{flag} is a finite relative error: whatever a step errs is below {limit:g}")
+        if limit > _MOST_ERROR:
+            raise UsageError(f"{flag} is a finite relative error, of no more than {_MOST_ERROR:g}, not {limit:g}")
     return Wanted(
         max_error=max_error,
         max_gradient_error=max_gradient_error,

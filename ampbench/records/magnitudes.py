@@ -76,6 +76,7 @@ def headroom(values: Magnitudes, dtype: str, scale: float = 1.0) -> Headroom:
     finite = values.elements - values.nonfinite
     if values.largest is None or finite == 0:
         return Headroom()
+    scale = min(max(scale, 2.0**-149), 2.0**127)  # GradScaler keeps it in fp32
     largest = values.largest * scale
     flushed = flushed_count(values, form, scale)
     overflow = 0.0
@@ -333,10 +334,9 @@ def usable_scales(values: Iterable[Magnitudes], dtype: str = "fp16") -> Scales |
         return None
     worst = max(gradients, key=lambda row: row.largest or 0.0)
     assert worst.largest
-    power = math.ceil(math.log2(form.overflow) - math.log2(worst.largest))
+    power = min(math.ceil(math.log2(form.overflow) - math.log2(worst.largest)), _HIGHEST)
     while worst.largest * 2.0**power >= form.overflow:
         power -= 1
-    power = min(power, _HIGHEST)
     if power < _LOWEST:
         return None
     finite = sum(row.elements - row.nonfinite for row in gradients)

@@ -59,7 +59,7 @@ _ROWS: tuple[tuple[Range, str], ...] = (
         agreeing attention batches cases readings used_bytes places rows sample_count
         sampled swallowed zeros counts powers together skipped_steps skipped stale_weights warmup_steps calls
         sizes moving param_nonfinite
-        units trials number index forward model_ops cast operation tensor made_by producer step steps ended_at
+        units trials number index forward model_ops cast operation tensor made_by producer step ended_at
         seeds max_trials batch update_nonfinite growth_interval involuntary_switches batch_size cpu_count count threads
         schema work flops buffer_bytes bytes_read bytes_written cast_bytes gradient_bytes input_bytes memory_bytes
         memory_limit_bytes optimizer_bytes output_bytes parameter_bytes peak_bytes peak_bytes_after
@@ -69,6 +69,8 @@ _ROWS: tuple[tuple[Range, str], ...] = (
         """,
     ),
     ((1, 2**62), "steps_per_sample every traced_steps"),
+    # of a training, no more than can be asked for
+    ((0, 1_000_000), "steps"),
     # servers and rounds are told apart one by one, and a run of the most rounds has hundreds
     ((0, 100_000), "round rounds builds server"),
     # a step: calling a Python function that does nothing takes 30 ns, and a time limit of eleven days is set by nobody

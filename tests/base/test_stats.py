@@ -442,6 +442,13 @@ def test_the_chance_of_at_most_so_many_is_the_binomial_distribution_s(
     assert stats.chance_of_at_most(successes, trials, share) == pytest.approx(exact, rel=1e-9, abs=1e-300)
 
 
+@pytest.mark.parametrize(("successes", "trials"), [(1_000_000, 10_000_000), (999_000, 10_000_000), (2**50, 2**53)])
+def test_the_chance_of_at_most_a_million_and_more_is_the_normal_distribution_s(successes: int, trials: int) -> None:
+    for share in (successes / trials, 1.001 * successes / trials):
+        exact = scipy.stats.binom.cdf(successes, trials, share)
+        assert stats.chance_of_at_most(successes, trials, share) == pytest.approx(exact, abs=1e-3)
+
+
 def test_bounds_of_many_shares_are_those_of_each_alone() -> None:
     trials = np.arange(200.0)
     together = stats.share_bound(np.maximum(trials - 3, 0), trials)

@@ -270,6 +270,7 @@ def test_an_interruption_of_a_resumed_search_before_it_does_anything_leaves_it_a
         (["mlp", "--max-error", "-1"], "--max-error is a relative error of 0 or more, not -1"),
         (["mlp", "--max-error", "nan"], "--max-error is a relative error of 0 or more, not nan"),
         (["mlp", "--max-error", "inf"], "--max-error is a finite relative error"),
+        (["mlp", "--max-error", "1e300"], "--max-error is a finite relative error, of no more than 1e+150, not 1e+300"),
         (["mlp", "--max-error", "little"], "invalid value for '--max-error': give a number"),
         (["mlp", "--max-trials", "0"], "invalid value for '--max-trials': give at least 1"),
         (["mlp", "--max-gradient-error", "0.1"], "--max-gradient-error bounds the gradients of training: add --phase"),

@@ -276,6 +276,7 @@ def test_no_scale_is_beyond_what_fp32_holds_nor_below_one_without_need():
     assert usable_scales([gradients(1.0)]).lowest == 1
     assert usable_scales([gradients(2.0**100)]).lowest == 2.0**-125
     assert usable_scales([dataclasses.replace(gradients(1.0), largest=1e300)]) is None
+    assert usable_scales([dataclasses.replace(gradients(1.0), largest=1e-320)]).highest == 2.0**127
 
 
 def test_without_gradients_there_is_no_scale():

@@ -202,7 +202,8 @@ def _share(error: float | None, limit: float) -> float:
         return math.inf
     if limit <= 0.0:
         return 0.0 if error <= 0.0 else math.inf
-    share = float((error / limit) ** 2)
+    ratio = error / limit
+    share = ratio * ratio  # as a power it would not be infinite but an error
     return min(share, 1.0) if error <= limit else max(share, math.nextafter(1.0, math.inf))
 
 

@@ -114,8 +114,8 @@ def fall(run: ScalerRun) -> float | None:
 def scatter(run: ScalerRun) -> float:
     """Return how far the losses of the second half differ from step to step, as a standard deviation of one of them."""
     late = [loss for loss in run.losses[len(run.losses) // 2 :] if loss is not None]
-    changes = [(after - before) ** 2 for before, after in pairwise(late)]
-    return math.sqrt(sum(changes) / len(changes) / 2) if changes else 0.0
+    changes = [after - before for before, after in pairwise(late)]
+    return math.hypot(*changes) / math.sqrt(2 * len(changes)) if changes else 0.0
 
 
 def least_fall(run: ScalerRun) -> float:
