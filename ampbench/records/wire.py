@@ -28,13 +28,6 @@ from ampbench.records.run import KEPT, PLAIN
 MAX_SAMPLES_PER_ROUND = 200
 """As many raw samples as a round may store."""
 
-ALLOCATOR_TUNABLES = "glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=1099511627776"
-"""With this as GLIBC_TUNABLES a process has the heap that times are measured in by default (docs/statistics.md, "Memory
-placement"): freed memory stays in it, so that no step pays for getting it back.
-
-glibc raises its mmap threshold as blocks are freed, up to these 32 MiB (mallopt(3)): it is set there from the start.
-The trim threshold keeps the end of the heap from going back to the kernel between two steps."""
-
 SERVER_VARIABLES = {
     "PYTHONUNBUFFERED": "1",
     "TORCHINDUCTOR_COMPILE_THREADS": "1",
