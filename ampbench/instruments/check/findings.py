@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ampbench.base.units import counted
+from ampbench.base.units import all_of, counted
 from ampbench.instruments.check.catalogue import CHECKS
 from ampbench.instruments.check.records import DEFECTIVE, DIFFERS, GOOD, NOT_SHOWN, Checked
 from ampbench.instruments.check.row import INFERENCE, TRAINING, Check
@@ -170,17 +170,19 @@ def _met(stored: StoredRun) -> Iterator[tuple[Check, str, str]]:
 
 
 def diagnosis(runs: Iterable[StoredRun], environment: Environment) -> list[str]:
-    """Return what runs of checks found in this very torch, on this processor; or that nobody has looked."""
+    """Return what runs of checks found in this very torch, on this processor; or that none has looked."""
     own = [run for run in runs if _is_of(environment, run.header.environment)]
     found = latest(own)
+    paths = {(one.device, one.check): run.path for run in own for one in run.every(Checked)}
     version = environment.torch_version
     said = []
     for device in dict.fromkeys(device for device, _ in found):
         of_device = [one for (where, _), one in found.items() if where == device]
         said += sentences(place_of(version, device, of_device), of_device)
     if not said:
-        return [f"nobody has looked for known defects of torch {version} here: `ampbench check` does, in half a minute"]
-    return [*said, f"what to do about each: ampbench show {own[-1].path}"]
+        return [f"no run here has looked for known defects of torch {version} on this processor: `ampbench check` does"]
+    shown = dict.fromkeys(paths[key] for key, one in found.items() if one.outcome in (DEFECTIVE, DIFFERS))
+    return said + ([f"what to do about them: {all_of([f'ampbench show {path}' for path in shown])}"] if shown else [])
 
 
 def _is_of(environment: Environment, other: Environment) -> bool:

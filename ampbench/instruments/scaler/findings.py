@@ -219,10 +219,14 @@ def _fp32_said(runs: Sequence[ScalerRun]) -> list[str]:
         return [f"fp32: a step raised {full.error}: losses cannot be judged"]
     end = end_loss(full)
     if end is None:
-        step = next((number for number, loss in enumerate(full.losses, 1) if loss is None), None)
-        weights = f"weights are not finite after step {len(full.losses):,}"
-        what = weights if step is None else f"the loss is not finite from step {step:,} on"
-        return [f"in fp32, too, {what}: losses cannot be judged"]
+        odd = [number for number, loss in enumerate(full.losses, 1) if loss is None]
+        if not odd:
+            what = f"weights are not finite after step {len(full.losses):,}"
+        elif len(odd) == len(full.losses) + 1 - odd[0]:
+            what = f"the loss is not finite from step {odd[0]:,} on"
+        else:
+            what = f"the loss of {counted(len(odd), 'step')}, from step {odd[0]:,}, is not finite"
+        return [f"in fp32 itself {what}: losses cannot be judged"]
     steps, fell = counted(full.steps, "step"), fall(full)
     if fell is None or fell <= 0:
         return [f"in fp32 the loss does not fall in {steps}: only gradients can be judged"]

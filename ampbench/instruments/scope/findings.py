@@ -191,7 +191,8 @@ def _worse_numbers(one: Comparison, best: Comparison) -> Iterator[str]:
         if least is None:
             continue
         if error is None:
-            yield f"{what}: no error is defined, not all values are finite"
+            shapes = " or have another shape" if what == "output" else ""  # a detector that finds other boxes
+            yield f"{what}: no error is defined, as values are not finite{shapes}"
         elif error > LARGER * least and what == _CHANGED:
             yield f"{what} {format_share(error)} off {one.reference}, not {format_share(least)}"
         elif error > LARGER * least:

@@ -81,9 +81,12 @@ def test_a_machine_is_told_what_runs_of_this_very_torch_on_this_processor_found(
     own = run_of(tmp_path / "1", checked(EPS, DEFECTIVE), checked(CACHE, DIFFERS))
     said = diagnosis([own], environment)
     assert said[0].startswith("1 of 2 defects that matter for training")
-    assert said[-1] == f"what to do about each: ampbench show {own.path}"
+    assert said[-1] == f"what to do about them: ampbench show {own.path}"
     (nothing,) = diagnosis([own], replace(environment, torch_version="2.16.0"))
-    assert nothing.startswith("nobody has looked for known defects of torch 2.16.0 here: `ampbench check`")
+    assert nothing.startswith("no run here has looked for known defects of torch 2.16.0 on this processor: `ampbench")
+    mended = run_of(tmp_path / "2", checked(EPS, GOOD))
+    assert diagnosis([own, mended], environment)[-1] == f"what to do about them: ampbench show {own.path}"
+    assert not [line for line in diagnosis([mended], environment) if "what to do" in line]
     assert diagnosis([own], replace(environment, cpu_flags=["avx2"])) != said
 
 

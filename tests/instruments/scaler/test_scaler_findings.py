@@ -113,13 +113,20 @@ def test_a_fall_no_larger_than_the_scatter_of_steps_judges_nothing() -> None:
 def test_fp32_that_is_not_finite_is_said_first() -> None:
     broken = run("fp32", losses=[1.0, 0.9, None])
     told = scaler_said(CASE, [broken, run("default")])
-    assert told[0] == "in fp32, too, the loss is not finite from step 3 on: losses cannot be judged"
+    assert told[0] == "in fp32 itself the loss is not finite from step 3 on: losses cannot be judged"
     assert outcomes([broken])[0].state == BROKEN
 
 
 def test_fp32_whose_weights_break_before_its_loss_does_says_so() -> None:
     told = scaler_said(CASE, [run("fp32", losses=[1.0, 0.9]), run("default")])
-    assert told[0] == "in fp32, too, weights are not finite after step 2: losses cannot be judged"
+    assert told[0] == "in fp32 itself weights are not finite after step 2: losses cannot be judged"
+
+
+def test_losses_of_fp32_that_are_finite_again_are_not_said_to_be_gone() -> None:
+    broken = run("fp32", losses=[1.0, *[None, 0.9] * ((STEPS - 2) // 2), None])
+    told = scaler_said(CASE, [broken, run("default")])
+    steps = STEPS // 2
+    assert told[0] == f"in fp32 itself the loss of {steps} steps, from step 2, is not finite: losses cannot be judged"
 
 
 def test_without_fp32_it_is_said_that_it_is_missing() -> None:

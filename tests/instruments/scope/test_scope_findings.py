@@ -97,7 +97,9 @@ def test_where_the_recommended_scope_raises_the_others_are_told_by_themselves() 
 
 def test_an_error_that_is_undefined_where_the_recommended_scope_has_one_is_told() -> None:
     found = scope_pass(uncached=run(UNCACHED_LOOP, output_rel_l2=None, losses=[2.0, None, None, None]))
-    assert said(found)[-1].endswith("output: no error is defined, not all values are finite")
+    assert said(found)[-1].endswith("output: no error is defined, as values are not finite or have another shape")
+    found = scope_pass(uncached=run(UNCACHED_LOOP, grad_rel_l2=None))
+    assert said(found)[-1].endswith("gradients: no error is defined, as values are not finite")
 
 
 def test_a_machine_that_was_not_idle_is_doubted() -> None:
