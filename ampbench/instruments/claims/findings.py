@@ -25,6 +25,8 @@ DOCUMENT = "the documented example of Intel's mixed-precision guide"
 _AUTOCAST = {"bf16": "bf16_autocast", "fp16": "fp16_autocast"}
 _WAYS = {"imperative": ("inference", "eager"), "traced and frozen": ("inference", "traced")}
 _SPEEDUP = "speedup"
+_REFUSING = ("exception", "crash")
+"""The causes of failures that say that a case does not run."""
 _SHOWN = 4
 """So many claims of one verdict are named in a sentence."""
 _TOO_FEW = f"fewer than {ROUNDS_FOR_INTERVAL} rounds have no interval"
@@ -117,14 +119,14 @@ def _claims(stored: StoredRun, device: str, group: str, rows: Sequence[Row]) -> 
     for way, (phase, path) in _WAYS.items():
         for dtype, precision in _AUTOCAST.items():
             row = _row(rows, precision, phase, path)
-            found.append(claim(f"{way} inference in {dtype}", *_runs(row)))
+            found.append(claim(f"{way} inference in {dtype}", *_runs(stored, row)))
             baseline = _row(rows, BASELINE, phase, path)
             found.append(claim(f"{_SPEEDUP} in {way} inference in {dtype}", *_faster(row, baseline)))
     training = {dtype: _row(rows, precision, "training", "eager") for dtype, precision in _AUTOCAST.items()}
-    found.append(claim("training in bf16", *_runs(training["bf16"])))
+    found.append(claim("training in bf16", *_runs(stored, training["bf16"])))
     baseline = _row(rows, BASELINE, "training", "eager")
     found.append(claim(f"{_SPEEDUP} in training in bf16", *_faster(training["bf16"], baseline)))
-    found.append(claim("training in bf16 only, not in fp16", *_refused(training["fp16"])))
+    found.append(claim("training in bf16 only, not in fp16", *_refused(stored, training["fp16"])))
     described = stored.header.environment.device(device)
     default = described.autocast_dtype if described is not None else None
     verdict = NOT_MEASURED if not default else HELD if default == "bf16" else NOT_HELD
@@ -138,12 +140,17 @@ def _row(rows: Iterable[Row], precision: str, phase: str, path: str) -> Row | No
     return min(found, key=lambda row: row["outcome"] != "ok", default=None)
 
 
-def _runs(row: Row | None) -> tuple[str, str]:
-    """Return whether a case ran and gave finite numbers, and what was measured of it."""
+def _runs(stored: StoredRun, row: Row | None) -> tuple[str, str]:
+    """Return whether a case ran and gave finite numbers, and what was measured of it.
+
+    One that there was no time or memory for, or that someone ended, might have run.
+    """
     if row is None:
         return NOT_MEASURED, "not selected"
     if row["outcome"] != "ok":
-        return (NOT_HELD if row["outcome"] == "failed" else NOT_MEASURED), f"{row['outcome']}: {row['reason']}"
+        failure = stored.failures.get(row["case_id"])
+        does_not = failure is not None and failure.cause in _REFUSING
+        return (NOT_HELD if does_not else NOT_MEASURED), f"{row['outcome']}: {row['reason']}"
     nonfinite, seconds = _number(row["output_nonfinite"]), format_seconds(_number(row["seconds_median"]))
     if nonfinite:
         return NOT_HELD, f"{seconds} a step, but {counted(int(nonfinite), 'output')} not finite"
@@ -153,9 +160,9 @@ def _runs(row: Row | None) -> tuple[str, str]:
     return HELD, said + ("" if gradients is None else f", gradient error {format_error(gradients)}")
 
 
-def _refused(row: Row | None) -> tuple[str, str]:
+def _refused(stored: StoredRun, row: Row | None) -> tuple[str, str]:
     """Return whether a case does not run, as claimed."""
-    verdict, measured = _runs(row)
+    verdict, measured = _runs(stored, row)
     return {HELD: NOT_HELD, NOT_HELD: HELD}.get(verdict, verdict), measured
 
 

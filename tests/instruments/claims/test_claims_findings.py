@@ -111,6 +111,17 @@ def test_fp16_training_that_fails_is_what_the_document_says(all_cases: list[Case
     assert verdicts["speedup in traced and frozen inference in bf16"] == NOT_MEASURED
 
 
+@pytest.mark.parametrize("cause", ["time-out", "out of memory", "memory limit", "killed", "unknown"])
+def test_what_found_no_time_or_room_or_was_ended_says_nothing(cause: str, tmp_path: Path) -> None:
+    cases = [conv(precision, *way) for way in WAYS for precision in SECONDS]
+    failing = [conv("fp16_autocast", "training"), conv("bf16_autocast", path="traced")]
+    failures = [Failure(case_id=case.case_id, stage="round", cause=cause, message="no") for case in failing]
+    found = {one.what: one for one in claims_of(tmp_path, cases, *failures)}
+    assert found["training in bf16 only, not in fp16"].verdict == NOT_MEASURED
+    assert found["training in bf16 only, not in fp16"].measured == f"failed: {cause}: no"
+    assert found["traced and frozen inference in bf16"].verdict == NOT_MEASURED
+
+
 def test_outputs_that_are_not_finite_are_no_inference(tmp_path: Path) -> None:
     case = conv("fp16_autocast")
     path = write_run(
