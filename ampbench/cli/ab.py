@@ -88,7 +88,11 @@ ControlCopy = Annotated[
 Blocks = Annotated[
     int | None,
     typer.Option(
-        "--blocks", metavar="N", min=1, max=MOST_BLOCKS, help="The most. Default: 32; with --control 16, all used."
+        "--blocks",
+        metavar="N",
+        min=1,
+        max=MOST_BLOCKS,
+        help="The most. Default: 32, the last at which cases are judged; with --control 16, all used.",
     ),
 ]
 BlockTime = Annotated[

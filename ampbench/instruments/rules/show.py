@@ -51,9 +51,18 @@ _HELD = {True: "yes", False: "no", None: "not tried"}
 _YES = {True: "yes", False: "no", None: "–"}
 
 
+WHAT_FOR = (
+    "For when an op under autocast has a dtype, or raises an error, that you did not expect: where this torch does "
+    "otherwise than its documents say. `ampbench explain rules --op NAME` tells of one op, --all of every one."
+)
+"""What begins the report of probes."""
+
+
 def report(probes: Sequence[RuleProbe], everything: bool = False) -> list[Section]:
-    """Return what `probes` of one torch say: disagreements per device first; with `everything` also all rules."""
+    """Return what `probes` of one torch say: what for, disagreements per device; with `everything` also all rules."""
     sections = [Section(title(probe), disagreements(probe)) for probe in probes]
+    if sections:
+        sections[0].blocks.insert(0, Block(WHAT_FOR))
     sections.append(
         Section(
             "All devices", list(filter(None, [counts(probes), *claims(probes), *traps(probes), *not_observed(probes)]))
