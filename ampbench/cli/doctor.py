@@ -20,7 +20,7 @@ from ampbench.records.run import SCHEMA
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ampbench.drive.fitness import Finding
+    from ampbench.drive.fitness import Spoiler
     from ampbench.instruments.ceilings.records import Ceiling
     from ampbench.records.case import DeviceDescription, Environment
     from ampbench.store import Migration, StoredRun
@@ -133,7 +133,7 @@ def _prepare(format: OutputFormat) -> None:
 def _document(
     environment: "Environment | None",
     problem: str,
-    findings: "list[Finding]",
+    findings: "list[Spoiler]",
     known: list[str],
     ceilings: "list[Ceiling]",
     stored: Mapping[str, str | None] | None,
@@ -180,7 +180,7 @@ def _ceilings(results: Path, environment: "Environment") -> "list[Ceiling]":
 def _sections(
     environment: "Environment | None",
     problem: str,
-    findings: "list[Finding]",
+    findings: "list[Spoiler]",
     known: list[str],
     ceilings: "list[Ceiling]",
 ) -> "list[RenderableType]":

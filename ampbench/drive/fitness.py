@@ -26,7 +26,7 @@ LOW_MEMORY_BYTES = 2 * 1024**3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Spoiler:
     """Something that spoils measurements: `what` it is, `why` it matters, the `remedy`.
 
     `grave` findings move results by more than the intervals they state; the others are worth knowing.
@@ -41,7 +41,7 @@ class Finding:
 
 def inspect(
     root: Path = Path("/"), seconds: float = 0.5, pause: Callable[[float], None] = time.sleep, ticks: int | None = None
-) -> list[Finding]:
+) -> list[Spoiler]:
     """Return what makes this machine unfit, the gravest first; watches it for `seconds`.
 
     What this process and those that it started do does not count. `root` is where proc/ and sys/ are, `ticks` the
@@ -72,16 +72,16 @@ def inspect(
     return sorted((finding for finding in candidates if finding is not None), key=lambda finding: not finding.grave)
 
 
-def device_findings(environment: Environment) -> list[Finding]:
+def device_findings(environment: Environment) -> list[Spoiler]:
     """Judge what the accelerators of an environment told a worker of themselves, the gravest first."""
-    found: list[Finding] = []
+    found: list[Spoiler] = []
     for device in environment.devices:
         state = device.state
         if state is None or not device.available:
             continue
         if state.processes:
             found.append(
-                Finding(
+                Spoiler(
                     name=f"{device.type} processes",
                     what=f"others use {device.type}: {', '.join(state.processes)}",
                     why="they take time, memory and power from what is timed, unevenly",
@@ -91,7 +91,7 @@ def device_findings(environment: Environment) -> list[Finding]:
             )
         if limited := limited_power(state):
             found.append(
-                Finding(
+                Spoiler(
                     name=f"{device.type} power limit",
                     what=f"{device.type} {limited}",
                     why="under load its clock falls further: times are those under this limit, and of no other",
@@ -103,7 +103,7 @@ def device_findings(environment: Environment) -> list[Finding]:
             )
         if state.unavailable:
             found.append(
-                Finding(
+                Spoiler(
                     name=f"{device.type} sensors",
                     what=f"{device.type} does not tell all of itself: {'; '.join(state.unavailable)}",
                     why="that heat or its limit slows it down is then not seen, and there is no energy",
@@ -168,13 +168,13 @@ def busiest(
     return sorted(((name, share) for name, share in shares if share > BUSY_SHARE), key=lambda each: -each[1])[:3]
 
 
-def busy_finding(before: CpuTimes | None, after: CpuTimes | None, processes: list[tuple[str, float]]) -> Finding | None:
+def busy_finding(before: CpuTimes | None, after: CpuTimes | None, processes: list[tuple[str, float]]) -> Spoiler | None:
     """Judge the CPU time that other processes took while nothing was measured."""
     share = _share(before, after, "busy")
     if share is None or share <= BUSY_SHARE:
         return None
     names = ", ".join(f"{name} ({used:.0%} of one CPU)" for name, used in processes)
-    return Finding(
+    return Spoiler(
         name="other processes",
         what=f"other processes take {share:.0%} of the CPU time" + (f": {names}" if names else ""),
         why="they take processor time and cache from what is timed, unevenly",
@@ -183,12 +183,12 @@ def busy_finding(before: CpuTimes | None, after: CpuTimes | None, processes: lis
     )
 
 
-def steal_finding(before: CpuTimes | None, after: CpuTimes | None) -> Finding | None:
+def steal_finding(before: CpuTimes | None, after: CpuTimes | None) -> Spoiler | None:
     """Judge the CPU time that the hypervisor gave to other machines."""
     share = _share(before, after, "steal")
     if share is None or share <= SPREADING_STEAL:
         return None
-    return Finding(
+    return Spoiler(
         name="steal",
         what=f"the hypervisor gives {share:.1%} of the CPU time to other machines",
         why="steps take longer by an amount that no repetition on this machine averages out",
@@ -197,12 +197,12 @@ def steal_finding(before: CpuTimes | None, after: CpuTimes | None) -> Finding | 
     )
 
 
-def load_finding(loadavg: str, cpu_count: int) -> Finding | None:
+def load_finding(loadavg: str, cpu_count: int) -> Spoiler | None:
     """Judge /proc/loadavg against the number of processors."""
     fields = loadavg.split()
     if not fields or float(fields[0]) <= 0.5 * cpu_count:
         return None
-    return Finding(
+    return Spoiler(
         name="load",
         what=f"the load of the last minute is {float(fields[0]):.1f} on {cpu_count} CPUs",
         why="threads of a step wait for a processor that someone else has",
@@ -211,12 +211,12 @@ def load_finding(loadavg: str, cpu_count: int) -> Finding | None:
     )
 
 
-def governor_finding(governors: set[str]) -> Finding | None:
+def governor_finding(governors: set[str]) -> Spoiler | None:
     """Judge the CPU frequency governors in use."""
     slow = sorted(governors - {"performance", ""})
     if not slow:
         return None
-    return Finding(
+    return Spoiler(
         name="CPU governor",
         what=f"the CPU frequency governor is {', '.join(slow)}",
         why="the clock follows the load, so that the first steps of a round run slower than the last",
@@ -225,7 +225,7 @@ def governor_finding(governors: set[str]) -> Finding | None:
     )
 
 
-def turbo_finding(no_turbo: str, boost: str) -> Finding | None:
+def turbo_finding(no_turbo: str, boost: str) -> Spoiler | None:
     """Judge Intel's `no_turbo` ("0": turbo is on) and the generic `boost` ("1": on); both empty: not known."""
     if no_turbo.strip() == "0":
         remedy = "echo 1 | sudo tee /sys/devices/system/cpu/intel_pstate/no_turbo"
@@ -233,7 +233,7 @@ def turbo_finding(no_turbo: str, boost: str) -> Finding | None:
         remedy = "echo 0 | sudo tee /sys/devices/system/cpu/cpufreq/boost"
     else:
         return None
-    return Finding(
+    return Spoiler(
         name="turbo",
         what="turbo clocks are on",
         why="the clock depends on temperature and on how many cores are busy",
@@ -242,11 +242,11 @@ def turbo_finding(no_turbo: str, boost: str) -> Finding | None:
     )
 
 
-def quota_finding(quota_cpus: float | None, cpu_count: int) -> Finding | None:
+def quota_finding(quota_cpus: float | None, cpu_count: int) -> Spoiler | None:
     """Judge the CPUs' worth of time that the container may use (None: no limit)."""
     if quota_cpus is None or quota_cpus >= cpu_count:
         return None
-    return Finding(
+    return Spoiler(
         name="CPU quota",
         what=f"this container may use {quota_cpus:g} of {cpu_count} CPUs' time",
         why="a step that uses more threads is stopped for the rest of each scheduling period, tens of milliseconds",
@@ -255,7 +255,7 @@ def quota_finding(quota_cpus: float | None, cpu_count: int) -> Finding | None:
     )
 
 
-def memory_finding(meminfo: str) -> Finding | None:
+def memory_finding(meminfo: str) -> Spoiler | None:
     """Judge /proc/meminfo: memory that can be had without swapping."""
     kibibytes = {}
     for line in meminfo.splitlines():
@@ -265,7 +265,7 @@ def memory_finding(meminfo: str) -> Finding | None:
     available = kibibytes.get("MemAvailable")
     if available is None or available * 1024 >= LOW_MEMORY_BYTES:
         return None
-    return Finding(
+    return Spoiler(
         name="memory",
         what=f"{available / 1024**2:.1f} GiB of memory are available",
         why="networks that do not fit swap, which is slow, or are killed, which makes them failed rows",
@@ -274,12 +274,12 @@ def memory_finding(meminfo: str) -> Finding | None:
     )
 
 
-def virtual_finding(cpu_info: str) -> Finding | None:
+def virtual_finding(cpu_info: str) -> Spoiler | None:
     """Judge the CPU flags in /proc/cpuinfo: `hypervisor` is set inside a virtual machine."""
     flags = next((line for line in cpu_info.splitlines() if line.startswith("flags")), "")
     if "hypervisor" not in flags.split():
         return None
-    return Finding(
+    return Spoiler(
         name="virtual machine",
         what="this is a virtual machine",
         why="clocks, caches and neighbours are the host's affair: two days on it may differ more than two versions",

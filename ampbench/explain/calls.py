@@ -148,7 +148,7 @@ def lives(value: Value) -> bool:
     return value.alive is None or value.alive() is not None
 
 
-def tensors_of(values: Any) -> list[torch.Tensor]:
+def op_tensors(values: Any) -> list[torch.Tensor]:
     """Return the tensors among an op's arguments, and in lists of them."""
     tensors = []
     for value in values:
@@ -163,7 +163,7 @@ def copied(args: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Return which tensors `copy_` and `_foreach_copy_` write in which of another floating dtype, all the same way."""
     pairs = [
         (source, target)
-        for target, source in zip(tensors_of(args[:1]), tensors_of(args[1:2]), strict=False)
+        for target, source in zip(op_tensors(args[:1]), op_tensors(args[1:2]), strict=False)
         if source.dtype is not target.dtype and source.is_floating_point() and target.is_floating_point()
     ]
     return [pair for pair in pairs if [one.dtype for one in pair] == [one.dtype for one in pairs[0]]]

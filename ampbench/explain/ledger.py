@@ -32,7 +32,7 @@ from ampbench.explain.calls import (
     lives,
     origin_of,
     storage_key,
-    tensors_of,
+    op_tensors,
     undoes_cast,
 )
 from ampbench.explain.dtypes import Kind, op_kind, resolving, short_dtype, take_apart
@@ -247,10 +247,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.learning = self.learning or (torch.is_grad_enabled() and not kind.casts)
         index = len(self.ops)
         call = self._calls.current
-        sources = tensors_of(args)
+        sources = op_tensors(args)
         if kwargs:
-            sources += tensors_of(kwargs.values())
-        outputs = [out] if isinstance(out, torch.Tensor) else tensors_of(out) if isinstance(out, list | tuple) else []
+            sources += op_tensors(kwargs.values())
+        outputs = [out] if isinstance(out, torch.Tensor) else op_tensors(out) if isinstance(out, list | tuple) else []
         phase, module, recomputed, forward, leaf = self.places.find(index, called=call is not None)
         function = call.function if call else None
         if kind.name.startswith(_SCALER):
@@ -286,7 +286,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._values.known[key] = Value(what, module if what != INPUT else "", None, number, index)
         if kind.writes:
             given = {**dict(enumerate(args)), **kwargs}
-            self._values.written(index, (tensor for at in kind.writes for tensor in tensors_of([given.get(at)])))
+            self._values.written(index, (tensor for at in kind.writes for tensor in op_tensors([given.get(at)])))
         self.ops.append(
             OpRow(
                 kind.name,

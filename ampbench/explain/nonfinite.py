@@ -12,7 +12,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from ampbench.explain.calls import INSIDE, CallMode, leaves_ahead, tensors_of
+from ampbench.explain.calls import INSIDE, CallMode, leaves_ahead, op_tensors
 from ampbench.explain.dtypes import Kind, op_kind
 from ampbench.explain.ledger import Recorder, autocast_devices
 from ampbench.records.ranges import FirstNonfinite
@@ -102,7 +102,7 @@ class _Finder(Recorder):  # type: ignore[no-untyped-call]
         if self.first is not None or kind.silent or kind.decomposes(args, kwargs):
             return super().__torch_dispatch__(func, types, args, kwargs)
         with torch._C.DisableTorchFunction():
-            written = tensors_of([args[place] for place in kind.writes if isinstance(place, int) and place < len(args)])
+            written = op_tensors([args[place] for place in kind.writes if isinstance(place, int) and place < len(args)])
             before = _state([] if kind.name in _OVERWRITES else written)
         out = super().__torch_dispatch__(func, types, args, kwargs)
         with torch._C.DisableTorchFunction():
@@ -110,11 +110,11 @@ class _Finder(Recorder):  # type: ignore[no-untyped-call]
         return out
 
     def _look(self, kind: Kind, given: tuple[Any, ...], out: Any, written: list[torch.Tensor], before: _State) -> None:
-        outputs = tensors_of(out if isinstance(out, list | tuple) else [out])
+        outputs = op_tensors(out if isinstance(out, list | tuple) else [out])
         made = _state([*outputs, *written]).kinds
         if not made or kind.name.startswith(_HANDED):
             return
-        read = [tensor for tensor in tensors_of(given) if not any(tensor is other for other in (*written, *outputs))]
+        read = [tensor for tensor in op_tensors(given) if not any(tensor is other for other in (*written, *outputs))]
         if not read and (kind.name in _OVERWRITES or not written):
             return  # a constant
         state = _state(read)

@@ -144,7 +144,7 @@ class Library:
         try:
             with offline(), quiet():
                 module = named.make(parameters)
-                switch_off_dropout(module)
+                drop_nothing(module)
                 if parameters["weights"] == RANDOM:
                     key = f"{called} {sorted(parameters.items() - {('batch_size', parameters['batch_size'])})} {seed}"
                     few_samples = {**parameters, "batch_size": CALIBRATED}
@@ -219,7 +219,7 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def switch_off_dropout(module: nn.Module) -> None:
+def drop_nothing(module: nn.Module) -> None:
     """Set every probability of dropping something to zero: masks would differ between precisions.
 
     That is dropout as a layer, and what modules keep as a number with "drop" in its name: of whole branches

@@ -8,10 +8,10 @@ from ampbench.base.precisions import BASELINE
 from ampbench.base.units import format_bytes, format_count, format_percent, format_ratio, format_whole
 from ampbench.instruments.batch.records import BatchAsked, BatchPoint
 from ampbench.instruments.batch.search import ENOUGH, Reached, Times, next_batch, rate, reached, times_of
-from ampbench.records.beside import unfit
 from ampbench.records.case import Case, Environment
 from ampbench.records.labels import NOT_REACHED, few
 from ampbench.records.measured import Fitness
+from ampbench.records.paired import unfit
 from ampbench.records.run import Settings
 from ampbench.store import StoredRun
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from ampbench.base import stats
 from ampbench.base.precisions import PRECISIONS
 from ampbench.base.units import counted, format_seconds
-from ampbench.records.beside import WIDEST, SavedTime, saved_time, unfit, worth_of
 from ampbench.records.case import Case
 from ampbench.records.cast_totals import Saving, Totals, savings, sentence, totals
 from ampbench.records.casts import (
@@ -35,6 +34,7 @@ from ampbench.records.casts import (
     op_results,
 )
 from ampbench.records.labels import few
+from ampbench.records.paired import WIDEST, SavedTime, saved_time, unfit, worth_of
 from ampbench.records.rules import FAKE
 
 SLOWEST = 3.0

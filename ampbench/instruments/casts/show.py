@@ -25,7 +25,6 @@ from ampbench.present.document import (
     table,
 )
 from ampbench.records import cast_rows, cast_totals
-from ampbench.records.beside import saving_said
 from ampbench.records.case import Case
 from ampbench.records.cast_rows import CastGroup, ModuleGroup, WeightRow
 from ampbench.records.cast_totals import Saving, cache_bytes, savings, totals
@@ -45,6 +44,7 @@ from ampbench.records.casts import (
     casts_inside,
 )
 from ampbench.records.labels import case_title, emulation_statement
+from ampbench.records.paired import saving_said
 from ampbench.records.rules import FAKE
 from ampbench.store import StoredRun
 

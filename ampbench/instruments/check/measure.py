@@ -19,7 +19,7 @@ from ampbench.instruments.check.records import GOOD, NOT_SHOWN, CheckAsked, Chec
 from ampbench.measure.machine import Cpu
 from ampbench.measure.timing import FitnessWatch
 from ampbench.measure.worker import Work
-from ampbench.records.beside import unfit
+from ampbench.records.paired import unfit
 from ampbench.records.rules import DEVICE, FAKE, NOT_OBSERVED
 
 LONGEST = 300

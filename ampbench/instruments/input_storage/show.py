@@ -12,9 +12,9 @@ from ampbench.instruments.cases import document_of_cases
 from ampbench.instruments.input_storage.findings import op_said, short_op, situation, storage_said
 from ampbench.instruments.input_storage.records import ACCEPTED, InputUse, StoragePass, StoredInputs
 from ampbench.present.document import Block, Column, Document, Section, as_sentence, records, table
-from ampbench.records.beside import step_seconds
 from ampbench.records.case import Case
 from ampbench.records.labels import case_title
+from ampbench.records.paired import step_seconds
 from ampbench.store import StoredRun
 
 _WAYS = {ACCEPTED: "taken as it is"}

@@ -17,9 +17,9 @@ from ampbench.instruments.keep_fp32.trials import units_of
 from ampbench.present.charts import CHOICES, DASHED, ROWS_OF_THE_PAGE, Chart, Choice, Rows, label_expression, tooltip
 from ampbench.present.document import Section
 from ampbench.present.page import Held, Overview, Part, Told, Untold, detail_of, sentences_of, told_part
-from ampbench.records.beside import ratio_said
 from ampbench.records.case import Case
 from ampbench.records.labels import NOT_REACHED
+from ampbench.records.paired import ratio_said
 
 WIDTH, HEIGHT = 580.0, 270.0
 """Pixels of the drawing that is in the page, within its axes and paddings; a wider one has more room."""

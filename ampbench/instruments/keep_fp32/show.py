@@ -13,10 +13,10 @@ from ampbench.instruments.keep_fp32.findings import Point, code, kept_said, poin
 from ampbench.instruments.keep_fp32.records import KeepSearch, SearchSpace, Trial, Unit
 from ampbench.instruments.keep_fp32.trials import WHOLE, units_of
 from ampbench.present.document import Block, Code, Column, Document, Section, as_sentence, picked, table
-from ampbench.records.beside import Ratio, short_ratio
 from ampbench.records.case import Case
 from ampbench.records.labels import case_title, few
 from ampbench.records.magnitudes import ROOT
+from ampbench.records.paired import Ratio, short_ratio
 from ampbench.records.ranges import ModuleError
 from ampbench.store import StoredRun
 

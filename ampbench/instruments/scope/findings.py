@@ -1,6 +1,6 @@
 """What each scope of autocast costs beside the one that PyTorch recommends, forward and loss: numbers and sentences.
 
-Times are compared as `ampbench.records.beside` does.
+Times are compared as `ampbench.records.paired` does.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,8 +18,8 @@ from ampbench.instruments.scope.records import (
     ScopePass,
     ScopeRun,
 )
-from ampbench.records.beside import BUSY, Ratio, ratio_of, ratio_said, step_seconds, unfit
 from ampbench.records.case import Case
+from ampbench.records.paired import BUSY, Ratio, ratio_of, ratio_said, step_seconds, unfit
 
 RECOMMENDED = FORWARD_AND_LOSS
 

@@ -13,9 +13,9 @@ from ampbench.instruments.cases import document_of_cases
 from ampbench.instruments.scope.findings import RECOMMENDED, Comparison, casts_said, comparisons, scope_said
 from ampbench.instruments.scope.records import SCOPES, UNCACHED_LOOP, WITH_BACKWARD, ScopePass
 from ampbench.present.document import Block, Column, Document, Section, as_sentence, picked, records, table
-from ampbench.records.beside import Ratio, short_ratio
 from ampbench.records.case import Case
 from ampbench.records.labels import case_title
+from ampbench.records.paired import Ratio, short_ratio
 from ampbench.store import StoredRun
 
 SHOWN = 8
