@@ -169,6 +169,8 @@ SHOWN: tuple[tuple[str, str, Any], ...] = (
     ("plain", "header.environment.torch_version", "x"),
     ("plain", "divergence.argmax_decisions", 2**53),
     ("batch", "header.asked.max_batch", 0),
+    ("convergence", "training.losses", [1e-300] * 20),
+    ("convergence", "training.losses", [1e300] * 20),
     ("scaler", "scaling.losses", [-1e300, 1e300] * 8),
     ("headroom", "ranges.low_runs.0.scaler_scale", 1e300),
     ("headroom", "ranges.low_runs.0.scaler_scale", 5e-324),

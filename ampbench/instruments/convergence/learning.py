@@ -122,6 +122,8 @@ NONE_YET = "no precision was trained yet"
 NO_SCALE = "fp32 ends at a loss of 0, which no difference is relative to"
 NO_LOGARITHM = "training losses of 0 or less, or that fp32's own do not fall from, have no ratio to judge by"
 
+_LARGEST_LOG = 709.0
+"""The logarithm of the largest number, about."""
 _CONTROL_ALPHA = 0.01
 """The control and fp64 are each said to differ from fp32 at this level, so that few studies lose their verdicts."""
 
@@ -432,15 +434,20 @@ def _with_losses(
         one = replace(
             row,
             loss=_mean([late_loss(each) for each in row.trainings]),
-            loss_ratio=math.exp(-of.difference) if of is not None else None,
-            loss_low=math.exp(-of.high) if of is not None and told else None,
-            loss_high=math.exp(-of.low) if of is not None and told else None,
+            loss_ratio=_times(-of.difference) if of is not None else None,
+            loss_low=_times(-of.high) if of is not None and told else None,
+            loss_high=_times(-of.low) if of is not None and told else None,
         )
         if row.verdict is not None:
             verdict, reason = _loss_verdict(one, judged.get(row.name), margin, held.get(row.name), fired=fired)
             one = replace(one, loss_verdict=verdict, loss_reason=reason)
         found.append(one)
     return found
+
+
+def _times(log: float) -> float | None:
+    """Return how many times as large a loss is, by the logarithm of that; None beyond what a number holds."""
+    return math.exp(log) if log < _LARGEST_LOG else None
 
 
 def _loss_verdict(
