@@ -30,9 +30,9 @@ from ampbench.explain.calls import (
     function_name,
     in_backward,
     lives,
+    op_tensors,
     origin_of,
     storage_key,
-    op_tensors,
     undoes_cast,
 )
 from ampbench.explain.dtypes import Kind, op_kind, resolving, short_dtype, take_apart

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ampbench.drive.fitness import Finding
+from ampbench.drive.fitness import Spoiler
 from ampbench.errors import AmpbenchError
 from ampbench.instruments.ceilings.records import Attained
 from ampbench.records.case import Environment
@@ -16,14 +16,14 @@ from tests import stored_runs
 
 Run = Callable[..., Any]
 LIBRARIES = {"MKL": 100, "oneDNN": 200}
-FINDING = Finding(name="load", what="the load is 9", why="threads wait", remedy="wait until it has gone", grave=True)
+FINDING = Spoiler(name="load", what="the load is 9", why="threads wait", remedy="wait until it has gone", grave=True)
 
 
 @pytest.fixture
 def machine(environment: Environment, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Set what a worker and the operating system say."""
 
-    def says(found: Environment | AmpbenchError = environment, findings: tuple[Finding, ...] = (FINDING,)) -> None:
+    def says(found: Environment | AmpbenchError = environment, findings: tuple[Spoiler, ...] = (FINDING,)) -> None:
         def probe(meanwhile: Callable[[], object]) -> Environment:
             meanwhile()
             if isinstance(found, AmpbenchError):
