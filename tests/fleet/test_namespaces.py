@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,6 +59,15 @@ class Host:
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment, start_new_session=True
         )
 
+    def knows(self, nodes: int) -> bool:
+        """Return whether the cluster whose head is here has so many nodes."""
+        tell = f"import ray; ray.init('{self.address}:6379', log_to_driver=False); print('nodes', len(ray.nodes()))"
+        told = subprocess.run(
+            self.inside(sys.executable, "-c", tell), capture_output=True, text=True, check=False,
+            env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0"},
+        )  # fmt: skip
+        return f"nodes {nodes}" in told.stdout
+
     def kill(self) -> None:
         """End all that runs on this host at once, as a power cut does."""
         found = subprocess.run(["ip", "netns", "pids", self.name], capture_output=True, text=True, check=True)
@@ -94,10 +102,10 @@ def test_a_host_is_killed_in_mid_run_and_another_joins_and_the_set_is_complete(
 ) -> None:
     head, one, two, late = hosts
     head.start("--head", "--port=6379", "--include-dashboard=false")
-    time.sleep(8)
+    wait_for(lambda: head.knows(1))
     for host in (one, two):
         host.start(f"--address={head.address}:6379")
-    time.sleep(8)
+    wait_for(lambda: head.knows(3))
     selected = ["linear", "heads", "-k", "(fp32 or bf16) and inference and not in-fp16 and not tf32", *QUICK]
     ampbench = [sys.executable, "-m", "ampbench"]
     command = head.inside(*ampbench, "run", *selected, "--ray", "auto", "--on", "spread")

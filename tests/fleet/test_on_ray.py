@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ampbench.cli.fleet import NO_RAY
+from ampbench.cli.main import main
 from ampbench.records.case import kind_of
 from ampbench.records.measured import MemoryPass
 from ampbench.store import StoredRun, list_runs, read_run
@@ -261,21 +262,43 @@ def test_what_cannot_be_meant_of_a_cluster_is_refused_in_one_line(
 ) -> None:
     nodes = cluster("one=1")
     for given, code, said in (
-        (["--ray", nodes.address, "--nodes", "called=two"], 2, "unknown label of --nodes 'called=two': did you mean"),
-        (["--ray", nodes.address, "--nodes", "rack=7"], 2, "unknown label of --nodes 'rack=7': known: called=one\n"),
-        (["--ray", nodes.address, "--nodes", "called"], 2, "expected LABEL=VALUE"),
-        (["--ray", nodes.address, "--lanes", "device"], 5, "no node that is to take part has an accelerator"),
-        (["--ray", nodes.address, "--on", "every"], 2, "unknown --on 'every'"),
-        (["--ray", nodes.address, "--shard", "1/2"], 2, "--ray and --shard contradict each other"),
-        (["--ray", "127.0.0.1:1"], 5, "no Ray cluster at 127.0.0.1:1"),
-        (["--ray", "here"], 2, "--ray 'here': expected auto, or host:port"),
-        (["--on", "spread"], 2, "--on is of a fleet: name its cluster, as in --ray auto"),
+        (["--nodes", "called=two"], 2, "unknown label of --nodes 'called=two': did you mean"),
+        (["--nodes", "rack=7"], 2, "unknown label of --nodes 'rack=7': known: called=one\n"),
+        (["--lanes", "device"], 5, "no node that is to take part has an accelerator"),
     ):
-        done = run(tmp_path, "run", "mlp", *QUICK, *given)
+        done = run(tmp_path, "run", "mlp", *QUICK, "--ray", nodes.address, *given)
         assert (done.returncode, done.stdout) == (code, ""), done.stderr
         assert said in done.stderr
         assert done.stderr.count("\n") == 1, done.stderr
         assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "said"),
+    [
+        (["--ray", "127.0.0.1:1", "--nodes", "called"], 2, "expected LABEL=VALUE"),
+        (["--ray", "127.0.0.1:1", "--on", "every"], 2, "unknown --on 'every'"),
+        (["--ray", "127.0.0.1:1", "--shard", "1/2"], 2, "--ray and --shard contradict each other"),
+        (["--ray", "127.0.0.1:1"], 5, "no Ray cluster at 127.0.0.1:1"),
+        (["--ray", "here"], 2, "--ray 'here': expected auto, or host:port"),
+        (["--on", "spread"], 2, "--on is of a fleet: name its cluster, as in --ray auto"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_one_line_before_a_cluster_is_asked(
+    given: list[str],
+    code: int,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "mlp", *QUICK, *given]) == code
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert said in err
+    assert err.count("\n") == 1, err
+    assert not (tmp_path / "results").exists()
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
