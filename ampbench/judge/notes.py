@@ -533,14 +533,14 @@ def _pays_from(found: Sequence[tuple[str, Advice]]) -> str:
     )
     if len(found) < 2 or len(ordered) < len(found) or not all(pays[first:]) or not certain:
         return ""
-    before = f"{ordered[first - 1][0]} ({reasons[ordered[first - 1][0]]})" if first else ""
+    last = ordered[first - 1][0]  # that stays
     if first == len(ordered):
-        return f"; low precision pays at none of them: {before}"
+        return f"; low precision pays at none of them: at {last} {reasons[last]}"
     value, taken = ordered[first]
     gains = f"{taken.precision}: {reasons[value]}"
     if not first:
         return f"; low precision pays at each of them, at {value} already ({gains})"
-    return f"; low precision pays from {value} on ({gains}), not at {before}"
+    return f"; low precision pays from {value} on ({gains}), not at {last} ({reasons[last]})"
 
 
 def swept_value(group: Group, parameter: str) -> str | None:

@@ -12,6 +12,7 @@ from ampbench.instruments.ranges.arithmetic import remark_line
 from ampbench.judge import frame
 from ampbench.judge.advice import Advice, Trust, across_tables, advise, advise_run
 from ampbench.judge.budget import Budget
+from ampbench.judge.notes import sweep_remarks
 from ampbench.judge.objections import run_objections
 from ampbench.judge.rows import grouped, times
 from ampbench.records.measured import Divergence, OptimizerGroup, Recipe, Round
@@ -104,6 +105,28 @@ def test_a_precision_that_did_not_train_as_fp32_is_passed_over_whatever_one_step
     (advice,) = advise([fp32, pure], {}, BUDGET, trained={pure["case_id"]: DOES_NOT}).values()
     assert advice.precision == "fp32"
     assert advice.sentence.startswith("stay in fp32: bf16_pure is 2.50x as fast, but it does not train as fp32 does: ")
+
+
+def test_the_advice_on_a_sweep_answers_where_low_precision_begins_to_pay() -> None:
+    batches = ((1, 12, 5e-3), (8, 5, 5e-3), (64, 4, 5e-3))
+    rows = [
+        row(name, time, batch_size=batch, case_id=f"{name}/{batch}", output_rel_l2=error, memory_ratio_vs_fp32=0.52)
+        for batch, fast, error in batches
+        for name, time in (("fp32", 10), ("bf16_pure", fast))
+    ]
+    (line,) = sweep_remarks(advise(rows, {}, BUDGET), ["batch_size"])
+    assert line == (
+        "by batch_size, net inference eager on cpu: 1 fp32, 8 bf16_pure, 64 bf16_pure; low precision pays from 8 on "
+        "(bf16_pure: 2.00x the speed and 0.52x the memory of fp32), not at 1 (nothing is faster, at best bf16_pure "
+        "with 0.83x)"
+    )
+    rounded = [one | {"output_rel_l2": 0.5} for one in rows]
+    (line,) = sweep_remarks(advise(rounded, {}, BUDGET), ["batch_size"])
+    at_none = "; low precision pays at none of them: at 64 bf16_pure is 2.50x as fast, but its error is 5.0e-01, more "
+    assert at_none in line
+    unsure = [one | {"seconds_low": None, "seconds_high": None} for one in rows]  # two rounds
+    (line,) = sweep_remarks(advise(unsure, {}, BUDGET), ["batch_size"])
+    assert ";" not in line
 
 
 def test_objections_are_told_of_every_precision_whatever_its_time(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_a_sweep_says_from_which_value_on_low_precision_pays_and_why() -> None:
     assert answer((8, STAYS), (16, TAKES)) == pays
     assert answer((128, TAKES), (8, STAYS), (16, TAKES)) == pays  # in whatever order they were swept
     assert answer((1, MAY_BE), (8, STAYS), (16, TAKES)) == pays  # true of 8 whatever is so of 1
-    assert answer((8, STAYS), (16, STAYS)) == "low precision pays at none of them: 16 (nothing is faster)"
+    assert answer((8, STAYS), (16, STAYS)) == "low precision pays at none of them: at 16 nothing is faster"
     first = "low precision pays at each of them, at 8 already (bf16_pure: 1.50x the speed of fp32)"
     assert answer((8, TAKES), (16, replace(TAKES, precision="tf32"))) == first
 
