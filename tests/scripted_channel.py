@@ -8,7 +8,7 @@ from typing import Any
 import ampbench
 from ampbench.records import wire
 from ampbench.records.case import DeviceDescription, Environment
-from ampbench.records.wire import Reply, Request, RoundAsked, Task, ask, reply_with
+from ampbench.records.wire import Description, NamedNetwork, Reply, Request, RoundAsked, Task, ask, reply_with
 
 CPU = DeviceDescription(type="cpu", available=True, arithmetic={"bf16": "native"}, autocast_dtype="bf16")
 NO_GPU = DeviceDescription(type="cuda", available=False, reason="no driver", autocast_dtype="fp16", float64=False)
@@ -52,6 +52,15 @@ def machine(*devices: DeviceDescription) -> Environment:
         host="h", system="s", cpu="c", cpu_count=2, python_version="3.11", torch_version="2.15.0", numpy_version="2",
         threads=1, devices=list(devices),
     )  # fmt: skip
+
+
+def described(*, has_loss: bool = True) -> Reply:
+    """Return the reply to "describe": of a workload without parameters, or of a pattern that names one network."""
+    found = Description(
+        parameters={}, has_loss=has_loss, items_per_step=1, version=0, channels_last=False,
+        networks=(NamedNetwork(name="net", task="features of images"),),
+    )  # fmt: skip
+    return reply_with(found)
 
 
 class Scripted:

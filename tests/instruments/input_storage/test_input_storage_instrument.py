@@ -16,11 +16,11 @@ from ampbench.instruments.input_storage.records import StorageAsked, StoragePass
 from ampbench.records.kinds import INPUT_STORAGE
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Selection, Settings
-from ampbench.records.wire import Description, NamedNetwork, Reply, Request, reply_with
+from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
 from tests.instruments.input_storage.storage_passes import storage_pass
 from tests.instruments.working import work
-from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine
+from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, described, machine
 from tests.stored_runs import make_header
 
 Instead = Callable[[Request], Reply | None]
@@ -31,15 +31,7 @@ ASKED = StorageAsked(seconds=1.5)
 def answering(instead: Instead = lambda _: None, *, has_loss: bool = True) -> Scripted:
     def answer(request: Request) -> Reply:
         if request.task == "describe":
-            found = Description(
-                parameters={},
-                has_loss=has_loss,
-                items_per_step=1,
-                version=0,
-                channels_last=False,
-                networks=(NamedNetwork(name="net", task="features of images"),),
-            )
-            return reply_with(found)
+            return described(has_loss=has_loss)
         assert request.case is not None
         return instead(request) or reply_with(storage_pass(request.case))
 

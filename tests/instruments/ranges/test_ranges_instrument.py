@@ -19,10 +19,10 @@ from ampbench.records.kinds import HEADROOM, ORIGIN
 from ampbench.records.measured import Failure
 from ampbench.records.ranges import OriginPass, RangePass
 from ampbench.records.run import Selection, Settings
-from ampbench.records.wire import Description, NamedNetwork, Nothing, Reply, Request, reply_with
+from ampbench.records.wire import Nothing, Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
 from tests.instruments.working import work
-from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine
+from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, described, machine
 from tests.stored_runs import make_header
 
 Instead = Callable[[Request], Reply | None]
@@ -33,15 +33,7 @@ def seeing(instead: Instead = lambda _: None, *devices: DeviceDescription, has_l
 
     def answer(request: Request) -> Reply:
         if request.task == "describe":
-            found = Description(
-                parameters={},
-                has_loss=has_loss,
-                items_per_step=1,
-                version=0,
-                channels_last=False,
-                networks=(NamedNetwork(name="net", task="features of images"),),
-            )
-            return reply_with(found)
+            return described(has_loss=has_loss)
         assert request.case is not None
         case_id = request.case.case_id
         seen = {
