@@ -245,7 +245,8 @@ def wrong_casts(found: CastPass, _: Before) -> str:
         if not one.before or len(one.before) != len(one.after) or not all((*one.before, *one.after)):
             return f"a change that was not measured in pairs, in {where}"
     words = (
-        *(("a kind of tensor", cast.what, SUBJECTS) for graph in (trace, *found.graphs) for cast in graph.casts),
+        *(("a kind of tensor", cast.what, SUBJECTS) for cast in trace.casts),
+        *(("a kind of tensor", cast.what, SUBJECTS) for graph in found.graphs for cast in graph.casts),
         *(("an origin", cast.origin, (AUTOCAST, EXPLICIT, INTERNAL)) for cast in trace.casts),
         *(("a use of a weight", use.status, (CAST, REUSED, NOT_NEEDED)) for use in trace.weights),
     )
