@@ -146,7 +146,8 @@ def measure_divergence(
     if found.decided is not None and found.decided[1] and case.path == "eager" and not state(*found.decided):
         further = group.agreement
         taken = spent(device) - started
-        found = dataclasses.replace(found, further=further.measure(case, device, *found.decided, taken))
+        decisions = further.measure(case, device, *found.decided, taken, found.notes)
+        found = dataclasses.replace(found, further=decisions)
     seen = case.path == "eager" and held.dtype == "fp64" and held.fp32 is not None
     if is_chance(held.chance, found.output_fp32_rel_l2 if seen else found.output_rel_l2):
         found = dataclasses.replace(found, chance_rel_l2=held.chance)

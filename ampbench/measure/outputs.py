@@ -33,6 +33,7 @@ from ampbench.measure.distances import (
 )
 from ampbench.measure.draws import EqualDraws, seed_all, switch_off_dropout
 from ampbench.measure.machine import Cpu, Device, precision_flags
+from ampbench.measure.memory import said_of
 from ampbench.measure.step import TrainingStep, build_step
 from ampbench.records.case import Case
 from ampbench.records.labels import few
@@ -351,11 +352,13 @@ class Agreement:
         self._fresh = FreshBatches(workload, compared.samples, larger=larger)
         self._truth: list[Classes] = []
 
-    def measure(self, case: Case, device: Device, agreeing: int, decisions: int, seconds: float) -> FurtherDecisions:
+    def measure(
+        self, case: Case, device: Device, agreeing: int, decisions: int, seconds: float, notes: list[str]
+    ) -> FurtherDecisions:
         """Return what further batches of `case` decide, where `agreeing` of its `decisions` so far are the reference's.
 
         They end as soon as the agreement is proven or refuted, or after the time that a step of `seconds` (by `spent`)
-        gives them; where a third of what is needed has no room in it, they do not begin.
+        gives them; where a third of what is needed has no room in it, they do not begin. `notes` say why they failed.
         """
         room = max(LEAST_SECONDS, SHARE * seconds)
         deadline = spent(device) + room
@@ -387,8 +390,9 @@ class Agreement:
                             break
                 if not ended and batches < len(truth):
                     ended = "batches"
-        except Exception:  # noqa: BLE001 - what a network makes of further batches is no fault of its case
+        except Exception as error:  # noqa: BLE001 - what a network makes of further batches is no fault of its case
             ended = "failed"
+            notes.append(f"further batches failed: {said_of(error)}")
         return FurtherDecisions(batches=batches, agreeing=same, decisions=made, ended=ended)
 
     def _known(self, case: Case, count: int, room: float) -> tuple[list[Classes], Sequence[Batch]]:

@@ -200,6 +200,8 @@ def test_a_further_batch_that_fails_fails_no_case(case: MakeCase) -> None:
     batches = [torch.randn(8, 16), torch.randn(8, 16), torch.randn(8, 17)]
     found = divergence(Workload(module=network(), inputs=batches, classes_dim=1), case("bf16_autocast"))
     assert found.further.ended == "failed"
+    (why,) = [note for note in found.notes if note.startswith("further batches failed: ")]
+    assert "RuntimeError: " in why
     assert found.output_rel_l2 is not None
 
 
