@@ -1,33 +1,41 @@
 """Two hundred sessions that are killed at random: nothing finished is lost, nothing is left, and all of them go on.
 
 Each chain begins a session, ends it by a random signal at a random moment (sometimes only a worker or server of it),
-goes on, is ended again, and at last goes on undisturbed: it must then have what an undisturbed session has.
+goes on, is ended again, and at last goes on undisturbed: it must then have what an undisturbed session has. The chains
+of some seeds, of each kind one, start their sessions as a shell does, and so are killed while Python and torch are
+imported, too; those of the others are forks (tests/cli/forked_sessions.py), and are killed while they work.
 """
 
+import contextlib
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
 
 from ampbench.cli.printing import ABANDONED_SECONDS
 from ampbench.store import list_runs, read_run
 from tests import stored_runs
+from tests.cli import forked_sessions
+from tests.cli.forked_sessions import CHAIN, Template
 
 pytestmark = pytest.mark.slow
 
-MARK = "AMPBENCH_TEST_CHAIN"
-SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+SIGNALS = (signal.SIGKILL, *forked_sessions.SIGNALS)
 KILLS = 5
-"""So many times each chain is killed."""
+"""So many times each chain is killed, whatever is over before it could be."""
+STARTED = (0, 6, 7)
+"""The seeds of the chains whose sessions are started as a shell does."""
 GONE_SECONDS = 15.0
 """So long the processes of a session that was killed may take to end; it is a limit, not an expectation."""
 QUICK = ["--preset", "tiny", "--threads", "1"]
@@ -47,6 +55,7 @@ class Chain:
 
     folder: Path
     seed: int
+    template: Template | None
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
     killed: int = 0
 
@@ -62,39 +71,57 @@ class Chain:
     def results(self) -> Path:
         return self.folder / "results"
 
-    def start(self, words: Sequence[str]) -> "subprocess.Popen[str]":
-        environment = {**os.environ, MARK: self.mark, "TMPDIR": str(self.temporary), "OMP_NUM_THREADS": "1"}
-        return subprocess.Popen(
-            [sys.executable, "-m", "ampbench", *words],
-            cwd=self.folder,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            preexec_fn=heed_signals,  # noqa: PLW1509 - nothing else runs in this process
-        )
+    @contextlib.contextmanager
+    def session(self, words: Sequence[str]) -> Iterator[tuple[Any, IO[bytes]]]:
+        """Begin a session, a fork of the template where there is one; what it says goes to the file."""
+        environment = {**os.environ, CHAIN: self.mark, "TMPDIR": str(self.temporary), "OMP_NUM_THREADS": "1"}
+        with tempfile.TemporaryFile() as said:
+            if self.template is not None:
+                yield self.template.start(words, environment, self.folder, said), said
+                return
+            yield (
+                subprocess.Popen(
+                    [sys.executable, "-m", "ampbench", *words],
+                    cwd=self.folder,
+                    env=environment,
+                    stdout=said,
+                    stderr=subprocess.STDOUT,
+                    preexec_fn=heed_signals,  # noqa: PLW1509 - nothing else runs in this process
+                ),
+                said,
+            )
 
     def end(self, words: Sequence[str]) -> tuple[int, str]:
         """Run a session to its end and return its exit code and what it said."""
-        process = self.start(words)
-        said, _ = process.communicate(timeout=600)
-        return process.returncode, said
+        with self.session(words) as (process, said):
+            return process.wait(timeout=600), text_of(said)
 
-    def kill(self, words: Sequence[str], seconds: float, *, alone: bool = True) -> None:
-        """Begin a session and end it within `seconds` unless it is over; not `alone`, perhaps one process alone."""
-        process = self.start(words)
-        try:
-            said, _ = process.communicate(timeout=self.random.uniform(0, seconds))
-        except subprocess.TimeoutExpired:
-            self.killed += 1
-            self.disturb(process, alone)
-            said, _ = process.communicate(timeout=600)
+    def kill(self, words_now: Callable[[], Sequence[str]], seconds: float, *, alone: bool = True) -> None:
+        """Begin a session and end it within `seconds`; not `alone`, perhaps one process of it alone.
+
+        One that is over before is followed by another, which has half as long.
+        """
+        before = self.killed
+        while self.killed == before:
+            self._try_to_kill(words_now(), seconds, alone)
+            seconds /= 2
+
+    def _try_to_kill(self, words: Sequence[str], seconds: float, alone: bool) -> None:
+        with self.session(words) as (process, file):
+            try:
+                process.wait(timeout=self.random.uniform(0, seconds))
+            except subprocess.TimeoutExpired:
+                process_ended = self.disturb(process, alone) == process.pid
+                code = process.wait(timeout=600)
+                self.killed += code != 0 or not process_ended  # it may have come to its end just before
+            said = text_of(file)
         assert "internal error" not in said, said
         # Python itself may still be starting
         assert "Traceback" not in said or said.rstrip().endswith("KeyboardInterrupt"), said
         self.check_gone()
 
-    def disturb(self, process: "subprocess.Popen[str]", alone: bool) -> None:
+    def disturb(self, process: Any, alone: bool) -> int:
+        """End a session, or one process of it, and return which."""
         which, number = process.pid, self.random.choice(SIGNALS)
         others = [pid for pid in self.alive() if pid != process.pid]
         if not alone and others and self.random.random() < 0.2:
@@ -102,7 +129,9 @@ class Chain:
         try:
             os.kill(which, number)
         except ProcessLookupError:
-            process.send_signal(number)
+            which = process.pid
+            os.kill(which, number)
+        return int(which)
 
     def alive(self) -> list[int]:
         """Return the processes that this chain began and that still run."""
@@ -113,7 +142,7 @@ class Chain:
                     environment = (entry / "environ").read_bytes()
                 except OSError:
                     continue
-                if f"{MARK}={self.mark}".encode() in environment:
+                if f"{CHAIN}={self.mark}".encode() in environment:
                     found.append(int(entry.name))
         return found
 
@@ -128,7 +157,15 @@ class Chain:
         return [path for path in self.temporary.iterdir() if not path.name.startswith("torchinductor_")]
 
     def files(self) -> list[Path]:
-        return list_runs(self.results) if (self.results / "runs").is_dir() else []
+        """Return the runs; a file that a session had only opened when it was killed holds nothing, and is none."""
+        found = list_runs(self.results) if (self.results / "runs").is_dir() else []
+        return [path for path in found if path.stat().st_size]
+
+    def going_on(self, words: Sequence[str]) -> list[str]:
+        """Return what continues the run of this chain, or begins it."""
+        known = self.files()
+        again = [*resumable(words), "--resume", known[0].stem] if known else list(words)
+        return [*again, "--results", "results"]
 
 
 def heed_signals() -> None:
@@ -137,9 +174,21 @@ def heed_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
+def text_of(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode()
+
+
+@pytest.fixture(scope="module")
+def template() -> Iterator[Template]:
+    made = Template()
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def chain(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Chain]:
-    found = Chain(tmp_path, request.param)
+def chain(tmp_path: Path, request: pytest.FixtureRequest, template: Template) -> Iterator[Chain]:
+    found = Chain(tmp_path, request.param, None if request.param in STARTED else template)
     yield found
     for pid in found.alive():
         os.kill(pid, signal.SIGKILL)
@@ -162,9 +211,12 @@ def whole_lines(path: Path) -> bytes:
     return data[data.find(b"\n") + 1 : data.rfind(b"\n") + 1]
 
 
-def undisturbed(words: Sequence[str], folder: Path) -> tuple[list[str], float]:
+Expected = Callable[[Sequence[str], Template | None], tuple[list[str], float]]
+
+
+def undisturbed(words: Sequence[str], folder: Path, template: Template | None) -> tuple[list[str], float]:
     """Return what a session that nobody disturbs holds, and how long it takes."""
-    alone = Chain(folder, 0)
+    alone = Chain(folder, 0, template)
     began = time.monotonic()
     code, said = alone.end([*words, "--results", "results"])
     took = time.monotonic() - began
@@ -174,14 +226,15 @@ def undisturbed(words: Sequence[str], folder: Path) -> tuple[list[str], float]:
 
 
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Sequence[str]], tuple[list[str], float]]:
+def expected(tmp_path_factory: pytest.TempPathFactory) -> Expected:
     """What an undisturbed session of some words holds, and how long it takes; each is done once."""
-    found: dict[tuple[str, ...], tuple[list[str], float]] = {}
+    found: dict[tuple[object, ...], tuple[list[str], float]] = {}
 
-    def find(words: Sequence[str]) -> tuple[list[str], float]:
-        if tuple(words) not in found:
-            found[tuple(words)] = undisturbed(words, tmp_path_factory.mktemp("alone"))
-        return found[tuple(words)]
+    def find(words: Sequence[str], template: Template | None) -> tuple[list[str], float]:
+        key = (template is None, *words)
+        if key not in found:
+            found[key] = undisturbed(words, tmp_path_factory.mktemp("alone"), template)
+        return found[key]
 
     return find
 
@@ -201,34 +254,32 @@ SESSIONS = (
     ("chain", "words"), SESSIONS, indirect=["chain"], ids=[f"{words[0]}-{words[1]}-{seed}" for seed, words in SESSIONS]
 )
 def test_a_session_that_is_killed_again_and_again_goes_on_to_all_that_it_was_to_have(
-    chain: Chain, words: Sequence[str], expected: Callable[[Sequence[str]], tuple[list[str], float]]
+    chain: Chain, words: Sequence[str], expected: Expected
 ) -> None:
-    wanted, seconds = expected(words)
+    wanted, seconds = expected(words, chain.template)
     kept = b""
     for _ in range(KILLS):
-        known = chain.files()
-        again = [*resumable(words), "--resume", known[0].stem] if known else list(words)
-        chain.kill([*again, "--results", "results"], seconds, alone=words[0] != "run")
+        chain.kill(lambda: chain.going_on(words), seconds, alone=words[0] != "run")
         if chain.files():
             (path,) = chain.files()
             assert whole_lines(path).startswith(kept), "what was finished is gone"
             kept = whole_lines(path)
             read_run(path)
-    known = chain.files()
-    again = [*resumable(words), "--resume", known[0].stem] if known else list(words)
-    code, said = chain.end([*again, "--results", "results"])
+    code, said = chain.end(chain.going_on(words))
     (path,) = chain.files()
     failed = {line for line in entries(path) if line.startswith("failure ")}
     assert [line for line in entries(path) if line not in failed] == wanted, said
     assert code == 0, said
     assert whole_lines(path).startswith(kept)
     assert chain.left() == []
+    assert chain.killed == KILLS
 
 
 @pytest.mark.parametrize("chain", range(2), indirect=True)
-def test_an_explanation_that_is_killed_leaves_a_sound_file_or_none(chain: Chain) -> None:
+def test_an_explanation_that_is_killed_leaves_a_sound_file_or_none(chain: Chain, expected: Expected) -> None:
+    _, seconds = expected(CASTS, chain.template)
     for _ in range(KILLS):
-        chain.kill([*CASTS, "--results", "results"], 8)
+        chain.kill(lambda: [*CASTS, "--results", "results"], seconds)
     for path in chain.files():
         read_run(path)
     assert chain.left() == []
@@ -249,8 +300,11 @@ def test_a_comparison_that_is_killed_leaves_sound_files_and_no_worktree_for_long
     chain: Chain, repository: Path
 ) -> None:
     words = [*AB, "--baseline", "git:HEAD", "--candidate", "here", "--results", "results"]
+    began = time.monotonic()
+    assert chain.end([*words[:-1], "whole"])[0] == 0
+    seconds = time.monotonic() - began
     for _ in range(KILLS):
-        chain.kill(words, 12)
+        chain.kill(lambda: words, seconds)
     for path in chain.files():
         read_run(path)
     code, said = chain.end(words)
@@ -266,8 +320,11 @@ def test_a_report_that_is_killed_leaves_no_half_page_and_nothing_for_longer_than
     stored_runs.write_run(chain.results, [case], stored_runs.make_round(case), stored_runs.COMPLETE)
     words = ["report", "--results", "results", "-o", "page.html"]
     page = chain.folder / "page.html"
+    began = time.monotonic()
+    assert chain.end([*words[:-1], "whole.html"])[0] == 0
+    seconds = time.monotonic() - began
     for _ in range(KILLS):
-        chain.kill(words, 4)
+        chain.kill(lambda: words, seconds)
         assert not page.exists() or page.read_text().rstrip().endswith("</html>")
     for beside in chain.folder.glob(".page.html.*"):
         os.utime(beside, times=(time.time() - 2 * ABANDONED_SECONDS,) * 2)

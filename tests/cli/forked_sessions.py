@@ -1,0 +1,187 @@
+"""Sessions that are to be killed, as forks of one process that has imported what they and their servers import.
+
+Each is a process of its own, with its own file, server and worker, to which signals do what they do to any; only the
+seconds in which Python, the command line and torch are imported are spared. What the kernel tells of its environment
+(proc(5), environ) is its own where it is by that that a process is known: `TOLD`.
+"""
+
+import atexit
+import ctypes
+import gc
+import importlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import traceback
+import weakref
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO, Any
+
+from ampbench.drive import servers
+from ampbench.records.wire import FORKING_VARIABLES
+from tests.forked_servers import MESSAGE_BYTES, ForkedServer, _adopting, folders_of
+
+CHAIN = "AMPBENCH_TEST_CHAIN"
+"""The environment variable by which the processes of a chain of sessions are known."""
+TOLD = {CHAIN: 32, servers.MARK: 16}
+"""By the variable, how many characters it has."""
+IMPORTED = (
+    *("ampbench.cli.main", "ampbench.cli.run", "ampbench.cli.results", "ampbench.cli.report", "ampbench.report.views"),
+    *("ampbench.cli.ab", "ampbench.instruments.registry", "ampbench.measure.worker"),
+    *("torch._dynamo", "torch.distributed.fsdp"),
+)
+SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+"""Those that end a program which a shell starts."""
+
+
+class Template:
+    """The process that sessions are forked of; it ends with this one at the latest."""
+
+    def __init__(self) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        environment = {**os.environ, **FORKING_VARIABLES, **{name: "0" * size for name, size in TOLD.items()}}
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.cli.forked_sessions", str(theirs.fileno())],
+                cwd=Path(__file__).parents[2],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env={**environment, "OMP_NUM_THREADS": "1"},
+            )
+        assert self._control.recv(1), "it could not import what sessions do"
+
+    def start(self, words: Sequence[str], environment: Mapping[str, str], folder: Path, said: IO[bytes]) -> Any:
+        """Return a process that is becoming a session, a child of this one; what it says goes to `said`."""
+        wanted = [list(words), {"PYTHONPATH": "", **environment}, str(folder)]
+        with _adopting():
+            socket.send_fds(self._control, [json.dumps(wanted).encode()], [said.fileno()])
+            pid = int(self._control.recv(64) or 0)
+        assert pid, "the process that sessions are forked of has ended (tests/cli/forked_sessions.py)"
+        return ForkedServer(pid, said, said)  # nobody asks it anything
+
+    def close(self) -> None:
+        """End the process."""
+        self._control.close()
+        self._process.wait()
+
+
+def serve(control: socket.socket) -> None:
+    """Fork a session, by a child that ends, for each message of `control`, and tell its pid; end with `control`."""
+    for name in IMPORTED:
+        importlib.import_module(name)
+    atexit._clear()  # what torch does at its end: a session has not imported it
+    for finalizer in weakref.finalize._registry:  # type: ignore[attr-defined]
+        finalizer.atexit = False
+    atexit.register(weakref.finalize._exitfunc)  # type: ignore[attr-defined]
+    gc.collect()
+    gc.freeze()
+    control.send(b"1")
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(control, MESSAGE_BYTES, 1)
+        if not message:
+            os._exit(0)
+        between = os.fork()
+        if between == 0:
+            between = os.getpid()
+            if os.fork():
+                os._exit(0)
+            while os.getppid() == between:
+                os.sched_yield()
+            words, environment, folder = json.loads(message)
+            for number in SIGNALS:
+                signal.signal(number, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            become_known(environment)  # before it can be killed, after which it is looked for
+            control.send(str(os.getpid()).encode())
+            control.close()
+            servers.start_server = start_server
+            its = [os.open(os.devnull, os.O_RDONLY), *descriptors * 2]
+            become("ampbench.__main__", ["ampbench", *words], environment, folder, its)
+        os.waitpid(between, 0)
+        os.close(descriptors[0])
+
+
+def become_known(environment: Mapping[str, str]) -> None:
+    """Have the kernel tell of this process what `environment` has of `TOLD`, in the place of what it was started with.
+
+    What it tells lies in the process' own memory (proc(5), env_start), which no library changes.
+    """
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    start, end = (int(fields[number - 3]) for number in (50, 51))
+    began_with = ctypes.string_at(start, end - start)
+    for name, size in TOLD.items():
+        if name in environment:
+            value = environment[name].encode()
+            assert len(value) == size
+            ctypes.memmove(start + began_with.index(f"{name}=".encode()) + len(name) + 1, value, size)
+
+
+def become(
+    module: str, words: list[str], environment: dict[str, str], folder: str, descriptors: Sequence[int]
+) -> None:  # fmt: skip
+    """Be the program that `module` has as `main`, as of its start, until it ends; nothing else stays open."""
+    code = 1
+    try:
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for place, descriptor in enumerate(descriptors):
+            os.dup2(descriptor, place)
+        for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - locks, and what other servers are asked by
+            if int(name) > 2:
+                os.dup2(nothing, int(name))
+        os.chdir(folder)
+        sys.path = [*folders_of(environment), *sys.path]
+        os.environ.clear()
+        os.environ.update(environment)
+        tempfile.tempdir = None
+        sys.argv = words
+        code = importlib.import_module(module).main() or 0
+        atexit._run_exitfuncs()
+    except BaseException:  # noqa: BLE001 - as where a program ends
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def start_server(python: str, *given: Any) -> Any:
+    """Return a process that is becoming a server, as the function of that name in ampbench does.
+
+    It is forked by another thread than the main one, for a signal that comes amid Python's own calls after a fork would
+    be told of there, and lost.
+    """
+    assert python == sys.executable
+    with ThreadPoolExecutor(1) as forking:
+        return forking.submit(fork_server, *given).result()
+
+
+def fork_server(
+    arguments: Sequence[str], environment: Mapping[str, str], folder: Path | None, errors: IO[bytes]
+) -> ForkedServer:
+    """Return a server that is a fork of this session."""
+    its_input, our_output = os.pipe()
+    our_input, its_output = os.pipe()
+    told, telling = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        become_known(environment)
+        os.setsid()
+        words, its = ["ampbench.measure.server", *arguments], [its_input, its_output, errors.fileno()]
+        become("ampbench.measure.server", words, dict(environment), str(folder or Path.cwd()), its)
+    for descriptor in (its_input, its_output, telling):
+        os.close(descriptor)
+    os.read(told, 1)  # it leads a session, by which it is ended
+    os.close(told)
+    return ForkedServer(pid, os.fdopen(our_output, "wb"), os.fdopen(our_input, "rb"))
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))
