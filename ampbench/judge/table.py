@@ -337,7 +337,7 @@ COLUMNS = (
         "flushed",
         (_cell("grad_flushed_share", format_share),),
         metrics=("grad_flushed_share",),
-        legend="gradients that are zero where fp64's are not (in fp32: fp64's rounding noise)",
+        legend="gradients that are zero where fp64's are not (in fp32 mostly differences of equal values)",
         expendable=2,
     ),
     Column(
