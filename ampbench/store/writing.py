@@ -106,12 +106,17 @@ class RunWriter:
 
     @classmethod
     def _begin(cls, path: Path, header: Header, entries: Iterable[Entry]) -> Self:
-        """Begin a file with what it is to hold, in one write; where that fails, there is none."""
-        writer = cls(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666))
+        """Begin a file with what it is to hold, in one write; where that fails, there is none.
+
+        It is made once what it is to hold is ready: only a kill between two calls of the system leaves it empty.
+        """
+        writer = cls(path, -1)
         writer._header = header
+        ready = writer._checked([header, *entries])
+        writer._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
         try:
             lock(path, writer._descriptor, _BEGIN_ANOTHER)
-            writer._append([header, *entries])
+            writer._write(*ready)
         except BaseException:
             writer.close()
             path.unlink(missing_ok=True)
@@ -163,7 +168,7 @@ class RunWriter:
         read again: a number that must be finite is not, or a case is not listed. The file then holds what it held
         before.
         """
-        self._append(entries)
+        self._write(*self._checked(entries))
 
     def check(self, entry: Entry) -> None:
         """Raise `CannotBeError` where `append` would, for what `entry` says."""
@@ -181,8 +186,7 @@ class RunWriter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _append(self, records: Sequence[Header | Entry]) -> None:
-        data, known = self._checked(records)
+    def _write(self, data: bytes, known: _Known) -> None:
         try:
             view = memoryview(data)
             while view:
