@@ -5,6 +5,8 @@ from pathlib import Path
 
 from ampbench.records.case import Case, DeviceDescription, WorkloadSource
 from ampbench.records.casts import (
+    AUTOCAST,
+    CAST,
     Cast,
     CastPass,
     CastTrace,
@@ -104,7 +106,7 @@ def hostile_pass(case: Case, seconds: float | None) -> CastPass:
     ]  # fmt: skip
     cast = Cast(
         index=1, operation=2, what="weight", name=texts[0], module=texts[1], phase=texts[2], from_dtype=texts[3],
-        to_dtype=texts[4], elements=1, bytes_read=4, bytes_written=2, seconds=seconds, origin=texts[5], tensor=0,
+        to_dtype=texts[4], elements=1, bytes_read=4, bytes_written=2, seconds=seconds, origin=AUTOCAST, tensor=0,
     )  # fmt: skip
     saving = CheckedSaving(
         change=texts[0], names=texts, casts=1, bytes_moved=1, before=[[2.0]] * 9, after=[[1.0]] * 9,
@@ -113,13 +115,13 @@ def hostile_pass(case: Case, seconds: float | None) -> CastPass:
     trace = CastTrace(
         ops=ops,
         casts=[cast],
-        weights=[WeightUse(name=texts[0], operation=2, module=texts[1], status=texts[2])],
+        weights=[WeightUse(name=texts[0], operation=2, module=texts[1], status=CAST)],
         modules=[ModuleCalls(module=text, kind=text, inputs=(texts[0],), outputs=(texts[1],), parameters=(texts[2],))
                  for text in texts],
         timed=seconds is not None,
     )  # fmt: skip
     graph_cast = GraphCast(
-        what=texts[0], name=texts[1], module=texts[2], phase=texts[3], from_dtype=texts[4], to_dtype=texts[5],
+        what="weight", name=texts[1], module=texts[2], phase=texts[3], from_dtype=texts[4], to_dtype=texts[5],
         fate=texts[6],
     )  # fmt: skip
     graphs = [
