@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -144,6 +144,19 @@ def serve(control: socket.socket) -> None:
             importlib.import_module(name)
     gc.collect()
     gc.freeze()
+    fork_for_each(control, become_server)
+
+
+def fork_for_each(
+    control: socket.socket,
+    become: Callable[..., None],
+    first: Callable[..., None] = lambda *_: None,
+) -> None:
+    """Fork a process, by a child that ends, for each message of `control`, and tell its pid; end with `control`.
+
+    It is to `become` something by what the message lists and by the descriptors that come with it; what it does
+    `first`, of the same list, is done before its pid is told.
+    """
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, MESSAGE_BYTES, 3)
         if not message:
@@ -155,9 +168,11 @@ def serve(control: socket.socket) -> None:
                 os._exit(0)
             while os.getppid() == between:
                 select.select([], [], [], 0.001)
+            wanted = json.loads(message)
+            first(*wanted)
             control.send(str(os.getpid()).encode())
             control.close()
-            become_server(*json.loads(message), descriptors)
+            become(*wanted, descriptors)
         os.waitpid(between, 0)
         for descriptor in descriptors:
             os.close(descriptor)

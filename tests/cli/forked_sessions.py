@@ -25,7 +25,7 @@ from typing import IO, Any
 
 from ampbench.drive import servers
 from ampbench.records.wire import FORKING_VARIABLES
-from tests.forked_servers import MESSAGE_BYTES, ForkedServer, _adopting, folders_of
+from tests.forked_servers import ForkedServer, _adopting, folders_of, fork_for_each
 
 CHAIN = "AMPBENCH_TEST_CHAIN"
 """The environment variable by which the processes of a chain of sessions are known."""
@@ -83,29 +83,24 @@ def serve(control: socket.socket) -> None:
     gc.collect()
     gc.freeze()
     control.send(b"1")
-    while True:
-        message, descriptors, _, _ = socket.recv_fds(control, MESSAGE_BYTES, 1)
-        if not message:
-            os._exit(0)
-        between = os.fork()
-        if between == 0:
-            between = os.getpid()
-            if os.fork():
-                os._exit(0)
-            while os.getppid() == between:
-                os.sched_yield()
-            words, environment, folder = json.loads(message)
-            for number in SIGNALS:
-                signal.signal(number, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            become_known(environment)  # before it can be killed, after which it is looked for
-            control.send(str(os.getpid()).encode())
-            control.close()
-            servers.start_server = start_server
-            its = [os.open(os.devnull, os.O_RDONLY), *descriptors * 2]
-            become("ampbench.__main__", ["ampbench", *words], environment, folder, its)
-        os.waitpid(between, 0)
-        os.close(descriptors[0])
+    fork_for_each(control, become_session, be_as_started)
+
+
+def be_as_started(_words: Sequence[str], environment: Mapping[str, str], _folder: str) -> None:
+    """Heed signals, and be known to the kernel, as a process that was started: from when on it may be killed."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    become_known(environment)
+
+
+def become_session(
+    words: Sequence[str], environment: dict[str, str], folder: str, descriptors: Sequence[int]
+) -> None:  # fmt: skip
+    """Be a session that does `words`, as of its start, until it ends; what it says goes to the one descriptor."""
+    servers.start_server = start_server
+    its = [os.open(os.devnull, os.O_RDONLY), *descriptors, *descriptors]
+    become("ampbench.__main__", ["ampbench", *words], environment, folder, its)
 
 
 def become_known(environment: Mapping[str, str]) -> None:
