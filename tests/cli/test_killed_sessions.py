@@ -116,8 +116,8 @@ class Chain:
                 self.killed += code != 0 or not process_ended  # it may have come to its end just before
             said = text_of(file)
         assert "internal error" not in said, said
-        # Python itself may still be starting
-        assert "Traceback" not in said or said.rstrip().endswith("KeyboardInterrupt"), said
+        # Python itself may still be starting, or be at its end already, where it says "KeyboardInterrupt: "
+        assert "Traceback" not in said or said.rstrip(": \n").endswith("KeyboardInterrupt"), said
         self.check_gone()
 
     def disturb(self, process: Any, alone: bool) -> int:
