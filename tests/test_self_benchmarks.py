@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ampbench.records.measured import Round
-from benchmarks.self import compare, importing, load, mutants, outcomes, trainings, trend, walls
+from benchmarks.self import compare, importing, load, mutants, outcomes, trainings, trend, verdicts, walls
 from benchmarks.self.__main__ import main
 from tests.stored_runs import make_case, make_round
 
@@ -90,3 +90,22 @@ def test_a_mutant_that_no_test_runs_counts_as_not_found() -> None:
     found = [{"path": "ampbench/judge/gate.py", "part": "judge", "outcome": outcome} for outcome in kinds]
     *_, last = mutants.table(found)
     assert last == "| all | 10 | 6 | 1 | 2 | 1 | 70% (40% to 89%) |"
+
+
+def test_a_machine_that_is_never_fit_decides_only_what_is_far_beyond_what_held_it_up() -> None:
+    _, *rows = verdicts.unfit_table(cells=20)
+    shares = {line.split("|")[1].strip(): float(line.split("|")[2].split("%")[0]) for line in rows}
+    assert [*shares] == ["identical", *(f"{slower:g} times as slow" for slower in verdicts.SLOWER[1:])]
+    assert shares["identical"] == shares["1.9 times as slow"] == 0
+    assert shares["15 times as slow"] == 100
+
+
+def test_the_order_of_sums_moves_the_errors_of_fp32_more_than_those_of_bf16_and_of_few_outputs_more_than_of_many() -> (
+    None
+):
+    _, *rows = verdicts.orders_table(draws=4)
+    apart = {line.split("|")[1].strip(): [float(cell) for cell in line.split("|")[2:4]] for line in rows}
+    assert [*apart] == ["8", "80", "640", "16,384"]
+    assert min(min(both) for both in apart.values()) >= 1
+    assert all(fp32 >= bf16 for fp32, bf16 in apart.values())
+    assert apart["8"][0] > apart["640"][0] > apart["16,384"][0]

@@ -1,11 +1,13 @@
 """Whether advice comes true: how outcomes are told, counted and read, from planted trainings and objections."""
 
 import dataclasses
+import itertools
 from collections import Counter
 from pathlib import Path
 
 import msgspec
 import pytest
+import torch
 
 from ampbench.base.precisions import BASELINE
 from ampbench.instruments.convergence.records import CONTROL, Training
@@ -13,6 +15,7 @@ from ampbench.records.measured import Score
 from benchmarks.self import outcomes
 from benchmarks.self.outcomes import EARLY, LATE, PLACES, Line, Outcome
 from benchmarks.self.trainings import NETWORKS, PROOF, Setting
+from tests.stored_runs import make_divergence
 
 USUAL = Setting(network="MLP", recipe="usual rate")
 TENTH = Setting(network="MLP", recipe="a tenth")
@@ -155,3 +158,46 @@ def test_a_line_that_a_killed_run_left_unfinished_is_dropped_from_the_file(tmp_p
     assert list(outcomes._read(path)) == [whole]
     assert path.read_text() == f"{text}\n"
     assert list(outcomes._read(tmp_path / "none.jsonl")) == []
+
+
+def test_what_the_default_scale_is_too_large_for_is_trained_again_from_the_scale_that_settled() -> None:
+    def line(precision: str, found: Training, init_scale: float | None = None) -> Line:
+        found = dataclasses.replace(found, case_id=outcomes.case_of(USUAL, precision).case_id)
+        return Line(setting=USUAL, commit="c", precision=precision, training=found, init_scale=init_scale)
+
+    lines = []
+    for precision, scale in (("fp16_master", 32768.0), ("fp16_autocast", 65536.0), (BASELINE, None)):
+        step = make_divergence(outcomes.case_of(USUAL, precision), scaler_scale=scale)
+        lines += [
+            Line(setting=USUAL, commit="c", precision=precision, place=place, divergence=step) for place in PLACES
+        ]
+    for seed in PROOF.seeds:
+        lines += [line(BASELINE, training(0.1 + 0.001 * seed, seed, arm)) for arm in ("", CONTROL)]
+        skipping = dataclasses.replace(training(0.5 + 0.01 * seed, seed, correct=740 - seed), skipped_steps=1)
+        settled = dataclasses.replace(training(0.1001 + 0.001 * seed, seed), skipped_steps=0)
+        lines += [line("fp16_master", skipping), line("fp16_master", settled, 32768.0)]
+    assert outcomes.settled_scales(lines) == {(USUAL, "fp16_master"): 32768.0}
+    planned = outcomes._from_settled(lines, PROOF)
+    assert planned == [outcomes._key(one, PROOF) for one in lines if one.init_scale is not None]
+    _, row = rows_of(outcomes.settled_table(lines, PROOF))
+    assert row == [
+        "MLP, usual rate", "fp16_master", "32,768", "5.04x does not", "1, 1, 1", "1x trains", "0, 0, 0",
+    ]  # fmt: skip
+    counts = rows_of(next(itertools.islice(outcomes.tables(lines), 1, None)))[1]
+    assert counts[0:3] == ["at the beginning", "0 of 0", "0 of 1"]  # the table is of the default scale alone
+
+
+@pytest.mark.parametrize(("given", "begun"), [(None, 65536.0), (4096.0, 4096.0)])
+def test_a_training_begins_at_the_scale_that_it_is_given(
+    given: float | None, begun: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scales = []
+
+    def train(*_: object, seed: int, **__: object) -> Training:
+        scales.append(torch.amp.GradScaler("cpu").get_scale())
+        return training(0.1, seed)
+
+    monkeypatch.setattr(outcomes, "train", train)
+    (line,) = outcomes._do("logistic", "usual rate", "fp16_master", 10, "", "", given, "c")
+    assert (scales, line.init_scale) == ([begun], given)
+    assert torch.amp.GradScaler("cpu").get_scale() == 65536.0

@@ -5,7 +5,8 @@
 fourteen other trainings, by which nothing was chosen (`benchmarks.self.trainings`). Each training is a line
 of FILE as soon as it ends: what FILE holds is not trained again, so that an interrupted run goes on where it was. Steps
 are taken anew where the commit is another. `--only trainings` and `--only steps` do one of the two, `--workers N` says
-how many processes do it at a time.
+how many processes do it at a time. `--settled` then trains again what GradScaler's default scale is too large for, each
+from the scale that the step at the beginning settled at.
 """
 
 import argparse
@@ -16,13 +17,15 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TextIO
+from unittest.mock import patch
 
 import msgspec
 import torch
@@ -50,7 +53,7 @@ from ampbench.records.case import Case, WorkloadSource
 from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.magnitudes import headroom
 from ampbench.records.measured import Divergence, Round
-from ampbench.records.run import SCHEMA, Header, Selection, Settings
+from ampbench.records.run import SCHEMA, Header, ScalerSetting, Selection, Settings
 from ampbench.store import StoredRun, gathered
 from ampbench.workload import Workload
 from ampbench.workloads.index import WORKLOADS
@@ -64,7 +67,10 @@ LATE_SHARE = 7 / 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A line of the file: one training of a setting, or the divergence of one step of it, measured by `commit`."""
+    """A line of the file: one training of a setting, or the divergence of one step of it, measured by `commit`.
+
+    A training with an `init_scale` is begun at that scale, not at GradScaler's default.
+    """
 
     setting: Setting
     commit: str
@@ -72,6 +78,7 @@ class Line:
     training: Training | None = None
     place: str = ""
     divergence: Divergence | None = None
+    init_scale: float | None = None
 
 
 SYNTHETIC = ("mlp", "simple_conv", "resnet18", "decoder_lm")
@@ -85,35 +92,47 @@ def main() -> None:
     options.add_argument("--only", choices=("trainings", "steps"))
     options.add_argument("--workers", type=int, default=os.cpu_count())
     options.add_argument("--held-out", action="store_true")
+    options.add_argument("--settled", action="store_true")
     given = options.parse_args()
-    path, commit, proof = given.file, _commit(), HELD_OUT if given.held_out else PROOF
+    path, proof = given.file, HELD_OUT if given.held_out else PROOF
     lines = list(_read(path))
+    work = [] if given.only == "steps" else list(_trainings(proof))
+    work += [] if given.only == "trainings" else list(_steps(proof))
+    with path.open("a") as file:
+        known = _worked(work, lines, file, proof, given.workers)
+        if given.settled:
+            known = _worked(_from_settled(known, proof), lines, file, proof, given.workers)
+    for table in tables(known, proof):
+        print(f"{table}\n")
+    if given.settled:
+        print(settled_table(known, proof))
+
+
+Key = tuple[str, str, str, int, str, str, float | None]
+"""Network, recipe, precision ("": all, one after the other), seed, arm, of a step its place, and `Line.init_scale`."""
+
+
+def _worked(work: Sequence[Key], lines: list[Line], file: TextIO, proof: Proof, workers: int) -> list[Line]:
+    """Do what of `work` no line tells yet, write and add its lines, and return those that count for this commit."""
+    commit = _commit()
     done = {_key(line, proof) for line in lines if line.training is not None or line.commit == commit}
-    work = [] if given.only == "steps" else [one for one in _trainings(proof) if one not in done]
-    work += [] if given.only == "trainings" else [one for one in _steps(proof) if one not in done]
-    context = get_context("spawn")
-    with path.open("a") as file, ProcessPoolExecutor(given.workers, context, initializer=_alone) as pool:
-        waiting = [pool.submit(_do, *one, commit) for one in work]
+    left = [one for one in work if one not in done]
+    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=_alone) as pool:
+        waiting = [pool.submit(_do, *one, commit) for one in left]
         for number, future in enumerate(as_completed(waiting), start=1):
             for line in future.result():
                 file.write(msgspec.json.encode(line).decode() + "\n")
                 lines.append(line)
             file.flush()
-            print(f"{number:,} of {len(work):,}", file=sys.stderr)
-    known = [line for line in lines if line.training is not None or line.commit == commit]
-    for table in tables(known, proof):
-        print(f"{table}\n")
-
-
-Key = tuple[str, str, str, int, str, str]
-"""Network, recipe, precision ("": all, one after the other), seed, arm and, of a step, its place."""
+            print(f"{number:,} of {len(left):,}", file=sys.stderr)
+    return [line for line in lines if line.training is not None or line.commit == commit]
 
 
 def _key(line: Line, proof: Proof) -> Key:
     training = line.training
     if training is None:
-        return line.setting.network, line.setting.recipe, "", proof.seeds[0], "", line.place
-    return line.setting.network, line.setting.recipe, line.precision, training.seed, training.arm, ""
+        return line.setting.network, line.setting.recipe, "", proof.seeds[0], "", line.place, None
+    return line.setting.network, line.setting.recipe, line.precision, training.seed, training.arm, "", line.init_scale
 
 
 def _trainings(proof: Proof) -> Iterator[Key]:
@@ -127,13 +146,32 @@ def _trainings(proof: Proof) -> Iterator[Key]:
         for seed, one in sorted(pairs, key=lambda pair: proof.settings.index(pair[1])) if slow else pairs:
             for precision in (name for name in names if (PRECISIONS[name].rounding == "float16") is slow):
                 for arm in ("", CONTROL) if precision == BASELINE else ("",):
-                    yield one.network, one.recipe, precision, seed, arm, ""
+                    yield one.network, one.recipe, precision, seed, arm, "", None
 
 
 def _steps(proof: Proof) -> Iterator[Key]:
     """Yield the steps that advice is asked of; the precisions of a setting and place share a reference."""
     for one, place in itertools.product(proof.settings, PLACES):
-        yield one.network, one.recipe, "", proof.seeds[0], "", place
+        yield one.network, one.recipe, "", proof.seeds[0], "", place, None
+
+
+def settled_scales(lines: Iterable[Line]) -> dict[tuple[Setting, str], float]:
+    """Return what GradScaler's scale settled at in the step at the beginning, where its default is too large."""
+    default = ScalerSetting(name="default").init_scale
+    return {
+        (line.setting, line.precision): line.divergence.scaler_scale
+        for line in lines
+        if line.place == EARLY and line.divergence is not None and 0 < (line.divergence.scaler_scale or 0) < default
+    }
+
+
+def _from_settled(lines: Iterable[Line], proof: Proof) -> list[Key]:
+    """Return the trainings that begin at the scale that settled."""
+    return [
+        (setting.network, setting.recipe, precision, seed, "", "", scale)
+        for seed in proof.seeds
+        for (setting, precision), scale in settled_scales(lines).items()
+    ]
 
 
 def available(setting: Setting) -> list[str]:
@@ -196,10 +234,12 @@ def _alone() -> None:
     torch.set_num_threads(1)
 
 
-def _do(network: str, recipe: str, precision: str, seed: int, arm: str, place: str, commit: str) -> list[Line]:
+def _do(
+    network: str, recipe: str, precision: str, seed: int, arm: str, place: str, init_scale: float | None, commit: str
+) -> list[Line]:
     """Return the training of this key, or the steps in all precisions."""
     setting = Setting(network=network, recipe=recipe)
-    line = Line(setting=setting, commit=commit, precision=precision, place=place)
+    line = Line(setting=setting, commit=commit, precision=precision, place=place, init_scale=init_scale)
     if place:
         workload = workload_of(setting, seed) if place == EARLY else late_workload(setting, seed)
         references, device, found = References(), open_device("cpu"), []
@@ -212,7 +252,11 @@ def _do(network: str, recipe: str, precision: str, seed: int, arm: str, place: s
     known.begin(workload, case, seed, setting.steps, schedule)
     for other in (BASELINE, REFERENCE):
         known.keep(other, {})  # weights are compared with nothing: only losses and scores count here
-    found = train(workload, case, open_device("cpu"), known, seed=seed, arm=arm, steps=setting.steps, schedule=schedule)
+    begun = {} if init_scale is None else {"init_scale": init_scale}
+    with patch("torch.amp.GradScaler", partial(torch.amp.GradScaler, **begun)):
+        found = train(
+            workload, case, open_device("cpu"), known, seed=seed, arm=arm, steps=setting.steps, schedule=schedule
+        )
     return [dataclasses.replace(line, training=found)]
 
 
@@ -341,7 +385,7 @@ def _header(**fields: Any) -> Header:
 
 def tables(lines: Iterable[Line], proof: Proof = PROOF) -> Iterator[str]:
     """Yield the tables of `docs/advice.md`: counts, every training, trained beside synthetic networks."""
-    lines = list(lines)
+    lines = [line for line in lines if line.init_scale is None]
     found = outcomes(lines, proof)
     yield f"{len(proof.settings)} trainings, {len(found)} pairs of training and precision; commits: {_commits(lines)}."
     yield counts_table(found)
@@ -392,10 +436,37 @@ def settings_table(found: list[Outcome]) -> str:
 
 
 def _told(one: Outcome) -> str:
+    said = [place for place in PLACES if one.objections.get(place)]
+    return f"{_became(one)}, {'refused ' + ' and '.join(said) if said else 'within budget'}"
+
+
+def _became(one: Outcome) -> str:
     ratio = "–" if one.ratio is None else f"{one.ratio:.3g}x"
     trains = {True: "trains", False: "does not", None: "open"}[one.trains]
-    said = [place for place in PLACES if one.objections.get(place)]
-    return f"{ratio} {trains}, {'refused ' + ' and '.join(said) if said else 'within budget'}"
+    return f"{ratio} {trains}"
+
+
+def settled_table(lines: Iterable[Line], proof: Proof) -> str:
+    """Return what became of trainings begun at the scale that settled, beside those begun at GradScaler's default.
+
+    Training loss over fp32's, outcome, and the steps that GradScaler skipped, seed by seed.
+    """
+    lines = list(lines)
+    scales = settled_scales(lines)
+    cells = {key: [key[0].name, key[1], f"{scale:,.0f}"] for key, scale in scales.items()}
+    for begun in ({}, scales):
+        own = [line for line in lines if line.init_scale == begun.get((line.setting, line.precision))]
+        found = {(one.setting, one.precision): one for one in outcomes(own, proof)}
+        for (setting, precision), row in cells.items():
+            trained = {
+                line.training.seed: str(line.training.skipped_steps)
+                for line in own
+                if line.training is not None and (line.setting, line.precision) == (setting, precision)
+            }
+            one = found.get((setting, precision))
+            row += ["–" if one is None else _became(one), ", ".join(trained[seed] for seed in sorted(trained))]
+    headers = ["training", "precision", "settled at", "from the default", "skipped", "from there", "skipped"]
+    return markdown_table(headers, list(cells.values()))
 
 
 def reasons_table(found: list[Outcome]) -> str:

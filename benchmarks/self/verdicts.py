@@ -1,8 +1,18 @@
-"""How often verdicts on simulated time are wrong, or wanting, beside what other tools would say of the same values."""
+"""How often verdicts on simulated time are wrong, or wanting, beside what other tools would say of the same values.
+
+Beside it, what two other lines rest on: when a machine that is not fit decides nothing, and how far apart errors are by
+the order of sums alone.
+"""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+import numpy as np
+import torch
+from torch import Tensor
+
+from ampbench.judge.deciding import CONFIRMATION_BLOCKS, LOOKS, Blocks, decide_interleaved
+from ampbench.judge.times import FAR
 from ampbench.records.verdicts import Verdict
 from tests.simulation.noise import NOISES
 from tests.simulation.suite import CELLS, run_gates, run_stored, run_tables, share_of_cells, share_of_gates
@@ -13,6 +23,9 @@ LARGE = (0.05, 0.10, 0.20)
 SLOW_STEPS = 0.05
 """The share of the candidate's steps that takes three times as long where only the tail changes."""
 ROUNDS = (4, 10)
+HELD_UP = 5.0
+SLOWER = (1.0, 1.3, 1.9, 2.5, 4.0, 8.0, 15.0)
+WIDTH = 256
 
 
 def interleaved_table(names: Iterable[str] = NOISES, gates: int = 2000, slowed_gates: int = 250) -> Iterator[str]:
@@ -90,6 +103,59 @@ def advice_table(names: Iterable[str] = NOISES, tables: int = 2000) -> Iterator[
         yield f"| {' | '.join([name, *cells])} |"
 
 
+def unfit_table(cells: int = 500) -> Iterator[str]:
+    """Yield the lines of a Markdown table: what is called changed on a machine that was never fit.
+
+    Every block of either arm takes 1 to 5 times as long, at random and whatever the other's does; code so many times as
+    slow is told only by a change beyond twice as long (`FAR`).
+    """
+    yield f"| all blocks of either arm 1 to {HELD_UP:g} times as long: code | called changed |\n|---|---|"
+    generator, looks, none = np.random.default_rng(0), LOOKS[-1], np.empty((1, 0))
+    for slower in SLOWER:
+        changed = []
+        for _ in range(cells):  # each by itself, as where nothing else changed
+            baseline, candidate = generator.uniform(1, HELD_UP, (2, 1, looks + CONFIRMATION_BLOCKS))
+            candidate *= slower
+            blocks = Blocks(
+                baseline=baseline[:, :looks], candidate=candidate[:, :looks], control=none,
+                confirm_baseline=baseline[:, looks:], confirm_candidate=candidate[:, looks:],
+            )  # fmt: skip
+            (decision,) = decide_interleaved(blocks, np.array([FAR]))
+            changed.append(decision.verdict in (Verdict.REGRESSED, Verdict.IMPROVED))
+        code = "identical" if slower == 1 else f"{slower:g} times as slow"
+        yield f"| {code} | {share_of_cells(np.array(changed))} |"
+
+
+def orders_table(draws: int = 30) -> Iterator[str]:
+    """Yield the lines of a Markdown table: how far apart errors are that differ only in the order of sums.
+
+    Of a stack of four linear layers of 256, whose every sum is permuted anew in each draw: its largest error over its
+    smallest, relative L2 to fp64, by how many outputs there are.
+    """
+    yield "| outputs | fp32: largest error / smallest | bf16 autocast |\n|---|---|---|"
+    generator = torch.Generator().manual_seed(0)
+    inputs, *layers = torch.randn(5, WIDTH, WIDTH, generator=generator)
+    for rows, columns in ((1, 8), (10, 8), (80, 8), (64, WIDTH)):
+        weights = [*layers[:-1], layers[-1][:columns]]
+        straight = [torch.arange(WIDTH)] * len(weights)
+        exact = _through(weights, inputs[:rows].double(), straight)
+        errors = []
+        for _ in range(draws):
+            orders = [torch.randperm(WIDTH, generator=generator) for _ in weights]
+            found = [_through(weights, inputs[:rows].to(dtype), orders) for dtype in (torch.float32, torch.bfloat16)]
+            errors.append([float((output.double() - exact).norm()) for output in found])
+        apart = np.max(errors, axis=0) / np.min(errors, axis=0)
+        yield f"| {rows * columns:,} | {' | '.join(f'{each:.4g}' for each in apart)} |"
+
+
+def _through(weights: Sequence[Tensor], values: Tensor, orders: Sequence[Tensor]) -> Tensor:
+    """Return what linear layers with ReLU between them make of `values`, in their dtype, each sum in an order."""
+    for number, (weight, order) in enumerate(zip(weights, orders, strict=True)):
+        values = values.relu() if number else values
+        values = values[:, order] @ weight.T[order].to(values.dtype)
+    return values
+
+
 def print_tables(gates: int = 2000, slowed_gates: int = 250) -> None:
     """Print the tables of `docs/statistics.md`, which take some minutes; with fewer gates, rougher ones."""
     print(f"\nGates of {CELLS} cells; shares with their 95% Wilson interval; † block SD over 1.5%\n")
@@ -101,6 +167,10 @@ def print_tables(gates: int = 2000, slowed_gates: int = 250) -> None:
     print()
     for line in advice_table(tables=gates):
         print(line, flush=True)
+    for table in (unfit_table, orders_table):
+        print()
+        for line in table():
+            print(line, flush=True)
 
 
 if __name__ == "__main__":
