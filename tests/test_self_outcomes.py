@@ -184,7 +184,7 @@ def test_what_the_default_scale_is_too_large_for_is_trained_again_from_the_scale
         "MLP, usual rate", "fp16_master", "32,768", "5.04x does not", "1, 1, 1", "1x trains", "0, 0, 0",
     ]  # fmt: skip
     counts = rows_of(next(itertools.islice(outcomes.tables(lines), 1, None)))[1]
-    assert counts[0:3] == ["at the beginning", "0 of 0", "0 of 1"]  # the table is of the default scale alone
+    assert counts[0:3] == ["at the beginning", "0 of 0", "1 of 1"]  # the table is of the default scale alone
 
 
 @pytest.mark.parametrize(("given", "begun"), [(None, 65536.0), (4096.0, 4096.0)])

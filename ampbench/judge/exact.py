@@ -4,6 +4,7 @@ Errors are those against fp64 of the same code. Where the code changed, they say
 computed; so the references, what two runs gave in fp64, are held against each other, too.
 """
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -190,8 +191,7 @@ FLOOR_RATIO = "output_floor_ratio"
 BY_CHANCE = "the errors are those of chance: the network draws random numbers, or keeps state of its own"
 LUCK = 3.0
 """An error is the norm of many roundings. Those of another order of summation are others, and the norm of n of them
-varies by 1 / sqrt(n) of itself; three times that is luck. (A network of four layers of 256, its sums permuted, in 30
-draws: fp32 errors at most 2.5 times apart of 8 outputs, 1.28 of 80, 1.10 of 640, 1.03 of 16,384.)"""
+varies by 1 / sqrt(n) of itself; three times that is luck (docs/statistics.md has a table of permuted sums)."""
 EQUAL = 1e-12
 """The relative difference up to which two numbers are equal where the threshold is 0: a few roundings of fp64, in
 which errors are computed."""
@@ -343,7 +343,7 @@ def _order(metric: str, pair: Pair, baseline: MeasuredRun, candidate: MeasuredRu
     """Return what other code, or another torch, that computes the same may do to an error.
 
     By luck, what `LUCK` says of as many elements as the error is taken over. In all, as much as fp32 is wrong by in
-    both runs: its error is that of one order of summation.
+    both runs: its error is that of one order of summation, and that of few elements may be more than twice another's.
     """
     before = baseline.stored.divergence.get(pair.baseline_id)
     after = candidate.stored.divergence.get(pair.candidate_id)
@@ -355,7 +355,19 @@ def _order(metric: str, pair: Pair, baseline: MeasuredRun, candidate: MeasuredRu
         _fp32_error(metric, run, case_id)
         for run, case_id in ((baseline, pair.baseline_id), (candidate, pair.candidate_id))
     ]
-    return _Order(LUCK / math.sqrt(fewest) if fewest else 0.0, min(most))
+    return _Order(LUCK / math.sqrt(fewest) if fewest else 0.0, min(most) * growth_by_order(fewest))
+
+
+@functools.cache
+def growth_by_order(elements: int) -> float:
+    """Return the relative growth that is none of an error of sums alone, over so many elements (0: not known).
+
+    It may double; of fewer than 21 elements it may be larger by luck. Squares of two norms of n independent roundings
+    have a ratio that is distributed as F(n, n), here as rarely exceeded as three standard deviations of a normal.
+    """
+    from scipy.special import fdtri, ndtr  # not for who compares no errors
+
+    return max(1.0, math.sqrt(fdtri(elements, elements, ndtr(LUCK))) - 1) if elements else 1.0
 
 
 def _elements(metric: str, divergence: Divergence | None) -> int:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ampbench.judge.deciding import CONFIRMATION_BLOCKS, LOOKS, Blocks, decide_interleaved
+from ampbench.judge.exact import growth_by_order
 from ampbench.judge.times import FAR
 from ampbench.records.verdicts import Verdict
 from tests.simulation.noise import NOISES
@@ -126,13 +127,15 @@ def unfit_table(cells: int = 500) -> Iterator[str]:
         yield f"| {code} | {share_of_cells(np.array(changed))} |"
 
 
-def orders_table(draws: int = 30) -> Iterator[str]:
+def orders_table(draws: int = 100) -> Iterator[str]:
     """Yield the lines of a Markdown table: how far apart errors are that differ only in the order of sums.
 
     Of a stack of four linear layers of 256, whose every sum is permuted anew in each draw: its largest error over its
-    smallest, relative L2 to fp64, by how many outputs there are.
+    smallest, by how many outputs there are, and of all pairs of fp32's those of which one is twice the other, and those
+    that are further apart than `growth_by_order` allows.
     """
-    yield "| outputs | fp32: largest error / smallest | bf16 autocast |\n|---|---|---|"
+    heads = ["outputs", "fp32: largest error / smallest", "pairs doubled", "pairs told", "bf16: largest / smallest"]
+    yield f"| {' | '.join(heads)} |\n{'|---' * len(heads)}|"
     generator = torch.Generator().manual_seed(0)
     inputs, *layers = torch.randn(5, WIDTH, WIDTH, generator=generator)
     for rows, columns in ((1, 8), (10, 8), (80, 8), (64, WIDTH)):
@@ -144,8 +147,11 @@ def orders_table(draws: int = 30) -> Iterator[str]:
             orders = [torch.randperm(WIDTH, generator=generator) for _ in weights]
             found = [_through(weights, inputs[:rows].to(dtype), orders) for dtype in (torch.float32, torch.bfloat16)]
             errors.append([float((output.double() - exact).norm()) for output in found])
-        apart = np.max(errors, axis=0) / np.min(errors, axis=0)
-        yield f"| {rows * columns:,} | {' | '.join(f'{each:.4g}' for each in apart)} |"
+        single, half = np.transpose(errors)
+        pairs = np.abs(np.log(single[:, None] / single))[np.triu_indices(draws, 1)]
+        beyond = [np.mean(pairs > np.log1p(growth)) for growth in (1, growth_by_order(rows * columns))]
+        apart = [f"{each.max() / each.min():.4g}" for each in (single, half)]
+        yield f"| {rows * columns:,} | {apart[0]} | {' | '.join(f'{share:.2%}' for share in beyond)} | {apart[1]} |"
 
 
 def _through(weights: Sequence[Tensor], values: Tensor, orders: Sequence[Tensor]) -> Tensor:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ampbench.base.metrics import DRIFT
 from ampbench.base.sketch import sketch_of
+from ampbench.judge import exact
 from ampbench.judge.compare import compare
 from ampbench.judge.said import change_text, lonely, summary, verdict
 from ampbench.records.case import WorkloadSource
@@ -139,6 +140,31 @@ def of_commits(metric, before, after, asked=None, **every):
 def test_errors_of_two_commits_count_beyond_the_luck_of_another_order_of_summation(elements, after, verdict):
     shapes = {"output_shapes": [[elements // 8, 8]]}
     assert of_commits("output_rel_l2", {}, {"output_rel_l2": after}, **shapes).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("elements", "growth", "verdict"),
+    [
+        (8, 3.3, Verdict.UNCHANGED),
+        (8, 3.4, Verdict.REGRESSED),
+        (8, 1 / 3.4, Verdict.IMPROVED),
+        (20, 2.01, Verdict.UNCHANGED),
+        (24, 1.99, Verdict.UNCHANGED),
+        (24, 2.01, Verdict.REGRESSED),
+    ],
+)
+def test_fp32s_own_error_over_few_elements_may_more_than_double_by_the_order_of_its_sums(elements, growth, verdict):
+    errors = [{"output_rel_l2": each, "output_fp32_rel_l2": each} for each in (1e-6, 1e-6 * growth)]
+    assert (
+        of_commits("output_rel_l2", *errors, output_floor_rel_l2=2e-8, output_shapes=[[1, elements]]).verdict is verdict
+    )
+
+
+@pytest.mark.parametrize("elements", [2, 8, 20])
+def test_growth_that_is_none_is_as_rare_as_three_deviations_where_nothing_but_luck_differs(elements):
+    squares = np.random.default_rng(0).chisquare(elements, (2, 400_000))
+    share = np.mean(np.sqrt(squares[0] / squares[1]) > 1 + exact.growth_by_order(elements))
+    assert share == pytest.approx(0.00135, rel=0.15)
 
 
 def test_errors_as_small_as_those_of_fp32_are_those_of_an_order_of_summation():
