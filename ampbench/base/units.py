@@ -166,8 +166,14 @@ def format_percent_range(low: float, high: float, sign: bool = False) -> str:
     return f"{_hundredths(low, sign, whole=99.5)} to {_hundredths(high, sign, whole=99.5)}%"
 
 
-def format_limit(threshold: float) -> str:
-    """Return a threshold as it is typed: "2%", "2.5%"."""
+def format_limit(threshold: float, beyond: float = 0.0) -> str:
+    """Return a threshold as it is typed: "2%", "2.5%".
+
+    Thresholds are ratios: a rise by 10% is undone by a fall by 9.09%. That is told of a fall `beyond` a threshold which
+    is a smaller number.
+    """
+    if -threshold <= beyond < 0:
+        threshold = threshold / (1 + threshold)
     return f"{100 * threshold:.3g}%"
 
 

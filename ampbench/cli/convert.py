@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -89,7 +89,8 @@ def command(
       ampbench convert results/asv .benchmarks --to native
     """
     if to == NATIVE:
-        _check_import(source, device, output, baseline, keyword)
+        left_out = {"-o": output, "--baseline": baseline, "-k": keyword, "--metric": metric, "--short": short}
+        _check_import(source, device, left_out)
         return _import(runs, source, device, results)
     if source or device:
         raise UsageError(f"--from and --device are for --to {NATIVE}, which reads other programs' results")
@@ -122,8 +123,8 @@ def command(
     return 0
 
 
-def _check_import(program: str, device: str, output: Path | None, baseline: str, keyword: str) -> None:
-    """Raise `UsageError` for what an import cannot do, before anything is read."""
+def _check_import(program: str, device: str, left_out: Mapping[str, Any]) -> None:
+    """Raise `UsageError` for what an import cannot do, before anything is read; `left_out` are options by name."""
     from ampbench.convert.native import PROGRAMS
     from ampbench.records.case import DEVICES
 
@@ -131,7 +132,7 @@ def _check_import(program: str, device: str, output: Path | None, baseline: str,
         raise UnknownNameError("--from program", program, PROGRAMS)
     if device and device not in DEVICES:
         raise UnknownNameError("device", device, DEVICES)
-    for option, given in (("-o", output), ("--baseline", baseline), ("-k", keyword)):
+    for option, given in left_out.items():
         if given:
             raise UsageError(f"--to {NATIVE} writes whole runs into --results DIR: leave {option} out")
 

@@ -399,7 +399,8 @@ def _judge(
 ) -> Finding | None:
     """Return the verdict on two numbers without luck; None where neither side has one.
 
-    The change is relative to the baseline's number or, where that is larger, to `floor`. `order` is None where the same
+    The change is relative to the baseline's number or, of an error of outputs or a count, to `floor` where that is
+    larger. `order` is None where the same
     code ran on the same environment; else a change counts only beyond what it says, unless the threshold that was asked
     for is 0. `why` a side has none is said.
     """
@@ -417,11 +418,17 @@ def _judge(
     least = max(min(before, after), floor)
     if order is not None and asked != 0:
         threshold = max(threshold, order.luck, order.most / least if least > 0 else 0.0)
-    difference, scale = after - before, max(before, floor)
+    of_rounding = metric == "output_rel_l2" and floor > before
+    scale = max(before, floor) if of_rounding or metric in _COUNTED else abs(before)
+    difference = after - before
     change = difference / scale if scale > 0 else math.copysign(math.inf, difference) if difference else 0.0
     verdict, code = Verdict.UNCHANGED, Code.WITHIN_THRESHOLD
     beyond = abs(difference) > max(threshold, EQUAL) * least
-    if beyond and abs(difference) > gate.floor:
+    allowed = f"threshold {format_limit(threshold)}" if threshold else "the same code should give equal numbers"
+    if beyond and abs(difference) <= gate.floor:
+        allowed = f"no more than {format_limit(gate.floor)} apart, which counts as none"
+    elif beyond:
+        allowed = f"threshold {format_limit(threshold, change)}" if threshold else allowed
         worse = (change > 0) == (COLUMNS[metric].better != "higher")
         verdict, code = (Verdict.REGRESSED if worse else Verdict.IMPROVED), Code.BEYOND_THRESHOLD
     return Finding(
@@ -430,7 +437,7 @@ def _judge(
         kind=gate.kind,
         verdict=verdict,
         code=code,
-        reason=_reason(metric, before, after, change, threshold, scale > before),
+        reason=_reason(metric, before, after, change, allowed, of_rounding),
         baseline=before,
         candidate=after,
         change=change,
@@ -440,10 +447,9 @@ def _judge(
     )
 
 
-def _reason(metric: str, before: float, after: float, change: float, threshold: float, of_floor: bool) -> str:
+def _reason(metric: str, before: float, after: float, change: float, allowed: str, of_rounding: bool) -> str:
     if abs(change) <= EQUAL:
         return f"{round(after):,} {_RARE[metric]}, on both sides" if metric in _RARE else "equal"
-    allowed = f"threshold {format_limit(threshold)}" if threshold else "the same code should give equal numbers"
     if metric in _COUNTED:
         count, more = round(abs(after - before)), "more" if after > before else "fewer"
         what, where = _COUNTED[metric]
@@ -451,7 +457,7 @@ def _reason(metric: str, before: float, after: float, change: float, threshold: 
     noun, more = COLUMNS[metric].noun or COLUMNS[metric].label, "more" if change > 0 else "less"
     if math.isinf(change):
         return f"{noun} where there was none; {allowed}"
-    if of_floor:
+    if of_rounding:
         return f"{more} {noun} by {format_exact_percent(abs(change))} of what rounding to the dtype costs; {allowed}"
     return f"{format_exact_percent(abs(change))} {more} {noun}; {allowed}"
 

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ampbench.base.metrics import DRIFT
-from ampbench.base.units import counted, format_limit, format_percent
+from ampbench.base.units import counted, format_percent
 from ampbench.errors import CASE_FAILED, NothingComparableError
 from ampbench.instruments.rules.findings import few_phrases
 from ampbench.judge.exact import OTHERWISE
 from ampbench.judge.policy import RULES, Ignore, Policy, weigh_rules
-from ampbench.judge.said import KINDS, case_names, change_text, metric_label, something_else
+from ampbench.judge.said import KINDS, case_names, change_text, metric_label, something_else, threshold_text
 from ampbench.records.rules import RuleChange
 from ampbench.records.verdicts import OUTCOME, Code, Comparison, Finding, Verdict
 
@@ -122,7 +122,7 @@ def judge(
         code = CASE_FAILED
     cases = {one.case.case_id: one.case for each in weighed for one in each.comparison.findings}
     others = {name for each in weighed for name in (*each.missing, *each.rules.ids)}
-    others |= set(comparison.only_candidate)
+    others |= {*comparison.only_candidate, *comparison.skipped}
     notes = [note for each in weighed for note in each.notes(policy)]
     return GateResult(
         exit_code=code,
@@ -333,7 +333,7 @@ def _order(finding: Finding) -> tuple[int, float, str, str, str]:
 
     The order is total: the one in which findings come in never shows.
     """
-    change = math.inf if finding.change is None or math.isnan(finding.change) else finding.change
+    change = math.inf if finding.change is None or math.isnan(finding.change) else abs(finding.change)
     return (KINDS.index(finding.kind), -change, finding.case.case_id, finding.metric, finding.reason)
 
 
@@ -341,4 +341,4 @@ def _change(finding: Finding) -> str:
     said = change_text(finding)
     if not said or finding.change is None or not math.isfinite(finding.change):
         return f"({finding.reason})"
-    return f"{said} (threshold {format_limit(finding.threshold)})"
+    return f"{said} ({threshold_text(finding)})"

@@ -471,20 +471,20 @@ def without_common_skips(groups: Mapping[Group, Sequence[Row]]) -> tuple[dict[Gr
 
     Said once are a reason that a precision was skipped for in more than one group, and groups skipped as a whole.
     """
-    seen: dict[tuple[str, str], int] = {}
-    for rows in groups.values():
+    seen: dict[tuple[str, str], set[Group]] = {}
+    for group, rows in groups.items():
         for row in rows:
             if row["outcome"] == "skipped":
-                seen[row["precision"], row["reason"]] = seen.get((row["precision"], row["reason"]), 0) + 1
+                seen.setdefault((row["precision"], row["reason"]), set()).add(group)
     kept: dict[Group, list[Row]] = {}
     subjects: dict[str, dict[str, int]] = {}  # reason -> what was skipped for it -> cases
     for group, rows in groups.items():
         whole = all(row["outcome"] == "skipped" for row in rows)
         for row in rows:
-            if row["outcome"] != "skipped" or not (whole or seen[row["precision"], row["reason"]] > 1):
+            if row["outcome"] != "skipped" or not (whole or len(seen[row["precision"], row["reason"]]) > 1):
                 kept.setdefault(group, []).append(row)
                 continue
-            everywhere = seen[row["precision"], row["reason"]] == len(groups)
+            everywhere = len(seen[row["precision"], row["reason"]]) == len(groups)
             name = precision_label(row)
             subject = name if everywhere or not whole else f"{group.workload} {group.phase} {group.path}"
             counts = subjects.setdefault(row["reason"], {})

@@ -139,13 +139,13 @@ class Policy:
     def idle(self, cases: Iterable[Case], other_ids: Iterable[str] = ()) -> list[str]:
         """Return a sentence for each rule that covers none of `cases`, and each ignore that covers no id at all.
 
-        `other_ids` are those of cases that only one of the runs has, and of changed rules.
+        `other_ids` are those of cases that only one of the runs has or both skipped, and of changed rules.
         """
         known = list(cases)
         ids = [*(case.case_id for case in known), *other_ids]
         return [
             *(
-                f"rule {number} of the policy matches no case"
+                f"rule {number} of the policy matches no case that is compared"
                 for number, rule in enumerate(self.rules, start=1)
                 if not any(map(rule.covers, known))
             ),

@@ -9,6 +9,7 @@ from ampbench.base.units import (
     UNDEFINED,
     counted,
     format_exact_percent,
+    format_limit,
     format_percent,
     format_percent_range,
     format_quantity,
@@ -19,7 +20,7 @@ from ampbench.judge.explaining import NOT_TRACED, SAME, UNEXPLAINED
 from ampbench.records.labels import case_labels
 from ampbench.records.rules import RuleChange, short_name
 from ampbench.records.run import short_commit
-from ampbench.records.verdicts import OUTCOME, Comparison, Difference, Finding, PrecisionMean, Side, Verdict
+from ampbench.records.verdicts import OUTCOME, Code, Comparison, Difference, Finding, PrecisionMean, Side, Verdict
 
 KINDS = (OUTCOME, "time", "memory", "accuracy")
 CHANGED = (Verdict.REGRESSED, Verdict.IMPROVED)
@@ -243,6 +244,12 @@ def change_text(one: Finding) -> str:
     if math.isinf(one.change):
         return "from none"
     return (format_percent if one.kind == "time" else format_exact_percent)(one.change, sign=True)
+
+
+def threshold_text(one: Finding) -> str:
+    """Return the threshold that a finding's change lies beyond, or within."""
+    beyond = one.change if one.code is Code.BEYOND_THRESHOLD and one.change is not None else 0.0
+    return f"threshold {format_limit(one.threshold, beyond)}"
 
 
 def interval_text(one: Finding) -> str:

@@ -52,11 +52,11 @@ def decision_in_words(
         needed = f"; about {decision.blocks_needed} would decide" if decision.blocks_needed else ""
         return f"only {counted}: too few for a verdict{needed}"
     change = f"{change_in_words(decision.change)}{_interval(decision)}"
-    bound = f"threshold {format_limit(threshold)}"
+    bound = f"threshold {format_limit(threshold, decision.change)}"
     match decision.code:
         case Code.BEYOND_THRESHOLD:
             confirmed = f", confirmed by {fresh} fresh ones" if fresh else ""
-            return f"{change}, certainly over {format_limit(threshold)}, {counted}{confirmed}"
+            return f"{change}, certainly over {format_limit(threshold, decision.change)}, {counted}{confirmed}"
         case Code.WITHIN_THRESHOLD:
             mean = ""
             if mean_threshold is not None and decision.mean_code is Code.WITHIN_THRESHOLD:
@@ -80,7 +80,8 @@ def mean_in_words(decision: Decision, threshold: float, what: str, fresh: int) -
     """Return what became of the mean over all samples, where it moved and the typical time is not known to have."""
     counted = _counted(decision, what)
     change = f"{change_in_words(decision.mean_change or 0.0)}{_ends(decision.mean_low, decision.mean_high)}"
-    bound = f"threshold {format_limit(threshold)}"
+    limit = format_limit(threshold, decision.mean_change or 0.0)
+    bound = f"threshold {limit}"
     match decision.mean_code:
         case Code.UNCONFIRMED:
             said = f"{change}, {bound}, {counted}; {_unconfirmed(fresh)}"
@@ -88,7 +89,7 @@ def mean_in_words(decision: Decision, threshold: float, what: str, fresh: int) -
             said = f"a change was seen in {counted}, and {fresh} fresh ones did not confirm it: {change}, {bound}"
         case _:
             confirmed = f", confirmed by {fresh} fresh ones" if fresh else ""
-            said = f"{change}, certainly over {format_limit(threshold)}, {counted}{confirmed}"
+            said = f"{change}, certainly over {limit}, {counted}{confirmed}"
     typical = "is not known to have changed" if decision.code is Code.UNDECIDED else "did not change"
     return f"mean of all samples, slow steps among them: {said}; the typical step {typical}"
 

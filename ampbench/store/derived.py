@@ -59,7 +59,7 @@ _TAG = (
 )
 """By its first line, backups know what need not be kept (https://bford.info/cachedir)."""
 _BESIDE = {"CACHEDIR.TAG": _TAG, ".gitignore": "*\n"}
-_CODE = ("base", "records", "store", "judge", "trend")
+_CODE = ("base", "records", "store", "judge", "trend", "instruments/ceilings")
 """Packages that decide what is derived; what they hold is part of what makes a kept file the same."""
 
 

@@ -324,6 +324,8 @@ def test_a_run_goes_out_and_comes_back_with_the_same_rows(results: Path, tmp_pat
             "--to native writes whole runs into --results DIR: leave -o out",
         ),
         (["asv", "--to", "native", "-k", "mlp"], "leave -k out"),
+        (["asv", "--to", "native", "--metric", "time"], "leave --metric out"),
+        (["asv", "--to", "native", "--short"], "leave --short out"),
         (["asv", "--to", "native", "--baseline", "latest"], "leave --baseline out"),
         (["asv", "--to", "native", "--from", "pytest-benchmark"], "no JSON of pytest-benchmark, or a damaged one"),
         (["latest", "--to", "native"], "there is no file or folder latest: --to native reads what asv or"),

@@ -11,7 +11,15 @@ from ampbench.cli.options import split_names
 def test_names_are_typed_one_by_one_or_with_commas() -> None:
     assert split_names(["fp32,bf16_autocast", "tf32"]) == ["fp32", "bf16_autocast", "tf32"]
     assert split_names(["fp32, bf16_autocast,"]) == ["fp32", "bf16_autocast"]
+    assert split_names(["fp32,"]) == ["fp32"]
+    assert split_names([","]) == [","]
     assert split_names(None) is None
+
+
+def test_more_names_than_a_file_name_has_characters_are_names() -> None:
+    names = [f"workload_{number}" for number in range(40)]
+    assert split_names([",".join(names)]) == names
+    assert split_names(["x" * 300]) == ["x" * 300]
 
 
 def test_a_file_with_a_comma_in_its_name_is_one_workload(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from ampbench.base.metrics import DRIFT
 from ampbench.base.sketch import sketch_of
 from ampbench.judge import exact
 from ampbench.judge.compare import compare
-from ampbench.judge.said import change_text, lonely, summary, verdict
+from ampbench.judge.said import change_text, lonely, summary, threshold_text, verdict
 from ampbench.records.case import WorkloadSource
 from ampbench.records.measured import Failure, Skip, Update
 from ampbench.records.verdicts import OUTCOME, Code, Verdict
@@ -237,6 +237,27 @@ def test_any_more_nonfinite_outputs_are_a_regression():
 def test_a_share_of_flushed_gradients_has_an_absolute_floor(flushed, verdict):
     found = error("grad_flushed_share", {"grad_flushed": 20_000}, {"grad_flushed": flushed}, grad_elements=1_000_000)
     assert found.verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reason"),
+    [
+        (0, 10_000, "flushed gradients where there was none; threshold 10%"),
+        (1_000, 10_000, "900% more flushed gradients; threshold 10%"),
+        (0, 50, "flushed gradients where there was none; no more than 0.01% apart, which counts as none"),
+        (20_000, 20_050, "0.2% more flushed gradients; threshold 10%"),
+    ],
+)
+def test_more_flushed_gradients_are_told_beside_those_before_and_not_what_rounding_costs(before, after, reason):
+    sides = [{"grad_flushed": flushed} for flushed in (before, after)]
+    assert error("grad_flushed_share", *sides, ELSEWHERE, grad_elements=1_000_000).reason == reason
+
+
+@pytest.mark.parametrize(("after", "limit"), [(3.62e-3, "9.09%"), (3.5e-3, "10%"), (3.9e-3, "10%")])
+def test_a_fall_beyond_the_threshold_is_told_with_one_that_it_is_beyond(after, limit):
+    found = error("output_rel_l2", {"output_rel_l2": 4e-3}, {"output_rel_l2": after}, ELSEWHERE)
+    assert found.reason.endswith(f"; threshold {limit}")
+    assert threshold_text(found) == f"threshold {limit}"
 
 
 def test_an_error_that_became_undefined_because_something_is_not_finite_is_a_regression_and_back_an_improvement():

@@ -331,7 +331,7 @@ def test_a_rule_or_ignore_that_matches_nothing_is_noted() -> None:
     rule = Rule(workload="mpl", thresholds={"time": 0.1})
     ignore = Ignore(cases="mpl", until=UNTIL, reason="known")
     assert judge(compared(SAME), Policy(rules=(rule,), ignores=(ignore,))).notes == (
-        "rule 1 of the policy matches no case",
+        "rule 1 of the policy matches no case that is compared",
         "ignore 1 of the policy (known) matches no case: it may have done its work",
     )
 
@@ -575,3 +575,18 @@ def test_cases_that_the_candidate_lacks_are_told_of_the_baseline_and_of_the_anch
     assert said == (f"strict: the candidate lacks 1 case of the baseline: {gone}",)
     said = judge(compared(SAME), policy, anchored(SAME, only_baseline=[gone])).sentences
     assert said == (f"strict: the candidate lacks 1 case of the anchor release-1: {gone}",)
+
+
+def test_the_worst_regression_comes_first_whichever_way_is_worse() -> None:
+    changes = {4: -0.03, 8: -0.95, 16: -0.04}
+    found = [
+        finding(Verdict.REGRESSED, "update_kept", make_case(batch_size=size), change=change)
+        for size, change in changes.items()
+    ]
+    assert [one.change for one in judge(compared(*found), Policy()).regressions] == [-0.95, -0.04, -0.03]
+
+
+def test_an_ignore_of_a_case_that_both_sides_skipped_has_not_done_its_work() -> None:
+    ignore = Ignore(cases="fp16_pure", reason="emulated", until=UNTIL)
+    skipped = {make_case("fp16_pure").case_id: "emulated"}
+    assert judge(compared(finding(Verdict.UNCHANGED), skipped=skipped), Policy(ignores=[ignore])).notes == ()

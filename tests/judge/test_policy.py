@@ -143,8 +143,8 @@ def test_what_matches_no_case_is_said(tmp_path: Path) -> None:
     ]
     assert policy.idle([make_case("bf16_autocast")], ["mlp/fp16_pure"]) == []
     assert policy.idle([make_case(workload="mlp", family="user")], ["mlp/fp16_pure"]) == [
-        "rule 1 of the policy matches no case",
-        "rule 2 of the policy matches no case",
+        "rule 1 of the policy matches no case that is compared",
+        "rule 2 of the policy matches no case that is compared",
     ]
 
 

@@ -257,6 +257,14 @@ def test_many_skips_for_one_reason_are_one_line() -> None:
     assert line.endswith(" and 2 more: no loss given (6 cases)")
 
 
+def test_a_reason_of_several_rows_of_one_group_stays_in_its_table() -> None:
+    skip = {"workload": "net", "outcome": "skipped", "reason": "no fp16"}
+    rows = [gpu_row("fp16_autocast", 1.0) | skip | {"inputs": inputs} for inputs in ("", "float16")]
+    kept, said = notes.without_common_skips(grouped([gpu_row("fp32", 1.0) | {"workload": "net"}, *rows, *ROWS]))
+    assert next(len(rows) for rows in kept.values()) == 3
+    assert not said
+
+
 @pytest.mark.parametrize(("word", "cell"), [("nan in fp64", "nan"), ("inf", "inf"), ("nan/inf", "nan/inf")])
 def test_an_error_that_is_not_finite_is_spelled_in_its_cell(word: str, cell: str) -> None:
     row = gpu_row("bf16_pure", 2) | {"output_rel_l2": None, "output_not_finite": word, "output_floor_ratio": None}

@@ -475,6 +475,14 @@ def test_unchanged_names_the_typical_time_and_the_mean():
     )
 
 
+@pytest.mark.parametrize(("change", "limit"), [(-0.55, "50%"), (1.2, "100%"), (-0.4, "50%")])
+def test_what_takes_half_as_long_is_over_a_threshold_of_twice_as_long(change, limit):
+    decision = replace(settled(Code.BEYOND_THRESHOLD, Code.UNDECIDED, (0.0, 0.0, 0.0)), change=change, low=change)
+    assert f"certainly over {limit}," in decision_in_words(decision, 1.0, "blocks", 0)
+    moved = settled(Code.UNDECIDED, Code.BEYOND_THRESHOLD, (change, change, change))
+    assert f"certainly over {limit}," in mean_in_words(moved, 1.0, "blocks", 0)
+
+
 def test_an_open_tail_says_what_is_known_of_the_mean():
     decision = settled(Code.TAIL_UNDECIDED, Code.UNDECIDED, (0.03, -0.04, 0.11))
     assert decision_in_words(decision, 0.02, "blocks", 0, 0.05) == (

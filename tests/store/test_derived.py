@@ -1,6 +1,8 @@
 import errno
 import math
 import os
+import subprocess
+import sys
 import threading
 from dataclasses import fields
 from pathlib import Path
@@ -204,6 +206,14 @@ def test_a_blocks_digest_tells_a_change_where_the_file_system_tells_no_times(pat
     stat = Path.stat
     monkeypatch.setattr(Path, "stat", lambda self, **given: found if self == path else stat(self, **given))
     assert Derived(path).get("mine") is None
+
+
+def test_all_code_that_derives_is_part_of_what_makes_a_kept_file_the_same():
+    code = "import sys, ampbench.judge.rounds, ampbench.trend.reducing\nprint(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    packages = {name.rpartition(".")[0] for name in loaded if name.startswith("ampbench.")} - {"ampbench"}
+    told = {f"ampbench.{folder.replace('/', '.')}" for folder in derived._CODE}
+    assert packages - {"ampbench.instruments"} == told
 
 
 @pytest.mark.parametrize("name", ["SCHEMA", "_FORMAT", "_code"])

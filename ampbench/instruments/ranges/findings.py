@@ -91,16 +91,6 @@ class Score:
         """How often it was seen."""
         return self.right + self.missed
 
-    @property
-    def precision(self) -> float | None:
-        """The share of predictions that came true (None: there were none)."""
-        return self.right / self.predicted if self.predicted else None
-
-    @property
-    def recall(self) -> float | None:
-        """The share of what was seen that was predicted (None: nothing was seen)."""
-        return self.right / self.seen if self.seen else None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:

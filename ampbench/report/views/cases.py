@@ -20,6 +20,7 @@ from ampbench.judge.said import (
     change_text,
     interval_text,
     metric_label,
+    threshold_text,
     value_text,
 )
 from ampbench.judge.table import Column
@@ -77,7 +78,7 @@ def _reason(one: Finding) -> str:
     if one.verdict is Verdict.UNCHANGED:
         return ""
     if one.code is Code.BEYOND_THRESHOLD and one.kind != "time" and change_text(one):
-        return f"threshold {format_limit(one.threshold)}" if one.threshold else ""
+        return threshold_text(one) if one.threshold else ""
     return one.reason
 
 
