@@ -12,7 +12,7 @@ from ampbench.judge.budget import Budget
 from ampbench.judge.objections import Objection, error_said, in_output, objections_of, own_rounds
 from ampbench.judge.rows import Group, Row, grouped, judged_error, least_agreement, number, precision_label, times
 from ampbench.records.case import COMPILED, GRAPHED, TORCHS_CHOICE, WITH_GRAPHS, compile_mode
-from ampbench.records.labels import few, no_precisions_fault
+from ampbench.records.labels import few, fp32s_fault, no_precisions_fault
 from ampbench.records.measured import Divergence, Round
 from ampbench.records.run import ScalerSetting
 
@@ -246,6 +246,8 @@ def _decide(
     for row in rows:
         found = divergences.get(row["case_id"])
         fault = no_precisions_fault(found) if found is not None else None
+        if fault is None and found is not None and row["precision"] == BASELINE and row["outcome"] == "ok":
+            fault = fp32s_fault(found)
         if fault is not None:
             return _none(*fault)
     one_step = objections_of(rows, divergences, budget, gains.rounds)
@@ -300,7 +302,9 @@ def _chosen(
     if not passing:
         objection = objections[faster[0]["case_id"]]
         assert objection is not None
-        why = "; ".join(filter(None, [f"{_speed(faster[0], alone=True)}, but {objection.reason}", objection.instead]))
+        caveat = _caveat(faster[0], trust)
+        speed = f"{_speed(faster[0])}{f' ({caveat})' if caveat else ''}"
+        why = "; ".join(filter(None, [f"{speed}, but {objection.reason}", objection.instead]))
         if objection.column == "chance_rel_l2":
             return _none("output_rel_l2", why)
         sentence = f"stay in {baseline['precision']}: {why}"
@@ -500,28 +504,39 @@ def _stay(
     """Return that no other precision is known to be faster than fp32, and the best of them.
 
     That nothing is faster takes the proof that a speedup takes: of every one, the gain is certainly under 2%, and the
-    control is no further apart than the loss. Of a speedup that may be it is said where what it computes is not finite.
+    control is no further apart than the loss. Where that is so of all that nothing is objected to, no further round
+    would change what is taken, and the objection to the fastest other one is told.
     """
-    caveat = ""
+    column, caveat = "speedup_vs_fp32", ""
     if not comparable:
         why = "every other precision failed"
     else:
-        best = comparable[0]
+        undecided = [
+            row
+            for row in comparable
+            if row["speedup_vs_fp32"] * trust.apart > WORTH or not _is_no_faster(row, baseline, gains)
+        ]
+        passing = [row for row in undecided if objections[row["case_id"]] is None]
+        best = (passing or undecided or comparable)[0]
         said = f"at best {precision_label(best)} with {times(best['speedup_vs_fp32'])}"
-        slower = best["speedup_vs_fp32"] * trust.apart <= WORTH
-        objection = None if slower else objections[best["case_id"]]
-        broken = objection is not None and objection.column in ("output_nonfinite", "param_nonfinite")
-        said += f", but {objection.reason}" if objection is not None and broken else ""
-        if slower and all(_is_no_faster(row, baseline, gains) for row in comparable):
+        objection = objections[best["case_id"]]
+        if not undecided:
             caveat = _caveat(best, trust)
             why = f"nothing is faster, {said}{f' ({caveat})' if caveat else ''}"
+        elif objection is not None:
+            other = f"{precision_label(best)} may be ({times(best['speedup_vs_fp32'])} the speed)"
+            if any(objections[row["case_id"]] is None for row in comparable):
+                caveat = _caveat(best, trust)
+            nothing = f"nothing within the error budget is faster{f' ({caveat})' if caveat else ''}"
+            reasons = [nothing, f"{other}, but {objection.reason}", objection.instead]
+            why, column = "; ".join(filter(None, reasons)), objection.column
         elif number(best["seconds_high"]) is None:
             why, caveat = f"no speedup is certain, {said}: {FEW_ROUNDS}", f"not certain: {FEW_ROUNDS}"
         else:
             cause = trust.cause or "more --rounds may tell"
             why, caveat = f"no speedup is certain, {said}; {cause}", f"not certain: {cause}"
     sentence = f"stay in {baseline['precision']}: {why}"
-    return _Choice(row=baseline, column="speedup_vs_fp32", sentence=sentence, why=why, caveat=caveat)
+    return _Choice(row=baseline, column=column, sentence=sentence, why=why, caveat=caveat)
 
 
 def _is_faster(row: Row, other: Row, gains: "_Gains") -> bool:
@@ -615,8 +630,7 @@ class _Gains:
         return self._values[case_id]
 
 
-def _speed(row: Row, *, alone: bool = False) -> str:
-    """Say how fast a row is, or looks where no interval is known; `alone`: nothing else says why that is uncertain."""
+def _speed(row: Row) -> str:
+    """Say how fast a row is, or looks where no interval is known."""
     known = number(row["seconds_high"]) is not None
-    why = f" (not certain: {FEW_ROUNDS})" if alone and not known else ""
-    return f"{precision_label(row)} {'is' if known else 'looks'} {times(row['speedup_vs_fp32'])} as fast{why}"
+    return f"{precision_label(row)} {'is' if known else 'looks'} {times(row['speedup_vs_fp32'])} as fast"

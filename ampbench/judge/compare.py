@@ -359,7 +359,7 @@ def _side(stored: StoredRun) -> Side:
 def _notes(baseline: StoredRun, candidate: StoredRun, comparable: bool) -> list[str]:
     notes = [] if comparable else [NOT_IN_TURNS]
     if baseline.header.run == candidate.header.run:
-        notes.append("both sides are the same run")
+        notes.append("both sides are the same run, which cannot differ from itself: name two")
     if comparable and candidate.header.arm is not None and candidate.header.arm.copied == CANDIDATE:
         notes.append("the candidate is a copy of the baseline in another folder and environment")
     for name, stored in (("baseline", baseline), ("candidate", candidate)):

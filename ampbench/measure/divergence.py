@@ -28,7 +28,7 @@ from ampbench.measure.reference import (
 from ampbench.measure.updates import Updated, updated_by
 from ampbench.records.case import Case
 from ampbench.records.labels import few
-from ampbench.records.measured import Divergence
+from ampbench.records.measured import LOSS_NOT_FINITE, Divergence
 from ampbench.workload import Workload
 
 REFERENCE_ITSELF = "it is the reference: fp64 failed"
@@ -118,7 +118,7 @@ def measure_divergence(
     training = case.phase == "training"
     if training:
         if numbers.loss is None or not math.isfinite(numbers.loss):
-            found.notes.append("the loss is not finite")
+            found.notes.append(LOSS_NOT_FINITE)
         found = dataclasses.replace(
             found,
             loss=_finite(numbers.loss),

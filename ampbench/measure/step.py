@@ -134,6 +134,19 @@ class InferenceStep:
             inference_call(self.network)()
 
 
+def _wrong_loss(loss: Any) -> str:
+    """Return what is wrong with what a loss returned, "" where nothing is."""
+    if not isinstance(loss, torch.Tensor):
+        returned = "None" if loss is None else type(loss).__name__
+    elif loss.numel() != 1:
+        returned = f"a tensor of shape {tuple(loss.shape)}"
+    elif not loss.requires_grad:
+        returned = "a number that no parameter has part in"
+    else:
+        return ""
+    return f"the loss returned {returned}, and a step needs one number that depends on the parameters: a 0-d tensor"
+
+
 class TrainingStep:
     """An iteration of training: zero_grad, forward and loss (inside autocast), backward, scaler's and optimizer's step.
 
@@ -210,7 +223,8 @@ class TrainingStep:
         `forward` is called in the network's place. Gradients are added to those that are there.
         """
         output, loss = self.network.forward_and_loss(forward)
-        assert loss is not None  # a network that trains has one
+        if loss is None:
+            raise WorkloadError(_wrong_loss(loss))
         self.differentiate(loss)
         return output, loss
 
@@ -219,8 +233,13 @@ class TrainingStep:
 
         They take `more`, beside what they have of this step.
         """
-        scaled: Any = loss if self.scaler is None else self.scaler.scale(loss)
-        scaled.backward()
+        try:
+            scaled: Any = loss if self.scaler is None else self.scaler.scale(loss)
+            scaled.backward()
+        except (AssertionError, AttributeError, RuntimeError, ValueError):
+            if wrong := _wrong_loss(loss):
+                raise WorkloadError(wrong) from None
+            raise
         if self.masters is not None:
             self.masters.take_gradients(more=more)
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ampbench.base.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.records.case import TORCHS_CHOICE, Case, DeviceDescription, DeviceState, Environment
-from ampbench.records.measured import Divergence
+from ampbench.records.measured import LOSS_NOT_FINITE, Divergence
 
 HALVES = ("bf16", "fp16")
 
@@ -109,6 +109,7 @@ def _traits(case: Case) -> dict[tuple[str, ...], Any]:
 
 
 THE_NETWORK = "the network, not a precision, makes them"
+LEAVES_RANGE = "the network leaves fp32's range"
 FP32_INSTEAD = "errors are against fp32, as the fp64 reference failed: {}"
 """What is said of a case whose reference is the fp32 step."""
 AGAINST_FP32 = "against fp32: fp64 failed"
@@ -141,7 +142,10 @@ def not_finite(found: Divergence, of: str = "output") -> str:
 
 
 def no_precisions_fault(found: Divergence) -> tuple[str, str] | None:
-    """Return the column and words of what is not finite whatever the precision: in the reference or in fp32 itself."""
+    """Return the column and words of what is not finite whatever the precision: in the reference or in fp32 itself.
+
+    `found` is of any precision; what only that of fp32 tells is `fp32s_fault`.
+    """
     for of, what in (("output", "output"), ("grad", "gradient")):
         if count := getattr(found, f"{of}_reference_nan"):
             elements = getattr(found, f"{of}_elements")
@@ -150,7 +154,23 @@ def no_precisions_fault(found: Divergence) -> tuple[str, str] | None:
     count = found.output_fp32_nonfinite
     if count:
         said = f"{_are(count, found.output_elements, 'output')} not finite in fp32 already, though finite in fp64"
-        return "output_fp32_nonfinite", f"{said}: the network leaves fp32's range"
+        return "output_fp32_nonfinite", f"{said}: {LEAVES_RANGE}"
+    if LOSS_NOT_FINITE in found.notes and found.reference_dtype == "fp64" and found.reference_loss is None:
+        return (
+            "loss_abs_error",
+            f"{LOSS_NOT_FINITE} in fp64 already: the network or its loss, not a precision, makes it so",
+        )
+    return None
+
+
+def fp32s_fault(found: Divergence) -> tuple[str, str] | None:
+    """Return the column and words of what keeps fp32 itself from training, given its divergence; None: nothing."""
+    if LOSS_NOT_FINITE in found.notes:
+        return "loss_abs_error", f"{LOSS_NOT_FINITE} in fp32 already, though finite in fp64: {LEAVES_RANGE}"
+    if found.grad_nonfinite:
+        finite = found.reference_dtype == "fp64" and not found.grad_reference_nonfinite
+        said = f"{_are(found.grad_nonfinite, found.grad_elements, 'gradient')} not finite in fp32 already"
+        return "grad_not_finite", f"{said}{f', though finite in fp64: {LEAVES_RANGE}' if finite else ''}"
     return None
 
 

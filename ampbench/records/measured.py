@@ -341,6 +341,8 @@ class Reading:
     value: float
 
 
+LOSS_NOT_FINITE = "the loss is not finite"
+"""What a divergence notes of such a training step."""
 CHANCE = (
     "its error means nothing: two fp64 steps already lie {:.1e} apart, as the network draws random numbers, other ones "
     "in other dtypes, or keeps state of its own"

@@ -359,6 +359,7 @@ def answer(found: Sequence[Machine]) -> str:
 
 _TRAITS: Mapping[str, Callable[[Table], object]] = MappingProxyType(
     {
+        "workloads": lambda table: table.group.workload,
         "phases": lambda table: table.group.phase,
         "settings": lambda table: (
             table.group.path,
@@ -371,21 +372,21 @@ _TRAITS: Mapping[str, Callable[[Table], object]] = MappingProxyType(
         "runs": lambda table: table.shown.name,
     }
 )
-"""What else than its workload may tell a table from others of its machine."""
+"""What may tell a table from others of its machine."""
 
 
 def _nouns(found: Sequence[Machine]) -> str:
     """Return what tells the tables apart: "workloads and phases"."""
     tables = [(place, table) for place, machine in enumerate(found) for table in machine.advised]
-    nouns = ["workloads"]
-    keys: list[tuple[object, ...]] = [(place, table.group.workload) for place, table in tables]
+    nouns: list[str] = []
+    keys: list[tuple[object, ...]] = [(place,) for place, _ in tables]
     for noun, trait in _TRAITS.items():
         values = [trait(table) for _, table in tables]
         if len(set(keys)) < len(keys) and len(set(values)) > 1:
             nouns.append(noun)
             keys = [(*key, value) for key, value in zip(keys, values, strict=True)]
     nouns += ["devices"] if len(found) > 1 else []
-    return all_of(nouns)
+    return all_of(nouns or ["workloads"])
 
 
 def _qualified(caveats: Sequence[str], brief: bool = False) -> str:

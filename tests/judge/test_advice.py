@@ -15,7 +15,7 @@ from ampbench.judge.budget import Budget
 from ampbench.judge.notes import sweep_remarks
 from ampbench.judge.objections import run_objections
 from ampbench.judge.rows import grouped, times
-from ampbench.records.measured import Divergence, OptimizerGroup, Recipe, Round
+from ampbench.records.measured import LOSS_NOT_FINITE, Divergence, OptimizerGroup, Recipe, Round
 from ampbench.records.run import Entry, ScalerSetting
 from ampbench.store import StoredRun, read_run
 from tests.stored_runs import make_case, make_divergence, make_header, make_round, write_run
@@ -262,11 +262,61 @@ def test_that_nothing_is_faster_takes_the_proof_that_a_speedup_takes(seconds: tu
     assert advice.sentence == f"stay in fp32: {sentence}"
 
 
-def test_of_a_speedup_that_may_be_the_first_sentence_says_what_else_speaks_against_it() -> None:
+def faulty(precision: str, **values: Any) -> Advice:
+    """The advice on a training in which one of fp32 and a twice as fast bf16 autocast has such a divergence."""
+    rows = [row(name, speed, phase="training") for name, speed in (("fp32", 10), ("bf16_autocast", 5))]
+    return only(*rows, divergences=divergence(precision, "training", **values))
+
+
+def test_a_loss_that_is_not_finite_in_fp64_makes_any_precision_right() -> None:
+    for precision in ("fp32", "bf16_autocast"):
+        advice = faulty(precision, notes=[LOSS_NOT_FINITE])
+        assert (advice.precision, advice.column) == (None, "loss_abs_error")
+        assert advice.sentence.startswith("no advice: the loss is not finite in fp64 already: ")
+    assert faulty("bf16_autocast", notes=[LOSS_NOT_FINITE], reference_loss=2.0).precision == "bf16_autocast"
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"notes": [LOSS_NOT_FINITE], "reference_loss": 2.0}, "the loss is not finite in fp32 already, though finite"),
+        (
+            {"grad_nonfinite": 3, "grad_elements": 8},
+            "3 of 8 gradient elements are not finite in fp32 already, though finite in fp64: the network leaves fp32's",
+        ),
+        (
+            {"grad_nonfinite": 3, "grad_elements": 8, "grad_reference_nonfinite": 3},
+            "3 of 8 gradient elements are not finite in fp32 already",
+        ),
+    ],
+)
+def test_nothing_is_advised_where_fp32_itself_cannot_train(values: dict[str, Any], said: str) -> None:
+    advice = faulty("fp32", **values)
+    assert advice.precision is None
+    assert advice.sentence.startswith(f"no advice: {said}")
+
+
+def test_the_speed_of_what_is_refused_is_as_uncertain_as_any_on_a_busy_machine() -> None:
+    rows = [row("fp32", 10), row("bf16_pure", 5, output_nonfinite=2)]
+    (advice,) = advise(rows, {}, BUDGET, trust=Trust(cause="other processes used 60% of the CPU")).values()
+    assert advice.sentence == (
+        "stay in fp32: bf16_pure is 2.00x as fast (not certain: other processes used 60% of the CPU), but 2 output "
+        "elements are not finite"
+    )
+
+
+def test_where_only_what_is_objected_to_may_be_faster_no_further_round_is_asked_for() -> None:
     uncertain = only(row("fp32", 10, spread=0.2), row("bf16_pure", 9, spread=0.2, output_nonfinite=2))
     assert uncertain.sentence == (
-        "stay in fp32: no speedup is certain, at best bf16_pure with 1.11x, but 2 output elements are not finite; "
-        "more --rounds may tell"
+        "stay in fp32: nothing within the error budget is faster; bf16_pure may be (1.11x the speed), but 2 output "
+        "elements are not finite"
+    )
+    assert (uncertain.column, uncertain.caveat) == ("output_nonfinite", "")
+    beside = row("fp32", 10, spread=0.2), row("bf16_pure", 9, spread=0.2, output_nonfinite=2)
+    slow, open_still = row("bf16_autocast", 20, spread=0.2), row("bf16_autocast", 9.5, spread=0.2)
+    assert "nothing within the error budget" in only(*beside, slow).sentence
+    assert only(*beside, open_still).sentence == (
+        "stay in fp32: no speedup is certain, at best bf16_autocast with 1.05x; more --rounds may tell"
     )
     slower = only(row("fp32", 10), row("bf16_pure", 20, output_nonfinite=2))
     assert slower.sentence == "stay in fp32: nothing is faster, at best bf16_pure with 0.50x"

@@ -33,7 +33,7 @@ def test_a_run_compared_with_itself_has_changed_in_nothing_and_says_that_it_is_i
     stored = run((FP32, noisy(1e-3)), (BF16, noisy(5e-4)))
     comparison = compare(stored, stored)
     assert {one.verdict for one in comparison.findings} == {Verdict.UNCHANGED}
-    assert "both sides are the same run" in comparison.notes
+    assert "both sides are the same run, which cannot differ from itself: name two" in comparison.notes
     assert comparison.differences == []
 
 

@@ -9,7 +9,7 @@ import torch
 import torch._inductor.config
 
 from ampbench.base.precisions import FP64, PRECISIONS
-from ampbench.errors import UnknownNameError
+from ampbench.errors import UnknownNameError, WorkloadError
 from ampbench.explain.keep_fp32 import is_kept
 from ampbench.measure.machine import Cpu
 from ampbench.measure.step import TrainingStep, build_step
@@ -499,6 +499,41 @@ def test_another_forward_can_take_the_networks_place(case: MakeCase, classifier:
     step.differentiate(loss)
     assert step.module[0].weight.grad is not None
     assert build_step(classifier, case(), Cpu()).network.forward_and_loss()[1] is None
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16_autocast"])
+@pytest.mark.parametrize(
+    ("loss", "returned"),
+    [
+        (lambda output: 3, "int"),
+        (lambda output: None, "None"),
+        (lambda output: output, "a tensor of shape (2, 3)"),
+        (lambda output: output.detach().mean(), "a number that no parameter has part in"),
+    ],
+)
+def test_a_loss_that_is_none_is_told_by_what_it_returned(case: MakeCase, loss, returned, precision) -> None:
+    workload = Workload(module=torch.nn.Linear(4, 3), inputs=torch.ones(2, 4), loss=loss)
+    step = build_step(workload, case(precision, "training"), Cpu())
+    with pytest.raises(WorkloadError) as caught:
+        step.run()
+    assert str(caught.value) == (
+        f"the loss returned {returned}, and a step needs one number that depends on the parameters: a 0-d tensor"
+    )
+
+
+def test_what_a_backward_pass_raises_of_a_right_loss_is_its_own(case: MakeCase) -> None:
+    class Raising(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.sum()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            raise RuntimeError("mine")
+
+    workload = Workload(module=torch.nn.Linear(4, 3), inputs=torch.ones(2, 4), loss=Raising.apply)
+    with pytest.raises(RuntimeError, match=r"^mine$"):
+        build_step(workload, case("fp32", "training"), Cpu()).run()
 
 
 def test_weights_can_be_stored_in_half_by_name(case: MakeCase, classifier: Workload) -> None:

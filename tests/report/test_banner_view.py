@@ -68,7 +68,7 @@ def test_several_machines_are_answered_one_by_one() -> None:
     other = environment(make_header(run="second", started_at="2026-02-01T12:00:00Z"), host="elsewhere", cpu="Xeon")
     slow = make_run(Times((FP32, [1e-3] * 4), (BF16, [2e-3] * 4)), header=other)
     material = make_material(fast_bf16(), slow)
-    said = "take bf16_autocast for 1 of 2 workloads and devices, stay in fp32 for 1"
+    said = "take bf16_autocast for 1 of 2 devices, stay in fp32 for 1"
     assert heading(material) == f"On 2 devices: {said}"
     answers = [one.text for one in page(material).select("p.answer")]
     assert answers == [
@@ -97,9 +97,9 @@ def test_tables_are_counted_by_all_that_tells_them_apart() -> None:
         for name, speed in (("fp32", 1.0), ("bf16_pure", 2.0))
     ]
     run = make_run(Times(*pairs))
-    assert "take bf16_pure for 2 of 4 workloads, phases and settings" in heading(make_material(run))
+    assert "take bf16_pure for 2 of 4 phases and settings" in heading(make_material(run))
     other = replace(run, header=environment(make_header(run="b"), host="elsewhere"))
-    assert "take bf16_pure for 4 of 8 workloads, phases, settings and devices" in heading(make_material(run, other))
+    assert "take bf16_pure for 4 of 8 phases, settings and devices" in heading(make_material(run, other))
 
 
 def test_where_only_fp32_was_measured_nothing_is_advised() -> None:

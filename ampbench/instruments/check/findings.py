@@ -159,7 +159,7 @@ def _met(stored: StoredRun) -> Iterator[tuple[Check, str, str]]:
     for case_id, divergence in stored.divergence.items():
         update = divergence.update
         if update is not None and update.storage == "bf16" and 2 * (update.swallowed or 0) > (update.moving or 0):
-            yield CHECKS[_UNMOVED], case_id, "left most weights where they were"
+            yield CHECKS[_UNMOVED], case_id, "left most bf16 weights where they were"
     about = [check for check in CHECKS.values() if check.ops]
     for case_id, traced in stored.of(CastPass).items():
         for op in traced.trace.ops:

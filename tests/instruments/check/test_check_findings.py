@@ -104,7 +104,7 @@ def test_still_weights_in_bf16_are_pointed_to_their_check(tmp_path: Path) -> Non
     case = make_case("bf16_pure", phase="training")
     still = Update(steps=3, storage="bf16", moving=100, swallowed=60)
     (said,) = pointers(store.read_run(write_run(tmp_path / "1", [case], make_divergence(case, update=still))))
-    assert "1 case left most weights where they were: `ampbench check bf16-weight-update`" in said
+    assert "1 case left most bf16 weights where they were: `ampbench check bf16-weight-update`" in said
     moving = make_divergence(case, update=replace(still, swallowed=50))
     assert pointers(store.read_run(write_run(tmp_path / "2", [case], moving))) == []
     full = make_divergence(case, update=replace(still, storage="fp32"))
