@@ -166,12 +166,14 @@ def no_precisions_fault(found: Divergence) -> tuple[str, str] | None:
 def fp32s_fault(found: Divergence) -> tuple[str, str] | None:
     """Return the column and words of what keeps fp32 itself from training, given its divergence; None: nothing."""
     if LOSS_NOT_FINITE in found.notes:
-        return "loss_abs_error", f"{LOSS_NOT_FINITE} in fp32 already, though finite in fp64: {LEAVES_RANGE}"
-    if found.grad_nonfinite:
-        finite = found.reference_dtype == "fp64" and not found.grad_reference_nonfinite
-        said = f"{_are(found.grad_nonfinite, found.grad_elements, 'gradient')} not finite in fp32 already"
-        return "grad_not_finite", f"{said}{f', though finite in fp64: {LEAVES_RANGE}' if finite else ''}"
-    return None
+        column, said, in_reference = "loss_abs_error", LOSS_NOT_FINITE, found.reference_loss is None
+    elif found.grad_nonfinite:
+        column, said = "grad_not_finite", f"{_are(found.grad_nonfinite, found.grad_elements, 'gradient')} not finite"
+        in_reference = bool(found.grad_reference_nonfinite)
+    else:
+        return None
+    alone = found.reference_dtype == "fp64" and not in_reference
+    return column, f"{said} in fp32 already{f', though finite in fp64: {LEAVES_RANGE}' if alone else ''}"
 
 
 def remarks(found: Divergence) -> list[Remark]:
