@@ -55,12 +55,12 @@ class Advice:
 
     `gains` is what it gains over what a user runs today ("": nothing, or that is not known), `why` what the sentence
     says beside the precision and its numbers, "" where these say all, `caveat` what makes it uncertain ("": nothing).
-    `remark` is what arithmetic knows of training in it, or in the one that is passed over
-    for an objection, without a measurement, which steps GradScaler skips at first in it, and whether steps are bound by
-    their launches ("": nothing). `case_id` is
-    that of the very case: a precision may have several, with other inputs or without a scaler. `passed_id` is that of
-    the faster one that an objection keeps from being taken (None: there is none). `objections` are those to all cases
-    that were measured but fp32's, None where there is none; nothing is said of any whose network is at fault.
+    `remark` is what arithmetic knows of training in it, or in the one that is passed over for an objection, without a
+    measurement, which steps GradScaler skips at first in it, and whether steps are bound by their launches ("":
+    nothing). `case_id` is that of the very case: a precision may have several, with other inputs or without a scaler.
+    `passed_id` is that of the one that is faster, or may be, and that an objection keeps from being taken (None: there
+    is none). `objections` are those to all cases that were measured but fp32's, None where there is none; nothing is
+    said of any whose network is at fault.
     """
 
     group: Group
@@ -96,8 +96,8 @@ QUIET = Trust()
 class _Choice:
     """What is decided for a group: the row to take (None: no advice), the deciding column, and what is said.
 
-    `passed` is the faster row that an objection keeps from being taken (None: there is none), `objections` are those to
-    all rows, by case id.
+    `passed` is the row that is faster, or may be, and that an objection keeps from being taken (None: there is none),
+    `objections` are those to all rows, by case id.
     """
 
     row: Row | None
@@ -507,7 +507,7 @@ def _stay(
     control is no further apart than the loss. Where that is so of all that nothing is objected to, no further round
     would change what is taken, and the objection to the fastest other one is told.
     """
-    column, caveat = "speedup_vs_fp32", ""
+    column, caveat, passed = "speedup_vs_fp32", "", None
     if not comparable:
         why = "every other precision failed"
     else:
@@ -529,14 +529,14 @@ def _stay(
                 caveat = _caveat(best, trust)
             nothing = f"nothing within the error budget is faster{f' ({caveat})' if caveat else ''}"
             reasons = [nothing, f"{other}, but {objection.reason}", objection.instead]
-            why, column = "; ".join(filter(None, reasons)), objection.column
+            why, column, passed = "; ".join(filter(None, reasons)), objection.column, best
         elif number(best["seconds_high"]) is None:
             why, caveat = f"no speedup is certain, {said}: {FEW_ROUNDS}", f"not certain: {FEW_ROUNDS}"
         else:
             cause = trust.cause or "more --rounds may tell"
             why, caveat = f"no speedup is certain, {said}; {cause}", f"not certain: {cause}"
     sentence = f"stay in {baseline['precision']}: {why}"
-    return _Choice(row=baseline, column=column, sentence=sentence, why=why, caveat=caveat)
+    return _Choice(row=baseline, column=column, sentence=sentence, why=why, caveat=caveat, passed=passed)
 
 
 def _is_faster(row: Row, other: Row, gains: "_Gains") -> bool:

@@ -59,7 +59,7 @@ class Ranked:
 
     @property
     def passed(self) -> Row | None:
-        """The faster row that is not safe; None where there is none."""
+        """The row that is faster, or may be, and is not safe; None where there is none."""
         return self._row(self.advice.passed_id)
 
     @property

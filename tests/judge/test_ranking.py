@@ -121,7 +121,7 @@ def test_a_network_that_stays_in_fp32_says_what_came_nearest_and_why_not(parts: 
         if but == "no gain":
             assert max(one["speedup_vs_fp32"] for one in stays[name].others) < 1.02
         elif but != "not certain":
-            assert row["speedup_vs_fp32"] > 1
+            assert row["speedup_vs_fp32"] > 1 or f"{row['precision']} may be (" in stays[name].advice.sentence
             assert stays[name].unsafe(row) == but
 
 
