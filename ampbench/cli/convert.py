@@ -89,8 +89,8 @@ def command(
       ampbench convert results/asv .benchmarks --to native
     """
     if to == NATIVE:
-        left_out = {"-o": output, "--baseline": baseline, "-k": keyword, "--metric": metric, "--short": short}
-        _check_import(source, device, left_out)
+        meaningless = {"-o": output, "--baseline": baseline, "-k": keyword, "--metric": metric, "--short": short}
+        _check_import(source, device, meaningless)
         return _import(runs, source, device, results)
     if source or device:
         raise UsageError(f"--from and --device are for --to {NATIVE}, which reads other programs' results")
@@ -123,8 +123,15 @@ def command(
     return 0
 
 
-def _check_import(program: str, device: str, left_out: Mapping[str, Any]) -> None:
-    """Raise `UsageError` for what an import cannot do, before anything is read; `left_out` are options by name."""
+def _refuse(meaningless: Mapping[str, Any], to: str, writes: str) -> None:
+    """Raise `UsageError` where any option of these, by name, was given, for a target that `writes` without it."""
+    for option, given in meaningless.items():
+        if given:
+            raise UsageError(f"--to {to} writes {writes}: leave {option} out")
+
+
+def _check_import(program: str, device: str, meaningless: Mapping[str, Any]) -> None:
+    """Raise `UsageError` for what an import cannot do, `meaningless` options among it, before anything is read."""
     from ampbench.convert.native import PROGRAMS
     from ampbench.records.case import DEVICES
 
@@ -132,9 +139,7 @@ def _check_import(program: str, device: str, left_out: Mapping[str, Any]) -> Non
         raise UnknownNameError("--from program", program, PROGRAMS)
     if device and device not in DEVICES:
         raise UnknownNameError("device", device, DEVICES)
-    for option, given in left_out.items():
-        if given:
-            raise UsageError(f"--to {NATIVE} writes whole runs into --results DIR: leave {option} out")
+    _refuse(meaningless, NATIVE, "whole runs into --results DIR")
 
 
 def _import(sources: Sequence[str], program: str, device: str, results: Path) -> int:
@@ -168,9 +173,7 @@ def _parquet(
     from ampbench.cli.printing import check_writable, print_note, write_files
     from ampbench.convert.tables import cases_of, parquet
 
-    for option, given in meaningless.items():
-        if given:
-            raise UsageError(f"--to {PARQUET} writes whole rows: leave {option} out")
+    _refuse(meaningless, PARQUET, "whole rows")
     if output is None:
         raise UsageError(f"--to {PARQUET} is not text: name a file, as in -o runs.parquet")
     check_writable(output)

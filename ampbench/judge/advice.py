@@ -222,7 +222,7 @@ def _fastest_table(
     return (
         f"of the {len(members)} tables of {of}, {precision_label(best)} in "
         f"{there} is fastest: {times(gain)} the speed of {precision_label(baseline)} in {here}"
-        f"{f' ({caveat})' if caveat else ''}"
+        f"{_in_brackets(caveat)}"
     )
 
 
@@ -245,9 +245,10 @@ def _decide(
     """Return what to take of the rows of one group."""
     for row in rows:
         found = divergences.get(row["case_id"])
-        fault = no_precisions_fault(found) if found is not None else None
-        if fault is None and found is not None and row["precision"] == BASELINE and row["outcome"] == "ok":
-            fault = fp32s_fault(found)
+        if found is None:
+            continue
+        of_fp32 = row["precision"] == BASELINE and row["outcome"] == "ok"
+        fault = no_precisions_fault(found) or (fp32s_fault(found) if of_fp32 else None)
         if fault is not None:
             return _none(*fault)
     one_step = objections_of(rows, divergences, budget, gains.rounds)
@@ -302,8 +303,7 @@ def _chosen(
     if not passing:
         objection = objections[faster[0]["case_id"]]
         assert objection is not None
-        caveat = _caveat(faster[0], trust)
-        speed = f"{_speed(faster[0])}{f' ({caveat})' if caveat else ''}"
+        speed = f"{_speed(faster[0])}{_in_brackets(_caveat(faster[0], trust))}"
         why = "; ".join(filter(None, [f"{speed}, but {objection.reason}", objection.instead]))
         if objection.column == "chance_rel_l2":
             return _none("output_rel_l2", why)
@@ -411,7 +411,7 @@ def _taken(
     if (true := number(chosen.get(OVER_FP32))) is not None:
         gains += f" ({times(true)} the speed of fp32 with tf32 off)"
     caveat = _caveat(chosen, trust)
-    sentence = f"take {precision_label(chosen)}: {gains}, {within}{f' ({caveat})' if caveat else ''}"
+    sentence = f"take {precision_label(chosen)}: {gains}, {within}{_in_brackets(caveat)}"
     column, why = "speedup_vs_fp32" if gained >= WORTH else "memory_ratio_vs_fp32", ""
     passed: Row | None = None
     for row in (row for row in comparable if row["seconds_median"] < chosen["seconds_median"]):
@@ -492,6 +492,11 @@ def _arithmetic(choice: _Choice, divergences: Mapping[str, Divergence]) -> str:
     return ""
 
 
+def _in_brackets(caveat: str) -> str:
+    """Return a caveat as it stands behind what it is about; "" where there is none."""
+    return f" ({caveat})" if caveat else ""
+
+
 def _caveat(row: Row, trust: Trust) -> str:
     """Say what makes the speed of `row` uncertain: too few rounds, a machine that was not quiet."""
     said = "; ".join(filter(None, [FEW_ROUNDS if number(row["seconds_high"]) is None else "", trust.cause]))
@@ -522,12 +527,12 @@ def _stay(
         objection = objections[best["case_id"]]
         if not undecided:
             caveat = _caveat(best, trust)
-            why = f"nothing is faster, {said}{f' ({caveat})' if caveat else ''}"
+            why = f"nothing is faster, {said}{_in_brackets(caveat)}"
         elif objection is not None:
             other = f"{precision_label(best)} may be ({times(best['speedup_vs_fp32'])} the speed)"
             if any(objections[row["case_id"]] is None for row in comparable):
                 caveat = _caveat(best, trust)
-            nothing = f"nothing within the error budget is faster{f' ({caveat})' if caveat else ''}"
+            nothing = f"nothing within the error budget is faster{_in_brackets(caveat)}"
             reasons = [nothing, f"{other}, but {objection.reason}", objection.instead]
             why, column, passed = "; ".join(filter(None, reasons)), objection.column, best
         elif number(best["seconds_high"]) is None:

@@ -424,11 +424,11 @@ def _judge(
     change = difference / scale if scale > 0 else math.copysign(math.inf, difference) if difference else 0.0
     verdict, code = Verdict.UNCHANGED, Code.WITHIN_THRESHOLD
     beyond = abs(difference) > max(threshold, EQUAL) * least
-    allowed = f"threshold {format_limit(threshold)}" if threshold else "the same code should give equal numbers"
+    limit = f"threshold {format_limit(threshold, change if beyond else 0.0)}"
+    allowed = limit if threshold else "the same code should give equal numbers"
     if beyond and abs(difference) <= gate.floor:
         allowed = f"no more than {format_limit(gate.floor)} apart, which counts as none"
     elif beyond:
-        allowed = f"threshold {format_limit(threshold, change)}" if threshold else allowed
         worse = (change > 0) == (COLUMNS[metric].better != "higher")
         verdict, code = (Verdict.REGRESSED if worse else Verdict.IMPROVED), Code.BEYOND_THRESHOLD
     return Finding(

@@ -39,6 +39,7 @@ from ampbench.instruments.convergence.measure import Trajectories, train
 from ampbench.instruments.convergence.records import CONTROL, REFERENCE, Training
 from ampbench.instruments.ranges.measure import measure_ranges
 from ampbench.judge import frame
+from ampbench.judge.advice import scale_said
 from ampbench.judge.budget import Budget
 from ampbench.judge.objections import run_objections
 from ampbench.measure.divergence import measure_divergence
@@ -53,7 +54,7 @@ from ampbench.records.case import Case, WorkloadSource
 from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.magnitudes import headroom
 from ampbench.records.measured import Divergence, Round
-from ampbench.records.run import SCHEMA, Header, ScalerSetting, Selection, Settings
+from ampbench.records.run import SCHEMA, Header, Selection, Settings
 from ampbench.store import StoredRun, gathered
 from ampbench.workload import Workload
 from ampbench.workloads.index import WORKLOADS
@@ -156,12 +157,11 @@ def _steps(proof: Proof) -> Iterator[Key]:
 
 
 def settled_scales(lines: Iterable[Line]) -> dict[tuple[Setting, str], float]:
-    """Return what GradScaler's scale settled at in the step at the beginning, where its default is too large."""
-    default = ScalerSetting(name="default").init_scale
+    """Return what GradScaler's scale settled at in the step at the beginning, where advice says to begin there."""
     return {
         (line.setting, line.precision): line.divergence.scaler_scale
         for line in lines
-        if line.place == EARLY and line.divergence is not None and 0 < (line.divergence.scaler_scale or 0) < default
+        if line.place == EARLY and scale_said(line.divergence)
     }
 
 

@@ -164,18 +164,17 @@ def _through(weights: Sequence[Tensor], values: Tensor, orders: Sequence[Tensor]
 
 def print_tables(gates: int = 2000, slowed_gates: int = 250) -> None:
     """Print the tables of `docs/statistics.md`, which take some minutes; with fewer gates, rougher ones."""
-    print(f"\nGates of {CELLS} cells; shares with their 95% Wilson interval; † block SD over 1.5%\n")
-    for line in interleaved_table(gates=gates, slowed_gates=slowed_gates):
-        print(line, flush=True)
-    print()
-    for line in stored_table(gates=gates, slowed_gates=slowed_gates):
-        print(line, flush=True)
-    print()
-    for line in advice_table(tables=gates):
-        print(line, flush=True)
-    for table in (unfit_table, orders_table):
+    print(f"\nGates of {CELLS} cells; shares with their 95% Wilson interval; † block SD over 1.5%")
+    tables = (
+        interleaved_table(gates=gates, slowed_gates=slowed_gates),
+        stored_table(gates=gates, slowed_gates=slowed_gates),
+        advice_table(tables=gates),
+        unfit_table(),
+        orders_table(),
+    )
+    for table in tables:
         print()
-        for line in table():
+        for line in table:
             print(line, flush=True)
 
 
