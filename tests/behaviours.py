@@ -163,28 +163,3 @@ EXIT_CODES: Mapping[int, tuple[str, ...]] = {
     141: ("test_a_reader_that_goes_away_is_no_error",),
 }
 """By the code that the program ends with."""
-
-PRINTED: Mapping[str, str] = {
-    "show": "show/plain-100.txt show/plain.json show/plain.csv show/plain.md",
-    "run": "show/plain-100.txt show/plain.json show/plain.csv show/plain.md",
-    "compare": "two/compare.txt two/compare.json two/compare.csv two/compare.md",
-    "ab": "two/compare-arms.txt two/compare-arms.json two/compare-arms.csv two/compare-arms.md",
-    "gate": "two/gate.txt two/gate.json two/gate.csv two/gate.md",
-    "trend": "trend/trend.txt trend/trend.json trend/trend.csv trend/trend.md",
-    "query": "test_an_answer_is_printed_in_every_format",
-    "report": "report/whole.html report/whole.md",
-    **{
-        verb: " ".join(f"explained/{verb.split()[-1]}{end}" for end in ("-100.txt", ".json", ".csv", ".md"))
-        for verb in (
-            "explain casts", "explain headroom", "explain origin", "explain keep-fp32", "explain rules",
-            "study convergence", "study scaler", "study scope", "study input-storage", "study batch", "study ceilings",
-            "check",
-        )
-    },
-    "list": "test_precisions_are_listed_in_every_format",
-    "doctor": "test_json_has_everything test_other_formats_are_refused",
-}  # fmt: skip
-"""By verb: what `tests/golden` keeps of what it prints, in each of its formats, or the tests that hold that.
-
-A verb that measures prints what `show` prints of its run. What `convert` writes is held by `tests/convert`, row by row.
-"""

@@ -9,17 +9,9 @@ from pathlib import Path
 import pytest
 
 from ampbench.cli import main
-from ampbench.cli.printing import OutputFormat
-from ampbench.cli.report import ReportFormat
-from ampbench.records.kinds import KINDS, verb_of
-from tests.behaviours import BEHAVIOURS, EXIT_CODES, PRINTED
-from tests.golden.test_golden import OUTPUTS
+from tests.behaviours import BEHAVIOURS, EXIT_CODES
 
 TESTS = Path(__file__).parent
-ENDS = {"table": "txt", "markdown": "md"}
-EVERY_VERB = [verb for verb in main.VERBS if verb not in main.GROUPS] + [
-    verb_of(kind) for kind in KINDS if verb_of(kind)
-]
 
 
 @cache
@@ -34,13 +26,6 @@ def missing(names: Iterable[str]) -> list[str]:
     return [name for name in names if files_of_tests()[name] != 1]
 
 
-def has_formats(verb: str) -> bool:
-    parser = main.build(*verb.split())
-    for name in verb.split():
-        parser = parser.commands[name]
-    return any("--format" in one.opts for one in parser.params)
-
-
 @pytest.mark.parametrize("said", BEHAVIOURS)
 def test_a_behaviour_is_held_by_tests_that_there_are(said: str) -> None:
     assert BEHAVIOURS[said]
@@ -51,14 +36,3 @@ def test_every_exit_code_that_is_documented_is_held_by_tests_that_there_are() ->
     assert {int(code) for code in re.findall(r"^  (\d+) ", main.EXIT_CODES, re.MULTILINE)} == EXIT_CODES.keys()
     assert all(EXIT_CODES.values())
     assert missing(name for names in EXIT_CODES.values() for name in names) == []
-
-
-def test_every_verb_that_prints_data_is_held_in_each_of_its_formats() -> None:
-    assert {verb for verb in EVERY_VERB if has_formats(verb)} == PRINTED.keys()
-    for verb, held in PRINTED.items():
-        tests = [name for name in held.split() if name.startswith("test_")]
-        assert missing(tests) == [], verb
-        if not tests:
-            formats = ReportFormat if verb == "report" else OutputFormat
-            assert {file.rpartition(".")[2] for file in held.split()} == {ENDS.get(one, one) for one in formats}, verb
-            assert set(held.split()) <= OUTPUTS.keys(), verb

@@ -26,7 +26,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 PARTS = {"judge": "ampbench/judge/*.py", "store": "ampbench/store/*.py", "divergence": "ampbench/measure/divergence.py"}
-TESTS = ("tests/judge", "tests/store", "tests/measure/test_divergence.py", "tests/golden", "tests/simulation")
+TESTS = ("tests/judge", "tests/store", "tests/measure/test_divergence.py", "tests/net", "tests/simulation")
 """The tests that a part is held to: its own, and what the verbs print."""
 NOT_COPIED = shutil.ignore_patterns(".git", ".venv", ".*_cache", ".hypothesis", ".derived")
 IMPORTED = ("pytest", "hypothesis", "numpy", "pandas", "scipy.stats", "torch", "msgspec", "typer", "rich.table")

@@ -149,7 +149,7 @@ VERBS: tuple[tuple[str, ...], ...] = (
 )
 
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "runs"
+STORED = Path(__file__).parents[1] / "net" / "runs"
 UNREADABLE: tuple[tuple[str, str, Any, str], ...] = (
     ("casts", "casts.trace.ops", [], "an op that did not run, in a casts of"),
     ("casts", "casts.trace.casts.0.operation", 10**6, "an op that did not run, in a casts of"),
@@ -168,7 +168,6 @@ SHOWN: tuple[tuple[str, str, Any], ...] = (
     ("plain", "divergence.grad_reference_nan", 7),
     ("plain", "header.environment.torch_version", "x"),
     ("plain", "divergence.argmax_decisions", 2**53),
-    ("batch", "header.asked.max_batch", 0),
     ("convergence", "training.losses", [1e-300] * 20),
     ("convergence", "training.losses", [1e300] * 20),
     ("scaler", "scaling.losses", [-1e300, 1e300] * 8),
@@ -180,8 +179,8 @@ SHOWN: tuple[tuple[str, str, Any], ...] = (
 
 
 def changed(run: str, place: str, value: Any, folder: Path) -> Path:
-    """Return a copy of a golden run of which the first line that has a field has another value in it."""
-    records = [json.loads(line) for line in (GOLDEN / f"{run}.jsonl").read_bytes().splitlines()]
+    """Return a copy of a stored run of which the first line that has a field has another value in it."""
+    records = [json.loads(line) for line in (STORED / f"{run}.jsonl").read_bytes().splitlines()]
     *way, last = (int(part) if part.isdigit() else part for part in place.split("."))
     held = next(record for record in records if way[0] in record)
     for part in way:

@@ -16,7 +16,7 @@ from ampbench.store import RunWriter, new_run_id, read_run, require_writable, wr
 from tests.stored_runs import COMPLETE, RUN, make_case, make_header, make_round
 
 CASE = make_case()
-GOLDEN = Path(__file__).parents[1] / "golden" / "runs"
+STORED = Path(__file__).parents[1] / "net" / "runs"
 
 
 @pytest.fixture
@@ -277,7 +277,7 @@ def test_an_id_tells_time_and_host_and_is_never_the_same():
 
 @pytest.mark.parametrize("kind", ["casts", "scope", "keep-fp32", "scaler", "ceilings", "rules"])
 def test_a_run_of_any_kind_is_written_whole_with_all_that_was_found(kind, tmp_path):
-    stored = read_run(GOLDEN / f"{kind}.jsonl")
+    stored = read_run(STORED / f"{kind}.jsonl")
     (written,) = write_whole([stored], tmp_path).values()
     again = read_run(written)
     assert [*again.found] == [*stored.found]
@@ -287,7 +287,7 @@ def test_a_run_of_any_kind_is_written_whole_with_all_that_was_found(kind, tmp_pa
 
 
 def test_runs_written_whole_were_begun_elsewhere_and_follow_none_that_is_written_before_them(tmp_path):
-    stored = read_run(GOLDEN / "casts.jsonl")
+    stored = read_run(STORED / "casts.jsonl")
     earlier = replace(stored, header=replace(stored.header, run="20250101T000000Z-bench-abc123"))
     written = write_whole([stored, earlier], tmp_path)
     assert {run: read_run(path).header.follows for run, path in written.items()} == {

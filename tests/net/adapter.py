@@ -1,0 +1,148 @@
+"""What ampbench makes of stored runs, as plain data: the only file of the net that touches ampbench.
+
+A module that is swapped for another is swapped here alone. A table is a list of rows, each a key and its cells by
+column; a cell is a number, a truth value, a short token or None. No sentence is in it.
+"""
+
+import contextlib
+import io
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import ampbench
+from ampbench import store
+from ampbench.cli.gate import failed_cases
+from ampbench.cli.main import main
+from ampbench.errors import AmpbenchError
+from ampbench.instruments.casts.show import By
+from ampbench.judge import frame as frames
+from ampbench.judge.advice import advise_run
+from ampbench.judge.budget import Budget
+from ampbench.judge.compare import compare
+from ampbench.judge.gate import judge
+from ampbench.judge.policy import Policy
+from ampbench.records.kinds import KINDS, Kind, named
+from ampbench.records.rules import RuleChange
+from ampbench.records.verdicts import Comparison
+from ampbench.trend import make_trend, read_runs, tracked
+from tests.net.plain import Row, Tables, as_cells, nested_tables, summary, tokens
+
+SENTENCES = ("reason",)
+"""Columns of a frame that hold sentences."""
+PARTS = ("header", "cases", "rounds", "memory", "divergence", "failures", "skips", "readings", "found", "footers")
+"""What a run holds."""
+BUDGETS = {"default": Budget(), "tight": Budget(output_rel_l2=3e-3, grad_rel_l2=1e-2, argmax_agreement=1.0)}
+
+
+def of_run(path: Path) -> Tables:
+    """Return the tables of a stored run: its records and frame, and its advice or, of a study, its own table."""
+    stored = store.read_run(path)
+    records = summary({part: getattr(stored, part) for part in PARTS})
+    tables: Tables = {"records": [*records, ("lacks", {"cases": len(stored.lacks)})]}
+    if kind := KINDS.get(stored.header.explains):
+        return tables | _study(stored, kind)
+    loaded = ampbench.load(path).drop(columns=list(SENTENCES)).astype(object)
+    tables["frame"] = [(row["case_id"], as_cells(row)) for row in loaded.to_dict("records")]
+    rows = frames.run_rows(stored)
+    for name, budget in BUDGETS.items():
+        tables[f"advice, {name} budget"] = list(_advice(stored, rows, budget))
+    control = frames.control_ratio(stored)
+    told = {"disturbed_share": frames.disturbed_share(stored), "unfit": bool(frames.unfit_said(stored))}
+    if control:
+        told |= {"case_id": control.case_id, "rounds": control.rounds, "ratio": control.ratio}
+    return tables | {"control": [("control", as_cells(told))]}
+
+
+def of_pair(baseline: Path, candidate: Path, policies: Mapping[str, Mapping[str, Any]]) -> Tables:
+    """Return the tables of two stored runs: their findings, what else a comparison says, and what gates do."""
+    tables: Tables = {"gates": []}
+    base, new = store.read_run(baseline), store.read_run(candidate)
+    for name, settings in policies.items():
+        policy = Policy(**settings)
+        try:
+            compared = compare(base, new, policy.threshold_of)
+        except AmpbenchError as error:
+            return {"gates": [("compared", {"exit_code": error.exit_code})]}
+        if not settings:
+            tables |= _compared(compared)
+        tables["gates"].append((name, _gate(compared, policy, new)))
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        code = main(["gate", str(baseline), str(candidate)])
+    return tables | {"command": [("gate", {"exit_code": code})]}
+
+
+def of_history(paths: Iterable[Path]) -> Tables:
+    """Return the series of some stored runs over versions of torch, and where they change."""
+    metrics = tracked(())
+    runs = read_runs([str(path) for path in paths], Path("results"), metrics).runs
+    trend = make_trend(runs, "torch_version", metrics)
+    series, changes = [], []
+    for each in trend.series:
+        key = f"{each.case.case_id} {each.metric.name} {each.numbers}"
+        values = {f"{place}": value for place, value in enumerate(each.values)}
+        series.append((key, as_cells({"rule": each.rule} | values)))
+        for one in each.changes:
+            cells = {name: getattr(one, name) for name in ("before", "after", "ratio", "low", "high", "direction")}
+            changes.append((f"{key} {one.x.value}", as_cells(cells)))
+    return {"series": series, "changes": changes}
+
+
+def _study(stored: Any, kind: Kind) -> Tables:
+    """Return the tables that machines read of a study: its flat rows, and those in its nested data."""
+    document = named(kind.document)
+    ways = [{"by": by} for by in By] if kind.name == "casts" else [{}]
+    tables: Tables = {}
+    for way in ways:
+        found = document(stored, list(stored.cases), everything=True, **way)
+        parts = {"rows": found.rows(), **dict(nested_tables(found.data(), ""))}
+        for name, rows in parts.items():
+            tables[f"study, {name} {way.get('by', '')}".strip()] = [(f"{n}", tokens(row)) for n, row in enumerate(rows)]
+    return tables
+
+
+def _advice(stored: Any, rows: list[dict[str, Any]], budget: Budget) -> Iterator[Row]:
+    values = {row["case_id"]: row for row in rows}
+    for group, advice in advise_run(stored, rows, budget).items():
+        key = " ".join(str(value) for value in asdict(group).values() if value not in ("", None))
+        decided = values.get(advice.passed_id or advice.case_id or "", {}).get(advice.column)
+        cells = {name: getattr(advice, name) for name in ("precision", "case_id", "passed_id", "column")}
+        yield key, as_cells(cells | {"value": decided})
+        for case_id, objection in advice.objections.items():
+            against = {} if objection is None else {"column": objection.column, "remedy": objection.remedy}
+            yield case_id, as_cells({"objection": objection is not None} | against)
+
+
+def _compared(found: Comparison) -> Tables:
+    numbers = ("baseline", "candidate", "change", "low", "high", "threshold", "p_worse", "p_better", "blocks")
+    findings = []
+    for one in found.findings:
+        cells = {name: getattr(one, name) for name in ("kind", "verdict", "code", *numbers)} | dict(one.details)
+        findings.append((f"{one.case.case_id} {one.metric}", as_cells(cells)))
+    means = [(f"{one.precision} {one.device} {one.metric}", tokens(asdict(one))) for one in found.means]
+    whole = {"interleaved": found.interleaved, "cells": found.control.cells, "fired": found.control.fired}
+    listed = ("only_baseline", "only_candidate", "other_numbers", "rule_devices", "rule_devices_missing")
+    ids = [(f"{name} {case_id}", {"there": True}) for name in listed for case_id in getattr(found, name)]
+    ids += [(f"{name} {one}", {"there": True}) for name in ("skipped", "explained") for one in getattr(found, name)]
+    return {
+        "findings": findings,
+        "means": means,
+        "comparison": [("whole", whole), *ids],
+        "differences": [(one.name, {"matters": one.matters}) for one in found.differences],
+        "rules": [_rule(one) for one in (*found.rule_changes, *found.rules_unobserved)],
+        "defects": [(f"{one.check} {one.device}", tokens(asdict(one))) for one in found.defects],
+    }
+
+
+def _rule(change: RuleChange) -> Row:
+    key = f"{change.op} {change.device} {','.join(change.dtypes)} {change.field}"
+    return key, {"before": change.before, "after": change.after}
+
+
+def _gate(found: Comparison, policy: Policy, candidate: Any) -> dict[str, Any]:
+    result = judge(found, policy, failed=failed_cases(candidate))
+    lists = ("regressions", "improved", "inconclusive", "unchanged", "ignored", "missing", "failed", "rule_changes")
+    counts = {name: len(getattr(result, name)) for name in lists}
+    shared = ("exit_code", "passed", "findings", "decided", "decided_share")
+    return as_cells({name: getattr(result, name) for name in shared} | counts)

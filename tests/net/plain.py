@@ -1,0 +1,72 @@
+"""Records and rows as plain data: numbers, truth values and short tokens, without sentences."""
+
+import math
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
+from typing import Any
+
+Row = tuple[str, dict[str, Any]]
+Tables = dict[str, list[Row]]
+
+
+def summary(parts: Mapping[str, Any]) -> list[Row]:
+    """Return of each field of records how many values there are, their sum, and a checksum of their order."""
+    values: dict[str, list[Any]] = {}
+    for part, held in parts.items():
+        for field, value in _leaves(held, part):
+            values.setdefault(field, []).append(value)
+    values.pop("header.schema", None)  # a file is rewritten as the format goes on, and says the same
+    rows = []
+    for field, each in sorted(values.items()):
+        numbers = [float(one) for one in each if not isinstance(one, str)]
+        total = math.fsum(filter(math.isfinite, numbers))
+        rows.append((field, as_cells({"count": len(each), "sum": total, "crc32": zlib.crc32(repr(each).encode())})))
+    return rows
+
+
+def _leaves(held: Any, field: str) -> Iterator[tuple[str, Any]]:
+    """Yield the numbers and short tokens in what is held, with the fields that lead there, without places in lists."""
+    if isinstance(held, str):
+        if held and not any(map(str.isspace, held)):
+            yield field, str(held)
+    elif isinstance(held, int | float):
+        yield field, held if isinstance(held, bool) else float(held)
+    elif isinstance(held, Mapping):
+        for key, value in held.items():
+            yield from _leaves(key, f"{field}{{}}")
+            yield from _leaves(value, f"{field}[{key}]" if field == "found" else f"{field}[]")
+    elif isinstance(held, Iterable):
+        for value in held:
+            yield from _leaves(value, f"{field}[]")
+    elif held is not None:
+        for name in getattr(held, "__struct_fields__", None) or [one.name for one in fields(held)]:
+            yield from _leaves(getattr(held, name), f"{field}.{name}")
+
+
+def tokens(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a row is a number, a truth value or a short token."""
+    plain = as_cells({name: value for name, value in row.items() if not isinstance(value, list | tuple | dict)})
+    return {name: value for name, value in plain.items() if not (isinstance(value, str) and " " in value)}
+
+
+def as_cells(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the plain values of a row by column."""
+    return {str(name): _plain(value) for name, value in row.items()}
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it: a whole number as int, so that none is told from another by its type."""
+    value = value.item() if hasattr(value, "item") else value
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
+    return str(value) if isinstance(value, str) else value if isinstance(value, int) else None
+
+
+def nested_tables(data: Any, path: str) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
+    """Yield the lists of rows that nested data call tables."""
+    for key, value in data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ():
+        if key == "tables" and isinstance(value, dict):
+            yield from ((f"{path}{name}", rows) for name, rows in value.items() if isinstance(rows, list))
+        elif isinstance(value, dict | list):
+            yield from nested_tables(value, f"{path}{key} ")

@@ -1,0 +1,28 @@
+"""Differences that are meant: which cells, why, and in how many. The data is never made anew: what changes is here.
+
+A rule that touches another number of cells than it says fails, so that none stays that no longer holds. An example, of
+a column that goes:
+
+    Rule(
+        "GradScaler's scale is in the study alone",
+        lambda one: one.table == "frame" and one.column == "scaler_scale" and one.after == MISSING,
+        cells=1_894,
+    )
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.net.comparing import Difference
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Differences that are meant: the `reason`, whether one is `meant`, and in how many `cells`."""
+
+    reason: str
+    meant: Callable[[Difference], bool]
+    cells: int
+
+
+RULES: tuple[Rule, ...] = ()
