@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,8 +35,8 @@ def command(
         list[str],
         typer.Argument(
             metavar="RUN",
-            help=f"A run: {A_RUN}; several for otava and parquet. For native: files or folders of asv's results or of "
-            "pytest-benchmark's JSON.",
+            help=f"A run: {A_RUN}; several for otava, several or a folder of runs for parquet. For "
+            "native: files or folders of asv's results or of pytest-benchmark's JSON.",
             autocompletion=completing.runs,
         ),
     ],
@@ -85,7 +86,7 @@ def command(
       ampbench convert latest --baseline main.jsonl --to junit
       ampbench convert latest --to github-smaller --metric time,memory --short -o smaller.json
       ampbench convert results/runs/*.jsonl --to otava -o series.csv
-      ampbench convert latest --to parquet -o run.parquet
+      ampbench convert results --to parquet -o runs.parquet
       ampbench convert results/asv .benchmarks --to native
     """
     if to == NATIVE:
@@ -168,16 +169,20 @@ def _import(sources: Sequence[str], program: str, device: str, results: Path) ->
 def _parquet(
     runs: Sequence[str], output: Path | None, results: Path, keyword: str, meaningless: Mapping[str, object]
 ) -> int:
-    """Write the cases of all runs, as `ampbench.load` has them, into one file."""
+    """Write the cases of all runs, as `ampbench.load` has them and with columns of their runs, into one file."""
     from ampbench import store
     from ampbench.cli.printing import check_writable, print_note, write_files
-    from ampbench.convert.tables import cases_of, parquet
+    from ampbench.convert.parquet import cases_of, parquet
 
     _refuse(meaningless, PARQUET, "whole rows")
     if output is None:
         raise UsageError(f"--to {PARQUET} is not text: name a file, as in -o runs.parquet")
     check_writable(output)
-    files = dict.fromkeys(path for run in runs for path in store.find_runs(run, results, print_note))
+    found = (
+        store.measured_files(Path(run)) if Path(run).is_dir() else store.find_runs(run, results, print_note)
+        for run in runs
+    )
+    files = dict.fromkeys(chain.from_iterable(found))
     cases = cases_of(list(files)).matching(keyword)
     for path in cases.cut:
         print_note(f"{path} {store.CUT}")

@@ -83,7 +83,6 @@ VERBS = {
     "ab": "Two environments, commits or settings, measured in turns.",
     "gate": "Two stored runs under a policy, with an exit code.",
     "trend": "Many runs over torch versions, commits or dates: where they changed, and what else did.",
-    "query": "Stored runs in SQL.",
     "report": "Stored runs as one HTML page to send around, or as a site of them.",
     "explain": "Why: casts, headroom, where errors begin, what to keep in fp32, autocast's rules.",
     "study": "Train: convergence, loss scaling, autocast's scope, inputs in half; and the machine's ceilings.",

@@ -181,6 +181,7 @@ def _store(made: Sandbox, clone: Path) -> None:
     (clone / ".benchmarks").mkdir()
     made.run(["convert", BASE, "--to", "pytest-benchmark", "-o", "run.json"], clone)
     shutil.copy(clone / "run.json", clone / ".benchmarks/0001_ours.json")
+    made.run(["convert", BASE, "--to", "parquet", "-o", "runs.parquet"], clone)
 
 
 def rename(path: Path, run: str) -> str:
