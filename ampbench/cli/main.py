@@ -113,7 +113,6 @@ Examples:
   ampbench study scope model.py:make --precision bf16_autocast
   ampbench study input-storage mlp transformer_encoder
   ampbench study ceilings
-  ampbench study batch model.py:make --memory-limit 4GiB
 """,
 }
 """Verbs with verbs of their own, the kinds of runs that `KINDS` has of each; and their help."""

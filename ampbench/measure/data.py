@@ -125,10 +125,6 @@ class Data:
                     tensor.copy_(given)
         self.seen.clear()
 
-    def let_go(self) -> None:
-        """Drop what was given, whose memory is free then: whatever steps change stays changed."""
-        self.given, self.weights, self.changed = [], None, []
-
     def _ran(self) -> list[int]:
         """Return which batches may have run."""
         return sorted(self.seen) if self.counted else list(range(len(self.batches)))

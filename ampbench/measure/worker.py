@@ -88,10 +88,6 @@ class Worker:
         """Drop the references that divergence passes keep for the next case of their group."""
         self.keeps.pop(References, None)
 
-    def let_go(self) -> None:
-        """Drop the workload that was built last."""
-        self._built = None
-
     def workload(self, source: WorkloadSource, parameters: dict[str, ParameterValue], seed: int) -> Workload:
         """Return a workload, built unless it is the last one that was."""
         key = f"{source} {sorted(parameters.items())} {seed}"
@@ -176,10 +172,6 @@ class Work:
     def forget_references(self) -> None:
         """Drop the references, whose memory would weigh on what is measured next."""
         self._worker.forget()
-
-    def let_go(self) -> None:
-        """Drop the workload that was built last: its memory is free once whoever has it lets go of it, too."""
-        self._worker.let_go()
 
     def kept(self, kind: type[T]) -> T:
         """Return what this worker keeps of a type from one request to the next, a new one where it has none."""

@@ -15,7 +15,6 @@ HEADROOM, ORIGIN, KEEP_FP32, CASTS, RULES = "headroom", "origin", "keep-fp32", "
 """What a run can explain (`Header.explains`): each is a verb of `ampbench explain`."""
 
 CONVERGENCE, SCALER, SCOPE, INPUT_STORAGE, CEILINGS = "convergence", "scaler", "scope", "input-storage", "ceilings"
-BATCH = "batch"
 """What a run can study (`Header.explains`): each is a verb of `ampbench study`."""
 
 CHECK = "check"
@@ -215,18 +214,6 @@ _ROWS = (
         asks=("ampbench.instruments.input_storage.records:StorageAsked",),
         document="ampbench.instruments.input_storage.show:document",
         part="ampbench.instruments.input_storage.charts:part",
-        resumed=True,
-    ),
-    Kind(
-        BATCH, "study", "the batches of",
-        (Lines("point", "ampbench.instruments.batch.records:BatchPoint", several=True,
-               wrong="ampbench.instruments.batch.records:wrong_point"),),
-        summary="The largest batch that fits into the memory, and the batch of best throughput, in each precision.",
-        instrument="ampbench.instruments.batch.instrument:INSTRUMENT",
-        asked="ampbench.instruments.batch.records:BatchAsked",
-        asks=("ampbench.instruments.batch.records:PointAsked",),
-        document="ampbench.instruments.batch.show:document",
-        part="ampbench.instruments.batch.charts:part",
         resumed=True,
     ),
     Kind(

@@ -64,7 +64,7 @@ _ROWS: tuple[tuple[Range, str], ...] = (
         schema work flops buffer_bytes bytes_read bytes_written cast_bytes gradient_bytes input_bytes memory_bytes
         memory_limit_bytes optimizer_bytes output_bytes parameter_bytes peak_bytes peak_bytes_after
         peak_bytes_before rss_bytes rss_peak_bytes stored_bytes weight_bytes
-        max_batch average_bytes master_bytes parameter_count reserved_bytes workspace_bytes free_bytes
+        average_bytes master_bytes parameter_count reserved_bytes workspace_bytes free_bytes
         flops_by_operation least_bytes
         """,
     ),

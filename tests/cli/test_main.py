@@ -215,7 +215,7 @@ def test_no_help_waits_for_anything_heavy(tmp_path: Path) -> None:
 MISTAKES = [
     ["nonsense"], ["explain", "nonsense"], ["study"], ["--nonsense"], ["run", "--nonsense"], ["run", "--rounds", "two"],
     ["run", "--rounds", "0"], ["run", "--max-error"], ["show", "--format", "nonsense"], ["show", "--max-error", "x"],
-    ["show", "--max-error", "-1"], ["list", "nonsense"], ["study", "batch", "--nonsense"], ["gate", "one"],
+    ["show", "--max-error", "-1"], ["list", "nonsense"], ["study", "scope", "--nonsense"], ["gate", "one"],
     ["run", "--precision", "fp17"], ["run", "--phase", "nonsense"], ["run", "--set", "nonsense"],
 ]  # fmt: skip
 

@@ -164,6 +164,29 @@ def test_four_workloads_that_go_wrong_are_four_failed_rows_among_good_ones(odd: 
     assert "no luck today" in outcomes["raise"]["reason"]
 
 
+def test_a_batch_that_does_not_fit_is_a_failed_row_and_the_sweep_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.py").write_text("""
+import torch
+
+
+class Greedy(torch.nn.Module):
+    def forward(self, x):
+        return torch.zeros(4 ** len(x)).sum() + x
+
+
+def make(batch_size=1):
+    return Greedy(), torch.ones(batch_size, 4)
+""")
+    arguments = ["--sweep", "batch_size=1,24,2", "--precision", "fp32", "--phase", "inference", *QUICK]
+    assert main(["run", "model.py:make", *arguments]) == 3
+    outcomes = {row["batch_size"]: row for row in rows_of(tmp_path / "results").values()}
+    assert {size: row["outcome"] for size, row in outcomes.items()} == {1: "ok", 24: "failed", 2: "ok"}
+    assert outcomes[24]["reason"].startswith("out of memory")
+
+
 def start(results: Path, *arguments: str) -> "subprocess.Popen[str]":
     command = [
         sys.executable,

@@ -45,3 +45,30 @@ def test_tf32_diverges_more_than_fp32_where_the_device_has_it(rows: list[dict[st
     if "tf32" not in errors:
         pytest.skip("the device has no tf32")
     assert errors["tf32"] > 10 * errors["fp32"]
+
+
+GREEDY = """
+import torch
+
+
+class Greedy(torch.nn.Module):
+    def forward(self, x):
+        return torch.zeros(x.shape[0], 1 << 30, device=x.device).add(x[:, :1]).sum(1)
+
+
+def make(batch_size=1):
+    return Greedy(), torch.ones(batch_size, 4)
+"""
+"""8 GiB of temporaries for each example."""
+
+
+def test_a_batch_that_does_not_fit_is_a_failed_row_and_the_sweep_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.py").write_text(GREEDY)
+    arguments = ["--precision", "fp32", "--phase", "inference", "--rounds", "1", "--burst", "--device", FOUND.type]
+    assert main(["run", "model.py:make", "--sweep", "batch_size=1,64,2", *arguments]) == 3
+    outcomes = {row["batch_size"]: row for row in ampbench.load(tmp_path / "results").to_dict("records")}
+    assert {size: row["outcome"] for size, row in outcomes.items()} == {1: "ok", 64: "failed", 2: "ok"}
+    assert "out of memory" in outcomes[64]["reason"]

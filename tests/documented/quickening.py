@@ -32,7 +32,6 @@ QUICKER: dict[str, dict[str, str]] = {
     "study scaler": _TINY | _MLP | {"setting": "--setting default"},
     "study scope": _TINY | _MLP,
     "study input-storage": _TINY | _MLP | {"phase": "--phase inference"},
-    "study batch": _TINY | _MLP | {"phase": "--phase inference", "max_batch": "--max-batch 4"},
     "study ceilings": {"operation": "--operation copy", "dtype": "--dtype fp32", "threads": "--threads 1"},
 }
 """By verb: the parameter, and what gives it. A command with --resume gets none: all is its run's own."""
@@ -55,7 +54,6 @@ SHORTER: dict[str, list[str]] = {
     "study scaler": ["--steps 8"],
     "study scope": ["--steps 2", "--seconds 50ms"],
     "study input-storage": ["--seconds 50ms"],
-    "study batch": ["--seconds 10ms", "--rounds 1"],
     "study ceilings": ["--seconds 10ms"],
 }
 """By verb: what is put in whatever the command gives, in the place of that."""

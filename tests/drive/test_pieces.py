@@ -22,7 +22,6 @@ from ampbench.drive.pieces import (
 from ampbench.drive.planning import PlannedCase
 from ampbench.drive.session import Prepared
 from ampbench.errors import UnknownNameError, UsageError
-from ampbench.instruments.batch.records import BatchAsked
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.instruments.convergence.records import ConvergenceAsked
 from ampbench.instruments.input_storage.records import StorageAsked
@@ -80,7 +79,6 @@ ASKING: dict[str, Any] = {
     "origin": Nothing(),
     "keep-fp32": Wanted(max_error=1e-2, max_gradient_error=1e-1),
     "input-storage": StorageAsked(seconds=1.0),
-    "batch": BatchAsked(max_batch=8, rounds=1, seconds=1.0),
     "scaler": ScalerAsked(steps=1, settings=[]),
     "scope": ScopeAsked(steps=8, seconds=1.0),
 }
@@ -182,7 +180,7 @@ def test_what_cannot_be_stored_of_no_case_ends_the_session(tmp_path: Path) -> No
 def test_a_failure_of_what_no_task_is_called_names_the_last_one() -> None:
     assert {line: stage_of(line) for line in LINES if line != stage_of(line)} == {
         "search": "weighing", "training": "convergence", "scaling": "scaler", "scopes": "scope",
-        "storage": "input-storage", "point": "batch", "ceiling": "ceilings", "checked": "check",
+        "storage": "input-storage", "ceiling": "ceilings", "checked": "check",
     }  # fmt: skip
     assert {stage_of(line) for line in LINES} <= set(STAGES)
 

@@ -4,7 +4,6 @@ from dataclasses import replace
 import pytest
 
 from ampbench.errors import StoreError
-from ampbench.instruments.batch.records import BatchPoint
 from ampbench.instruments.ceilings.records import COPY, Attained, Ceiling, CeilingsAsked
 from ampbench.instruments.convergence.records import CONTROL, ConvergenceAsked, Drift, Training
 from ampbench.instruments.input_storage.records import ACCEPTED, InputUse, StorageAsked, StoragePass, StoredInputs
@@ -141,10 +140,6 @@ def test_a_training_of_a_case_that_is_not_listed_is_refused(tmp_path):
             "a build without samples, in a scopes",
         ),
         (replace(STORAGE, low=replace(INPUTS, samples=[[]])), "a build without samples, in a storage"),
-        (
-            BatchPoint(case_id=CASE.case_id, batch=1, samples=[1e-3], cpu_samples=[]),
-            "CPU times that are not those of the samples, in a point",
-        ),
         (replace(CEILING, operation="add"), "an operation that there is not, 'add', in a ceiling of add on cpu"),
     ],
 )

@@ -1,1 +1,0 @@
-"""The largest batch that fits, and the batch of best throughput."""
