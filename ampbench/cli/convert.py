@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from ampbench.records.verdicts import Comparison
     from ampbench.store import StoredRun
 
-SETTINGS_SUFFIX = ".yaml"
 PARQUET = "parquet"
 """What holds rows whole, those of several runs in one file."""
 NATIVE = "native"
@@ -35,8 +34,8 @@ def command(
         list[str],
         typer.Argument(
             metavar="RUN",
-            help=f"A run: {A_RUN}; several for otava, several or a folder of runs for parquet. For "
-            "native: files or folders of asv's results or of pytest-benchmark's JSON.",
+            help=f"A run: {A_RUN}; several, or a folder of runs, for parquet. For native: files or folders of "
+            "asv's results or of pytest-benchmark's JSON.",
             autocompletion=completing.runs,
         ),
     ],
@@ -45,7 +44,7 @@ def command(
         typer.Option(
             "--to",
             metavar="FORMAT",
-            help="junit, github-smaller, github-bigger, bencher, otava, pytest-benchmark or parquet; or native.",
+            help="junit, github-smaller, bencher, pytest-benchmark or parquet; or native.",
             autocompletion=completing.formats,
         ),
     ],
@@ -65,10 +64,11 @@ def command(
     keyword: Keyword = "",
     metric: Annotated[
         list[str] | None,
-        many_names("--metric", "Only these, by ampbench trend's names or as columns (github-*, bencher)."),
+        many_names("--metric", "Only these, by ampbench trend's names or as columns (github-smaller, bencher)."),
     ] = None,
     short: Annotated[
-        bool, typer.Option("--short", help="Name cases as ampbench show does, not by their ids (github-*, bencher).")
+        bool,
+        typer.Option("--short", help="Name cases as ampbench show does, not by their ids (github-smaller, bencher)."),
     ] = False,
     source: Annotated[
         str,
@@ -85,7 +85,6 @@ def command(
       ampbench convert latest --to junit -o ampbench.xml
       ampbench convert latest --baseline main.jsonl --to junit
       ampbench convert latest --to github-smaller --metric time,memory --short -o smaller.json
-      ampbench convert results/runs/*.jsonl --to otava -o series.csv
       ampbench convert results --to parquet -o runs.parquet
       ampbench convert results/asv .benchmarks --to native
     """
@@ -102,25 +101,24 @@ def command(
     from ampbench.convert import select
 
     format = _known(to)
-    _check(format, runs, output, baseline)
+    _check(format, runs, baseline)
     columns = _chosen(format, metric, short)
-    stored = [store.read_run(path) for path in dict.fromkeys(store.find_run(run, results, print_note) for run in runs)]
-    notes = [f"{one.path} {store.CUT}" for one in stored if one.cut]
+    stored = store.read_run(store.find_run(runs[0], results, print_note))
+    notes = [f"{stored.path} {store.CUT}"] if stored.cut else []
     if baseline and format.of_comparison:
         against = store.read_run(store.find_run(baseline, results, print_note))
-        texts = {output: format.of_comparison(_compared(against, stored[0], keyword))}
+        text = format.of_comparison(_compared(against, stored, keyword))
     else:
-        chosen = [select(one, keyword, columns=columns, short=short) for one in stored]
+        chosen = select(stored, keyword, columns=columns, short=short)
         notes += _losses(format, chosen)
-        texts = _texts(format, chosen, output)
+        text = format.of_run(chosen)
     for note in notes:
         print_note(note)
-    files = {path: text for path, text in texts.items() if path is not None}
-    if files:
-        write_files(files)
-        print_note(f"wrote {' and '.join(map(str, files))}")
+    if output is not None:
+        write_files({output: text})
+        print_note(f"wrote {output}")
     else:
-        print_text(texts[None])
+        print_text(text)
     return 0
 
 
@@ -202,16 +200,12 @@ def _known(name: str) -> "Format":
     return FORMATS[name]
 
 
-def _check(format: "Format", runs: Sequence[str], output: Path | None, baseline: str) -> None:
+def _check(format: "Format", runs: Sequence[str], baseline: str) -> None:
     """Raise `UsageError` for what the format cannot do, before any run is read."""
     if baseline and not format.of_comparison:
         raise UsageError(f"--to {format.name} cannot tell of a comparison: leave --baseline out, or use junit")
-    if len(runs) > 1 and not format.of_series:
-        raise UsageError(f"--to {format.name} takes one run, not {len(runs)}: convert them one by one, or use otava")
-    if format.settings and (output is None or output.suffix == SETTINGS_SUFFIX):
-        raise UsageError(
-            f"--to {format.name} writes a CSV and its {SETTINGS_SUFFIX} beside it: name the CSV, as in -o series.csv"
-        )
+    if len(runs) > 1:
+        raise UsageError(f"--to {format.name} takes one run, not {len(runs)}: convert them one by one, or use parquet")
 
 
 def _chosen(format: "Format", metrics: Sequence[str] | None, short: bool) -> list[str] | None:
@@ -221,7 +215,7 @@ def _chosen(format: "Format", metrics: Sequence[str] | None, short: bool) -> lis
     told = [column.name for column in format.columns]
     if (metrics or short) and not told:
         option = "--metric" if metrics else "--short"
-        raise UsageError(f"--to {format.name} tells what it tells: {option} is for github-smaller, -bigger and bencher")
+        raise UsageError(f"--to {format.name} tells what it tells: {option} is for github-smaller and bencher")
     by_name = {name: one.column.name for name, one in TRACKED.items() if one.column.name in told}
     known = {**by_name, **{name: name for name in told}}
     for name in metrics or ():
@@ -230,33 +224,21 @@ def _chosen(format: "Format", metrics: Sequence[str] | None, short: bool) -> lis
     return [known[name] for name in metrics] if metrics else None
 
 
-def _texts(format: "Format", chosen: Sequence["Selected"], output: Path | None) -> dict[Path | None, str]:
-    """Return what to write, by path; None: to print."""
-    texts: dict[Path | None, str] = {}
-    if format.of_run:
-        texts[output] = format.of_run(chosen[0])
-    if format.of_series:
-        texts[output] = format.of_series(chosen)
-    if format.settings and output:
-        texts[output.with_suffix(SETTINGS_SUFFIX)] = format.settings(chosen, output)
-    return texts
-
-
-def _losses(format: "Format", chosen: Sequence["Selected"]) -> list[str]:
-    """Return what the files will not say; raises `NothingToRunError` where nothing would be left."""
+def _losses(format: "Format", chosen: "Selected") -> list[str]:
+    """Return what the file will not say; raises `NothingToRunError` where nothing would be left."""
     if not format.numbers_only:
         return []
-    if not any(one.measured for one in chosen):
+    if not chosen.measured:
         raise NothingToRunError(f"no case was measured, and {format.name} has no place for the others: junit has")
-    if format.of_rounds and not any(one.timed for one in chosen):
+    if format.of_rounds and not chosen.timed:
         raise NothingToRunError(f"no case has rounds, which {format.name} is made of: bencher takes medians alone")
-    outcomes = [row["outcome"] for one in chosen for row in one.rows]
+    outcomes = [row["outcome"] for row in chosen.rows]
     counts = [f"{outcomes.count(name)} {name}" for name in ("failed", "skipped") if name in outcomes]
     said = [f"{format.name} has no place for cases without numbers: left out {' and '.join(counts)}"] if counts else []
-    untimed = sum(len(one.measured) - len(one.timed) for one in chosen) if format.of_rounds else 0
+    untimed = len(chosen.measured) - len(chosen.timed) if format.of_rounds else 0
     if untimed:
         said.append(f"{format.name} is made of rounds: left out {untimed} imported without their samples")
-    return said + (format.remarks(chosen) if format.remarks else [])
+    return said
 
 
 def _compared(baseline: "StoredRun", candidate: "StoredRun", keyword: str) -> "Comparison":

@@ -87,7 +87,7 @@ VERBS = {
     "explain": "Why: casts, headroom, where errors begin, what to keep in fp32, autocast's rules.",
     "study": "Train: convergence, loss scaling, autocast's scope, inputs in half; and the machine's ceilings.",
     "check": "Known defects of mixed precision: which this torch has here, and what to do.",
-    "convert": "Stored runs in other programs' formats: JUnit, Bencher, Otava and others.",
+    "convert": "Stored runs in other programs' formats: JUnit, Bencher, Parquet and others.",
     "doctor": "What this machine and installation can do, and what spoils measurements.",
 }
 """The verbs in the order of a user's day; each is the module of the same name."""

@@ -6,7 +6,6 @@ to those who call it (docs/convert.md says what each format keeps and loses). Th
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 
 from ampbench.base.metrics import Column
@@ -21,20 +20,14 @@ __all__ = ["FORMATS", "Format", "Selected", "select"]
 class Format:
     """One format, by what it can tell.
 
-    A function that is None is something the format cannot tell of: `of_run` writes one run, `of_comparison` two runs
-    compared, `of_series` runs in the order of time. `settings` writes what belongs beside a series, given the path of
-    the series' file; a format with it is written to files only. `remarks` says what a series will not tell.
-    `numbers_only` formats have no place for a case that failed or was skipped, `of_rounds` ones none for a case without
-    rounds, which an imported run may have. `columns` are the metrics
-    that can be chosen from; such a format can also call cases by short names.
+    `of_run` writes one run, `of_comparison` two runs compared (None: the format cannot). `numbers_only` formats have no
+    place for a case that failed or was skipped, `of_rounds` ones none for a case without rounds, which an imported run
+    may have. `columns` are the metrics that can be chosen from; such a format can also call cases by short names.
     """
 
     name: str
-    of_run: Callable[[Selected], str] | None = None
+    of_run: Callable[[Selected], str]
     of_comparison: Callable[[Comparison], str] | None = None
-    of_series: Callable[[Sequence[Selected]], str] | None = None
-    settings: Callable[[Sequence[Selected], Path], str] | None = None
-    remarks: Callable[[Sequence[Selected]], list[str]] | None = None
     numbers_only: bool = True
     columns: Sequence[Column] = ()
     of_rounds: bool = False
@@ -55,18 +48,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
                 of_run=formats.smaller_json,
                 columns=formats.SMALLER,
             ),
-            Format(
-                name="github-bigger",
-                of_run=formats.bigger_json,
-                columns=formats.BIGGER,
-            ),
             Format(name="bencher", of_run=formats.run_json, columns=formats.MEASURES),
-            Format(
-                name="otava",
-                of_series=formats.series_csv,
-                settings=formats.settings_yaml,
-                remarks=formats.remarks,
-            ),
             Format(
                 name="pytest-benchmark",
                 of_run=pytest_benchmark.run_json,

@@ -81,13 +81,11 @@ def test_the_help_names_every_format(ampbench: Run) -> None:
         (["latest", "--to", "junitt"], "unknown format 'junitt': did you mean junit?"),
         (["latest", "--to", "markdown"], "ampbench show RUN --format markdown, or compare, prints it"),
         (["latest", "latest", "--to", "bencher"], "--to bencher takes one run, not 2"),
-        (["latest", "--to", "otava"], "name the CSV, as in -o series.csv"),
-        (["latest", "--to", "otava", "-o", "series.yaml"], "name the CSV"),
         (["latest", "--to", "bencher", "--baseline", "latest"], "cannot tell of a comparison"),
         (["nothing", "--to", "junit"], "unknown run 'nothing'"),
         (["latest"], "--to"),
-        (["latest", "--to", "junit", "--metric", "time"], "--metric is for github-smaller, -bigger and bencher"),
-        (["latest", "--to", "junit", "--short"], "--short is for github-smaller, -bigger and bencher"),
+        (["latest", "--to", "junit", "--metric", "time"], "--metric is for github-smaller and bencher"),
+        (["latest", "--to", "junit", "--short"], "--short is for github-smaller and bencher"),
         (["latest", "--to", "github-smaller", "--metric", "tme"], "unknown metric of github-smaller 'tme'"),
     ],
 )
@@ -134,37 +132,17 @@ def test_a_place_that_cannot_be_written_is_an_error_in_one_line(
 def test_a_full_disk_leaves_the_old_file_and_nothing_half_written(
     results: Path, tmp_path: Path, ampbench: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("series.csv", "series.yaml"):
-        (tmp_path / name).write_text("old")
+    (tmp_path / "run.xml").write_text("old")
 
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(printing.os, "fsync", full)
-    said = ampbench("convert", "latest", "--to", "otava", "--results", results, "-o", "series.csv")
+    said = ampbench("convert", "latest", "--to", "junit", "--results", results, "-o", "run.xml")
     assert said.code == 2
-    assert "cannot write series.csv: No space left on device" in said.err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["results", "series.csv", "series.yaml"]
-    assert (tmp_path / "series.csv").read_text() == (tmp_path / "series.yaml").read_text() == "old"
-
-
-def test_otava_gets_a_row_per_run_and_its_configuration_beside_the_csv(tmp_path: Path, ampbench: Run) -> None:
-    for number in range(3):
-        write(tmp_path / "results", f"run-{number}", 1e-3, started_at=f"2026-01-3{1 - number % 2}T12:00:0{number}Z")
-    said = ampbench("convert", "run-0", "run-1", "run-2", "run-2", "--to", "otava", "-o", "series.csv")
-    assert (said.code, said.err) == (0, "wrote series.csv and series.yaml\n")
-    lines = (tmp_path / "series.csv").read_text().splitlines()
-    assert [line.split(",")[1] for line in lines] == ["run", "run-1", "run-0", "run-2"]
-    assert 'file: "series.csv"' in (tmp_path / "series.yaml").read_text()
-
-
-def test_otava_is_told_of_gaps_and_of_several_hosts(tmp_path: Path, ampbench: Run, environment: Any) -> None:
-    write(tmp_path / "results", "run-0", 1e-3, CASE, BF16)
-    write(tmp_path / "results", "run-1", 1e-3, CASE, environment=environment)
-    write(tmp_path / "results", "run-2", 1e-3, CASE, environment=_on_other_host(environment))
-    said = ampbench("convert", "run-0", "run-1", "run-2", "--to", "otava", "-o", "series.csv").err
-    assert f"2 of the columns, such as {BF16.case_id} seconds_median" in said
-    assert "runs of several hosts (bench, other): a step in time may be the machine's" in said
+    assert "cannot write run.xml: No space left on device" in said.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["results", "run.xml"]
+    assert (tmp_path / "run.xml").read_text() == "old"
 
 
 def test_a_cut_run_is_said_to_be_cut(results: Path, ampbench: Run) -> None:

@@ -143,7 +143,7 @@ VERBS: tuple[tuple[str, ...], ...] = (
     ("gate", "FILE", "BASE", "--strict"),
     ("trend", "--x", "date"),
     ("convert", "FILE", "--to", "pytest-benchmark"),
-    ("convert", "FILE", "--to", "otava"),
+    ("convert", "FILE", "--to", "bencher"),
     ("convert", "FILE", "--to", "junit"),
     ("report", "FILE", "--format", "markdown"),
 )

@@ -79,14 +79,6 @@ def check_compared(command: Command) -> None:
     assert f"pytest test_mine.py --benchmark-json {before}\n{command.text}\n" in text
 
 
-def check_otava(command: Command) -> None:
-    """It is what Otava takes, if it is installed."""
-    assert command.words[:3] == ["otava", "analyze", "--config-file"]
-    if shutil.which("otava"):
-        done = subprocess.run(["otava", "analyze", "--help"], capture_output=True, text=True, check=True)
-        assert "--config-file" in done.stdout
-
-
 def check_ray(command: Command) -> None:
     """It is a run of ampbench in all but its cluster, which nobody has started here."""
     words = [PLACEHOLDERS.get(word, word) for word in command.words]
@@ -149,6 +141,5 @@ UNEXECUTED: dict[str, tuple[str, Callable[[Command], None]]] = {
     r"ray start .*": ("starts a server that stays", check_ray_start),
     r"WORKLOADS=.* sbatch .*": ("needs Slurm; test_documented_workflow.py runs the script", check_sbatch),
     r"ampbench convert .*--to parquet.*": ("needs an extra; executed where that is installed", check_tables),
-    r"otava .*": ("another program, which is not installed here", check_otava),
 }
 """By the whole text of a command: the reason, and the check. A command that is in no table and no program fails."""
