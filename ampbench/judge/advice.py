@@ -54,7 +54,8 @@ class Advice:
     """The precision to take (None: no advice is possible), a sentence that says why, the column that decided.
 
     `gains` is what it gains over what a user runs today ("": nothing, or that is not known), `why` what the sentence
-    says beside the precision and its numbers, "" where these say all, `caveat` what makes it uncertain ("": nothing).
+    says beside the precision and its numbers, "" where these say all, `caveat` what makes it uncertain ("": nothing);
+    the `why` of who stays in today's precision says that, too. `few_rounds`: `why` names a speed that has no interval.
     `remark` is what arithmetic knows of training in it, or in the one that is passed over for an objection, without a
     measurement, which steps GradScaler skips at first in it, and whether steps are bound by their launches ("":
     nothing). `case_id` is that of the very case: a precision may have several, with other inputs or without a scaler.
@@ -70,6 +71,7 @@ class Advice:
     gains: str = ""
     why: str = ""
     caveat: str = ""
+    few_rounds: bool = False
     remark: str = ""
     case_id: str | None = None
     passed_id: str | None = None
@@ -106,6 +108,7 @@ class _Choice:
     gains: str = ""
     why: str = ""
     caveat: str = ""
+    few_rounds: bool = False
     passed: Row | None = None
     objections: Mapping[str, Objection | None] = field(default_factory=dict)
 
@@ -143,6 +146,7 @@ def advise(
             gains=found.gains,
             why=found.why,
             caveat=found.caveat,
+            few_rounds=found.few_rounds,
             remark="; ".join(filter(None, [_remark(found, divergences), _launch_bound(group, members, gains)])),
             case_id=found.row["case_id"] if found.row else None,
             passed_id=found.passed["case_id"] if found.passed else None,
@@ -308,7 +312,14 @@ def _chosen(
         if objection.column == "chance_rel_l2":
             return _none("output_rel_l2", why)
         sentence = f"stay in {baseline['precision']}: {why}"
-        return _Choice(row=baseline, column=objection.column, sentence=sentence, why=why, passed=faster[0])
+        return _Choice(
+            row=baseline,
+            column=objection.column,
+            sentence=sentence,
+            why=why,
+            few_rounds=_has_few_rounds(faster[0]),
+            passed=faster[0],
+        )
 
     equals = [row for row in passing if row is passing[0] or not _is_faster(passing[0], row, gains)]
     chosen = min(equals, key=lambda row: judged_error(row) or 0.0)
@@ -494,13 +505,17 @@ def _arithmetic(choice: _Choice, divergences: Mapping[str, Divergence]) -> str:
 
 def _in_brackets(caveat: str) -> str:
     """Return a caveat as it stands behind what it is about; "" where there is none."""
-    return f" ({caveat})" if caveat else ""
+    return f" (not certain: {caveat})" if caveat else ""
 
 
 def _caveat(row: Row, trust: Trust) -> str:
     """Say what makes the speed of `row` uncertain: too few rounds, a machine that was not quiet."""
-    said = "; ".join(filter(None, [FEW_ROUNDS if number(row["seconds_high"]) is None else "", trust.cause]))
-    return f"not certain: {said}" if said else ""
+    return "; ".join(filter(None, [FEW_ROUNDS if _has_few_rounds(row) else "", trust.cause]))
+
+
+def _has_few_rounds(row: Row) -> bool:
+    """Return whether a row has too few rounds for an interval."""
+    return number(row["seconds_high"]) is None
 
 
 def _stay(
@@ -535,11 +550,11 @@ def _stay(
             nothing = f"nothing within the error budget is faster{_in_brackets(caveat)}"
             reasons = [nothing, f"{other}, but {objection.reason}", objection.instead]
             why, column, passed = "; ".join(filter(None, reasons)), objection.column, best
-        elif number(best["seconds_high"]) is None:
-            why, caveat = f"no speedup is certain, {said}: {FEW_ROUNDS}", f"not certain: {FEW_ROUNDS}"
+        elif _has_few_rounds(best):
+            why, caveat = f"no speedup is certain, {said}: {FEW_ROUNDS}", FEW_ROUNDS
         else:
-            cause = trust.cause or "more --rounds may tell"
-            why, caveat = f"no speedup is certain, {said}; {cause}", f"not certain: {cause}"
+            caveat = trust.cause or "more --rounds may tell"
+            why = f"no speedup is certain, {said}; {caveat}"
     sentence = f"stay in {baseline['precision']}: {why}"
     return _Choice(row=baseline, column=column, sentence=sentence, why=why, caveat=caveat, passed=passed)
 
@@ -637,5 +652,4 @@ class _Gains:
 
 def _speed(row: Row) -> str:
     """Say how fast a row is, or looks where no interval is known."""
-    known = number(row["seconds_high"]) is not None
-    return f"{precision_label(row)} {'is' if known else 'looks'} {times(row['speedup_vs_fp32'])} as fast"
+    return f"{precision_label(row)} {'looks' if _has_few_rounds(row) else 'is'} {times(row['speedup_vs_fp32'])} as fast"

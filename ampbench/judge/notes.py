@@ -10,7 +10,7 @@ from ampbench.instruments.ceilings.bounds import BINDING, Bounds
 from ampbench.instruments.ceilings.findings import disturbance, shown
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.judge import frame
-from ampbench.judge.advice import FEW_ROUNDS, TODAYS, Advice
+from ampbench.judge.advice import TODAYS, Advice
 from ampbench.judge.pairing import not_the_commits
 from ampbench.judge.rows import Group, Row, burst, grouped, number, precision_label
 from ampbench.records.labels import (
@@ -528,9 +528,7 @@ def _pays_from(found: Sequence[tuple[str, Advice]]) -> str:
     first = pays.index(True) if any(pays) else len(ordered)
     counting = ordered[max(first - 1, 0) :] if any(pays) else ordered
     reasons = {value: advised.gains or advised.why for value, advised in counting}
-    certain = all(
-        one.precision and reasons[value] and not one.caveat and FEW_ROUNDS not in one.why for value, one in counting
-    )
+    certain = all(one.precision and reasons[value] and not one.caveat and not one.few_rounds for value, one in counting)
     if len(found) < 2 or len(ordered) < len(found) or not all(pays[first:]) or not certain:
         return ""
     last = ordered[first - 1][0]  # that stays

@@ -294,8 +294,8 @@ def speedups(machine: Machine) -> Iterator[tuple[Table, Row, float]]:
 
 
 NO_ADVICE = "no advice"
-UNCERTAIN = "not certain: "
-"""How every caveat of advice begins."""
+UNCERTAIN = "not certain"
+"""What stands before every caveat of advice."""
 REASONS = 3
 """So many reasons for which there is no advice are told."""
 
@@ -398,12 +398,10 @@ def _qualified(caveats: Sequence[str], brief: bool = False) -> str:
     if not counts:
         return ""
     if len(counts) == 1 and counts.total() == len(caveats):
-        return f" ({next(iter(counts))})"
+        return f" ({UNCERTAIN}: {next(iter(counts))})"
     uncertain = f"{counts.total():,} of {len(caveats):,}" if counts.total() < len(caveats) else ""
-    if not brief:
-        reasons = "; ".join(reason.removeprefix(UNCERTAIN) for reason in counts)
-        return f" ({' '.join(filter(None, [uncertain, f'{UNCERTAIN}{reasons}']))})"
-    return f" ({' '.join(filter(None, [uncertain, UNCERTAIN.removesuffix(': ')]))})"
+    said = UNCERTAIN if brief else f"{UNCERTAIN}: {'; '.join(counts)}"
+    return f" ({' '.join(filter(None, [uncertain, said]))})"
 
 
 def _withheld(tables: Sequence[Table]) -> list[str]:

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from ampbench.base.precisions import BASELINE
 from ampbench.base.units import UNDEFINED, counted, format_error
 from ampbench.judge import notes
-from ampbench.judge.advice import Advice, across_tables
+from ampbench.judge.advice import TODAYS, Advice, across_tables
 from ampbench.judge.objections import error_said
 from ampbench.judge.rows import Row, described, judged_error, number, precision_label, times
 from ampbench.judge.table import format_factor, speed_interval
 from ampbench.records.verdicts import Finding
 from ampbench.report.answers import (
-    UNCERTAIN,
     Machine,
     Spread,
     Summary,
@@ -330,7 +329,7 @@ def _why(advice: Advice) -> str:
     if advice.precision is None:
         return "; ".join(filter(None, [advice.sentence, advice.remark]))
     known = advice.why or (_SMALLEST if advice.column == "memory_ratio_vs_fp32" else _FASTEST)
-    caveat = "" if advice.caveat.removeprefix(UNCERTAIN) in known else advice.caveat
+    caveat = f"not certain: {advice.caveat}" if advice.caveat and advice.precision not in TODAYS else ""
     return "; ".join(filter(None, [known, caveat, advice.remark]))
 
 

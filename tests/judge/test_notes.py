@@ -2,7 +2,7 @@ from dataclasses import replace
 
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.judge import frame
-from ampbench.judge.advice import FEW_ROUNDS, Advice
+from ampbench.judge.advice import Advice
 from ampbench.judge.notes import Note, statements, sweep_remarks, swept_value
 from ampbench.judge.rows import Group, Row
 from ampbench.records.case import DeviceDescription, WorkloadSource
@@ -54,8 +54,8 @@ def answer(*found: tuple[int | None, Advice]) -> str:
 
 STAYS = Advice(group=group(1), precision="fp32", column="speedup_vs_fp32", sentence="", why="nothing is faster")
 TAKES = replace(STAYS, precision="bf16_pure", gains="1.50x the speed of fp32", why="")
-MAY_BE = replace(STAYS, why="no speedup is certain", caveat="not certain: more --rounds may tell")
-FEW = replace(STAYS, column="output_rel_l2", why=f"bf16_pure looks 2.00x as fast (not certain: {FEW_ROUNDS}), but")
+MAY_BE = replace(STAYS, why="no speedup is certain", caveat="more --rounds may tell")
+FEW = replace(STAYS, column="output_rel_l2", why="bf16_pure looks 2.00x as fast, but", few_rounds=True)
 
 
 def test_a_sweep_says_from_which_value_on_low_precision_pays_and_why() -> None:
@@ -70,7 +70,7 @@ def test_a_sweep_says_from_which_value_on_low_precision_pays_and_why() -> None:
 
 def test_a_sweep_says_nothing_of_where_low_precision_pays_while_that_is_not_decided() -> None:
     assert answer((8, MAY_BE), (16, TAKES)) == ""
-    assert answer((8, STAYS), (16, replace(TAKES, caveat="not certain: the machine was not quiet"))) == ""
+    assert answer((8, STAYS), (16, replace(TAKES, caveat="the machine was not quiet"))) == ""
     assert answer((8, STAYS), (16, replace(TAKES, precision=None))) == ""
     assert answer((8, STAYS), (16, FEW)) == ""
     assert answer((8, TAKES), (16, STAYS)) == ""  # there is no one value from which it pays
