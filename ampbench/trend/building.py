@@ -21,7 +21,7 @@ from ampbench.records.run import DIRTY, PLAIN, Header, short_commit
 from ampbench.trend import steps
 from ampbench.trend.judging import WITHOUT_ASV, Differences, Raw, is_too_long, judged
 from ampbench.trend.reducing import RunValues
-from ampbench.trend.series import UNDEFINED, History, Lost, Place, Point, Points, Series, Tracked, Trend, X
+from ampbench.trend.series import Gap, History, Lack, Lost, Place, Point, Points, Series, Tracked, Trend, X
 from ampbench.trend.steps import measured_by, point_interval
 
 TORCH = "torch_version"
@@ -142,8 +142,6 @@ def _moment(text: str, header: Header) -> datetime:
 
 OWN_PROGRAM = "ampbench"
 OTHER_COMMIT = "another commit: over versions of torch the commit is held fixed"
-NOT_THERE = "not measured"
-OTHER_NUMBERS = "measured with other weights, inputs, or by another count"
 
 _Runs = Sequence[RunValues]
 
@@ -276,10 +274,12 @@ class _Grid:
         failed: dict[_Version, Lost] = {}
         for where in ordered(self._placed):
             for run in self.columns[where.key]:
-                for case_id, reason in run.missing.items():
+                for case_id, gap in run.missing.items():
                     case = run.cases[case_id]
-                    if reason.startswith("failed") and (case_id, case.version) in self._cases:
-                        failed[case_id, case.version] = Lost(case=case, place=self.place, x=where.x, reason=reason)
+                    if gap.lack is Lack.FAILED and (case_id, case.version) in self._cases:
+                        failed[case_id, case.version] = Lost(
+                            case=case, place=self.place, x=where.x, reason=f"failed: {gap.why}"
+                        )
         runs = [run for alike in self.columns.values() for run in alike]
         return [one for one in failed.values() if not any(_measured(run, one.case) for run in runs)]
 
@@ -441,12 +441,12 @@ class _Line:
         lattice, metric, case_id = self._lattice, self._metric, self._case.case_id
         x, rows, broken = lattice.axis[place].x, self._counted(place), self._undefined(place)
         if not rows and not broken:
-            return Point(x=x, value=None, missing=_why_missing(lattice.alike[place], self._case, metric.column.name))
+            return Point(x=x, value=None, gap=_why_missing(lattice.alike[place], self._case, metric.column.name))
         runs = [lattice.runs[row] for row in rows]
         ids = tuple(run.header.run for run in (*runs, *(lattice.runs[row] for row in broken)))
         value = self.values[place]
         if value is None:
-            return Point(x=x, value=None, runs=len(ids), run_ids=ids, missing=self._broken[broken[-1]])
+            return Point(x=x, value=None, runs=len(ids), run_ids=ids, gap=Gap(Lack.UNDEFINED, self._broken[broken[-1]]))
         each = measured_by(runs, self._numbers[rows].tolist(), case_id, metric)
         low, high = point_interval(each, metric)
         return Point(x=x, value=value, low=low, high=high, runs=len(ids), run_ids=ids, each=each)
@@ -481,7 +481,7 @@ def _from_first(
     for row in rows:
         drift = drift_between(first, runs[row].measured.stored.divergence[case_id])
         if drift.distance is None or math.isinf(drift.distance):
-            why[row] = f"{UNDEFINED}: {drift.said(0.0)}"
+            why[row] = drift.said(0.0)
         else:
             values[row] = drift.distance
     return values, why
@@ -515,13 +515,13 @@ def _measured(run: RunValues, case: Case) -> bool:
     return known and run.cases[case.case_id].version == case.version
 
 
-def _why_missing(runs: _Runs, case: Case, column: str) -> str:
+def _why_missing(runs: _Runs, case: Case, column: str) -> Gap:
     case_id = case.case_id
     told = [run.missing[case_id] for run in runs if case_id in run.missing]
     if told:
         return told[-1]
     others = [run for run in runs if run.value(column, case_id) is not None or case_id in run.undefined[column]]
     if not others:
-        return NOT_THERE
+        return Gap(Lack.NOT_MEASURED)
     versions = [run.cases[case_id].version for run in others]
-    return OTHER_NUMBERS if case.version in versions else f"measured in version {versions[-1]} of the workload"
+    return Gap(Lack.OTHER_NUMBERS) if case.version in versions else Gap(Lack.OTHER_VERSION, str(versions[-1]))

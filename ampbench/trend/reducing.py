@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -33,9 +33,10 @@ from ampbench.store import (
     read_header,
     run_files,
 )
-from ampbench.trend.series import TIME, TRACKED, UNDEFINED, Tracked
+from ampbench.trend.series import TIME, TRACKED, Gap, Lack, Tracked
 
 Array = np.ndarray[Any, Any]
+W = TypeVar("W")
 _CONFIDENCE, _ASV_CONFIDENCE = 0.95, 0.99
 """Of the intervals of `ampbench.judge.frame`, and of those that asv stores (stats_ci_99_a and _b)."""
 
@@ -59,7 +60,7 @@ class RunValues:
     rows: Mapping[str, int]
     values: Mapping[str, stats.Floats]
     undefined: Mapping[str, Mapping[str, str]]
-    missing: Mapping[str, str]
+    missing: Mapping[str, Gap]
     logs: stats.Floats
     lengths: stats.Integers
     disturbed: Mapping[str, str]
@@ -130,7 +131,7 @@ _RECORDS: Mapping[str, Any] = MappingProxyType(
         "header": Header,
         "cases": msgspec.Raw,
         "undefined": dict[str, dict[str, str]],
-        "missing": dict[str, str],
+        "missing": dict[str, Gap],
         "disturbed": dict[str, str],
         "confidence": float,
         "control": float | None,
@@ -197,7 +198,7 @@ def _derived(run: MeasuredRun) -> Kept:
                 for name in names
             },
             "missing": {
-                case_id: f"{outcome}: {reason}"
+                case_id: Gap(Lack(outcome), reason)
                 for case_id, outcome, reason in zip(case_ids, every["outcome"], every["reason"], strict=True)
                 if outcome != "ok"
             },
@@ -221,7 +222,7 @@ def _followed(kept: Kept, listed: _Listed, columns: Sequence[str], read: Callabl
         per_case = {name: array[chosen] for name, array in per_case.items()}
         logs, lengths = logs[np.repeat(chosen, lengths)], lengths[chosen]
         undefined = {name: _among(listed.cases, reasons) for name, reasons in undefined.items()}
-        missing, disturbed = (_among(listed.cases, reasons) for reasons in (missing, disturbed))
+        missing, disturbed = _among(listed.cases, missing), _among(listed.cases, disturbed)
     return RunValues(
         header=told["header"],
         cases=listed.cases,
@@ -239,7 +240,7 @@ def _followed(kept: Kept, listed: _Listed, columns: Sequence[str], read: Callabl
     )
 
 
-def _among(cases: Mapping[str, Case], reasons: Mapping[str, str]) -> dict[str, str]:
+def _among(cases: Mapping[str, Case], reasons: Mapping[str, W]) -> dict[str, W]:
     return {case_id: why for case_id, why in reasons.items() if case_id in cases}
 
 
@@ -256,19 +257,19 @@ def _function_of(one: Divergence) -> str:
 def _undefined(column: str, one: Divergence) -> str:
     """Return why an error is no number, "" where that is not for want of finite ones."""
     if column == "update_rel_l2" and one.update is not None and one.update.nonfinite:
-        return f"{UNDEFINED}: {one.update.undefined}"
+        return one.update.undefined
     undefined_by = COLUMNS[column].undefined_by if column in COLUMNS else None
     if undefined_by is None:
         return ""
     name, what = undefined_by
     count = getattr(one, name)
     if why := one.grad_undefined if what == "gradient" else one.output_undefined:
-        return f"{UNDEFINED}: {why}"
+        return why
     if count:
-        return f"{UNDEFINED}: {count:,} {what} {'element is' if count == 1 else 'elements are'} not finite"
+        return f"{count:,} {what} {'element is' if count == 1 else 'elements are'} not finite"
     # finite gradients may still overflow in the optimizer
     if column == "param_rel_l2" and one.grad_elements is not None:
-        return f"{UNDEFINED}: updated parameters are not finite"
+        return "updated parameters are not finite"
     return ""
 
 

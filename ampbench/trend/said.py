@@ -8,7 +8,8 @@ from itertools import pairwise
 from ampbench.base.units import UNDEFINED, counted, format_count, format_percent, format_percent_range, format_quantity
 from ampbench.records.labels import case_labels, few
 from ampbench.records.run import short_commit
-from ampbench.trend import TRACKED, Change, Place, Rule, Series, Trend, X
+from ampbench.trend import TRACKED, Change, Place, Point, Rule, Series, Trend, X
+from ampbench.trend.series import Lack
 from ampbench.trend.steps import SHORTEST
 
 DIRECTIONS = ("regressed", "improved")
@@ -25,6 +26,13 @@ JUMP = 1.1
 NO_DIFFERENCE = "no difference is recorded"
 """What is said of a change between runs that are alike in all that is known of them."""
 SHARED = "the machine, or what they share; each case is judged by what is left (ampbench ab decides)"
+
+_WITH_REASON = (Lack.FAILED, Lack.SKIPPED, Lack.UNDEFINED)
+_LACKS: Mapping[Lack, str] = {
+    Lack.NOT_MEASURED: "not measured",
+    Lack.OTHER_NUMBERS: "measured with other weights, inputs, or by another count",
+    Lack.OTHER_VERSION: "measured in version {} of the workload",
+}
 
 Names = Mapping[tuple[Place, str, int, str, str], str]
 
@@ -165,10 +173,17 @@ def _short(ratio: float) -> str:
     return format_count(ratio).replace(" ", "")
 
 
-def gap(missing: str) -> str:
-    """Return why there is no number, in one word where there is one."""
-    word = missing.partition(":")[0]
-    return word if word in ("failed", "skipped", "undefined") else UNDEFINED
+def gap(point: Point) -> str:
+    """Return why a point has no number, in one word where there is one."""
+    return point.gap.lack if point.gap is not None and point.gap.lack in _WITH_REASON else UNDEFINED
+
+
+def missing(point: Point) -> str:
+    """Return why a point has no number, "" where it has one."""
+    if point.gap is None:
+        return ""
+    lack, why = point.gap
+    return f"{lack}: {why}" if lack in _WITH_REASON else _LACKS[lack].format(why)
 
 
 def total(one: Series) -> str:
@@ -188,11 +203,11 @@ def failures(trend: Trend, labelled: bool = False) -> list[str]:
     for one in trend.series:
         last, name = one.points[-1], labels[one.case.case_id]
         at = f"at {last.x.label}{where(trend, one.place)}"
-        if last.missing.startswith("failed"):
-            found[f"{name} {at} {last.missing}"] = None
+        if last.gap is not None and last.gap.lack is Lack.FAILED:
+            found[f"{name} {at} {missing(last)}"] = None
         elif last.undefined:
             metric = one.metric.column.label if labelled else one.metric.name
-            found[f"{metric} of {name} {at} {last.missing}"] = None
+            found[f"{metric} of {name} {at} {missing(last)}"] = None
     for lost in trend.lost:
         found[f"{labels[lost.case.case_id]} at {lost.x.label}{where(trend, lost.place)} {lost.reason}"] = None
     return list(found)

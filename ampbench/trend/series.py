@@ -13,7 +13,7 @@ from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, overload
+from typing import Literal, NamedTuple, overload
 
 from ampbench.base.metrics import COMPARED, DRIFT, GATED, METRICS, Column, Gate
 from ampbench.errors import UnknownNameError
@@ -155,8 +155,25 @@ def _parsed(content: str) -> Commit:
     return Commit(time=int(committer.split()[-2]), subject=message.partition("\n")[0].strip())
 
 
-UNDEFINED = "undefined"
-"""How the reason begins for which an error that was measured is no number."""
+class Lack(StrEnum):
+    """Why a point has no number."""
+
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    UNDEFINED = "undefined"
+    """The error was measured and is no number, because something is not finite."""
+    NOT_MEASURED = "not measured"
+    OTHER_NUMBERS = "other numbers"
+    """Measured with other weights, inputs, or by another count."""
+    OTHER_VERSION = "other version"
+    """Measured in another version of the workload."""
+
+
+class Gap(NamedTuple):
+    """Why a point has no number; `why` is the reason of a failure, a skip or an undefined error, or another version."""
+
+    lack: Lack
+    why: str = ""
 
 
 class Rule(StrEnum):
@@ -222,8 +239,8 @@ class Point:
 
     Runs that were disturbed are left out of a time where others were not, and else it is not judged. `low` and `high`
     are the 95% interval of the runs' values where there are three or more, that of the run where there is one; None:
-    there is none. `each` is what the runs say, one by one. A gap has the `value` None and says why in `missing`; so has
-    a point that was measured (`runs`) and is not finite.
+    there is none. `each` is what the runs say, one by one. A point that has no `value` has a `gap`; it may be one
+    that was measured (`runs`) and is not finite.
     """
 
     x: X
@@ -233,7 +250,7 @@ class Point:
     runs: int = 0
     run_ids: tuple[str, ...] = ()
     each: tuple[Measured, ...] = ()
-    missing: str = ""
+    gap: Gap | None = None
 
     @property
     def disturbed(self) -> str:
@@ -243,7 +260,7 @@ class Point:
     @property
     def undefined(self) -> bool:
         """Whether the error was measured and is no number, because something is not finite."""
-        return self.missing.startswith(UNDEFINED)
+        return self.gap is not None and self.gap.lack is Lack.UNDEFINED
 
 
 class Points(Sequence[Point]):

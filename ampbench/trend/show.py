@@ -33,6 +33,7 @@ from ampbench.trend.said import (
     has_changed_times,
     levels,
     listed,
+    missing,
     notes,
     place_name,
     series_names,
@@ -76,7 +77,7 @@ POINTS: Sequence[Column[Told]] = (
     Column("x_label", lambda row: row.point.x.label),
     *(Column(name, attrgetter(f"point.{name}")) for name in _POINT),
     Column("run_ids", lambda row: " ".join(row.point.run_ids)),
-    Column("missing", lambda row: row.point.missing),
+    Column("missing", lambda row: missing(row.point)),
     Column("change", lambda row: row.change.direction if row.change else ""),
     Column("what", lambda row: row.change.what if row.change else ""),
 )
@@ -146,7 +147,7 @@ def _series(one: Series, place: int) -> dict[str, Any]:
 def _point(point: Point) -> dict[str, Any]:
     numbers = {name: getattr(point, name) for name in _POINT}
     each = [asdict(one) for one in point.each]
-    told = {"disturbed": point.disturbed, "missing": point.missing}
+    told = {"disturbed": point.disturbed, "missing": missing(point)}
     return {"x": point.x.value, **numbers, "run_ids": list(point.run_ids), "each": each, **told}
 
 
@@ -341,7 +342,7 @@ def _value_cells(one: Series, layout: _Layout) -> list[str]:
     changed = {change.x: change.direction for change in one.changes}
     cells = []
     for point in one.points:
-        cell = gap(point.missing) if point.value is None else format_quantity(point.value, one.metric.column.unit)
+        cell = gap(point) if point.value is None else format_quantity(point.value, one.metric.column.unit)
         cells.append(cell + _MARKS.get(changed.get(point.x, ""), ""))
     cells += [total(one)] if layout.totals else []
     return cells if layout.spaced else [cell.replace(" ", "") for cell in cells]
@@ -350,7 +351,7 @@ def _value_cells(one: Series, layout: _Layout) -> list[str]:
 def _ends(one: Series) -> list[str]:
     values = one.known
     first, last = (format_quantity(value, one.metric.column.unit) for value in (values[0], values[-1]))
-    return [first, gap(one.points[-1].missing) if one.points[-1].undefined else last, total(one)]
+    return [first, gap(one.points[-1]) if one.points[-1].undefined else last, total(one)]
 
 
 def _worst(one: Series) -> str:

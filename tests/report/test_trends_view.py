@@ -12,10 +12,12 @@ from ampbench.report.material import Material, gather
 from ampbench.report.page import chart_payload, packed
 from ampbench.report.views.trends import labels_of, sparkline, trends
 from ampbench.trend import Change, Measured, Place, Point, Rule, Series, Trend, X, tracked
+from ampbench.trend.series import Gap, Lack
 from tests.report.materials import make_material, section_of
 from tests.stored_runs import COMPLETE, make_case, make_header, make_round, write_run
 
 METRICS = {one.name: one for one in tracked()}
+UNMEASURED = Gap(Lack.NOT_MEASURED)
 PLACE = Place(program="ampbench", host="bench", cpu="AMD EPYC", device="cpu", device_name="", threads=2)
 
 
@@ -23,9 +25,9 @@ def xs(count: int) -> list[X]:
     return [X(value=f"{number:040x}", label=f"c{number}", title=f"Commit {number}") for number in range(count)]
 
 
-def points(values: list[float | None], missing: str = "not measured", **changes: Any) -> list[Point]:
+def points(values: list[float | None], gap: Gap = UNMEASURED, **changes: Any) -> list[Point]:
     return [
-        Point(x=x, value=value, runs=value is not None, missing="" if value is not None else missing, **changes)
+        Point(x=x, value=value, runs=value is not None, gap=None if value is not None else gap, **changes)
         for x, value in zip(xs(len(values)), values, strict=True)
     ]
 
@@ -132,7 +134,7 @@ def test_metrics_that_did_not_change_are_folded_away(history: Material) -> None:
 
 
 def test_a_gap_breaks_the_line_and_says_why() -> None:
-    one = series([1e-3, None, 1.1e-3], points=points([1e-3, None, 1.1e-3], missing="failed: out of memory"))
+    one = series([1e-3, None, 1.1e-3], points=points([1e-3, None, 1.1e-3], gap=Gap(Lack.FAILED, "out of memory")))
     given = material(one)
     view = made(given)
     before, gap, _ = rows_of(view, view.charts[0])
@@ -143,8 +145,8 @@ def test_a_gap_breaks_the_line_and_says_why() -> None:
 
 
 def test_an_error_that_is_no_longer_finite_is_marked_where_it_changed() -> None:
-    missing = "undefined: 7 output elements are not finite"
-    undefined = [*points([2.0, 2.0]), Point(x=xs(3)[2], value=None, runs=1, missing=missing)]
+    broken = Gap(Lack.UNDEFINED, "7 output elements are not finite")
+    undefined = [*points([2.0, 2.0]), Point(x=xs(3)[2], value=None, runs=1, gap=broken)]
     one = series([], "floor", points=undefined, changes=[change(2, after=None, ratio=None, low=None, high=None)])
     given = material(one)
     view = made(given)
@@ -223,7 +225,11 @@ def test_x_that_are_called_alike_stay_apart() -> None:
 def test_markup_in_commits_and_reasons_is_text() -> None:
     hostile = "<script>alert(1)</script>\u202e"
     x = X(value="1" * 40, label="1111111", title=hostile)
-    several = [*points([1e-3]), Point(x=x, value=1.2e-3, runs=1), Point(x=xs(3)[2], value=None, missing=hostile)]
+    several = [
+        *points([1e-3]),
+        Point(x=x, value=1.2e-3, runs=1),
+        Point(x=xs(3)[2], value=None, gap=Gap(Lack.FAILED, hostile)),
+    ]
     one = series([], points=several, changes=[Change(x=x, last=xs(1)[0], before=1e-3, after=1.2e-3, ratio=1.2,
                                                     direction="regressed", what=hostile)])  # fmt: skip
     given = material(one)

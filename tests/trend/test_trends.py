@@ -24,7 +24,7 @@ from ampbench.records.run import Arm, Entry, Imported, Settings
 from ampbench.trend import AXES, Change, Rule, Series, Trend, make_trend, read_runs, steps, tracked
 from ampbench.trend.building import OTHER_COMMIT
 from ampbench.trend.said import notes, shared_shifts, size, summary
-from ampbench.trend.series import History
+from ampbench.trend.series import Gap, History, Lack
 from ampbench.trend.steps import LEAST_LUCK, SHORTEST, Level, find_levels, find_steps
 from tests.convert import asv_results
 from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round, write_run
@@ -330,8 +330,8 @@ def test_a_failed_a_skipped_and_a_missing_case_are_gaps_that_say_why(folder: Fol
     folder.run(make_memory(FP32, 10), torch="2.14.0")
     points = folder.trend().series[0].points
     assert [point.value for point in points][1:] == [None, None, None]
-    said = ["", "failed: crash: signal 11", "not measured", "skipped: not measured yet"]
-    assert [point.missing for point in points] == said
+    failed, skipped = Gap(Lack.FAILED, "crash: signal 11"), Gap(Lack.SKIPPED, "not measured yet")
+    assert [point.gap for point in points] == [None, failed, Gap(Lack.NOT_MEASURED), skipped]
 
 
 def test_memory_may_not_change_on_one_environment_and_a_little_between_two(folder: Folder) -> None:
@@ -395,7 +395,7 @@ def test_errors_with_other_weights_or_inputs_are_not_compared(folder: Folder) ->
         folder.run(found, *timed(FP32, 1e-3), commit=digest * 20)
     series = folder.trend("commit", "floor").series
     assert [len(one.measured) for one in series] == [1, 1]
-    assert series[0].points[1].missing.startswith("measured with other weights")
+    assert series[0].points[1].gap == Gap(Lack.OTHER_NUMBERS)
     assert [one.numbers for one in series] == ["aa/aa", "aa/cc"]
 
 
@@ -405,9 +405,7 @@ def test_a_gap_where_the_workload_had_another_version_says_so(folder: Folder) ->
         entries = [*timed(case, 1e-3), make_divergence(case, output_rel_l2=2e-3, output_floor_rel_l2=1e-3)]
         folder.run(*entries, cases=(case,), torch=torch)
     series = folder.trend("torch_version", "time", "floor").series
-    assert [one.points[-1].missing for one in series if one.case.version == 1] == [
-        "measured in version 2 of the workload"
-    ] * 2
+    assert [one.points[-1].gap for one in series if one.case.version == 1] == [Gap(Lack.OTHER_VERSION, "2")] * 2
 
 
 def broken(case: Case = FP32, elements: int = 12) -> Entry:
@@ -428,9 +426,9 @@ def test_an_error_that_is_no_number_any_more_has_regressed_and_one_that_is_again
         ("2.15.0", None, 2.0, None, "improved"),
     ]
     assert series.changes[0].what == "torch 2.12.0 → 2.13.0"
-    assert [point.missing for point in series.points[1:3]] == [
-        "undefined: 12 output elements are not finite",
-        "undefined: 1 output element is not finite",
+    assert [point.gap for point in series.points[1:3]] == [
+        Gap(Lack.UNDEFINED, "12 output elements are not finite"),
+        Gap(Lack.UNDEFINED, "1 output element is not finite"),
     ]
     assert series.points[1].run_ids == ("run002",)
 
@@ -477,7 +475,7 @@ def test_a_result_that_was_zero_is_at_no_distance_from_one_that_is_not(folder: F
         folder.run(found, *timed(FP32, 1e-3), commit=f"{day}" * 40)
     series = only(folder.trend("commit", "reference"))
     assert [point.value for point in series.points] == [0.0, 0.0, None]
-    assert series.points[2].missing == "undefined: the fp64 output moved from zero"
+    assert series.points[2].gap == Gap(Lack.UNDEFINED, "the fp64 output moved from zero")
 
 
 def test_an_output_of_another_shape_has_no_distance_and_is_another_function(folder: Folder) -> None:
@@ -486,7 +484,7 @@ def test_an_output_of_another_shape_has_no_distance_and_is_another_function(fold
         folder.run(found, *timed(FP32, 1e-3), commit=f"{day}" * 40)
     series = only(folder.trend("commit", "reference"))
     assert [point.value for point in series.points] == [0.0, None]
-    assert series.points[1].missing == "undefined: the output's shape is 8x5, was 8x4"
+    assert series.points[1].gap == Gap(Lack.UNDEFINED, "the output's shape is 8x5, was 8x4")
     assert series.changes[0].other_function
 
 
@@ -496,7 +494,7 @@ def test_undefined_errors_with_other_inputs_are_no_change(folder: Folder) -> Non
         folder.run(found, *timed(FP32, 1e-3), torch=version)
     series = only(folder.trend("torch_version", "floor"))
     assert list(series.changes) == []
-    assert series.points[1].missing.startswith("measured with other weights")
+    assert series.points[1].gap == Gap(Lack.OTHER_NUMBERS)
 
 
 def test_what_is_no_number_is_worse_than_any_in_the_median_of_a_point(folder: Folder) -> None:
@@ -517,12 +515,10 @@ def test_gradients_and_parameters_that_are_not_finite_are_undefined(folder: Fold
         found = make_divergence(case, **told | change)
         folder.run(found, *timed(case, 1e-3), cases=(case,), torch=version)
     gradients, updates = folder.trend("torch_version", "gradients", "parameters").series
-    assert [point.missing for point in gradients.points] == ["", "", "undefined: 3 gradient elements are not finite"]
-    assert [point.missing for point in updates.points] == [
-        "",
-        "undefined: updated parameters are not finite",
-        "undefined: 3 gradient elements are not finite",
-    ]
+    broken = Gap(Lack.UNDEFINED, "3 gradient elements are not finite")
+    assert [point.gap for point in gradients.points] == [None, None, broken]
+    parameters = Gap(Lack.UNDEFINED, "updated parameters are not finite")
+    assert [point.gap for point in updates.points] == [None, parameters, broken]
 
 
 def test_an_error_where_there_was_none_has_no_ratio(folder: Folder) -> None:

@@ -26,6 +26,7 @@ from ampbench.trend.said import (
     gap,
     has_changed_times,
     levels,
+    missing,
     notes,
     place_name,
     series_names,
@@ -173,7 +174,7 @@ def _said(one: Series, point: Point, change: Change | None) -> str:
     """Return a point in words: its value with the interval, the runs behind it, the change found there."""
     unit = one.metric.column.unit
     if point.value is None:
-        said = point.missing[:LONGEST_REASON]
+        said = missing(point)[:LONGEST_REASON]
     else:
         said = format_quantity(point.value, unit)
         if point.low is not None and point.high is not None:
@@ -417,7 +418,7 @@ def _table(trend: Trend, place: Place, series: Sequence[Series], names: Names) -
     own = [one for one in series if one.place == place]
     xs = [point.x for point in own[0].points]
     wide = len(xs) <= COLUMNS_FOR_X
-    gaps = Counter(point.missing for one in own for point in one.points if point.value is None)
+    gaps = Counter(missing(point) for one in own for point in one.points if point.value is None)
     caption = f"{place_name(place)}: {counted(len(own), 'series', 'series')} of {counted(trend.runs[place], 'run')}"
     return {
         "caption": caption,
@@ -448,8 +449,8 @@ def _cells(one: Series, points: Iterable[Point]) -> list[dict[str, str]]:
     directions = {change.x: change.direction for change in one.changes}
     return [
         {
-            "text": gap(point.missing) if point.value is None else format_quantity(point.value, one.metric.column.unit),
-            "why": point.missing,
+            "text": gap(point) if point.value is None else format_quantity(point.value, one.metric.column.unit),
+            "why": missing(point),
             "direction": directions.get(point.x, ""),
         }
         for point in points
