@@ -28,15 +28,9 @@ from ampbench.records.casts import CastPass
 from ampbench.records.kinds import CASTS, RULES, deed_of
 from ampbench.records.labels import few
 from ampbench.records.rules import FAKE, RuleChange, RuleProbe
-from ampbench.records.verdicts import Comparison
+from ampbench.records.verdicts import Comparison, Explanation, Traces
 from ampbench.store import StoredRun
 
-UNEXPLAINED = "unexplained"
-"""What begins the sentence on a case of which the traces tell nothing."""
-SAME = "the same"
-"""What begins the sentence on a case that was traced alone, of which both traces tell the same."""
-NOT_TRACED = "not traced"
-"""What begins the sentence on a case that a run was to explain and could not."""
 _LISTED = 4
 """So many changes of ops, of casts, and names are said; then how many more there are."""
 
@@ -49,7 +43,7 @@ def explanation(
     versions: tuple[str, str] = ("", ""),
     *,
     measured: bool = True,
-) -> list[str]:
+) -> Explanation:
     """Return which ops, dtypes, casts and `rules` between torch `versions` differ for a case, or "unexplained: …".
 
     Where no change was `measured`, there is nothing to be explained, and "the same: …" is said.
@@ -64,7 +58,7 @@ def explanation(
     ]
     said = change_sentences(changes, [bare_name(rule.op) for rule in concerned])
     if changes.nothing and not measured:
-        said = [f"{SAME}: {counted(changes.ops_after, 'op')}, {counted(changes.casts_after, 'cast')}"]
+        said = [f"the same: {counted(changes.ops_after, 'op')}, {counted(changes.casts_after, 'cast')}"]
     between = f" between torch {versions[0]} and {versions[1]}" if all(versions) else ""
     said += [f"autocast's rule for {rule_change_said(rule)}{between}" for rule in concerned]
     said += [f"autocast's rule for {rule_change_said(rule)}{between}; no difference to this step" for rule in idle]
@@ -73,7 +67,7 @@ def explanation(
     faked = [name for name, one in (("the baseline", before), ("the candidate", after)) if one.how == FAKE]
     if faked:
         said.append(f"{faked[0] if len(faked) == 1 else 'both sides'} ran on fake tensors, not on hardware")
-    return said
+    return Explanation(Traces.SAME if changes.nothing else Traces.CHANGED, said)
 
 
 def change_sentences(changes: TraceChanges, first: Iterable[str] = ()) -> list[str]:
@@ -84,7 +78,7 @@ def change_sentences(changes: TraceChanges, first: Iterable[str] = ()) -> list[s
     if changes.nothing:
         same = f"{counted(changes.ops_after, 'op')}, {counted(changes.casts_after, 'cast')}"
         left = "sizes, arguments, kernels, libraries, the machine"
-        return [f"{UNEXPLAINED}: the same ops, dtypes and casts on both sides ({same}); what is left: {left}"]
+        return [f"unexplained: the same ops, dtypes and casts on both sides ({same}); what is left: {left}"]
     return [*_ops_said(changes.ops, set(first)), *_casts_said(changes), *_weights_said(changes)]
 
 
@@ -240,7 +234,7 @@ def _missing(baseline: StoredRun, candidate: StoredRun) -> list[str]:
 
 def _explained_cases(
     pairs: Iterable[Pair], baseline: StoredRun, candidate: StoredRun, rules: Sequence[RuleChange]
-) -> dict[str, list[str]]:
+) -> dict[str, Explanation]:
     """Return what the traces of each pair say, and of a run that explains which could not be traced."""
     found = {}
     versions = baseline.header.environment.torch_version, candidate.header.environment.torch_version
@@ -248,14 +242,14 @@ def _explained_cases(
     for pair in pairs:
         if pair.baseline_id in baseline.of(CastPass) and pair.candidate_id in candidate.of(CastPass):
             before, after = baseline.of(CastPass)[pair.baseline_id], candidate.of(CastPass)[pair.candidate_id]
-            said = explanation(pair.baseline, before, after, rules, versions, measured=not any(explains))
-            found[pair.baseline_id] = said
+            measured = not any(explains)
+            found[pair.baseline_id] = explanation(pair.baseline, before, after, rules, versions, measured=measured)
         elif explains == (CASTS, CASTS):
             found[pair.baseline_id] = _not_traced(pair, baseline, candidate)
     return found
 
 
-def _not_traced(pair: Pair, baseline: StoredRun, candidate: StoredRun) -> list[str]:
+def _not_traced(pair: Pair, baseline: StoredRun, candidate: StoredRun) -> Explanation:
     said = []
     for name, stored, case_id in (
         ("baseline", baseline, pair.baseline_id),
@@ -264,8 +258,8 @@ def _not_traced(pair: Pair, baseline: StoredRun, candidate: StoredRun) -> list[s
         if case_id not in stored.of(CastPass):
             failure, skip = stored.failures.get(case_id), stored.skips.get(case_id)
             why = failure.said if failure else skip.reason if skip else "not reached"
-            said.append(f"{NOT_TRACED} in the {name}: {' '.join(why.split())}")
-    return said
+            said.append(f"not traced in the {name}: {' '.join(why.split())}")
+    return Explanation(Traces.NOT_TRACED, said)
 
 
 def nothing_explained(*runs: StoredRun) -> str:

@@ -16,11 +16,20 @@ from ampbench.base.units import (
 )
 from ampbench.instruments.rules.findings import changed_ops_said, few_phrases, others_said
 from ampbench.judge.exact import OTHERWISE, moved_by
-from ampbench.judge.explaining import NOT_TRACED, SAME, UNEXPLAINED
 from ampbench.records.labels import case_labels
 from ampbench.records.rules import RuleChange, short_name
 from ampbench.records.run import short_commit
-from ampbench.records.verdicts import OUTCOME, Code, Comparison, Difference, Finding, PrecisionMean, Side, Verdict
+from ampbench.records.verdicts import (
+    OUTCOME,
+    Code,
+    Comparison,
+    Difference,
+    Finding,
+    PrecisionMean,
+    Side,
+    Traces,
+    Verdict,
+)
 
 KINDS = (OUTCOME, "time", "memory", "accuracy")
 CHANGED = (Verdict.REGRESSED, Verdict.IMPROVED)
@@ -66,10 +75,8 @@ def explained_said(comparison: Comparison) -> list[str]:
     """Return how many cases were traced on both sides, in how many something changed, and how many rules did."""
     said = []
     if comparison.explained:
-        same = sum(told[0].startswith((UNEXPLAINED, SAME)) for told in comparison.explained.values())
-        lost = sum(told[0].startswith(NOT_TRACED) for told in comparison.explained.values())
-        counts = {"changed": len(comparison.explained) - same - lost, "the same": same, "not traced": lost}
-        listed = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+        counts = Counter(case.traces for case in comparison.explained.values())
+        listed = ", ".join(f"{counts[what]:,} {what}" for what in Traces if counts[what])
         said.append(f"{counted(len(comparison.explained), 'case')} explained: {listed}")
     if comparison.rule_devices:
         changed = len(changed_ops_said(comparison.rule_changes))

@@ -123,7 +123,7 @@ def _data(comparison: Comparison) -> dict[str, Any]:
         "differences": [asdict(one) for one in comparison.differences],
         "means": [asdict(one) for one in comparison.means],
         "findings": records(finding_columns({}), comparison.findings),
-        "explained": {case_id: list(said) for case_id, said in comparison.explained.items()},
+        "explained": {case_id: list(case.said) for case_id, case in comparison.explained.items()},
         "rule_changes": [asdict(one) for one in comparison.rule_changes],
         "rule_devices": list(comparison.rule_devices),
         "defects": [asdict(one) for one in comparison.defects],
@@ -164,8 +164,8 @@ def _finding_lines(comparison: Comparison, width: int, show_all: bool) -> list[T
         for one, cells in zip(listed, rows, strict=True):
             lines.append(_row(cells[:most], STYLES[one.verdict]))
             why = [*([one.reason] if one.verdict is not Verdict.UNCHANGED else []), *one.remarks]
-            if worst.get(one.case.case_id) is one:
-                why += comparison.explained.get(one.case.case_id, ())
+            if worst.get(one.case.case_id) is one and one.case.case_id in comparison.explained:
+                why += comparison.explained[one.case.case_id].said
             for sentence in why:
                 lines += _indented(sentence, width, "dim")
     return lines + [line for sentence in said for line in wrapped(sentence, width)]
@@ -175,10 +175,10 @@ def _explained_lines(comparison: Comparison, width: int, show_all: bool) -> list
     """Return what explains cases under no finding: of every case where there is no finding at all."""
     told = worst_of_cases(comparison.findings)
     lines: list[Text] = []
-    for case_id, said in comparison.explained.items():
+    for case_id, case in comparison.explained.items():
         if case_id not in told and (show_all or not comparison.findings):
             lines += [Text(), *wrapped(case_id, width, "bold")]
-            lines += [line for sentence in said for line in _indented(sentence, width)]
+            lines += [line for sentence in case.said for line in _indented(sentence, width)]
     return lines
 
 
@@ -306,8 +306,8 @@ def explained_list(comparison: Comparison) -> str:
     """Return a list of what explains each case that both runs traced."""
     names = case_names(comparison)
     return "\n\n".join(
-        "\n".join([f"**{escaped(names.get(case_id, case_id))}**", "", *(f"* {escaped(one)}" for one in said)])
-        for case_id, said in comparison.explained.items()
+        "\n".join([f"**{escaped(names.get(case_id, case_id))}**", "", *(f"* {escaped(one)}" for one in case.said)])
+        for case_id, case in comparison.explained.items()
     )
 
 

@@ -6,6 +6,7 @@ Derived whenever two runs are read; never stored as truth.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from ampbench.records.case import Case
 from ampbench.records.rules import RuleChange
@@ -173,6 +174,22 @@ class DefectChange:
     remedy: str
 
 
+class Traces(StrEnum):
+    """What the traces of a case say."""
+
+    CHANGED = "changed"
+    SAME = "the same"
+    NOT_TRACED = "not traced"
+    """A run was to trace it and could not."""
+
+
+class Explanation(NamedTuple):
+    """What the traces of a case say, and which dtypes, casts and rules differ, in sentences."""
+
+    traces: Traces
+    said: Sequence[str]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """Two runs compared: `findings` sorted by what matters, `differences` of the environments, controls, means.
@@ -186,8 +203,8 @@ class Comparison:
     were compared on, `rule_devices_missing` those that only the baseline's probes are of, where the candidate has some,
     or the dtypes of one ("cuda to fp16"). `rules_unobserved` are the ops whose rule the baseline observed and the
     candidate's probe could not.
-    `explained` says of cases that both runs traced, by the id of the baseline's, which changed dtypes, casts and rules
-    there are, or that there are none. `defects` are the known ones that came or went, where both runs looked for them.
+    `explained` are the traces of cases that both runs were to trace, by the id of the baseline's. `defects` are the
+    known ones that came or went, where both runs looked for them.
     `copied` is what of an interleaved session was a copy of the baseline (`records.run.Arm`).
     """
 
@@ -208,6 +225,6 @@ class Comparison:
     rule_devices: Sequence[str] = ()
     rule_devices_missing: Sequence[str] = ()
     rules_unobserved: Sequence[RuleChange] = ()
-    explained: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    explained: Mapping[str, Explanation] = field(default_factory=dict)
     defects: Sequence[DefectChange] = ()
     copied: str = ""

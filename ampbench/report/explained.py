@@ -100,8 +100,8 @@ def changed(material: Material) -> list[Changed]:
     sentences: dict[str, list[str]] = {}
     for one in _comparisons(material):
         own = material.baseline.cases if material.baseline else {}
-        for case_id, said in one.explained.items():
-            if (case := one.candidates.get(case_id, own.get(case_id))) is not None and said:
+        for case_id, (_, said) in one.explained.items():
+            if (case := one.candidates.get(case_id, own.get(case_id))) is not None:
                 cases[case_id] = case
                 sentences.setdefault(case_id, []).extend(said)
     labels = case_labels(cases.values())
@@ -114,9 +114,8 @@ def changed(material: Material) -> list[Changed]:
 def reasons(case: ShownCase) -> Sequence[str]:
     """Return why a case is not what the baseline's was, as far as the comparison tells: sentences."""
     comparison = case.shown.comparison
-    if comparison is None or case.baseline_id is None:
-        return ()
-    return comparison.explained.get(case.baseline_id, ())
+    found = comparison.explained.get(case.baseline_id) if comparison and case.baseline_id else None
+    return found.said if found else ()
 
 
 def contents(material: Material) -> list[str]:

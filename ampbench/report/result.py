@@ -208,7 +208,7 @@ def _ranked(material: Material) -> Iterator[Ranked]:
     for shown in material.shown:
         if shown.comparison is not None:
             run, others = shown.name if len(material.comparisons) > 1 else "", shown.comparison.candidates
-            reasons = shown.comparison.explained
+            reasons = {case_id: case.said for case_id, case in shown.comparison.explained.items()}
             found += [
                 (one, others.get(one.case.case_id, one.case), run, reasons.get(one.case.case_id, ()))
                 for one in shown.comparison.findings

@@ -414,7 +414,7 @@ def test_what_regressed_is_traced_in_both_arms_and_explained_whenever_the_files_
         tmp_path, ["here"], ["FACTOR=1.1", "DTYPE=fp32"], tell=told.append
     )
     case_id = time_of(comparison).case.case_id
-    assert comparison.explained == {case_id: ["linear: bf16 → fp32 in module 0"]}
+    assert comparison.explained[case_id].said == ["linear: bf16 → fp32 in module 0"]
     assert told == ["tracing 1 regressed case on both sides"]
     for path in (baseline, candidate):
         lines = [next(iter(json.loads(line))) for line in path.read_text().splitlines()]

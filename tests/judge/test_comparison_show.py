@@ -22,7 +22,7 @@ from ampbench.judge.show import (
 )
 from ampbench.records.measured import Failure
 from ampbench.records.rules import RuleChange
-from ampbench.records.verdicts import Code, DefectChange, Finding, Verdict
+from ampbench.records.verdicts import Code, DefectChange, Explanation, Finding, Traces, Verdict
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
 from tests.stored_runs import make_case, make_header
 
@@ -193,6 +193,8 @@ def test_a_failure_is_the_first_thing_that_is_said():
 
 
 WHY = ["rms_norm: bf16 → fp32 in 25 modules, such as blocks.0.norm", "2 → 3 casts a step, 1.00 KiB → 2.00 KiB"]
+CHANGED = Explanation(Traces.CHANGED, WHY)
+UNEXPLAINED = Explanation(Traces.SAME, ["unexplained: the same"])
 RULES = [
     RuleChange(op="aten::rms_norm", device=device, dtypes=["float16", "bfloat16"], field="observed", before="unlisted",
                after="float32")
@@ -201,13 +203,12 @@ RULES = [
 
 
 def test_what_explains_a_case_stands_under_its_first_regressed_finding():
-    text = printed(replace(slower(), explained={FP32.case_id: WHY, BF16.case_id: ["unexplained: the same"]}))
+    text = printed(replace(slower(), explained={FP32.case_id: CHANGED, BF16.case_id: UNEXPLAINED}))
     lines = text.splitlines()
     (row,) = [place for place, line in enumerate(lines) if line.startswith("regressed")]
     assert lines[row + 2 : row + 4] == [f"  {sentence}" for sentence in WHY]
     assert "unexplained" not in text  # nothing changed in that case: it is there for those who ask
-    assert "unexplained: the same" in printed(replace(slower(), explained={BF16.case_id: ["unexplained: the same"]}),
-                                              show_all=True)  # fmt: skip
+    assert "unexplained: the same" in printed(replace(slower(), explained={BF16.case_id: UNEXPLAINED}), show_all=True)
 
 
 def test_changed_rules_have_a_section_of_their_own_where_nothing_regressed_too():
@@ -233,9 +234,9 @@ def test_what_is_no_rule_is_not_counted_among_the_rules_that_changed():
 
 def test_a_comparison_of_explanations_has_a_section_for_each_case_and_says_how_many_changed():
     explained = {
-        FP32.case_id: ["unexplained: the same ops"],
-        BF16.case_id: WHY,
-        "other": ["not traced in the baseline: x"],
+        FP32.case_id: UNEXPLAINED,
+        BF16.case_id: CHANGED,
+        "other": Explanation(Traces.NOT_TRACED, ["not traced in the baseline: x"]),
     }
     only = replace(same(), findings=[], means=[], explained=explained, rule_devices=["cpu"])
     text = printed(only)
@@ -246,7 +247,7 @@ def test_a_comparison_of_explanations_has_a_section_for_each_case_and_says_how_m
 
 
 def test_markdown_folds_what_explains_and_the_changed_rules():
-    explained = {FP32.case_id: [*WHY, "a *module* | with <b>"]}
+    explained = {FP32.case_id: Explanation(Traces.CHANGED, [*WHY, "a *module* | with <b>"])}
     text = comparison_markdown(replace(slower(), explained=explained, rule_changes=RULES))
     why = text.partition("<summary>Why</summary>")[2].partition("</details>")[0]
     assert "**linear_chain fp32**" in why
@@ -256,7 +257,7 @@ def test_markdown_folds_what_explains_and_the_changed_rules():
 
 
 def test_json_holds_explanations_and_rules_and_csv_is_as_it_was():
-    comparison = replace(slower(), explained={FP32.case_id: WHY}, rule_changes=RULES, rule_devices=["cuda", "xpu"])
+    comparison = replace(slower(), explained={FP32.case_id: CHANGED}, rule_changes=RULES, rule_devices=["cuda", "xpu"])
     document = json.loads(comparison_json(comparison))
     assert document["explained"] == {FP32.case_id: WHY}
     assert document["rule_changes"][0] == {

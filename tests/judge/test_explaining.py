@@ -9,11 +9,11 @@ from ampbench.errors import NothingComparableError
 from ampbench.instruments.casts.changes import compare_traces
 from ampbench.instruments.rules.findings import rule_change_said
 from ampbench.judge.compare import compare, of_cases
-from ampbench.judge.explaining import UNEXPLAINED, change_sentences, explanation
+from ampbench.judge.explaining import change_sentences, explanation
 from ampbench.records.casts import Cast, CastPass, CastTrace, Operation, WeightUse
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.rules import FAKE, NOT_OBSERVED, RuleChange
-from ampbench.records.verdicts import Verdict
+from ampbench.records.verdicts import Explanation, Traces, Verdict
 from ampbench.store import gathered, read_run
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
 from tests.rule_probes import observation, probe
@@ -120,7 +120,7 @@ def test_weights_are_said_by_how_they_reach_their_ops():
 def test_without_a_change_a_case_is_unexplained_and_says_what_was_looked_at():
     (sentence,) = said(blocks("bf16"), blocks("bf16"))
     assert sentence == (
-        f"{UNEXPLAINED}: the same ops, dtypes and casts on both sides (25 ops, 0 casts); what is left: sizes, "
+        "unexplained: the same ops, dtypes and casts on both sides (25 ops, 0 casts); what is left: sizes, "
         "arguments, kernels, libraries, the machine"
     )
 
@@ -129,26 +129,27 @@ def test_an_explanation_names_the_rule_that_changed_and_where_nothing_ran_on_har
     before, after = (
         CastPass(case_id=CASE.case_id, how=FAKE, trace=blocks(dtype)) for dtype in ("fp16", "fp32")
     )  # fmt: skip
-    assert explanation(CASE, before, after, [RMS_NORM], ("2.11.0", "2.12.0")) == [
+    assert explanation(CASE, before, after, [RMS_NORM], ("2.11.0", "2.12.0")).said == [
         "rms_norm: fp16 → fp32 in 25 modules, such as blocks.0.norm",
         "autocast's rule for rms_norm on cuda: unlisted → float32 between torch 2.11.0 and 2.12.0",
         "both sides ran on fake tensors, not on hardware",
     ]
     onboard = replace(before, how="device")
-    assert explanation(CASE, onboard, after)[1:] == ["the candidate ran on fake tensors, not on hardware"]
+    assert explanation(CASE, onboard, after).said[1:] == ["the candidate ran on fake tensors, not on hardware"]
     compiled = replace(CASE, path="compiled")
-    assert explanation(compiled, onboard, onboard)[1:] == ["traced in eager mode, measured compiled"]
+    assert explanation(compiled, onboard, onboard).said[1:] == ["traced in eager mode, measured compiled"]
 
 
 def test_a_rule_that_changed_and_makes_no_difference_to_the_step_is_named_as_such():
     same = CastPass(case_id=CASE.case_id, how="device", trace=blocks("fp32"))
-    unexplained, rule = explanation(CASE, same, same, [RMS_NORM], ("2.11.0", "2.12.0"))
-    assert unexplained.startswith(UNEXPLAINED)
+    found = explanation(CASE, same, same, [RMS_NORM], ("2.11.0", "2.12.0"))
+    assert found.traces is Traces.SAME
+    _, rule = found.said
     assert rule == (
         "autocast's rule for rms_norm on cuda: unlisted → float32 between torch 2.11.0 and 2.12.0; "
         "no difference to this step"
     )
-    assert len(explanation(CASE, same, same, [replace(RMS_NORM, op="aten::softmax.int")])) == 1
+    assert len(explanation(CASE, same, same, [replace(RMS_NORM, op="aten::softmax.int")]).said) == 1
 
 
 def test_a_changed_rule_is_one_line_with_the_dtypes_it_is_about():
@@ -196,10 +197,13 @@ def test_a_regressed_case_that_both_runs_traced_is_explained_with_the_rule_that_
     found = compare(*slower(before, (traced(FP32, "fp32"), rules("float32", version="2.12.0"))))
     assert found.findings[0].verdict is Verdict.REGRESSED
     assert found.explained == {
-        FP32.case_id: [
-            "rms_norm: bf16 → fp32 in norm",
-            "autocast's rule for rms_norm on cpu to bf16: unlisted → float32 between torch 2.11.0 and 2.12.0",
-        ]
+        FP32.case_id: Explanation(
+            Traces.CHANGED,
+            [
+                "rms_norm: bf16 → fp32 in norm",
+                "autocast's rule for rms_norm on cpu to bf16: unlisted → float32 between torch 2.11.0 and 2.12.0",
+            ],
+        )
     }
     assert [(one.op, one.field) for one in found.rule_changes] == [("aten::rms_norm", "observed")]
     assert list(found.rule_devices) == ["cpu"]
@@ -252,8 +256,8 @@ def test_runs_that_only_explain_have_explanations_and_no_findings():
     before = explaining(traced(FP32), traced(BF16))
     found = compare(before, explaining(traced(FP32), traced(BF16, "fp32")))
     assert list(found.findings) == []
-    assert found.explained[FP32.case_id] == ["the same: 2 ops, 0 casts"]
-    assert found.explained[BF16.case_id] == ["rms_norm: bf16 → fp32 in norm"]
+    assert found.explained[FP32.case_id] == (Traces.SAME, ["the same: 2 ops, 0 casts"])
+    assert found.explained[BF16.case_id] == (Traces.CHANGED, ["rms_norm: bf16 → fp32 in norm"])
     assert not any("interleaved" in note for note in found.notes)
     assert list(of_cases(found, FP32.case_id.__eq__).explained) == [FP32.case_id]
 
@@ -264,8 +268,8 @@ def test_a_case_that_could_not_be_traced_says_why():
     after = explaining(failure, skip)
     found = compare(explaining(traced(FP32), traced(BF16)), after)
     assert found.explained == {
-        FP32.case_id: ["not traced in the candidate: no such op"],
-        BF16.case_id: ["not traced in the candidate: no loss given"],
+        FP32.case_id: (Traces.NOT_TRACED, ["not traced in the candidate: no such op"]),
+        BF16.case_id: (Traces.NOT_TRACED, ["not traced in the candidate: no loss given"]),
     }
 
 

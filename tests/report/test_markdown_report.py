@@ -9,6 +9,7 @@ from markdown_it import MarkdownIt
 
 from ampbench.present.markdown import escaped
 from ampbench.records.measured import Failure, Fitness, Skip
+from ampbench.records.verdicts import Explanation, Traces
 from ampbench.report import markdown as module
 from ampbench.report.markdown import make_markdown
 from ampbench.report.material import Material, gather, material_of
@@ -252,7 +253,7 @@ def test_casts_and_rules_are_told_in_a_line_each() -> None:
 def test_why_a_case_changed_follows_the_changes() -> None:
     material = pair()
     (shown,) = material.shown
-    said = ["rms_norm: bf16 → fp32", "1 more cast | of <b>"]
+    said = Explanation(Traces.CHANGED, ["rms_norm: bf16 → fp32", "1 more cast | of <b>"])
     comparison = replace(shown.comparison, explained={FP32.case_id: said})
     text = make_markdown(replace(material, shown=[replace(shown, comparison=comparison)]))
     page = parsed(text)

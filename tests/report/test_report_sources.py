@@ -10,6 +10,7 @@ from ampbench.records.casts import CastPass
 from ampbench.records.kinds import KINDS
 from ampbench.records.measured import Failure
 from ampbench.records.rules import RuleProbe
+from ampbench.records.verdicts import Traces
 from ampbench.report import page as report_page
 from ampbench.report import views
 from ampbench.report.explained import contents, held
@@ -137,7 +138,7 @@ def test_runs_that_explain_are_compared_with_one_another(tmp_path: Path):
     material = gather([run_id(2)], tmp_path, baseline=run_id(1))
     (comparison,) = material.explained
     assert list(comparison.explained) == [TRAINED.case_id]
-    assert comparison.explained[TRAINED.case_id][0].startswith("the same: ")
+    assert comparison.explained[TRAINED.case_id].traces is Traces.SAME
 
 
 def test_an_empty_folder_is_an_error(tmp_path: Path):

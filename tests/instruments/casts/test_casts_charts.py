@@ -281,7 +281,7 @@ def with_reasons() -> Material:
 
 def test_why_a_case_changed_stands_with_its_verdict():
     material = with_reasons()
-    (said,) = material.comparisons[0].explained.values()
+    ((_, said),) = material.comparisons[0].explained.values()
     assert said
     page = page_of(material)
     row = page.select_one("#cases tbody tr")
