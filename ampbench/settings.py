@@ -21,9 +21,7 @@ FILE_NAME = "ampbench.toml"
 PATHS = frozenset({"results", "policy"})
 """Options whose value is a path, which counts from the settings file's folder, not from the current one."""
 
-PROGRAMS: Mapping[str, frozenset[str]] = MappingProxyType(
-    {"compare": frozenset({"baseline_python", "candidate_python"}), "ab": frozenset({"baseline", "candidate"})}
-)
+PROGRAMS: Mapping[str, frozenset[str]] = MappingProxyType({"ab": frozenset({"baseline", "candidate"})})
 """By verb, options that name a program to run or its environment: only who types a command decides on these.
 
 A settings file belongs to the folder, which may be somebody else's.

@@ -30,8 +30,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 WITH_PROGRAMS = {
-    "compare": {name: Option(name, False) for name in ("baseline_python", "candidate_python")},
-    "ab": {"baseline": Option("baseline", True)},
+    "ab": {"baseline": Option("baseline", True), "candidate": Option("candidate", True)},
     "report": {"baseline": Option("baseline", False)},
 }
 
@@ -145,9 +144,8 @@ def test_a_tool_table_that_is_no_table_is_refused(repository: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "option"),
     [
-        ("[compare]\nbaseline_python = './x'", "baseline_python"),
-        ("candidate-python = './x'", "candidate_python"),
         ("[ab]\nbaseline = ['./x']", "baseline"),
+        ("candidate = './x'", "candidate"),
     ],
 )
 def test_no_settings_file_names_a_program_to_run(text: str, option: str, repository: Path) -> None:

@@ -348,24 +348,18 @@ def left_out(arms: Iterable[ArmRequest]) -> str:
     return f"neither arm has {changes}: {HERE} is the files as they are"
 
 
-def find_python(text: str) -> str | None:
+def _interpreter(option: str, text: str) -> str:
     """Return the Python executable that `text` means: a path, a name on the PATH, or an environment's folder."""
     path = Path(text).expanduser()
     if path.is_dir():
         path = path / "bin" / "python"
-    found = shutil.which(str(path))
-    # resolving the link would lose the environment
-    return None if found is None else str(Path(os.path.abspath(found)))  # noqa: PTH100
-
-
-def _interpreter(option: str, text: str) -> str:
-    found = find_python(text)
-    if found is None:
+    executable = shutil.which(str(path))
+    if executable is None:
         raise UsageError(
             f"{option} {text}: there is no such Python; give the path of an executable or its environment, git:REF, "
             f"NAME=VALUE or {HERE}"
         )
-    return found
+    return str(Path(os.path.abspath(executable)))  # noqa: PTH100 - resolving the link would lose the environment
 
 
 def _commit(option: str, ref: str) -> str:

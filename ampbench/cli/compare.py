@@ -22,15 +22,11 @@ from ampbench.cli.options import (
     is_typed,
 )
 from ampbench.cli.printing import OutputFormat
-from ampbench.errors import INTERRUPTED, NothingToRunError, UsageError
+from ampbench.errors import NothingToRunError, UsageError
 from ampbench.records.kinds import KINDS, named
 
 if TYPE_CHECKING:
     from ampbench.records.verdicts import Comparison
-
-
-SIDE = "with this Python, whose torch is that of"
-DEFAULT = "Default for a side: the Python that runs ampbench, if its torch is the side's."
 
 
 TOLD_WHOLE = ("baseline", "candidate", "results", "format", "json")
@@ -48,12 +44,6 @@ def command(
     keyword: Keyword = "",
     only: Only = "",
     threshold: Threshold = "",
-    baseline_python: Annotated[
-        str, typer.Option("--baseline-python", metavar="PATH", help=f"Trace what regressed {SIDE} the baseline.")
-    ] = "",
-    candidate_python: Annotated[
-        str, typer.Option("--candidate-python", metavar="PATH", help=f"Likewise {SIDE} the candidate. {DEFAULT}")
-    ] = "",
     every: Every = False,
     format: Format = OutputFormat.TABLE,
     json: Json = False,
@@ -63,15 +53,13 @@ def command(
     The exit code says nothing of what was found: `ampbench gate` judges.
 
     Where both runs hold traces of a case, as those of `ampbench ab` do of what regressed, what changed in dtypes, casts
-    and autocast's rules is said with it. Of other runs, either option for a Python has the regressed cases (the worst
-    10) traced now; nothing is stored.
+    and autocast's rules is said with it.
 
     \b
     Examples:
       ampbench compare 20260131T120000Z latest
       ampbench compare main.jsonl branch.jsonl -k "resnet and training" --only time --threshold 5
       ampbench compare BASE CANDIDATE --format markdown >> "$GITHUB_STEP_SUMMARY"
-      ampbench compare BASE latest --baseline-python ~/torch-2.13/bin/python      why is it slower?
     """
     chosen = chosen_format(format, json)
     from ampbench import store
@@ -87,14 +75,8 @@ def command(
         print_document(named(kind.changes)(*map(store.read_run, paths)), chosen)
         return 0
     compared = compare_files(paths[0], paths[1], policy.threshold_of)
-    comparison, interrupted = narrowed(compared, keyword, policy.only), False
-    if baseline_python or candidate_python:
-        from ampbench.ab.retracing import explain_stored
-
-        pythons = {"--baseline-python": baseline_python, "--candidate-python": candidate_python}
-        comparison, interrupted = explain_stored(comparison, pythons, policy.only, print_note)
-    print_comparison(comparison, chosen, show_all=every)
-    return INTERRUPTED if interrupted else 0
+    print_comparison(narrowed(compared, keyword, policy.only), chosen, show_all=every)
+    return 0
 
 
 def _refuse_beside_changes(context: typer.Context, verb: str) -> None:

@@ -134,10 +134,6 @@ class StoredRun:
         """What the run was asked for, as the record that the row of its kind names; None where it does not say."""
         return lines.asked_in(self.header)
 
-    def having(self, record: type[R], found: Mapping[str, R] | Mapping[str, list[R]]) -> "StoredRun":
-        """Return the run with other records of a type than it holds, by case id or device."""
-        return replace(self, found={**self.found, line_of(record): found})
-
     def narrowed(self, case_ids: Container[str]) -> "StoredRun":
         """Return the run with what is of these cases alone; rounds, readings and what is of devices stay."""
 

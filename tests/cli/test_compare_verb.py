@@ -2,19 +2,16 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from ampbench.drive.planning import find_workloads
-from ampbench.errors import NothingToRunError
 from ampbench.explain.ledger import trace_casts
 from ampbench.records.casts import CastPass
 from ampbench.records.measured import Reading
 from tests.compared_runs import BF16, FP32, noisy, rounds_of
-from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, write_run
+from tests.stored_runs import COMPLETE, make_case, make_divergence, make_memory, write_run
 from tests.traced_programs import autocast
 
 OTHER = make_case(workload="mlp")
@@ -153,79 +150,13 @@ def test_a_run_that_explains_and_one_that_only_measures_are_not_comparable(ampbe
     assert "6-before explains casts and traced 1 case; 2-after measures and traced no case" in found.err
 
 
-@pytest.mark.parametrize(
-    ("option", "python", "said"),
-    [
-        ("--baseline-python", "/no/such/python", "--baseline-python /no/such/python: there is no such Python"),
-        ("--candidate-python", "/bin/true", "--candidate-python: no worker could start"),
-    ],
-)
-def test_a_python_that_cannot_trace_is_refused_in_one_line(ampbench, tmp_path, option, python, said):
-    stored_sides(tmp_path / "results", str(torch.__version__))
-    found = ampbench("compare", "1-before", "2-after", option, python)
-    assert (found.code, found.out, found.err.count("\n")) == (2, "", 1)
-    assert said in found.err
-
-
-def stored_sides(folder, version):
-    """Store two runs of a workload of which the second takes more memory, both measured with torch `version`."""
-    source = find_workloads("linear_stack")[0]
-    case = make_case("bf16_autocast", workload="linear_stack", parameters={"width": 16, "depth": 2}, batch_size=4)
-    for run, peak in (("1-before", 1000), ("2-after", 2000)):
-        environment = replace(make_header().environment, torch_version=version)
-        entries = [*rounds_of(case, noisy(1e-3)), make_memory(case, peak), COMPLETE]
-        write_run(folder, [case], *entries, run=run, sources=[source], environment=environment)
-    return case
-
-
-def test_the_regressed_cases_of_two_runs_are_traced_in_the_pythons_of_their_torch(ampbench, tmp_path):
-    case = stored_sides(tmp_path / "results", str(torch.__version__))
-    arguments = ("compare", "1-before", "2-after", "--candidate-python", sys.executable)
-    stored = {path: path.read_bytes() for path in (tmp_path / "results" / "runs").iterdir()}
-    found = ampbench(*arguments, "--json")
-    assert (found.code, found.err) == (0, "tracing 1 regressed case on both sides\n")
-    (sentence,) = json.loads(found.out)["explained"][case.case_id]
-    assert sentence.startswith("unexplained: the same ops, dtypes and casts on both sides (")
-    assert stored == {path: path.read_bytes() for path in (tmp_path / "results" / "runs").iterdir()}
-    assert "explained" not in ampbench(*arguments, "--only", "time").out
-
-
-@pytest.mark.parametrize(
-    ("raised", "code", "said"),
-    [(KeyboardInterrupt(), 130, ""), (NothingToRunError("no worker"), 0, "no more can be explained: no worker\n")],
-)
-def test_what_ends_the_tracing_loses_nothing_of_the_comparison(ampbench, tmp_path, monkeypatch, raised, code, said):
-    def ends(*_):
-        raise raised
-
-    monkeypatch.setattr("ampbench.ab.retracing.trace_case", ends)
-    stored_sides(tmp_path / "results", str(torch.__version__))
-    found = ampbench("compare", "1-before", "2-after", "--candidate-python", sys.executable)
-    assert (found.code, found.err) == (code, f"tracing 1 regressed case on both sides\n{said}")
-    assert "\n1 regressed (memory 1)" in found.out
-
-
-def test_a_side_whose_torch_is_not_here_is_not_traced_and_another_python_than_its_own_is_refused(ampbench, tmp_path):
-    stored_sides(tmp_path / "results", "2.11.0")
-    refused = ampbench("compare", "1-before", "2-after", "--baseline-python", sys.executable)
-    assert (refused.code, refused.out) == (2, "")
-    assert f"the baseline was measured with torch 2.11.0, that Python has torch {torch.__version__}" in refused.err
-    one = ampbench("compare", "1-before", "2-after", "--candidate-python", sys.executable)
-    assert (one.code, one.err.count("\n")) == (0, 1)
-    assert "the baseline cannot be traced: its torch is 2.11.0" in one.err
-    assert "--baseline-python names another" in one.err
-    assert "regressed" in one.out
-
-
 CHECKS = [
     str(Path(__file__).parents[2] / "results" / "checks" / f"torch-{version}.jsonl.gz")
     for version in ("2.11.0", "2.12.1")
 ]
 
 
-@pytest.mark.parametrize(
-    "given", [("--keyword", "fp16"), ("--only", "time"), ("--threshold", "5"), ("--candidate-python", "python3")]
-)
+@pytest.mark.parametrize("given", [("--keyword", "fp16"), ("--only", "time"), ("--threshold", "5")])
 def test_what_narrows_or_judges_cases_is_refused_between_two_runs_of_checks(ampbench, given):
     found = ampbench("compare", *CHECKS, *given)
     assert (found.code, found.out) == (2, "")

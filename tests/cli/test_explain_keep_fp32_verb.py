@@ -371,7 +371,7 @@ def test_no_one_is_told_to_go_on_with_what_cannot_be_gone_on_with(
     begun = read_run(list_runs(stored)[0])
     assert unfinished(begun)
     wanted = dataclasses.replace(SPACE, wanted=Wanted(max_error=1.0, max_gradient_error=1.0))
-    resumable = begun.having(SearchSpace, {CASE.case_id: wanted})
+    resumable = dataclasses.replace(begun, found={**begun.found, "space": {CASE.case_id: wanted}})
     for run, told in ((begun, ""), (resumable, f"1 piece left; ampbench explain keep-fp32 --resume {RUN} goes on\n")):
         instruments._tell_left(INSTRUMENT, run, stored)
         assert capsys.readouterr().err.replace(f" --results {stored}", "") == told
