@@ -1,7 +1,6 @@
-"""An arm of an A/B comparison: which Python, which commit, which settings; its files, and a copy of it elsewhere."""
+"""An arm of an A/B comparison: which Python, which commit, which settings; its files."""
 
 import fcntl
-import json
 import os
 import re
 import shutil
@@ -15,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from ampbench.base.units import counted, parse_value
-from ampbench.errors import UnknownNameError, UsageError, bounded
+from ampbench.errors import UnknownNameError, UsageError
 from ampbench.records.case import COMPILED, WorkloadSource
 from ampbench.records.run import HEAPS, Selection, Settings
 
@@ -33,18 +32,6 @@ _SETTING = re.compile(r"(?P<name>[A-Za-z_][\w.-]*)=(?P<value>.*)", re.DOTALL)
 _GIT_SECONDS = 120.0
 _CHECKOUT, _IN_USE = "ampbench-", "in-use"
 """How the name of a commit's temporary folder begins, and the file in it that is locked as long as it is used."""
-_COPY, _ENVIRONMENT = f"{_CHECKOUT}copy-in-another-folder-and-environment-", "environment"
-"""How that of a copied arm begins, longer than a checkout's, and the folder in it that is the copy's environment."""
-_PYTHON_SECONDS = 120.0
-_TELL_FOLDERS = """
-import json, sys
-named = ("site-packages", "dist-packages")
-print(json.dumps([path for path in dict.fromkeys(sys.path) if path.rstrip("/").rpartition("/")[2] in named]))
-"""
-"""A program that prints the folders of installed packages that its Python imports from."""
-_TELL_TARGET = "import sysconfig; print(sysconfig.get_path('purelib'))"
-_SUBMODULE = "160000"
-"""The mode by which git lists a submodule (git-ls-files(1), gitdatamodel(7))."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,88 +171,6 @@ def checked_out(option: str, arm: ArmRequest) -> Iterator[Checkout | None]:
         yield Checkout(commit=commit, root=root, repository=repository)
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
-    """A copy of an arm: `python` is that of its environment, `checkout` its files (None: they are the arm's own)."""
-
-    python: str
-    checkout: Checkout | None
-
-
-@contextmanager
-def copied(option: str, arm: ArmRequest, files: bool) -> Iterator[Copy]:
-    """Yield a copy of an arm in a folder and an environment of its own, which is gone afterwards.
-
-    The environment is a virtual one that has the arm's packages under its own prefix, as links. With `files` those of
-    the repository here are copied: a commit's into a second worktree; of the files as they are, those that git knows
-    and Python's own, while what else lies among them is linked. What is measured of the copy differs from the arm in
-    what comes with an arm: prefix, folder, and the paths that modules are imported from.
-
-    Raises `UsageError` where the copy cannot be made, as where there is no room.
-    """
-    with ExitStack() as stack:
-        if files:
-            repository = Path(_git(option, "rev-parse", "--show-toplevel"))
-            commit = _commit(option, arm.ref or "HEAD")
-            _remove_abandoned(option)
-        _remove_abandoned_environments()
-        folder = stack.enter_context(_temporary_folder(option, _COPY))
-        try:
-            python, checkout = _copied_environment(option, arm, folder / _ENVIRONMENT), None
-            if files:
-                root = stack.enter_context(_worktree(option, folder / repository.name, commit))
-                checkout = Checkout(commit=commit, root=root, repository=repository)
-                if not arm.ref:
-                    _lay_over(option, checkout)
-        except OSError as error:
-            raise UsageError(f"{option}: no copy of the baseline can be made in {folder}: {error.strerror}") from None
-        yield Copy(python, checkout)
-
-
-def _copied_environment(option: str, arm: ArmRequest, folder: Path) -> str:
-    """Make a virtual environment with links to all packages of an arm's Python, and return its own Python."""
-    variables = {**os.environ, **arm.variables}
-    folders = json.loads(_python(option, arm.python, "-P", "-c", _TELL_FOLDERS, variables=variables))
-    _python(option, arm.python, "-I", "-m", "venv", "--without-pip", str(folder), variables=variables)
-    python = str(folder / "bin" / "python")
-    target = Path(_python(option, python, "-I", "-c", _TELL_TARGET, variables=variables))
-    for entry in (entry for each in map(Path, folders) if each.is_dir() for entry in each.iterdir()):
-        # an extension finds its libraries beside where it is linked, and is imported from its own folder
-        if entry.suffix != ".so" and not os.path.lexists(target / entry.name):
-            (target / entry.name).symlink_to(entry)
-    (target / "~.pth").write_text("".join(f"{each}\n" for each in folders))  # last of all, what the links lack
-    return python
-
-
-def _lay_over(option: str, checkout: Checkout) -> None:
-    """Make the worktree of the last commit the repository's files as they are."""
-
-    def listed(*arguments: str) -> list[str]:
-        given = ("-C", str(checkout.repository), *arguments)
-        return [name for name in _git(option, *given).split("\0") if name]
-
-    others = listed("ls-files", "-z", "--others", "--exclude-standard")
-    ignored = listed("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory")
-    staged = listed("ls-files", "-z", "--stage")
-    modules = [line.partition("\t")[2] for line in staged if line.startswith(_SUBMODULE)]
-    linked = [*(name for name in others if not name.endswith(".py")), *ignored, *modules]
-    for name in linked:
-        source, copy = checkout.repository / name, checkout.root / name
-        if source.name == "__pycache__" or checkout.root.is_relative_to(source):
-            continue
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        if copy.is_dir():
-            copy.rmdir()  # where git leaves room for a submodule
-        copy.symlink_to(source)
-    changed = listed("diff", "--name-only", "-z", "--ignore-submodules=all", "HEAD", "--")
-    for name in [*changed, *(name for name in others if name.endswith(".py"))]:
-        source, copy = checkout.repository / name, checkout.root / name
-        copy.unlink(missing_ok=True)
-        if os.path.lexists(source):
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source, copy, follow_symlinks=False)
-
-
 @contextmanager
 def _temporary_folder(option: str, prefix: str) -> Iterator[Path]:
     """Yield a new folder, marked as in use until this process ends, however it does; it is gone afterwards."""
@@ -309,14 +214,6 @@ def _remove_abandoned(option: str) -> None:
                 if abandoned:
                     _remove_worktree(option, root)
                     shutil.rmtree(root.parent, ignore_errors=True)
-
-
-def _remove_abandoned_environments() -> None:
-    """Remove the copied environments that sessions which were killed have left behind, with no worktree beside them."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_COPY}*"):
-        with _abandoned(folder) as abandoned, suppress(OSError):
-            if abandoned and {each.name for each in folder.iterdir()} <= {_IN_USE, _ENVIRONMENT}:
-                shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
@@ -391,22 +288,6 @@ def _git(option: str, *arguments: str) -> str:
 def _verb(arguments: Sequence[str]) -> str:
     """Return what git is asked to do: -c and -C come before it, with a value each."""
     return next(each for before, each in pairwise(("", *arguments)) if each[0] != "-" and before.lower() != "-c")
-
-
-def _python(option: str, python: str, *arguments: str, variables: Mapping[str, str]) -> str:
-    """Return the last line that a Python prints, as `UsageError` why it does not end well."""
-    try:
-        done = subprocess.run(
-            [python, *arguments], capture_output=True, text=True, timeout=_PYTHON_SECONDS, check=False, env=variables
-        )
-    except OSError as error:
-        raise UsageError(f"{option}: {python} cannot be started: {error.strerror}") from None
-    except subprocess.TimeoutExpired:
-        raise UsageError(f"{option}: {python} took longer than {_PYTHON_SECONDS:.0f} s") from None
-    said = (done.stderr.strip() or done.stdout.strip() or "no reason given").splitlines()[-1]
-    if done.returncode:
-        raise UsageError(f"{option}: no environment can be made with {python}: {bounded(said)}")
-    return (done.stdout.strip().splitlines() or [""])[-1]
 
 
 def _boolean(name: str, value: str) -> bool:

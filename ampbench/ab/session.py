@@ -8,7 +8,7 @@ import dataclasses
 import secrets
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,6 @@ from ampbench.ab.arms import (
     ArmRequest,
     Checkout,
     checked_out,
-    copied,
     folder_in,
     left_out,
     repository_paths,
@@ -35,14 +34,12 @@ from ampbench.judge.compare import compare_files, default_threshold
 from ampbench.judge.exact import ThresholdOf
 from ampbench.judge.pairing import pair_cases
 from ampbench.records.case import Environment, ParameterValue, WorkloadSource
-from ampbench.records.run import CANDIDATE, CONTROL, Arm, Footer, Selection, Settings
+from ampbench.records.run import Arm, Footer, Selection, Settings
 from ampbench.records.verdicts import Code
 from ampbench.records.wire import Description
 from ampbench.store import RunWriter
 from ampbench.workloads.index import WORKLOADS
 
-COPY = "--control-copy"
-"""The option that asks for a copy of the baseline."""
 OPEN = frozenset({Code.UNDECIDED, Code.TAIL_UNDECIDED, Code.TOO_FEW_BLOCKS, Code.UNFIT_MACHINE})
 """With these a case is measured on."""
 START_SECONDS = 3.0
@@ -71,15 +68,12 @@ class PreparedArm:
 class PreparedComparison:
     """Both arms, and the cases to measure: baseline's and candidate's, by the id of the baseline's.
 
-    `control` is the copy of the baseline that the control is measured of (None: the baseline itself), `copied` as in
-    `records.run.Arm`. `notes` are what a user may not expect of the arms.
+    `notes` are what a user may not expect of the arms.
     """
 
     baseline: PreparedArm
     candidate: PreparedArm
     pairs: Mapping[str, tuple[PlannedCase, PlannedCase]]
-    control: PreparedArm | None = None
-    copied: str = ""
     notes: Sequence[str] = ()
 
 
@@ -102,13 +96,12 @@ class Plan:
 
 @contextmanager
 def prepare(
-    selection: Selection, settings: Settings, baseline: ArmRequest, candidate: ArmRequest, copy: str = ""
+    selection: Selection, settings: Settings, baseline: ArmRequest, candidate: ArmRequest
 ) -> Iterator[PreparedComparison]:
     """Plan a session; everything that can be wrong with selection or arms is raised here, before anything is measured.
 
-    `copy` is which of `records.run.COPIED` is to be a copy of the baseline; of the candidate nothing else is asked
-    then. Commits stay checked out, and a copy stays, while the context lasts. Raises `UsageError` for an arm that
-    cannot measure and a copy that cannot be made, `NothingToRunError` where no case can be measured by both.
+    Commits stay checked out while the context lasts. Raises `UsageError` for an arm that cannot measure,
+    `NothingToRunError` where no case can be measured by both.
     """
     if settings.memory_limit_bytes is None:
         settings = dataclasses.replace(settings, memory_limit_bytes=session.default_memory_limit())
@@ -116,8 +109,6 @@ def prepare(
     with ExitStack() as stack:
         for option, request in requests.items():
             _check_settings(option, request, selection)
-        if copy == CANDIDATE:
-            del requests["--candidate"]
         checkouts = {option: stack.enter_context(checked_out(option, one)) for option, one in requests.items()}
         here = repository_paths() if any(checkouts.values()) else []
 
@@ -127,18 +118,7 @@ def prepare(
 
         arms = [prepared(option, request, checkouts[option]) for option, request in requests.items()]
         notes = [note] if (note := left_out([baseline, candidate])) else []
-        control = None
-        if copy:
-            files = bool(here) or _of_the_repository(check_selection(arms[0].selection))
-            made = stack.enter_context(copied(COPY, baseline, files))
-            twin = prepared(COPY, dataclasses.replace(baseline, python=made.python), made.checkout)
-            _require_same(arms[0], twin)
-            control, arms = (twin, arms) if copy == CONTROL else (None, [arms[0], twin])
-            what = "files and environment" if files else "environment; its files are the baseline's own"
-            notes.append(f"the {copy} is a copy of the baseline: {what}")
-        yield PreparedComparison(
-            baseline=arms[0], candidate=arms[1], pairs=_pairs(*arms), control=control, copied=copy, notes=notes
-        )
+        yield PreparedComparison(baseline=arms[0], candidate=arms[1], pairs=_pairs(*arms), notes=notes)
 
 
 def timed_for(prepared: PreparedComparison, seconds: float | None = None) -> PreparedComparison:
@@ -159,10 +139,7 @@ def timed_for(prepared: PreparedComparison, seconds: float | None = None) -> Pre
         return dataclasses.replace(arm, settings=settings)
 
     return dataclasses.replace(
-        prepared,
-        baseline=with_builds(prepared.baseline),
-        candidate=with_builds(prepared.candidate),
-        control=with_builds(prepared.control) if prepared.control else None,
+        prepared, baseline=with_builds(prepared.baseline), candidate=with_builds(prepared.candidate)
     )
 
 
@@ -183,7 +160,7 @@ def measure(
     name = secrets.token_hex(6)
     with ExitStack() as stack:
         writers = [
-            stack.enter_context(_writer(arm, role, name, prepared.copied, results, label, command))
+            stack.enter_context(_writer(arm, role, name, results, label, command))
             for role, arm in (("baseline", prepared.baseline), ("candidate", prepared.candidate))
         ]
         timed = "time" in plan.kinds
@@ -279,8 +256,7 @@ def _prepared_arm(
     try:
         pool = Pool({ONLY: open_channel}).open()
     except NothingToRunError as error:
-        cure = "its copy cannot measure" if option == COPY else "give a Python that has this ampbench and torch"
-        raise UsageError(f"{option}: {error}; {cure}") from error
+        raise UsageError(f"{option}: {error}; give a Python that has this ampbench and torch") from error
     with pool:
         environment = ask_environment(pool, settings.threads)
         describe = session.describer(pool, settings)
@@ -300,27 +276,6 @@ def _prepared_arm(
         plan=[dataclasses.replace(planned, source=source_in(checkout, planned.source)) for planned in plan],
         open_channel=open_channel,
     )
-
-
-def _of_the_repository(sources: Iterable[WorkloadSource]) -> bool:
-    """Return whether a workload is a file of the repository here."""
-    files = [Path(source.module) for source in sources if source.module.endswith(".py")]
-    with suppress(UsageError):  # there is none
-        return bool(files) and any(file.is_relative_to(repository_paths()[0]) for file in files)
-    return False
-
-
-def _require_same(baseline: PreparedArm, copy: PreparedArm) -> None:
-    """Raise `UsageError` where a copy of the baseline is not the same: other versions, or a case that it cannot run."""
-    for what in ("python_version", "torch_version", "torch_commit", "torchvision_version", "numpy_version", "packages"):
-        ours, theirs = (getattr(arm.environment, what) for arm in (baseline, copy))
-        if ours != theirs:
-            raise UsageError(f"{COPY}: the copy's {what.replace('_', ' ')} is not the baseline's: {ours} → {theirs}")
-    can = {planned.case.case_id: planned.skip for planned in copy.plan}
-    for planned in baseline.plan:
-        case_id = planned.case.case_id
-        if not planned.skip and can.get(case_id, "it is not there"):
-            raise UsageError(f"{COPY}: the copy cannot run {case_id}: {can.get(case_id, 'it is not there')}")
 
 
 def _pairs(baseline: PreparedArm, candidate: PreparedArm) -> dict[str, tuple[PlannedCase, PlannedCase]]:
@@ -349,17 +304,12 @@ def _lanes(prepared: PreparedComparison, writers: list[RunWriter], control: bool
         return Lane(name, cases, arm.settings, arm.open_channel, writer.append, control=name == "control")
 
     controls = [lane("control", ours, baseline, writers[0])] if control else []
-    if control and prepared.control is not None:
-        twins = {planned.case.case_id: planned for planned in prepared.control.plan}
-        controls = [lane("control", {case_id: twins[case_id] for case_id in ours}, prepared.control, writers[0])]
     return [
         lane("baseline", ours, baseline, writers[0]), *controls, lane("candidate", theirs, candidate, writers[1]),
     ]  # fmt: skip
 
 
-def _writer(
-    arm: PreparedArm, role: str, name: str, copy: str, results: Path, label: str, command: list[str]
-) -> RunWriter:
+def _writer(arm: PreparedArm, role: str, name: str, results: Path, label: str, command: list[str]) -> RunWriter:
     """Return the writer of an arm's new run, with the cases and what is skipped written."""
     header = session.new_header(
         arm.selection,
@@ -369,7 +319,7 @@ def _writer(
         label,
         command,
         commit=arm.checkout.commit if arm.checkout else None,
-        arm=Arm(session=name, name=role, given=arm.request.given, settings=dict(arm.request.settings), copied=copy),
+        arm=Arm(session=name, name=role, given=arm.request.given, settings=dict(arm.request.settings)),
     )
     writer = RunWriter.create(results, header, [planned.case for planned in arm.plan])
     writer.append(*session.planned_skips(arm.plan))

@@ -59,7 +59,7 @@ from ampbench.cli.printing import OutputFormat
 from ampbench.cli.selecting import chosen_recipes, make_selection, make_settings
 from ampbench.errors import CASE_FAILED, INTERRUPTED, AmpbenchError, NothingToRunError, UsageError
 from ampbench.records.labels import few
-from ampbench.records.run import CANDIDATE, CONTROL, Settings
+from ampbench.records.run import Settings
 from ampbench.records.verdicts import Code
 
 if TYPE_CHECKING:
@@ -78,12 +78,6 @@ Baseline = Annotated[list[str] | None, typer.Option("--baseline", metavar="ARM",
 Candidate = Annotated[list[str] | None, typer.Option("--candidate", metavar="ARM", help=f"Likewise. {ARM}")]
 Control = Annotated[
     bool, typer.Option("--control", help="Measure the baseline against itself: false alarms, detectable effects.")
-]
-ControlCopy = Annotated[
-    bool,
-    typer.Option(
-        "--control-copy", help="The control is a copy of the baseline in a folder and an environment of its own."
-    ),
 ]
 Blocks = Annotated[
     int | None,
@@ -112,7 +106,6 @@ def command(
     baseline: Baseline = None,
     candidate: Candidate = None,
     control: Control = False,
-    control_copy: ControlCopy = False,
     workload: Workloads = None,
     precision: Precisions = None,
     device: Devices = None,
@@ -208,14 +201,11 @@ def command(
     ours = parse_arm("--baseline", baseline or [])
     theirs = parse_arm("--candidate", (baseline if control else candidate) or [])
     kinds = ("time",) if control else rules.only
-    if control_copy and "time" not in kinds:
-        raise UsageError("--control-copy is the control of times, which --only leaves out")
     plan = session.Plan(
         kinds=kinds, control=not control, blocks=count, max_seconds=settings.max_seconds, to_the_end=control,
         explain=not control, threshold_of=rules.threshold_of,
     )  # fmt: skip
-    copy = "" if not control_copy else CANDIDATE if control else CONTROL
-    with session.prepare(selection, settings, ours, theirs, copy) as prepared, block_progress() as watch:
+    with session.prepare(selection, settings, ours, theirs) as prepared, block_progress() as watch:
         for note in prepared.notes:
             print_note(note)
         files = session.measure(

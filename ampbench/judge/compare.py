@@ -42,7 +42,6 @@ from ampbench.records.case import Case
 from ampbench.records.kinds import deed_of
 from ampbench.records.labels import case_labels, gathered, kernels_said
 from ampbench.records.measured import BUSY, OUT_OF_MEMORY, TOO_LITTLE_FREE, Round
-from ampbench.records.run import CANDIDATE
 from ampbench.records.verdicts import (
     OUTCOME,
     UNTRUSTED,
@@ -90,7 +89,7 @@ class SelfComparison:
     not confirm, `unfit` those that a busy machine left without a verdict, `unchanged` those proven to be. `able` counts
     those with blocks enough to raise an alarm at all, given how many cases there are, and `highest_rate` is the upper
     end of the 95% Wilson interval of false alarms per such case. `spreads` are the standard errors of the log ratio of
-    one block by case id. `copied`: it was compared with a copy of it in another folder and environment.
+    one block by case id.
     """
 
     cases: int
@@ -103,7 +102,6 @@ class SelfComparison:
     highest_rate: float
     spreads: dict[str, float]
     detectable: Sequence[Detectable]
-    copied: bool = False
 
 
 def judge_self(comparison: Comparison, rounds: Sequence[Round]) -> SelfComparison:
@@ -133,7 +131,6 @@ def judge_self(comparison: Comparison, rounds: Sequence[Round]) -> SelfCompariso
         detectable=[_detectable(list(spreads.values()), blocks, seconds, threshold) for blocks in DECIDING_LOOKS]
         if spreads
         else [],
-        copied=comparison.copied == CANDIDATE,
     )
 
 
@@ -290,7 +287,6 @@ def _compare(baseline: MeasuredRun, candidate: MeasuredRun, threshold_of: Thresh
             *_other_kernels(paired, baseline.stored, candidate.stored),
         ],
         candidates={p.baseline_id: p.candidate for p in paired.pairs if p.candidate_id != p.baseline_id},
-        copied=headers[0].arm.copied if interleaved and headers[0].arm else "",
     )
     changed = {one.case.case_id for one in findings if one.verdict in (Verdict.REGRESSED, Verdict.IMPROVED)}
     pairs = [pair for pair in paired.pairs if not measures or pair.baseline_id in changed]
@@ -360,8 +356,6 @@ def _notes(baseline: StoredRun, candidate: StoredRun, comparable: bool) -> list[
     notes = [] if comparable else [NOT_IN_TURNS]
     if baseline.header.run == candidate.header.run:
         notes.append("both sides are the same run, which cannot differ from itself: name two")
-    if comparable and candidate.header.arm is not None and candidate.header.arm.copied == CANDIDATE:
-        notes.append("the candidate is a copy of the baseline in another folder and environment")
     for name, stored in (("baseline", baseline), ("candidate", candidate)):
         if stored.cut:
             notes.append(f"the {name}'s file {CUT}")

@@ -362,8 +362,7 @@ def control_markdown(found: SelfComparison) -> str:
 
 def control_said(found: SelfComparison) -> list[str]:
     """Return in sentences what an arm compared with itself said: false alarms, and the changes that can be seen."""
-    itself = "its copy in another folder and environment" if found.copied else "itself"
-    said = [f"one arm against {itself}: {counted(found.cases, 'case')}, {counted(found.blocks, 'block')}"]
+    said = [f"one arm against itself: {counted(found.cases, 'case')}, {counted(found.blocks, 'block')}"]
     rate = f" (95%: at most {format_percent(found.highest_rate)} of the {found.able} that could raise one, Wilson)"
     if not found.able and len(found.unfit) == found.cases > 0:
         rate = ": the machine was unfit, and none could be judged"
@@ -372,8 +371,7 @@ def control_said(found: SelfComparison) -> list[str]:
     elif not found.able:
         together = ", and so many cases judged together," if found.cases > 1 else ""
         rate = f": with so few blocks{together} there could be none"
-    alarms = "alarms, of luck or of what comes with the place" if found.copied else "false alarms"
-    said.append(f"{alarms}: {len(found.alarms)} of {counted(found.cases, 'case')}{rate}")
+    said.append(f"false alarms: {len(found.alarms)} of {counted(found.cases, 'case')}{rate}")
     said += [f"  {one.case.case_id}: {one.reason}" for one in found.alarms]
     if found.suspected:
         said.append(f"suspected and not confirmed by fresh blocks: {len(found.suspected)}")
@@ -393,7 +391,6 @@ def control_data(found: SelfComparison) -> dict[str, Any]:
 
     return {
         "cases": found.cases,
-        "copied": found.copied,
         "blocks": found.blocks,
         "false_alarms": ids(found.alarms),
         "suspected": ids(found.suspected),

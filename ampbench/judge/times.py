@@ -23,7 +23,6 @@ from ampbench.judge.deciding import (
 from ampbench.judge.exact import ThresholdOf, other_numbers
 from ampbench.judge.pairing import EnvironmentDifferences, Pair, imported_finding
 from ampbench.judge.rounds import UNFIT_SHARE, MeasuredRun, Role, grid, known_medians, said_of
-from ampbench.records.run import CONTROL
 from ampbench.records.verdicts import Code, ControlVerdict, Finding, Verdict
 
 LARGEST_WORTH_SAYING = 10.0
@@ -160,9 +159,6 @@ SAME_CLOCK = "what of the change is the device's is not known; measure both in t
 _FOUND = frozenset({Code.BEYOND_THRESHOLD, Code.UNCONFIRMED})
 _TAILS = frozenset({Code.BEYOND_THRESHOLD, Code.UNCONFIRMED, Code.NOT_CONFIRMED})
 
-MEASURED_TWICE = "measured twice"
-MEASURED_COPIED = "measured twice, once in a copy of the baseline in another folder and environment"
-"""What was done to a control's cases, in words."""
 _CONTROL_FIRED = "the control fired: the same code, measured twice, seemed to differ, so no time of this session counts"
 
 
@@ -443,9 +439,7 @@ def _interleaved(
             beside, thresholds[measured], _known(mean_beside, allowed[measured], ours, theirs)
         )
         names = [cells[cell].baseline_id for cell in np.flatnonzero(measured).tolist()]
-        arm_of = owner.run.stored.header.arm
-        twice = MEASURED_COPIED if arm_of is not None and arm_of.copied == CONTROL else MEASURED_TWICE
-        sentence = _control_sentence(names, fired, judged, twice)
+        sentence = _control_sentence(names, fired, judged)
         verdict = ControlVerdict(cells=len(names), fired=bool(fired), sentence=sentence)
     return decisions, unfit, pairs.sum(axis=1).tolist(), verdict
 
@@ -534,14 +528,14 @@ def _unfit_cells(parts: Sequence[Sequence[_Sided]], what: str) -> dict[int, str]
     return found
 
 
-def _control_sentence(names: Sequence[str], fired: Sequence[Fired], decisions: Sequence[Decision], twice: str) -> str:
+def _control_sentence(names: Sequence[str], fired: Sequence[Fired], decisions: Sequence[Decision]) -> str:
     """Say what the control did: where it fired, and how far apart it was at most where it did not."""
     if fired:
         place, change, of_mean = fired[0]
         said = f"{change_in_words(change)}{', by the mean of all samples,' if of_mean else ''} on {names[place]}"
-        return f"control: the same code, {twice}, seemed to be {said}: no time verdict counts"
+        return f"control: the same code, measured twice, seemed to be {said}: no time verdict counts"
     changes = [(one.change, name) for name, one in zip(names, decisions, strict=True) if one.change is not None]
-    measured = f"{counted(len(names), 'case')} {twice}"
+    measured = f"{counted(len(names), 'case')} measured twice"
     if not changes:
         return f"control: {measured}, in too few blocks to say anything"
     largest, name = max(changes, key=lambda each: (abs(each[0]), each[1]))

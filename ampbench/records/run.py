@@ -110,25 +110,18 @@ class ScalerSetting:
     growth_interval: int = 2000
 
 
-CONTROL, CANDIDATE = COPIED = ("control", "candidate")
-"""What of an A/B session may be a copy of the baseline."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
     """Which arm of an interleaved comparison a run is; runs of one `session` were measured in the same blocks.
 
     The number of a round is that of its block, and the baseline's control rounds are the arm A′. `name` is "baseline"
-    or "candidate", `given` what was typed for this arm, `settings` those of it that are NAME=VALUE. `copied` is what of
-    the session, one of `COPIED`, was measured of a copy of the baseline in another folder and environment: the control,
-    or of an arm measured against itself the candidate ("": nothing was).
+    or "candidate", `given` what was typed for this arm, `settings` those of it that are NAME=VALUE.
     """
 
     session: str
     name: str
     given: list[str] = field(default_factory=list)
     settings: dict[str, str] = field(default_factory=dict)
-    copied: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

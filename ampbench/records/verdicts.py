@@ -205,7 +205,6 @@ class Comparison:
     candidate's probe could not.
     `explained` are the traces of cases that both runs were to trace, by the id of the baseline's. `defects` are the
     known ones that came or went, where both runs looked for them.
-    `copied` is what of an interleaved session was a copy of the baseline (`records.run.Arm`).
     """
 
     baseline: Side
@@ -227,4 +226,3 @@ class Comparison:
     rules_unobserved: Sequence[RuleChange] = ()
     explained: Mapping[str, Explanation] = field(default_factory=dict)
     defects: Sequence[DefectChange] = ()
-    copied: str = ""

@@ -30,7 +30,7 @@ from ampbench.records import kinds
 from ampbench.records.case import PATHS, PHASES, SDPA
 from ampbench.records.kinds import KINDS, LINES, Before, Between, named
 from ampbench.records.measured import ALONE, CAUSES, ENDS, MEMORY_SOURCES, STAGES
-from ampbench.records.run import COPIED, CORE, ENDINGS, LANES, ON, SCHEMA, Entry, Header
+from ampbench.records.run import CORE, ENDINGS, LANES, ON, SCHEMA, Entry, Header
 
 
 @contextmanager
@@ -140,7 +140,6 @@ WORDS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("Fleet", "on"): ON,
     ("Fleet", "lanes"): LANES,
     ("Round", "alone"): ("", *ALONE),
-    ("Arm", "copied"): ("", *COPIED),
     ("Failure", "cause"): CAUSES,
     ("Failure", "stage"): STAGES,
     ("MemoryPass", "source"): MEMORY_SOURCES,

@@ -3,9 +3,7 @@
 import itertools
 import json
 import random
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +12,12 @@ import pytest
 
 from ampbench.ab import retracing
 from ampbench.ab import session as ab
-from ampbench.ab.arms import ArmRequest, Copy, parse_arm
+from ampbench.ab.arms import parse_arm
 from ampbench.ab.blocks import Stage
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
 from ampbench.instruments.check.instrument import TASK
 from ampbench.instruments.check.records import Checked
-from ampbench.judge.compare import compare_files, judge_self
-from ampbench.judge.show import control_said
+from ampbench.judge.compare import compare_files
 from ampbench.records.case import DeviceDescription
 from ampbench.records.casts import CastPass, CastTrace, Operation
 from ampbench.records.measured import Failure, Round
@@ -45,29 +42,25 @@ Answer = Callable[[Request, Mapping[str, str]], Reply]
 
 
 class Servers:
-    """Stands for `ServerChannel`: a round takes a millisecond, `factor` times that with FACTOR=factor, give or take.
-
-    `places` are the Pythons that are `factor` times slower for where they are.
-    """
+    """Stands for `ServerChannel`: a round takes a millisecond, `factor` times that with FACTOR=factor, give or take."""
 
     def __init__(self) -> None:
         self.luck = random.Random(1)
         self.opened: list[Mapping[str, str]] = []
         self.answer: Answer | None = None
         self.versions: Mapping[str, str] = {}
-        self.places: Mapping[str, float] = {}
         self.broken = False
 
     def __call__(self, python: str, preload: Any, variables: Mapping[str, str], paths: Any, folder: Any) -> "Server":
         self.opened.append(variables)
         if self.broken or "BROKEN" in variables:
             raise NothingToRunError(f"no worker could start with {python}: No module named 'torch'")
-        return Server(self, variables, self.places.get(python, 1.0))
+        return Server(self, variables)
 
 
 class Server:
-    def __init__(self, servers: Servers, variables: Mapping[str, str], place: float = 1.0):
-        self.servers, self.variables, self.place = servers, variables, place
+    def __init__(self, servers: Servers, variables: Mapping[str, str]):
+        self.servers, self.variables = servers, variables
 
     def serve(self, request: Request) -> Reply:
         if request.task == "environment":
@@ -82,7 +75,7 @@ class Server:
             return reply_with(traced(request, self.variables))
         reply = good(request)
         if request.task == "round":
-            seconds = 1e-3 * self.place * float(self.variables.get("FACTOR", 1)) * self.servers.luck.gauss(1, 0.003)
+            seconds = 1e-3 * float(self.variables.get("FACTOR", 1)) * self.servers.luck.gauss(1, 0.003)
             return reply_with(_with_samples(got("round", reply), seconds))
         return reply
 
@@ -117,12 +110,11 @@ def session(
     candidate: list[str],
     selection: Selection = MLP,
     tell: Callable[[str], None] = lambda _: None,
-    copy: str = "",
     **plan: Any,
 ) -> tuple[Comparison, tuple[Path, Path, str]]:
     arms = parse_arm("--baseline", baseline), parse_arm("--candidate", candidate)
     stages: list[Stage] = []
-    with ab.prepare(selection, SETTINGS, *arms, copy) as prepared:
+    with ab.prepare(selection, SETTINGS, *arms) as prepared:
         files = ab.measure(prepared, ab.Plan(**{"kinds": ALL} | plan), results, "", ["ampbench"], stages.append, tell)
     return compare_files(files[0], files[1]), files
 
@@ -299,97 +291,6 @@ def test_a_setting_that_cannot_be_is_refused_before_anything_starts(servers: Ser
 def test_unknown_settings_name_the_option(servers: Servers) -> None:
     arms = parse_arm("--baseline", []), parse_arm("--candidate", ["trheads=2"])
     with pytest.raises(UnknownNameError, match="--candidate"), ab.prepare(MLP, SETTINGS, *arms):
-        pass
-
-
-ELSEWHERE = "/elsewhere/bin/python"
-
-
-@pytest.fixture
-def copies(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
-    """Copies of an arm that nothing is written for: their Python is elsewhere. Which were made, and with files."""
-    made: list[tuple[str, bool]] = []
-
-    @contextmanager
-    def copied(option: str, arm: ArmRequest, files: bool) -> Iterator[Copy]:
-        made.append((arm.python, files))
-        yield Copy(ELSEWHERE, None)
-
-    monkeypatch.setattr(ab, "copied", copied)
-    return made
-
-
-@pytest.fixture
-def other_python(tmp_path: Path) -> str:
-    """The path of a Python in an environment of its own."""
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "python").symlink_to(sys.executable)
-    return str(tmp_path / "bin" / "python")
-
-
-def test_what_comes_with_an_arm_passes_for_a_change_of_its_code_unless_the_control_is_a_copy(
-    servers: Servers, copies: list[tuple[str, bool]], other_python: str, tmp_path: Path
-) -> None:
-    servers.places = {sys.executable: 1.1}  # the same code, in a place that costs a tenth
-    blind, _ = session(tmp_path, ["here"], [other_python])
-    assert (time_of(blind).verdict, blind.control.fired) == (Verdict.IMPROVED, False)
-    assert copies == []
-    comparison, (baseline, candidate, _) = session(tmp_path, ["here"], [other_python], copy="control")
-    assert (time_of(comparison).verdict, time_of(comparison).code) == (Verdict.INCONCLUSIVE, Code.CONTROL_FIRED)
-    assert comparison.control.sentence.startswith(
-        "control: the same code, measured twice, once in a copy of the baseline in another folder and environment, "
-        "seemed to be 9"
-    )
-    assert copies == [(sys.executable, False)]
-    assert [read_run(path).header.arm.copied for path in (baseline, candidate)] == ["control", "control"]
-    assert compare_files(baseline, candidate).control.fired
-
-
-def test_where_the_place_costs_nothing_a_copied_control_keeps_every_verdict(
-    servers: Servers, copies: list[tuple[str, bool]], tmp_path: Path
-) -> None:
-    slower, _ = session(tmp_path, ["here"], ["FACTOR=1.1"], copy="control")
-    assert time_of(slower).verdict is Verdict.REGRESSED
-    assert (
-        "once in a copy of the baseline in another folder and environment in the same blocks" in slower.control.sentence
-    )
-    same, _ = session(tmp_path, ["here"], ["X=1"], copy="control")
-    assert time_of(same).verdict is Verdict.UNCHANGED
-
-
-def test_an_arm_against_its_copy_shows_what_the_place_costs(
-    servers: Servers, copies: list[tuple[str, bool]], tmp_path: Path
-) -> None:
-    servers.places = {ELSEWHERE: 1.1}
-    plan = {"kinds": ("time",), "control": False, "blocks": 16, "to_the_end": True, "copy": "candidate"}
-    comparison, (_, candidate, _) = session(tmp_path, ["here"], ["here"], **plan)
-    found = judge_self(comparison, read_run(candidate).rounds)
-    assert (found.copied, len(found.alarms)) == (True, 1)
-    assert found.alarms[0].change == pytest.approx(0.1, abs=0.01)
-    assert "the candidate is a copy of the baseline in another folder and environment" in comparison.notes
-    assert "one arm against its copy in another folder and environment: 1 case, 16 blocks" in control_said(found)
-
-
-def test_a_copy_of_other_versions_or_that_cannot_start_is_refused_in_a_line(
-    servers: Servers, copies: list[tuple[str, bool]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    arms = parse_arm("--baseline", ["here"]), parse_arm("--candidate", ["X=1"])
-    opened = servers.__class__.__call__
-
-    def another(self: Servers, python: str, *given: Any) -> Server:
-        if python == ELSEWHERE and servers.versions:
-            given = (given[0], {**given[1], "NEW": "1"}, *given[2:])
-        if python == ELSEWHERE and not servers.versions:
-            raise NothingToRunError(f"no worker could start with {python}: No module named 'torch'")
-        return opened(self, python, *given)
-
-    monkeypatch.setattr(Servers, "__call__", another)
-    said = r"^--control-copy: no worker could start .* No module named 'torch'; its copy cannot measure$"
-    with pytest.raises(UsageError, match=said), ab.prepare(MLP, SETTINGS, *arms, "control"):
-        pass
-    servers.versions = {"NEW": "2.16.0"}
-    said = r"^--control-copy: the copy's torch version is not the baseline's: 2\.15\.0 → 2\.16\.0$"
-    with pytest.raises(UsageError, match=said), ab.prepare(MLP, SETTINGS, *arms, "control"):
         pass
 
 

@@ -1,19 +1,16 @@
-"""Arms: what may be typed, commits checked out beside the files that are there, and copies of an arm elsewhere."""
+"""Arms: what may be typed, and commits checked out beside the files that are there."""
 
 import errno
-import json
 import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-import msgspec
-import numpy
 import pytest
 
 from ampbench.ab import arms as arms_module
-from ampbench.ab.arms import ArmRequest, checked_out, copied, left_out, parse_arm, selection_of, settings_of, source_in
+from ampbench.ab.arms import ArmRequest, checked_out, left_out, parse_arm, selection_of, settings_of, source_in
 from ampbench.errors import UsageError
 from ampbench.records.case import WorkloadSource
 from ampbench.records.run import Selection, Settings
@@ -247,12 +244,6 @@ def test_what_a_session_that_was_killed_left_is_removed_by_the_next_and_nothing_
     assert list(tmp_path.glob("ampbench-*")) == [mine]
 
 
-def told_by(python: str, code: str, **variables: str) -> str:
-    """Return what a Python prints."""
-    given = {**os.environ, **variables}
-    return subprocess.run([python, "-P", "-c", code], capture_output=True, text=True, check=True, env=given).stdout
-
-
 @pytest.fixture
 def own_temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder for temporary ones, which nobody else uses."""
@@ -262,149 +253,32 @@ def own_temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_copied_environment_has_the_same_packages_under_another_prefix(own_temporary: Path) -> None:
-    where = "import sys, msgspec, json; print(json.dumps([sys.prefix, msgspec.__file__, msgspec.__version__]))"
-    with copied("--control-copy", ArmRequest(given=["here"]), files=False) as copy:
-        prefix, file, version = json.loads(told_by(copy.python, where))
-        assert copy.checkout is None
-        assert Path(prefix).is_relative_to(own_temporary)
-        assert Path(file).is_relative_to(prefix)
-        assert (file != msgspec.__file__, version) == (True, msgspec.__version__)
-        modules = json.loads(told_by(copy.python, "import json, numpy, pandas; print(json.dumps(numpy.__version__))"))
-        assert modules == numpy.__version__
-    assert list(own_temporary.iterdir()) == []
-
-
-def test_what_depends_on_its_prefix_does_not_come_with_a_copy(own_temporary: Path, tmp_path: Path) -> None:
-    """A variable that one prefix sets is the planted difference of an environment; what the folder holds is copied."""
-    arm = tmp_path / "arm"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(arm)], check=True)
-    (packages,) = arm.glob("lib/python*/site-packages")
-    (packages / "sitecustomize.py").write_text(
-        f"import os, sys\nos.environ['BOTH'] = '1'\nif sys.prefix == {str(arm)!r}:\n    os.environ['PLANTED'] = '1'\n"
-    )
-    (packages / "mine.py").write_text("here = __file__\n")
-    tell = "import os, mine; print(os.environ.get('BOTH'), os.environ.get('PLANTED'), len(mine.here))"
-    with copied("--control-copy", parse_arm("", [str(arm)]), files=False) as copy:
-        ours, theirs = told_by(str(arm / "bin" / "python"), tell).split(), told_by(copy.python, tell).split()
-    assert (ours[:2], theirs[:2]) == (["1", "1"], ["1", "None"])
-    assert int(theirs[2]) != int(ours[2])
-
-
-def test_a_copied_commit_is_a_second_worktree_and_gone_afterwards(repository: Path, own_temporary: Path) -> None:
-    arm = parse_arm("--baseline", ["git:first"])
-    with checked_out("--baseline", arm) as checkout, copied("--control-copy", arm, files=True) as copy:
-        assert checkout is not None
-        assert copy.checkout is not None
-        assert copy.checkout.commit == checkout.commit
-        assert copy.checkout.root != checkout.root
-        assert (copy.checkout.root / "model.py").read_text() == "layers = 1\n"
-        assert len(str(copy.checkout.root)) > len(str(checkout.root))
-    assert git(repository, "worktree", "list").count("\n") == 0
-    assert list(own_temporary.iterdir()) == []
-
-
-def test_a_copy_of_the_files_as_they_are_has_every_change_and_links_what_is_not_code(
-    repository: Path, own_temporary: Path
+def test_an_interruption_while_a_commit_is_checked_out_leaves_nothing_behind(
+    repository: Path, own_temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (repository / "gone.py").write_text("")
-    (repository / ".gitignore").write_text("data/\n__pycache__/\n_version.py\n")
-    git(repository, "add", ".")
-    git(repository, "commit", "--quiet", "-m", "more")
-    (repository / "model.py").write_text("layers = 7\n")
-    (repository / "gone.py").unlink()
-    for name in ("new/part.py", "new/notes.txt", "data/weights", "__pycache__/model.pyc", "_version.py", "été.py"):
-        (repository / name).parent.mkdir(exist_ok=True)
-        (repository / name).write_text(name)
-    with copied("--control-copy", ArmRequest(given=["here"]), files=True) as copy:
-        assert copy.checkout is not None
-        root = copy.checkout.root
-        assert (root / "model.py").read_text() == "layers = 7\n"
-        assert not (root / "gone.py").exists()
-        for name, linked in (
-            ("new/part.py", False),
-            ("new/notes.txt", True),
-            ("data/weights", True),
-            ("été.py", False),
-        ):
-            assert (root / name).read_text() == name
-            assert ((root / name).resolve() == (repository / name).resolve()) is linked
-        assert (root / "_version.py").read_text() == "_version.py"
-        assert not (root / "__pycache__").exists()
-    assert (repository / "data" / "weights").read_text() == "data/weights"
-    assert (repository / "_version.py").exists()
-    assert list(own_temporary.iterdir()) == []
+    done = arms_module._git
 
-
-@pytest.mark.parametrize("step", ["_copied_environment", "_lay_over", "_git"])
-def test_an_interruption_while_a_copy_is_made_leaves_nothing_behind(
-    repository: Path, own_temporary: Path, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
-    done = getattr(arms_module, step)
-
-    def interrupted(*arguments: object) -> object:
+    def interrupted(*arguments: str) -> str:
         found = done(*arguments)
-        if step != "_git" or "add" in arguments:
+        if "add" in arguments:
             raise KeyboardInterrupt
         return found
 
-    monkeypatch.setattr(arms_module, step, interrupted)
-    with pytest.raises(KeyboardInterrupt), copied("--control-copy", ArmRequest(given=["here"]), files=True):
+    monkeypatch.setattr(arms_module, "_git", interrupted)
+    arm = parse_arm("--baseline", ["git:first"])
+    with pytest.raises(KeyboardInterrupt), checked_out("--baseline", arm):
         pass
     monkeypatch.undo()
     assert git(repository, "worktree", "list").count("\n") == 0
     assert list(own_temporary.iterdir()) == []
 
 
-@pytest.mark.parametrize("place", ["symlink_to", "mkdtemp"])
-def test_a_copy_that_finds_no_room_is_refused_in_a_line_and_leaves_nothing(
-    repository: Path, own_temporary: Path, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
+def test_a_commit_that_finds_no_room_is_refused_in_a_line(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(*((Path, place) if place == "symlink_to" else (tempfile, place)), full)
-    said = r"^--control-copy: no .* can be made.*: No space left on device$"
-    with (
-        pytest.raises(UsageError, match=said),
-        copied("--control-copy", ArmRequest(given=["here"]), files=True),
-    ):
+    monkeypatch.setattr(tempfile, "mkdtemp", full)
+    arm = parse_arm("--baseline", ["git:first"])
+    said = "^--baseline: no temporary folder can be made: No space left on device$"
+    with pytest.raises(UsageError, match=said), checked_out("--baseline", arm):
         pass
-    assert list(own_temporary.iterdir()) == []
-    assert git(repository, "worktree", "list").count("\n") == 0
-
-
-def test_a_python_that_makes_no_environments_is_refused_in_a_line(own_temporary: Path, tmp_path: Path) -> None:
-    python = tmp_path / "python"
-    python.write_text(
-        "#!/bin/sh\ncase \"$*\" in *venv*) echo 'No module named venv' >&2; exit 1;; *) echo '[]';; esac\n"
-    )
-    python.chmod(0o755)
-    said = f"^--control-copy: no environment can be made with {python}: No module named venv$"
-    with (
-        pytest.raises(UsageError, match=said),
-        copied("--control-copy", parse_arm("", [str(python)]), files=False),
-    ):
-        pass
-    assert list(own_temporary.iterdir()) == []
-
-
-@pytest.mark.parametrize("files", [True, False])
-def test_a_copy_that_a_killed_session_left_is_removed_by_the_next(
-    repository: Path, own_temporary: Path, files: bool
-) -> None:
-    script = (
-        "import os, sys, tempfile\n"
-        "from ampbench.ab.arms import ArmRequest, copied\n"
-        "tempfile.tempdir = sys.argv[1]\n"
-        f"with copied('--control-copy', ArmRequest(given=['here']), files={files}):\n"
-        "    os.kill(os.getpid(), 9)\n"
-    )
-    subprocess.run([sys.executable, "-c", script, str(own_temporary)], check=False)
-    (left,) = own_temporary.iterdir()
-    with copied("--control-copy", ArmRequest(given=["here"]), files=files):
-        assert not left.exists()
-        with copied("--control-copy", ArmRequest(given=["here"]), files=files):
-            assert len(list(own_temporary.iterdir())) == 2  # the one in use is left alone
-    assert list(own_temporary.iterdir()) == []
-    assert git(repository, "worktree", "list").count("\n") == 0

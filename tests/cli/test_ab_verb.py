@@ -12,7 +12,6 @@ import pytest
 from ampbench.judge.compare import judge_self
 from ampbench.judge.show import control_said
 from ampbench.records.run import Arm
-from ampbench.store import read_run
 from tests.ab.test_arms import git
 from tests.judge.test_compare import against_itself
 from tests.stored_runs import make_case, write_run
@@ -38,7 +37,6 @@ EXACT = ("--only", "memory,accuracy", "--phase", "inference", "--threads", "1", 
         (("--baseline", "here"), "both arms are the same"),
         (("--control", "--candidate", "X=1"), "leave --candidate out"),
         (("--control", "--gate"), "leave --gate out"),
-        (("--candidate", "X=1", "--control-copy", "--only", "memory"), "which --only leaves out"),
         (("--candidate", "/no/such/python"), "there is no such Python"),
         (("--candidate", "trheads=2"), "did you mean threads"),
         (("--candidate", "X=1", "mpl"), "did you mean mlp"),
@@ -104,53 +102,6 @@ def test_two_commits_are_measured_with_their_own_files_and_gated(ampbench: Run, 
     assert "peak memory" in found.err or "memory" in found.err
     assert git(repository, "worktree", "list").count("\n") == 0
     assert len(list((repository / "results" / "runs").iterdir())) == 2
-
-
-PLACED = """
-import os
-import torch
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.layer = torch.nn.Linear(256, 256)
-        self.times = 1 if "copy-in-another-folder" in __file__ else 20
-
-    def forward(self, x):
-        for _ in range(self.times):
-            out = self.layer(x)
-        return out
-
-def make():
-    return Net(), torch.ones(64, 256)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("started_servers")
-def test_a_control_in_another_place_is_timed_there(
-    ampbench: Run, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The network does twenty times the work unless its own file lies in a copy's folder."""
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(temporary))
-    (repository / "placed.py").write_text(PLACED)
-    measured = ("--precision", "fp32", "--phase", "inference", "--threads", "1", "--only", "time", "--blocks", "2")
-    found = ampbench("ab", "placed.py:make", "--candidate", "X=1", "--control-copy", *measured)
-    assert found.code == 0
-    assert "the control is a copy of the baseline: files and environment" in found.err
-    (stored,) = (
-        run
-        for path in (repository / "results" / "runs").iterdir()
-        if (run := read_run(path)).rounds[0:] and run.header.arm.name == "baseline"
-    )
-    own, copied = ([one for one in stored.rounds if one.control is which] for which in (False, True))
-    assert len(own) == len(copied) == 2
-    assert min(one.samples[0][0] for one in own) > 3 * max(min(min(each) for each in one.samples) for one in copied)
-    assert list(temporary.iterdir()) == []
-    assert git(repository, "worktree", "list").count("\n") == 0
 
 
 @pytest.mark.slow
