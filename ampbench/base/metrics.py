@@ -58,7 +58,7 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
             Column(
                 name="path",
                 label="path",
-                summary="How it is run: `eager`, `compiled` (or `compiled-` and a mode), `traced` or `graphed`.",
+                summary="How it is run: `eager`, `compiled` (or `compiled-` and a mode) or `traced`.",
             ),
             Column(name="batch_size", label="batch", summary="The batch size; undefined where a workload has none."),
             Column(name="input_dtype", label="input", summary="The dtype floating inputs are given in."),

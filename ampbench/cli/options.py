@@ -159,7 +159,7 @@ Devices = Annotated[
 ]
 Phases = Annotated[list[str] | None, many_names("--phase", "inference or training. Default: both.")]
 InferencePhases = Annotated[list[str] | None, many_names("--phase", "inference or training. Default: inference.")]
-Paths = Annotated[list[str] | None, many_names("--path", "eager, compiled, traced or graphed. Default: eager.")]
+Paths = Annotated[list[str] | None, many_names("--path", "eager, compiled or traced. Default: eager.")]
 CompileModes = Annotated[
     list[str] | None,
     many_names("--compile-mode", f"How --path compiled compiles: {one_of(COMPILE_MODES)}. Default: default."),

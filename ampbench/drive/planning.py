@@ -17,7 +17,6 @@ from ampbench.records.case import (
     COMPILE_MODES,
     COMPILED,
     DEVICES,
-    GRAPHED,
     PATHS,
     PHASES,
     SDPA,
@@ -58,8 +57,6 @@ ENTRY_FAMILY = "precision"
 NO_TRACED_TRAINING = "path traced is measured in inference only: a frozen trace has no gradients to train with"
 NO_FROZEN_TRAINING = "--compile-mode freezing folds weights into the code, which is for inference: they cannot train"
 NO_GRAPHS = "--compile-mode reduce-overhead is CUDA graphs, which a cpu has none of: it would be --compile-mode default"
-CPU_LAUNCHES = "path graphed records what is launched on an accelerator: a cpu launches nothing"
-OWN_LAUNCHES = "path graphed records a step in two parts, and the workload trains by a step of its own"
 NOT_COMPILED = "--compile-mode is how --path compiled compiles: select that path, too, or no path"
 NO_LOSS = "no loss given: a workload that trains returns (module, inputs, loss)"
 FEATURES_ALONE = "it has no head: it returns features, not classes, so that there is no loss to train it by"
@@ -551,10 +548,6 @@ def _why_not(
         return NO_FROZEN_TRAINING
     if case.device == "cpu" and mode == "reduce-overhead":
         return NO_GRAPHS
-    if case.path == GRAPHED and case.device == "cpu":
-        return CPU_LAUNCHES
-    if case.path == GRAPHED and case.phase == "training" and variant.own_step:
-        return OWN_LAUNCHES
     if case.phase == "training" and variant.own_step and (why := no_own_step(find_recipe(case.recipe), precision)):
         return why
     if case.memory_format == "channels_last" and not variant.images:

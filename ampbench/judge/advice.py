@@ -11,7 +11,7 @@ from ampbench.instruments.ranges.arithmetic import remark_line
 from ampbench.judge.budget import Budget
 from ampbench.judge.objections import Objection, error_said, in_output, objections_of, own_rounds
 from ampbench.judge.rows import Group, Row, grouped, judged_error, least_agreement, number, precision_label, times
-from ampbench.records.case import COMPILED, GRAPHED, TORCHS_CHOICE, WITH_GRAPHS, compile_mode
+from ampbench.records.case import COMPILED, TORCHS_CHOICE, WITH_GRAPHS, compile_mode
 from ampbench.records.labels import few, fp32s_fault, no_precisions_fault
 from ampbench.records.measured import Divergence, Round
 from ampbench.records.run import ScalerSetting
@@ -472,7 +472,7 @@ def _launch_bound(group: Group, rows: Sequence[Row], gains: "_Gains") -> str:
             where = ": no precision is seen to help"
     mode = compile_mode(group.path)
     fewer = f"--path {COMPILED}" if group.path == "eager" else ""
-    if group.device == "cuda" and mode not in WITH_GRAPHS and group.path != GRAPHED:
+    if group.device == "cuda" and mode not in WITH_GRAPHS:
         fewer = f"{'' if mode else f'--path {COMPILED} '}--compile-mode {WITH_GRAPHS[0]}"
     remedy = "larger batch" + (f", or {fewer}" if fewer else "")
     between = ";" if where.startswith(":") else ":"

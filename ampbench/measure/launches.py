@@ -1,21 +1,18 @@
-"""The launches of a step: for how long of it an accelerator has work, and steps recorded as a graph of launches."""
+"""The launches of a step: for how long of it an accelerator has work, and why torch.compile recorded no graph."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch._C._autograd import DeviceType
 
-from ampbench.errors import WorkloadError, bounded, first_line
+from ampbench.errors import bounded, first_line
 from ampbench.measure.machine import Cpu, Device
 
 PROFILED_STEPS = 5
 """Steps in which the profiler sees the device's work: times of kernels repeat, and those of launches do not matter."""
-WARM_CALLS = 3
-"""Calls before one is recorded, as PyTorch's documentation of CUDA graphs has them: libraries are set up in them."""
 
 
 class DeviceEvent(Protocol):
@@ -78,54 +75,6 @@ def device_seconds(events: Iterable[DeviceEvent]) -> float:
     return total / 1e9
 
 
-@dataclass(frozen=True, slots=True)
-class Graph:
-    """A call whose launches are recorded: `replay` launches all of them at once, again on the tensors that it had.
-
-    `output` is what the call returned, which each replay fills anew.
-    """
-
-    replay: Callable[[], object]
-    output: Any
-
-    def run(self) -> Any:
-        """Do the call again and return its output."""
-        self.replay()
-        return self.output
-
-
-def record(calls: Sequence[Callable[[], Any]], device: Device) -> list[Graph]:
-    """Return `calls` as graphs of the device (`torch.cuda.graph`), which share their memory: run them in turns.
-
-    Each is made `WARM_CALLS` times before on a stream of its own, as PyTorch's documentation says. Raises
-    `WorkloadError` where this torch has no graphs of the device, and what torch raised first where a call cannot be
-    recorded: it waits for the device, or allocates beside torch.
-    """
-    api: Any = torch.get_device_module(device.type)
-    kind = getattr(api, "CUDAGraph", None) or getattr(api, "XPUGraph", None)
-    if kind is None or not hasattr(api, "graph"):
-        raise WorkloadError(f"this torch has no graphs of {device.type} that a step could be recorded in")
-    beside = api.Stream()
-    beside.wait_stream(api.current_stream())
-    with api.stream(beside):
-        for _ in range(WARM_CALLS):
-            for call in calls:
-                call()
-    api.current_stream().wait_stream(beside)
-    made: list[Graph] = []
-    pool = None
-    for call in calls:
-        graph = kind()
-        try:
-            with api.graph(graph, pool=pool):
-                output = call()
-        except Exception as error:  # noqa: BLE001 - torch raises once more as it ends the recording
-            raise _first(error) from None
-        made.append(Graph(graph.replay, output))
-        pool = graph.pool()
-    return made
-
-
 @contextmanager
 def graphs_left_aside() -> Iterator[list[str]]:
     """Collect why torch.compile leaves graphs aside, each reason once, in a mode that is to record them.
@@ -163,10 +112,3 @@ class _Heard(logging.Handler):
         text = bounded(lines[0].rstrip(" .:")) if lines else NO_REASON
         if text not in self._texts:
             self._texts.append(text)
-
-
-def _first(error: BaseException) -> BaseException:
-    """Return what was raised first: that a recording was broken off says nothing of what broke it."""
-    while error.__context__ is not None and error.__cause__ is None:
-        error = error.__context__
-    return error

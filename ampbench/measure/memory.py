@@ -28,7 +28,7 @@ from ampbench.measure.launches import busy_of, graphs_left_aside
 from ampbench.measure.machine import Cpu, Device
 from ampbench.measure.step import LongerStep, Step, TrainingStep, build_step
 from ampbench.measure.work import StepWork, count_work
-from ampbench.records.case import GRAPHED, WITH_GRAPHS, Case, compile_mode
+from ampbench.records.case import WITH_GRAPHS, Case, compile_mode
 from ampbench.records.measured import OUT_OF_MEMORY, MemoryPass
 from ampbench.workload import Workload
 
@@ -107,16 +107,7 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
         with step.mode() if isinstance(step, TrainingStep) else step.network.without_gradients():
             work = count_work(step.run, tf32=PRECISIONS[case.precision].tf32, kept=kept)
 
-    recorded_as_it_warms = case.path == GRAPHED or compile_mode(case.path) in WITH_GRAPHS
-
-    def prepare(step: Step) -> None:
-        step.prepare_path(case.path)
-        if isinstance(step, TrainingStep):
-            step.settle_scaler()
-
     def warmed(step: Step) -> None:
-        if case.path == GRAPHED:
-            prepare(step)
         if case.path == "eager":
             count(step)
         if case.path != "eager" or any(map(is_compiled, step.module.modules())):
@@ -127,15 +118,16 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
         step = build_step(workload, case, device)
         if case.path != "eager":
             count(step)
-        if case.path != GRAPHED:
-            prepare(step)
+        step.prepare_path(case.path)
+        if isinstance(step, TrainingStep):
+            step.settle_scaler()
         return step
 
     workspaces = None if isinstance(device, Cpu) else _take_workspaces(workload, case, device)
     has_graphs = not isinstance(device, Cpu) and compile_mode(case.path) in WITH_GRAPHS
     listening: AbstractContextManager[list[str]] = graphs_left_aside() if has_graphs else nullcontext([])
     with listening as left_aside:
-        ((step, recorded),) = peaks_of([build], device, warmed, recorded=recorded_as_it_warms)
+        ((step, recorded),) = peaks_of([build], device, warmed, recorded=has_graphs)
     training = isinstance(step, TrainingStep)
     compiled = bool(compile_mode(case.path)) or any(map(is_compiled, step.module.modules()))
     gradients = [weight.grad for weight in _weights(step) if weight.grad is not None]

@@ -16,10 +16,9 @@ from ampbench.base.recipes import find_recipe
 from ampbench.errors import UnknownNameError, UsageError, WorkloadError
 from ampbench.explain.dtypes import autocast_of
 from ampbench.measure.data import Data, Place, bound, called_with, carried, place_data, placed, stored_dtype
-from ampbench.measure.launches import Graph, record
 from ampbench.measure.machine import Accelerator, Device
 from ampbench.measure.optimizer import MakeOptimizer, clipping, default_optimizer, optimizer_of
-from ampbench.records.case import COMPILE_MODES, GRAPHED, Case, compile_mode
+from ampbench.records.case import COMPILE_MODES, Case, compile_mode
 from ampbench.workload import Workload
 
 Region = Callable[[], AbstractContextManager[Any]]
@@ -62,14 +61,9 @@ class Network:
         self.calls = [bound(forward, batch) for batch in self.data.batches]
 
     def prepare(self, path: str, once: Callable[[], object]) -> float | None:
-        """Compile or trace the network for `path`, run it `once`, and return the seconds that took; None for eager.
-
-        For the path `graphed`, its calls are recorded.
-        """
+        """Compile or trace the network for `path`, run it `once`, and return the seconds that took; None for eager."""
         if path == "eager":
             return None
-        if path == GRAPHED:
-            return self._recorded(once)
         if mode := compile_mode(path):
             torch.compiler.reset()  # one process may compile many networks, and torch gives up after eight of a class
         start = perf_counter()
@@ -179,29 +173,6 @@ class Network:
             loss = self.loss(*given)
         return output, loss
 
-    def refuse_changes(self) -> None:
-        """Raise `WorkloadError` where steps, of which one has run, change in place what they are given."""
-        if changed := self.data.changed_in_place():
-            raise WorkloadError(f"a graph would find {', '.join(changed)} as the step before left it: changed in place")
-
-    def _recorded(self, once: Callable[[], object]) -> float:
-        """Record a call on each batch, the autocast region with it, and return the seconds that took.
-
-        `once` runs one. From then on `calls` launch what is recorded, and there is no region to enter.
-        """
-        start = perf_counter()
-        once()
-        self.refuse_changes()
-        calls = [
-            partial(self._called, call, targets) for call, targets in zip(self.calls, self.data.targets, strict=True)
-        ]
-        with self.mode():
-            graphs = record(calls, self.device)
-            self.device.synchronize()
-        self.calls, self.autocast = [partial(_output, one) for one in graphs], nullcontext
-        self.rewind()
-        return perf_counter() - start
-
     def _run_others(self) -> None:
         """Call the network on each batch but the first."""
         for call, targets in zip(self.calls[1:], self.data.targets[1:], strict=True):
@@ -279,11 +250,6 @@ def build_network(
         held=held,
         no_grad=no_grad,
     )
-
-
-def _output(recorded: Graph) -> Any:
-    """Launch a recorded call, and return the network's output without the loss beside it."""
-    return recorded.run()[0]
 
 
 def compiled(module: torch.nn.Module, mode: str) -> Callable[..., Any]:

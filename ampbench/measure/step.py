@@ -1,24 +1,20 @@
 """What is timed: one step of a case, in inference the network's own call, in training all that an iteration does."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
-from time import perf_counter
 from typing import Any
 
 import torch
 from torch.optim.swa_utils import get_ema_multi_avg_fn
-from torch.utils import _pytree as pytree
 
 from ampbench.base.precisions import PRECISIONS, Precision
 from ampbench.base.recipes import TrainingRecipe, find_recipe, no_own_step
 from ampbench.errors import WorkloadError
-from ampbench.measure.launches import Graph, record
 from ampbench.measure.machine import Device
 from ampbench.measure.network import Network, build_network
 from ampbench.measure.optimizer import Masters, SavedState
-from ampbench.records.case import GRAPHED, Case
+from ampbench.records.case import Case
 from ampbench.workload import Workload
 
 SETTLING_STEPS = 40
@@ -54,10 +50,6 @@ def build_training(
     masters = Masters(network.module, workload.module) if row.master else None
     copies = masters.by_name if masters is not None else {}
     optimizer = network.make_optimizer(copies.get(name, own) for name, own in network.module.named_parameters())
-    if case.path == GRAPHED and precision is None:
-        for group in optimizer.param_groups:
-            if "capturable" in group:  # it computes its step in tensors, which a graph takes
-                group["capturable"] = True
     recipe = find_recipe(case.recipe)
     if workload.step is not None:
         if why := no_own_step(recipe, row):
@@ -174,7 +166,6 @@ class TrainingStep:
         self.on_host = False
         self._learned = network.data.learned
         self._saved: SavedState | None = None
-        self._recorded: dict[int, Graph] = {}
 
     def run(self) -> Any:
         """Run one step and return the output."""
@@ -193,13 +184,12 @@ class TrainingStep:
     def prepare_path(self, path: str) -> float | None:
         """Compile or trace the network for `path`, run it once, and return the seconds that took; None for eager.
 
-        That is a forward and a backward pass, which changes no weight; buffers are put back. For the path `graphed`
-        these are recorded, and the optimizer's step once it has begun (`start`).
+        That is a forward and a backward pass, which changes no weight; buffers are put back.
         """
         if path == "eager":
             return None
         with self._trying():
-            return self._record_backward() if path == GRAPHED else self.network.prepare(path, self._backward)
+            return self.network.prepare(path, self._backward)
 
     def rewind(self) -> None:
         """Let the next step take the first batch, as it was given."""
@@ -294,8 +284,6 @@ class TrainingStep:
         self.run()
         self.restore()
         self.save()
-        if self._recorded:
-            self._record_move()
         return settled
 
     def save(self) -> None:
@@ -349,72 +337,6 @@ class TrainingStep:
             self.scaler.update()
         if self.masters is not None:
             self.masters.round_into_network()
-
-    def _record_backward(self) -> float:
-        """Record forward, loss and backward from each batch that a step can begin with; return the seconds it took."""
-        began, last = perf_counter(), len(self.network.calls)
-        self._backward()
-        self.network.refuse_changes()
-        self.optimizer.zero_grad(set_to_none=True)
-        self.loss = None  # what holds a gradient's graph holds the stream that it was made on
-        turns = [0]
-        while (turn := (turns[-1] + self.batches) % last) != 0:
-            turns.append(turn)
-        found = record([partial(self._backward_from, turn) for turn in turns], self.device)
-        self._recorded = dict(zip(turns, found, strict=True))
-        self._backward = self._again  # type: ignore[method-assign]
-        self.device.synchronize()
-        return perf_counter() - began
-
-    def _backward_from(self, turn: int) -> tuple[Any, torch.Tensor | None, dict[str, torch.Tensor]]:
-        """Run forward, loss and backward on the batches from `turn` on; return output, loss and gradients."""
-        self.network.turn = turn
-        output, gradients = self._backward(), self._gradients()
-        output, self.loss = pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, (output, self.loss))
-        return output, self.loss, gradients
-
-    def _again(self) -> Any:
-        """Launch what `_backward` is for the next batch; its gradients are the weights'. Return the output."""
-        recorded = self._next_recorded()
-        output, self.loss, gradients = recorded.run()
-        self._hand_over(gradients)
-        return output
-
-    def _next_recorded(self) -> Graph:
-        """Return what is recorded from the next batch on; after it come those that its step does not take."""
-        turn = self.network.turn
-        self.network.turn = (turn + self.batches) % len(self.network.calls)
-        return self._recorded[turn]
-
-    def _hand_over(self, gradients: Mapping[str, torch.Tensor]) -> None:
-        """Make these the gradients of what the optimizer moves."""
-        for name, weight in self.stored().items():
-            weight.grad = gradients.get(name)
-
-    def _record_move(self) -> None:
-        """Record the optimizer's step with the gradients of each recorded pass, and let `run` launch both.
-
-        What is changed meanwhile is put back.
-        """
-
-        def move(gradients: Mapping[str, torch.Tensor]) -> None:
-            self._hand_over(gradients)
-            self._move()
-
-        turns = list(self._recorded)
-        moves = record([partial(move, self._recorded[turn].output[2]) for turn in turns], self.device)
-        moved = dict(zip(turns, moves, strict=True))
-        assert self._saved is not None
-        self._saved.put_back()
-        self.network.rewind()
-
-        def launch() -> Any:
-            turn = self.network.turn
-            output, self.loss, _ = self._next_recorded().run()
-            moved[turn].replay()
-            return output
-
-        self.run = launch  # type: ignore[method-assign]
 
     @contextmanager
     def _trying(self) -> Iterator[None]:

@@ -120,9 +120,7 @@ WITH_GRAPHS = ("reduce-overhead", "max-autotune")
 """The modes that record launches in CUDA graphs, where the device has these."""
 COMPILED = "compiled"
 """The path of a network that is compiled as torch.compile does by default."""
-GRAPHED = "graphed"
-"""The path of a step whose launches an accelerator has recorded, and launches all at once."""
-PATHS = ("eager", COMPILED, *(f"{COMPILED}-{mode}" for mode in COMPILE_MODES[1:]), "traced", GRAPHED)
+PATHS = ("eager", COMPILED, *(f"{COMPILED}-{mode}" for mode in COMPILE_MODES[1:]), "traced")
 """How a network is run; of those that are compiled, each mode but the default is named."""
 SDPA = ("math", "flash", "efficient", "cudnn", "overrideable")
 """torch's backends of scaled_dot_product_attention, as `torch.nn.attention.SDPBackend` calls them."""

@@ -53,7 +53,7 @@ def offered(ampbench: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Of
         ("ampbench run --precision fp32,tf", ["fp32,tf32"]),
         ("ampbench run --device ", ["cpu", "cuda", "xpu"]),
         ("ampbench ab --phase tr", ["training"]),
-        ("ampbench run --path grap", ["graphed"]),
+        ("ampbench run --path tra", ["traced"]),
         ("ampbench run --preset ", ["tiny", "small", "large"]),
         ("ampbench study convergence --optimizer sg", ["sgd"]),
         ("ampbench list ", ["workloads", "precisions", "recipes", "devices", "runs"]),

@@ -8,7 +8,6 @@ import torch
 
 import ampbench
 from ampbench.cli.main import main
-from ampbench.records.case import GRAPHED
 
 FOUND = torch.accelerator.current_accelerator(check_available=True)
 
@@ -34,11 +33,10 @@ def test_large_products_keep_the_device_busier_than_small_ones(tmp_path: Path) -
 @pytest.mark.parametrize(
     "options",
     [
-        ["--path", "eager", "--path", GRAPHED],
         ["--path", "eager", "--path", "compiled", "--compile-mode", "default,reduce-overhead", "--phase", "training"],
         ["--path", "eager", "--path", "compiled", "--compile-mode", "reduce-overhead,freezing", "--phase", "inference"],
     ],
-    ids=["graphed", "compiled training", "compiled inference"],
+    ids=["training", "inference"],
 )
 def test_what_is_recorded_computes_what_the_eager_step_does_and_has_its_memory(
     options: list[str], tmp_path: Path

@@ -10,12 +10,10 @@ from hypothesis import strategies as st
 from ampbench.base.keywords import matches
 from ampbench.base.precisions import PRECISIONS
 from ampbench.drive.planning import (
-    CPU_LAUNCHES,
     FEATURES_ALONE,
     NO_FROZEN_TRAINING,
     NO_GRAPHS,
     NO_LOSS,
-    OWN_LAUNCHES,
     Describe,
     PlannedCase,
     check_selection,
@@ -235,19 +233,6 @@ def test_a_compile_mode_that_means_nothing_here_is_skipped_with_the_reason() -> 
         ("training", "compiled-freezing"): NO_FROZEN_TRAINING,
     }
     assert there == here | {(phase, "compiled-reduce-overhead"): "" for phase in ("inference", "training")}
-
-
-def test_steps_are_recorded_on_accelerators_and_where_they_can_be_taken_apart() -> None:
-    selected = {"workloads": ["mlp"], "precisions": ["fp32"], "paths": ["graphed"]}
-    assert {one.skip for one in plan(**selected)} == {CPU_LAUNCHES}
-    assert {one.skip for one in plan(environment(CUDA), **selected)} == {""}
-
-    def with_own_step(source: WorkloadSource, parameters: Mapping[str, ParameterValue]) -> Description:
-        return replace(describe(source, parameters), has_loss=True, own_step=True)
-
-    mine = Selection(workloads=["mine:build"], precisions=["fp32"], paths=["graphed"])
-    found = make_plan(mine, environment(CUDA), with_own_step)
-    assert {one.case.phase: one.skip for one in found} == {"inference": "", "training": OWN_LAUNCHES}
 
 
 def test_a_sweep_measures_every_value_and_set_reaches_the_named_workload_alone() -> None:

@@ -811,7 +811,6 @@ def test_that_no_precision_helps_is_said_only_where_that_was_seen() -> None:
         ("cuda", "compiled-freezing", "larger batch, or --compile-mode reduce-overhead"),
         ("cuda", "compiled-reduce-overhead", "larger batch"),
         ("cuda", "compiled-max-autotune", "larger batch"),
-        ("cuda", "graphed", "larger batch"),
         ("xpu", "eager", "larger batch, or --path compiled"),
         ("xpu", "compiled", "larger batch"),
     ],

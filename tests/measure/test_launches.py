@@ -1,4 +1,5 @@
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,10 @@ from torch._C._autograd import DeviceType
 
 from ampbench.measure.launches import NO_REASON, PROFILED_STEPS, busy_of, device_seconds, graphs_left_aside
 from ampbench.measure.machine import Accelerator, Cpu
+from ampbench.measure.memory import peaks_of
+from ampbench.measure.step import build_step
+from ampbench.records.case import Case
+from ampbench.workload import Workload
 
 MICROSECOND = 1000
 
@@ -153,3 +158,50 @@ def test_torch_itself_counts_what_it_leaves_aside() -> None:
     with graphs_left_aside() as reasons:
         torch.compile(torch.nn.Linear(8, 7))(torch.ones(3, 8))
     assert reasons == []
+
+
+class Allocator(Accelerator):
+    """Counts scripted allocations: building keeps 100 bytes, warming up takes 70 for a while, a launch nothing."""
+
+    now = most = 0
+
+    def take(self, count: int) -> None:
+        self.now += count
+        self.most = max(self.most, self.now)
+
+    def synchronize(self) -> None:
+        """Do nothing."""
+
+    release = synchronize
+
+    def allocated_bytes(self) -> int:
+        return self.now
+
+    def reset_peak(self) -> None:
+        self.most = self.now
+
+    def peak_bytes(self) -> int:
+        return self.most
+
+    def reserved_bytes(self) -> int:
+        return self.most
+
+
+@pytest.mark.parametrize(("recorded", "peak"), [(True, 170), (False, 100)])
+def test_the_memory_that_a_recorded_step_had_as_it_was_recorded_is_in_its_peak(
+    recorded: bool, peak: int, case: Callable[..., Case]
+) -> None:
+    device = Allocator("cuda")
+    device.take(1000)  # of someone else
+
+    def build() -> Any:
+        device.take(500)
+        device.take(-400)
+        return build_step(Workload(module=torch.nn.Linear(4, 4), inputs=torch.ones(2, 4)), case(), Cpu())
+
+    def warm(step: Any) -> None:
+        device.take(70)
+        device.take(-70)
+
+    ((_, found),) = peaks_of([build], device, warm, recorded=recorded)
+    assert found.peak == peak

@@ -78,12 +78,10 @@ def test_what_is_asked_for_is_the_path_as_a_graph_and_autograds_in_training(tmp_
     assert {request.case.path for request in channel.asked if request.case} == {"eager"}
 
 
-@pytest.mark.parametrize("path", ["compiled-freezing", "graphed"])
-def test_a_path_whose_graph_cannot_be_read_is_refused(path: str, tmp_path: Path) -> None:
-    with pytest.raises(
-        UsageError, match=f"explain casts reads the graphs of --path compiled or traced, not that of {path}"
-    ):
-        traced(tmp_path, tracing(), paths=["eager", path])
+def test_a_path_whose_graph_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    said = "explain casts reads the graphs of --path compiled or traced, not that of compiled-freezing"
+    with pytest.raises(UsageError, match=said):
+        traced(tmp_path, tracing(), paths=["eager", "compiled-freezing"])
 
 
 def test_inputs_can_be_stored_as_autocast_casts_them(tmp_path: Path) -> None:
