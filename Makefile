@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Bytecode is kept, whatever the shell says: without it half of the time to collect goes into compiling the tests anew.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=$(shell nproc) --dist=loadfile
 
-.PHONY: demo test test-slow test-all bench size mutants rules defects atlas device device-wheels lint types imports environment
+.PHONY: demo test test-slow test-all bench size rules defects atlas device device-wheels lint types imports environment
 
 environment: .venv/.installed
 
@@ -46,11 +46,6 @@ bench: environment
 
 size: environment
 	$(BIN)/python -m benchmarks.size $(MORE)
-
-# docs/contributing.md. MORE="--seed 3 --judge 200".
-mutants: environment
-	$(BIN)/python -m pip install --quiet --group mutants
-	$(BIN)/python -m benchmarks.self.mutants $(MORE)
 
 rules: environment
 	$(BIN)/python -m benchmarks.rules

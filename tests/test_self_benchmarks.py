@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ampbench.records.measured import Round
-from benchmarks.self import compare, importing, load, mutants, outcomes, trainings, trend, verdicts, walls
+from benchmarks.self import compare, importing, load, outcomes, trainings, trend, verdicts, walls
 from benchmarks.self.__main__ import main
 from tests.stored_runs import make_case, make_round
 
@@ -77,19 +77,6 @@ def test_what_lies_between_blocks_is_from_the_last_build_of_any_lane_to_the_firs
 
     rounds = [ended(0, 10, 1.0), ended(0, 12, 3.0), ended(1, 20, 2.0), ended(1, 21, 1.0), ended(3, 30, 4.0)]
     assert walls.between_blocks(rounds) == [6.0, 5.0]
-
-
-def test_the_tests_of_a_mutant_are_those_of_its_innermost_statement() -> None:
-    source = "def f(a,\n      b):\n    if (a and\n            b):\n        return g(\n            a)\n    return b\n"
-    spans = [mutants.statement(source, line) for line in range(1, 8)]
-    assert [(span.start, span.stop) for span in spans] == [(1, 3), (1, 3), (3, 5), (3, 5), (5, 7), (5, 7), (7, 8)]
-
-
-def test_a_mutant_that_no_test_runs_counts_as_not_found() -> None:
-    kinds = ["killed"] * 6 + ["late", "survived", "survived", "uncovered"]
-    found = [{"path": "ampbench/judge/gate.py", "part": "judge", "outcome": outcome} for outcome in kinds]
-    *_, last = mutants.table(found)
-    assert last == "| all | 10 | 6 | 1 | 2 | 1 | 70% (40% to 89%) |"
 
 
 def test_a_machine_that_is_never_fit_decides_only_what_is_far_beyond_what_held_it_up() -> None:

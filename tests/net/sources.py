@@ -46,7 +46,7 @@ MINORS = ("11", "12", "13", "14", "15")
 def stored_runs() -> dict[str, Path]:
     """Return every stored run, by the name of its data."""
     files = [*RUNS.glob("*.jsonl"), *(ROOT / "results").rglob("*.jsonl"), *(ROOT / "results").rglob("*.jsonl.gz")]
-    chosen = [file for file in sorted(files) if file.name != "batch.jsonl" and not _hidden(file)]
+    chosen = [file for file in sorted(files) if not _hidden(file)]
     names = ["-".join(file.relative_to(ROOT).parts).split(".jsonl")[0] for file in chosen]
     return dict(zip(names, chosen, strict=True))
 
