@@ -27,9 +27,6 @@ from ampbench.records.case import Case
 from ampbench.records.measured import Divergence, MemoryPass
 from ampbench.records.verdicts import OUTCOME, Code, Finding, Verdict
 
-OTHERWISE = "computes something else: "
-"""What the reason begins with where something else is computed."""
-
 _SMALLEST_LOSS = 1e-9
 """Losses below this count as this large: what rounding left of zero is no change."""
 _SMALLEST_PERCENT = 1e-4
@@ -87,12 +84,12 @@ def drift_between(before: Divergence, after: Divergence) -> Drift:
 
 
 def other_function(before: Divergence | None, after: Divergence | None) -> str:
-    """Return "computes something else: ..." where other code gave another fp64 result, "" where nothing tells so."""
+    """Return what moved where other code gave another fp64 result, "" where nothing tells so."""
     if before is None or after is None or before.reference_dtype != after.reference_dtype:
         return ""
     drift = drift_between(before, after)
     tolerance = _tolerance(drift, before, after)
-    return "" if drift.distance is not None and drift.distance <= tolerance else OTHERWISE + drift.said(tolerance)
+    return "" if drift.distance is not None and drift.distance <= tolerance else drift.said(tolerance)
 
 
 def drift_finding(
@@ -124,7 +121,8 @@ def drift_finding(
         kind=gate.kind,
         verdict=Verdict.UNCHANGED if allowed else Verdict.REGRESSED,
         code=Code.WITHIN_THRESHOLD if allowed else Code.OTHER_FUNCTION,
-        reason=f"{said}; threshold {format_limit(threshold)}" if allowed else OTHERWISE + said,
+        reason=f"{said}; threshold {format_limit(threshold)}" if allowed else f"computes something else: {said}",
+        moved=said,
         change=distance,
         low=distance,
         high=distance,
@@ -137,9 +135,16 @@ def drift_finding(
 def moved_by(distance: float, at_least: bool = False) -> str:
     """Return how far something moved: "by 23%" or, of little, "by 3.1e-06 of its norm"."""
     if math.isinf(distance):
+        return far_text(distance)
+    of = "" if distance >= _SMALLEST_PERCENT else " of its norm"
+    return f"by {'at least ' if at_least else ''}{far_text(distance)}{of}"
+
+
+def far_text(distance: float) -> str:
+    """Return a distance as "23%" or, of little, "3.1e-06"; "from zero" where it is infinite."""
+    if math.isinf(distance):
         return "from zero"
-    far = format_percent(distance) if distance >= _SMALLEST_PERCENT else f"{format_error(distance)} of its norm"
-    return f"by {'at least ' if at_least else ''}{far}"
+    return format_percent(distance) if distance >= _SMALLEST_PERCENT else format_error(distance)
 
 
 def _tolerance(drift: Drift, before: Divergence, after: Divergence) -> float:
@@ -266,7 +271,7 @@ def accuracy_findings(
         drift = drift_finding(pair.baseline, before, after, same, threshold_of)
         findings += [drift] if drift else []
         if drift and drift.verdict is Verdict.REGRESSED:
-            other_function = f"errors of another function: {drift.reason.removeprefix(OTHERWISE)}"
+            other_function = f"errors of another function: {drift.moved}"
     for metric, gate in GATED.items():
         if gate.kind != "accuracy" or metric == DRIFT:
             continue

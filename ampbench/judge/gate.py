@@ -11,7 +11,6 @@ from ampbench.base.metrics import DRIFT
 from ampbench.base.units import counted, format_percent
 from ampbench.errors import CASE_FAILED, NothingComparableError
 from ampbench.instruments.rules.findings import few_phrases
-from ampbench.judge.exact import OTHERWISE
 from ampbench.judge.policy import RULES, Ignore, Policy, weigh_rules
 from ampbench.judge.said import KINDS, case_names, change_text, metric_label, something_else, threshold_text
 from ampbench.records.rules import RuleChange
@@ -213,7 +212,7 @@ class _Weighed:
         """Return sentences on what computes something else, on each kind that regressed, and on changed rules."""
         sentences = []
         if drifted := [one for one in self.regressions if one.metric == DRIFT]:
-            said = [f"{self._names[one.case.case_id]}: {one.reason.removeprefix(OTHERWISE)}" for one in drifted]
+            said = [f"{self._names[one.case.case_id]}: {one.moved}" for one in drifted]
             many = something_else(len(drifted))
             allow = f"where that is meant, the policy can allow it ({DRIFT} in docs/gate.md)"
             sentences.append(f"{many}{self.against}: {few_phrases(said)}; {allow}")

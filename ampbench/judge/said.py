@@ -15,7 +15,7 @@ from ampbench.base.units import (
     format_quantity,
 )
 from ampbench.instruments.rules.findings import changed_ops_said, few_phrases, others_said
-from ampbench.judge.exact import OTHERWISE, moved_by
+from ampbench.judge.exact import far_text
 from ampbench.records.labels import case_labels
 from ampbench.records.rules import RuleChange, short_name
 from ampbench.records.run import short_commit
@@ -178,7 +178,7 @@ def change_said(one: Finding) -> str:
     if one.change is not None and one.metric != DRIFT:
         return f"{metric_label(one.metric)} {change_text(one)}"
     if one.metric == DRIFT:
-        return one.reason.removeprefix(OTHERWISE)
+        return one.moved
     fails = "fails now" if one.verdict is Verdict.REGRESSED else "is ok now"
     return fails if one.metric == OUTCOME else one.reason
 
@@ -243,7 +243,7 @@ def value_text(metric: str, value: float | None) -> str:
 def change_text(one: Finding) -> str:
     """Return a finding's change as "+7.2%", "" where there is none; of a count the difference, of fp64 how far."""
     if one.metric == DRIFT and one.change is not None:
-        return moved_by(one.change).removeprefix("by ").removesuffix(" of its norm")
+        return far_text(one.change)
     if one.change is None or one.baseline is None or one.candidate is None:
         return ""
     if one.metric in COLUMNS and COLUMNS[one.metric].unit == "count":

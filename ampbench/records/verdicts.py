@@ -80,7 +80,8 @@ class Finding:
     `kind` is "time", "memory", "accuracy" or "outcome". `baseline` and `candidate` are the metric's values in base
     units. `change` is relative: candidate / baseline - 1 for time and memory; for accuracy the difference divided by
     the baseline's error or, where that is larger, by the error of merely rounding the reference to the dtype. Of
-    `reference_drift` there are no values: the distance of the two sides' fp64 results is its `change`. `low`
+    `reference_drift` there are no values: the distance of the two sides' fp64 results is its `change`, `moved` says of
+    what. `low`
     and `high` are its 95% interval (equal to `change` where a number is exact). `threshold` is the largest change that
     counts as none. `p_worse` and `p_better` are one-sided, for the change being no change (None where exact). `blocks`
     counts the paired blocks, or the rounds of the side that has fewer. `remarks` are sentences about what does not
@@ -106,6 +107,7 @@ class Finding:
     p_worse: float | None = None
     p_better: float | None = None
     blocks: int = 0
+    moved: str = ""
     remarks: Sequence[str] = ()
     details: Mapping[str, float] = field(default_factory=dict)
 

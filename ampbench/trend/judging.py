@@ -174,15 +174,15 @@ def _by_level(raw: Raw, differences: Differences) -> Series:
     if not raw.alike and (by_itself or series.metric.name == FUNCTION):
         known = {level.place for level in found}
         gaps = (place for place in range(1, len(held)) if place not in known)
-        moved = [place for place in gaps if _otherwise(runs(place - 1)[-1], runs(place)[0], case_id)]
-        found = sorted([*found, *(Level(place - 1, place) for place in moved)], key=lambda level: level.place)
+        places = [place for place in gaps if _moved(runs(place - 1)[-1], runs(place)[0], case_id)]
+        found = sorted([*found, *(Level(place - 1, place) for place in places)], key=lambda level: level.place)
     changes = []
     for level in found:
         before, after = values[level.since], values[level.place]
         more = after is None or (before is not None and after > before)
         sides = runs(level.since)[-1], runs(level.place)[0]
         what = differences.what(sides[0].header, sides[1].header, device)
-        otherwise = _otherwise(*sides, case_id) if inaccurate else ""
+        moved = _moved(*sides, case_id) if inaccurate else ""
         change = Change(
             x=series.points[held[level.place]].x,
             last=series.points[held[level.place - 1]].x,
@@ -190,16 +190,16 @@ def _by_level(raw: Raw, differences: Differences) -> Series:
             after=after,
             ratio=after / before if before and after is not None else None,
             # another function is no better for errors of its own
-            direction="regressed" if more or otherwise else "improved",
-            other_function=bool(otherwise),
-            what="; ".join(part for part in (otherwise, what) if part),
+            direction="regressed" if more or moved else "improved",
+            other_function=bool(moved),
+            what="; ".join(part for part in (moved and f"computes something else: {moved}", what) if part),
         )
         changes.append(change)
     return replace(series, changes=changes, rule=Rule.EXACT)
 
 
-def _otherwise(before: RunValues, after: RunValues, case_id: str) -> str:
-    """Return that a case computes something else in a later run, "" where it does not."""
+def _moved(before: RunValues, after: RunValues, case_id: str) -> str:
+    """Return what moved of what a case computes in a later run, "" where nothing did."""
     was, now = (run.function[run.rows[case_id]] for run in (before, after))
     if was == now or not was or not now:  # nearly all are equal to the last bit
         return ""
