@@ -26,7 +26,7 @@ from ampbench.judge.rounds import ON_ACCELERATOR, UNFIT_SHARE, ByCase, MeasuredR
 from ampbench.records.case import Case
 from ampbench.records.labels import NOT_MEASURED, OUT_OF_TIME, attention_said, case_labels, not_finite
 from ampbench.records.measured import Divergence, OutputError, Predictions, Update
-from ampbench.store import Derived, StoredRun, measured_files, not_measured, once
+from ampbench.store import StoredRun, measured_files, not_measured, once
 from ampbench.store.lines import no_garbage_collection
 
 if TYPE_CHECKING:
@@ -238,16 +238,9 @@ def file_columns(path: Path) -> tuple[Columns, bool]:
 
     Raises as `load` does.
     """
-    derived = Derived(path)
-    if kept := derived.get(_CASES):  # of a run that measured, and whole
-        return kept.columns, False
-    run = MeasuredRun.once(path, derived)
+    run = MeasuredRun.read(path, averaging=False)
     require_measured(run.stored)
     return measured_columns(run), run.stored.cut
-
-
-_CASES = "cases"
-"""What the columns of a run are kept as."""
 
 
 def measured_frame(run: MeasuredRun) -> "pd.DataFrame":
@@ -269,19 +262,7 @@ def framed(found: Columns) -> "pd.DataFrame":
 
 
 def measured_columns(run: MeasuredRun) -> Columns:
-    """Return the columns of such a frame, one value for each case in order; text and `batch_size` are objects.
-
-    They are kept beside the file that a run was read from, and found there.
-    """
-    if run.derived is not None and (kept := run.derived.get(_CASES)):
-        return kept.columns
-    columns = _columns(run)
-    if run.derived is not None:
-        run.derived.keep(_CASES, columns)
-    return columns
-
-
-def _columns(run: MeasuredRun) -> Columns:
+    """Return the columns of such a frame, one value for each case in order; text and `batch_size` are objects."""
     stored = run.stored
     cases = list(stored.cases.values())
     rows = {case_id: row for row, case_id in enumerate(stored.cases)}

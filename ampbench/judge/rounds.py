@@ -6,31 +6,23 @@ on a machine that was not fit for it, and why.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ampbench.base import stats
 from ampbench.judge.rows import number
-from ampbench.records.case import Case
-from ampbench.records.kinds import LINES
 from ampbench.records.measured import (
     OTHER_SHARE,
     STEAL_SHARE,
     THROTTLES,
-    Divergence,
-    Failure,
-    MemoryPass,
-    Skip,
     Telemetry,
 )
-from ampbench.records.run import Footer, Header
-from ampbench.store import FOUND, Derived, StoredRun, TimedRound, once, read_run
+from ampbench.store import StoredRun, TimedRound, once, read_run
 
 OK, FAILED, SKIPPED = "ok", "failed", "skipped"
 
@@ -210,14 +202,11 @@ class Summary:
 class MeasuredRun:
     """A stored run with its rounds as columns; made by `of` or, without keeping what is not needed, by `read`.
 
-    `averaging` asks for the means over all samples of each round, which only comparisons need. `derived` is what may be
-    kept of its file; None where it was read from none, or from one of which nothing is: that of a run that only
-    explains, or one that is cut, as those are that are being written.
+    `averaging` asks for the means over all samples of each round, which only comparisons need.
     """
 
-    def __init__(self, stored: StoredRun, columns: _Columns, derived: Derived | None = None):
+    def __init__(self, stored: StoredRun, columns: _Columns):
         self.stored = stored
-        self.derived = derived
         self._columns = columns
 
     @classmethod
@@ -226,27 +215,10 @@ class MeasuredRun:
         return _averaged(stored) if averaging else _reduced(stored)
 
     @classmethod
-    def read(cls, path: Path | str, *, averaging: bool = True, derived: Derived | None = None) -> "MeasuredRun":
-        """Return the run in the file at `path`, in the time that its output costs where it has been read before.
-
-        `derived` is what is kept of it, where that was asked for already. Raises `StoreError` as `read_run` does.
-        """
-        derived = derived or Derived(path)
-        if kept := _kept(Path(path), derived, averaging):
-            stored, columns, rounds = kept
-            run = cls(stored, columns, derived)
-            run.rounds = rounds
-            return run
-        run = cls.once(path, derived, averaging=averaging)
-        _keep(run)
-        return run
-
-    @classmethod
-    def once(cls, path: Path | str, derived: Derived, *, averaging: bool = False) -> "MeasuredRun":
-        """Return the run as its file says, without keeping its rounds in `derived`; raises as `read_run` does."""
+    def read(cls, path: Path | str, *, averaging: bool = True) -> "MeasuredRun":
+        """Return the run in the file at `path`; raises `StoreError` as `read_run` does."""
         columns = _Columns(averaging)
-        stored = read_run(path, on_rounds=columns.add)
-        return cls(stored, columns, None if stored.header.explains or stored.cut else derived)
+        return cls(read_run(path, on_rounds=columns.add), columns)
 
     @cached_property
     def rounds(self) -> Rounds:
@@ -419,52 +391,6 @@ def _averaged(stored: StoredRun) -> MeasuredRun:
     run = MeasuredRun(stored, columns)
     run.rounds = replace(known.rounds, means=np.array(columns.means, dtype=np.float64))
     return run
-
-
-_ROUNDS = "rounds"
-"""What a run's reduced rounds, and all else of it, are kept as."""
-_STORED: dict[str, Any] = {
-    "header": Header,
-    "cases": dict[str, Case],
-    "memory": dict[str, MemoryPass],
-    "divergence": dict[str, Divergence],
-    "failures": dict[str, Failure],
-    "skips": dict[str, Skip],
-    "readings": dict[str, dict[str, float]],
-    "footers": list[Footer],
-    "lacks": dict[str, list[str]],
-    "found": FOUND,
-}
-"""The fields of a `StoredRun` that are kept, as what."""
-_TOLD: dict[str, Any] = {
-    "items": dict[str, float],
-    "weights": dict[str, str],
-    "differing": set[str],
-    "alone": dict[str, str],
-    "averaging": bool,
-}
-"""The fields of `_Columns` that are kept, as what."""
-
-
-def _keep(run: MeasuredRun) -> None:
-    """Keep what was read of a run, where it may be; not with lines that are decoded only when they are asked for."""
-    stored, columns = run.stored, run._columns
-    if run.derived is None or any(LINES[line].long for line in stored.found):
-        return
-    arrays = {one.name: getattr(run.rounds, one.name) for one in fields(Rounds)}
-    records = {name: getattr(stored, name) for name in _STORED}
-    run.derived.keep(_ROUNDS, arrays, records | {name: getattr(columns, name) for name in _TOLD})
-
-
-def _kept(path: Path, derived: Derived, averaging: bool) -> tuple[StoredRun, _Columns, Rounds] | None:
-    """Return what is kept of a run; None where nothing is, or no means where these are asked for."""
-    kept = derived.get(_ROUNDS, _STORED | _TOLD)
-    if kept is None or averaging > kept.records["averaging"]:
-        return None
-    columns = _Columns(**{name: kept.records.pop(name) for name in _TOLD})
-    if not averaging:
-        kept.columns["means"] = np.full(len(kept.columns["means"]), np.nan)
-    return StoredRun(path=path, **kept.records), columns, Rounds(**kept.columns)
 
 
 def grid(

@@ -4,7 +4,6 @@ A run file is a header, the cases, their entries and a footer, one JSON object a
 raw data only; everything derived is derived by those who read it.
 """
 
-from ampbench.store.derived import FOUND, Derived, Kept
 from ampbench.store.folder import (
     check_folder,
     check_results,
@@ -29,12 +28,9 @@ from ampbench.store.writing import CannotBeError, RunWriter, encode_run, new_run
 __all__ = [
     "CURRENT",
     "CUT",
-    "FOUND",
     "LEFT_ALONE",
     "MIGRATED",
     "CannotBeError",
-    "Derived",
-    "Kept",
     "Migration",
     "RunWriter",
     "StoredRun",

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -25,18 +24,15 @@ from ampbench.records.measured import OTHER_SHARE, Divergence
 from ampbench.records.run import Header, Imported
 from ampbench.store import (
     CUT,
-    Derived,
-    Kept,
     check_folder,
     find_runs,
     not_measured,
     read_header,
     run_files,
 )
-from ampbench.trend.series import TIME, TRACKED, Gap, Lack, Tracked
+from ampbench.trend.series import TIME, Gap, Lack, Tracked
 
 Array = np.ndarray[Any, Any]
-W = TypeVar("W")
 _CONFIDENCE, _ASV_CONFIDENCE = 0.95, 0.99
 """Of the intervals of `ampbench.judge.frame`, and of those that asv stores (stats_ci_99_a and _b)."""
 
@@ -72,12 +68,7 @@ class RunValues:
     function: Array
     repeatable: stats.Integers
     memory_source: Array
-    read: Callable[[], MeasuredRun]
-
-    @cached_property
-    def measured(self) -> MeasuredRun:
-        """The run as comparisons read it, which is read when it is asked for. Raises `StoreError` as that does."""
-        return self.read()
+    measured: MeasuredRun
 
     def value(self, column: str, case_id: str) -> float | None:
         """Return the value of a column of a case, None where it has none."""
@@ -101,147 +92,68 @@ class RunValues:
         return np.cumsum(self.lengths)
 
 
-class _Listed(NamedTuple):
-    """The cases of a run that are followed, which of all they are (None: all of them), how many, on which devices."""
-
-    cases: dict[str, Case]
-    rows: dict[str, int]
-    chosen: stats.Booleans | None
-    total: int
-    devices: frozenset[str]
-
-    @classmethod
-    def of(cls, cases: Mapping[str, Case], is_chosen: Callable[[str], bool]) -> "_Listed":
-        chosen = np.fromiter(map(is_chosen, cases), np.bool_, len(cases))
-        own = {case_id: case for (case_id, case), one in zip(cases.items(), chosen.tolist(), strict=True) if one}
-        rows = {case_id: row for row, case_id in enumerate(own)}
-        devices = frozenset(case.device for case in cases.values())
-        return cls(own, rows, None if chosen.all() else chosen, len(cases), devices)
-
-
-def reduced(run: MeasuredRun, columns: list[str], chosen: set[str]) -> RunValues:
-    """Return the values of `columns` of the cases in `chosen`, by id."""
-    return _followed(_derived(run), _Listed.of(run.stored.cases, chosen.__contains__), columns, lambda: run)
-
-
-_TREND = "trend"
-"""What is derived of a run for trends is kept as."""
-_RECORDS: Mapping[str, Any] = MappingProxyType(
-    {
-        "header": Header,
-        "cases": msgspec.Raw,
-        "undefined": dict[str, dict[str, str]],
-        "missing": dict[str, Gap],
-        "disturbed": dict[str, str],
-        "confidence": float,
-        "control": float | None,
-        "finished_at": str,
-        "counted": int,
-    }
-)
-"""The records among it: `RunValues` has most, `_Held` the last two. The cases are decoded once for runs of the same."""
-_ARRAYS = ("low", "high", "numbers", "function", "repeatable", "memory_source")
-"""The arrays among it beside those of `TRACKED` columns and of rounds."""
 _FUNCTION = ("output_reference_norm", "output_sketch", "grad_sketch", "reference_loss", "output_shapes")
 """The fields of a divergence that say what a case computed."""
 
 
-def _derived(run: MeasuredRun) -> Kept:
-    """Return what trends need of a run, of all columns and all cases."""
+def reduced(run: MeasuredRun, columns: Sequence[str], is_chosen: Callable[[str], bool]) -> RunValues:
+    """Return the values of `columns` of the cases whose ids are chosen."""
     stored = run.stored
     every = measured_columns(run)
-    case_ids = list(stored.cases)
-    ok = every["outcome"] == "ok"
-    measured = {case_ids[row] for row in np.flatnonzero(ok).tolist()}
-    told = [stored.divergence.get(case_id) for case_id in case_ids]
+    cases = {case_id: case for case_id, case in stored.cases.items() if is_chosen(case_id)}
+    rows = {case_id: row for row, case_id in enumerate(cases)}
+    chosen = np.fromiter((case_id in cases for case_id in stored.cases), np.bool_, len(stored.cases))
+    outcomes = every["outcome"][chosen]
+    ok = outcomes == "ok"
+    divergences = [stored.divergence.get(case_id) for case_id in cases]
 
     def known(column: str) -> stats.Floats:
-        numbers = every[column].astype(np.float64)
+        numbers = every[column][chosen].astype(np.float64)
         there = ok & np.isfinite(numbers)
         return np.where(there & (numbers > 0) if column == TIME else there, numbers, np.nan)  # a time of zero is none
 
-    names = [one.column.name for one in TRACKED.values()]
-    arrays: dict[str, Array] = {name: known(name) for name in names if name != DRIFT}
-    # what is held against another run's is here; how far it lies from that, no run tells alone
-    has_norm = np.array([one is not None and one.output_reference_norm is not None for one in told], dtype=np.bool_)
-    arrays[DRIFT] = np.where(ok & has_norm, 0.0, np.nan)
+    values = {name: known(name) for name in columns if name != DRIFT}
+    if DRIFT in columns:
+        # what is held against another run's is here; how far it lies from that, no run tells alone
+        has_norm = [one is not None and one.output_reference_norm is not None for one in divergences]
+        values[DRIFT] = np.where(ok & np.array(has_norm, dtype=np.bool_), 0.0, np.nan)
+    undefined: dict[str, dict[str, str]] = {name: {} for name in columns}
+    for name, numbers in values.items():
+        for row in np.flatnonzero(ok & np.isnan(numbers)).tolist():
+            divergence = divergences[row]
+            if divergence is not None and (why := _undefined(name, divergence)):
+                undefined[name][divergence.case_id] = why
     logs, lengths, disturbed = _undisturbed(run)
     for case_id, share in stored.readings.get("other_share", {}).items():
         if share > OTHER_SHARE:
             disturbed[case_id] = f"other processes used {format_share(share)} of the CPU"
     imported = stored.header.imported
-    arrays |= {
-        "logs": logs,
-        "lengths": lengths,
-        "low": known("seconds_low"),
-        "high": known("seconds_high"),
-        "numbers": _texts(f"{one.weights_digest}/{one.inputs_digest}" if one else "" for one in told),
-        "function": _texts("" if one is None else _function_of(one) for one in told),
-        "repeatable": np.array(
-            [-1 if one is None or one.repeatable is None else one.repeatable for one in told], np.int8
-        ),
-        "memory_source": _texts(one.source if (one := stored.memory.get(case_id)) else "" for case_id in case_ids),
-    }
-    rows = {case_id: row for row, case_id in enumerate(case_ids)}
-    unknown = {name: np.isnan(arrays[name]).tolist() for name in names}
-    return Kept(
-        arrays,
-        {
-            "header": stored.header,
-            "cases": msgspec.Raw(msgspec.msgpack.encode(stored.cases)),
-            "undefined": {
-                name: {
-                    case_id: why
-                    for case_id, one in stored.divergence.items()
-                    if unknown[name][rows[case_id]] and case_id in measured and (why := _undefined(name, one))
-                }
-                for name in names
-            },
-            "missing": {
-                case_id: Gap(Lack(outcome), reason)
-                for case_id, outcome, reason in zip(case_ids, every["outcome"], every["reason"], strict=True)
-                if outcome != "ok"
-            },
-            "disturbed": disturbed,
-            "confidence": _ASV_CONFIDENCE if imported and _is_of_asv(imported) else _CONFIDENCE,
-            "control": _control(run),
-            "finished_at": stored.footers[-1].finished_at if stored.footers else "",
-            "counted": len(run.rounds.seconds) + sum(map(len, stored.readings.values())),
-        },
-    )
-
-
-def _followed(kept: Kept, listed: _Listed, columns: Sequence[str], read: Callable[[], MeasuredRun]) -> RunValues:
-    """Return what was derived of a run for the cases and columns that are followed."""
-    arrays, told, chosen = kept.columns, kept.records, listed.chosen
-    per_case = {name: arrays[name] for name in (*_ARRAYS, *columns)}
-    logs, lengths = arrays["logs"], arrays["lengths"]
-    undefined = {name: told["undefined"][name] for name in columns}
-    missing, disturbed = told["missing"], told["disturbed"]
-    if chosen is not None:
-        per_case = {name: array[chosen] for name, array in per_case.items()}
-        logs, lengths = logs[np.repeat(chosen, lengths)], lengths[chosen]
-        undefined = {name: _among(listed.cases, reasons) for name, reasons in undefined.items()}
-        missing, disturbed = _among(listed.cases, missing), _among(listed.cases, disturbed)
     return RunValues(
-        header=told["header"],
-        cases=listed.cases,
-        rows=listed.rows,
-        values={name: per_case[name] for name in columns},
+        header=stored.header,
+        cases=cases,
+        rows=rows,
+        values=values,
         undefined=undefined,
-        missing=missing,
-        logs=logs,
-        lengths=lengths,
-        disturbed=disturbed,
-        confidence=told["confidence"],
-        control=told["control"],
-        read=read,
-        **{name: per_case[name] for name in _ARRAYS},
+        missing={
+            case_id: Gap(Lack(outcome), reason)
+            for case_id, outcome, reason in zip(cases, outcomes, every["reason"][chosen], strict=True)
+            if outcome != "ok"
+        },
+        logs=logs[np.repeat(chosen, lengths)],
+        lengths=lengths[chosen],
+        disturbed={case_id: why for case_id, why in disturbed.items() if case_id in cases},
+        low=known("seconds_low"),
+        high=known("seconds_high"),
+        confidence=_ASV_CONFIDENCE if imported and _is_of_asv(imported) else _CONFIDENCE,
+        control=_control(run),
+        numbers=_texts(f"{one.weights_digest}/{one.inputs_digest}" if one else "" for one in divergences),
+        function=_texts("" if one is None else _function_of(one) for one in divergences),
+        repeatable=np.array(
+            [-1 if one is None or one.repeatable is None else one.repeatable for one in divergences], np.int8
+        ),
+        memory_source=_texts(one.source if (one := stored.memory.get(case_id)) else "" for case_id in cases),
+        measured=run,
     )
-
-
-def _among(cases: Mapping[str, Case], reasons: Mapping[str, W]) -> dict[str, W]:
-    return {case_id: why for case_id, why in reasons.items() if case_id in cases}
 
 
 def _texts(values: Iterable[str]) -> Array:
@@ -279,7 +191,7 @@ def _undisturbed(run: MeasuredRun) -> tuple[stats.Floats, stats.Integers, dict[s
 
     Both as comparisons have it: `MeasuredRun.unfit`, no more than `UNFIT_SHARE` of a case's, `without_slow`.
     """
-    from ampbench.judge.deciding import without_slow  # imports SciPy, for runs that were not read before
+    from ampbench.judge.deciding import without_slow  # imports SciPy
 
     rounds, count = run.rounds, len(run.stored.cases)
     columns = (rounds.seconds, run.unfit.cause.astype(np.float64), run.unfit.value)
@@ -389,26 +301,18 @@ class _Reader:
         self._waiting: list[Path] = []
         self._imported: dict[_Measurement, _Held] = {}
         self._devices: dict[tuple[str, str], str] = {}
-        self._listed: dict[bytes, _Listed] = {}
 
     def native(self, path: Path) -> None:
         if not self._is_new(path):
             return
-        derived = Derived(path)
-        if kept := derived.get(_TREND, _RECORDS):  # of a run that measured, and whole
-            self._keep(kept, lambda: MeasuredRun.read(path, averaging=False))
-            return
-        run = MeasuredRun.read(path, averaging=False, derived=derived)  # samples are never all in memory
+        run = MeasuredRun.read(path, averaging=False)  # samples are never all in memory
         stored = run.stored
         if stored.header.explains:
             self.explaining.append(path)
             return
         if stored.cut:
             self.notes.append(f"{path} {CUT}")
-        found = _derived(run)
-        if run.derived is not None:
-            run.derived.keep(_TREND, found.columns, found.records)
-        self._keep(found, lambda: run)
+        self._keep(run)
 
     def foreign(self, path: Path) -> None:
         """Read `path` in the end: what was imported from it is known then."""
@@ -431,7 +335,7 @@ class _Reader:
                 for stored in read_source(file, program, device, self.remarks):
                     run = MeasuredRun.of(stored, averaging=False)
                     stored.rounds.clear()  # nor are these
-                    self._keep(_derived(run), partial(_itself, run))
+                    self._keep(run)
 
     def _is_new(self, path: Path) -> bool:
         resolved = path.resolve()
@@ -439,24 +343,22 @@ class _Reader:
         self._seen.add(resolved)
         return not known
 
-    def _keep(self, kept: Kept, read: Callable[[], MeasuredRun]) -> None:
-        header: Header = kept.records["header"]
-        packed = bytes(kept.records["cases"])
-        listed = self._listed.get(packed)
-        if listed is None:
-            cases = msgspec.msgpack.decode(packed, type=dict[str, Case])
-            listed = self._listed[packed] = _Listed.of(cases, partial(matches, self._keyword))
-        if header.run not in self.runs and self._is_wanted(header, kept, listed):
-            self.runs[header.run] = _followed(kept, listed, self._columns, read)
+    def _keep(self, run: MeasuredRun) -> None:
+        run_id = run.stored.header.run
+        if run_id not in self.runs and self._is_wanted(run):
+            self.runs[run_id] = reduced(run, self._columns, partial(matches, self._keyword))
 
-    def _is_wanted(self, header: Header, kept: Kept, listed: _Listed) -> bool:
+    def _is_wanted(self, run: MeasuredRun) -> bool:
         """Return whether a run is to be kept: imports of one measurement are one run, that which was read last."""
-        imported = header.imported
+        stored = run.stored
+        header, imported = stored.header, stored.header.imported
         if imported is None:
             return True
-        host, devices = header.environment.host, listed.devices
+        host, devices = header.environment.host, frozenset(case.device for case in stored.cases.values())
         key = _Measurement(imported.program, host, header.commit, imported.file, header.started_at, devices)
-        held = _Held(kept.records["finished_at"], listed.total, kept.records["counted"], header.run)
+        finished_at = stored.footers[-1].finished_at if stored.footers else ""
+        numbers = len(run.rounds.seconds) + sum(map(len, stored.readings.values()))
+        held = _Held(finished_at, len(stored.cases), numbers, header.run)
         known = self._imported.get(key)
         if known is not None:
             if known[:3] >= held[:3]:
@@ -466,10 +368,6 @@ class _Reader:
         if len(devices) == 1 and _is_of_asv(imported):
             (self._devices[host, imported.file],) = devices
         return True
-
-
-def _itself(run: MeasuredRun) -> MeasuredRun:
-    return run
 
 
 def _read(source: str, results: Path, reader: _Reader) -> None:

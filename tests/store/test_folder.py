@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from ampbench.cli.main import main
 from ampbench.errors import NothingToRunError, StoreError, UnknownNameError, UsageError
+from ampbench.judge.frame import load
 from ampbench.records.casts import CastPass, CastTrace
 from ampbench.records.kinds import CASTS, RULES
 from ampbench.records.measured import Skip
@@ -23,7 +25,7 @@ from ampbench.store import (
     run_files,
     run_id,
 )
-from tests.stored_runs import COMPLETE, make_case, write_run
+from tests.stored_runs import COMPLETE, make_case, make_round, write_run
 
 SKIP = Skip(case_id=make_case().case_id, reason="no loss given")
 FIRST, SECOND, THIRD = "20260130T090000Z-bench-aaa111", "20260131T120000Z-bench-1f9a3c", "20260131T130000Z-lab-1fbbbb"
@@ -38,6 +40,21 @@ def results(tmp_path):
 
 def test_runs_are_listed_from_the_oldest_to_the_newest(results):
     assert [path.stem for path in list_runs(results)] == [FIRST, SECOND, THIRD]
+
+
+def test_reading_a_folder_writes_nothing_into_it(results, capsys):
+    for run in (FIRST, SECOND):
+        write_run(results, [make_case()], make_round(make_case()), COMPLETE, run=f"{run}0")
+
+    def contents():
+        return {path: path.read_bytes() if path.is_file() else None for path in results.rglob("*")}
+
+    before = contents()
+    verbs = (["list", "runs"], ["show", "latest"], ["compare", f"{FIRST}0", f"{SECOND}0"], ["trend"])
+    for verb in verbs:
+        main([*verb, "--results", str(results)])
+    load(results)
+    assert contents() == before
 
 
 def test_a_folder_without_runs_lists_none(tmp_path):
