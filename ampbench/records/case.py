@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 
 from ampbench.base.precisions import Precision
+from ampbench.records.bounds import Count, Watts
 
 DEVICES = ("cpu", "cuda", "xpu")
 """The device types that can be measured. A new one comes last: results of asv tell a device by its place."""
@@ -26,9 +27,9 @@ class DeviceState:
 
     source: str = ""
     unavailable: list[str] = field(default_factory=list)
-    power_limit_watts: float | None = None
-    default_limit_watts: float | None = None
-    used_bytes: int | None = None
+    power_limit_watts: Watts | None = None
+    default_limit_watts: Watts | None = None
+    used_bytes: Count | None = None
     processes: list[str] = field(default_factory=list)
     mig: bool = False
 
@@ -47,8 +48,8 @@ class DeviceDescription:
     available: bool
     name: str = ""
     reason: str = ""
-    count: int = 0
-    memory_bytes: int | None = None
+    count: Count = 0
+    memory_bytes: Count | None = None
     arithmetic: dict[str, str] = field(default_factory=dict)
     tf32: bool = False
     float64: bool = True
@@ -70,9 +71,9 @@ class Environment:
     host: str
     system: str
     cpu: str
-    cpu_count: int | None
+    cpu_count: Count | None
     cpu_flags: list[str] = field(default_factory=list)
-    memory_bytes: int | None = None
+    memory_bytes: Count | None = None
     python_version: str
     ampbench_version: str = ""
     torch_version: str
@@ -82,7 +83,7 @@ class Environment:
     cuda_version: str | None = None
     cudnn_version: str | None = None
     xpu_version: str | None = None
-    threads: int | None
+    threads: Count | None
     compiler: str | None = None
     devices: list[DeviceDescription] = field(default_factory=list)
     unavailable: dict[str, str] = field(default_factory=dict)
@@ -202,7 +203,7 @@ class Case:
     device: str
     phase: str
     path: str
-    batch_size: int | None
+    batch_size: Count | None
     input_dtype: str
     memory_format: str
     sdpa: str = ""

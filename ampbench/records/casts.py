@@ -18,6 +18,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from ampbench.base.units import counted
+from ampbench.records.bounds import Change, Count, Positive, Seconds, StepSeconds
 from ampbench.records.kinds import Before, unknown
 from ampbench.records.measured import Fitness
 
@@ -59,17 +60,17 @@ class Operation:
     in order. `source` is "file:line" where asked for, `seconds` the op's own time where measured.
     """
 
-    index: int
+    index: Count
     name: str
     function: str | None = None
     module: str = ""
     phase: str = "forward"
     recomputed: bool = False
-    forward: int | None = None
+    forward: Count | None = None
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     source: str | None = None
-    seconds: float | None = None
+    seconds: Seconds | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,23 +86,23 @@ class Cast:
     says that some other forward op reads the value without a cast.
     """
 
-    index: int
-    operation: int | None = None
+    index: Count
+    operation: Count | None = None
     what: str
     name: str = ""
     module: str = ""
     phase: str = "forward"
     from_dtype: str
     to_dtype: str
-    elements: int
-    bytes_read: int
-    bytes_written: int
-    seconds: float | None = None
+    elements: Count
+    bytes_read: Count
+    bytes_written: Count
+    seconds: Seconds | None = None
     origin: str = AUTOCAST
     cached: bool = False
-    tensor: int
-    made_by: int | None = None
-    producer: int | None = None
+    tensor: Count
+    made_by: Count | None = None
+    producer: Count | None = None
     read_as_is: bool = False
 
     @property
@@ -119,10 +120,10 @@ class WeightUse:
     """
 
     name: str
-    operation: int
+    operation: Count
     module: str = ""
     status: str
-    cast: int | None = None
+    cast: Count | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +138,7 @@ class ModuleCalls:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     parameters: tuple[str, ...]
-    calls: int = 1
+    calls: Count = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +156,7 @@ class CastTrace:
     modules: list[ModuleCalls] = field(default_factory=list)
     timed: bool = False
     inference: bool = False
-    model_ops: int | None = None
+    model_ops: Count | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +169,7 @@ class GraphCast:
     phase: str = "forward"
     from_dtype: str
     to_dtype: str
-    elements: int | None = None
+    elements: Count | None = None
     fate: str = KEPT
 
 
@@ -198,13 +199,13 @@ class CheckedSaving:
 
     change: str
     names: list[str]
-    casts: int
-    bytes_moved: int
-    before: list[list[float]]
-    after: list[list[float]]
+    casts: Change
+    bytes_moved: Change
+    before: list[list[StepSeconds]]
+    after: list[list[StepSeconds]]
     identical: bool
-    peak_bytes_before: int | None = None
-    peak_bytes_after: int | None = None
+    peak_bytes_before: Count | None = None
+    peak_bytes_after: Count | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,10 +221,10 @@ class CastPass:
     case_id: str
     how: str
     trace: CastTrace
-    traced_steps: int = 1
-    step_samples: list[list[float]] = field(default_factory=list)
+    traced_steps: Positive = 1
+    step_samples: list[list[StepSeconds]] = field(default_factory=list)
     fitness: Fitness = field(default_factory=Fitness)
-    peak_bytes: int | None = None
+    peak_bytes: Count | None = None
     memory_source: str | None = None
     graphs: list[GraphTrace] = field(default_factory=list)
     checked: list[CheckedSaving] = field(default_factory=list)
@@ -266,7 +267,7 @@ class Tracing:
     sources: bool = False
     time: bool = True
     check: bool = False
-    seconds: float = 4.0
+    seconds: Seconds = 4.0
     graphs: list[str] = field(default_factory=list)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 HEADROOM, ORIGIN, KEEP_FP32, CASTS, RULES = "headroom", "origin", "keep-fp32", "casts", "rules"
 """What a run can explain (`Header.explains`): each is a verb of `ampbench explain`."""
@@ -24,17 +24,6 @@ Before = Mapping[str, Container[str]]
 """What stands in a file before a line: by the name of a line the cases, or devices, that there are lines of."""
 Wrong = Callable[[Any, Before], str]
 """Says what of a record cannot be, given what is `Before` it, as a sentence without its end; "": nothing."""
-
-
-class Between(NamedTuple):
-    """The lowest and the highest number that a field of a record may have: `Annotated[int, Between(0, 100)]`.
-
-    What lies outside is damage, no measurement, and is not stored. A field whose name has a range in `store.lines`
-    needs none of its own.
-    """
-
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,25 @@ network and what the kernel counts of the machine's processors meanwhile stand b
 
 from dataclasses import dataclass, field
 
+from ampbench.records.bounds import (
+    Celsius,
+    Cosine,
+    Count,
+    ErrorSize,
+    Fraction,
+    KeptShare,
+    Magnitude,
+    Positive,
+    Rate,
+    RoundCount,
+    Seconds,
+    Share,
+    ShortSeconds,
+    Signed,
+    Steps,
+    StepSeconds,
+    Watts,
+)
 from ampbench.records.kinds import KINDS
 
 
@@ -20,14 +39,14 @@ class OptimizerGroup:
     CUDA graph.
     """
 
-    elements: int
-    lr: float | None = None
-    weight_decay: float | None = None
+    elements: Count
+    lr: Magnitude | None = None
+    weight_decay: Magnitude | None = None
     decoupled: bool | None = None
-    beta1: float | None = None
-    beta2: float | None = None
-    eps: float | None = None
-    momentum: float | None = None
+    beta1: Fraction | None = None
+    beta2: Fraction | None = None
+    eps: Magnitude | None = None
+    momentum: Magnitude | None = None
     foreach: bool | None = None
     fused: bool | None = None
     capturable: bool | None = None
@@ -44,7 +63,7 @@ class Recipe:
 
     optimizer: str
     groups: list[OptimizerGroup] = field(default_factory=list)
-    running_momenta: list[float] = field(default_factory=list)
+    running_momenta: list[Fraction] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +126,13 @@ class Fitness:
     `temperature_celsius` and `accelerator_clock_hz` the accelerator's.
     """
 
-    steal_share: float | None = None
-    other_share: float | None = None
-    load: float | None = None
-    involuntary_switches: int | None = None
-    frequency_hz: float | None = None
-    temperature_celsius: float | None = None
-    accelerator_clock_hz: float | None = None
+    steal_share: Share | None = None
+    other_share: Share | None = None
+    load: Rate | None = None
+    involuntary_switches: Count | None = None
+    frequency_hz: Rate | None = None
+    temperature_celsius: Celsius | None = None
+    accelerator_clock_hz: Rate | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,23 +152,23 @@ class Telemetry:
 
     source: str = ""
     unavailable: str = ""
-    period_seconds: float | None = None
-    reading_seconds: float | None = None
-    readings: int = 0
-    window_seconds: float | None = None
-    clock_hz: float | None = None
-    first_clock_hz: float | None = None
-    last_clock_hz: float | None = None
-    warm_clock_hz: float | None = None
-    limited: dict[str, float] = field(default_factory=dict)
-    power_watts: float | None = None
-    power_low_watts: float | None = None
-    power_high_watts: float | None = None
-    power_error_watts: float | None = None
-    averaged_seconds: float | None = None
-    temperature_celsius: float | None = None
+    period_seconds: ShortSeconds | None = None
+    reading_seconds: ShortSeconds | None = None
+    readings: Count = 0
+    window_seconds: Seconds | None = None
+    clock_hz: Rate | None = None
+    first_clock_hz: Rate | None = None
+    last_clock_hz: Rate | None = None
+    warm_clock_hz: Rate | None = None
+    limited: dict[str, Share] = field(default_factory=dict)
+    power_watts: Watts | None = None
+    power_low_watts: Watts | None = None
+    power_high_watts: Watts | None = None
+    power_error_watts: Watts | None = None
+    averaged_seconds: ShortSeconds | None = None
+    temperature_celsius: Celsius | None = None
     processes: list[str] = field(default_factory=list)
-    other_share: float | None = None
+    other_share: Share | None = None
 
 
 POWER_CAP, HEAT, SLOWDOWN, POWER_BRAKE = "power limit", "heat", "hardware slowdown", "power brake"
@@ -189,34 +208,34 @@ class Round:
     """
 
     case_id: str
-    round: int
-    server: int
+    round: RoundCount
+    server: RoundCount
     control: bool = False
     confirmation: bool = False
-    samples: list[list[float]]
-    steps_per_sample: list[int]
-    warmup_steps: list[int]
-    items_per_step: float
-    compile_seconds: float | None = None
+    samples: list[list[StepSeconds]]
+    steps_per_sample: list[Positive]
+    warmup_steps: list[Count]
+    items_per_step: Magnitude
+    compile_seconds: Seconds | None = None
     weights_digest: str
-    scaler_scale: float | None = None
-    skipped_steps: int | None = None
-    param_nonfinite: int | None = None
+    scaler_scale: Magnitude | None = None
+    skipped_steps: Count | None = None
+    param_nonfinite: Count | None = None
     changed_in_place: list[str] = field(default_factory=list)
     comes_compiled: bool = False
     fp32_products: dict[str, str] | None = None
-    cpu_samples: list[list[float]] | None = None
-    rss_peak_bytes: int | None = None
-    free_bytes: int | None = None
+    cpu_samples: list[list[ShortSeconds]] | None = None
+    rss_peak_bytes: Count | None = None
+    free_bytes: Count | None = None
     alone: str = ""
     fitness: Fitness = field(default_factory=Fitness)
-    warm_seconds: float | None = None
+    warm_seconds: Seconds | None = None
     steady: bool | None = None
-    windows: list[list[float]] | None = None
-    burst_seconds: float | None = None
+    windows: list[list[StepSeconds]] | None = None
+    burst_seconds: StepSeconds | None = None
     telemetry: Telemetry | None = None
     state_on_host: bool = False
-    seconds: float
+    seconds: Seconds
     finished_at: str
 
 
@@ -249,24 +268,24 @@ class MemoryPass:
 
     case_id: str
     source: str
-    peak_bytes: int
-    parameter_bytes: int
-    buffer_bytes: int
-    input_bytes: int
-    gradient_bytes: int | None = None
-    optimizer_bytes: int | None = None
-    rss_bytes: int | None = None
-    flops: dict[str, int] | None = None
-    flops_by_operation: dict[str, dict[str, int]] | None = None
-    least_bytes: int | None = None
-    faults: float | None = None
-    attention: dict[str, int] | None = None
-    reserved_bytes: int | None = None
-    workspace_bytes: int | None = None
-    parameter_count: int | None = None
-    master_bytes: int | None = None
-    average_bytes: int | None = None
-    busy_seconds: float | None = None
+    peak_bytes: Count
+    parameter_bytes: Count
+    buffer_bytes: Count
+    input_bytes: Count
+    gradient_bytes: Count | None = None
+    optimizer_bytes: Count | None = None
+    rss_bytes: Count | None = None
+    flops: dict[str, Count] | None = None
+    flops_by_operation: dict[str, dict[str, Count]] | None = None
+    least_bytes: Count | None = None
+    faults: Rate | None = None
+    attention: dict[str, Count] | None = None
+    reserved_bytes: Count | None = None
+    workspace_bytes: Count | None = None
+    parameter_count: Count | None = None
+    master_bytes: Count | None = None
+    average_bytes: Count | None = None
+    busy_seconds: Seconds | None = None
     busy_undefined: str = ""
     graphs_left_aside: list[str] = field(default_factory=list)
 
@@ -289,10 +308,10 @@ class Score:
     `loss` is None where it is not finite. Of `decisions`, `correct` are the targets' (None: it is no classifier).
     """
 
-    step: int
-    loss: float | None = None
-    correct: int | None = None
-    decisions: int | None = None
+    step: Count
+    loss: Signed | None = None
+    correct: Count | None = None
+    decisions: Count | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,7 +357,7 @@ class Reading:
 
     case_id: str
     metric: str
-    value: float
+    value: Signed
 
 
 LOSS_NOT_FINITE = "the loss is not finite"
@@ -379,27 +398,27 @@ class Update:
     their share of |Δ*|²; the first and the last bin have all beyond, too.
     """
 
-    steps: int
+    steps: Steps
     undefined: str = ""
     storage: str = ""
-    rates: list[float] = field(default_factory=list)
-    rel_l2: float | None = None
-    kept: float | None = None
-    kept_error: float | None = None
-    noise: float | None = None
-    moving: int | None = None
-    swallowed: int | None = None
-    swallowed_energy: float | None = None
+    rates: list[Signed] = field(default_factory=list)
+    rel_l2: ErrorSize | None = None
+    kept: KeptShare | None = None
+    kept_error: ErrorSize | None = None
+    noise: ErrorSize | None = None
+    moving: Count | None = None
+    swallowed: Count | None = None
+    swallowed_energy: Share | None = None
     worst_parameter: str | None = None
-    worst_kept: float | None = None
-    worst_rel_l2: float | None = None
-    nonfinite: int | None = None
+    worst_kept: KeptShare | None = None
+    worst_rel_l2: ErrorSize | None = None
+    nonfinite: Count | None = None
     counted_state: str = ""
-    gradient_rel_l2: float | None = None
-    state_rel_l2: float | None = None
-    storage_rel_l2: float | None = None
-    sizes: list[int] | None = None
-    energies: list[float] | None = None
+    gradient_rel_l2: ErrorSize | None = None
+    state_rel_l2: ErrorSize | None = None
+    storage_rel_l2: ErrorSize | None = None
+    sizes: list[Count] | None = None
+    energies: list[Share] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -415,14 +434,14 @@ class OutputError:
     """
 
     name: str
-    elements: int
+    elements: Count
     centred: bool = False
-    rel_l2: float | None = None
-    floor_rel_l2: float | None = None
+    rel_l2: ErrorSize | None = None
+    floor_rel_l2: ErrorSize | None = None
     undefined: str = ""
-    sample_count: int | None = None
-    sample_p99_rel_l2: float | None = None
-    sample_worst_rel_l2: float | None = None
+    sample_count: Count | None = None
+    sample_p99_rel_l2: ErrorSize | None = None
+    sample_worst_rel_l2: ErrorSize | None = None
     sample_undefined: str = ""
 
 
@@ -438,12 +457,12 @@ class Predictions:
     """
 
     outputs: list[str]
-    rows: int
-    kl_mean: float | None = None
-    kl_p99: float | None = None
+    rows: Count
+    kl_mean: ErrorSize | None = None
+    kl_p99: ErrorSize | None = None
     kl_undefined: str = ""
-    median_margin: float | None = None
-    flipped_margin: float | None = None
+    median_margin: Share | None = None
+    flipped_margin: Share | None = None
 
 
 ASKED_AGREEMENT = 0.99
@@ -459,9 +478,9 @@ class FurtherDecisions:
     `ended` is one of `ENDS`. How many there are is in part a matter of time.
     """
 
-    batches: int
-    agreeing: int
-    decisions: int
+    batches: Count
+    agreeing: Count
+    decisions: Count
     ended: str
 
 
@@ -509,53 +528,53 @@ class Divergence:
     inputs_digest: str
     reference_dtype: str = "fp64"
     reference_error: str = ""
-    output_reference_norm: float | None = None
-    output_elements: int | None = None
-    output_reference_nonfinite: int | None = None
-    output_reference_nan: int | None = None
-    output_rel_l2: float | None = None
-    output_max_abs: float | None = None
-    output_cosine: float | None = None
-    output_nonfinite: int = 0
-    output_nan: int | None = None
-    output_unlike: int | None = None
-    output_fp32_nonfinite: int | None = None
+    output_reference_norm: Magnitude | None = None
+    output_elements: Count | None = None
+    output_reference_nonfinite: Count | None = None
+    output_reference_nan: Count | None = None
+    output_rel_l2: ErrorSize | None = None
+    output_max_abs: Magnitude | None = None
+    output_cosine: Cosine | None = None
+    output_nonfinite: Count = 0
+    output_nan: Count | None = None
+    output_unlike: Count | None = None
+    output_fp32_nonfinite: Count | None = None
     output_undefined: str = ""
-    output_floor_rel_l2: float | None = None
-    output_fp32_rel_l2: float | None = None
+    output_floor_rel_l2: ErrorSize | None = None
+    output_fp32_rel_l2: ErrorSize | None = None
     outputs: list[OutputError] | None = None
     predictions: Predictions | None = None
     further: FurtherDecisions | None = None
-    argmax_agreeing: int | None = None
-    argmax_decisions: int | None = None
-    loss: float | None = None
-    reference_loss: float | None = None
-    grad_rel_l2: float | None = None
+    argmax_agreeing: Count | None = None
+    argmax_decisions: Count | None = None
+    loss: Signed | None = None
+    reference_loss: Signed | None = None
+    grad_rel_l2: ErrorSize | None = None
     grad_worst_parameter: str | None = None
-    grad_worst_rel_l2: float | None = None
-    grad_flushed: int | None = None
-    grad_elements: int | None = None
-    grad_nonfinite: int | None = None
-    grad_nan: int | None = None
-    grad_reference_nonfinite: int | None = None
-    grad_reference_nan: int | None = None
+    grad_worst_rel_l2: ErrorSize | None = None
+    grad_flushed: Count | None = None
+    grad_elements: Count | None = None
+    grad_nonfinite: Count | None = None
+    grad_nan: Count | None = None
+    grad_reference_nonfinite: Count | None = None
+    grad_reference_nan: Count | None = None
     grad_undefined: str = ""
     grad_tensor_parameter: str | None = None
-    grad_tensor_rel_l2: float | None = None
-    grad_bias: float | None = None
-    grad_noise: float | None = None
-    param_rel_l2: float | None = None
-    param_nonfinite: int | None = None
+    grad_tensor_rel_l2: ErrorSize | None = None
+    grad_bias: ErrorSize | None = None
+    grad_noise: ErrorSize | None = None
+    param_rel_l2: ErrorSize | None = None
+    param_nonfinite: Count | None = None
     update: Update | None = None
-    scaler_scale: float | None = None
-    skipped_steps: int | None = None
+    scaler_scale: Magnitude | None = None
+    skipped_steps: Count | None = None
     repeatable: bool | None = None
-    chance_rel_l2: float | None = None
+    chance_rel_l2: ErrorSize | None = None
     recipe: Recipe | None = None
     fp32_products: dict[str, str] | None = None
-    output_shapes: list[list[int]] | None = None
+    output_shapes: list[list[Count]] | None = None
     output_sketch: str | None = None
-    grad_reference_norm: float | None = None
+    grad_reference_norm: Magnitude | None = None
     grad_sketch: str | None = None
     notes: list[str] = field(default_factory=list)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ampbench.base.precisions import PRECISIONS
+from ampbench.records.bounds import Count, ErrorSize, Exponent, Magnitude, Steps
 from ampbench.records.kinds import Before
 from ampbench.records.measured import Recipe
 
@@ -35,14 +36,14 @@ class Magnitudes:
     kind: str
     what: str
     name: str = ""
-    elements: int
-    zeros: int = 0
-    nonfinite: int = 0
-    largest: float | None = None
-    lowest: int = 0
-    counts: list[int] = field(default_factory=list)
-    powers: list[int] = field(default_factory=list)
-    together: list[int] | None = None
+    elements: Count
+    zeros: Count = 0
+    nonfinite: Count = 0
+    largest: Magnitude | None = None
+    lowest: Exponent = 0
+    counts: list[Count] = field(default_factory=list)
+    powers: list[Count] = field(default_factory=list)
+    together: list[Count] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +57,8 @@ class Swallowed:
 
     parameter: str
     dtype: str
-    moved: int
-    swallowed: int
+    moved: Count
+    swallowed: Count
     on_grid: bool = False
 
 
@@ -76,13 +77,13 @@ class ModuleError:
 
     module: str
     kind: str
-    elements: int
-    own_rel_l2: float | None = None
-    overflowed: int = 0
-    flushed: int = 0
-    inputs_overflowed: int = 0
-    total_rel_l2: float | None = None
-    sampled: int = 0
+    elements: Count
+    own_rel_l2: ErrorSize | None = None
+    overflowed: Count = 0
+    flushed: Count = 0
+    inputs_overflowed: Count = 0
+    total_rel_l2: ErrorSize | None = None
+    sampled: Count = 0
     note: str = ""
 
 
@@ -98,8 +99,8 @@ class FirstNonfinite:
     operation: str
     module: str
     phase: str
-    step: int
-    inputs_largest: float | None = None
+    step: Count
+    inputs_largest: Magnitude | None = None
     parameter: str = ""
     frames: list[str] = field(default_factory=list)
 
@@ -112,9 +113,9 @@ class SeenGradient:
     """
 
     parameter: str
-    elements: int
-    flushed: int
-    nonfinite: int
+    elements: Count
+    flushed: Count
+    nonfinite: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,10 +137,10 @@ class LowRun:
     lowered: list[str] = field(default_factory=list)
     lowered_weights: list[str] = field(default_factory=list)
     gradients: list[SeenGradient] = field(default_factory=list)
-    scaler_scale: float | None = None
+    scaler_scale: Magnitude | None = None
     first_nonfinite: FirstNonfinite | None = None
     overflowed_weights: list[str] = field(default_factory=list)
-    nonfinite_output: int | None = None
+    nonfinite_output: Count | None = None
     error: str = ""
     notes: list[str] = field(default_factory=list)
 
@@ -171,7 +172,7 @@ class RangePass:
     """
 
     case_id: str
-    steps: int
+    steps: Steps
     magnitudes: list[Magnitudes] = field(default_factory=list)
     swallowed: list[Swallowed] = field(default_factory=list)
     low_runs: list[LowRun] = field(default_factory=list)
@@ -200,7 +201,7 @@ class OriginPass:
 
     case_id: str
     modules: list[ModuleError] = field(default_factory=list)
-    output_rel_l2: float | None = None
+    output_rel_l2: ErrorSize | None = None
     first_nonfinite: FirstNonfinite | None = None
     notes: list[str] = field(default_factory=list)
 

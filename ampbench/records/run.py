@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
+from ampbench.records.bounds import Count, Magnitude, RoundCount, Seconds
 from ampbench.records.case import Case, Environment, OwnPrecision, ParameterValue, WorkloadSource
 from ampbench.records.kinds import KINDS
 from ampbench.records.measured import Divergence, Failure, MemoryPass, Reading, Round, Skip
@@ -83,13 +84,13 @@ class Settings:
     code sets them, but for those that define a precision; the precision `default` has all of them.
     """
 
-    rounds: int = 4
-    builds: int = 3
-    min_run_seconds: float = 0.08
-    timeout_seconds: float = 300.0
-    memory_limit_bytes: int | None = None
-    max_seconds: float | None = None
-    threads: int = 0
+    rounds: RoundCount = 4
+    builds: RoundCount = 3
+    min_run_seconds: Seconds = 0.08
+    timeout_seconds: Seconds = 300.0
+    memory_limit_bytes: Count | None = None
+    max_seconds: Seconds | None = None
+    threads: Count = 0
     seed: int = 0
     schedule_seed: int = 0
     isolation: bool = True
@@ -104,10 +105,10 @@ class ScalerSetting:
 
     name: str
     enabled: bool = True
-    init_scale: float = 65536.0
-    growth_factor: float = 2.0
-    backoff_factor: float = 0.5
-    growth_interval: int = 2000
+    init_scale: Magnitude = 65536.0
+    growth_factor: Magnitude = 2.0
+    backoff_factor: Magnitude = 0.5
+    growth_interval: Count = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,11 +133,11 @@ class Shard:
     same.
     """
 
-    number: int
-    count: int
+    number: Count
+    count: Count
     plan: str
-    cases: int
-    places: list[int]
+    cases: Count
+    places: list[Count]
 
 
 EACH, SPREAD = ON = ("each", "spread")
@@ -180,7 +181,7 @@ class Header:
     its plan, `fleet` where a lane of a fleet measured it; `merged` are the ids of the runs that it was made of.
     """
 
-    schema: int
+    schema: Count
     run: str
     ampbench_version: str
     started_at: str

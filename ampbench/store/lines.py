@@ -3,10 +3,9 @@
 What is written is `{"round": {...}}`: one key, the kind of line, as in `records.run.CORE` and `records.kinds`. What is
 read must have all required fields, no field that is not known, and the right types; a `LineError` says what is wrong.
 
-What numbers, words and times may be is in tables: what lies outside is damage, no measurement. Ranges and words are
-checked as a line is decoded, what must hold between the fields of a record by `wrong_parts`, both when a file is read
-and when it is written. A field of no row may have any finite number, or any text. The long lines, traces, are decoded
-and checked when first asked for.
+What lies outside of the bounds of a field (`records.bounds`), or is none of its `WORDS`, is damage, no measurement.
+Both are checked as a line is decoded, what must hold between the fields of a record by `wrong_parts`, when a file is
+read and when it is written. The long lines, traces, are decoded and checked when first asked for.
 """
 
 import functools
@@ -27,8 +26,9 @@ import msgspec
 from ampbench.base.metrics import METRICS
 from ampbench.errors import escaped
 from ampbench.records import kinds
+from ampbench.records.bounds import Cosine, Decibels, KeptShare, Magnitude, Seconds, Share
 from ampbench.records.case import PATHS, PHASES, SDPA
-from ampbench.records.kinds import KINDS, LINES, Before, Between, named
+from ampbench.records.kinds import KINDS, LINES, Before, named
 from ampbench.records.measured import ALONE, CAUSES, ENDS, MEMORY_SOURCES, STAGES
 from ampbench.records.run import CORE, ENDINGS, LANES, ON, SCHEMA, Entry, Header
 
@@ -45,96 +45,6 @@ def no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-Range = tuple[float, float]
-
-_ROWS: tuple[tuple[Range, str], ...] = (
-    # counts and bytes; JSON's integers are exact up to 64 bits
-    (
-        (0, 2**62),
-        """
-        output_elements output_reference_nonfinite output_reference_nan output_nan output_unlike output_fp32_nonfinite
-        grad_reference_nonfinite grad_reference_nan grad_nan nonfinite_output
-        argmax_agreeing argmax_decisions casts correct decisions elements flushed grad_elements grad_flushed
-        grad_nonfinite inputs_overflowed moved nonfinite nonzero output_nonfinite output_shapes overflowed
-        agreeing attention batches cases readings used_bytes places rows sample_count
-        sampled swallowed zeros counts powers together skipped_steps skipped stale_weights warmup_steps calls
-        sizes moving param_nonfinite
-        units trials number index forward model_ops cast operation tensor made_by producer step ended_at
-        seeds max_trials batch update_nonfinite growth_interval involuntary_switches batch_size cpu_count count threads
-        schema work flops buffer_bytes bytes_read bytes_written cast_bytes gradient_bytes input_bytes memory_bytes
-        memory_limit_bytes optimizer_bytes output_bytes parameter_bytes peak_bytes peak_bytes_after
-        peak_bytes_before rss_bytes rss_peak_bytes stored_bytes weight_bytes
-        average_bytes master_bytes parameter_count reserved_bytes workspace_bytes free_bytes
-        flops_by_operation least_bytes
-        """,
-    ),
-    ((1, 2**62), "steps_per_sample every traced_steps"),
-    # of a training, no more than can be asked for
-    ((0, 1_000_000), "steps"),
-    # servers and rounds are told apart one by one, and a run of the most rounds has hundreds
-    ((0, 100_000), "round rounds builds server"),
-    # a step: calling a Python function that does nothing takes 30 ns, and a time limit of eleven days is set by nobody
-    ((1e-9, 1e6), "samples step_samples copy_samples before after windows burst_seconds"),
-    # CPU time of a thread, which the clock may not resolve
-    ((0, 1e6), "cpu_samples"),
-    # of ops, of rounds, of limits, up to thirty years; an op may take less than the clock resolves
-    (
-        (0, 1e9),
-        "seconds busy_seconds compile_seconds min_run_seconds max_seconds timeout_seconds warm_seconds window_seconds",
-    ),
-    # between two readings of a sensor, and what one takes
-    ((0, 1e6), "period_seconds reading_seconds averaged_seconds"),
-    # shares of CPU time, and a cosine, which rounding takes a little over
-    ((0, 1 + 1e-9), "steal_share other_share limited median_margin flipped_margin swallowed_energy energies"),
-    # what running means keep of themselves, or take in; what must arrive of an update
-    ((0, 1), "beta1 beta2 running_momenta min_update_kept"),
-    ((-1e150, 1e150), "update_kept"),
-    ((-1 - 1e-6, 1 + 1e-6), "output_cosine"),
-    # errors, whose squares are finite
-    (
-        (0, 1e150),
-        """
-        output_rel_l2 output_floor_rel_l2 output_fp32_rel_l2 grad_rel_l2 grad_worst_rel_l2 param_rel_l2 update_rel_l2
-        grad_tensor_rel_l2 grad_bias grad_noise noise kept_error worst_rel_l2
-        gradient_rel_l2 state_rel_l2 storage_rel_l2
-        own_rel_l2 way_rel_l2 chance_rel_l2 total_rel_l2 rel_l2 from_fp32 from_fp64 max_error max_gradient_error
-        floor_rel_l2 sample_p99_rel_l2 sample_worst_rel_l2 kl_mean kl_p99
-        """,
-    ),
-    # magnitudes of values in up to fp64, of which sums and differences are finite
-    (
-        (0, 1e300),
-        """
-        output_reference_norm grad_reference_norm way last_rate output_max_abs loss_abs_error largest inputs_largest
-        scaler_scale scale scales init_scale growth_factor backoff_factor items_per_step
-        lr weight_decay eps momentum
-        """,
-    ),
-    ((-1e150, 1e150), "kept worst_kept way_kept"),
-    ((-1e300, 1e300), "rates loss reference_loss losses reference_losses value"),
-    ((0, 1e15), "faults load frequency_hz accelerator_clock_hz clock_hz first_clock_hz last_clock_hz warm_clock_hz"),
-    # of a device; a rack takes a hundred thousand
-    (
-        (0, 1e6),
-        """
-        power_watts power_low_watts power_high_watts power_error_watts power_limit_watts default_limit_watts
-        """,
-    ),
-    ((-273.15, 1e4), "temperature_celsius"),
-    # exponents of fp64
-    ((-2000, 2000), "lowest"),
-    # what a change saved, or what is alive after a step and was not before, may be less than nothing
-    ((-(2**62), 2**62), "alive_bytes bytes_moved"),
-)
-RANGES: Mapping[str, Range] = {name: ends for ends, names in _ROWS for name in names.split()}
-"""The lowest and the highest number that a field of this name may have, in every record that does not say otherwise.
-
-A record says so by a `Between`, or is one of `_OF_RECORDS`."""
-_OF_RECORDS: Mapping[tuple[str, str], Range] = {("CheckedSaving", "casts"): RANGES["bytes_moved"]}
-
-UNBOUNDED = frozenset({"seed", "schedule_seed", "version", "parameters", "overrides", "sweeps"})
-"""Numbers that users choose, and that nothing is computed from."""
-
 WORDS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("Footer", "ended"): ENDINGS,
     ("Fleet", "on"): ON,
@@ -150,13 +60,12 @@ WORDS: Mapping[tuple[str, str], tuple[str, ...]] = {
 }
 """The words that a field of a record may be."""
 
-_ANY: Range = (0, 1e300)
-_OF_UNITS: Mapping[str, Range] = {
-    "s": RANGES["seconds"],
-    "cosine": RANGES["output_cosine"],
-    "dB": (-1e4, 1e4),
-    "share": RANGES["steal_share"],
-    "kept": RANGES["kept"],
+_OF_UNITS: Mapping[str, Any] = {
+    "s": Seconds,
+    "cosine": Cosine,
+    "dB": Decibels,
+    "share": Share,
+    "kept": KeptShare,
 }
 """What readings may be, by the unit of their metric."""
 _OVER_ONE = frozenset({"ceiling_share"})
@@ -193,24 +102,6 @@ _FIRST_YEAR, _LAST_YEAR = "1970", "2261"
 """Between which a time can be told in every time zone, in nanoseconds, and by every program that reads ours."""
 
 
-def allowed(record: type, name: str) -> Range | None:
-    """Return the lowest and the highest number of a field of `record`; None: any, or it holds none."""
-    own = _said_by(record).get(name) or _OF_RECORDS.get((record.__name__, name))
-    return own or RANGES.get(name)
-
-
-@functools.cache
-def _said_by(record: type) -> dict[str, Range]:
-    """Return the ranges that a record's own fields say."""
-    hints = get_type_hints(record, include_extras=True)
-    return {
-        name: (one.low, one.high)
-        for name, hint in hints.items()
-        for one in getattr(hint, "__metadata__", ())
-        if isinstance(one, Between)
-    }
-
-
 def wrong_time(text: str) -> str:
     """Return what is wrong with `text` as a time in ISO 8601; "": nothing."""
     try:
@@ -237,8 +128,12 @@ def wrong_parts(record: Any) -> str:
 
 def wrong_reading(metric: str, value: float) -> str:
     """Return what is wrong with another program's number; "": nothing."""
-    lowest, highest = _ANY if metric in _OVER_ONE else _OF_UNITS.get(METRICS[metric].unit, _ANY)
-    return "" if lowest <= value <= highest else f"its {metric} is {value:g}"
+    bounds = Magnitude if metric in _OVER_ONE else _OF_UNITS.get(METRICS[metric].unit, Magnitude)
+    try:
+        msgspec.convert(value, bounds)
+    except msgspec.ValidationError:
+        return f"its {metric} is {value:g}"
+    return ""
 
 
 @functools.cache
@@ -325,18 +220,18 @@ class LineError(ValueError):
     """A line that is not what it should be; the message continues "FILE, line N: "."""
 
 
-def _mirror(annotation: Any, numbers: Range | None = None) -> Any:
-    """Return `annotation` with every dataclass in it replaced by its strict struct, and numbers bounded."""
+def _mirror(annotation: Any) -> Any:
+    """Return `annotation` with every dataclass in it replaced by its strict struct."""
     if isinstance(annotation, type) and is_dataclass(annotation):
         record: Any = annotation
         return strict_struct(record)
-    if numbers is not None and annotation in (int, float):
-        lowest, highest = map(annotation, numbers)
-        return Annotated[annotation, msgspec.Meta(ge=lowest, le=highest)]
-    origin, arguments = get_origin(annotation), tuple(_mirror(argument, numbers) for argument in get_args(annotation))
+    origin = get_origin(annotation)
+    if origin is None or origin is Annotated:
+        return annotation
+    arguments = tuple(map(_mirror, get_args(annotation)))
     if origin in (Union, types.UnionType):
         return functools.reduce(operator.or_, arguments)
-    return origin[arguments] if origin else annotation
+    return origin[arguments]
 
 
 @functools.cache
@@ -346,11 +241,11 @@ def strict_struct(record: Any) -> Any:
     msgspec ignores unknown keys when it decodes dataclasses, so a damaged key of an optional field would go unnoticed.
     Structs are also decoded faster, and are not tracked by the garbage collector.
     """
-    hints = get_type_hints(record)
+    hints = get_type_hints(record, include_extras=True)
     definitions: list[Any] = []
     for field in fields(record):
         words = WORDS.get((record.__name__, field.name))
-        kind = Literal[words] if words else _mirror(hints[field.name], allowed(record, field.name))
+        kind = Literal[words] if words else _mirror(hints[field.name])
         definition: tuple[Any, ...] = (field.name, kind)
         if field.default is not MISSING:
             definition += (field.default,)

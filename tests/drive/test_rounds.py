@@ -24,7 +24,7 @@ from ampbench.errors import NothingToRunError
 from ampbench.records.case import Case, WorkloadSource
 from ampbench.records.measured import Divergence, Failure, MemoryPass, Round, Skip
 from ampbench.records.run import Entry, Settings
-from ampbench.records.wire import MEMORY, ROUND, Reply, Request, Task, reply_with
+from ampbench.records.wire import MEMORY, ROUND, Reply, Request, Task, answer, reply_with
 from ampbench.store import RunWriter, read_run
 from ampbench.workloads.index import WORKLOADS, source
 from tests.scripted_channel import asked_in, got
@@ -385,23 +385,30 @@ def test_a_task_is_announced_before_it_is_done() -> None:
     assert isinstance(seen[0].turn, Turn)
 
 
-def test_a_number_that_cannot_be_ends_its_case_and_no_other(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"samples": [[0.0]]}, "what was measured cannot be stored: Expected `float` >= 1e-09"),
+        ({"samples": []}, "what came out cannot be: a round without samples"),
+    ],
+)
+def test_a_number_that_cannot_be_ends_its_case_and_no_other(tmp_path: Path, changes: Any, said: str) -> None:
     bad = DRIVEN[1].case.case_id
 
-    def answer(request: Request) -> Reply:
+    def worker(request: Request) -> Reply:
         reply = good(request)
         if request.task != "round" or request.case.case_id != bad:
             return reply
-        return reply_with(dataclasses.replace(got("round", reply), samples=[[0.0]]))
+        return answer(dataclasses.replace(got("round", reply), **changes), request)
 
     with RunWriter.create(tmp_path, make_header(), [planned.case for planned in DRIVEN]) as writer:
         servers = make_schedule(DRIVEN, TWO_ROUNDS)
-        assert drive(servers, TWO_ROUNDS, Script(answer).open, writer.append, lambda _: None) == "complete"
+        assert drive(servers, TWO_ROUNDS, Script(worker).open, writer.append, lambda _: None) == "complete"
     stored = read_run(writer.path)
     assert {case_id: (one.stage, one.cause) for case_id, one in stored.failures.items()} == {
         bad: ("round", "exception")
     }
-    assert stored.failures[bad].message.startswith("what came out cannot be: damaged: Expected `float` >= 1e-09")
+    assert stored.failures[bad].message.startswith(said)
     assert {one.case_id for one in stored.rounds} == {planned.case.case_id for planned in DRIVEN} - {bad}
 
 

@@ -2,12 +2,10 @@
 
 import gc
 import types
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import nullcontext
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass, replace
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +15,7 @@ from ampbench.instruments.keep_fp32.records import KeepSearch, SearchSpace, Tria
 from ampbench.instruments.scaler.records import GradientLook
 from ampbench.instruments.scope.records import FORWARD, ScopePass, ScopeRun
 from ampbench.records.case import Case
-from ampbench.records.kinds import KINDS, LINES, Between, named
+from ampbench.records.kinds import KINDS, LINES, named
 from ampbench.records.measured import Failure, Fitness, Reading, Score
 from ampbench.records.ranges import LowRun, Magnitudes, ModuleError, OriginPass, RangePass, SeenGradient, Swallowed
 from ampbench.records.run import CORE, SCHEMA, Footer, Header
@@ -39,30 +37,30 @@ ASKED = [named(row.asked) for row in KINDS.values() if row.asked]
 """What the header may hold beside its own fields."""
 
 
-def values_of(hint: Any, within: lines.Range | None = None) -> st.SearchStrategy[Any]:
-    """Every value a record's field may have, by its annotation and the range of its numbers."""
-    if within and hint is int:
-        return st.integers(*map(int, within))
-    if within and hint is float:
-        return st.floats(*within, allow_nan=False)
+def values_of(hint: Any) -> st.SearchStrategy[Any]:
+    """Every value a record's field may have, by its annotation."""
     if hint in PRIMITIVES:
         return PRIMITIVES[hint]
     origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        number, bounds = arguments
+        values = st.integers if number is int else st.floats
+        return values(bounds.ge, bounds.le)
     if origin in (Union, types.UnionType):
-        return st.one_of(*(values_of(argument, within) for argument in arguments))
+        return st.one_of(*map(values_of, arguments))
     if origin is tuple:
-        return st.lists(values_of(arguments[0], within), max_size=2).map(tuple)
+        return st.lists(values_of(arguments[0]), max_size=2).map(tuple)
     if origin is list:
-        return st.lists(values_of(arguments[0], within), max_size=2)
+        return st.lists(values_of(arguments[0]), max_size=2)
     if origin in (dict, Mapping):
-        return st.dictionaries(*(values_of(argument, within) for argument in arguments), max_size=2)
-    hints = get_type_hints(hint)
+        return st.dictionaries(*map(values_of, arguments), max_size=2)
+    hints = get_type_hints(hint, include_extras=True)
     return st.builds(hint, **{field.name: value_of(hint, field.name, hints[field.name]) for field in fields(hint)})
 
 
 def value_of(record: type, name: str, hint: Any) -> st.SearchStrategy[Any]:
     words = lines.WORDS.get((record.__name__, name))
-    return st.sampled_from(words) if words else values_of(hint, lines.allowed(record, name))
+    return st.sampled_from(words) if words else values_of(hint)
 
 
 @given(st.one_of(*map(values_of, RECORDS)))
@@ -231,31 +229,24 @@ CASE = make_case()
 MEMORY = make_memory(CASE, 100)
 
 
-def numbers_of(record: type) -> Iterator[tuple[type, str]]:
-    """Every field that holds numbers, in a record and in those in it."""
-    hints = get_type_hints(record)
-    for field in fields(record):
-        held = leaves(hints[field.name])
-        if held & {int, float}:
-            yield record, field.name
-        for one in held:
-            if is_dataclass(one):
-                yield from numbers_of(one)
+UNBOUNDED = {"seed", "schedule_seed", "version", "parameters", "overrides", "sweeps"}
+"""Numbers that users choose, and that nothing is computed from."""
 
 
 def leaves(hint: Any) -> set[Any]:
-    arguments = get_args(hint)
+    """The types in a field's annotation; a number with bounds is one."""
+    arguments = () if get_origin(hint) is Annotated else get_args(hint)
     return {hint} if not arguments else {leaf for argument in arguments for leaf in leaves(argument)}
 
 
-def test_every_number_that_is_stored_has_a_range() -> None:
-    found = {place for record in (*RECORDS, *ASKED) for place in numbers_of(record)}
-    named = {name for _, name in found}
-    unknown = sorted(f"{record.__name__}.{name}" for record, name in found if lines.allowed(record, name) is None)
-    unknown = [place for place in unknown if place.partition(".")[2] not in lines.UNBOUNDED]
-    assert not unknown, f"give these a `Between` where they stand, or a word in store/lines.py: {unknown}"
-    dead = set(lines.RANGES) - named
-    assert not dead, f"no record has these any more: {dead}"
+def test_every_number_that_is_stored_has_bounds() -> None:
+    without = {
+        f"{record.__name__}.{name}"
+        for record in records_within((*RECORDS, *ASKED))
+        for name, hint in get_type_hints(record, include_extras=True).items()
+        if leaves(hint) & {int, float} and name not in UNBOUNDED
+    }
+    assert not without, "give these a type of records/bounds.py"
 
 
 def test_every_list_of_words_is_of_a_field_that_is_stored_and_refuses_others() -> None:
@@ -471,18 +462,3 @@ def test_a_collector_that_was_off_stays_off() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
-
-
-@dataclass(frozen=True)
-class Bounded:
-    shares: Annotated[list[float] | None, Between(0, 0.5)] = None
-    casts: Annotated[int, Between(2, 3)] = 2
-
-
-@pytest.mark.parametrize(("fields", "fits"), [({"shares": [0.5], "casts": 3}, True), ({"shares": [0.6]}, False),
-                                              ({"casts": 1}, False), ({}, True)])  # fmt: skip
-def test_a_record_may_say_itself_what_its_numbers_may_be(fields, fits):
-    assert lines.allowed(Bounded, "casts") == (2, 3)
-    with nullcontext() if fits else pytest.raises(msgspec.ValidationError):
-        msgspec.convert(fields, lines.strict_struct(Bounded))
-    assert msgspec.json.decode(msgspec.json.encode(Bounded(**fields)), type=Bounded) == Bounded(**fields)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from ampbench.records.bounds import Count, Seconds, StepSeconds
 from ampbench.records.kinds import Before, unknown
 from ampbench.records.measured import MULTIPLYING, Fitness
 
@@ -21,8 +22,8 @@ class Attained:
     """
 
     size: str
-    work: int
-    samples: list[float]
+    work: Count
+    samples: list[StepSeconds]
     library: str = ""
 
 
@@ -37,7 +38,7 @@ class Ceiling:
     device: str
     operation: str
     dtype: str
-    threads: int
+    threads: Count
     attained: list[Attained] = field(default_factory=list)
     run: str = ""
     error: str = ""
@@ -57,13 +58,13 @@ class CeilingAsked:
 
     operation: str
     dtype: str
-    seconds: float
+    seconds: Seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CeilingsAsked:
     """To measure each of the `operations` in each of the `dtypes` (none: all that a device has) for about `seconds`."""
 
-    seconds: float = 2.0
+    seconds: Seconds = 2.0
     operations: list[str] = field(default_factory=list)
     dtypes: list[str] = field(default_factory=list)

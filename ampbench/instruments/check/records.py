@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from hashlib import sha256
 
+from ampbench.records.bounds import Seconds
 from ampbench.records.kinds import Before, unknown
 from ampbench.records.rules import DEVICE, FAKE, NOT_OBSERVED
 
@@ -30,7 +31,7 @@ class Checked:
     said: list[str] = field(default_factory=list)
     warned: list[str] = field(default_factory=list)
     why: str = ""
-    seconds: float | None = None
+    seconds: Seconds | None = None
 
 
 def wrong_checked(found: Checked, _: Before) -> str:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from ampbench.base.recipes import CONSTANT
+from ampbench.records.bounds import Count, ErrorSize, KeptShare, Magnitude, Positive, Seconds, Signed, Steps
 from ampbench.records.kinds import Before, unknown
 from ampbench.records.measured import Score
 
@@ -23,12 +24,12 @@ class Drift:
     square of the norm. None where it is undefined, or where that is the training itself.
     """
 
-    step: int
-    from_fp32: float | None = None
-    from_fp64: float | None = None
-    way: float | None = None
-    way_rel_l2: float | None = None
-    way_kept: float | None = None
+    step: Count
+    from_fp32: ErrorSize | None = None
+    from_fp64: ErrorSize | None = None
+    way: Magnitude | None = None
+    way_rel_l2: ErrorSize | None = None
+    way_kept: KeptShare | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,21 +49,21 @@ class Training:
     case_id: str
     seed: int
     arm: str = ""
-    steps: int
-    every: int = 1
-    losses: list[float | None] = field(default_factory=list)
+    steps: Steps
+    every: Positive = 1
+    losses: list[Signed | None] = field(default_factory=list)
     held_out: bool = False
     scores: list[Score] = field(default_factory=list)
     drift: list[Drift] = field(default_factory=list)
-    ended_at: int | None = None
+    ended_at: Count | None = None
     error: str = ""
-    scaler_scale: float | None = None
-    skipped_steps: int | None = None
+    scaler_scale: Magnitude | None = None
+    skipped_steps: Count | None = None
     schedule: str = CONSTANT
-    last_rate: float | None = None
+    last_rate: Magnitude | None = None
     weights_digest: str
     inputs_digest: str
-    seconds: float
+    seconds: Seconds
     notes: list[str] = field(default_factory=list)
 
 
@@ -79,7 +80,7 @@ class TrainingAsked:
     the fp32 and fp64 trainings before it.
     """
 
-    steps: int
+    steps: Steps
     schedule: str = ""
     arm: str = ""
 
@@ -91,6 +92,6 @@ class ConvergenceAsked:
     The learning rate follows a `schedule` ("": the recipe's, else the workload's own).
     """
 
-    steps: int
-    seeds: int
+    steps: Steps
+    seeds: Count
     schedule: str = ""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from ampbench.records.bounds import Count, ErrorSize, Magnitude, Seconds, StepSeconds
 from ampbench.records.kinds import Before, unknown
 from ampbench.records.measured import Fitness
 
@@ -43,15 +44,15 @@ class StoredInputs:
     """
 
     dtype: str
-    stored_bytes: int
-    copy_samples: list[float] = field(default_factory=list)
-    casts: int | None = None
-    cast_bytes: int | None = None
-    samples: list[list[float]] = field(default_factory=list)
-    peak_bytes: int | None = None
-    output_rel_l2: float | None = None
-    loss_abs_error: float | None = None
-    grad_rel_l2: float | None = None
+    stored_bytes: Count
+    copy_samples: list[StepSeconds] = field(default_factory=list)
+    casts: Count | None = None
+    cast_bytes: Count | None = None
+    samples: list[list[StepSeconds]] = field(default_factory=list)
+    peak_bytes: Count | None = None
+    output_rel_l2: ErrorSize | None = None
+    loss_abs_error: Magnitude | None = None
+    grad_rel_l2: ErrorSize | None = None
     error: str = ""
 
 
@@ -88,4 +89,4 @@ def wrong_storage(found: StoragePass, _: Before) -> str:
 class StorageAsked:
     """To measure a case fed inputs stored in half for about `seconds`."""
 
-    seconds: float
+    seconds: Seconds

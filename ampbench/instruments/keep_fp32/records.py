@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from ampbench.records.bounds import Count, ErrorSize, Fraction, KeptShare, Seconds, StepSeconds
 from ampbench.records.kinds import Before
 from ampbench.records.measured import Fitness
 from ampbench.records.ranges import ModuleError
@@ -23,9 +24,9 @@ class Unit:
 
     modules: list[str]
     kind: str
-    weight_bytes: int = 0
-    output_bytes: int = 0
-    seconds: float = 0.0
+    weight_bytes: Count = 0
+    output_bytes: Count = 0
+    seconds: Seconds = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +38,13 @@ class Wanted:
     included; what sets cost is measured for about `seconds`.
     """
 
-    max_error: float
-    max_gradient_error: float
+    max_error: ErrorSize
+    max_gradient_error: ErrorSize
     objective: str = SPEED
     seed: int = 0
-    max_trials: int = MAX_TRIALS
-    seconds: float = 20.0
-    min_update_kept: float | None = None
+    max_trials: Count = MAX_TRIALS
+    seconds: Seconds = 20.0
+    min_update_kept: Fraction | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,17 +79,17 @@ class Trial:
     """
 
     case_id: str
-    number: int = 0
+    number: Count = 0
     kept: list[str] = field(default_factory=list)
-    output_rel_l2: float | None = None
-    grad_rel_l2: float | None = None
-    nonfinite: int = 0
+    output_rel_l2: ErrorSize | None = None
+    grad_rel_l2: ErrorSize | None = None
+    nonfinite: Count = 0
     reference_dtype: str = "fp64"
     reference_error: str = ""
     error: str = ""
-    batch: int = 0
-    update_kept: float | None = None
-    update_nonfinite: int = 0
+    batch: Count = 0
+    update_kept: KeptShare | None = None
+    update_nonfinite: Count = 0
     update_undefined: str = ""
 
 
@@ -101,8 +102,8 @@ class Weighed:
     """
 
     kept: list[str] = field(default_factory=list)
-    samples: list[list[float]] = field(default_factory=list)
-    peak_bytes: int | None = None
+    samples: list[list[StepSeconds]] = field(default_factory=list)
+    peak_bytes: Count | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,15 +132,15 @@ class KeepSearch:
     """
 
     case_id: str
-    max_error: float
-    max_gradient_error: float | None = None
-    min_update_kept: float | None = None
+    max_error: ErrorSize
+    max_gradient_error: ErrorSize | None = None
+    min_update_kept: Fraction | None = None
     objective: str
     seed: int
     found: list[str] | None
-    units: int = 0
+    units: Count = 0
     smallest: bool = False
-    trials: int = 0
+    trials: Count = 0
     confirmed: list[Trial] = field(default_factory=list)
     refuted: list[Trial] = field(default_factory=list)
     weighing: Weighing | None = None
@@ -179,7 +180,7 @@ class TrialAsked:
     """
 
     kept: list[str] = field(default_factory=list)
-    batch: int = 0
+    batch: Count = 0
     updates: bool = False
 
 
@@ -188,4 +189,4 @@ class WeighingAsked:
     """What a step with each set of `kept` modules costs, measured for about `seconds`."""
 
     kept: list[list[str]]
-    seconds: float
+    seconds: Seconds

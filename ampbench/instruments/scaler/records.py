@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from ampbench.base.precisions import PRECISIONS
+from ampbench.records.bounds import Count, ErrorSize, Magnitude, Signed, Steps
 from ampbench.records.kinds import Before, unknown
 from ampbench.records.measured import Score
 from ampbench.records.ranges import FirstNonfinite, Magnitudes
@@ -17,13 +18,13 @@ class GradientLook:
     precision. `rel_l2` is the relative L2 error of all (None: undefined).
     """
 
-    step: int
-    scale: float
-    elements: int
-    nonzero: int
-    flushed: int
-    nonfinite: int
-    rel_l2: float | None = None
+    step: Count
+    scale: Magnitude
+    elements: Count
+    nonzero: Count
+    flushed: Count
+    nonfinite: Count
+    rel_l2: ErrorSize | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +40,11 @@ class ScalerRun:
     case_id: str
     setting: ScalerSetting
     precision: str
-    steps: int
-    losses: list[float | None] = field(default_factory=list)
-    scales: list[float] = field(default_factory=list)
-    skipped: list[int] = field(default_factory=list)
-    nonfinite: dict[str, int] = field(default_factory=dict)
+    steps: Steps
+    losses: list[Signed | None] = field(default_factory=list)
+    scales: list[Magnitude] = field(default_factory=list)
+    skipped: list[Count] = field(default_factory=list)
+    nonfinite: dict[str, Count] = field(default_factory=dict)
     looks: list[GradientLook] = field(default_factory=list)
     fp32_gradients: Magnitudes | None = None
     gradients: Magnitudes | None = None
@@ -64,12 +65,12 @@ class ScalingAsked:
     """To train a case for `steps` steps with a scaler `setting` (None: in fp32)."""
 
     setting: ScalerSetting | None
-    steps: int
+    steps: Steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalerAsked:
     """To train each case for `steps` steps in fp32 and with each of the `settings`."""
 
-    steps: int
+    steps: Steps
     settings: list[ScalerSetting]

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from ampbench.records.bounds import Change, Count, ErrorSize, Magnitude, Seconds, Signed, Steps, StepSeconds
 from ampbench.records.kinds import Before, unknown
 from ampbench.records.measured import Fitness
 
@@ -33,19 +34,19 @@ class ScopeRun:
     """
 
     scope: str
-    casts: list[int] = field(default_factory=list)
-    cast_bytes: list[int] = field(default_factory=list)
-    stale_weights: list[int] = field(default_factory=list)
-    samples: list[list[float]] = field(default_factory=list)
-    peak_bytes: list[int] = field(default_factory=list)
-    alive_bytes: list[int] = field(default_factory=list)
+    casts: list[Count] = field(default_factory=list)
+    cast_bytes: list[Count] = field(default_factory=list)
+    stale_weights: list[Count] = field(default_factory=list)
+    samples: list[list[StepSeconds]] = field(default_factory=list)
+    peak_bytes: list[Count] = field(default_factory=list)
+    alive_bytes: list[Change] = field(default_factory=list)
     dtypes: dict[str, str] = field(default_factory=dict)
-    output_rel_l2: float | None = None
-    loss_abs_error: float | None = None
-    grad_rel_l2: float | None = None
-    update_rel_l2: float | None = None
-    param_rel_l2: float | None = None
-    losses: list[float | None] = field(default_factory=list)
+    output_rel_l2: ErrorSize | None = None
+    loss_abs_error: Magnitude | None = None
+    grad_rel_l2: ErrorSize | None = None
+    update_rel_l2: ErrorSize | None = None
+    param_rel_l2: ErrorSize | None = None
+    losses: list[Signed | None] = field(default_factory=list)
     error: str = ""
     notes: list[str] = field(default_factory=list)
 
@@ -63,9 +64,9 @@ class ScopePass:
     """
 
     case_id: str
-    steps: int
+    steps: Steps
     scopes: list[ScopeRun] = field(default_factory=list)
-    reference_losses: list[float | None] = field(default_factory=list)
+    reference_losses: list[Signed | None] = field(default_factory=list)
     reference_dtype: str = "fp64"
     memory_source: str | None = None
     fitness: Fitness = field(default_factory=Fitness)
@@ -84,5 +85,5 @@ def wrong_scopes(found: ScopePass, _: Before) -> str:
 class ScopeAsked:
     """To train a case for `steps` steps in every scope, and to time these for about `seconds`."""
 
-    steps: int
-    seconds: float
+    steps: Steps
+    seconds: Seconds

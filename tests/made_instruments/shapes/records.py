@@ -1,9 +1,8 @@
 """What an explanation of shapes stores: the output of each module of a case."""
 
 from dataclasses import dataclass, field
-from typing import Annotated
 
-from ampbench.records.kinds import Between
+from ampbench.records.bounds import Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,9 +11,9 @@ class Given:
 
     path: str
     module: str
-    shape: Annotated[list[int], Between(0, 2**62)]
+    shape: list[Count]
     dtype: str
-    stored_bytes: int
+    stored_bytes: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,10 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from ampbench.records.kinds import Before, Between
+from msgspec import Meta
+
+from ampbench.records.bounds import Fraction, Steps, StepSeconds
+from ampbench.records.kinds import Before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,9 +18,9 @@ class WarmUp:
     """
 
     case_id: str
-    samples: list[float]
-    tolerance: Annotated[float, Between(0, 1)]
-    settled: Annotated[int | None, Between(0, 1000)] = None
+    samples: list[StepSeconds]
+    tolerance: Fraction
+    settled: Annotated[int, Meta(ge=0, le=1000)] | None = None
 
 
 def wrong_warmup(found: WarmUp, _: Before) -> str:
@@ -31,5 +34,5 @@ def wrong_warmup(found: WarmUp, _: Before) -> str:
 class WarmUpAsked:
     """To run the first `steps` steps of a case, and to call them settled within a `tolerance` (0-1) of the fastest."""
 
-    steps: int
-    tolerance: Annotated[float, Between(0, 1)]
+    steps: Steps
+    tolerance: Fraction
