@@ -69,7 +69,7 @@ BEHAVIOURS: Mapping[str, tuple[str, ...]] = {
     "traced, compiled and autograd's graphs have their casts, held against eager mode's": (
         "test_a_traced_network_folds_its_weights_and_computes_in_eager_mode_s_dtypes",
         "test_where_a_compiled_network_differs_is_what_is_true",
-        "test_what_autograd_undoes_of_a_network_s_casts_is_what_is_true",
+        "test_the_casts_are_those_that_the_backward_pass_then_makes",
     ),
     "tracing within autocast fails with the cache and works without, and autocast within a trace works": (
         "test_tracing_inside_autocast_fails_with_the_weight_cache_and_works_without",

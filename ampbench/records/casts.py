@@ -5,12 +5,11 @@ how many. Dtypes are short names ("fp32", "bf16"; others as torch spells them, "
 `named_modules` gives below the traced model, so "" is the model itself, or no module. Phases are "forward", "backward"
 and "optimizer".
 
-Names of ops are those of eager mode ("aten.addmm"), TorchScript ("aten::linear"), inductor
-("prims.convert_element_type") and autograd ("UnsafeViewBackward0"); `plain_name` makes one of all. Fake tensors have no
-fused kernels: what hardware runs whole, they take apart into ops that cast where it does not (`casts_inside`).
+Names of ops are those of eager mode ("aten.addmm"), TorchScript ("aten::linear") and inductor
+("prims.convert_element_type"); `plain_name` makes one of all. Fake tensors have no fused kernels: what hardware runs
+whole, they take apart into ops that cast where it does not (`casts_inside`).
 """
 
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -177,8 +176,8 @@ class GraphCast:
 class GraphTrace:
     """The same step as one `graph` has it: its ops in order, and its casts.
 
-    An op's `name` is the graph's own ("aten.addmm", "AddmmBackward0"). `notes` say what could not be read. `error` is
-    the first line of what making the graph raised; then there are no ops.
+    An op's `name` is the graph's own ("aten::addmm"); of autograd's graph there are casts alone. `notes` say what could
+    not be read. `error` is the first line of what making the graph raised; then there are no ops.
     """
 
     graph: str
@@ -295,14 +294,10 @@ _FAMILIES = {
 
 _PRODUCTS = ("matmul", "convolution", "convolution_backward")
 _FAMILY = {name: family for family, names in _FAMILIES.items() for name in names}
-_NODE = re.compile(r"(\w+?)Backward\d*")
 
 
 def plain_name(name: str) -> str:
     """Return an op's name without its namespace and what tells its variants apart: "unsafe_view" of all the above."""
-    node = _NODE.fullmatch(name)
-    if node is not None:
-        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", node[1]).lower()
     return name.rpartition("::")[2].rpartition(".")[2].strip("_").removeprefix("native_")
 
 

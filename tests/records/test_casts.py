@@ -16,9 +16,6 @@ from tests.traced_programs import FP16, autocast, encoder, trace
         ("prims.convert_element_type", "convert_element_type"),
         ("aten.native_batch_norm", "batch_norm"),
         ("aten.relu_", "relu"),
-        ("UnsafeViewBackward0", "unsafe_view"),
-        ("TBackward0", "t"),
-        ("ReshapeAliasBackward0", "reshape_alias"),
     ],
 )
 def test_an_op_has_one_name_in_every_graph(name, plain):
@@ -26,8 +23,8 @@ def test_an_op_has_one_name_in_every_graph(name, plain):
 
 
 def test_a_view_is_one_in_every_graph():
-    assert all(map(is_view, ["aten.transpose", "aten::transpose", "TransposeBackward0", "aten.unsqueeze"]))
-    assert not any(map(is_view, ["aten.mm", "aten.clone", "MmBackward0", "torch::autograd::AccumulateGrad"]))
+    assert all(map(is_view, ["aten.transpose", "aten::transpose", "aten.unsqueeze"]))
+    assert not any(map(is_view, ["aten.mm", "aten.clone"]))
 
 
 def test_a_fused_layer_that_casts_inside_is_said_where_no_cast_is_seen():

@@ -4,9 +4,8 @@ Seconds of ops and casts are *traced*: tracing adds some microseconds to each op
 the untraced step without saying so.
 """
 
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ampbench.base import stats
@@ -17,12 +16,10 @@ from ampbench.records.cast_totals import Saving, Totals, savings, sentence, tota
 from ampbench.records.casts import (
     AUTOGRAD,
     BUFFER,
-    COMPILED,
     FOLDED,
     FUSED,
     GRADIENT,
     INPUT,
-    INTERNAL,
     WEIGHT,
     Cast,
     CastPass,
@@ -145,15 +142,11 @@ def _step_time(builds: Sequence[Sequence[float]]) -> tuple[float | None, float |
 
 
 DTYPE, ADDED, GONE, OUTSIDE = "dtype", "added", "gone", "outside"
-NOT_UNDONE, INSIDE = "not undone", "inside"
 """An op works in another dtype; a cast that only the graph has; one that only eager has; one in a module that the
-graph leaves to eager mode; a forward cast that no gradient passes; one that an op undoes within. Beside these:
-`FUSED` and `FOLDED`."""
+graph leaves to eager mode. Beside these: `FUSED` and `FOLDED`."""
 
-DIFFERENCES = (DTYPE, ADDED, GONE, OUTSIDE, NOT_UNDONE, INSIDE, FOLDED, FUSED)
+DIFFERENCES = (DTYPE, ADDED, GONE, OUTSIDE, FOLDED, FUSED)
 """Kinds of differences, the ones that change results first."""
-
-_SAID = {AUTOGRAD: "the autograd graph", COMPILED: "the compiled graph"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +172,8 @@ def graph_sentence(trace: CastTrace, graph: GraphTrace) -> str:
         return f"{graph.graph}: not made: {graph.error}"
     casts = counted(len(graph.casts), "cast")
     if graph.graph == AUTOGRAD:
-        return f"{graph.graph}: undoes {casts} where eager's forward makes {len(_forward(trace))}"
+        forward = [one for one in trace.casts if one.phase == "forward" and not trace.ops[one.index].recomputed]
+        return f"{graph.graph}: undoes {casts} where eager's forward makes {len(forward)}"
     said = f"{graph.graph}: {casts} where eager makes {len(_model_casts(trace, graph))}"
     if graph.casts:
         fates = Counter(cast.fate for cast in graph.casts)
@@ -191,13 +185,14 @@ def graph_sentence(trace: CastTrace, graph: GraphTrace) -> str:
 def compare_graph(trace: CastTrace, graph: GraphTrace) -> list[GraphDifference]:
     """Return where `graph` and the eager `trace` of the same step differ, what changes results first.
 
-    A graph is compared in the phases it has; what eager does outside the model after it (the loss) is in no graph but
-    autograd's. A graph that could not be made differs in nothing.
+    A graph is compared in the phases it has; what eager does outside the model after it (the loss) is in none. A graph
+    that could not be made differs in nothing, nor does autograd's, which is a list of casts.
     """
-    if graph.error:
+    if graph.error or graph.graph == AUTOGRAD:
         return []
-    found = _autograd(trace, graph) if graph.graph == AUTOGRAD else [*_dtypes(trace, graph), *_casts(trace, graph)]
-    return sorted(found, key=lambda difference: DIFFERENCES.index(difference.kind))
+    return sorted(
+        [*_dtypes(trace, graph), *_casts(trace, graph)], key=lambda difference: DIFFERENCES.index(difference.kind)
+    )
 
 
 def _dtypes(trace: CastTrace, graph: GraphTrace) -> list[GraphDifference]:
@@ -216,7 +211,9 @@ def _dtypes(trace: CastTrace, graph: GraphTrace) -> list[GraphDifference]:
             if left != right:
                 before, after = _joined(left), _joined(right)
                 when = "in the backward pass, " if phase == "backward" else ""
-                said = f"{_place(module)}: {when}{family} gives {after} in {_name(graph)}, {before} in eager mode"
+                said = (
+                    f"{_place(module)}: {when}{family} gives {after} in the {graph.graph} graph, {before} in eager mode"
+                )
                 found.append(
                     GraphDifference(graph=graph.graph, kind=DTYPE, module=module, said=said, eager=before, found=after)
                 )
@@ -261,7 +258,7 @@ def _key(cast: Cast | GraphCast) -> Key:
 
 
 def _model_ops(trace: CastTrace) -> list[Operation]:
-    """Return the ops of the model's own call and of its backward pass; the loss is in no graph but autograd's."""
+    """Return the ops of the model's own call and of its backward pass; the loss is in no graph."""
     end = trace.model_ops
     if end is None:
         return trace.ops
@@ -293,7 +290,7 @@ def _difference(
     kind, module, what, way, phase = key
     of = counted(len(casts), "cast") + f" of {_what(what, casts)} ({way})"
     of += " in the backward pass" if phase == "backward" else ""
-    name = _name(graph)
+    name = f"the {graph.graph} graph"
     said = {
         FUSED: f"{name} makes {of} a part of other kernels",
         FOLDED: f"{name} has done {of} once and stores the result",
@@ -312,102 +309,6 @@ def _difference(
     )
 
 
-def _autograd(trace: CastTrace, graph: GraphTrace) -> list[GraphDifference]:
-    """Compare forward casts with the nodes that undo them, and those with the casts the backward pass really made."""
-    forward = _forward(trace)
-    named = Counter((cast.name, _way(cast)) for cast in graph.casts)
-    others = Counter(_way(cast) for cast in graph.casts)
-    left: list[Cast] = []
-    for cast in forward:
-        back = f"{cast.to_dtype} → {cast.from_dtype}"
-        if cast.what == WEIGHT and cast.name:
-            if named[cast.name, back]:
-                named[cast.name, back] -= 1
-                others[back] -= 1
-            else:
-                left.append(cast)
-    rest = [cast for cast in forward if not (cast.what == WEIGHT and cast.name)]
-    late = [cast for cast in trace.casts if cast.phase == "backward"]
-    passed = {trace.ops[cast.index].forward for cast in late}
-    for cast in sorted(rest, key=lambda cast: (cast.index not in passed, _reached(cast))):
-        back = f"{cast.to_dtype} → {cast.from_dtype}"
-        if others[back] > 0:
-            others[back] -= 1
-        elif cast.origin != INTERNAL:  # an op's own casts may be below autograd
-            left.append(cast)
-    nodes = Counter(_way(cast) for cast in graph.casts)
-    bare = Counter(map(_way, late)) - nodes
-    within = _undone_inside(trace, left, late, bare)
-    bare.subtract(f"{cast.to_dtype} → {cast.from_dtype}" for cast in within)
-    left = [cast for cast in left if cast not in within]
-    found = _grouped(graph, NOT_UNDONE, left, lambda of: f"autograd does not undo {of}: no gradient passes there")
-    found += _grouped(graph, INSIDE, within, lambda of: f"{of}: undone inside an op, by no node of its own")
-    more = [(way, count) for way, count in others.items() if count > 0]
-    for way, count in more:
-        undo = "undoes" if count == 1 else "undo"
-        said = f"the autograd graph has {counted(count, 'cast')} ({way}) that {undo} none of the forward casts"
-        found.append(GraphDifference(graph=graph.graph, kind=ADDED, module="", said=said, casts=count, found=way))
-    for way, count in (+bare).items():
-        are = "is no node" if count == 1 else "are no nodes"
-        said = (
-            f"eager's backward pass makes {counted(count, 'cast')} ({way}) that {are} of the autograd graph: inside "
-            "ops, or of a gradient to the dtype of its tensor"
-        )
-        found.append(GraphDifference(graph=graph.graph, kind=GONE, module="", said=said, casts=count, eager=way))
-    return found
-
-
-def _undone_inside(trace: CastTrace, left: Sequence[Cast], late: Sequence[Cast], bare: Counter[str]) -> list[Cast]:
-    """Return those of the forward casts `left` that a node undoes within itself, such as a user's autograd function.
-
-    A forward op without a node of its own belongs to the last node made before it; a backward cast among those that
-    are no nodes, `bare` counted by way, to the node that runs or whose gradient it casts.
-    """
-    ops = trace.ops
-    nodes = sorted({operation.forward for operation in ops if operation.forward is not None})
-    back: Counter[tuple[str, int | None]] = Counter()
-    for cast in late:
-        maker = ops[cast.producer].forward if cast.producer is not None else None
-        own = ops[cast.index].forward
-        back[_way(cast), maker if own is None else own] += 1
-    free, found = Counter(bare), []
-    for cast in left:
-        way, place = f"{cast.to_dtype} → {cast.from_dtype}", bisect_right(nodes, cast.index)
-        node = nodes[place - 1] if place else None
-        if node is not None and free[way] > 0 and back[way, node] > 0:
-            free[way] -= 1
-            back[way, node] -= 1
-            found.append(cast)
-    return found
-
-
-def _reached(cast: Cast) -> int:
-    """Return how unlikely a gradient is to reach a cast: what comes from outside needs none."""
-    return 2 if cast.what in (INPUT, BUFFER) else 1 if cast.operation is None else 0
-
-
-def _forward(trace: CastTrace) -> list[Cast]:
-    """Return the forward casts, without those that checkpointing repeats."""
-    return [cast for cast in trace.casts if cast.phase == "forward" and not trace.ops[cast.index].recomputed]
-
-
-def _grouped(graph: GraphTrace, kind: str, casts: Iterable[Cast], said: Callable[[str], str]) -> list[GraphDifference]:
-    groups: dict[tuple[str, str, str], list[Cast]] = {}
-    for cast in casts:
-        groups.setdefault((cast.module, cast.what, _way(cast)), []).append(cast)
-    return [
-        GraphDifference(
-            graph=graph.graph,
-            kind=kind,
-            module=module,
-            said=f"{_place(module)}: " + said(f"{counted(len(members), 'cast')} of {_what(what, members)} ({way})"),
-            casts=len(members),
-            eager=way,
-        )
-        for (module, what, way), members in groups.items()
-    ]
-
-
 def _what(what: str, casts: Sequence[Cast | GraphCast]) -> str:
     names = list(dict.fromkeys(cast.name for cast in casts if cast.name))
     unnamed, count = any(not cast.name for cast in casts), len(casts)
@@ -420,10 +321,6 @@ def _what(what: str, casts: Sequence[Cast | GraphCast]) -> str:
 
 def _way(cast: Cast | GraphCast) -> str:
     return f"{cast.from_dtype} → {cast.to_dtype}"
-
-
-def _name(graph: GraphTrace) -> str:
-    return _SAID.get(graph.graph, f"the {graph.graph} graph")
 
 
 def _place(module: str) -> str:

@@ -30,6 +30,7 @@ from ampbench.records.cast_rows import CastGroup, ModuleGroup, WeightRow
 from ampbench.records.cast_totals import Saving, cache_bytes, savings, totals
 from ampbench.records.casts import (
     AUTOCAST,
+    AUTOGRAD,
     CAST,
     NOT_NEEDED,
     REUSED,
@@ -335,6 +336,13 @@ def graphs(found: CastPass, everything: bool = False) -> list[Block]:
         if cells:
             title = f"What the {graph.graph} graph does otherwise"
             blocks.append(_cut(Block(title, ["kind", "what differs"], cells), everything))
+        if graph.graph == AUTOGRAD and graph.casts:
+            listed = [
+                [cast.name or "an activation", f"{cast.from_dtype} → {cast.to_dtype}", f"{cast.elements:,}"]
+                for cast in graph.casts
+            ]
+            title = "Casts of the autograd graph in their order"
+            blocks.append(_cut(Block(title, ["gradient of", "dtypes", "elements"], listed), everything))
         blocks += [Block(as_sentence(f"{graph.graph}: {note}")) for note in graph.notes]
     return blocks
 

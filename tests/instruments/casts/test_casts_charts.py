@@ -10,7 +10,7 @@ from bs4 import BeautifulSoup
 from ampbench.instruments.casts.charts import SPANS_AT_LEAST, SPANS_OF_A_CASE, row_of, spans_of, steps_of
 from ampbench.present.charts import CHOICES
 from ampbench.present.page import DETAILED, LISTED
-from ampbench.records.casts import AUTOGRAD, TRACED, Cast, CastTrace, GraphTrace, Operation
+from ampbench.records.casts import AUTOGRAD, TRACED, Cast, CastTrace, GraphCast, GraphTrace, Operation
 from ampbench.records.measured import Failure
 from ampbench.report.material import Material, material_of
 from ampbench.report.page import make_page
@@ -108,7 +108,11 @@ def traced_softmax() -> str:
 def test_other_graphs_of_the_step_are_folded_with_what_could_not_be_made():
     graphs = [
         GraphTrace(graph=TRACED, error="RuntimeError: no <b>trace</b>"),
-        GraphTrace(graph=AUTOGRAD, ops=[Operation(index=0, name="AddmmBackward0")], notes=["hooks are not seen"]),
+        GraphTrace(
+            graph=AUTOGRAD,
+            casts=[GraphCast(what="gradient", name="0.bias", from_dtype="bf16", to_dtype="fp32", elements=8)],
+            notes=["hooks are not seen"],
+        ),
     ]
     page = rendered(only(make_pass(graphs=graphs)))
     folded = page.select_one("details.casts details:last-of-type")
@@ -116,6 +120,7 @@ def test_other_graphs_of_the_step_are_folded_with_what_could_not_be_made():
     assert not folded.has_attr("open")
     assert "RuntimeError: no <b>trace</b>" in folded.get_text()
     assert "hooks are not seen" in folded.get_text()
+    assert tables(folded)["Casts of the autograd graph in their order"] == [["0.bias", "bf16 → fp32", "8"]]
 
 
 def test_the_timeline_has_every_op_in_order_with_the_casts_on_lines_of_their_own():

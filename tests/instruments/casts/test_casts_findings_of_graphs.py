@@ -7,14 +7,12 @@ import torch
 import torch.nn.functional as F
 
 from ampbench.explain.graphs.compiled import compiled_graph
-from ampbench.explain.graphs.traced import autograd_graph, traced_graph
+from ampbench.explain.graphs.traced import traced_graph
 from ampbench.explain.ledger import trace_casts
 from ampbench.instruments.casts.findings import (
     ADDED,
     DTYPE,
     GONE,
-    INSIDE,
-    NOT_UNDONE,
     OUTSIDE,
     compare_graph,
     graph_sentence,
@@ -24,8 +22,6 @@ from ampbench.records.casts import (
     COMPILED,
     FOLDED,
     FUSED,
-    INPUT,
-    INTERNAL,
     TRACED,
     Cast,
     CastTrace,
@@ -143,16 +139,12 @@ def test_the_backward_pass_is_compared_only_where_the_graph_has_one():
     assert told(eager(cast(0), backward), both) == [(GONE, "fc", 1)]
 
 
-def test_autograd_undoes_the_casts_that_a_gradient_passes():
+def test_the_casts_of_autograd_s_graph_are_counted_and_compared_with_nothing():
     back = {"from_dtype": "bf16", "to_dtype": "fp32", "phase": "backward"}
     trace = eager(cast(0), cast(1, "input", "x"))
-    graph = GraphTrace(graph=AUTOGRAD, ops=[op(0)], casts=[made("gradient", **back)])
-    (difference,) = compare_graph(trace, graph)
-    assert (difference.kind, difference.casts) == (NOT_UNDONE, 1)
-    assert difference.said == ("fc: autograd does not undo 1 cast of input x (fp32 → bf16): no gradient passes there")
+    graph = GraphTrace(graph=AUTOGRAD, casts=[made("gradient", **back)])
+    assert compare_graph(trace, graph) == []
     assert graph_sentence(trace, graph) == "autograd: undoes 1 cast where eager's forward makes 2"
-    more = GraphTrace(graph=AUTOGRAD, ops=[op(0)], casts=[made("gradient", **back)] * 3)
-    assert told(eager(cast(0)), more) == [(ADDED, "", 2)]
 
 
 def test_a_graph_is_said_with_the_fates_of_its_casts_and_one_that_was_not_made_differs_in_nothing():
@@ -205,56 +197,11 @@ def test_backward_casts_of_the_model_itself_are_compared_and_those_of_a_loss_are
     ]
 
 
-class Low(torch.autograd.Function):
-    """A user's function that autocast casts for, and whose gradients autograd casts back."""
-
-    @staticmethod
-    @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float16)
-    def forward(ctx, batch, weight):
-        ctx.save_for_backward(batch, weight)
-        return batch @ weight
-
-    @staticmethod
-    @torch.amp.custom_bwd(device_type="cpu")
-    def backward(ctx, gradient):
-        batch, weight = ctx.saved_tensors
-        return gradient @ weight.t(), batch.t() @ gradient
-
-
-class Custom(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer, self.weight = torch.nn.Linear(4, 4), torch.nn.Parameter(torch.randn(4, 4))
-
-    def forward(self, batch):
-        return Low.apply(self.layer(batch), self.weight)
-
-
-def test_what_a_custom_function_casts_is_undone_inside_it_and_a_gradient_passes_there():
-    model, batch = Custom(), torch.randn(2, 4)
-
-    def loss():
-        with autocast():
-            return model(batch).float().sum()
-
-    with trace_casts(model) as ledger:
-        loss().backward()
-    found = compare_graph(ledger.trace, autograd_graph(loss(), model))
-    assert [(one.kind, one.module, one.casts) for one in found] == [
-        (NOT_UNDONE, "layer", 1),  # the batch needs no gradient
-        (INSIDE, "", 1),
-        (INSIDE, "", 1),
-    ]
-    assert found[1].said.endswith("(fp32 → fp16): undone inside an op, by no node of its own")
-
-
 def test_a_module_that_is_a_number_is_said_to_be_one_and_an_input_called_input_is_named_once():
-    trace = eager(cast(0, "input", "input", "0"))
-    (difference,) = compare_graph(trace, GraphTrace(graph=AUTOGRAD, ops=[op(0)]))
-    assert difference.said.startswith('module "0": autograd does not undo 1 cast of the input (fp32 → bf16)')
-    back = cast(1, "gradient", phase="backward", from_dtype="bf16", to_dtype="fp32")
-    (difference,) = compare_graph(eager(back), GraphTrace(graph=AUTOGRAD, ops=[op(0)]))
-    assert "1 cast (bf16 → fp32) that is no node of the autograd graph" in difference.said
+    (difference,) = compare_graph(eager(cast(0, "input", "input", "0")), traced(ops=[op(0, module="0")]))
+    assert difference.said == (
+        'module "0": the traced graph does without 1 cast of the input (fp32 → bf16) that eager mode makes'
+    )
 
 
 def network(name):
@@ -280,39 +227,6 @@ def inference(model, batch):
 def kinds(differences):
     """Return the differences without those that only save work."""
     return [(each.kind, each.module, each.casts) for each in differences if each.kind not in (FUSED, FOLDED)]
-
-
-TRUE_OF_AUTOGRAD = {
-    # The batch needs no gradient; nor does the loss's target.
-    "resnet18": [(NOT_UNDONE, "", 1), (NOT_UNDONE, "conv1", 1)],
-    # A residual sum adds fp32 and bf16, and autograd casts the gradient of the bf16 one: two sums in each of 2 layers.
-    "encoder": [(GONE, "", 4), (NOT_UNDONE, "layers.0.self_attn", 1)],
-}
-
-
-def autograd_of(name):
-    model, batch = network(name)
-    with trace_casts(model) as ledger:
-        training(model, batch)
-    with autocast():
-        output = model(batch)
-        loss = F.mse_loss(output, torch.zeros_like(output))
-    return ledger, kinds(compare_graph(ledger.trace, autograd_graph(loss, model)))
-
-
-@pytest.mark.parametrize("name", list(TRUE_OF_AUTOGRAD))
-def test_what_autograd_undoes_of_a_network_s_casts_is_what_is_true(name):
-    assert autograd_of(name)[1] == TRUE_OF_AUTOGRAD[name]
-
-
-def test_what_autograd_undoes_of_an_lstm_s_casts_is_what_is_true():
-    # The library's backward gives gradients in fp32, which autograd casts to their tensors' bf16. How many, and how
-    # often a state is cast, is the library's business, which differs from CPU to CPU.
-    ledger, found = autograd_of("lstm")
-    inside = [one for one in ledger.casts if one.phase == "backward" and one.origin == INTERNAL]
-    outer = [one for one in ledger.casts if one.phase == "forward" and one.what == INPUT]
-    expected = [(GONE, "", len(inside)), (NOT_UNDONE, "", 1), (NOT_UNDONE, "rnn", len(outer))]
-    assert found == [one for one in expected if one[2]]
 
 
 @pytest.mark.parametrize("name", ["resnet18", "encoder", "lstm"])
