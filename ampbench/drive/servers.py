@@ -450,12 +450,12 @@ DEVICE_NODES = ("nvidiactl", "dxg", "dri", "kfd", "nvmap", "nvhost-ctrl")
 """In /dev: NVIDIA's driver, WSL's, the kernel's for Intel and AMD, AMD's compute, and Tegra's two."""
 
 
-def probe(python: str = sys.executable, meanwhile: Callable[[], object] = tuple) -> Environment:
-    """Return the environment of interpreter `python`; `meanwhile` is done while it imports torch.
+def probe(meanwhile: Callable[[], object] = tuple) -> Environment:
+    """Return the environment of this interpreter; `meanwhile` is done while a worker imports torch.
 
     Raises `NothingToRunError` where it has no torch to measure.
     """
-    with Pool({ONLY: lambda: ServerChannel(python, wait=False)}) as pool:
+    with Pool({ONLY: lambda: ServerChannel(wait=False)}) as pool:
         pool.open()
         meanwhile()
         return ask_environment(pool)

@@ -76,8 +76,8 @@ class Selects:
 
     Where no workload is named it is asked "`question` of which workload?", or `workloads` are taken; where no phase
     is, `phases`. Precisions must be `among` these (none: all), or what is said `otherwise` of "{name}". Cases are
-    `eager`, or of a path selected; with `absent_devices`, that its device is absent skips none; a user's own precisions
-    are allowed with `own_precisions`. With `recipes` its verb has the options of recipes.
+    `eager`, or of a path selected; a user's own precisions are allowed with `own_precisions`. With `recipes` its verb
+    has the options of recipes.
     """
 
     precision: str = ""
@@ -91,7 +91,6 @@ class Selects:
     otherwise: str = ""
     recipes: bool = False
     eager: bool = True
-    absent_devices: bool = False
     own_precisions: bool = False
 
 
@@ -225,8 +224,7 @@ def prepared(
         if instrument.plan is not None:
             found = instrument.plan(selection, asked, environment, channel, settings)
         else:
-            absent = selects.absent_devices
-            found = plan_default_autocast(selection, environment, channel, settings, absent_devices=absent)
+            found = plan_default_autocast(selection, environment, channel, settings)
         if begun is None:
             return found
         left = resumed_plan(begun, environment, found, set(instrument.left(begun)))

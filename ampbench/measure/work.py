@@ -22,8 +22,8 @@ _Arguments = Sequence[Any]
 _aten = torch.ops.aten
 
 
-def count_flops(run: Callable[[], Any], *, tf32: bool = False) -> dict[str, int] | None:
-    """Return the FLOPs of what `run` does by dtype ("bf16"); with `tf32`, those of fp32 are "tf32"'s.
+def count_flops(run: Callable[[], Any]) -> dict[str, int] | None:
+    """Return the FLOPs of what `run` does by dtype ("bf16").
 
     A multiply-add is two, and counted are matrix products, convolutions and attention, by `torch.utils.flop_counter`'s
     formulas of shapes: what a mask leaves out is counted; what is only added or compared is not, nor, as in torch, the
@@ -35,7 +35,7 @@ def count_flops(run: Callable[[], Any], *, tf32: bool = False) -> dict[str, int]
     counter itself is in the way, `run` is run once more without it. Code compiled by torch.compile runs uncompiled
     meanwhile.
     """
-    return count_work(run, tf32=tf32).flops
+    return count_work(run).flops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class StepWork:
 def count_work(run: Callable[[], Any], *, tf32: bool = False, kept: Iterable[torch.Tensor] = ()) -> StepWork:
     """Return what a call of `run` has to do, once it has run; `kept` are the tensors whose bytes are looked after.
 
-    They are dense and stay alive meanwhile. How it is run, and `tf32`, are as `count_flops` says.
+    They are dense and stay alive meanwhile. It is run as `count_flops` says; with `tf32`, those of fp32 are "tf32"'s.
     """
     counter = _Counter(_address(tensor) for tensor in kept if tensor.layout is torch.strided)
     hook = register_module_forward_pre_hook(lambda *_: counter.look())

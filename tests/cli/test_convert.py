@@ -178,12 +178,6 @@ def test_a_keyword_selects_what_is_compared(tmp_path: Path, ampbench: Run) -> No
     assert ampbench("convert", "after", "--baseline", "before", "--to", "junit", "-k", "lstm").code == 5
 
 
-def _on_other_host(environment: Any) -> Any:
-    from dataclasses import replace
-
-    return replace(environment, host="other")
-
-
 @pytest.fixture
 def asv(tmp_path: Path) -> Path:
     """A results_dir of asv with two result files of one machine."""
