@@ -22,7 +22,7 @@ from ampbench.judge.advice import advise_run
 from ampbench.judge.budget import Budget
 from ampbench.judge.compare import compare
 from ampbench.judge.gate import judge
-from ampbench.judge.policy import Policy
+from ampbench.judge.policy import Policy, read_policy
 from ampbench.records.kinds import KINDS, Kind, named
 from ampbench.records.rules import RuleChange
 from ampbench.records.verdicts import Comparison
@@ -59,15 +59,15 @@ def of_pair(baseline: Path, candidate: Path, policies: Mapping[str, Mapping[str,
     """Return the tables of two stored runs: their findings, what else a comparison says, and what gates do."""
     tables: Tables = {"gates": []}
     base, new = store.read_run(baseline), store.read_run(candidate)
+    try:
+        usual = compare(base, new)
+    except AmpbenchError as error:
+        return {"gates": [("compared", {"exit_code": error.exit_code})]}
+    tables |= _compared(usual)
     for name, settings in policies.items():
-        policy = Policy(**settings)
-        try:
-            compared = compare(base, new, policy.threshold_of)
-        except AmpbenchError as error:
-            return {"gates": [("compared", {"exit_code": error.exit_code})]}
-        if not settings:
-            tables |= _compared(compared)
-        tables["gates"].append((name, _gate(compared, policy, new)))
+        policy = read_policy(settings["file"]) if "file" in settings else Policy(**settings)
+        own = compare(base, new, policy.threshold_of) if policy.thresholds or policy.rules else usual
+        tables["gates"].append((name, _gate(own, policy, new)))
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         code = main(["gate", str(baseline), str(candidate)])
     return tables | {"command": [("gate", {"exit_code": code})]}

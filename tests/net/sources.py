@@ -1,7 +1,11 @@
 """What the net is held under: stored runs, pairs of them, histories; and where the data of each is kept.
 
-The runs in `runs/` are small ones of the real program, one of each kind, but for those called `scripted-…`: see
-`runs/README.md`.
+The runs in `runs/` are small ones of the real program, one of each kind, but for those called `scripted-…`: they were
+never measured. Their records were made up by a script that is not kept, and written by ampbench's own writer, to fill
+what no measured run has: `cuda` and `xpu`, and what only an accelerator tells; every precision, path and backend of
+attention; ceilings; recipes; a table for each column that can decide on a precision; a later run in which something of
+nearly each table is otherwise; arms of sessions, one with a control that fired (`fired`); numbers of another program
+(`import`). They are data like the others.
 """
 
 import gzip
@@ -31,6 +35,15 @@ POLICIES: Mapping[str, Mapping[str, Any]] = {
     "nothing may change": {"thresholds": {"time": 0.0, "memory": 0.0, "accuracy": 0.0}},
 }
 """Policies of gates, as settings of `Policy`."""
+SCRIPTED_POLICIES: Mapping[str, Mapping[str, Any]] = {
+    **POLICIES,
+    "of a file": {"file": HERE / "policy.toml"},
+    "strict on times": {"strict": True, "only": ("time",)},
+    "half decided": {"max_inconclusive": 0.5},
+}
+"""Those of the pairs on scripted devices."""
+SCRIPTED = ("cuda", "xpu", "ab", "fired", "import")
+"""Runs on scripted devices of which there is a later one, or another arm, too."""
 
 
 def _id(day_and_time: str) -> str:
@@ -45,14 +58,12 @@ MINORS = ("11", "12", "13", "14", "15")
 
 def stored_runs() -> dict[str, Path]:
     """Return every stored run, by the name of its data."""
-    files = [*RUNS.glob("*.jsonl"), *(ROOT / "results").rglob("*.jsonl"), *(ROOT / "results").rglob("*.jsonl.gz")]
-    chosen = [file for file in sorted(files) if not _hidden(file)]
+    files = [
+        file for folder in (RUNS, ROOT / "results") for end in ("", ".gz") for file in folder.rglob(f"*.jsonl{end}")
+    ]
+    chosen = [file for file in sorted(files) if not any(part.startswith(".") for part in file.relative_to(ROOT).parts)]
     names = ["-".join(file.relative_to(ROOT).parts).split(".jsonl")[0] for file in chosen]
     return dict(zip(names, chosen, strict=True))
-
-
-def _hidden(file: Path) -> bool:
-    return any(part.startswith(".") for part in file.relative_to(ROOT).parts)
 
 
 def pairs() -> dict[str, tuple[Path, Path]]:
@@ -61,8 +72,10 @@ def pairs() -> dict[str, tuple[Path, Path]]:
         ("plain", "later"), ("later", "plain"), ("plain", "plain"), ("ab-baseline", "ab-candidate"),
         ("ab-candidate", "ab-baseline"), ("casts", "casts"), ("headroom", "headroom"), ("plain", "ab-baseline"),
     ]  # fmt: skip
-    small += [(f"scripted-{name}", f"scripted-{name}-later") for name in SCRIPTED]
     found = {f"{base}--{new}": (RUNS / f"{base}.jsonl", RUNS / f"{new}.jsonl") for base, new in small}
+    for name in SCRIPTED:
+        files = [RUNS / f"scripted-{name}{later}.jsonl.gz" for later in ("", "-later")]
+        found |= {f"scripted-{name}--later": (files[0], files[1]), f"scripted-{name}-later--": (files[1], files[0])}
     history = (*FORWARD, *BACKWARD)
     ends = [*itertools.pairwise(history), (history[0], history[-1]), ("20261121T031846Z", history[0])]
     found |= {f"{base}--{new}": (MEASURED / _id(base), MEASURED / _id(new)) for base, new in ends}
@@ -74,10 +87,6 @@ def pairs() -> dict[str, tuple[Path, Path]]:
     found["atlas-first--second"] = (atlas[0], atlas[1])
     found["demo--default"] = (next((ROOT / "results" / "demo" / "runs").glob("*.jsonl")), MEASURED / _id(FORWARD[-1]))
     return found
-
-
-SCRIPTED: tuple[str, ...] = ()
-"""Runs on scripted devices of which there is a later one, too."""
 
 
 def histories() -> dict[str, list[Path]]:
@@ -94,7 +103,8 @@ def computed(only: Iterable[str] = ()) -> dict[str, Tables]:
             found[name] = adapter.of_run(file)
     for name, (baseline, candidate) in pairs().items():
         if not wanted or name in wanted:
-            found[name] = adapter.of_pair(baseline, candidate, POLICIES)
+            policies = SCRIPTED_POLICIES if name.startswith("scripted") else POLICIES
+            found[name] = adapter.of_pair(baseline, candidate, policies)
     for name, files in histories().items():
         if not wanted or name in wanted:
             found[name] = adapter.of_history(files)
