@@ -67,9 +67,9 @@ def test_products_count_in_the_dtype_that_autocast_casts_them_to() -> None:
 
 
 def test_what_tf32_multiplies_counts_as_tf32() -> None:
-    assert set(count_flops(linear(), tf32=True) or {}) == {"tf32"}
+    assert set(count_work(linear(), tf32=True).flops or {}) == {"tf32"}
     halves = torch.randn(8, 8, dtype=torch.bfloat16)
-    assert set(count_flops(lambda: halves @ halves, tf32=True) or {}) == {"bf16"}
+    assert set(count_work(lambda: halves @ halves, tf32=True).flops or {}) == {"bf16"}
 
 
 def test_a_step_without_products_has_none_to_count() -> None:
