@@ -25,4 +25,10 @@ class Rule:
     cells: int
 
 
-RULES: tuple[Rule, ...] = ()
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "headers say what was asked for in the fields of their kind alone",
+        lambda one: one.table == "records" and one.key.startswith("header.asked"),
+        cells=28,
+    ),
+)
