@@ -174,7 +174,7 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
                 label="B/param",
                 unit="B/param",
                 better="lower",
-                summary="In training: weights, gradients, master weights, optimizer state and averages, by parameter.",
+                summary="In training: weights, gradients, master weights and optimizer state, by parameter.",
             ),
             Column(
                 name="output_rel_l2",

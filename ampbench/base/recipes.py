@@ -57,8 +57,8 @@ class TrainingRecipe:
     `lr`, the others in proportion, and `weight_decay` those that have any. `beta2` is RMSprop's alpha, too.
 
     The learning rate of a training goes on by `schedule`, one of `SCHEDULES`, to the share `final` of it, after it rose
-    linearly over the share `warmup` of the steps. Gradients are clipped to the norm `clip` (0: they are not),
-    `accumulate` batches make a step, and `ema` is the decay of an average of the weights (0: none is kept).
+    linearly over the share `warmup` of the steps. Gradients are clipped to the norm `clip` (0: they are not), and
+    `accumulate` batches make a step.
     """
 
     name: str = ""
@@ -76,7 +76,6 @@ class TrainingRecipe:
     final: float | None = None
     clip: float | None = None
     accumulate: int | None = None
-    ema: float | None = None
 
     @property
     def batches(self) -> int:
@@ -219,7 +218,6 @@ SETTINGS: Mapping[str, _Setting] = MappingProxyType(
         "final": _number(0, 1, "a share of the learning rate, from 0 to 1"),
         "clip": _number(0, _HIGHEST, f"a norm above 0, at most {_HIGHEST:g}, or 0, which is no clipping"),
         "accumulate": _Setting(_batches, f"a whole number of batches, from 1 to {_MOST_BATCHES}"),
-        "ema": _number(0, 1, f"{_DECAY}; 0 keeps no average", below=True),
     }
 )
 """The settings of a recipe, in the order in which they are spelled."""
@@ -261,9 +259,8 @@ def no_own_step(recipe: TrainingRecipe, precision: Precision) -> str:
     """Return why a workload's own step cannot train by a recipe in a precision, or nothing."""
     if precision.master:
         return f"the workload's own step trains the weights that it is given: {precision.name} has others beside them"
-    if recipe.batches > 1 or recipe.ema:
-        what = "accumulate" if recipe.batches > 1 else "ema"
-        return f"the workload's own step is whole: leave {what} out of the recipe, or do it there"
+    if recipe.batches > 1:
+        return "the workload's own step is whole: leave accumulate out of the recipe, or do it there"
     return ""
 
 

@@ -17,7 +17,6 @@ from ampbench.cli.options import (
     Clips,
     CompileModes,
     Devices,
-    Emas,
     Every,
     Format,
     Heap,
@@ -136,7 +135,6 @@ def command(
     schedule: Schedules = None,
     clip: Clips = None,
     accumulate: Accumulates = None,
-    ema: Emas = None,
     results: Results = DEFAULT_RESULTS,
     label: Label = "",
     gate: Gate = False,
@@ -182,7 +180,7 @@ def command(
         [*(names or []), *(workload or [])], precision, device, phase, path, memory_format, sdpa, keyword, preset,
         set_, sweep, scaler, chosen_recipes(
             recipe, optimizer=optimizer, lr=lr, weight_decay=weight_decay, schedule=schedule, clip=clip,
-            accumulate=accumulate, ema=ema,
+            accumulate=accumulate,
         ), compile_mode,
     )  # fmt: skip
     count = blocks or (CONTROL_BLOCKS if control else MOST_BLOCKS)

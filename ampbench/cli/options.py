@@ -246,7 +246,6 @@ Schedules = Annotated[
 ]
 Clips = Annotated[list[str] | None, _of_recipe("--clip", "NORM", "Clip gradients to this norm; 0: do not.")]
 Accumulates = Annotated[list[str] | None, _of_recipe("--accumulate", "N", "So many batches make a step.")]
-Emas = Annotated[list[str] | None, _of_recipe("--ema", "DECAY", "Keep an exponential moving average of the weights.")]
 OF_RECIPES = MappingProxyType(
     {
         "recipe": Recipes,
@@ -256,7 +255,6 @@ OF_RECIPES = MappingProxyType(
         "schedule": Schedules,
         "clip": Clips,
         "accumulate": Accumulates,
-        "ema": Emas,
     }
 )
 """The options that say by what networks are trained."""

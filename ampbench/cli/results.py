@@ -188,7 +188,6 @@ def _memory(memory: "MemoryPass", variables: Mapping[str, str]) -> Iterator[tupl
         "inputs": memory.input_bytes,
         "gradients": memory.gradient_bytes,
         "optimizer": memory.optimizer_bytes,
-        "averages": memory.average_bytes,
     }
     known = {name: size for name, size in parts.items() if size is not None}
     yield "peak memory", f"{format_bytes(memory.peak_bytes):<12} counted by the {memory.source}"
@@ -207,7 +206,6 @@ def _memory(memory: "MemoryPass", variables: Mapping[str, str]) -> Iterator[tupl
             "gradients": memory.gradient_bytes,
             "master weights": masters,
             "optimizer": memory.optimizer_bytes,
-            "averages": memory.average_bytes,
         }
         kept = ", ".join(f"{name} {format_tenths(size / count)}" for name, size in shares.items() if size is not None)
         yield "B/param", f"{format_tenths(each):<12} after a step: {kept}; of {format_count(count)} parameters"

@@ -18,7 +18,6 @@ from ampbench.cli.options import (
     Clips,
     CompileModes,
     Devices,
-    Emas,
     Format,
     Heap,
     HeapKind,
@@ -154,7 +153,6 @@ def command(
     schedule: Schedules = None,
     clip: Clips = None,
     accumulate: Accumulates = None,
-    ema: Emas = None,
     results: Results = DEFAULT_RESULTS,
     label: Label = "",
     resume: Resume = "",
@@ -198,7 +196,7 @@ def command(
         [*(names or []), *(workload or [])], precision, device, phase, path, memory_format, sdpa, keyword, preset,
         set_, sweep, scaler, chosen_recipes(
             recipe, optimizer=optimizer, lr=lr, weight_decay=weight_decay, schedule=schedule, clip=clip,
-            accumulate=accumulate, ema=ema,
+            accumulate=accumulate,
         ), compile_mode,
     )  # fmt: skip
     settings = make_settings(

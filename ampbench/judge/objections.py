@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ampbench.base.precisions import BASELINE, PRECISIONS, SHORT_DTYPES, Precision
-from ampbench.base.recipes import find_recipe
+from ampbench.base.precisions import BASELINE, PRECISIONS, Precision
 from ampbench.base.units import counted, format_error, format_kept, format_share
 from ampbench.judge.budget import Budget
 from ampbench.judge.rows import Row, grouped, judged_error, number, times
@@ -35,11 +34,6 @@ MOST_BIAS = 0.1
 """The most that errors of gradients may have in common over batches, of the noise of a batch: a convention."""
 LEAST_BIAS = 0.02
 """A bias below this share of the gradient changes an update by less than it may lose."""
-HALF_UNIT = {"bfloat16": 2.0**-9, "float16": 2.0**-12}
-"""Half a unit in the last place, as the least share that it is of a number: what is added and is less than it is lost.
-"""
-MOST_APART = 0.1
-"""A weight that differs from its average by a tenth of its size must move it: a convention."""
 OF_A_TENSOR = 5
 """How many times the error of all gradients that of one tensor may be which has 1% of their norm or more: as with what
 is kept, 10% against 2%."""
@@ -72,7 +66,6 @@ BRIEFLY = {
     "output_rel_l2": "error",
     "grad_rel_l2": "gradient error",
     "update_kept": "updates lost",
-    "ema": "average lost",
     "grad_tensor_rel_l2": "a gradient's error",
     "grad_bias_ratio": "biased gradients",
     "sample_p99_rel_l2": "samples' errors",
@@ -141,18 +134,16 @@ def objections_of(
     passing = [row for row in rows if row["case_id"] in found and found[row["case_id"]] is None]
     for row in rows:
         one = found.get(row["case_id"])
-        if one is not None and one.column in ("update_kept", "ema", "param_nonfinite"):
-            kept = ("the average", "it") if one.column == "ema" else ("the updates", "them")
-            remedy, instead = _instead(row, passing, divergences.get(row["case_id"]), kept)
+        if one is not None and one.column in ("update_kept", "param_nonfinite"):
+            remedy, instead = _instead(row, passing, divergences.get(row["case_id"]))
             found[row["case_id"]] = replace(one, instead=instead, remedy=remedy)
     return found
 
 
-def _instead(row: Row, passing: Sequence[Row], divergence: Divergence | None, kept: tuple[str, str]) -> tuple[str, str]:
+def _instead(row: Row, passing: Sequence[Row], divergence: Divergence | None) -> tuple[str, str]:
     """Return which precision keeps what a row with weights in half loses, and a sentence with its price.
 
-    `kept` is what that is, and its pronoun. The precision is "" where none of the table does, the sentence where
-    weights are not stored in half.
+    The precision is "" where none of the table does, the sentence where weights are not stored in half.
     """
     own = _stored_low(row)
     if own is None:
@@ -167,8 +158,8 @@ def _instead(row: Row, passing: Sequence[Row], divergence: Divergence | None, ke
         if elements and bytes_each[0] and bytes_each[1]:
             more = round((bytes_each[0] - bytes_each[1]) / elements)
             price = f", {counted(more, 'byte', 'bytes')} a parameter more than {row['precision']}" if more > 0 else ""
-        return there.name, f"{there.name} keeps {kept[0]}: {times(other['speedup_vs_fp32'])} the speed of fp32{price}"
-    return "", f"fp32 master weights keep {kept[1]}, at {MASTER_BYTES} bytes a parameter"
+        return there.name, f"{there.name} keeps the updates: {times(other['speedup_vs_fp32'])} the speed of fp32{price}"
+    return "", f"fp32 master weights keep them, at {MASTER_BYTES} bytes a parameter"
 
 
 def _stored_low(row: Row) -> Precision | None:
@@ -210,8 +201,6 @@ def _objection(
             return Objection(column, f"its {ERRORS[column]}{where} is {error_said(row, value)}, more than {limit:g}")
     if training and divergence is not None and (found := _of_updates(divergence, budget)):
         return found
-    if training and (said := average_objection(row)):
-        return Objection("ema", said)
     for column, said in HIDDEN.items():
         value, limit = number(row.get(column)), getattr(budget, column)
         if value is not None and value > limit:
@@ -334,22 +323,6 @@ def update_objection(update: Update | None) -> str:
         lost = f"of 1/{ROOM} of them {format_share(later)} is lost"
         return f"its updates have no room to become smaller, as training settles: {lost}"
     return ""
-
-
-def average_objection(row: Row) -> str:
-    """Return what is wrong with the average of weights that a recipe keeps beside them, in their dtype; "" for nothing.
-
-    An average a moves by (1 - decay) (w - a), rounded once: not at all where that is under half a unit of it.
-    """
-    own = _stored_low(row)
-    recipe = find_recipe(row["recipe"]) if row.get("recipe") else None
-    if own is None or own.storage not in HALF_UNIT or recipe is None or not recipe.ema:
-        return ""
-    apart = HALF_UNIT[own.storage] / (1 - recipe.ema)
-    if apart <= MOST_APART:
-        return ""
-    average = f"its average of the weights, in {SHORT_DTYPES[own.storage]},"
-    return f"{average} does not move unless a weight differs from it by {format_share(apart)} of its size"
 
 
 def bias_objection(found: Divergence) -> str:

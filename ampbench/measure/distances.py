@@ -542,8 +542,8 @@ def _values(tensor: torch.Tensor) -> torch.Tensor:
 class Scorer:
     """Scores the network of a training step as it stands, in evaluation mode and the step's own precision.
 
-    Where the step averages weights, these are scored. It judges by the workload's held-out batch, on the device, or
-    where there is none (`held_out` is False) by as many of the training batches as `steps` steps see.
+    It judges by the workload's held-out batch, on the device, or where there is none (`held_out` is False) by as many
+    of the training batches as `steps` steps see.
     """
 
     def __init__(self, workload: Workload, step: TrainingStep, steps: int):
@@ -562,7 +562,7 @@ class Scorer:
         self._step.module.eval()
         try:
             forked = torch.random.fork_rng(accelerators, device_type=kind)
-            with forked, self._step.network.without_gradients(), self._step.judged(), unfused():
+            with forked, self._step.network.without_gradients(), unfused():
                 seen = [self._seen(batch, targets) for batch, targets in self._batches]
         finally:
             for module, training in modes:

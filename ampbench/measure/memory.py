@@ -26,7 +26,7 @@ from ampbench.measure.attention import kernels_in
 from ampbench.measure.data import pairs_of, tensors_of
 from ampbench.measure.launches import busy_of, graphs_left_aside
 from ampbench.measure.machine import Cpu, Device
-from ampbench.measure.step import LongerStep, Step, TrainingStep, build_step
+from ampbench.measure.step import Step, TrainingStep, build_step
 from ampbench.measure.work import StepWork, count_work
 from ampbench.records.case import WITH_GRAPHS, Case, compile_mode
 from ampbench.records.measured import OUT_OF_MEMORY, MemoryPass
@@ -132,7 +132,6 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
     compiled = bool(compile_mode(case.path)) or any(map(is_compiled, step.module.modules()))
     gradients = [weight.grad for weight in _weights(step) if weight.grad is not None]
     masters = step.masters if isinstance(step, TrainingStep) else None
-    averages = _averages(step)
     found = MemoryPass(
         case_id=case.case_id,
         source=memory_source(device),
@@ -152,7 +151,6 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
         workspace_bytes=workspaces,
         parameter_count=sum(parameter.numel() for parameter in step.module.parameters()),
         master_bytes=None if masters is None else _storage_bytes(masters.by_name.values()),
-        average_bytes=_storage_bytes(averages) if averages else None,
         graphs_left_aside=left_aside,
     )
     del gradients  # further steps have their own
@@ -262,7 +260,7 @@ def _warm(step: Step, warm_up: Callable[[Step], None]) -> int:
     if isinstance(step, TrainingStep):
         step.optimizer.zero_grad(set_to_none=True)
         step.loss = None
-    tensors = [*_weights(step), *step.module.buffers(), *_optimizer_tensors(step), *_averages(step)]
+    tensors = [*_weights(step), *step.module.buffers(), *_optimizer_tensors(step)]
     return _storage_bytes(tensors) + _input_bytes(step)
 
 
@@ -270,11 +268,6 @@ def _weights(step: Step) -> list[torch.Tensor]:
     """Return the network's weights and those that its optimizer moves."""
     stored = step.stored().values() if isinstance(step, TrainingStep) else ()
     return [*step.module.parameters(), *stored]
-
-
-def _averages(step: Step) -> list[torch.Tensor]:
-    """Return the averages of the weights that a step keeps."""
-    return list(step.averaged.values()) if isinstance(step, LongerStep) else []
 
 
 def _given(step: Step) -> list[torch.Tensor]:

@@ -1,12 +1,11 @@
 """What is timed: one step of a case, in inference the network's own call, in training all that an iteration does."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from ampbench.base.precisions import PRECISIONS, Precision
 from ampbench.base.recipes import TrainingRecipe, find_recipe, no_own_step
@@ -55,7 +54,7 @@ def build_training(
         if why := no_own_step(recipe, row):
             raise WorkloadError(why)
         return OwnStep(network, optimizer, scaler)
-    if recipe.batches > 1 or recipe.ema:
+    if recipe.batches > 1:
         return LongerStep(network, optimizer, masters, scaler, recipe)
     return TrainingStep(network, optimizer, masters, scaler)
 
@@ -177,10 +176,6 @@ class TrainingStep:
         """Return what a user holds around a loop of steps: nothing."""
         return nullcontext()
 
-    def judged(self) -> AbstractContextManager[Any]:
-        """Return what is held while the network is judged: nothing."""
-        return nullcontext()
-
     def prepare_path(self, path: str) -> float | None:
         """Compile or trace the network for `path`, run it once, and return the seconds that took; None for eager.
 
@@ -288,13 +283,9 @@ class TrainingStep:
 
     def save(self) -> None:
         """Remember weights, buffers, optimizer and scaler state; `restore` puts them back."""
-        self._save(self.stored().values())
-
-    def _save(self, live: Iterable[torch.Tensor]) -> None:
-        """Remember `live` tensors with the network, the optimizer's and the scaler's state."""
         if self.device.type != "cpu":
             self._saved = None  # its memory is free before it is taken again
-        self._saved = SavedState(self.module, self.optimizer, self.scaler, live, on_host=self.on_host)
+        self._saved = SavedState(self.module, self.optimizer, self.scaler, self.stored().values(), on_host=self.on_host)
         self.on_host = self._saved.on_host
 
     def restore(self) -> None:
@@ -353,11 +344,7 @@ class TrainingStep:
 
 
 class LongerStep(TrainingStep):
-    """A step of several batches, whose gradients are of the mean of their losses, or one that averages the weights.
-
-    Its output is that of the first of its batches. `averaged` are, by name, the exponential moving averages of the
-    stored weights, in their dtypes; {} where none are kept.
-    """
+    """A step of several batches, whose gradients are of the mean of their losses; its output is the first batch's."""
 
     def __init__(
         self,
@@ -369,9 +356,6 @@ class LongerStep(TrainingStep):
     ):
         super().__init__(network, optimizer, masters, scaler)
         self.batches = recipe.batches
-        kept = self.stored() if recipe.ema else {}
-        self.averaged = {name: weight.detach().clone() for name, weight in kept.items() if weight.is_floating_point()}
-        self._average = get_ema_multi_avg_fn(recipe.ema or 0.0)  # type: ignore[no-untyped-call]
 
     def take_batch(self, number: int) -> None:
         """Let the next step begin with the first batch of the step of this number."""
@@ -384,26 +368,6 @@ class LongerStep(TrainingStep):
             total = total + self._one_batch(forward, more=True)[1]
         return output, total
 
-    def save(self) -> None:
-        """Remember weights, averages, buffers, optimizer and scaler state; `restore` puts them back."""
-        self._save([*self.stored().values(), *self.averaged.values()])
-
-    @contextmanager
-    def judged(self) -> Iterator[None]:
-        """Let the network have the averages for weights, where they are kept."""
-        weights = dict(self.module.named_parameters())
-        pairs = [(weights[name], averaged) for name, averaged in self.averaged.items()]
-        before = [weight.detach().clone() for weight, _ in pairs]
-        with torch.no_grad():
-            for weight, averaged in pairs:
-                weight.copy_(averaged)
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                for (weight, _), saved in zip(pairs, before, strict=True):
-                    weight.copy_(saved)
-
     def _one_batch(self, forward: Callable[..., Any] | None, *, more: bool) -> tuple[Any, torch.Tensor]:
         """Run forward, loss and backward on the next batch; return its output, and its part of the step's loss."""
         output, loss = self.network.forward_and_loss(forward)
@@ -411,12 +375,6 @@ class LongerStep(TrainingStep):
         part = loss / self.batches
         self.differentiate(part, more=more)
         return output, part.detach()
-
-    def _move(self) -> None:
-        super()._move()
-        if self.averaged:
-            weights = self.stored()
-            self._average(list(self.averaged.values()), [weights[name] for name in self.averaged], 0)
 
 
 class OwnStep(TrainingStep):

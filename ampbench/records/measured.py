@@ -259,7 +259,7 @@ class MemoryPass:
     the step, what it held free and what was there before the case included, `workspace_bytes` what a step that was
     thrown away before has left allocated: libraries' workspaces, which are not in the peak. None of both on a CPU.
     `parameter_count` is how many the network has, trained or not (None: older runs); `master_bytes` are those of
-    `parameter_bytes` that are master weights', `average_bytes` those of a recipe's averages (None: it keeps none).
+    `parameter_bytes` that are master weights'.
 
     `busy_seconds` is for how long the accelerator computes or copies in a step, by the profiler in further steps of the
     pass; what runs at the same time counts once (None: on a CPU, and for the reason `busy_undefined`).
@@ -284,21 +284,19 @@ class MemoryPass:
     workspace_bytes: Count | None = None
     parameter_count: Count | None = None
     master_bytes: Count | None = None
-    average_bytes: Count | None = None
     busy_seconds: Seconds | None = None
     busy_undefined: str = ""
     graphs_left_aside: list[str] = field(default_factory=list)
 
     @property
     def bytes_per_parameter(self) -> float | None:
-        """What a parameter takes between two steps of training: weight, gradient, master weight, state, average.
+        """What a parameter takes between two steps of training: weight, gradient, master weight, state.
 
         None in inference, and where it is not known how many there are.
         """
         if self.gradient_bytes is None or self.optimizer_bytes is None or not self.parameter_count:
             return None
-        kept = self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes + (self.average_bytes or 0)
-        return kept / self.parameter_count
+        return (self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes) / self.parameter_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,16 +7,13 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import binomtest
-from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from ampbench.base.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.errors import UsageError
 from ampbench.judge.advice import Advice, advise
 from ampbench.judge.objections import (
-    HALF_UNIT,
     Budget,
     agreement_fails,
-    average_objection,
     bias_objection,
     blame,
     blamed,
@@ -115,57 +112,6 @@ def test_what_keeps_the_updates_is_said_with_its_price() -> None:
         "do not; bf16_master keeps the updates: 1.01x the speed of fp32, 8 bytes a parameter more than bf16_pure"
     )
     assert trained({}, {}).precision == "bf16_pure"
-
-
-@pytest.mark.parametrize(
-    ("precision", "decay", "apart"),
-    [
-        ("bf16_pure", 0.999, "195%"),
-        ("bf16_pure", 0.99, "19.5%"),
-        ("fp16_pure", 0.999, "24.4%"),
-        ("fp16_pure", 0.99, ""),
-        ("bf16_pure", 0.9, ""),
-        ("bf16_master", 0.999, ""),
-        ("bf16_autocast", 0.999, ""),
-    ],
-)
-def test_an_average_of_weights_in_half_that_does_not_move_is_an_objection(
-    precision: str, decay: float, apart: str
-) -> None:
-    said = average_objection(row(precision, 5, phase="training", recipe=f"ema={decay}"))
-    nearest = (
-        f"its average of the weights, in {precision[:4]}, does not move unless a weight differs from it by {apart}"
-    )
-    assert said == (f"{nearest} of its size" if apart else "")
-    assert average_objection(row(precision, 5, phase="training", recipe="lr=0.1")) == ""
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_torchs_average_moves_by_no_weight_that_is_as_near_as_the_objection_says(dtype: torch.dtype) -> None:
-    decay = 0.999
-    apart = HALF_UNIT[str(dtype).removeprefix("torch.")] / (1 - decay)
-    generator = torch.Generator().manual_seed(0)
-    average = torch.randn(20_000, generator=generator).to(dtype)
-    average = average[average.abs() > 1e-2]
-    for share, moves in ((0.9, False), (4.0, True)):
-        weights = (average.double() * (1 + share * apart)).to(dtype)
-        moved = [average.clone()]
-        get_ema_multi_avg_fn(decay)(moved, [weights], 0)
-        assert bool((moved[0] != average).all()) is moves
-        assert bool((moved[0] == average).all()) is not moves
-
-
-def test_the_average_that_pure_half_loses_is_kept_by_master_weights() -> None:
-    names = {"fp32": 10, "bf16_pure": 5, "bf16_master": 9}
-    rows = [row(name, time, phase="training", recipe="adamw-lm,ema=0.999") for name, time in names.items()]
-    well = make_divergence(make_case("bf16_pure", phase="training"), update=Update(**WELL))
-    found = {one["case_id"]: well for one in rows}
-    (advice,) = advise(rows, found, Budget()).values()
-    assert advice.precision == "bf16_master"
-    assert advice.objections[rows[1]["case_id"]].column == "ema"
-    assert advice.objections[rows[1]["case_id"]].remedy == "bf16_master"
-    assert "bf16_pure is 2.00x as fast, but its average of the weights" in advice.sentence
-    assert advice.objections[rows[1]["case_id"]].instead == "bf16_master keeps the average: 1.11x the speed of fp32"
 
 
 def test_parameters_that_are_not_finite_are_an_objection_before_and_after_the_timed_steps() -> None:

@@ -115,7 +115,6 @@ def test_a_step_that_cannot_be_taken_apart_says_so(classifier: Workload, case: M
         step.network.forward_and_loss()
     for recipe, precision, said in (
         ("accumulate=2", "fp32", "leave accumulate out of the recipe"),
-        ("ema=0.9", "fp32", "leave ema out of the recipe"),
         ("", "bf16_master", "bf16_master has others beside them"),
     ):
         assert said in no_own_step(find_recipe(recipe), PRECISIONS[precision])

@@ -55,11 +55,11 @@ def built(workload: Workload, case: Case, **given: Any) -> TrainingStep:
 
 def test_steps_of_a_recipe_are_those_of_a_loop_by_hand(case: MakeCase) -> None:
     workload = linear()
-    recipe = "adamw-lm,lr=0.01,clip=0.5,accumulate=2,ema=0.9"
+    recipe = "adamw-lm,lr=0.01,clip=0.5,accumulate=2"
     step = built(workload, case("fp32", "training", recipe=recipe), precision=FP64)
     assert isinstance(step, LongerStep)
     weight = workload.module.weight.detach().double().numpy()
-    average, first, second = weight.copy(), np.zeros_like(weight), np.zeros_like(weight)
+    first, second = np.zeros_like(weight), np.zeros_like(weight)
     for number in range(1, 5):
         output = step.run()
         batch = 2 * (number - 1) % 3
@@ -69,9 +69,7 @@ def test_steps_of_a_recipe_are_those_of_a_loop_by_hand(case: MakeCase) -> None:
         first, second = 0.9 * first + 0.1 * taken, 0.95 * second + 0.05 * taken**2
         weight = weight * (1 - 0.01 * 0.1)
         weight = weight - 0.01 * first / (1 - 0.9**number) / (np.sqrt(second / (1 - 0.95**number)) + 1e-8)
-        average = 0.9 * average + 0.1 * weight
         assert step.module.weight.detach().numpy() == pytest.approx(weight, rel=1e-10)
-        assert step.averaged["weight"].numpy() == pytest.approx(average, rel=1e-10)
 
 
 def test_the_loss_of_a_step_is_the_mean_of_its_batches(case: MakeCase) -> None:
@@ -112,26 +110,6 @@ def test_master_weights_add_up_gradients_in_fp32(case: MakeCase) -> None:
     assert together.dtype is torch.float32
     assert torch.equal(together, halves[0] + halves[1])
     assert not torch.equal(together, together.bfloat16().float())
-
-
-def test_averages_are_put_back_and_are_what_is_judged(case: MakeCase) -> None:
-    workload = linear(1)
-    step = built(workload, case("fp32", "training", recipe="lr=0.5,ema=0.75"))
-    assert isinstance(step, LongerStep)
-    step.start(None)
-    step.run()
-    once = step.averaged["weight"].clone()
-    began = workload.module.weight.detach()
-    assert torch.allclose(once, 0.75 * began + 0.25 * step.module.weight.detach())
-    score = Scorer(workload, step, 1).score(1)
-    output = torch.nn.functional.linear(workload.inputs[0], once)
-    assert score.loss == pytest.approx(float(torch.nn.functional.mse_loss(output, workload.targets[0])), rel=1e-6)
-    weight = step.module.weight.detach().clone()
-    step.restore()
-    assert torch.equal(step.averaged["weight"], began)
-    step.run()
-    assert torch.equal(step.averaged["weight"], once)
-    assert torch.equal(step.module.weight, weight)
 
 
 def test_without_held_out_data_all_batches_of_the_steps_are_judged(case: MakeCase) -> None:

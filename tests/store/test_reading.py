@@ -356,7 +356,7 @@ ADDED = {
         ',"keep_flags":false',
         ',"fp32_products":null',
         ',"faults":null',
-        ',"reserved_bytes":null,"workspace_bytes":null,"parameter_count":null,"master_bytes":null,"average_bytes":null',
+        ',"reserved_bytes":null,"workspace_bytes":null,"parameter_count":null,"master_bytes":null',
         ',"param_nonfinite":null',
         ',"grad_tensor_parameter":null,"grad_tensor_rel_l2":null,"grad_bias":null,"grad_noise":null',
         ',"update":null',

@@ -148,7 +148,7 @@ def train(
     """Train `case` for `steps` steps, all batches in turn: as its own or, of the fp32 case, as another `arm`.
 
     The learning rate follows `schedule`, one of `SCHEDULES`; "": that of the case's recipe, else the workload's own, if
-    it has one. Where a recipe averages weights, the averages are scored.
+    it has one.
 
     The control begins one rounding away from the workload's weights, the reference is in fp64, on the CPU where the
     device has none. A training that is not finite is ended early, and what a step raises is recorded. Of the fp32 case
