@@ -29,7 +29,7 @@ A settings file belongs to the folder, which may be somebody else's.
 
 KEYS = frozenset(
     {
-        "accumulate", "against", "all", "anchor", "area", "backoff_factor", "baseline", "blocks", "burst", "by", "case",
+        "against", "all", "anchor", "area", "backoff_factor", "baseline", "blocks", "burst", "by", "case",
         "check", "clip", "compile_mode",
         "control", "device", "dry_run", "dtype", "format", "from", "gate", "growth_factor",
         "growth_interval", "half_inputs", "heap", "init_scale", "json", "keep_flags", "keyword", "label", "lanes",

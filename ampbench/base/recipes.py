@@ -57,8 +57,7 @@ class TrainingRecipe:
     `lr`, the others in proportion, and `weight_decay` those that have any. `beta2` is RMSprop's alpha, too.
 
     The learning rate of a training goes on by `schedule`, one of `SCHEDULES`, to the share `final` of it, after it rose
-    linearly over the share `warmup` of the steps. Gradients are clipped to the norm `clip` (0: they are not), and
-    `accumulate` batches make a step.
+    linearly over the share `warmup` of the steps. Gradients are clipped to the norm `clip` (0: they are not).
     """
 
     name: str = ""
@@ -75,12 +74,6 @@ class TrainingRecipe:
     warmup: float | None = None
     final: float | None = None
     clip: float | None = None
-    accumulate: int | None = None
-
-    @property
-    def batches(self) -> int:
-        """How many batches make a step."""
-        return self.accumulate or 1
 
     @property
     def spelling(self) -> str:
@@ -196,12 +189,7 @@ def _schedule(value: str) -> str:
     return value
 
 
-def _batches(text: str) -> int | None:
-    value = parse_value(text)
-    return value if type(value) is int and 1 <= value <= _MOST_BATCHES else None
-
-
-_HIGHEST, _MOST_BATCHES = 1e6, 1024
+_HIGHEST = 1e6
 _DECAY = "a number from 0 to less than 1"
 SETTINGS: Mapping[str, _Setting] = MappingProxyType(
     {
@@ -217,7 +205,6 @@ SETTINGS: Mapping[str, _Setting] = MappingProxyType(
         "warmup": _number(0, 1, "a share of the steps, from 0 to less than 1", below=True),
         "final": _number(0, 1, "a share of the learning rate, from 0 to 1"),
         "clip": _number(0, _HIGHEST, f"a norm above 0, at most {_HIGHEST:g}, or 0, which is no clipping"),
-        "accumulate": _Setting(_batches, f"a whole number of batches, from 1 to {_MOST_BATCHES}"),
     }
 )
 """The settings of a recipe, in the order in which they are spelled."""
@@ -255,12 +242,10 @@ def find_recipe(text: str) -> TrainingRecipe:
     return recipe
 
 
-def no_own_step(recipe: TrainingRecipe, precision: Precision) -> str:
-    """Return why a workload's own step cannot train by a recipe in a precision, or nothing."""
+def no_own_step(precision: Precision) -> str:
+    """Return why a workload's own step cannot train in a precision, or nothing."""
     if precision.master:
         return f"the workload's own step trains the weights that it is given: {precision.name} has others beside them"
-    if recipe.batches > 1:
-        return "the workload's own step is whole: leave accumulate out of the recipe, or do it there"
     return ""
 
 

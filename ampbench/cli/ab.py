@@ -12,7 +12,6 @@ from ampbench.cli.options import (
     DEFAULT_RESULTS,
     DURATION,
     TIMEOUT,
-    Accumulates,
     Burst,
     Clips,
     CompileModes,
@@ -134,7 +133,6 @@ def command(
     weight_decay: WeightDecays = None,
     schedule: Schedules = None,
     clip: Clips = None,
-    accumulate: Accumulates = None,
     results: Results = DEFAULT_RESULTS,
     label: Label = "",
     gate: Gate = False,
@@ -180,7 +178,6 @@ def command(
         [*(names or []), *(workload or [])], precision, device, phase, path, memory_format, sdpa, keyword, preset,
         set_, sweep, scaler, chosen_recipes(
             recipe, optimizer=optimizer, lr=lr, weight_decay=weight_decay, schedule=schedule, clip=clip,
-            accumulate=accumulate,
         ), compile_mode,
     )  # fmt: skip
     count = blocks or (CONTROL_BLOCKS if control else MOST_BLOCKS)

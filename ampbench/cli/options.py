@@ -245,7 +245,6 @@ Schedules = Annotated[
     _of_recipe("--schedule", "NAME", f"{one_of(SCHEDULES)}: how the learning rate of whole trainings goes on."),
 ]
 Clips = Annotated[list[str] | None, _of_recipe("--clip", "NORM", "Clip gradients to this norm; 0: do not.")]
-Accumulates = Annotated[list[str] | None, _of_recipe("--accumulate", "N", "So many batches make a step.")]
 OF_RECIPES = MappingProxyType(
     {
         "recipe": Recipes,
@@ -254,7 +253,6 @@ OF_RECIPES = MappingProxyType(
         "weight_decay": WeightDecays,
         "schedule": Schedules,
         "clip": Clips,
-        "accumulate": Accumulates,
     }
 )
 """The options that say by what networks are trained."""

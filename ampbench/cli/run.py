@@ -13,7 +13,6 @@ from ampbench.base.units import counted, format_duration
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     TIMEOUT,
-    Accumulates,
     Burst,
     Clips,
     CompileModes,
@@ -152,7 +151,6 @@ def command(
     weight_decay: WeightDecays = None,
     schedule: Schedules = None,
     clip: Clips = None,
-    accumulate: Accumulates = None,
     results: Results = DEFAULT_RESULTS,
     label: Label = "",
     resume: Resume = "",
@@ -196,7 +194,6 @@ def command(
         [*(names or []), *(workload or [])], precision, device, phase, path, memory_format, sdpa, keyword, preset,
         set_, sweep, scaler, chosen_recipes(
             recipe, optimizer=optimizer, lr=lr, weight_decay=weight_decay, schedule=schedule, clip=clip,
-            accumulate=accumulate,
         ), compile_mode,
     )  # fmt: skip
     settings = make_settings(

@@ -548,7 +548,7 @@ def _why_not(
         return NO_FROZEN_TRAINING
     if case.device == "cpu" and mode == "reduce-overhead":
         return NO_GRAPHS
-    if case.phase == "training" and variant.own_step and (why := no_own_step(find_recipe(case.recipe), precision)):
+    if case.phase == "training" and variant.own_step and (why := no_own_step(precision)):
         return why
     if case.memory_format == "channels_last" and not variant.images:
         return "channels_last needs images (inputs of four dimensions)"

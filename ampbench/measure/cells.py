@@ -132,7 +132,7 @@ def opened(planned: PlannedCase, seed: int = Settings().seed) -> Iterator[Cell]:
             if isinstance(step, TrainingStep):
                 step.start(None)
             with step.mode():
-                yield Cell(case, step, device, items_per_step(workload, case.recipe), weights_digest(workload))
+                yield Cell(case, step, device, items_per_step(workload), weights_digest(workload))
             del step
     finally:
         device.release()

@@ -298,13 +298,10 @@ class LossTargets(TorchFunctionMode):
                 self._calls.append((named["input"].detach(), dimension))
         return func(*args, **given)
 
-    def decisions(self, outputs: list[torch.Tensor], batches: int = 1) -> list["Decisions"]:
-        """Return where in `outputs` the logits lie: reshaped, cast or normalised, an output decides as they do.
-
-        The outputs are those of the first of `batches`, one after another, that the loss was called with.
-        """
+    def decisions(self, outputs: list[torch.Tensor]) -> list["Decisions"]:
+        """Return where in `outputs` the logits lie: reshaped, cast or normalised, an output decides as they do."""
         found = []
-        for logits, dimension in self._calls[: len(self._calls) // batches]:
+        for logits, dimension in self._calls:
             classes = logits.argmax(dimension)
             for place, output in enumerate(outputs):
                 if output.numel() == logits.numel():
@@ -552,7 +549,7 @@ class Scorer:
         if workload.held_out is not None:
             self._batches = [step.data.placed(*workload.held_out)]
         else:
-            self._batches = list(zip(step.data.batches, step.data.targets, strict=True))[: steps * step.batches]
+            self._batches = list(zip(step.data.batches, step.data.targets, strict=True))[:steps]
 
     def score(self, number: int) -> Score:
         """Return the score after `number` steps: the mean loss of the batches and, of a classifier, its decisions."""

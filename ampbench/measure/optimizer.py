@@ -134,15 +134,11 @@ class Masters:
         }
         self._pairs = [(half, self.by_name[name]) for name, half in halves.items()]
 
-    def take_gradients(self, *, more: bool = False) -> None:
-        """Hand the network's gradients to the masters, in their dtype, `more` beside what they have; it keeps none."""
+    def take_gradients(self) -> None:
+        """Hand the network's gradients to the masters, in their dtype; it keeps none."""
         taken, given = [], []
         for half, master in self._pairs:
             gradient, half.grad = half.grad, None
-            if more and master.grad is not None:
-                if gradient is not None:
-                    master.grad.add_(gradient)
-                continue
             if gradient is None or gradient.layout is not torch.strided:
                 master.grad = None if gradient is None else gradient.to(master.dtype)
                 continue

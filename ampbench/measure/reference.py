@@ -119,7 +119,7 @@ def run_step(
             return numbers
         numbers, gradients = _of_backward(step, workload, keep, notes, equal=equal, copy=update)
         if update:
-            _note_decisions(numbers, loss, step.batches)
+            _note_decisions(numbers, loss)
             if native and find_recipe(case.recipe).clip:  # in place
                 gradients = {name: gradient.clone() for name, gradient in gradients.items()}
             _update(step, numbers, keep)
@@ -194,9 +194,9 @@ def _drawing(equal: bool) -> contextlib.AbstractContextManager[Any]:
     return EqualDraws() if equal else contextlib.nullcontext()
 
 
-def _note_decisions(numbers: StepNumbers, loss: LossTargets, batches: int = 1) -> None:
-    """Keep which decisions a loss was seen to make, of the first of so many batches; the notes say if in no output."""
-    numbers.decided = loss.decisions(numbers.outputs, batches)
+def _note_decisions(numbers: StepNumbers, loss: LossTargets) -> None:
+    """Keep which decisions a loss was seen to make; the notes say if in no output."""
+    numbers.decided = loss.decisions(numbers.outputs)
     if loss.seen and not numbers.decided:
         numbers.notes.append(NOT_DECIDED)
 

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from ampbench.base.precisions import BUILT_IN, PRECISIONS, Precision, meet
-from ampbench.base.recipes import find_recipe
 from ampbench.drive.planning import ENTRY_FAMILY, own_source
 from ampbench.errors import AmpbenchError, WorkloadError, bounded, did_you_mean, first_line, nearest, text_of
 from ampbench.measure.data import Generator, InputsOnly, batches_of, in_batches, tensors_of
@@ -182,16 +181,12 @@ def imported_elsewhere(folder: Path) -> tuple[str, ...]:
     return tuple(found)
 
 
-def items_per_step(workload: Workload, recipe: str = "") -> float:
-    """Return what throughput counts: what the workload says, else the length of its first input tensor, else 1.
-
-    Of a step that a recipe makes of several batches, that is as many times as much.
-    """
-    batches = find_recipe(recipe).batches
+def items_per_step(workload: Workload) -> float:
+    """Return what throughput counts: what the workload says, else the length of its first input tensor, else 1."""
     if workload.items_per_step is not None:
-        return float(workload.items_per_step) * batches
+        return float(workload.items_per_step)
     first = next((leaf for leaf in tensors_of(workload.inputs) if leaf.ndim), None)
-    return float(len(first) if first is not None else 1) * batches
+    return float(len(first) if first is not None else 1)
 
 
 def _library(source: WorkloadSource) -> Any:

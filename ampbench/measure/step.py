@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ampbench.base.precisions import PRECISIONS, Precision
-from ampbench.base.recipes import TrainingRecipe, find_recipe, no_own_step
+from ampbench.base.recipes import no_own_step
 from ampbench.errors import WorkloadError
 from ampbench.measure.machine import Device
 from ampbench.measure.network import Network, build_network
@@ -49,13 +49,10 @@ def build_training(
     masters = Masters(network.module, workload.module) if row.master else None
     copies = masters.by_name if masters is not None else {}
     optimizer = network.make_optimizer(copies.get(name, own) for name, own in network.module.named_parameters())
-    recipe = find_recipe(case.recipe)
     if workload.step is not None:
-        if why := no_own_step(recipe, row):
+        if why := no_own_step(row):
             raise WorkloadError(why)
         return OwnStep(network, optimizer, scaler)
-    if recipe.batches > 1:
-        return LongerStep(network, optimizer, masters, scaler, recipe)
     return TrainingStep(network, optimizer, masters, scaler)
 
 
@@ -143,12 +140,10 @@ class TrainingStep:
 
     Each step takes the next batch, as it was given: what steps change in place is put back before a batch comes again.
     With `masters` the optimizer, and GradScaler, have these: gradients go to them after backward, and they go back into
-    the network, rounded, after the optimizer's step. `batches` make a step. `loss` is that of the last step,
+    the network, rounded, after the optimizer's step. `loss` is that of the last step,
     `skipped_steps` how many of those between two calls of `restore` had one that GradScaler skipped. With `on_host`
     what is saved lies in the host's memory; it does, too, once an accelerator had no room for it.
     """
-
-    batches = 1
 
     def __init__(
         self,
@@ -213,11 +208,8 @@ class TrainingStep:
         self.differentiate(loss)
         return output, loss
 
-    def differentiate(self, loss: torch.Tensor, *, more: bool = False) -> None:
-        """Run the backward pass of `loss`, scaled where there is a scaler; master weights take the gradients.
-
-        They take `more`, beside what they have of this step.
-        """
+    def differentiate(self, loss: torch.Tensor) -> None:
+        """Run the backward pass of `loss`, scaled where there is a scaler; master weights take the gradients."""
         try:
             scaled: Any = loss if self.scaler is None else self.scaler.scale(loss)
             scaled.backward()
@@ -226,7 +218,7 @@ class TrainingStep:
                 raise WorkloadError(wrong) from None
             raise
         if self.masters is not None:
-            self.masters.take_gradients(more=more)
+            self.masters.take_gradients()
 
     def unscaled_gradients(self) -> tuple[Any, dict[str, torch.Tensor]]:
         """Run forward, loss and backward; return the output, and gradients by name with the scale divided out."""
@@ -341,40 +333,6 @@ class TrainingStep:
             self.optimizer.zero_grad(set_to_none=True)
             self.loss = None
             self.network.turn = 0
-
-
-class LongerStep(TrainingStep):
-    """A step of several batches, whose gradients are of the mean of their losses; its output is the first batch's."""
-
-    def __init__(
-        self,
-        network: Network,
-        optimizer: torch.optim.Optimizer,
-        masters: Masters | None,
-        scaler: torch.amp.GradScaler | None,
-        recipe: TrainingRecipe,
-    ):
-        super().__init__(network, optimizer, masters, scaler)
-        self.batches = recipe.batches
-
-    def take_batch(self, number: int) -> None:
-        """Let the next step begin with the first batch of the step of this number."""
-        super().take_batch(number * self.batches)
-
-    def forward_and_backward(self, forward: Callable[..., Any] | None = None) -> tuple[Any, torch.Tensor]:
-        """Run forward, loss and backward on the batches of a step, one after another."""
-        output, total = self._one_batch(forward, more=False)
-        for _ in range(1, self.batches):
-            total = total + self._one_batch(forward, more=True)[1]
-        return output, total
-
-    def _one_batch(self, forward: Callable[..., Any] | None, *, more: bool) -> tuple[Any, torch.Tensor]:
-        """Run forward, loss and backward on the next batch; return its output, and its part of the step's loss."""
-        output, loss = self.network.forward_and_loss(forward)
-        assert loss is not None
-        part = loss / self.batches
-        self.differentiate(part, more=more)
-        return output, part.detach()
 
 
 class OwnStep(TrainingStep):

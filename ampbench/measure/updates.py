@@ -172,12 +172,12 @@ def _on_cpu(value: Any) -> Any:
 
 
 def second_gradients(step: TrainingStep, workload: Workload) -> Tensors:
-    """Return the gradients of a second step's batches at the workload's own weights; {} where there are none.
+    """Return the gradients of a second step's batch at the workload's own weights; {} where there are none.
 
     Empty, too, where GradScaler finds no scale that leaves them finite, and of a workload's own step, which moves the
     weights.
     """
-    if len(step.data.batches) < 2 * step.batches or isinstance(step, OwnStep):
+    if len(step.data.batches) < 2 or isinstance(step, OwnStep):
         return {}
     given = dict(named_tensors(workload.module))
     with torch.no_grad():

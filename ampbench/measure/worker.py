@@ -340,7 +340,7 @@ def measure_round(workload: Workload, case: Case, asked: RoundAsked, device: Dev
         cpu_samples=_cpu_samples(timings),
         steps_per_sample=[timing.steps_per_sample for timing in timings],
         warmup_steps=[timing.warmup_steps for timing in timings],
-        items_per_step=items_per_step(workload, case.recipe),
+        items_per_step=items_per_step(workload),
         compile_seconds=compile_seconds,
         weights_digest=timed.digest,
         scaler_scale=timed.settled["scale"] if timed.settled else None,

@@ -27,8 +27,8 @@ def test_options_of_a_recipe_change_each_recipe_and_each_value_makes_one() -> No
     assert chosen_recipes(None, optimizer=["adamw:fused", "adamw:fused"], weight_decay=["0.1"]) == [
         "optimizer=adamw:fused,weight_decay=0.1"
     ]
-    with pytest.raises(UsageError, match="accumulate=0: must be a whole number"):
-        chosen_recipes(["finetune"], accumulate=["0"])
+    with pytest.raises(UsageError, match="clip=-1: must be a norm"):
+        chosen_recipes(["finetune"], clip=["-1"])
 
 
 def test_going_on_with_a_run_says_what_its_file_has_imported() -> None:

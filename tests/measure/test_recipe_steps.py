@@ -16,8 +16,7 @@ from ampbench.measure.divergence import measure_divergence
 from ampbench.measure.machine import Cpu
 from ampbench.measure.optimizer import optimizer_of, recipe_of
 from ampbench.measure.reference import References
-from ampbench.measure.sources import items_per_step
-from ampbench.measure.step import LongerStep, TrainingStep, build_training
+from ampbench.measure.step import TrainingStep, build_training
 from ampbench.records.case import Case
 from ampbench.workload import Workload
 from tests.measure.test_updates import exact_gradients, numpy_bf16, update_of, weights_and_gradients
@@ -55,33 +54,19 @@ def built(workload: Workload, case: Case, **given: Any) -> TrainingStep:
 
 def test_steps_of_a_recipe_are_those_of_a_loop_by_hand(case: MakeCase) -> None:
     workload = linear()
-    recipe = "adamw-lm,lr=0.01,clip=0.5,accumulate=2"
+    recipe = "adamw-lm,lr=0.01,clip=0.5"
     step = built(workload, case("fp32", "training", recipe=recipe), precision=FP64)
-    assert isinstance(step, LongerStep)
     weight = workload.module.weight.detach().double().numpy()
     first, second = np.zeros_like(weight), np.zeros_like(weight)
     for number in range(1, 5):
         output = step.run()
-        batch = 2 * (number - 1) % 3
+        batch = (number - 1) % 3
         assert output.detach().numpy() == pytest.approx(workload.inputs[batch].double().numpy() @ weight.T)
-        both = [gradient(weight, workload, 2 * (number - 1) + more) for more in (0, 1)]
-        taken = clipped(sum(both) / 2, 0.5)
+        taken = clipped(gradient(weight, workload, batch), 0.5)
         first, second = 0.9 * first + 0.1 * taken, 0.95 * second + 0.05 * taken**2
         weight = weight * (1 - 0.01 * 0.1)
         weight = weight - 0.01 * first / (1 - 0.9**number) / (np.sqrt(second / (1 - 0.95**number)) + 1e-8)
         assert step.module.weight.detach().numpy() == pytest.approx(weight, rel=1e-10)
-
-
-def test_the_loss_of_a_step_is_the_mean_of_its_batches(case: MakeCase) -> None:
-    workload = linear()
-    step = built(workload, case("fp32", "training", recipe="accumulate=3"))
-    step.run()
-    losses = [
-        float(torch.nn.functional.mse_loss(workload.module(x), y).detach())
-        for x, y in zip(workload.inputs, workload.targets, strict=True)
-    ]
-    assert float(step.loss) == pytest.approx(sum(losses) / 3, rel=1e-6)
-    assert items_per_step(workload, "accumulate=3") == 3 * items_per_step(workload) == 12
 
 
 @pytest.mark.parametrize("implementation", OPTIMIZERS["sgd"].implementations)
@@ -99,25 +84,12 @@ def test_gradients_are_clipped_after_the_scale_is_divided_out(implementation: st
     assert step.module.weight.detach().double().numpy() == pytest.approx(expected, rel=1e-6)
 
 
-def test_master_weights_add_up_gradients_in_fp32(case: MakeCase) -> None:
-    workload = linear(2)
-    step = built(workload, case("bf16_master", "training", recipe="accumulate=2"))
-    apart = [built(workload, case("bf16_master", "training")) for _ in range(2)]
-    for number, one in enumerate(apart):
-        one.take_batch(number)
-    halves = [one.unscaled_gradients()[1]["weight"] / 2 for one in apart]  # a power of two is exact
-    together = step.unscaled_gradients()[1]["weight"]
-    assert together.dtype is torch.float32
-    assert torch.equal(together, halves[0] + halves[1])
-    assert not torch.equal(together, together.bfloat16().float())
-
-
 def test_without_held_out_data_all_batches_of_the_steps_are_judged(case: MakeCase) -> None:
     workload = linear(5)
-    step = built(workload, case("fp32", "training", recipe="accumulate=2"))
-    batches = zip(workload.inputs[:4], workload.targets[:4], strict=True)
+    step = built(workload, case("fp32", "training"))
+    batches = zip(workload.inputs[:2], workload.targets[:2], strict=True)
     losses = [torch.nn.functional.mse_loss(workload.module(rows), targets).item() for rows, targets in batches]
-    assert Scorer(workload, step, 2).score(0).loss == pytest.approx(sum(losses) / 4, rel=1e-6)
+    assert Scorer(workload, step, 2).score(0).loss == pytest.approx(sum(losses) / 2, rel=1e-6)
 
 
 def two_groups(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
@@ -217,20 +189,6 @@ def test_a_state_that_is_given_has_the_settings_of_the_recipe(case: MakeCase) ->
     assert (own.steps, own.rates) == (0, [0.5])
     assert (changed.steps, changed.rates) == (0, [0.25])
     assert (another.steps, another.rates) == (2, [0.125])
-
-
-def test_decisions_are_those_of_the_first_batch_of_a_step(case: MakeCase) -> None:
-    torch.manual_seed(0)
-    rows = torch.randn(32, 16)
-    workload = Workload(
-        module=torch.nn.Linear(16, 4),
-        inputs=list(rows.split(8)),
-        targets=list(torch.randint(0, 4, (32,)).split(8)),
-        loss=torch.nn.functional.cross_entropy,
-    )
-    found = measure_divergence(workload, case("fp32", "training", recipe="accumulate=2"), Cpu(), References())
-    assert found.argmax_decisions == 8
-    assert found.grad_noise is not None
 
 
 def test_without_a_recipe_a_step_is_as_it_was(classifier: Workload, case: MakeCase) -> None:
