@@ -38,7 +38,7 @@ KEYS = frozenset(
         "memory_format", "memory_limit", "metric", "migrate", "min_argmax_agreement", "min_run_time", "min_update_kept",
         "no_isolation", "nodes", "objective", "on", "only", "op", "operation", "optimizer", "output", "over", "path",
         "phase", "policy", "precision", "preset", "ray", "recipe", "report", "results", "resume", "rounds", "scaler",
-        "schedule", "sdpa", "seconds", "seed", "seeds", "set", "setting", "shard", "short", "show", "site", "sources",
+        "sdpa", "seconds", "seed", "seeds", "set", "setting", "shard", "short", "show", "site", "sources",
         "steps", "strict", "sweep", "threads", "threshold", "timeout", "to", "weight_decay", "workload", "x",
     }
 )  # fmt: skip

@@ -10,7 +10,7 @@ from ampbench.base.precisions import Precision
 from ampbench.base.units import one_of, parse_value
 from ampbench.errors import UnknownNameError, UsageError
 
-CONSTANT, LINEAR, COSINE = SCHEDULES = ("constant", "linear", "cosine")
+CONSTANT, LINEAR, COSINE = "constant", "linear", "cosine"
 """How the learning rate of a training goes on: as it is, or down to next to nothing, or `final`, at the last step."""
 
 FOR_LOOP, FOREACH, FUSED = IMPLEMENTATIONS = ("for-loop", "foreach", "fused")
@@ -56,8 +56,9 @@ class TrainingRecipe:
     it, the workload's own has its settings changed: of several groups of parameters the one with the highest rate gets
     `lr`, the others in proportion, and `weight_decay` those that have any. `beta2` is RMSprop's alpha, too.
 
-    The learning rate of a training goes on by `schedule`, one of `SCHEDULES`, to the share `final` of it, after it rose
-    linearly over the share `warmup` of the steps. Gradients are clipped to the norm `clip` (0: they are not).
+    Gradients are clipped to the norm `clip` (0: they are not). Rows of `RECIPES` alone have a `schedule`, `LINEAR` or
+    `COSINE`, by which the learning rate of a training goes to the share `final` of it, after it rose linearly over the
+    share `warmup` of the steps.
     """
 
     name: str = ""
@@ -183,12 +184,6 @@ def _optimizer(value: str) -> str:
     return value
 
 
-def _schedule(value: str) -> str:
-    if value not in SCHEDULES:
-        raise UnknownNameError("schedule", value, SCHEDULES)
-    return value
-
-
 _HIGHEST = 1e6
 _DECAY = "a number from 0 to less than 1"
 SETTINGS: Mapping[str, _Setting] = MappingProxyType(
@@ -201,13 +196,10 @@ SETTINGS: Mapping[str, _Setting] = MappingProxyType(
         "beta1": _number(0, 1, _DECAY, below=True),
         "beta2": _number(0, 1, _DECAY, below=True),
         "eps": _number(0, 1, "a number from 0 to 1"),
-        "schedule": _Setting(_schedule),
-        "warmup": _number(0, 1, "a share of the steps, from 0 to less than 1", below=True),
-        "final": _number(0, 1, "a share of the learning rate, from 0 to 1"),
         "clip": _number(0, _HIGHEST, f"a norm above 0, at most {_HIGHEST:g}, or 0, which is no clipping"),
     }
 )
-"""The settings of a recipe, in the order in which they are spelled."""
+"""The settings of a recipe that can be given, in the order in which they are spelled."""
 _OF_OPTIMIZERS = ("weight_decay", "momentum", "nesterov", "beta1", "beta2", "eps")
 """Those of them that not every optimizer has."""
 
@@ -280,10 +272,6 @@ def _check(recipe: TrainingRecipe) -> None:
                 raise UsageError(f"{recipe.optimizer} has no {name}: it has lr, {', '.join(known)}")
         if recipe.nesterov and not recipe.momentum:
             raise UsageError("nesterov=true needs a momentum, as in momentum=0.9")
-    if recipe.warmup is not None and not recipe.schedule:
-        raise UsageError(f"warmup is a part of a schedule: give one with it, {one_of(SCHEDULES)}")
-    if recipe.final is not None and recipe.schedule not in (LINEAR, COSINE):
-        raise UsageError(f"final is where a schedule ends: give one with it, {LINEAR} or {COSINE}")
 
 
 def _row(optimizer: str) -> Optimizer:

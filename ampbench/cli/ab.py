@@ -38,7 +38,6 @@ from ampbench.cli.options import (
     Recipes,
     Results,
     Scaler,
-    Schedules,
     Sdpa,
     Seed,
     Sets,
@@ -131,7 +130,6 @@ def command(
     optimizer: Optimizers = None,
     lr: Rates = None,
     weight_decay: WeightDecays = None,
-    schedule: Schedules = None,
     clip: Clips = None,
     results: Results = DEFAULT_RESULTS,
     label: Label = "",
@@ -177,7 +175,7 @@ def command(
     selection = make_selection(
         [*(names or []), *(workload or [])], precision, device, phase, path, memory_format, sdpa, keyword, preset,
         set_, sweep, scaler, chosen_recipes(
-            recipe, optimizer=optimizer, lr=lr, weight_decay=weight_decay, schedule=schedule, clip=clip,
+            recipe, optimizer=optimizer, lr=lr, weight_decay=weight_decay, clip=clip,
         ), compile_mode,
     )  # fmt: skip
     count = blocks or (CONTROL_BLOCKS if control else MOST_BLOCKS)

@@ -11,7 +11,7 @@ from pathlib import Path
 import typer
 
 from ampbench.base.precisions import PRECISIONS
-from ampbench.base.recipes import OPTIMIZERS, RECIPES, SCHEDULES
+from ampbench.base.recipes import OPTIMIZERS, RECIPES
 from ampbench.errors import AmpbenchError
 from ampbench.records.case import COMPILE_MODES, DEVICES, PATHS, PHASES, SDPA, TORCHS_CHOICE
 from ampbench.records.run import LATEST
@@ -94,5 +94,4 @@ _KNOWN: Mapping[str, Callable[[], Mapping[str, str] | Iterable[str]]] = {
     "--sdpa": lambda: (TORCHS_CHOICE, *SDPA),
     "--recipe": lambda: {name: row.summary for name, row in RECIPES.items()},
     "--optimizer": lambda: tuple(OPTIMIZERS),
-    "--schedule": lambda: SCHEDULES,
 }

@@ -161,11 +161,13 @@ def recipes(results: Path) -> Listing:  # noqa: ARG001
     """Return the recipes that networks are trained by, with their settings."""
     from ampbench.base.recipes import RECIPES, SETTINGS
 
+    shown = (*SETTINGS, "schedule", "warmup", "final")
+
     return [
         {
             "recipe": row.name,
             "summary": row.summary,
-            "settings": {name: value for name in SETTINGS if (value := getattr(row, name)) not in (None, "")},
+            "settings": {name: value for name in shown if (value := getattr(row, name)) not in (None, "")},
         }
         for row in RECIPES.values()
     ]

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from ampbench.base.recipes import OPTIMIZERS, RECIPES, SCHEDULES, split_recipes
+from ampbench.base.recipes import OPTIMIZERS, RECIPES, split_recipes
 from ampbench.base.units import one_of
 from ampbench.cli import completing
 from ampbench.cli.completing import completer
@@ -240,10 +240,6 @@ Optimizers = Annotated[
 ]
 Rates = Annotated[list[str] | None, _of_recipe("--lr", "RATE", "The learning rate.")]
 WeightDecays = Annotated[list[str] | None, _of_recipe("--weight-decay", "DECAY", "The weight decay.")]
-Schedules = Annotated[
-    list[str] | None,
-    _of_recipe("--schedule", "NAME", f"{one_of(SCHEDULES)}: how the learning rate of whole trainings goes on."),
-]
 Clips = Annotated[list[str] | None, _of_recipe("--clip", "NORM", "Clip gradients to this norm; 0: do not.")]
 OF_RECIPES = MappingProxyType(
     {
@@ -251,7 +247,6 @@ OF_RECIPES = MappingProxyType(
         "optimizer": Optimizers,
         "lr": Rates,
         "weight_decay": WeightDecays,
-        "schedule": Schedules,
         "clip": Clips,
     }
 )

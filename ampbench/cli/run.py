@@ -49,7 +49,6 @@ from ampbench.cli.options import (
     Resume,
     Rounds,
     Scaler,
-    Schedules,
     Sdpa,
     Seed,
     Sets,
@@ -149,7 +148,6 @@ def command(
     optimizer: Optimizers = None,
     lr: Rates = None,
     weight_decay: WeightDecays = None,
-    schedule: Schedules = None,
     clip: Clips = None,
     results: Results = DEFAULT_RESULTS,
     label: Label = "",
@@ -193,7 +191,7 @@ def command(
     selection = make_selection(
         [*(names or []), *(workload or [])], precision, device, phase, path, memory_format, sdpa, keyword, preset,
         set_, sweep, scaler, chosen_recipes(
-            recipe, optimizer=optimizer, lr=lr, weight_decay=weight_decay, schedule=schedule, clip=clip,
+            recipe, optimizer=optimizer, lr=lr, weight_decay=weight_decay, clip=clip,
         ), compile_mode,
     )  # fmt: skip
     settings = make_settings(

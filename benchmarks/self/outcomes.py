@@ -31,7 +31,7 @@ import msgspec
 import torch
 
 from ampbench.base.precisions import BASELINE, DEFAULT, PRECISIONS, SHORT_DTYPES
-from ampbench.base.recipes import rate_share
+from ampbench.base.recipes import CONSTANT, rate_share
 from ampbench.base.units import format_error, format_share
 from ampbench.drive.planning import lack
 from ampbench.instruments.convergence.learning import learned
@@ -200,9 +200,15 @@ def case_of(setting: Setting, precision: str) -> Case:
 
 def workload_of(setting: Setting, seed: int) -> Workload:
     """Return the network of a setting with its batches, before training."""
-    network = NETWORKS[setting.network]
+    network, schedule = NETWORKS[setting.network], RECIPES[setting.recipe].schedule
+
+    def scheduled(optimizer: torch.optim.Optimizer, steps: int) -> torch.optim.lr_scheduler.LRScheduler:
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_share(schedule, step, steps))
+
     return dataclasses.replace(
-        network.make(seed), optimizer=lambda parameters: network.optimizer(parameters, setting.rate)
+        network.make(seed),
+        optimizer=lambda parameters: network.optimizer(parameters, setting.rate),
+        schedule=None if schedule == CONSTANT else scheduled,
     )
 
 
@@ -247,16 +253,14 @@ def _do(
             divergence = measure_divergence(workload, case_of(setting, name), device, references)
             found.append(dataclasses.replace(line, precision=name, divergence=divergence))
         return found
-    schedule, known = RECIPES[recipe].schedule, Trajectories()
+    known = Trajectories()
     workload, case = workload_of(setting, seed), case_of(setting, precision)
-    known.begin(workload, case, seed, setting.steps, schedule)
+    known.begin(workload, case, seed, setting.steps)
     for other in (BASELINE, REFERENCE):
         known.keep(other, {})  # weights are compared with nothing: only losses and scores count here
     begun = {} if init_scale is None else {"init_scale": init_scale}
     with patch("torch.amp.GradScaler", partial(torch.amp.GradScaler, **begun)):
-        found = train(
-            workload, case, open_device("cpu"), known, seed=seed, arm=arm, steps=setting.steps, schedule=schedule
-        )
+        found = train(workload, case, open_device("cpu"), known, seed=seed, arm=arm, steps=setting.steps)
     return [dataclasses.replace(line, training=found)]
 
 

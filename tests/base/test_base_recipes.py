@@ -64,11 +64,8 @@ def test_every_recipe_of_the_table_could_be_typed(name: str) -> None:
         ("optimizer=adamx", "unknown optimizer 'adamx': did you mean adamax, adam or radam?"),
         ("optimizer=adam:fusd", "unknown implementation of adam 'fusd': did you mean fused?"),
         ("optimizer=nadam:fused", "torch has no fused nadam: it has for-loop or foreach"),
-        ("schedule=cos", "unknown schedule 'cos': did you mean cosine?"),
         ("adamw-lm,momentum=0.9", "adamw has no momentum: it has lr, weight_decay, beta1, beta2, eps"),
         ("optimizer=sgd,nesterov=true", "nesterov=true needs a momentum, as in momentum=0.9"),
-        ("warmup=0.1", "warmup is a part of a schedule: give one with it, constant, linear or cosine"),
-        ("schedule=constant,final=0.1", "final is where a schedule ends: give one with it, linear or cosine"),
     ],
 )
 def test_what_cannot_be_meant_is_one_line(typed: str, said: str) -> None:

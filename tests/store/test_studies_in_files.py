@@ -72,8 +72,8 @@ OF_ALL = {"steps": 0, "seeds": 0, "schedule": "", "seconds": 0.0, "operations": 
     ("explains", "said", "asked"),
     [
         (
-            "convergence", {"steps": 5, "seeds": 2, "schedule": "linear"},
-            ConvergenceAsked(steps=5, seeds=2, schedule="linear"),
+            "convergence", {"steps": 5, "seeds": 2},
+            ConvergenceAsked(steps=5, seeds=2),
         ),
         ("scope", {"steps": 5, "seconds": 0.5}, ScopeAsked(steps=5, seconds=0.5)),
         ("input-storage", {"seconds": 0.5}, StorageAsked(seconds=0.5)),

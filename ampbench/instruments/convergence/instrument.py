@@ -10,12 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ampbench.base.precisions import BASELINE
-from ampbench.base.recipes import SCHEDULES
 from ampbench.drive.pieces import Piece, ask_case, asked_of
 from ampbench.drive.planning import PlannedCase, make_plan
 from ampbench.drive.servers import Channel
 from ampbench.drive.session import check_same_network, describer
-from ampbench.errors import UnknownNameError
 from ampbench.instruments.convergence.records import (
     CONTROL,
     REFERENCE,
@@ -26,7 +24,6 @@ from ampbench.instruments.convergence.records import (
 from ampbench.instruments.instrument import (
     ALL_PRECISIONS_HELP,
     SCALER_HELP,
-    Given,
     Instrument,
     Option,
     Selects,
@@ -50,7 +47,7 @@ gives a list of batches and, in ampbench.Workload's held_out, data to judge by.
 Examples:
   ampbench study convergence digits
   ampbench study convergence model.py:make --steps 1000 --seeds 5
-  ampbench study convergence digits --schedule cosine     to where updates vanish
+  ampbench study convergence digits --recipe sgd-vision   to where updates vanish
   ampbench study convergence digits --precision fp16_autocast --no-scaler
   ampbench study convergence --resume 1f9a3c        an interrupted study, by its id
 """
@@ -155,7 +152,7 @@ class _Trainer:
     def _trained(self, channel: Channel, planned: PlannedCase, start: ToTrain) -> Training | Failure | Skip:
         session = self.session
         settings = dataclasses.replace(session.prepared.settings, seed=start.seed)
-        asked = TrainingAsked(steps=session.asked.steps, schedule=session.asked.schedule, arm=start.arm)
+        asked = TrainingAsked(steps=session.asked.steps, arm=start.arm)
         found = ask_case(channel, planned, settings, TASK, asked, fresh=False)
         if not isinstance(found, Training):
             self.known.clear()
@@ -200,13 +197,6 @@ def _with_baselines(
     return [planned for planned in everything if planned.case.case_id in ids]
 
 
-def _made(given: Given) -> ConvergenceAsked:
-    schedule = given.values["schedule"]
-    if schedule and schedule not in SCHEDULES:
-        raise UnknownNameError("schedule", schedule, SCHEDULES)
-    return ConvergenceAsked(**given.values)
-
-
 INSTRUMENT: Instrument[ConvergenceAsked] = Instrument(
     kind=CONVERGENCE,
     help=HELP,
@@ -221,14 +211,6 @@ INSTRUMENT: Instrument[ConvergenceAsked] = Instrument(
             most=1000,
             help="Train from so many seeds: --seed and those after it. A verdict needs 2; 3 or more find more.",
         ),
-        Option(
-            name="schedule",
-            default="",
-            metavar="NAME",
-            default_said="the workload's own, or constant",
-            help="How the learning rate goes on: constant, linear or cosine. The last two end next to 0, where updates "
-            "vanish.",
-        ),
     ),
     timeout="1800",
     selects=Selects(
@@ -239,7 +221,6 @@ INSTRUMENT: Instrument[ConvergenceAsked] = Instrument(
         recipes=True,
         own_precisions=True,
     ),
-    made=_made,
     plan=_with_baselines,
     pieces=pieces,
     left=lambda stored: [start.case.case_id for start in unfinished(stored)],

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 
 from ampbench.base.precisions import BASELINE, FP64, PRECISIONS
-from ampbench.base.recipes import CONSTANT, COSINE, LINEAR, TrainingRecipe, find_recipe
+from ampbench.base.recipes import CONSTANT, TrainingRecipe, find_recipe
 from ampbench.instruments.convergence.records import (
     CONTROL,
     OWN,
@@ -51,14 +51,13 @@ MOST_SKIPPED = 50
 
 ONE_BATCH = "there is one batch: it is trained on over and over"
 ON_CPU = "the fp64 training ran on the CPU: the device has no fp64"
-NO_RATE = "the optimizer has no learning rate that the {} schedule could change"
 UNKNOWN = "distances from the {} training are not known, as it failed: {}"
 
 Weights = list[torch.Tensor]
 
 
 class Trajectories:
-    """The weights of the fp32 and the fp64 training of the workload, seed, steps and schedule last asked for.
+    """The weights of the fp32 and the fp64 training of the workload, seed and steps last asked for.
 
     They lie on the CPU, each as it is stored. Trainings that are not known are made when they are asked for.
     """
@@ -68,9 +67,9 @@ class Trajectories:
         self._key: tuple[object, ...] = ()
         self._kept: dict[str, dict[int, Weights] | str] = {}
 
-    def begin(self, workload: Workload, case: Case, seed: int, steps: int, schedule: str = "") -> None:
-        """Forget what is not of this workload, device, seed, number of steps and schedule."""
-        key = (case.group, case.device, seed, steps, schedule)
+    def begin(self, workload: Workload, case: Case, seed: int, steps: int) -> None:
+        """Forget what is not of this workload, device, seed and number of steps."""
+        key = (case.group, case.device, seed, steps)
         if workload is not self._workload or key != self._key:
             self._workload, self._key, self._kept = workload, key, {}
 
@@ -97,7 +96,7 @@ class Trajectories:
 class _Plan:
     """What a training is: of which case, in which precision, as which arm, from which seed, how many steps long.
 
-    `recipe` has the schedule of the learning rate, "" the workload's own.
+    The `recipe` may have a schedule of the learning rate, which then comes before the workload's own.
     """
 
     workload: Workload
@@ -111,7 +110,7 @@ class _Plan:
 
     @property
     def schedule(self) -> str:
-        """That of the learning rate, one of `SCHEDULES` or `OWN`."""
+        """That of the learning rate: `CONSTANT`, the recipe's or `OWN`."""
         return self.recipe.schedule or (OWN if self.workload.schedule is not None else CONSTANT)
 
 
@@ -143,28 +142,23 @@ def train(
     seed: int,
     arm: str,
     steps: int,
-    schedule: str = "",
 ) -> Training:
     """Train `case` for `steps` steps, all batches in turn: as its own or, of the fp32 case, as another `arm`.
 
-    The learning rate follows `schedule`, one of `SCHEDULES`; "": that of the case's recipe, else the workload's own, if
-    it has one.
+    The learning rate follows the schedule of the case's recipe, else the workload's own, if it has one.
 
     The control begins one rounding away from the workload's weights, the reference is in fp64, on the CPU where the
     device has none. A training that is not finite is ended early, and what a step raises is recorded. Of the fp32 case
     itself and its control that is raised, as is, of all but the reference, that memory ran out.
     """
-    trajectories.begin(workload, case, seed, steps, schedule)
-    recipe = find_recipe(case.recipe)
-    if schedule:
-        recipe = dataclasses.replace(recipe, schedule=schedule, warmup=None, final=None)
+    trajectories.begin(workload, case, seed, steps)
     plan = _Plan(
         workload=workload,
         case=case,
         device=device,
         seed=seed,
         steps=steps,
-        recipe=recipe,
+        recipe=find_recipe(case.recipe),
         arm=arm,
         precision=case.precision,
     )
@@ -328,8 +322,6 @@ def _scheduled(step: TrainingStep, plan: _Plan, course: _Course) -> Callable[[in
     """Return what brings the learning rate to where it belongs before a step of that number, and notes it."""
     assert step.optimizer is not None
     groups = [group for group in step.optimizer.param_groups if isinstance(group.get("lr"), float | int | torch.Tensor)]
-    if not groups and plan.schedule in (LINEAR, COSINE):
-        course.notes.append(NO_RATE.format(plan.schedule))
     first = [float(group["lr"]) for group in groups]
     own = plan.workload.schedule if plan.schedule == OWN else None
     scheduler = own(step.optimizer, plan.steps) if own is not None else None
@@ -412,5 +404,4 @@ def do_training(work: Work, asked: TrainingAsked) -> Training:
         seed=work.seed,
         arm=asked.arm,
         steps=asked.steps,
-        schedule=asked.schedule,
     )

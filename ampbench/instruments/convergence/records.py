@@ -41,7 +41,7 @@ class Training:
     says whether `scores` are on data that was not trained on (else on the training batches). `ended_at` is the step
     from 0 after which it was given up because loss or weights were not finite, `error` the first line of what a step
     raised. `skipped_steps` are those that GradScaler skipped, `scaler_scale` its scale at the end. `schedule` is that
-    of the learning rate, one of `SCHEDULES` or `OWN`, `last_rate` the rate of the last step relative to the
+    of the learning rate, `CONSTANT`, the recipe's or `OWN`, `last_rate` the rate of the last step relative to the
     optimizer's, of the workload's own schedule to the first step's (None: not known). `seconds` is what the training
     took in all, scores and distances included.
     """
@@ -76,22 +76,16 @@ def wrong_training(found: Training, _: Before) -> str:
 class TrainingAsked:
     """To train a case for `steps` steps, as its own or as another `arm` (see `Training`).
 
-    The learning rate follows a `schedule` ("": the recipe's, else the workload's own). A worker that is not fresh knows
-    the fp32 and fp64 trainings before it.
+    A worker that is not fresh knows the fp32 and fp64 trainings before it.
     """
 
     steps: Steps
-    schedule: str = ""
     arm: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvergenceAsked:
-    """To train each case for `steps` steps from each of `seeds` seeds.
-
-    The learning rate follows a `schedule` ("": the recipe's, else the workload's own).
-    """
+    """To train each case for `steps` steps from each of `seeds` seeds."""
 
     steps: Steps
     seeds: Count
-    schedule: str = ""

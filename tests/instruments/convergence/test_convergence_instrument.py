@@ -112,14 +112,6 @@ def test_one_worker_serves_all_so_that_it_has_the_trainings_in_mind_that_others_
     assert channel.closed == 2  # once as a channel, once with the session
 
 
-@pytest.mark.parametrize("schedule", ["", "cosine"])
-def test_each_training_follows_the_schedule_asked_for_also_when_a_study_goes_on(tmp_path: Path, schedule: str) -> None:
-    asked = ConvergenceAsked(steps=5, seeds=1, schedule=schedule)
-    run = studied(tmp_path, channel := Scripted(interrupted_after(2), machine(CPU)), asked)
-    resumed(run, again := Scripted(training, machine(CPU)))
-    assert {asked_in(request).schedule for request in [*channel.asked, *again.asked] if request.case} == {schedule}
-
-
 def test_workloads_are_trained_one_after_the_other(tmp_path: Path) -> None:
     channel = Scripted(training, machine(CPU))
     studied(tmp_path, channel, workloads=["mlp", "gru"])

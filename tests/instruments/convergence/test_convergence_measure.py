@@ -15,7 +15,6 @@ from ampbench.base.recipes import rate_share
 from ampbench.instruments.convergence import measure
 from ampbench.instruments.convergence.measure import (
     MOST_SKIPPED,
-    NO_RATE,
     Trajectories,
     drift_steps,
     one_rounding_away,
@@ -54,10 +53,10 @@ def trained(
     steps: int = STEPS,
     seed: int = 0,
     known: Trajectories | None = None,
-    schedule: str = "",
+    recipe: str = "",
 ) -> Training:
-    case, known = make_case(precision, "training"), known or Trajectories()
-    return train(workload, case, open_device("cpu"), known, seed=seed, arm=arm, steps=steps, schedule=schedule)
+    case, known = make_case(precision, "training", recipe=recipe), known or Trajectories()
+    return train(workload, case, open_device("cpu"), known, seed=seed, arm=arm, steps=steps)
 
 
 def alone(workload: Workload, precision: str = "fp32", steps: int = STEPS) -> Training:
@@ -365,30 +364,23 @@ def plain(lr: float = 0.1, **changes: Any) -> Workload:
 
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])
-def test_a_schedule_takes_the_learning_rate_down_to_where_updates_vanish(schedule: str) -> None:
+def test_a_schedule_takes_the_learning_rate_down_to_next_to_nothing(schedule: str) -> None:
     shares = {
         "linear": [1 - step / STEPS for step in range(STEPS)],
         "cosine": [0.5 + 0.5 * math.cos(math.pi * step / STEPS) for step in range(STEPS)],
     }[schedule]
     assert [rate_share(schedule, step, STEPS) for step in range(STEPS)] == pytest.approx(shares)
-    found = trained(plain(), schedule=schedule)
-    losses, _ = by_hand(plain(), torch.float32, [0.1 * share for share in shares])
-    assert found.losses == pytest.approx(losses, rel=1e-5)
-    assert (found.schedule, found.last_rate) == (schedule, pytest.approx(shares[-1]))
 
 
 def test_a_training_under_a_recipe_follows_its_schedule() -> None:
-    recipe = "lr=0.2,schedule=linear,warmup=0.25,final=0.4"
-    case = make_case("fp32", "training", recipe=recipe)
-    found = train(plain(), case, open_device("cpu"), Trajectories(), seed=0, arm="", steps=STEPS)
-    shares = [(step + 1) / 3 for step in range(3)] + [0.4 + 0.6 * (1 - done / 9) for done in range(9)]
+    found = trained(plain(), recipe="sgd-vision,lr=0.2,weight_decay=0,momentum=0,nesterov=false")
+    shares = [0.5 + 0.5 * math.cos(math.pi * step / STEPS) for step in range(STEPS)]
     losses, _ = by_hand(plain(), torch.float32, [0.2 * share for share in shares])
     assert found.losses == pytest.approx(losses, rel=1e-5)
-    assert found.schedule == "linear"
-    assert found.last_rate == pytest.approx(shares[-1])
+    assert (found.schedule, found.last_rate) == ("cosine", pytest.approx(shares[-1]))
 
 
-def test_a_workload_may_bring_its_own_schedule_and_an_option_replaces_it() -> None:
+def test_a_workload_may_bring_its_own_schedule() -> None:
     def halving(optimizer: torch.optim.Optimizer, steps: int) -> torch.optim.lr_scheduler.LRScheduler:
         return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5 ** (4 * step / steps))
 
@@ -396,8 +388,7 @@ def test_a_workload_may_bring_its_own_schedule_and_an_option_replaces_it() -> No
     losses, _ = by_hand(plain(), torch.float32, [0.1 * 0.5 ** (4 * step / STEPS) for step in range(STEPS)])
     assert found.losses == pytest.approx(losses, rel=1e-5)
     assert (found.schedule, found.last_rate) == ("own", pytest.approx(0.5 ** (4 * (STEPS - 1) / STEPS)))
-    constant = trained(plain(schedule=halving), schedule="constant")
-    assert timeless(constant) == timeless(trained(plain()))
+    constant = trained(plain())
     assert (constant.schedule, constant.last_rate) == ("constant", 1.0)
 
 
@@ -413,14 +404,14 @@ def test_the_schedule_goes_on_where_gradscaler_skips_steps_and_nothing_is_warned
     assert found.last_rate == pytest.approx(0.5 ** (4 * (STEPS - 1) / STEPS))
 
 
-def test_trainings_of_another_schedule_are_not_compared_with() -> None:
-    known = Trajectories()
-    trained(plain(), known=known)
-    found = trained(plain(), "bf16_autocast", known=known, schedule="cosine")
-    assert timeless(found) == timeless(trained(plain(), "bf16_autocast", schedule="cosine"))
+def test_trainings_of_another_recipe_are_not_compared_with() -> None:
+    known, workload = Trajectories(), plain()
+    trained(workload, known=known)
+    found = trained(workload, "bf16_autocast", known=known, recipe="sgd-vision")
+    assert timeless(found) == timeless(trained(plain(), "bf16_autocast", recipe="sgd-vision"))
 
 
-def test_an_optimizer_without_a_learning_rate_is_remarked_on() -> None:
+def test_an_optimizer_without_a_learning_rate_trains() -> None:
     class Fixed(torch.optim.Optimizer):
         def __init__(self, parameters: Any) -> None:
             super().__init__(parameters, {})
@@ -430,8 +421,7 @@ def test_an_optimizer_without_a_learning_rate_is_remarked_on() -> None:
             for parameter in self.param_groups[0]["params"]:
                 parameter.sub_(0.1 * parameter.grad)
 
-    found = trained(network(nn.Linear(8, 3), optimizer=Fixed), schedule="cosine")
-    assert NO_RATE.format("cosine") in found.notes
+    found = trained(network(nn.Linear(8, 3), optimizer=Fixed))
     assert found.last_rate is None
 
 
