@@ -30,16 +30,16 @@ A settings file belongs to the folder, which may be somebody else's.
 KEYS = frozenset(
     {
         "against", "all", "anchor", "area", "backoff_factor", "baseline", "blocks", "burst", "by", "case",
-        "check", "clip", "compile_mode",
+        "check", "compile_mode",
         "control", "device", "dry_run", "dtype", "format", "from", "gate", "growth_factor",
         "growth_interval", "half_inputs", "heap", "init_scale", "json", "keep_flags", "keyword", "label", "lanes",
-        "list", "lr", "max_error", "max_flushed_share", "max_gradient_error", "max_inconclusive", "max_kl",
+        "list", "max_error", "max_flushed_share", "max_gradient_error", "max_inconclusive", "max_kl",
         "max_kl_p99", "max_loss_error", "max_sample_error", "max_time", "max_trials", "max_worst_sample_error",
         "memory_format", "memory_limit", "metric", "migrate", "min_argmax_agreement", "min_run_time", "min_update_kept",
         "no_isolation", "nodes", "objective", "on", "only", "op", "operation", "optimizer", "output", "over", "path",
-        "phase", "policy", "precision", "preset", "ray", "recipe", "report", "results", "resume", "rounds", "scaler",
+        "phase", "policy", "precision", "preset", "ray", "report", "results", "resume", "rounds", "scaler",
         "sdpa", "seconds", "seed", "seeds", "set", "setting", "shard", "short", "show", "site", "sources",
-        "steps", "strict", "sweep", "threads", "threshold", "timeout", "to", "weight_decay", "workload", "x",
+        "steps", "strict", "sweep", "threads", "threshold", "timeout", "to", "workload", "x",
     }
 )  # fmt: skip
 """What a settings file may say to one verb or another, so that a verb can pass over what is for the others alone

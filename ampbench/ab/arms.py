@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
+from ampbench.base.recipes import parse_optimizer
 from ampbench.base.units import counted, parse_value
 from ampbench.errors import UnknownNameError, UsageError
 from ampbench.records.case import COMPILED, WorkloadSource
@@ -22,7 +23,8 @@ HERE = "here"
 """An arm that is this interpreter and the files as they are."""
 
 CASE_SETTINGS = (
-    "threads", "heap", "keep_flags", "precision", "path", "compile_mode", "memory_format", "sdpa", "scaler", "recipe",
+    "threads", "heap", "keep_flags", "precision", "path", "compile_mode", "memory_format", "sdpa", "scaler",
+    "optimizer",
 )  # fmt: skip
 """The settings of an arm that are options; a name in upper case is an environment variable, all else a parameter."""
 OF_SETTINGS = CASE_SETTINGS[:3]
@@ -112,13 +114,15 @@ def selection_of(arm: ArmRequest, selection: Selection) -> Selection:
     """Return `selection` with the arm's own settings in it."""
     lists = {
         "precision": "precisions", "path": "paths", "compile_mode": "compile_modes", "memory_format": "memory_formats",
-        "sdpa": "sdpa", "recipe": "recipes",
+        "sdpa": "sdpa",
     }  # fmt: skip
     changes: dict[str, object] = {"compile_modes": []} if arm.settings.get("path", COMPILED) != COMPILED else {}
     overrides = dict(selection.overrides)
     for name, value in arm.settings.items():
         if name in lists:
             changes[lists[name]] = [value]
+        elif name == "optimizer":
+            changes["recipes"] = [parse_optimizer(value).spelling]
         elif name == "scaler":
             changes["scaler"] = _boolean(name, value)
         elif name not in OF_SETTINGS and not name.isupper():

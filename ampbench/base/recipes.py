@@ -1,4 +1,4 @@
-"""The table of recipes that networks are trained by, and how one is spelled: "adamw-lm", "finetune,lr=3e-05"."""
+"""What networks are trained by: the grammar of `--optimizer`, and how it is spelled in ids: "finetune,lr=3e-05"."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -199,39 +199,36 @@ SETTINGS: Mapping[str, _Setting] = MappingProxyType(
         "clip": _number(0, _HIGHEST, f"a norm above 0, at most {_HIGHEST:g}, or 0, which is no clipping"),
     }
 )
-"""The settings of a recipe that can be given, in the order in which they are spelled."""
-_OF_OPTIMIZERS = ("weight_decay", "momentum", "nesterov", "beta1", "beta2", "eps")
-"""Those of them that not every optimizer has."""
+"""The settings that can be given, in the order in which they are spelled; an `optimizer` by its name alone."""
 
 
-def find_recipe(text: str) -> TrainingRecipe:
-    """Return the recipe that `text` spells: a name of `RECIPES`, settings NAME=VALUE, or both, with commas; "": none.
+def parse_optimizer(text: str) -> TrainingRecipe:
+    """Return the recipe of `--optimizer NAME[:SETTING=VALUE,...]`, as in "adamw:lr=3e-4,weight_decay=0.1,clip=1.0".
 
-    Another optimizer than the row's has those of its settings that it knows. Raises `UsageError` for a value that
-    cannot be meant and for settings that exclude each other, `UnknownNameError`, with the nearest names, for an unknown
-    one.
+    NAME is one of `RECIPES` or `OPTIMIZERS`; an implementation may stand before the settings ("adamw:fused,lr=3e-4").
+    Settings without a name change the workload's own optimizer ("lr=1e-4"). Raises `UsageError` for a value that cannot
+    be meant and for settings that exclude each other, `UnknownNameError`, with the nearest names, for an unknown one.
     """
-    first, *parts = [part.strip() for part in text.split(",")]
-    recipe = _OWN
-    if "=" in first:
-        parts = [first, *parts]
-    elif first:
-        if first not in RECIPES:
-            raise UnknownNameError("recipe", first, RECIPES)
-        recipe = RECIPES[first]
-    given: dict[str, Any] = {}
-    for part in parts:
-        name, equals, value = (each.strip() for each in part.partition("="))
-        name = name.replace("-", "_")
-        if not equals or not value:
-            raise UsageError(f"recipe {text}: {part!r} is no setting: expected NAME=VALUE, as in lr=1e-4")
-        given[name] = _read(name, value)
-    if optimizer := given.get("optimizer"):
-        known = _row(optimizer).settings
-        given = dict.fromkeys(name for name in _OF_OPTIMIZERS if name not in known) | given
-    recipe = replace(recipe, **given)
-    _check(recipe)
-    return recipe
+    name, colon, rest = (part.strip() for part in text.partition(":"))
+    if "=" in name:
+        return _with_settings(_OWN, text.split(","), tuple(SETTINGS)[1:], f"optimizer {text}")
+    if name not in RECIPES and name not in OPTIMIZERS:
+        raise UnknownNameError("optimizer", name, (*RECIPES, *OPTIMIZERS))
+    recipe = RECIPES.get(name) or TrainingRecipe(optimizer=name)
+    kind, parts = recipe.optimizer, rest.split(",") if colon else []
+    if parts and "=" not in parts[0]:
+        recipe = replace(recipe, optimizer=_optimizer(f"{kind}:{parts.pop(0).strip()}"))
+    return _with_settings(recipe, parts, ("lr", *OPTIMIZERS[kind].settings, "clip"), f"optimizer {text}")
+
+
+def find_recipe(spelling: str) -> TrainingRecipe:
+    """Return the recipe of a `TrainingRecipe.spelling`; "": none. Raises `UsageError` for what is no spelling."""
+    first, *parts = spelling.split(",")
+    if "=" in first or not first:
+        return _with_settings(_OWN, [first, *parts] if first else parts, SETTINGS, f"recipe {spelling}")
+    if first not in RECIPES:
+        raise UnknownNameError("recipe", first, RECIPES)
+    return _with_settings(RECIPES[first], parts, SETTINGS, f"recipe {spelling}")
 
 
 def no_own_step(precision: Precision) -> str:
@@ -241,41 +238,25 @@ def no_own_step(precision: Precision) -> str:
     return ""
 
 
-def split_recipes(texts: Iterable[str]) -> list[str]:
-    """Return recipes one by one where they were typed with commas: what has no "=" begins another one."""
-    found: list[str] = []
-    for text in texts:
-        for place, part in enumerate(filter(None, (each.strip() for each in text.split(",")))):
-            if place and "=" in part:
-                found[-1] += f",{part}"
-            else:
-                found.append(part)
-    return found
-
-
-def _read(name: str, value: str) -> Any:
-    """Return the value of a setting."""
-    if name not in SETTINGS:
-        raise UnknownNameError("setting of a recipe", name, SETTINGS)
-    parsed = SETTINGS[name].read(value)
-    if parsed is None:
-        raise UsageError(f"{name}={value}: must be {SETTINGS[name].said}")
-    return parsed
-
-
-def _check(recipe: TrainingRecipe) -> None:
-    """Raise `UsageError` for settings that exclude each other."""
-    if recipe.optimizer:
-        known = _row(recipe.optimizer).settings
-        for name in _OF_OPTIMIZERS:
-            if getattr(recipe, name) is not None and name not in known:
-                raise UsageError(f"{recipe.optimizer} has no {name}: it has lr, {', '.join(known)}")
-        if recipe.nesterov and not recipe.momentum:
-            raise UsageError("nesterov=true needs a momentum, as in momentum=0.9")
-
-
-def _row(optimizer: str) -> Optimizer:
-    return OPTIMIZERS[optimizer.partition(":")[0]]
+def _with_settings(recipe: TrainingRecipe, parts: Iterable[str], known: Iterable[str], where: str) -> TrainingRecipe:
+    """Return a recipe with the settings NAME=VALUE of `parts`, each one of the `known`; errors begin with `where`."""
+    given: dict[str, Any] = {}
+    for part in parts:
+        name, equals, value = (each.strip() for each in part.partition("="))
+        name = name.replace("-", "_")
+        if not equals or not value:
+            raise UsageError(f"{where}: {part.strip()!r} is no setting: expected NAME=VALUE, as in lr=1e-4")
+        if name not in known:
+            raise UnknownNameError(f"setting of {recipe.optimizer or 'optimizers'}", name, known)
+        if name in given:
+            raise UsageError(f"{where}: {name} is given twice")
+        given[name] = SETTINGS[name].read(value)
+        if given[name] is None:
+            raise UsageError(f"{where}: {name}={value}: must be {SETTINGS[name].said}")
+    changed = replace(recipe, **given)
+    if changed.nesterov and changed.optimizer and not changed.momentum:
+        raise UsageError(f"{where}: nesterov=true needs a momentum, as in momentum=0.9")
+    return changed
 
 
 def _spelled(value: Any) -> str:

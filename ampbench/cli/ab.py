@@ -13,7 +13,6 @@ from ampbench.cli.options import (
     DURATION,
     TIMEOUT,
     Burst,
-    Clips,
     CompileModes,
     Devices,
     Every,
@@ -34,8 +33,6 @@ from ampbench.cli.options import (
     Phases,
     Precisions,
     Preset,
-    Rates,
-    Recipes,
     Results,
     Scaler,
     Sdpa,
@@ -45,7 +42,6 @@ from ampbench.cli.options import (
     Threads,
     Threshold,
     Timeout,
-    WeightDecays,
     Workloads,
     chosen_format,
     is_typed,
@@ -126,11 +122,7 @@ def command(
     burst: Burst = False,
     seed: Seed = DEFAULTS.seed,
     scaler: Scaler = True,
-    recipe: Recipes = None,
     optimizer: Optimizers = None,
-    lr: Rates = None,
-    weight_decay: WeightDecays = None,
-    clip: Clips = None,
     results: Results = DEFAULT_RESULTS,
     label: Label = "",
     gate: Gate = False,
@@ -151,8 +143,8 @@ def command(
 
     An arm is a Python executable (another torch, with ampbench installed beside it), git:REF (that commit of the
     repository here), settings NAME=VALUE (upper case: an environment variable; threads, heap, keep_flags, precision,
-    path, compile_mode, memory_format, sdpa, scaler, recipe; a workload's parameter), or here, the files and the Python
-    as they are.
+    path, compile_mode, memory_format, sdpa, scaler, optimizer; a workload's parameter), or here, the files and the
+    Python as they are.
 
     \b
     Examples:
@@ -174,9 +166,7 @@ def command(
         store.read_run(store.find_run(rules.anchor, results))  # refused before anything is measured
     selection = make_selection(
         [*(names or []), *(workload or [])], precision, device, phase, path, memory_format, sdpa, keyword, preset,
-        set_, sweep, scaler, chosen_recipes(
-            recipe, optimizer=optimizer, lr=lr, weight_decay=weight_decay, clip=clip,
-        ), compile_mode,
+        set_, sweep, scaler, chosen_recipes(optimizer), compile_mode,
     )  # fmt: skip
     count = blocks or (CONTROL_BLOCKS if control else MOST_BLOCKS)
     settings = make_settings(

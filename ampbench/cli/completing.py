@@ -47,6 +47,12 @@ def formats() -> list[str]:
     return [*FORMATS, PARQUET, NATIVE]
 
 
+def optimizers() -> Offers:
+    """Offer the recipes and torch's optimizers."""
+    torchs = [(name, f"torch.optim.{row.kind}") for name, row in OPTIMIZERS.items()]
+    return [*((name, row.summary) for name, row in RECIPES.items()), *torchs]
+
+
 def completer(names: str) -> Callable[[str], Offers] | None:
     """Return the completer of values of an option or argument, also after a comma; None where none are known."""
     known = _KNOWN.get(names)
@@ -92,6 +98,4 @@ _KNOWN: Mapping[str, Callable[[], Mapping[str, str] | Iterable[str]]] = {
     "--memory-format": _memory_formats,
     "--preset": _presets,
     "--sdpa": lambda: (TORCHS_CHOICE, *SDPA),
-    "--recipe": lambda: {name: row.summary for name, row in RECIPES.items()},
-    "--optimizer": lambda: tuple(OPTIMIZERS),
 }

@@ -17,7 +17,6 @@ from ampbench.base.units import counted
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     DURATION,
-    OF_RECIPES,
     WITH_RESUME,
     Devices,
     EveryRow,
@@ -27,6 +26,7 @@ from ampbench.cli.options import (
     Label,
     MemoryFormats,
     Names,
+    Optimizers,
     PieceTimeout,
     Preset,
     Results,
@@ -96,8 +96,7 @@ def _parameters(instrument: "Instrument[Any]") -> "list[tuple[str, Any, Any]]":
         if selects.scaler:
             flag = typer.Option("--scaler/--no-scaler", help=selects.scaler)
             told += [("scaler", Annotated[bool, flag], True)]
-        own = {one.name for one in instrument.options}
-        told += [(name, option, None) for name, option in OF_RECIPES.items() if selects.recipes and name not in own]
+        told += [("optimizer", Optimizers, None)] if selects.recipes else []
     told += [(one.name, _annotation(one), one.default) for one in instrument.options]
     told += [("every", EveryRow, False)] if instrument.lists_all else []
     told += [("timeout", PieceTimeout, instrument.timeout), ("threads", Threads, settings.threads)]
@@ -136,10 +135,9 @@ def _done(instrument: "Instrument[Any]", context: typer.Context, values: dict[st
     if values.get("resume"):
         refuse_beside_resume(context, WITH_RESUME)
         return go_on(instrument, values["resume"], values["results"], told_as(chosen, everything=everything))
-    own = {one.name for one in instrument.options}
     selection, settings = selected(
         **{name: values[name] for name in SELECTING if name in values},
-        recipes=chosen_recipes(**{name: values.get(name) for name in OF_RECIPES if name not in own}),
+        recipes=chosen_recipes(values.get("optimizer")),
     )
     given = Given(
         values={one.name: _typed(one, values[one.name]) for one in instrument.options},

@@ -6,12 +6,11 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated
 
 import typer
 
-from ampbench.base.recipes import OPTIMIZERS, RECIPES, split_recipes
+from ampbench.base.recipes import OPTIMIZERS, RECIPES
 from ampbench.base.units import one_of
 from ampbench.cli import completing
 from ampbench.cli.completing import completer
@@ -128,13 +127,6 @@ def many_names(names: str, help: str) -> typer.models.OptionInfo:
     )
 
 
-def _of_recipe(name: str, metavar: str, help: str) -> typer.models.OptionInfo:
-    """Return the option for a setting of recipes: each of its values makes a case."""
-    return typer.Option(  # type: ignore[no-any-return]
-        name, metavar=metavar, help=help, callback=split_names, autocompletion=completer(name)
-    )
-
-
 def _many(names: str, metavar: str, help: str) -> typer.models.OptionInfo:
     return typer.Option(names, metavar=metavar, help=f"{help} Repeatable.")  # type: ignore[no-any-return]
 
@@ -218,39 +210,16 @@ KeepFlags = Annotated[
 Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Of weights, inputs and the order of measuring.")]
 Scaler = Annotated[bool, typer.Option("--scaler/--no-scaler", help="GradScaler in fp16_autocast training.")]
 
-Recipes = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--recipe",
-        metavar="NAME[,SETTING=VALUE]",
-        help=f"What networks are trained by: {one_of(tuple(RECIPES))}, see ampbench list recipes. Repeatable. "
-        "Default: the workload's own optimizer.",
-        autocompletion=completer("--recipe"),
-        callback=lambda values: None if values is None else split_recipes(values),
-    ),
-]
 Optimizers = Annotated[
     list[str] | None,
-    _of_recipe(
+    typer.Option(
         "--optimizer",
-        "NAME[:HOW]",
-        f"torch's {one_of(tuple(OPTIMIZERS))}; adamw:fused, :foreach or :for-loop says how. Each value makes a case, "
-        "as of the options below.",
+        metavar="NAME[:SETTING=VALUE,...]",
+        help=f"What trains: torch's {one_of(tuple(OPTIMIZERS))}, or a recipe, {one_of(tuple(RECIPES))}; as in "
+        "adamw:lr=3e-4,weight_decay=0.1,clip=1.0. Settings alone change the workload's own. Repeatable.",
+        autocompletion=completing.optimizers,
     ),
 ]
-Rates = Annotated[list[str] | None, _of_recipe("--lr", "RATE", "The learning rate.")]
-WeightDecays = Annotated[list[str] | None, _of_recipe("--weight-decay", "DECAY", "The weight decay.")]
-Clips = Annotated[list[str] | None, _of_recipe("--clip", "NORM", "Clip gradients to this norm; 0: do not.")]
-OF_RECIPES = MappingProxyType(
-    {
-        "recipe": Recipes,
-        "optimizer": Optimizers,
-        "lr": Rates,
-        "weight_decay": WeightDecays,
-        "clip": Clips,
-    }
-)
-"""The options that say by what networks are trained."""
 
 LONGEST_LABEL = 200
 

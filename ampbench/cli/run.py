@@ -14,7 +14,6 @@ from ampbench.cli.options import (
     DEFAULT_RESULTS,
     TIMEOUT,
     Burst,
-    Clips,
     CompileModes,
     Devices,
     Format,
@@ -43,8 +42,6 @@ from ampbench.cli.options import (
     Phases,
     Precisions,
     Preset,
-    Rates,
-    Recipes,
     Results,
     Resume,
     Rounds,
@@ -55,7 +52,6 @@ from ampbench.cli.options import (
     Sweeps,
     Threads,
     Timeout,
-    WeightDecays,
     Workloads,
     chosen_budget,
     chosen_format,
@@ -144,11 +140,7 @@ def command(
     burst: Burst = False,
     seed: Seed = DEFAULTS.seed,
     scaler: Scaler = True,
-    recipe: Recipes = None,
     optimizer: Optimizers = None,
-    lr: Rates = None,
-    weight_decay: WeightDecays = None,
-    clip: Clips = None,
     results: Results = DEFAULT_RESULTS,
     label: Label = "",
     resume: Resume = "",
@@ -190,9 +182,7 @@ def command(
     _check_together(context, resume, report, dry_run, ray, shard, no_isolation)
     selection = make_selection(
         [*(names or []), *(workload or [])], precision, device, phase, path, memory_format, sdpa, keyword, preset,
-        set_, sweep, scaler, chosen_recipes(
-            recipe, optimizer=optimizer, lr=lr, weight_decay=weight_decay, clip=clip,
-        ), compile_mode,
+        set_, sweep, scaler, chosen_recipes(optimizer), compile_mode,
     )  # fmt: skip
     settings = make_settings(
         rounds, DEFAULTS.builds, min_run_time, max_time, timeout, memory_limit, threads, seed,

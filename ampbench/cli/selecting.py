@@ -1,10 +1,9 @@
 """What `run` and `ab` are asked to measure: options as typed become a `Selection` and `Settings`."""
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from ampbench.base.recipes import find_recipe
+from ampbench.base.recipes import parse_optimizer
 from ampbench.base.units import parse_bytes, parse_seconds, parse_value
 from ampbench.errors import UsageError
 from ampbench.records.case import ParameterValue
@@ -58,17 +57,9 @@ def make_selection(
     )
 
 
-def chosen_recipes(recipe: list[str] | None, **settings: list[str] | None) -> list[str]:
-    """Return the recipes that `--recipe` and the options of its settings give: each one with each value of each option.
-
-    Without `--recipe` they are settings of the workload's own optimizer. Raises `UsageError` for what cannot be meant.
-    """
-    given = {name: values for name, values in settings.items() if values}
-    if not (recipe or given):
-        return []
-    spelled = [[f"{name}={value}" for value in values] for name, values in given.items()]
-    together = [",".join(filter(None, parts)) for parts in itertools.product(recipe or [""], *spelled)]
-    return list(dict.fromkeys(find_recipe(text).spelling for text in together))
+def chosen_recipes(optimizers: list[str] | None) -> list[str]:
+    """Return the recipes that the values of `--optimizer` give, as ids spell them; `UsageError` for a wrong one."""
+    return list(dict.fromkeys(parse_optimizer(text).spelling for text in optimizers or []))
 
 
 def make_settings(

@@ -62,7 +62,7 @@ NO_LOSS = "no loss given: a workload that trains returns (module, inputs, loss)"
 FEATURES_ALONE = "it has no head: it returns features, not classes, so that there is no loss to train it by"
 WITHOUT_LOSS = (NO_LOSS, FEATURES_ALONE)
 """Why a user's workload, and a library's network, is not trained."""
-NO_RECIPE = "a recipe is what a network is trained by: --phase inference has none"
+NO_RECIPE = "--optimizer is what trains a network: --phase inference has none"
 INFERENCE_ALONE = "{} is a step of inference, and has no loss"
 
 

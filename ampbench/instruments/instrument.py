@@ -77,7 +77,7 @@ class Selects:
     Where no workload is named it is asked "`question` of which workload?", or `workloads` are taken; where no phase
     is, `phases`. Precisions must be `among` these (none: all), or what is said `otherwise` of "{name}". Cases are
     `eager`, or of a path selected; a user's own precisions are allowed with `own_precisions`. With `recipes` its verb
-    has the options of recipes.
+    has `--optimizer`.
     """
 
     precision: str = ""

@@ -24,7 +24,7 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
     "path": ("path",),
     "compile_mode": ("path",),
     "memory_format": ("memory_format",),
-    "recipe": ("recipe",),
+    "optimizer": ("recipe",),
     "sdpa": ("sdpa",),
     "batch_size": ("batch_size",),
 }

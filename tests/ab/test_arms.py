@@ -72,10 +72,12 @@ def test_what_is_no_arm_is_refused_with_what_one_is(given: list[str], said: str)
 
 
 def test_settings_reach_the_selection_and_the_settings_of_their_arm() -> None:
-    arm = parse_arm("--baseline", ["threads=1", "precision=fp32", "scaler=false", "width=64", "X=1", "recipe=a,lr=1"])
+    arm = parse_arm(
+        "--baseline", ["threads=1", "precision=fp32", "scaler=false", "width=64", "X=1", "optimizer=sgd:lr=1"]
+    )
     selection = selection_of(arm, Selection(precisions=["bf16_pure"], overrides={"depth": 2}))
     assert selection == Selection(
-        precisions=["fp32"], overrides={"depth": 2, "width": 64}, scaler=False, recipes=["a,lr=1"]
+        precisions=["fp32"], overrides={"depth": 2, "width": 64}, scaler=False, recipes=["optimizer=sgd,lr=1"]
     )
     assert settings_of(arm, Settings(threads=2)).threads == 1
 

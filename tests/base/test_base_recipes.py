@@ -4,8 +4,9 @@ import math
 
 import pytest
 
-from ampbench.base.recipes import OPTIMIZERS, RECIPES, SETTINGS, TrainingRecipe, find_recipe, split_recipes
+from ampbench.base.recipes import OPTIMIZERS, RECIPES, SETTINGS, TrainingRecipe, find_recipe, parse_optimizer
 from ampbench.errors import UsageError
+from tests.stored_runs import make_case
 
 
 def test_the_recipes_say_what_people_train_with() -> None:
@@ -20,63 +21,68 @@ def test_the_recipes_say_what_people_train_with() -> None:
     ("typed", "spelled"),
     [
         ("adamw-lm", "adamw-lm"),
-        ("adamw-lm,lr=3e-4", "adamw-lm"),
-        ("adamw-lm, clip=0 ,lr=0.00001", "adamw-lm,lr=1e-05,clip=0"),
+        ("adamw-lm:lr=3e-4", "adamw-lm"),
+        ("adamw-lm: clip=0 ,lr=0.00001", "adamw-lm,lr=1e-05,clip=0"),
+        ("adamw-lm:fused,lr=1e-5", "adamw-lm,optimizer=adamw:fused,lr=1e-05"),
+        ("sgd-vision:nesterov=false,momentum=0", "sgd-vision,momentum=0,nesterov=false"),
+        ("adamw", "optimizer=adamw"),
+        ("adamw:lr=3e-4,weight_decay=0.1,clip=1.0", "optimizer=adamw,lr=0.0003,weight_decay=0.1,clip=1"),
+        ("adamw:fused,clip=1.5", "optimizer=adamw:fused,clip=1.5"),
+        ("adam:eps=1e-6,beta2=0.95,beta1=0.8", "optimizer=adam,beta1=0.8,beta2=0.95,eps=1e-06"),
         ("weight-decay=.1", "weight_decay=0.1"),
-        ("sgd-vision,optimizer=adam", "sgd-vision,optimizer=adam"),
-        ("optimizer=adamw:fused,clip=1.5", "optimizer=adamw:fused,clip=1.5"),
         ("lr=0.30000000000000004", "lr=0.30000000000000004"),
-        ("", ""),
+        ("nesterov=true", "nesterov=true"),
     ],
 )
-def test_a_recipe_has_one_spelling_that_gives_it_back(typed: str, spelled: str) -> None:
-    recipe = find_recipe(typed)
+def test_what_is_typed_has_one_spelling_in_ids_that_gives_it_back(typed: str, spelled: str) -> None:
+    recipe = parse_optimizer(typed)
     assert recipe.spelling == spelled
     assert find_recipe(spelled) == recipe
+    case = make_case(phase="training", recipe=recipe.spelling)
+    assert case.case_id.endswith(f"/training/eager/in-fp32/recipe-{spelled}")
 
 
-def test_another_optimizer_keeps_what_it_knows_of_a_recipe() -> None:
-    recipe = find_recipe("sgd-vision,optimizer=adam")
-    assert (recipe.lr, recipe.weight_decay, recipe.schedule) == (0.1, 5e-4, "cosine")
-    assert recipe.momentum is recipe.nesterov is None
+def test_no_recipe_is_the_workloads_own() -> None:
+    assert find_recipe("") == TrainingRecipe()
+    assert find_recipe("").spelling == ""
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_every_recipe_of_the_table_could_be_typed(name: str) -> None:
+def test_the_settings_of_every_recipe_could_be_typed(name: str) -> None:
     row = RECIPES[name]
-    said = {key: value for key in SETTINGS if (value := getattr(row, key)) not in (None, "")}
-    typed = ",".join(f"{key}={str(value).lower()}" for key, value in said.items())
-    found = find_recipe(typed)
+    kind, *said = [f"{key}={str(value).lower()}" for key in SETTINGS if (value := getattr(row, key)) not in (None, "")]
+    found = parse_optimizer(f"{kind.removeprefix('optimizer=')}:{','.join(said)}")
     assert {key: getattr(found, key) for key in SETTINGS} == {key: getattr(row, key) for key in SETTINGS}
 
 
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ("finetun", "unknown recipe 'finetun': did you mean finetune?"),
-        ("adamw-lm,lr", "recipe adamw-lm,lr: 'lr' is no setting: expected NAME=VALUE, as in lr=1e-4"),
-        ("adamw-lm,wight_decay=0", "unknown setting of a recipe 'wight_decay': did you mean weight_decay?"),
-        ("lr=0", "lr=0: must be a number above 0, at most 1e+06"),
-        ("lr=fast", "lr=fast: must be a number above 0, at most 1e+06"),
-        ("momentum=1", "momentum=1: must be a number from 0 to less than 1"),
-        ("clip=-1", "clip=-1: must be a norm above 0, at most 1e+06, or 0, which is no clipping"),
-        ("nesterov=1", "nesterov=1: must be true or false"),
-        ("optimizer=adamx", "unknown optimizer 'adamx': did you mean adamax, adam or radam?"),
-        ("optimizer=adam:fusd", "unknown implementation of adam 'fusd': did you mean fused?"),
-        ("optimizer=nadam:fused", "torch has no fused nadam: it has for-loop or foreach"),
-        ("adamw-lm,momentum=0.9", "adamw has no momentum: it has lr, weight_decay, beta1, beta2, eps"),
-        ("optimizer=sgd,nesterov=true", "nesterov=true needs a momentum, as in momentum=0.9"),
+        ("finetun", "unknown optimizer 'finetun': did you mean finetune?"),
+        ("adamx", "unknown optimizer 'adamx': did you mean adamax, adam or radam?"),
+        ("adamx:lr=1", "unknown optimizer 'adamx': did you mean adamax, adam or radam?"),
+        ("adam:fusd", "unknown implementation of adam 'fusd': did you mean fused?"),
+        ("nadam:fused", "torch has no fused nadam: it has for-loop or foreach"),
+        ("adamw:lr=1,fused", "optimizer adamw:lr=1,fused: 'fused' is no setting: expected NAME=VALUE, as in lr=1e-4"),
+        ("adamw-lm:lr=", "optimizer adamw-lm:lr=: 'lr=' is no setting: expected NAME=VALUE, as in lr=1e-4"),
+        ("adamw-lm:wight_decay=0", "unknown setting of adamw 'wight_decay': did you mean weight_decay?"),
+        ("adamw:momentum=0.9", "unknown setting of adamw 'momentum': known: lr, weight_decay, beta1, beta2, eps, clip"),
+        ("lr=1,optimizer=sgd", "unknown setting of optimizers 'optimizer': known: lr, weight_decay, momentum, "),
+        ("adamw:schedule=cosine", "unknown setting of adamw 'schedule': known: lr, weight_decay, beta1, "),
+        ("sgd:lr=1,lr=2", "optimizer sgd:lr=1,lr=2: lr is given twice"),
+        ("lr=0", "optimizer lr=0: lr=0: must be a number above 0, at most 1e+06"),
+        ("adamw:lr=fast", "optimizer adamw:lr=fast: lr=fast: must be a number above 0, at most 1e+06"),
+        ("momentum=1", "optimizer momentum=1: momentum=1: must be a number from 0 to less than 1"),
+        ("clip=-1", "optimizer clip=-1: clip=-1: must be a norm above 0, at most 1e+06, or 0, which is no clipping"),
+        ("sgd:nesterov=1", "optimizer sgd:nesterov=1: nesterov=1: must be true or false"),
+        ("sgd:nesterov=true", "optimizer sgd:nesterov=true: nesterov=true needs a momentum, as in momentum=0.9"),
     ],
 )
 def test_what_cannot_be_meant_is_one_line(typed: str, said: str) -> None:
     with pytest.raises(UsageError) as raised:
-        find_recipe(typed)
-    assert str(raised.value) == said
-
-
-def test_recipes_with_commas_begin_where_there_is_no_setting() -> None:
-    typed = ["adamw-lm,lr=1e-5,finetune", "sgd-vision", "lr=1,clip=2"]
-    assert split_recipes(typed) == ["adamw-lm,lr=1e-5", "finetune", "sgd-vision", "lr=1,clip=2"]
+        parse_optimizer(typed)
+    assert str(raised.value).startswith(said)
+    assert "\n" not in str(raised.value)
 
 
 def test_a_rate_rises_and_then_goes_down_to_its_share() -> None:

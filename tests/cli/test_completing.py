@@ -55,7 +55,7 @@ def offered(ampbench: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Of
         ("ampbench ab --phase tr", ["training"]),
         ("ampbench run --path tra", ["traced"]),
         ("ampbench run --preset ", ["tiny", "small", "large"]),
-        ("ampbench study convergence --optimizer sg", ["sgd"]),
+        ("ampbench study convergence --optimizer sg", ["sgd-vision", "sgd"]),
         ("ampbench list ", ["workloads", "precisions", "recipes", "devices", "runs"]),
         ("ampbench convert latest --to j", ["junit"]),
         ("ampbench check bf16-weight-u", ["bf16-weight-update"]),

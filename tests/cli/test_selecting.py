@@ -16,19 +16,17 @@ def test_settings_and_sweeps_are_read_as_numbers_where_they_are() -> None:
         parse_setting("--set", "=3")
 
 
-def test_options_of_a_recipe_change_each_recipe_and_each_value_makes_one() -> None:
-    assert chosen_recipes(None, lr=None, clip=[]) == []
-    assert chosen_recipes(["finetune", "adamw-lm"], lr=["1e-5", "3e-4"], clip=["0"]) == [
-        "finetune,clip=0",
-        "finetune,lr=0.0003,clip=0",
+def test_each_optimizer_is_a_recipe_as_ids_spell_it() -> None:
+    assert chosen_recipes(None) == []
+    typed = ["finetune", "adamw-lm:lr=1e-5,clip=0", "adamw:fused,weight_decay=0.1", "lr=3e-4", "finetune:lr=1e-5"]
+    assert chosen_recipes(typed) == [
+        "finetune",
         "adamw-lm,lr=1e-05,clip=0",
-        "adamw-lm,clip=0",
-    ]
-    assert chosen_recipes(None, optimizer=["adamw:fused", "adamw:fused"], weight_decay=["0.1"]) == [
-        "optimizer=adamw:fused,weight_decay=0.1"
+        "optimizer=adamw:fused,weight_decay=0.1",
+        "lr=0.0003",
     ]
     with pytest.raises(UsageError, match="clip=-1: must be a norm"):
-        chosen_recipes(["finetune"], clip=["-1"])
+        chosen_recipes(["finetune:clip=-1"])
 
 
 def test_going_on_with_a_run_says_what_its_file_has_imported() -> None:

@@ -45,7 +45,7 @@ def test_versions_of_a_workload_meet():
         ("path", replace(FP32, path="compiled")),
         ("compile_mode", replace(FP32, path="compiled-max-autotune")),
         ("memory_format", replace(FP32, memory_format="channels_last")),
-        ("recipe", replace(FP32, recipe="finetune")),
+        ("optimizer", replace(FP32, recipe="finetune")),
         ("sdpa", replace(FP32, sdpa="math")),
         ("batch_size", replace(FP32, batch_size=16)),
         ("linear_chain.batch_size", replace(FP32, batch_size=16)),

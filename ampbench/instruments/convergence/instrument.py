@@ -47,7 +47,7 @@ gives a list of batches and, in ampbench.Workload's held_out, data to judge by.
 Examples:
   ampbench study convergence digits
   ampbench study convergence model.py:make --steps 1000 --seeds 5
-  ampbench study convergence digits --recipe sgd-vision   to where updates vanish
+  ampbench study convergence digits --optimizer sgd-vision
   ampbench study convergence digits --precision fp16_autocast --no-scaler
   ampbench study convergence --resume 1f9a3c        an interrupted study, by its id
 """
