@@ -65,7 +65,7 @@ from ampbench.errors import CASE_FAILED, INTERRUPTED, NothingToRunError, StoreEr
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.judge.budget import Budget
 from ampbench.records.kinds import deed_of, verb_of
-from ampbench.records.labels import NOT_MEASURED, OUT_OF_TIME
+from ampbench.records.labels import Pending
 from ampbench.records.run import Selection, Settings
 
 if TYPE_CHECKING:
@@ -339,7 +339,7 @@ def _print_end(
     print_result(stored, rows, rows, format, budget, run_words(stored.path, results))
     print_note(f"run {stored.header.run}: {stored.path}")
     if ended != "complete":
-        left = sum(row["reason"] in (NOT_MEASURED, OUT_OF_TIME) for row in rows)
+        left = sum(isinstance(row["reason"], Pending) for row in rows)
         wanted = left + sum(row["outcome"] != "skipped" for row in rows)
         measured = (
             f"{wanted - left} of {counted(wanted, 'case')} measured so far{'' if left else ', not yet in all rounds'}"

@@ -534,7 +534,7 @@ def _why_not(
     if variant.unavailable:
         return variant.unavailable
     if device is not None and present and (lacking := lack(device, case, precision)):
-        return lacking
+        return "; ".join(filter(None, lacking))
     if case.phase == "inference" and precision.same_ops:
         return f"without an optimizer {precision.name} is {precision.same_ops}"
     if case.phase == "training" and not variant.has_loss:
@@ -555,15 +555,15 @@ def _why_not(
     return ""
 
 
-def lack(device: DeviceDescription, case: Case, precision: Precision) -> str:
-    """Return what `case` needs and `device` does not have, or nothing."""
+def lack(device: DeviceDescription, case: Case, precision: Precision) -> tuple[str, str] | None:
+    """Return what `case` needs and `device` does not have, and the option of `run` that does without; None: nothing."""
     if precision.tf32 and not device.tf32:
-        return f"{case.device} has no tf32"
+        return f"{case.device} has no tf32", ""
     if precision.fp32_products == "bf16" and case.device == "cuda":
-        return "torch rounds no fp32 product to bf16 on cuda"
+        return "torch rounds no fp32 product to bf16 on cuda", ""
     dtype = SHORT_DTYPES[precision.autocast or precision.storage]
     if device.arithmetic.get(dtype) == "unavailable":
-        return f"{case.device} does not support {dtype}"
+        return f"{case.device} does not support {dtype}", ""
     if case.phase == "training" and precision.scaler and case.scaler and not device.float64:
-        return f"GradScaler needs fp64, which {case.device} does not have; --no-scaler measures without it"
-    return ""
+        return f"GradScaler needs fp64, which {case.device} does not have", "--no-scaler measures without it"
+    return None

@@ -464,19 +464,18 @@ def _launch_bound(group: Group, rows: Sequence[Row], gains: "_Gains") -> str:
     busy = "–".join(dict.fromkeys(format_share(end) for end in (ends[0], ends[-1])))
     baseline = next((row for row in measured if row["precision"] == _todays(measured)), None)
     others = [row for row in measured if row is not baseline and row["precision"] != BASELINE]
-    where = f" in {few(map(precision_label, bound))}"
+    where = f" in {few(map(precision_label, bound))}:"
     if len(bound) == len(measured) and baseline is not None and others:
         if all(_is_no_faster(row, baseline, gains) for row in others):
-            where = ": no precision helps"
+            where = ": no precision helps;"
         elif not any(_is_faster(row, baseline, gains) for row in others):
-            where = ": no precision is seen to help"
+            where = ": no precision is seen to help;"
     mode = compile_mode(group.path)
     fewer = f"--path {COMPILED}" if group.path == "eager" else ""
     if group.device == "cuda" and mode not in WITH_GRAPHS:
         fewer = f"{'' if mode else f'--path {COMPILED} '}--compile-mode {WITH_GRAPHS[0]}"
     remedy = "larger batch" + (f", or {fewer}" if fewer else "")
-    between = ";" if where.startswith(":") else ":"
-    return f"launch-bound{where}{between} {remedy} (the device has work for {busy} of a step)"
+    return f"launch-bound{where} {remedy} (the device has work for {busy} of a step)"
 
 
 def scale_said(found: Divergence | None) -> str:

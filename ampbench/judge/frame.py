@@ -24,7 +24,7 @@ from ampbench.instruments.ceilings.bounds import Bounds
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.judge.rounds import ON_ACCELERATOR, UNFIT_SHARE, ByCase, MeasuredRun, Rounds, said_of
 from ampbench.records.case import Case
-from ampbench.records.labels import NOT_MEASURED, OUT_OF_TIME, attention_said, case_labels, not_finite
+from ampbench.records.labels import Pending, attention_said, case_labels, not_finite
 from ampbench.records.measured import Divergence, OutputError, Predictions, Update
 from ampbench.store import StoredRun, measured_files, not_measured, once
 from ampbench.store.lines import no_garbage_collection
@@ -451,7 +451,7 @@ def _readings(stored: StoredRun, rows: dict[str, int], columns: dict[str, Any]) 
 
 
 def _outcomes(stored: StoredRun, rounds: stats.Integers, differing: frozenset[str]) -> dict[str, Any]:
-    pending = OUT_OF_TIME if stored.ended == "out of time" else NOT_MEASURED
+    pending = Pending.OUT_OF_TIME if stored.ended == "out of time" else Pending.NOT_YET
     outcomes: list[str] = []
     reasons: list[str | None] = []
     read = set().union(*stored.readings.values())

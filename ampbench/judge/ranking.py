@@ -308,7 +308,7 @@ BY_PRECISION: Sequence[Column[Brought]] = (
         lambda one: one.mean("memory_ratio_vs_fp32"),
         "memory",
         "ratio",
-        lambda one: _mean(one, "memory_ratio_vs_fp32").partition(" ")[0],
+        lambda one: times(mean[0]) if (mean := one.mean("memory_ratio_vs_fp32")) else "",
     ),
     Column("error", lambda one: one.worst_error, "largest error", "error"),
     Column("best", lambda one: one.best, "best where it is safe", said=_best),

@@ -5,6 +5,7 @@ The latter are elements that are no finite numbers, a reference not in fp64, and
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -16,8 +17,13 @@ HALVES = ("bf16", "fp16")
 
 NOT_REACHED = "not reached before the run ended"
 """What became of a case of which a run says nothing."""
-NOT_MEASURED, OUT_OF_TIME = "not measured yet", "not reached within the time given"
-"""What became of a case that --resume may still measure."""
+
+
+class Pending(StrEnum):
+    """The reason of a row whose case --resume may still measure; that of a skip is plain text."""
+
+    NOT_YET = "not measured yet"
+    OUT_OF_TIME = "not reached within the time given"
 
 
 def case_labels(cases: Iterable[Case], *, precision: bool = True) -> dict[str, str]:
@@ -83,7 +89,7 @@ def outcome_said(outcome: str, reason: str, what: str = "") -> str:
 
     `what` they are stands before the reason.
     """
-    word = "missing" if reason in (NOT_MEASURED, OUT_OF_TIME) else outcome
+    word = "missing" if isinstance(reason, Pending) else outcome
     return ": ".join([word, *([what] if what else []), reason])
 
 

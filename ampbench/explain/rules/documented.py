@@ -161,11 +161,13 @@ def old_spelling() -> RuleClaim:
 
 def new_spelling(device: str) -> RuleClaim:
     """Return what `torch.autocast(device)` does here: enters autocast, disables itself with a warning, or raises."""
+    entered = False
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             with torch.autocast(device):
-                found = "entered" if torch.is_autocast_enabled(device) else "disables itself"
+                entered = torch.is_autocast_enabled(device)
+                found = "entered" if entered else "disables itself"
         except Exception as error:  # noqa: BLE001 - that it raises is the finding
             found = f"raises {first_line(error)}"
     if caught:
@@ -176,7 +178,7 @@ def new_spelling(device: str) -> RuleClaim:
         source=PYTORCH_PAGE,
         said=f'torch.autocast("{device}")',
         found=found,
-        holds=found.startswith("entered") if is_present(device) else None,
+        holds=entered if is_present(device) else None,
         how=DEVICE if is_present(device) else NOT_OBSERVED,
     )
 

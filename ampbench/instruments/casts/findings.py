@@ -167,14 +167,14 @@ class GraphDifference:
 
 
 def graph_sentence(trace: CastTrace, graph: GraphTrace) -> str:
-    """Return "compiled: 46 casts where eager makes 47; 22 kept, 24 fused; 1 module in another dtype"."""
+    """Return "46 casts where eager makes 47; 22 kept, 24 fused; 1 module in another dtype"."""
     if graph.error:
-        return f"{graph.graph}: not made: {graph.error}"
+        return f"not made: {graph.error}"
     casts = counted(len(graph.casts), "cast")
     if graph.graph == AUTOGRAD:
         forward = [one for one in trace.casts if one.phase == "forward" and not trace.ops[one.index].recomputed]
-        return f"{graph.graph}: undoes {casts} where eager's forward makes {len(forward)}"
-    said = f"{graph.graph}: {casts} where eager makes {len(_model_casts(trace, graph))}"
+        return f"undoes {casts} where eager's forward makes {len(forward)}"
+    said = f"{casts} where eager makes {len(_model_casts(trace, graph))}"
     if graph.casts:
         fates = Counter(cast.fate for cast in graph.casts)
         said += "; " + ", ".join(f"{count} {fate}" for fate, count in sorted(fates.items()))

@@ -326,9 +326,7 @@ def graphs(found: CastPass, everything: bool = False) -> list[Block]:
     """Return what the other graphs of the same step make of its casts, and where dtypes flow otherwise."""
     if not found.graphs:
         return []
-    said = [
-        [graph.graph, graph_sentence(found.trace, graph).removeprefix(f"{graph.graph}: ")] for graph in found.graphs
-    ]
+    said = [[graph.graph, graph_sentence(found.trace, graph)] for graph in found.graphs]
     blocks = [Block("The same step in other graphs", ["graph", "against eager"], said)]
     for graph in found.graphs:
         differences = [] if graph.error else compare_graph(found.trace, graph)
@@ -424,7 +422,7 @@ def _data(found: CastPass, case: Case, by: By | None) -> dict[str, Any]:
         "graphs": [
             {
                 "graph": graph.graph,
-                "sentence": findings.graph_sentence(found.trace, graph),
+                "sentence": f"{graph.graph}: {findings.graph_sentence(found.trace, graph)}",
                 "differences": [asdict(one) for one in findings.compare_graph(found.trace, graph)],
             }
             for graph in found.graphs

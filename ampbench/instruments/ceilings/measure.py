@@ -206,30 +206,29 @@ def measure_ceiling(device: Device, operation: str, dtype: str, seconds: float) 
     watch = FitnessWatch(device)
     attained: list[Attained] = []
     notes: list[str] = []
-    error = ""
+    errors: list[str] = []
     if dtype == TF32 and not (device.type != "cpu" and has_tf32(device.type)):
-        error = f"{device.type} has no tf32"
+        errors.append(f"{device.type} has no tf32")
     else:
         held = _torch_dtype(dtype)
         series = tasks_of(operation, device.type, held)
         budget = seconds / sum(map(len, series))
         with precision_flags(PRECISIONS[TF32 if dtype == TF32 else FP32]), torch.inference_mode():
             for tasks in series:
-                found, note = _grow(tasks, device, _maker(device, held), budget, LONGEST * seconds)
+                found, why = _grow(tasks, device, _maker(device, held), budget, LONGEST * seconds)
                 attained += found
-                if note:
-                    notes.append(note)
-        if not attained:
-            error, notes = notes[0].partition(": ")[2], []
+                if why:
+                    notes.append(f"{tasks[len(found)].size} and larger left out: {why}")
+                    errors.append(why)
     return Ceiling(
         device=device.type,
         operation=operation,
         dtype=dtype,
         threads=torch.get_num_threads(),
         attained=attained,
-        error=error,
+        error="" if attained else errors[0],
         fitness=watch.seen(),
-        notes=notes,
+        notes=notes if attained else [],
     )
 
 
@@ -244,12 +243,12 @@ def _grow(
     for task in tasks:
         expected = min(found[-1].samples) * task.work / found[-1].work if found else 0.0
         if expected > longest:
-            return found, f"{task.size} and larger left out: one run would take about {format_seconds(expected)}"
+            return found, f"one run would take about {format_seconds(expected)}"
         try:
             samples = _samples(task.build(make), device, budget)
         except Exception as error:  # noqa: BLE001 - whatever a device raises at what it does not support
             device.release()
-            return found, f"{task.size} and larger left out: {said_of(error)}"
+            return found, said_of(error)
         found.append(Attained(size=task.size, work=task.work, samples=samples, library=task.library))
         device.release()
     return found, ""

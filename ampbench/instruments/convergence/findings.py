@@ -460,11 +460,15 @@ class Arm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Withheld:
-    """A verdict that numbers do not decide; `without_numbers` where a difference would mislead."""
+    """A verdict that numbers do not decide; `without_numbers` where a difference would mislead.
+
+    `of_fp32`: fp32's own trainings are why, which is said once of all precisions.
+    """
 
     verdict: Verdict = Verdict.INCONCLUSIVE
     reason: str
     without_numbers: bool = False
+    of_fp32: bool = False
 
 
 def withheld(
@@ -479,7 +483,7 @@ def withheld(
         return Withheld(verdict=Verdict.INCOMPARABLE, reason=NO_BASELINE, without_numbers=True)
     ended = ended_of(own, metric)
     if not ended:
-        return Withheld(reason=NO_END, without_numbers=True)
+        return Withheld(reason=NO_END, without_numbers=True, of_fp32=True)
     pairs = [(each, ended[seed]) for seed, each in seeds.items() if seed in ended]
     if not pairs:
         return Withheld(reason=NO_PAIR, without_numbers=True)
@@ -490,7 +494,7 @@ def withheld(
     if troubles := troubles_said([mine for mine, _ in pairs], metric):
         return Withheld(verdict=Verdict.REGRESSED, reason=troubles, without_numbers=True)
     if learns is False:
-        return Withheld(reason=NOT_LEARNING)
+        return Withheld(reason=NOT_LEARNING, of_fp32=True)
     if reason := only_one(seeds, ended):
         return Withheld(reason=reason)
     return Withheld(reason=CONTROL_FIRED) if fires(controls.get(NAMES[CONTROL])) else None

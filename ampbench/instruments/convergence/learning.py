@@ -142,8 +142,8 @@ class Learning:
 
     `loss` is the mean training loss of the last quarter, `loss_ratio` the geometric mean over seeds of what it is
     times fp32's, `loss_low` and `loss_high` its 90% interval. `loss_verdict` says whether it is no worse than fp32's:
-    unchanged or improved where that is shown, regressed where the opposite is; `loss_reason` says why. `way` is how
-    far it went astray of the way that fp64 went.
+    unchanged or improved where that is shown, regressed where the opposite is; `loss_reason` says why. `of_fp32`: the
+    trainings of fp32 itself are why. `way` is how far it went astray of the way that fp64 went.
     """
 
     name: str
@@ -157,6 +157,7 @@ class Learning:
     high: float | None = None
     verdict: Verdict | None = None
     reason: str = ""
+    of_fp32: bool = False
     seeds_needed: int | None = None
     from_fp32: float | None = None
     from_fp64: float | None = None
@@ -395,6 +396,7 @@ def _row(
         high=high,
         verdict=verdict,
         reason=reason,
+        of_fp32=held_back is not None and held_back.of_fp32,
         seeds_needed=judged.seeds_needed if judged is not None and held_back is None else None,
         from_fp32=_median([drift.from_fp32 for drift in drifts]),
         from_fp64=_median([drift.from_fp64 for drift in drifts]),

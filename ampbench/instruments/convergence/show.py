@@ -98,7 +98,7 @@ def _verdicts_said(one: Learned) -> list[str]:
         said.append(f"{scores}; {trains}: {rows[0].loss_reason}")
     for verdict, what in _SAID.items():
         for rows in _alike((row for row in one.judged if row.verdict is verdict), _why):
-            if rows[0].reason not in (NOT_LEARNING, NO_END):
+            if not rows[0].of_fp32:
                 said.append(f"{all_of([row.name for row in rows])} {_plural(what, len(rows))}: {_why(rows[0])}")
     return said
 

@@ -18,7 +18,6 @@ from ampbench.present.charts import CHOICES, DASHED, ROWS_OF_THE_PAGE, Chart, Ch
 from ampbench.present.document import Section
 from ampbench.present.page import Held, Overview, Part, Told, Untold, detail_of, sentences_of, told_part
 from ampbench.records.case import Case
-from ampbench.records.labels import NOT_REACHED
 from ampbench.records.paired import ratio_said
 
 WIDTH, HEIGHT = 580.0, 270.0
@@ -438,7 +437,8 @@ def _section(one: Searched) -> Section:
 def _begun(one: Untold) -> Untold:
     """Return a case without a result with how far its search got that did not end."""
     trials = len(one.run.several_of(Trial).get(one.case_id, []))
-    if one.reason != NOT_REACHED or not (trials or one.case_id in one.run.of(SearchSpace)):
+    ended = one.case_id in one.run.failures or one.case_id in one.run.skips
+    if ended or not (trials or one.case_id in one.run.of(SearchSpace)):
         return one
     kept = f"{counted(trials, 'trial')} {'is' if trials == 1 else 'are'}" if trials else "no trial is"
     return replace(one, reason=f"the search did not end; {kept} stored")

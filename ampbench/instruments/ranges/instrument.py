@@ -114,8 +114,8 @@ def _lacking(case: Case, row: Precision, environment: Environment) -> str:
     """Return what the device of an fp32 case lacks to run it in a low precision, or nothing."""
     device = environment.device(case.device)
     low = dataclasses.replace(case, precision=row.name, input_dtype=SHORT_DTYPES[row.storage])
-    told, _, _ = (lack(device, low, row) if device else "").partition(";")  # behind it stands an option of `run`
-    return told
+    lacking = lack(device, low, row) if device else None
+    return lacking[0] if lacking else ""
 
 
 WATCHING: Instrument[RangesAsked] = Instrument(

@@ -119,7 +119,7 @@ def test_a_module_whose_ops_have_nothing_in_common_is_judged_by_its_last():
 def test_the_loss_after_the_model_is_in_no_graph_and_not_missed():
     trace = eager(cast(0), cast(10, "activation", "fc", "", from_dtype="bf16", to_dtype="fp32"))
     assert compare_graph(trace, traced(made())) == []
-    assert graph_sentence(trace, traced(made())) == "traced: 1 cast where eager makes 1; 1 kept"
+    assert graph_sentence(trace, traced(made())) == "1 cast where eager makes 1; 1 kept"
 
 
 def test_a_module_that_is_in_no_graph_is_left_to_eager_mode():
@@ -144,15 +144,15 @@ def test_the_casts_of_autograd_s_graph_are_counted_and_compared_with_nothing():
     trace = eager(cast(0), cast(1, "input", "x"))
     graph = GraphTrace(graph=AUTOGRAD, casts=[made("gradient", **back)])
     assert compare_graph(trace, graph) == []
-    assert graph_sentence(trace, graph) == "autograd: undoes 1 cast where eager's forward makes 2"
+    assert graph_sentence(trace, graph) == "undoes 1 cast where eager's forward makes 2"
 
 
 def test_a_graph_is_said_with_the_fates_of_its_casts_and_one_that_was_not_made_differs_in_nothing():
     graph = traced(made(), made(fate=FOLDED), made("input", "x", fate=FUSED))
-    assert graph_sentence(eager(cast(0)), graph) == "traced: 3 casts where eager makes 1; 1 folded, 1 fused, 1 kept"
+    assert graph_sentence(eager(cast(0)), graph) == "3 casts where eager makes 1; 1 folded, 1 fused, 1 kept"
     failed = GraphTrace(graph=COMPILED, error="RuntimeError: no")
     assert compare_graph(eager(cast(0)), failed) == []
-    assert graph_sentence(eager(cast(0)), failed) == "compiled: not made: RuntimeError: no"
+    assert graph_sentence(eager(cast(0)), failed) == "not made: RuntimeError: no"
 
 
 class Halves(torch.nn.Module):
@@ -171,7 +171,7 @@ def test_the_model_s_own_casts_after_its_last_module_are_compared_and_those_of_a
     with trace_casts(model) as ledger:
         inference(model, batch).double()
     graph = traced_graph(model, (batch,), {}, autocast)
-    assert graph_sentence(ledger.trace, graph) == "traced: 6 casts where eager makes 6; 4 folded, 2 kept"
+    assert graph_sentence(ledger.trace, graph) == "6 casts where eager makes 6; 4 folded, 2 kept"
     without = replace(graph, casts=[one for one in graph.casts if one.module])
     assert told(ledger.trace, without)[0] == (GONE, "", 1)
 
