@@ -35,7 +35,7 @@ KEYS = frozenset(
         "growth_interval", "half_inputs", "heap", "init_scale", "json", "keep_flags", "keyword", "label", "lanes",
         "list", "max_error", "max_flushed_share", "max_gradient_error", "max_inconclusive", "max_kl",
         "max_kl_p99", "max_loss_error", "max_sample_error", "max_time", "max_trials", "max_worst_sample_error",
-        "memory_format", "memory_limit", "metric", "migrate", "min_argmax_agreement", "min_run_time", "min_update_kept",
+        "memory_format", "memory_limit", "metric", "min_argmax_agreement", "min_run_time", "min_update_kept",
         "no_isolation", "nodes", "objective", "on", "only", "op", "operation", "optimizer", "output", "over", "path",
         "phase", "policy", "precision", "preset", "ray", "report", "results", "resume", "rounds", "scaler",
         "sdpa", "seconds", "seed", "seeds", "set", "setting", "shard", "short", "show", "site", "sources",

@@ -2,7 +2,6 @@
 
 import os
 import platform
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import cache, partial
@@ -15,7 +14,6 @@ from ampbench import __version__
 from ampbench.cli.options import DEFAULT_RESULTS, Format, Json, chosen_format
 from ampbench.cli.printing import OutputFormat
 from ampbench.errors import CASE_FAILED, AmpbenchError, UsageError
-from ampbench.records.run import SCHEMA
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -23,22 +21,17 @@ if TYPE_CHECKING:
     from ampbench.drive.fitness import Spoiler
     from ampbench.instruments.ceilings.records import Ceiling
     from ampbench.records.case import DeviceDescription, Environment
-    from ampbench.store import Migration, StoredRun
+    from ampbench.store import StoredRun
 
-ADVICE = "restore what is damaged from a copy, move elsewhere what is no run of this ampbench, then migrate again"
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16")
 
 CheckedResults = Annotated[
     Path | None, typer.Option("--results", metavar="DIR", help="Also check every run file in DIR and below it.")
 ]
-Migrating = Annotated[
-    bool, typer.Option("--migrate", help="Rewrite those of earlier schemas in the current one; needs --results.")
-]
 
 
 def command(
     results: CheckedResults = None,
-    migrate: Migrating = False,
     format: Format = OutputFormat.TABLE,
     json: Json = False,
 ) -> int:
@@ -48,14 +41,11 @@ def command(
     Examples:
       ampbench doctor
       ampbench doctor --results results     exit code 3 if a stored run is damaged
-      ampbench doctor --results results --migrate
       ampbench doctor --json
     """
     chosen = chosen_format(format, json)
     if chosen not in (OutputFormat.TABLE, OutputFormat.JSON):
         raise UsageError(f"doctor prints --format table or json, not {chosen}")
-    if migrate and results is None:
-        raise UsageError("--migrate needs --results DIR, the folder whose files to rewrite")
     from ampbench.drive.fitness import device_findings, inspect
     from ampbench.store import check_folder
 
@@ -67,8 +57,7 @@ def command(
 
     def meanwhile() -> None:
         watched()
-        if not migrate:
-            checked()
+        checked()
         _prepare(chosen)
 
     environment, problem = _probe(meanwhile)
@@ -76,14 +65,13 @@ def command(
     findings.sort(key=lambda finding: not finding.grave)
     known = [] if environment is None else _known(results or DEFAULT_RESULTS, environment)
     ceilings = [] if environment is None else _ceilings(results or DEFAULT_RESULTS, environment)
-    migrations = _migrate(results) if results is not None and migrate else None
-    stored = checked() if migrations is None else {str(one.path): one.problem for one in migrations}
+    stored = checked()
 
     if chosen is OutputFormat.JSON:
         from ampbench.cli.printing import print_text
         from ampbench.present.data import json_document
 
-        print_text(json_document(_document(environment, problem, findings, known, ceilings, stored, migrations)))
+        print_text(json_document(_document(environment, problem, findings, known, ceilings, stored)))
     else:
         from ampbench.present.terminal import make_console, print_block
 
@@ -91,7 +79,7 @@ def command(
         for section in _sections(environment, problem, findings, known, ceilings):
             print_block(console, section)
         if stored is not None:
-            for section in _stored_section(results, stored, migrations):
+            for section in _stored_section(results, stored):
                 print_block(console, section)
     return CASE_FAILED if stored and any(stored.values()) else 0
 
@@ -106,14 +94,8 @@ def _probe(meanwhile: Callable[[], object]) -> "tuple[Environment | None, str]":
         return None, str(error)
 
 
-def _migrate(results: Path) -> "list[Migration]":
-    from ampbench import store
-
-    return store.migrate_results(results)
-
-
 def _check(results: Path | None) -> dict[str, str | None] | None:
-    """Return what is wrong with each file of a folder, if there is one; migrating checks them, too."""
+    """Return what is wrong with each file of a folder, if there is one."""
     from ampbench import store
 
     return None if results is None else {str(path): problem for path, problem in store.check_results(results)}
@@ -137,7 +119,6 @@ def _document(
     known: list[str],
     ceilings: "list[Ceiling]",
     stored: Mapping[str, str | None] | None,
-    migrations: "list[Migration] | None",
 ) -> dict[str, Any]:
     from ampbench.instruments.ceilings.findings import libraries_said, shown
 
@@ -153,9 +134,6 @@ def _document(
     }
     if stored is not None:
         document["results"] = stored
-    if migrations is not None:
-        files = {str(one.path): {"schema": one.schema, "outcome": one.outcome} for one in migrations}
-        document["migration"] = {"schema": SCHEMA, "files": files}
     return document
 
 
@@ -219,35 +197,14 @@ def _title(text: str) -> "RenderableType":
     return Text(f"\n{text}", style="bold")
 
 
-def _stored_section(
-    results: Path | None, stored: Mapping[str, str | None], migrations: "list[Migration] | None"
-) -> "list[RenderableType]":
+def _stored_section(results: Path | None, stored: Mapping[str, str | None]) -> "list[RenderableType]":
     from rich.padding import Padding
     from rich.text import Text
 
     problems = [said for said in stored.values() if said]
-    what = "damaged" if migrations is None else "left alone"
-    said = [Text(f"{what}: {problem}", style="red") for problem in problems]
-    if migrations is None:
-        said.append(Text(f"{len(stored) - len(problems)} of {len(stored)} are whole"))
-    else:
-        said += [Text(ADVICE)] if problems else []
-        said.append(Text(_what_migrated(migrations)))
+    said = [Text(f"damaged: {problem}", style="red") for problem in problems]
+    said.append(Text(f"{len(stored) - len(problems)} of {len(stored)} are whole"))
     return [_title(f"Stored runs in {results}"), *(Padding(text, (0, 0, 0, 2)) for text in said)]
-
-
-def _what_migrated(migrations: "list[Migration]") -> str:
-    """Return how many files became what: "2 files migrated from schema 4, 3 from schema 5, 14 current"."""
-    from ampbench.base.units import counted
-    from ampbench.store import CURRENT, LEFT_ALONE, MIGRATED
-
-    said: list[str] = []
-    for schema, count in sorted(Counter(one.schema or 0 for one in migrations if one.outcome == MIGRATED).items()):
-        files = f"{count:,}" if said else f"{counted(count, 'file')} migrated"
-        said.append(f"{files} from schema {schema}")
-    outcomes = Counter(one.outcome for one in migrations)
-    others = [f"{outcomes[name]:,} {name}" for name in (CURRENT, LEFT_ALONE) if outcomes[name]]
-    return ", ".join([*(said or ["nothing migrated"]), *others])
 
 
 def _installation(environment: "Environment") -> dict[str, str]:

@@ -11,17 +11,9 @@ from ampbench.records.kinds import KINDS
 from ampbench.records.measured import Divergence, Failure, MemoryPass, Reading, Round, Skip
 
 SCHEMA = 7
-"""The version of the run file's format; a file of a later one is refused.
+"""The version of the run file's format: a file of another is refused.
 
-2 added the arm of an interleaved comparison (`Header.arm`, `Round.confirmation`), `Fitness.other_share` and
-`Divergence.repeatable`. 3 added imported runs (`Header.imported`, `Reading`), `Header.committed_at`, and None for what
-an imported environment does not tell. 4 added explanations: `CastPass`, `RuleProbe` and `Header.explains`. 5 added
-`RangePass`, `OriginPass`, and what a search for modules to keep in fp32 sees. 6 added studies and `MemoryPass.flops`.
-7 added what a divergence pass tells of its reference, what a round tells of changes in place, of its CPU time and of
-how fp32 products are rounded, `Header.precisions`, `Settings.keep_flags`, `WorkloadSource.switches` and `elsewhere`,
-which heap times were measured in and what page faults the plain one costs, what an accelerator tells of itself, before
-and while it is measured, `Header.shard`, `fleet` and `merged`. Files of an earlier schema lack these and are read as
-they are. The first new field since a release raises it; those that follow until the next one come with it.
+The first field or kind of line that is added or removed since a release raises it; others until the next come with it.
 """
 
 SUFFIX, COMPRESSED = ".jsonl", ".jsonl.gz"

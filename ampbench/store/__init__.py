@@ -21,17 +21,12 @@ from ampbench.store.folder import (
     runs_with,
     sync_folder,
 )
-from ampbench.store.migrating import CURRENT, LEFT_ALONE, MIGRATED, Migration, migrate_file, migrate_results
 from ampbench.store.reading import CUT, StoredRun, TimedRound, gathered, once, read_header, read_run, run_id
 from ampbench.store.writing import CannotBeError, RunWriter, encode_run, new_run_id, require_writable, write_whole
 
 __all__ = [
-    "CURRENT",
     "CUT",
-    "LEFT_ALONE",
-    "MIGRATED",
     "CannotBeError",
-    "Migration",
     "RunWriter",
     "StoredRun",
     "TimedRound",
@@ -47,8 +42,6 @@ __all__ = [
     "measured_files",
     "measures",
     "merged_in",
-    "migrate_file",
-    "migrate_results",
     "new_run_id",
     "not_measured",
     "once",

@@ -302,7 +302,6 @@ DAMAGED_OR_NEWER = "damaged, or written by a newer ampbench (upgrade this one)"
 _TELLING = slice(2, 8)
 _MANY = {f'"{kind}":'.encode()[1:7]: kind for kind in ("case", "round", "memory", "divergence")}
 """Kinds of which a large file has a line for every case, or several, by how their lines begin."""
-_OLD_PROBE = b'{"autocast_rules":'
 _KIND = re.compile(rb'\{"(\w{1,40})"')
 
 
@@ -375,22 +374,18 @@ def check_header(data: bytes) -> None:
     try:
         schema = msgspec.json.decode(data, type=_AnyHeader).header.schema
     except _UNREADABLE:
-        if data.startswith(_OLD_PROBE):
-            raise LineError(
-                "no header of an ampbench run but a probe of autocast's rules in a format that was never released: "
-                "`ampbench explain rules` probes anew"
-            ) from None
         try:
             kind, _ = decode(data)
         except LineError:
             raise LineError("no header of an ampbench run: this is another program's file or a damaged one") from None
         raise LineError(f"no header: the file begins with a {kind}, so its beginning is lost") from None
     if schema > SCHEMA:
+        raise LineError(f"written by a newer ampbench (schema {schema}; this one reads {SCHEMA}): upgrade ampbench")
+    if schema < SCHEMA:
         raise LineError(
-            f"written by a newer ampbench (schema {schema}; this one reads 1 to {SCHEMA}); upgrade ampbench"
+            f"written by an earlier ampbench (schema {schema}; this one reads {SCHEMA}): read it with that one, or "
+            "measure anew"
         )
-    if schema < 1:
-        raise LineError(f"unknown schema {schema}; this ampbench reads 1 to {SCHEMA}")
 
 
 def check_said(header: Header) -> None:

@@ -17,15 +17,13 @@ from ampbench.errors import StoreError
 from ampbench.records.case import Case
 from ampbench.records.kinds import KINDS, LINES, verb_of
 from ampbench.records.measured import Failure, Reading, Round
-from ampbench.records.run import SCHEMA, SUFFIX, Entry, Header
+from ampbench.records.run import SUFFIX, Entry, Header
 from ampbench.store import lines
 from ampbench.store.folder import followed, lock, sync_folder
 from ampbench.store.lines import LineError
-from ampbench.store.migrating import rewrite
 from ampbench.store.reading import StoredRun, is_compressed, read_run
 
 _BLOCK_BYTES = 1 << 20
-_BEGIN_ANOTHER = "wait for it or begin a new run"
 
 _Known = tuple[set[str], dict[str, set[str]], lines.Rounds, bool]
 """What is in a file: the cases, what each kind of line is of, the rounds, whether it says what it was begun for."""
@@ -115,7 +113,7 @@ class RunWriter:
         ready = writer._checked([header, *entries])
         writer._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
         try:
-            lock(path, writer._descriptor, _BEGIN_ANOTHER)
+            lock(path, writer._descriptor)
             writer._write(*ready)
         except BaseException:
             writer.close()
@@ -127,8 +125,7 @@ class RunWriter:
     def reopen(cls, path: Path | str) -> tuple[Self, StoredRun]:
         """Continue the run file at `path`; return the writer and what the file holds.
 
-        An unterminated last line is trimmed, which the returned `StoredRun.cut` says. A file of an earlier schema is
-        rewritten in the current one first, so that its header tells what is appended. Raises `StoreError` where the
+        An unterminated last line is trimmed, which the returned `StoredRun.cut` says. Raises `StoreError` where the
         file is damaged or compressed, cannot be written, or is being written by another process.
         """
         path = Path(path)
@@ -138,14 +135,10 @@ class RunWriter:
             raise StoreError(f"cannot resume {path}: {error.strerror}") from None
         writer = cls(path, descriptor)
         try:
-            lock(path, descriptor, _BEGIN_ANOTHER)
+            lock(path, descriptor)
             if is_compressed(os.pread(descriptor, 2, 0)):
                 raise StoreError(f"cannot resume {path}: it is compressed; gunzip it first")
             stored = read_run(path)
-            if stored.header.schema < SCHEMA:
-                rewrite(path, replace(stored.header, schema=SCHEMA))
-                writer.close()
-                return cls.reopen(path)
             writer._size = _size_of_whole_lines(path)
             writer._case_ids = set(stored.cases)
             writer._found = {line: set(held) for line, held in stored.found.items()}

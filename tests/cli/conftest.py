@@ -9,7 +9,7 @@ import pytest
 from ampbench.cli.main import main
 from ampbench.records.case import Case, DeviceDescription, Environment, WorkloadSource
 from ampbench.records.measured import Divergence, Failure, MemoryPass, Round, Skip
-from ampbench.records.run import Footer, Header, Selection, Settings
+from ampbench.records.run import SCHEMA, Footer, Header, Selection, Settings
 from ampbench.store import RunWriter
 
 RUN_ID = "20260131T120000Z-bench-1f9a3c"
@@ -155,7 +155,7 @@ def entries_of(case: Case, measured: Measured) -> list[Round | MemoryPass | Dive
 
 def header(run: str = RUN_ID, label: str = "nightly") -> Header:
     return Header(
-        schema=1,
+        schema=SCHEMA,
         run=run,
         ampbench_version="0.1.0",
         started_at="2026-01-31T12:00:00Z",

@@ -1,7 +1,6 @@
 """`ampbench explain` and its verbs: how they are found and set, and what `rules` prints, stores and compares."""
 
 import csv
-import gzip
 import io
 import json
 import subprocess
@@ -355,16 +354,12 @@ def test_a_terminal_is_told_which_device_is_being_probed(
     assert said.err.splitlines()[:2] == ["probing cpu …", "probing cuda …"]
 
 
-def test_a_run_that_measured_holds_no_rules_and_the_old_format_is_named(tmp_path: Path, ampbench: Run) -> None:
+def test_a_run_that_measured_holds_no_rules(tmp_path: Path, ampbench: Run) -> None:
     case = make_case()
     write_run(tmp_path / "results", [case], make_round(case), COMPLETE)
     said = ampbench("explain", "rules", "latest")
     assert said.code == 2
     assert "holds no probe of autocast's rules: `ampbench explain rules` stores one" in said.err
-    (tmp_path / "old.json.gz").write_bytes(gzip.compress(b'{"autocast_rules":{"schema":1}}\n'))
-    said = ampbench("explain", "rules", "old.json.gz")
-    assert (said.code, said.err.count("\n")) == (2, 1)
-    assert "old.json.gz, line 1: no header of an ampbench run but a probe of autocast's rules" in said.err
 
 
 def test_two_probes_with_nothing_in_common_cannot_be_compared(worker: Worker, ampbench: Run) -> None:

@@ -1,4 +1,3 @@
-import json
 from pathlib import Path
 
 import pytest
@@ -6,7 +5,6 @@ import pytest
 from ampbench.errors import NothingComparableError, NothingToRunError, StoreError, UnknownNameError
 from ampbench.judge.budget import Budget
 from ampbench.records.measured import Skip
-from ampbench.records.run import SCHEMA
 from ampbench.report.material import gather, material_of
 from tests.compared_runs import BF16, FP32, Times, environment, make_run, noisy, rounds_of
 from tests.stored_runs import COMPLETE, make_case, make_header, write_run
@@ -167,30 +165,6 @@ def test_a_damaged_file_is_refused_by_name_and_line(tmp_path: Path):
     path.write_bytes(b"".join([*lines[:2], b"{damaged}\n", *lines[2:]]))
     with pytest.raises(StoreError, match=r"000001\.jsonl, line 3"):
         gather([OLD], tmp_path)
-
-
-def in_schema(path: Path, schema: int) -> None:
-    """Make a stored run one of an earlier schema: without what was added since."""
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    header = lines[0]["header"]
-    header["schema"] = schema
-    for name in ("committed_at", "imported", *(("arm",) if schema == 1 else ())):
-        header.pop(name)
-    for line in lines:
-        if schema == 1 and "round" in line:
-            line["round"].pop("confirmation")
-            line["round"]["fitness"].pop("other_share")
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-
-
-def test_runs_of_all_schemas_stand_on_one_page(tmp_path: Path):
-    for schema, run in enumerate((OLD, NEW, OTHER), start=1):
-        path = stored(tmp_path, run, host=f"host{schema}")
-        if schema < 3:
-            in_schema(path, schema)
-    material = gather([str(tmp_path)], tmp_path, baseline=OLD)
-    assert list(shown_ids(material)) == [NEW, OTHER]
-    assert [one.stored.header.schema for one in material.shown] == [2, SCHEMA]
 
 
 def test_trends_run_over_torch_versions_where_runs_differ_in_them(tmp_path: Path):

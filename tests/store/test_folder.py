@@ -193,6 +193,14 @@ def test_compressed_runs_are_listed_loaded_and_found_by_id_and_one_that_is_there
     assert find_run("latest", compressed).name == f"{THIRD}.jsonl"
 
 
+def test_probes_kept_beside_the_runs_and_a_folder_of_run_files_are_checked_too(results):
+    kept = results / "rules" / "torch-2.13.0.jsonl"
+    kept.parent.mkdir()
+    kept.write_text("nonsense\n")
+    assert [path for path, problem in check_results(results) if problem] == [kept]
+    assert [path for path, problem in check_results(kept.parent) if problem] == [kept]
+
+
 def test_a_check_looks_into_every_file_the_compressed_ones_too(compressed):
     damaged = compressed / "runs" / f"{SECOND}.jsonl.gz"
     damaged.write_bytes(damaged.read_bytes()[:-12])

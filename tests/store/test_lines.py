@@ -18,7 +18,7 @@ from ampbench.records.case import Case
 from ampbench.records.kinds import KINDS, LINES, named
 from ampbench.records.measured import Failure, Fitness, Reading, Score
 from ampbench.records.ranges import LowRun, Magnitudes, ModuleError, OriginPass, RangePass, SeenGradient, Swallowed
-from ampbench.records.run import CORE, SCHEMA, Footer, Header
+from ampbench.records.run import CORE, Footer, Header
 from ampbench.store import RunWriter, lines, read_header, read_run
 from ampbench.store.lines import LineError, no_garbage_collection
 from tests.stored_runs import COMPLETE, RUN, make_case, make_divergence, make_header, make_memory, make_round, write_run
@@ -123,7 +123,7 @@ def test_a_damaged_key_of_an_optional_field_is_refused():
         lines.decode(line.replace(b'"control"', b'"contrpl"'))
 
 
-def test_a_field_that_older_files_lack_takes_its_default():
+def test_a_field_that_a_line_lacks_takes_its_default():
     line = lines.encode(make_round(make_case())).replace(b'"control":false,', b"")
     assert lines.decode(line)[1].control is False
 
@@ -169,12 +169,6 @@ def test_every_kind_of_line_has_a_type():
     assert lines.line_of(Case) == "case"
     assert len(set(RECORDS)) == len(RECORDS)
     assert all(lines.record_of(lines.line_of(record)) is record for record in RECORDS)
-
-
-def test_a_newer_schema_is_refused_with_both_versions():
-    line = lines.encode(make_header()).replace(b'"schema":%d' % SCHEMA, b'"schema":99,"novelty":[]')
-    with pytest.raises(LineError, match=rf"newer ampbench \(schema 99; this one reads 1 to {SCHEMA}\)"):
-        lines.check_header(line)
 
 
 def test_a_reading_that_is_not_finite_is_refused():

@@ -95,14 +95,6 @@ def test_other_data_compressed_is_another_programs_file(tmp_path: Path) -> None:
         read_run(path)
 
 
-@pytest.mark.parametrize("pack", [bytes, gzip.compress])
-def test_a_probe_in_the_format_before_this_one_is_said_to_be_that(pack: type[bytes], tmp_path: Path) -> None:
-    path = tmp_path / "old.json.gz"
-    path.write_bytes(pack(b'{"autocast_rules":{"schema":1,"note":"","probes":[]}}\n'))
-    with pytest.raises(StoreError, match=r"a probe of autocast's rules in a format that was never released: .* anew"):
-        read_run(path)
-
-
 def test_a_compressed_run_cannot_be_resumed_and_stays_as_it_is(header: Header, tmp_path: Path) -> None:
     path = written(tmp_path / "rules.jsonl.gz", header, XPU)
     before = path.read_bytes()
