@@ -17,17 +17,17 @@ from ampbench.base.recipes import parse_optimizer
 from ampbench.base.units import counted, parse_value
 from ampbench.errors import UnknownNameError, UsageError
 from ampbench.records.case import COMPILED, WorkloadSource
-from ampbench.records.run import HEAPS, Selection, Settings
+from ampbench.records.run import Selection, Settings
 
 HERE = "here"
 """An arm that is this interpreter and the files as they are."""
 
 CASE_SETTINGS = (
-    "threads", "heap", "keep_flags", "precision", "path", "compile_mode", "memory_format", "sdpa", "scaler",
+    "threads", "keep_flags", "precision", "path", "compile_mode", "memory_format", "sdpa", "scaler",
     "optimizer",
 )  # fmt: skip
 """The settings of an arm that are options; a name in upper case is an environment variable, all else a parameter."""
-OF_SETTINGS = CASE_SETTINGS[:3]
+OF_SETTINGS = CASE_SETTINGS[:2]
 """Those that `Settings` hold; the others select cases."""
 
 _SETTING = re.compile(r"(?P<name>[A-Za-z_][\w.-]*)=(?P<value>.*)", re.DOTALL)
@@ -131,14 +131,10 @@ def selection_of(arm: ArmRequest, selection: Selection) -> Selection:
 
 
 def settings_of(arm: ArmRequest, settings: Settings) -> Settings:
-    """Return `settings` with the arm's number of threads, its heap and whose switches of torch, where it sets them."""
-    threads, heap, keep_flags = (arm.settings.get(name) for name in OF_SETTINGS)
+    """Return `settings` with the arm's number of threads and whose switches of torch, where it sets them."""
+    threads, keep_flags = (arm.settings.get(name) for name in OF_SETTINGS)
     if keep_flags is not None:
         settings = replace(settings, keep_flags=_boolean("keep_flags", keep_flags))
-    if heap is not None:
-        if heap not in HEAPS:
-            raise UsageError(f"heap={heap}: give {' or '.join(HEAPS)}")
-        settings = replace(settings, heap=heap)
     if threads is None:
         return settings
     if not threads.isdecimal() or not 1 <= int(threads) <= 4096:

@@ -17,8 +17,6 @@ from ampbench.cli.options import (
     Devices,
     Every,
     Format,
-    Heap,
-    HeapKind,
     Json,
     KeepFlags,
     Keyword,
@@ -117,7 +115,6 @@ def command(
     timeout: Timeout = TIMEOUT,
     memory_limit: MemoryLimit = "",
     threads: Threads = DEFAULTS.threads,
-    heap: Heap = HeapKind.KEPT,
     keep_flags: KeepFlags = False,
     burst: Burst = False,
     seed: Seed = DEFAULTS.seed,
@@ -142,7 +139,7 @@ def command(
     rules is said with them, and which known defects came or went where torch differs; --max-time does not count that.
 
     An arm is a Python executable (another torch, with ampbench installed beside it), git:REF (that commit of the
-    repository here), settings NAME=VALUE (upper case: an environment variable; threads, heap, keep_flags, precision,
+    repository here), settings NAME=VALUE (upper case: an environment variable; threads, keep_flags, precision,
     path, compile_mode, memory_format, sdpa, scaler, optimizer; a workload's parameter), or here, the files and the
     Python as they are.
 
@@ -170,7 +167,7 @@ def command(
     )  # fmt: skip
     count = blocks or (CONTROL_BLOCKS if control else MOST_BLOCKS)
     settings = make_settings(
-        count, DEFAULTS.builds, min_run_time, max_time, timeout, memory_limit, threads, seed, heap=heap,
+        count, DEFAULTS.builds, min_run_time, max_time, timeout, memory_limit, threads, seed,
         keep_flags=keep_flags, burst=burst,
     )  # fmt: skip
 

@@ -4,7 +4,6 @@ import os
 import shlex
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +16,6 @@ from ampbench.cli.completing import completer
 from ampbench.cli.printing import OutputFormat, print_note
 from ampbench.errors import INTERRUPTED, UsageError
 from ampbench.judge.budget import Budget
-from ampbench.records import run
 from ampbench.records.case import COMPILE_MODES, DEVICES, SDPA, TORCHS_CHOICE
 from ampbench.records.run import Settings
 
@@ -25,13 +23,6 @@ A_RUN = "an id, its beginning or its last part, latest, or a path"
 """How a run is named on a command line."""
 DURATION = "as in 90, 2m or 500ms"
 TIMEOUT = f"{Settings().timeout_seconds:g}"
-
-
-class HeapKind(StrEnum):
-    """What becomes of memory that a step frees on a CPU."""
-
-    KEPT = run.KEPT
-    PLAIN = run.PLAIN
 
 
 Format = Annotated[OutputFormat, typer.Option("--format", help="How to print the data.")]
@@ -190,10 +181,6 @@ MemoryLimit = Annotated[
     typer.Option(metavar="BYTES", help="The most a round may keep resident, as in 8GiB. Default: 85% of what is free."),
 ]
 Threads = Annotated[int, typer.Option(metavar="N", min=0, max=4096, help="torch's threads; 0: as torch chooses.")]
-Heap = Annotated[
-    HeapKind,
-    typer.Option(help="Memory that a step frees on a CPU: kept in the process, or plain, as glibc has it."),
-]
 Burst = Annotated[
     bool,
     typer.Option(

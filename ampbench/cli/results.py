@@ -191,8 +191,6 @@ def _memory(memory: "MemoryPass", variables: Mapping[str, str]) -> Iterator[tupl
     }
     known = {name: size for name, size in parts.items() if size is not None}
     yield "peak memory", f"{format_bytes(memory.peak_bytes):<12} counted by the {memory.source}"
-    if memory.faults:
-        yield "page faults", f"{memory.faults:<12,.0f} a step in a plain heap"
     yield "  of it", ", ".join(f"{name} {format_bytes(size)}" for name, size in known.items())
     yield (
         "  rest",

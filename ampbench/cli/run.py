@@ -17,8 +17,6 @@ from ampbench.cli.options import (
     CompileModes,
     Devices,
     Format,
-    Heap,
-    HeapKind,
     Json,
     KeepFlags,
     Keyword,
@@ -135,7 +133,6 @@ def command(
     timeout: Timeout = TIMEOUT,
     memory_limit: MemoryLimit = "",
     threads: Threads = DEFAULTS.threads,
-    heap: Heap = HeapKind.KEPT,
     keep_flags: KeepFlags = False,
     burst: Burst = False,
     seed: Seed = DEFAULTS.seed,
@@ -186,7 +183,7 @@ def command(
     )  # fmt: skip
     settings = make_settings(
         rounds, DEFAULTS.builds, min_run_time, max_time, timeout, memory_limit, threads, seed,
-        isolation=not no_isolation, heap=heap, keep_flags=keep_flags, burst=burst,
+        isolation=not no_isolation, keep_flags=keep_flags, burst=burst,
     )  # fmt: skip
     from ampbench.cli.fleet import Asked, asked_fleet, resume_fleet, run_fleet
     from ampbench.drive.sharding import parse_shard

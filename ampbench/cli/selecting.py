@@ -7,7 +7,7 @@ from ampbench.base.recipes import parse_optimizer
 from ampbench.base.units import parse_bytes, parse_seconds, parse_value
 from ampbench.errors import UsageError
 from ampbench.records.case import ParameterValue
-from ampbench.records.run import KEPT, Header, Selection, Settings
+from ampbench.records.run import Header, Selection, Settings
 from ampbench.workloads.index import is_users
 
 Value = TypeVar("Value")
@@ -72,7 +72,6 @@ def make_settings(
     threads: int,
     seed: int,
     isolation: bool = True,
-    heap: str = KEPT,
     keep_flags: bool = False,
     burst: bool = False,
 ) -> Settings:
@@ -90,7 +89,6 @@ def make_settings(
         seed=seed,
         schedule_seed=seed,
         isolation=isolation,
-        heap=str(heap),
         keep_flags=keep_flags,
         burst=burst,
     )

@@ -96,7 +96,6 @@ def request_of(turn: Turn, settings: Settings, server: int, **asked: Any) -> Req
         memory_limit_bytes=settings.memory_limit_bytes,
         threads=settings.threads,
         seed=settings.seed,
-        heap=settings.heap,
         keep_flags=settings.keep_flags,
     )
 

@@ -1,6 +1,5 @@
 """What is to be said beside a run's numbers: for which device they speak, how quiet it was, what was not measured."""
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -25,14 +24,10 @@ from ampbench.records.labels import (
     remarks,
 )
 from ampbench.records.measured import CHANCE, LIMITS, NATIVE, Divergence, Round
-from ampbench.records.run import KEPT, Imported
+from ampbench.records.run import Imported
 from ampbench.store import StoredRun, once
 from ampbench.workloads.index import LIBRARIES, RANDOM
 
-FAULT_SECONDS = 1e-6
-"""What a page fault costs at least on the machine of docs/statistics.md."""
-FAULTS_SHARE = 0.02
-"""Page faults that cost a smaller share of a step are not worth a sentence."""
 FPMATH_VARIABLES = ("NVIDIA_TF32_OVERRIDE", "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
 """Environment variables that decide, whatever torch's switches say, how fp32 products are rounded."""
 CEILING_REACHED = 1.05
@@ -88,7 +83,6 @@ def statements(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
         _ceilings_used,
         _ceilings_lacking,
         _above_ceiling,
-        _page_faults,
         _device_limits,
         _slower_under_load,
         _not_at_rest,
@@ -287,25 +281,6 @@ def _ceilings_used(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
         "measure the ceilings again: ampbench study ceilings"
     )
     return [Note(text, warning=True)]
-
-
-def _page_faults(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
-    """Say what steps pay in a plain heap for memory that the step before gave back, where it is worth a sentence."""
-    paying: dict[str, float] = {}
-    for row in rows:
-        found, seconds = stored.memory.get(row["case_id"]), number(row["seconds_median"])
-        if found is not None and found.faults and seconds and found.faults * FAULT_SECONDS >= FAULTS_SHARE * seconds:
-            paying[row["case_id"]] = found.faults
-    if not paying:
-        return []
-    most = max(paying, key=lambda case_id: paying[case_id])
-    many = f"{'up to ' if len(paying) > 1 else ''}{counted(math.ceil(paying[most]), 'page fault')} a step"
-    told = f"{many} ({_labels(stored)[most]})"
-    if stored.header.settings.heap == KEPT:
-        text = f"a plain process pays {told}; these times are without: --heap plain measures with them"
-    else:
-        text = f"these times are with {told}: --heap kept measures without"
-    return [Note(f"{text} (docs/statistics.md)")]
 
 
 def _ceilings_lacking(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:

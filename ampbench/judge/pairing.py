@@ -111,8 +111,6 @@ SWITCHES = "switches of torch"
 
 TIMED = "what an accelerator's rounds are"
 """Bursts, or what goes on for seconds: the former are faster where a clock falls under load."""
-HEAP = "heap"
-"""What differs where memory that a step frees on a CPU stays in the process in one run alone: times, never bits."""
 
 POWER_LIMIT = "power limit"
 """What differs where an accelerator may take more power in one run: times, never bits."""
@@ -192,9 +190,6 @@ class EnvironmentDifferences:
         switches = _kept_switches(baseline), _kept_switches(candidate)
         if self._compare(SWITCHES, *switches, matters=not one_session(baseline, candidate)):
             self._inexact = True
-        if "cpu" in self._of_device:
-            heaps = baseline.settings.heap, candidate.settings.heap
-            self._compare(HEAP, *heaps, matters="heap" not in settings)
         if self._of_device.keys() - {"cpu"}:
             timed = ["a burst" if one.settings.burst else "what goes on" for one in (baseline, candidate)]
             self._compare(TIMED, timed[0], timed[1], matters=True)
@@ -222,8 +217,7 @@ class EnvironmentDifferences:
         """Return the differences for which times of `device` cannot be compared."""
         here = self._of_device.get(device, [])
         every = [one for known in self._of_device.values() for one in known]
-        elsewhere = TIMED if device == "cpu" else HEAP
-        concern = [one for one in self.found if one.matters and one.name != elsewhere]
+        concern = [one for one in self.found if one.matters and not (device == "cpu" and one.name == TIMED)]
         return [one for one in concern if one in here or one not in every]
 
     def same(self, device: str) -> bool:

@@ -6,14 +6,11 @@ Peaks are a pass of their own, never timed, in which a step's FLOPs and least by
 import ctypes
 import dataclasses
 import os
-import resource
-import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -44,8 +41,6 @@ NO_ROOM = (
 or a kernel, libraries for their handles, and Level Zero."""
 NEVER = -1
 """As a threshold of trimming: nothing is given back."""
-FAULT_STEPS, FAULT_SECONDS = 10, 0.2
-"""Page faults are counted in so many steps, or in those that begin within so many seconds, in one at least."""
 
 
 @cache
@@ -61,27 +56,6 @@ def keep_freed_memory() -> None:
                 libc.mallopt(parameter, value)
 
 
-def page_faults(run: Callable[[], Any]) -> float | None:
-    """Return how many page faults a call of `run`, which has been called before, pays in a plain heap: the median.
-
-    None in a process that keeps what it frees.
-    """
-    if keep_freed_memory.cache_info().currsize:
-        return None
-    counts: list[int] = []
-    began = perf_counter()
-    while (perf_counter() - began < FAULT_SECONDS and len(counts) < FAULT_STEPS) or not counts:
-        before = _faults()
-        run()
-        counts.append(_faults() - before)
-    return statistics.median(counts)
-
-
-def _faults() -> int:
-    """Return how many pages this process has been given without reading them from a disk."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-
-
 COMPILING = 2
 """Steps that a compiled network runs before its memory is measured: torch may compile once more in the second."""
 _MARK = "ampbench: next call"
@@ -92,8 +66,8 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
 
     On an accelerator the allocator's peak above what was allocated before the case was built; on the CPU what the step
     allocates at its peak by the profiler's allocation record, plus what was alive when it began. FLOPs are counted as
-    the step warms up; on a path other than eager, in an eager step before. Page faults are counted in further steps,
-    and so is how long an accelerator is busy.
+    the step warms up; on a path other than eager, in an eager step before. How long an accelerator is busy is
+    counted in further steps.
     On the device lies one batch, in inference without its targets; a network that comes compiled is compiled before.
     Compiled code may hold attention in parts: that none of its kernels ran says nothing.
     """
@@ -145,7 +119,6 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
         flops=work.flops,
         flops_by_operation=work.flops_by_operation,
         least_bytes=_least_bytes(step, work),
-        faults=page_faults(partial(_run, step)) if isinstance(device, Cpu) else None,
         attention=None if compiled and not recorded.attention else recorded.attention,
         reserved_bytes=recorded.reserved,
         workspace_bytes=workspaces,

@@ -38,7 +38,6 @@ from ampbench.measure.telemetry import watched
 from ampbench.measure.timing import FitnessWatch, Placement, Timing, time_build, time_sustained, warm_up
 from ampbench.records.case import Case, Environment, ParameterValue, WorkloadSource, compile_mode
 from ampbench.records.measured import Divergence, Failure, MemoryPass, Round, Skip
-from ampbench.records.run import KEPT
 from ampbench.records.wire import DescribeAsked, Description, Nothing, Reply, Request, RoundAsked, answer
 from ampbench.workload import Workload
 
@@ -66,7 +65,7 @@ class Worker:
         """
         if request.threads:
             torch.set_num_threads(request.threads)
-        if request.heap == KEPT:
+        if request.timed:
             keep_freed_memory()
         keep_users_switches(request.keep_flags)
         try:

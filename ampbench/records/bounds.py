@@ -38,7 +38,7 @@ Magnitude = Annotated[float, Meta(ge=0.0, le=1e300)]
 """Of values in up to fp64, of which sums and differences are finite."""
 Signed = Annotated[float, Meta(ge=-1e300, le=1e300)]
 Rate = Annotated[float, Meta(ge=0.0, le=1e15)]
-"""Clocks in hertz, faults, load."""
+"""Clocks in hertz, load."""
 Watts = Annotated[float, Meta(ge=0.0, le=1e6)]
 """Of a device; a rack takes a hundred thousand."""
 Celsius = Annotated[float, Meta(ge=-273.15, le=1e4)]

@@ -251,9 +251,8 @@ class MemoryPass:
     can leave out, by operation (`MULTIPLYING`) and dtype: of causal attention what its mask leaves. `least_bytes` are
     read and written by any step at least: weights and inputs that an op uses in whole, once, outputs once, and in
     training weights and optimizer state once more where they are written, each in the dtype it is stored in, without
-    gradients and activations (both None: not counted, and in older runs). `faults` are the page faults that a step pays
-    on a CPU in glibc's plain heap, whichever times are measured in. `attention` is how often which kernel of attention
-    ran in it: those of `SDPA`, and `NATIVE` (None: not known).
+    gradients and activations (both None: not counted, and in older runs). `attention` is how often which kernel of
+    attention ran in it: those of `SDPA`, and `NATIVE` (None: not known).
 
     On an accelerator `reserved_bytes` is the most that the caching allocator had taken from the device at once during
     the step, what it held free and what was there before the case included, `workspace_bytes` what a step that was
@@ -278,7 +277,6 @@ class MemoryPass:
     flops: dict[str, Count] | None = None
     flops_by_operation: dict[str, dict[str, Count]] | None = None
     least_bytes: Count | None = None
-    faults: Rate | None = None
     attention: dict[str, Count] | None = None
     reserved_bytes: Count | None = None
     workspace_bytes: Count | None = None

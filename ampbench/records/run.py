@@ -63,15 +63,11 @@ class Selection:
     compile_modes: list[str] = field(default_factory=list)
 
 
-KEPT, PLAIN = HEAPS = ("kept", "plain")
-"""What becomes of memory that a step frees on a CPU: it stays in the process, or glibc does as it would."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """How a run measures: counts, times in seconds, sizes in bytes; `threads` 0 leaves torch's own choice.
 
-    `heap` is one of `HEAPS`: which one times are measured in. With `burst` a round on an accelerator is its fastest
+    With `burst` a round on an accelerator is its fastest
     sample, as on a CPU, in place of windows of a second. With `keep_flags` torch's switches stay as the user's own
     code sets them, but for those that define a precision; the precision `default` has all of them.
     """
@@ -86,7 +82,6 @@ class Settings:
     seed: int = 0
     schedule_seed: int = 0
     isolation: bool = True
-    heap: str = KEPT
     keep_flags: bool = False
     burst: bool = False
 

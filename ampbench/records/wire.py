@@ -23,7 +23,6 @@ from ampbench.errors import bounded, escaped
 from ampbench.records.case import Case, Environment, OwnPrecision, ParameterValue, WorkloadSource
 from ampbench.records.kinds import KINDS, named
 from ampbench.records.measured import KILLED, Divergence, Failure, MemoryPass, Round, Skip
-from ampbench.records.run import KEPT, PLAIN
 
 MAX_SAMPLES_PER_ROUND = 200
 """As many raw samples as a round may store."""
@@ -48,8 +47,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `number` tells the requests of a channel apart; a reply carries that of its own.
     `fresh` asks for a newly forked process; otherwise the server's current worker, if one lives, serves it. Limits
     hold for the request: seconds of wall time, resident bytes of the worker.
-    With the `heap` "kept", what is timed keeps in the process what it frees, with `keep_flags` torch's switches are the
-    user's own (both as in `Settings`).
+    What is `timed` keeps in the process what it frees; with `keep_flags` torch's switches are the user's own (as in
+    `Settings`).
     """
 
     task: str
@@ -63,7 +62,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory_limit_bytes: int | None = None
     threads: int = 0
     seed: int = 0
-    heap: str = KEPT
+    timed: bool = True
     keep_flags: bool = False
     absent: bool = False
     flags: bool = False
@@ -129,9 +128,7 @@ class Task(Generic[A, R]):
 
 def ask(task: Task[A, Any], asked: A, **given: Any) -> Request:
     """Return the request for a task; `given` are further fields of it: the case or the device, limits, seed."""
-    if not task.timed:
-        given["heap"] = PLAIN
-    own = {name: getattr(task, name) for name in ("does", "absent", "flags")}
+    own = {name: getattr(task, name) for name in ("does", "timed", "absent", "flags")}
     return Request(task=task.name, asked=_packed(asked), **own, **given)
 
 

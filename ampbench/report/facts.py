@@ -12,7 +12,7 @@ from ampbench.judge.notes import measured_devices
 from ampbench.judge.rows import Row
 from ampbench.records.case import DeviceDescription
 from ampbench.records.labels import arithmetic, outcomes_said
-from ampbench.records.run import KEPT, Header, Selection, short_commit
+from ampbench.records.run import Header, Selection, short_commit
 from ampbench.report.explained import contents
 from ampbench.report.material import Material, Shown, ShownCase
 from ampbench.store import StoredRun
@@ -133,9 +133,6 @@ def _measuring(header: Header) -> Facts:
             "time limit of a round": format_seconds(settings.timeout_seconds),
             "memory limit of a round": _NONE if limit is None else format_bytes(limit),
             "time limit of the run": _NONE if settings.max_seconds is None else format_seconds(settings.max_seconds),
-            "memory that a step frees on a CPU": "stays in the process"
-            if settings.heap == KEPT
-            else "as glibc has it (--heap plain)",
             **({"timed on an accelerator": "in bursts (--burst)"} if settings.burst else {}),
             "threads asked for": str(settings.threads) if settings.threads else "torch's own choice",
             "seed of weights and inputs": str(settings.seed),

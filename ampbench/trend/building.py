@@ -17,7 +17,7 @@ from ampbench.base.metrics import DRIFT
 from ampbench.errors import NothingToRunError, StoreError, UnknownNameError
 from ampbench.judge.exact import drift_between
 from ampbench.records.case import Case, Environment
-from ampbench.records.run import DIRTY, PLAIN, Header, short_commit
+from ampbench.records.run import DIRTY, Header, short_commit
 from ampbench.trend import steps
 from ampbench.trend.judging import WITHOUT_ASV, Differences, Raw, is_too_long, judged
 from ampbench.trend.reducing import RunValues
@@ -491,7 +491,6 @@ def place_of(header: Header, device: str, axis: str) -> Place:
     """Return where and by what a run measured on `device`, for series over `axis`; a commit held fixed is not in it."""
     environment = header.environment
     given = header.arm.settings if header.arm else {}
-    plain = device == "cpu" and header.settings.heap == PLAIN
     return Place(
         program=header.imported.program if header.imported else OWN_PROGRAM,
         host=environment.host,
@@ -500,7 +499,7 @@ def place_of(header: Header, device: str, axis: str) -> Place:
         device_name=_device_name(environment, device),
         threads=environment.threads,
         torch_version="" if axis == TORCH else environment.torch_version,
-        settings=tuple(sorted((given | ({"heap": PLAIN} if plain else {})).items())),
+        settings=tuple(sorted(given.items())),
     )
 
 

@@ -22,9 +22,9 @@ TWO_ARMS = (
     "--phase",
     "inference",
     "--baseline",
-    "heap=kept",
+    "here",
     "--candidate",
-    "heap=plain",
+    "X=1",
     "--blocks",
     "5",
 )

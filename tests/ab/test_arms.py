@@ -99,14 +99,6 @@ def test_a_number_of_threads_that_cannot_be_is_refused(value: str) -> None:
         settings_of(parse_arm("--baseline", [f"threads={value}"]), Settings())
 
 
-def test_an_arm_may_have_a_heap_of_its_own() -> None:
-    arm = parse_arm("--baseline", ["heap=plain"])
-    assert settings_of(arm, Settings()).heap == "plain"
-    assert selection_of(arm, Selection()).overrides == {}
-    with pytest.raises(UsageError, match="heap=small: give kept or plain"):
-        settings_of(parse_arm("--baseline", ["heap=small"]), Settings())
-
-
 def test_an_arm_may_keep_the_switches_that_its_code_sets() -> None:
     arm = parse_arm("--candidate", ["keep_flags=true"])
     assert settings_of(arm, Settings()).keep_flags

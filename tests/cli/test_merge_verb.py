@@ -18,7 +18,7 @@ SELECTED = ["mlp", "softmax_head", "linear_stack", "-k", "fp32 or bf16_pure", *Q
 
 def bytes_of(found: MemoryPass) -> dict[str, Any]:
     """Return what a memory pass counted, but for what the process around it has in use."""
-    return {name: getattr(found, name) for name in MemoryPass.__slots__ if not name.startswith(("rss", "faults"))}
+    return {name: getattr(found, name) for name in MemoryPass.__slots__ if not name.startswith("rss")}
 
 
 def test_three_shards_merged_are_the_run_of_one_process(ampbench: Callable[..., Any], tmp_path: Path) -> None:

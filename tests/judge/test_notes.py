@@ -206,30 +206,6 @@ def test_what_is_not_finite_and_what_is_not_against_fp64_is_the_first_thing_said
     assert first.text.count(",") == 2  # said once, of both precisions
 
 
-def test_page_faults_that_a_plain_heap_would_cost_are_told_with_what_measures_them() -> None:
-    run = make_run(Times((FP32, [1e-3] * 4), (BF16, [1e-3] * 4)))
-    memory = {FP32.case_id: make_memory(FP32, 1), BF16.case_id: make_memory(BF16, 1)}
-
-    def said(fp32: float | None, bf16: float | None, heap: str = "kept") -> list[str]:
-        counted = {FP32.case_id: fp32, BF16.case_id: bf16}
-        passes = {case_id: replace(one, faults=counted[case_id]) for case_id, one in memory.items()}
-        settings = replace(run.header.settings, heap=heap)
-        found = replace(run, memory=passes, header=replace(run.header, settings=settings))
-        return [note.text for note in statements(found, frame.plain_rows(frame.run_frame(found)))]
-
-    assert said(None, 0.0) == said(19.0, 0.0) == []  # 19 us of 1 ms are less than anything calls a change
-    (kept,) = said(900.0, 0.0)
-    assert kept == (
-        "a plain process pays 900 page faults a step (linear_chain fp32); these times are without: --heap plain "
-        "measures with them (docs/statistics.md)"
-    )
-    (plain,) = said(900.0, 21.0, heap="plain")
-    assert plain == (
-        "these times are with up to 900 page faults a step (linear_chain fp32): --heap kept measures without "
-        "(docs/statistics.md)"
-    )
-
-
 def test_fp32_that_is_not_fp32_is_a_warning_with_what_made_it_so() -> None:
     run = make_run(Times((FP32, [1e-3] * 3), (BF16, [1e-3] * 3)))
     told = [replace(one, fp32_products={"matmul": "bf16", "conv": "bf16"}) for one in run.rounds]

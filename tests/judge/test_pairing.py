@@ -209,16 +209,6 @@ def test_bursts_keep_times_on_an_accelerator_apart_from_what_goes_on_and_nothing
     assert not differences(burst).found
 
 
-def test_another_heap_keeps_times_on_a_cpu_apart_and_nothing_else():
-    plain = make_header(settings=Settings(heap="plain"))
-    found = differences(plain, devices=("cpu", "cuda"))
-    assert [(one.name, one.baseline, one.candidate) for one in found.obstacles("cpu")] == [("heap", "kept", "plain")]
-    assert not found.obstacles("cuda")
-    assert found.same("cpu")
-    assert not differences(plain, devices=("cuda",)).found
-    assert not differences(plain, settings=("heap",)).obstacles("cpu")
-
-
 def test_times_under_the_users_own_switches_are_not_those_under_torchs():
     source = WorkloadSource(
         name="net.py:f", family="user", module="/net.py", function="f", builtin=False,

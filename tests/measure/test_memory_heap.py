@@ -10,8 +10,10 @@ import pytest
 from ampbench.measure import memory
 
 FAULTS = """
-import sys, torch
-from ampbench.measure.memory import _faults, keep_freed_memory
+import resource, torch
+from ampbench.measure.memory import keep_freed_memory
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 layers = torch.nn.Conv2d(3, 32, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(32, 64, 3, padding=1)
 network = torch.nn.Sequential(*layers)
 inputs = torch.randn(4, 3, 32, 32)
@@ -19,10 +21,10 @@ keep_freed_memory()
 with torch.inference_mode():
     for _ in range(20):
         network(inputs)
-    before = _faults()
+    before = faults()
     for _ in range(50):
         network(inputs)
-print((_faults() - before) / 50)
+print((faults() - before) / 50)
 """
 
 
@@ -66,28 +68,6 @@ def test_what_a_user_says_of_a_parameter_is_left_as_it_is(
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.trim_threshold=131072")
     memory.keep_freed_memory()
     assert mallopt == [(-3, 1 << 25)]
-
-
-def test_page_faults_are_the_median_over_some_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    pages = iter([0, 900, 1000, 1900, 2000, 5000])
-    clock = iter([0.0, 0.0, 0.1, 0.15, 0.3])
-    monkeypatch.setattr(memory, "_faults", lambda: next(pages))
-    monkeypatch.setattr(memory, "perf_counter", lambda: next(clock))
-    ran: list[int] = []
-    assert memory.page_faults(lambda: ran.append(1)) == 900
-    assert len(ran) == 3
-
-
-def test_page_faults_are_counted_in_one_step_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
-    pages, clock = iter([0, 900]), iter([0.0, 0.5, 1.0])
-    monkeypatch.setattr(memory, "_faults", lambda: next(pages))
-    monkeypatch.setattr(memory, "perf_counter", lambda: next(clock))
-    assert memory.page_faults(lambda: None) == 900
-
-
-def test_nothing_is_known_of_a_plain_heap_once_memory_is_kept(mallopt: list[tuple[int, int]]) -> None:
-    memory.keep_freed_memory()
-    assert memory.page_faults(lambda: None) is None
 
 
 @pytest.mark.slow

@@ -31,4 +31,9 @@ RULES: tuple[Rule, ...] = (
         lambda one: one.table == "records" and one.key.startswith("header.asked"),
         cells=28,
     ),
+    Rule(
+        "nobody chooses a heap, and page faults of the plain one are not counted",
+        lambda one: one.table == "records" and one.key in ("memory[].faults", "header.settings.heap"),
+        cells=304,
+    ),
 )

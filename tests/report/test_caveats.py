@@ -86,7 +86,6 @@ KINDS: Mapping[str, Callable[[], StoredRun]] = MappingProxyType(
             with_memory(flops={"fp32": 100_000}),
             replace(make_ceiling("fp32", 1e9), fitness=Fitness(other_share=0.7)),
         ),
-        "page faults": lambda: with_memory(faults=900.0),
     }
 )
 

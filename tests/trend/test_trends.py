@@ -20,7 +20,7 @@ from ampbench.convert.native import read_source, write_runs
 from ampbench.errors import NothingToRunError, StoreError, UnknownNameError
 from ampbench.records.case import Case, DeviceDescription, Environment
 from ampbench.records.measured import Failure, Fitness, Reading
-from ampbench.records.run import Arm, Entry, Imported, Settings
+from ampbench.records.run import Arm, Entry, Imported
 from ampbench.trend import AXES, Change, Rule, Series, Trend, make_trend, read_runs, steps, tracked
 from ampbench.trend.building import OTHER_COMMIT
 from ampbench.trend.said import notes, shared_shifts, size, summary
@@ -114,12 +114,6 @@ def test_a_time_of_zero_is_none(folder: Folder) -> None:
         folder.run(*timed(FP32, 1e-3, cpu_samples=[[0.0]] if day == 3 else [[1e-3]]))
     values = only(folder.trend("date")).values
     assert [value is None for value in values] == [day == 3 for day in range(6)]
-
-
-def test_times_in_a_plain_heap_are_a_line_of_their_own(folder: Folder) -> None:
-    folder.run()
-    folder.run(settings=Settings(heap="plain"))
-    assert [place.settings for place in folder.trend().places] == [(), (("heap", "plain"),)]
 
 
 def test_accelerators_are_apart_by_their_names(folder: Folder) -> None:
