@@ -33,6 +33,7 @@ from ampbench.drive.session import Prepared, check_same
 from ampbench.errors import UnknownNameError, UsageError
 from ampbench.records.case import DEVICES, Environment
 from ampbench.records.kinds import KINDS, named, verb_of
+from ampbench.records.measured import Failure
 from ampbench.records.run import Entry, Selection, Settings
 from ampbench.records.wire import Task, ask
 from ampbench.store import RunWriter, StoredRun
@@ -281,7 +282,7 @@ def worked(
     return do_pieces(session.prepared.open_channel, pieces, _work_of(instrument, at_work), writer, watch)
 
 
-def ask_device(channel: Channel, device: str, settings: Settings, task: Task[B, R], asked: B) -> R | str:
+def ask_device(channel: Channel, device: str, settings: Settings, task: Task[B, R], asked: B) -> R | Failure | str:
     """Have a task that is of no case done on a type of device; return what was found, or why nothing was.
 
     `drive.pieces.ask_case` is the same of a case.
@@ -299,7 +300,7 @@ def ask_device(channel: Channel, device: str, settings: Settings, task: Task[B, 
     found = task.found(reply)
     if found is not None:
         return found
-    return reply.failure.said if reply.failure is not None else reply.problem or "the worker gave no answer"
+    return reply.failure or reply.problem or "the worker gave no answer"
 
 
 def _work_of(instrument: Instrument[A], session: Session[A]) -> Work:

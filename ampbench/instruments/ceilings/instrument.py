@@ -31,6 +31,7 @@ from ampbench.instruments.instrument import Given, Instrument, Option, Session, 
 from ampbench.records.case import DeviceDescription, Environment
 from ampbench.records.kinds import CEILINGS
 from ampbench.records.labels import few
+from ampbench.records.measured import Failure
 from ampbench.records.run import Header, Selection
 from ampbench.records.wire import Task
 from ampbench.store import StoredRun
@@ -172,7 +173,7 @@ def _measure(session: Session[CeilingsAsked], channel: Channel, piece: Piece) ->
         operation=wanted.operation,
         dtype=wanted.dtype,
         threads=settings.threads or session.prepared.environment.threads or 0,
-        error=found,
+        error=found.said if isinstance(found, Failure) else found,
     )
 
 

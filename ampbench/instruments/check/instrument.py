@@ -13,7 +13,7 @@ from ampbench.instruments.check.row import AREAS, Check
 from ampbench.instruments.instrument import Instrument, Session, ask_device
 from ampbench.records.case import DEVICES, Environment
 from ampbench.records.kinds import CHECK
-from ampbench.records.measured import KILLED
+from ampbench.records.measured import KILLED, Failure
 from ampbench.records.rules import NOT_OBSERVED
 from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Task
@@ -102,13 +102,13 @@ def _check(session: Session[ChecksAsked], channel: Channel, piece: Piece) -> Che
 def check_on(channel: Channel, wanted: Wanted, settings: Settings) -> Checked:
     """Return what a program saw; where its process died, that is what was seen."""
     text = program_of(wanted.check, wanted.device)
-    why = wanted.lacking
+    why, cause = wanted.lacking, ""
     if not why:
         asked = CheckAsked(check=wanted.check.name, text=text)
         found = ask_device(channel, wanted.device, settings, TASK, asked)
         if isinstance(found, Checked):
             return found
-        why = found
+        why, cause = (found.said, found.cause) if isinstance(found, Failure) else (found, "")
     return Checked(
         device=wanted.device,
         check=wanted.check.name,
@@ -116,12 +116,13 @@ def check_on(channel: Channel, wanted: Wanted, settings: Settings) -> Checked:
         how=NOT_OBSERVED,
         program=digest_of(text),
         why=why,
+        cause=cause,
     )
 
 
 def killed(stored: StoredRun) -> list[Checked]:
     """Return the checks whose worker somebody else killed, and of which nothing is known: a crash is a result."""
-    return [found for found in stored.every(Checked) if found.why.partition(":")[0] == KILLED]
+    return [found for found in stored.every(Checked) if found.cause == KILLED]
 
 
 INSTRUMENT: Instrument[ChecksAsked] = Instrument(

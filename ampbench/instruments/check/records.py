@@ -17,8 +17,8 @@ class Checked:
 
     `how` it was seen: on the device, by fake tensors that stand in for it, or not at all. `expected` and `seen` are in
     the program's own words, `said` what it wrote besides, `warned` the warnings that it raised, one line each. `why`
-    says why nothing could be shown. `program` is a digest of its text: what others saw by another text is no change of
-    torch. `seconds` is how long it took.
+    says why nothing could be shown, `cause` is that of the failure (`CAUSES`) where the worker broke. `program` is a
+    digest of its text: what others saw by another text is no change of torch. `seconds` is how long it took.
     """
 
     device: str
@@ -31,6 +31,7 @@ class Checked:
     said: list[str] = field(default_factory=list)
     warned: list[str] = field(default_factory=list)
     why: str = ""
+    cause: str = ""
     seconds: Seconds | None = None
 
 
