@@ -84,7 +84,7 @@ class TrainingRecipe:
         """
         row = RECIPES.get(self.name, _OWN)
         own = {name: getattr(self, name) for name in SETTINGS if getattr(self, name) != getattr(row, name)}
-        said = [f"{name}={_spelled(value)}" for name, value in own.items() if value is not None]
+        said = [f"{name}={_spelled(value)}" for name, value in own.items()]
         return ",".join([*([self.name] if self.name else []), *said])
 
     def rate_share(self, step: int, steps: int) -> float:
@@ -223,12 +223,11 @@ def parse_optimizer(text: str) -> TrainingRecipe:
 
 def find_recipe(spelling: str) -> TrainingRecipe:
     """Return the recipe of a `TrainingRecipe.spelling`; "": none. Raises `UsageError` for what is no spelling."""
-    first, *parts = spelling.split(",")
-    if "=" in first or not first:
-        return _with_settings(_OWN, [first, *parts] if first else parts, SETTINGS, f"recipe {spelling}")
-    if first not in RECIPES:
-        raise UnknownNameError("recipe", first, RECIPES)
-    return _with_settings(RECIPES[first], parts, SETTINGS, f"recipe {spelling}")
+    parts = spelling.split(",") if spelling else []
+    name = parts.pop(0) if parts and "=" not in parts[0] else ""
+    if name and name not in RECIPES:
+        raise UnknownNameError("recipe", name, RECIPES)
+    return _with_settings(RECIPES.get(name, _OWN), parts, SETTINGS, f"recipe {spelling}")
 
 
 def no_own_step(precision: Precision) -> str:
@@ -252,7 +251,7 @@ def _with_settings(recipe: TrainingRecipe, parts: Iterable[str], known: Iterable
             raise UsageError(f"{where}: {name} is given twice")
         given[name] = SETTINGS[name].read(value)
         if given[name] is None:
-            raise UsageError(f"{where}: {name}={value}: must be {SETTINGS[name].said}")
+            raise UsageError(f"{where}: {name} must be {SETTINGS[name].said}")
     changed = replace(recipe, **given)
     if changed.nesterov and changed.optimizer and not changed.momentum:
         raise UsageError(f"{where}: nesterov=true needs a momentum, as in momentum=0.9")

@@ -166,15 +166,15 @@ class SavedState:
     def __init__(
         self,
         module: torch.nn.Module,
-        optimizer: torch.optim.Optimizer | None,
+        optimizer: torch.optim.Optimizer,
         scaler: torch.amp.GradScaler | None,
-        stored: Iterable[torch.Tensor] = (),
+        stored: Iterable[torch.Tensor],
         *,
         on_host: bool = False,
     ):
         live = list({id(one): one for one in (*module.parameters(), *stored, *module.buffers())}.values())
         self._values: list[tuple[dict[Any, Any], Any, Any]] = []
-        for state in optimizer.state.values() if optimizer is not None else ():
+        for state in optimizer.state.values():
             for key, value in state.items():
                 if isinstance(value, torch.Tensor):
                     live.append(value)

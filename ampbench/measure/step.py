@@ -140,9 +140,9 @@ class TrainingStep:
 
     Each step takes the next batch, as it was given: what steps change in place is put back before a batch comes again.
     With `masters` the optimizer, and GradScaler, have these: gradients go to them after backward, and they go back into
-    the network, rounded, after the optimizer's step. `loss` is that of the last step,
-    `skipped_steps` how many of those between two calls of `restore` had one that GradScaler skipped. With `on_host`
-    what is saved lies in the host's memory; it does, too, once an accelerator had no room for it.
+    the network, rounded, after the optimizer's step. `loss` is that of the last step, `skipped_steps` how many of those
+    between two calls of `restore` had one that GradScaler skipped. With `on_host` what is saved lies in the host's
+    memory; it does, too, once an accelerator had no room for it.
     """
 
     def __init__(

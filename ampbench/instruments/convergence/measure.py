@@ -320,7 +320,6 @@ def _train(step: TrainingStep, plan: _Plan, scorer: Scorer | None, course: _Cour
 
 def _scheduled(step: TrainingStep, plan: _Plan, course: _Course) -> Callable[[int], None]:
     """Return what brings the learning rate to where it belongs before a step of that number, and notes it."""
-    assert step.optimizer is not None
     groups = [group for group in step.optimizer.param_groups if isinstance(group.get("lr"), float | int | torch.Tensor)]
     first = [float(group["lr"]) for group in groups]
     own = plan.workload.schedule if plan.schedule == OWN else None
