@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
+from ampbench.base.units import times
 from ampbench.errors import CASE_FAILED
 from ampbench.judge.ranking import (
     BY_KIND,
@@ -24,7 +25,7 @@ from ampbench.judge.ranking import (
     missing_blocks,
     taken_said,
 )
-from ampbench.judge.rows import number, times
+from ampbench.judge.rows import number
 from ampbench.judge.table import speed_interval
 from ampbench.present.document import Block, Section, picked, table
 from ampbench.present.markdown import markdown

@@ -111,6 +111,13 @@ def format_ratio(value: float | None) -> str:
     return f"{_digits(rounded)}x"
 
 
+def times(ratio: float) -> str:
+    """Return a ratio with two decimals ("3.10x"), so that ratios align; of less than a hundredth "<0.01x"."""
+    if 0 < ratio < 0.01:
+        return "<0.01x"
+    return f"{ratio:.2f}x" if ratio < 1000 else format_ratio(ratio)
+
+
 def format_error(value: float | None) -> str:
     """Return a relative or absolute error as "5.4e-03": its size matters, not its digits."""
     if value is None or math.isnan(value):

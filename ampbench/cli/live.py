@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from rich.text import Text
 
 from ampbench.base.precisions import BASELINE
-from ampbench.base.units import counted, format_error, format_seconds
+from ampbench.base.units import counted, format_error, format_seconds, times
 from ampbench.drive.rounds import Table, table_of
 from ampbench.judge.frame import run_rows
-from ampbench.judge.rows import Row, described, group_of, grouped, judged_error, number, precision_label, times
+from ampbench.judge.rows import Row, described, group_of, grouped, judged_error, number, precision_label
 from ampbench.judge.table import speed_interval
 from ampbench.present.terminal import padded
 from ampbench.records.labels import outcome_said

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ampbench.base.precisions import BASELINE, DEFAULT, PRECISIONS
-from ampbench.base.units import format_share
+from ampbench.base.units import format_share, times
 from ampbench.instruments.ranges.arithmetic import remark_line
 from ampbench.judge.budget import Budget
 from ampbench.judge.objections import Objection, error_said, in_output, objections_of, own_rounds
-from ampbench.judge.rows import Group, Row, grouped, judged_error, least_agreement, number, precision_label, times
+from ampbench.judge.rows import Group, Row, grouped, judged_error, least_agreement, number, precision_label
 from ampbench.records.case import COMPILED, TORCHS_CHOICE, WITH_GRAPHS, compile_mode
 from ampbench.records.labels import few, fp32s_fault, no_precisions_fault
 from ampbench.records.measured import Divergence, Round

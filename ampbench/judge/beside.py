@@ -16,7 +16,7 @@ from scipy.special import stdtrit
 
 from ampbench.base import stats
 from ampbench.base.precisions import BASELINE
-from ampbench.base.units import counted
+from ampbench.base.units import counted, times
 from ampbench.errors import NothingComparableError, UnknownNameError
 from ampbench.judge import frame
 from ampbench.judge.advice import Advice, advise_run
@@ -25,7 +25,7 @@ from ampbench.judge.compare import compare
 from ampbench.judge.merging import lanes_together
 from ampbench.judge.objections import own_rounds
 from ampbench.judge.ranking import missing_blocks, table_labels
-from ampbench.judge.rows import Group, Row, grouped, judged_error, number, precision_label, times
+from ampbench.judge.rows import Group, Row, grouped, judged_error, number, precision_label
 from ampbench.judge.table import speed_interval
 from ampbench.present.document import Block, Column, Document, Section, records, table
 from ampbench.records.case import Case, kind_of

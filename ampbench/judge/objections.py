@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ampbench.base.precisions import BASELINE, PRECISIONS, Precision
-from ampbench.base.units import counted, format_error, format_kept, format_share
+from ampbench.base.units import counted, format_error, format_kept, format_share, times
 from ampbench.judge.budget import Budget
-from ampbench.judge.rows import Row, grouped, judged_error, number, times
+from ampbench.judge.rows import Row, grouped, judged_error, number
 from ampbench.records.labels import AGAINST_FP32
 from ampbench.records.measured import CHANCE, LOWEST_BIN, ZERO_REFERENCE, Divergence, Round, Update
 

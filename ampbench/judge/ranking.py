@@ -14,10 +14,10 @@ from typing import Any
 
 from ampbench.base import stats
 from ampbench.base.precisions import BASELINE, DEFAULT, rank
-from ampbench.base.units import format_error
+from ampbench.base.units import format_error, times
 from ampbench.judge.advice import TODAYS, Advice
 from ampbench.judge.objections import BRIEFLY
-from ampbench.judge.rows import Group, Row, grouped, judged_error, number, precision_label, times
+from ampbench.judge.rows import Group, Row, grouped, judged_error, number, precision_label
 from ampbench.judge.table import speed_interval
 from ampbench.present.document import Block, Column, Section, table
 from ampbench.records.case import Case

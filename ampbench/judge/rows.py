@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ampbench.base.precisions import rank
-from ampbench.base.units import format_ratio
 
 Row = Mapping[str, Any]
 """One row of the frame: its columns by name, None or NaN where undefined."""
@@ -112,13 +111,6 @@ def least_agreement(row: Row, asked: float) -> str:
     seen, proven = number(row["argmax_agreement"]), number(row.get("argmax_bound"))
     few = seen is not None and proven is not None and proven < asked <= seen
     return f"≥{math.floor(100 * proven)}%" if few and proven is not None else ""
-
-
-def times(ratio: float) -> str:
-    """Return a ratio with two decimals ("3.10x"), so that ratios align; of less than a hundredth "<0.01x"."""
-    if 0 < ratio < 0.01:
-        return "<0.01x"
-    return f"{ratio:.2f}x" if ratio < 1000 else format_ratio(ratio)
 
 
 def precision_label(row: Row) -> str:

@@ -21,6 +21,7 @@ from ampbench.base.units import (
     format_seconds,
     format_share,
     format_tenths,
+    times,
 )
 from ampbench.judge.advice import Advice
 from ampbench.judge.budget import Budget
@@ -34,7 +35,6 @@ from ampbench.judge.rows import (
     least_agreement,
     number,
     precision_label,
-    times,
 )
 from ampbench.present.markdown import escaped, markdown_table
 from ampbench.present.terminal import wrapped

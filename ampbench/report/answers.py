@@ -13,12 +13,12 @@ from types import MappingProxyType
 
 from ampbench.base import stats
 from ampbench.base.precisions import BASELINE, rank
-from ampbench.base.units import all_of, counted, every, format_error
+from ampbench.base.units import all_of, counted, every, format_error, times
 from ampbench.instruments.ceilings.findings import shown as as_measured
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.judge.advice import TODAYS, Advice
 from ampbench.judge.ranking import MANY, Ranked, in_order, table_labels
-from ampbench.judge.rows import Group, Row, grouped, judged_error, judged_floor_ratio, number, precision_label, times
+from ampbench.judge.rows import Group, Row, grouped, judged_error, judged_floor_ratio, number, precision_label
 from ampbench.records.labels import AGAINST_FP32, device_statement, few, told_apart
 from ampbench.report.material import Material, Shown
 from ampbench.trend import Place, place_of

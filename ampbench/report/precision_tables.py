@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ampbench.base.precisions import BASELINE
-from ampbench.base.units import UNDEFINED, counted, format_error
+from ampbench.base.units import UNDEFINED, counted, format_error, times
 from ampbench.judge import notes
 from ampbench.judge.advice import TODAYS, Advice, across_tables
 from ampbench.judge.objections import error_said
-from ampbench.judge.rows import Row, described, judged_error, number, precision_label, times
+from ampbench.judge.rows import Row, described, judged_error, number, precision_label
 from ampbench.judge.table import format_factor, speed_interval
 from ampbench.records.verdicts import Finding
 from ampbench.report.answers import (

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from ampbench.base.precisions import PRECISIONS
+from ampbench.base.units import times
 from ampbench.instruments.convergence.learning import Trained
 from ampbench.instruments.ranges.arithmetic import remark_line
 from ampbench.judge import frame
@@ -14,7 +15,7 @@ from ampbench.judge.advice import Advice, Trust, across_tables, advise, advise_r
 from ampbench.judge.budget import Budget
 from ampbench.judge.notes import sweep_remarks
 from ampbench.judge.objections import run_objections
-from ampbench.judge.rows import grouped, times
+from ampbench.judge.rows import grouped
 from ampbench.records.measured import LOSS_NOT_FINITE, Divergence, OptimizerGroup, Recipe, Round
 from ampbench.records.run import Entry, ScalerSetting
 from ampbench.store import StoredRun, read_run

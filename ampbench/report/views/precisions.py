@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ampbench.base.precisions import BASELINE
-from ampbench.base.units import UNDEFINED, counted, every, format_error
+from ampbench.base.units import UNDEFINED, counted, every, format_error, times
 from ampbench.judge import said as sentences
-from ampbench.judge.rows import judged_error, number, times
+from ampbench.judge.rows import judged_error, number
 from ampbench.present.charts import Chart, Choice, Rows, budget_rule, middle_cut, precision_encoded, rule_at, tooltip
 from ampbench.present.page import View, fit
 from ampbench.records.verdicts import Comparison

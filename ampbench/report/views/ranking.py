@@ -7,9 +7,9 @@ from statistics import geometric_mean
 from typing import Any
 
 from ampbench.base.precisions import BASELINE
-from ampbench.base.units import counted, format_error
+from ampbench.base.units import counted, format_error, times
 from ampbench.judge.ranking import Ranked, missing_blocks, part_blocks, taken_said
-from ampbench.judge.rows import judged_error, number, times
+from ampbench.judge.rows import judged_error, number
 from ampbench.judge.table import speed_interval
 from ampbench.present.charts import Chart, Choice, precision_encoded, rule_at, tooltip
 from ampbench.present.document import Block, as_sentence
