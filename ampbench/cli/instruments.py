@@ -264,7 +264,8 @@ def go_on(instrument: "Instrument[Any]", resume: str, results: Path, tell: Tell)
     One that lacks nothing is told as it is. Raises `UsageError` for a run of another kind.
     """
     from ampbench import store
-    from ampbench.instruments.instrument import Session, asked_by, prepared
+    from ampbench.drive.pieces import asked_of
+    from ampbench.instruments.instrument import Session, prepared
 
     kind = instrument.kind
     if resume == LATEST:
@@ -286,7 +287,7 @@ def go_on(instrument: "Instrument[Any]", resume: str, results: Path, tell: Tell)
     with writer:
         if begun.cut:
             print_note(f"{file} {store.CUT}")
-        asked, header = asked_by(instrument, begun), begun.header
+        asked, header = asked_of(begun), begun.header
         try:
             with prepared(instrument, header.selection, header.settings, asked, begun) as planned:
                 session = Session(prepared=planned, asked=asked, begun=begun)
@@ -329,7 +330,7 @@ def _worked(
 
 
 def _holds_something(stored: "StoredRun") -> bool:
-    return bool(stored.failures) or any(held for line, held in stored.found.items() if not LINES[line].asked)
+    return bool(stored.failures) or any(held for line, held in stored.found.items() if not LINES[line].beginning)
 
 
 def _told(
@@ -360,14 +361,8 @@ def _told(
 
 def _tell_left(instrument: "Instrument[Any]", stored: "StoredRun", results: Path) -> None:
     """Say how much of a run is left and how to go on with it, where that can be done."""
-    from ampbench.instruments.instrument import asked_by
-
     undone = len(instrument.left(stored)) if KINDS[instrument.kind].resumed else 0
     if undone:
-        try:
-            asked_by(instrument, stored)
-        except UsageError:  # an older run, which does not say what it was asked for
-            return
         go_on = f"ampbench {verb_of(instrument.kind)} --resume {run_words(stored.path, results)}"
         print_note(f"{counted(undone, 'piece')} left; {go_on} goes on")
 

@@ -18,7 +18,6 @@ from ampbench.drive.pieces import (
     Watch,
     Work,
     ask_case,
-    asked_of,
     do_pieces,
     plan_default_autocast,
     prepared_session,
@@ -135,8 +134,7 @@ class Instrument(Generic[A]):
     which several may be of one case; without it, each is asked for by the `task`.
 
     `left` are the pieces that a run lacks, each as its `Piece.key`; `same` raises `UsageError` where what is left of a
-    run is not what it began with, and `told_by` finds what an older run was asked for, whose header does not say.
-    `failed` counts what went wrong beside failed cases.
+    run is not what it began with. `failed` counts what went wrong beside failed cases.
 
     `showing` makes options of the document of what was given and the format's name, `noted` lines to print beside it,
     and `progress` what says of a piece at work how far it is, told of what it saw.
@@ -159,7 +157,6 @@ class Instrument(Generic[A]):
     pieces: Callable[[Session[A]], Sequence[Piece]] = _each_case
     left: Callable[[StoredRun], Sequence[str]] = unfinished
     same: Callable[[StoredRun, list[PlannedCase], Channel, Settings], None] = lambda *_: None
-    told_by: Callable[[StoredRun], A] | None = None
     failed: Callable[[StoredRun], int] = lambda _: 0
     showing: Callable[[Given, str], dict[str, Any]] = lambda *_: {}
     noted: Callable[[StoredRun, Given], list[str]] = lambda *_: []
@@ -178,14 +175,6 @@ def asked_for(instrument: Instrument[A], given: Given) -> A:
         return instrument.made(given)
     record = named(KINDS[instrument.kind].asked)
     found: A = record(**{one.name: given.values[one.name] for one in instrument.options if not one.shown})
-    return found
-
-
-def asked_by(instrument: Instrument[A], stored: StoredRun) -> A:
-    """Return what a run was asked for, to go on with it; `UsageError` where it does not say."""
-    if instrument.told_by is not None:
-        return instrument.told_by(stored)
-    found: A = asked_of(stored)
     return found
 
 

@@ -32,8 +32,8 @@ class Lines:
 
     They are of what their field `of` names, a case or a device; of each the last counts or, with `several`, all do.
     `wrong` names a `Wrong`, as "module:function", for what types, ranges and words do not tell ("": they tell all).
-    `asked` is the field in which a record may say what its run is for, without which nobody can go on with that ("":
-    its header says so). Lines that are `long` begin with their case, and are decoded when first asked for.
+    A `beginning` says nothing without what comes after it. Lines that are `long` begin with their case, and are decoded
+    when first asked for.
     """
 
     line: str
@@ -41,7 +41,7 @@ class Lines:
     several: bool = False
     of: str = "case_id"
     wrong: str = ""
-    asked: str = ""
+    beginning: bool = False
     long: bool = False
 
 
@@ -130,7 +130,7 @@ _ROWS = (
                   wrong="ampbench.instruments.keep_fp32.records:wrong_search"),
             Lines("space", "ampbench.instruments.keep_fp32.records:SearchSpace",
                   wrong="ampbench.instruments.keep_fp32.records:wrong_space",
-                  asked="wanted"),
+                  beginning=True),
             Lines("trial", "ampbench.instruments.keep_fp32.records:Trial", several=True,
                   wrong="ampbench.instruments.keep_fp32.records:wrong_trial"),
         ),

@@ -405,18 +405,12 @@ def check_said(header: Header) -> None:
 def asked_in(header: Header) -> Any:
     """Return what a run was asked for, as the record that the row of its kind names; None where it does not say.
 
-    Fields of other kinds, which older files have, are passed over where they say nothing. Raises
-    `msgspec.MsgspecError` for what cannot be.
+    Raises `msgspec.MsgspecError` for what cannot be.
     """
     if header.asked is None or not header.explains or not KINDS[header.explains].asked:
         return None
     record = named(KINDS[header.explains].asked)
-    own = {one.name for one in fields(record)}
-    needed = [one.name for one in fields(record) if one.default is MISSING and one.default_factory is MISSING]
-    if not all(header.asked.get(name) for name in needed):
-        return None
-    given = {name: value for name, value in header.asked.items() if value or name in own}
-    return msgspec.convert(msgspec.to_builtins(msgspec.convert(given, strict_struct(record))), record)
+    return msgspec.convert(msgspec.to_builtins(msgspec.convert(header.asked, strict_struct(record))), record)
 
 
 def check_entry(

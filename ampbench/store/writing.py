@@ -15,7 +15,7 @@ from typing import Self
 
 from ampbench.errors import StoreError
 from ampbench.records.case import Case
-from ampbench.records.kinds import KINDS, LINES, verb_of
+from ampbench.records.kinds import LINES, verb_of
 from ampbench.records.measured import Failure, Reading, Round
 from ampbench.records.run import SUFFIX, Entry, Header
 from ampbench.store import lines
@@ -25,8 +25,8 @@ from ampbench.store.reading import StoredRun, is_compressed, read_run
 
 _BLOCK_BYTES = 1 << 20
 
-_Known = tuple[set[str], dict[str, set[str]], lines.Rounds, bool]
-"""What is in a file: the cases, what each kind of line is of, the rounds, whether it says what it was begun for."""
+_Known = tuple[set[str], dict[str, set[str]], lines.Rounds]
+"""What is in a file: the cases, what each kind of line is of, the rounds."""
 
 
 class CannotBeError(StoreError):
@@ -78,7 +78,6 @@ class RunWriter:
         self._case_ids: set[str] = set()
         self._found: dict[str, set[str]] = {}
         self._rounds: lines.Rounds = {}
-        self._asked = False
         self._header: Header | None = None
 
     @classmethod
@@ -142,9 +141,6 @@ class RunWriter:
             writer._size = _size_of_whole_lines(path)
             writer._case_ids = set(stored.cases)
             writer._found = {line: set(held) for line, held in stored.found.items()}
-            asking = (held for line, held in stored.found.items() if LINES[line].asked)
-            told = any(map(_asks, (one for held in asking for one in held.values())))
-            writer._asked = told or stored.header.asked is not None
             for one in stored.rounds:
                 lines.add_round(one, writer._rounds)
             writer._header = stored.header
@@ -192,7 +188,7 @@ class RunWriter:
             self._restore()
             raise
         self._size += len(data)
-        self._case_ids, self._found, self._rounds, self._asked = known
+        self._case_ids, self._found, self._rounds = known
 
     @property
     def _advice(self) -> str:
@@ -201,8 +197,7 @@ class RunWriter:
             return "choose another --results folder"
         explains, arm = self._header.explains, self._header.arm is not None
         kept = f"what was {'stored' if explains else 'measured'} before is kept"
-        by_lines = bool(explains) and any(each.asked for each in KINDS[explains].lines)
-        if not self._header.goes_on or (by_lines and not self._asked):
+        if not self._header.goes_on:
             return f"{kept}, but cannot be resumed: mend this, then {'ab' if arm else verb_of(explains)} anew"
         fleet = self._header.fleet
         run = f"{fleet.id} --ray ADDRESS" if fleet else self.path.stem
@@ -214,7 +209,7 @@ class RunWriter:
         """Return the lines of `records`, sure to be readable again; then what is known once they are written."""
         rounds = dict(self._rounds) if any(isinstance(record, Round) for record in records) else self._rounds
         known = set(self._case_ids) if any(isinstance(record, Case) for record in records) else self._case_ids
-        found, asked = dict(self._found), self._asked
+        found = dict(self._found)
         written: list[bytes] = []
         for record in records:
             try:
@@ -224,7 +219,6 @@ class RunWriter:
                     lines.check_entry(kind, getattr(record, "case_id", ""), record, known, found, rounds)
                 elif isinstance(record, Header):
                     lines.check_said(record)
-                    asked = record.asked is not None
             except LineError as error:
                 told = f"{self.path}: cannot store a {type(record).__name__}: {error}"
                 raise CannotBeError(told, str(error), lines.line_of(type(record))) from None
@@ -233,8 +227,7 @@ class RunWriter:
                 known.add(record.case_id)
             elif kind in LINES:
                 found[kind] = {*found.get(kind, ()), getattr(record, LINES[kind].of)}
-                asked = asked or _asks(record)
-        return b"".join(written), (known, found, rounds, asked)
+        return b"".join(written), (known, found, rounds)
 
     def _restore(self) -> None:
         """Cut what a failed write left behind; should that fail too, the reader takes it for the cut that it is."""
@@ -242,12 +235,6 @@ class RunWriter:
             os.ftruncate(self._descriptor, self._size)
         except OSError:
             return
-
-
-def _asks(record: Entry) -> bool:
-    """Return whether a record says what its run is for."""
-    line = LINES[lines.line_of(type(record))]
-    return bool(line.asked) and getattr(record, line.asked) is not None
 
 
 def write_whole(runs: Iterable[StoredRun], results: Path | str) -> dict[str, Path]:

@@ -15,13 +15,11 @@ from typing import Any
 
 import pytest
 
-from ampbench.cli import instruments
 from ampbench.cli.keep_fp32 import Objective
 from ampbench.cli.progress import piece_progress
 from ampbench.drive import servers as channels
-from ampbench.drive.pieces import Piece, unfinished
+from ampbench.drive.pieces import Piece
 from ampbench.drive.planning import PlannedCase
-from ampbench.errors import UsageError
 from ampbench.instruments.keep_fp32.instrument import INSTRUMENT, TrialsSeen
 from ampbench.instruments.keep_fp32.records import OBJECTIVES, SearchSpace, Trial, Unit, Wanted, Weighed, Weighing
 from ampbench.instruments.keep_fp32.trials import units_of
@@ -351,30 +349,6 @@ def test_progress_of_trials_is_shown_on_a_terminal_only(
     with piece_progress("searching", [piece], INSTRUMENT.progress) as watch:
         watch(piece, None)
         watch(piece, TRIALS[0])
-
-
-def test_a_run_that_broke_off_before_its_first_search_cannot_be_gone_on_with(tmp_path: Path, ampbench: Run) -> None:
-    words = ["ampbench", "explain", "keep-fp32", "my model.py:make", "--max-error", "1e-3"]
-    write_run(tmp_path / "results", [CASE], explains=KEEP_FP32, command=words)
-    said = search(ampbench, "--resume", RUN)
-    assert said.code == UsageError.exit_code
-    assert "broke off before any search began, and holds nothing to go on with: begin a new one: " in said.err
-    assert said.err.endswith("ampbench explain keep-fp32 'my model.py:make' --max-error 1e-3\n")
-
-
-def test_no_one_is_told_to_go_on_with_what_cannot_be_gone_on_with(
-    stored: Path, ampbench: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said = search(ampbench, "--resume", RUN)
-    assert said.code == UsageError.exit_code
-    assert "broke off before any search began" in said.err
-    begun = read_run(list_runs(stored)[0])
-    assert unfinished(begun)
-    wanted = dataclasses.replace(SPACE, wanted=Wanted(max_error=1.0, max_gradient_error=1.0))
-    resumable = dataclasses.replace(begun, found={**begun.found, "space": {CASE.case_id: wanted}})
-    for run, told in ((begun, ""), (resumable, f"1 piece left; ampbench explain keep-fp32 --resume {RUN} goes on\n")):
-        instruments._tell_left(INSTRUMENT, run, stored)
-        assert capsys.readouterr().err.replace(f" --results {stored}", "") == told
 
 
 def test_a_failed_write_in_a_resumed_search_tells_of_all_that_was_seen_before_too(

@@ -4,7 +4,6 @@ That makes a search resumable: it is deterministic for its seed, and what it tri
 """
 
 import dataclasses
-import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence, Set
 from functools import partial
@@ -50,20 +49,6 @@ A = TypeVar("A")
 R = TypeVar("R")
 Store = Callable[[SearchSpace | Trial], None]
 """Stores what a search saw before it goes on."""
-
-
-def wanted_by(stored: StoredRun) -> Wanted:
-    """Return what a run searches for; `UsageError` for an older one that broke off before it stored that."""
-    if isinstance(stored.asked, Wanted):
-        return stored.asked
-    for space in stored.of(SearchSpace).values():
-        if space.wanted is not None:
-            return space.wanted
-    again = f": {shlex.join(stored.header.command)}" if stored.header.command else ""
-    raise UsageError(
-        f"run {stored.header.run} broke off before any search began, and holds nothing to go on with: "
-        f"begin a new one{again}"
-    )
 
 
 def _check_same_networks(resumed: StoredRun, left: Sequence[PlannedCase], channel: Channel, settings: Settings) -> None:
@@ -361,7 +346,6 @@ INSTRUMENT: Instrument[Wanted] = Instrument(
         otherwise="keep-fp32 asks what a low precision must leave in fp32, and {name} is none",
     ),
     same=_check_same_networks,
-    told_by=wanted_by,
     work=lambda session: partial(_search, session),
     progress=lambda: TrialsSeen().said,
 )

@@ -100,19 +100,6 @@ def test_a_study_interrupted_before_its_first_low_precision_says_what_there_is(
     assert json.loads(fp32)["studies"][0]["seeds_asked"] == 4
 
 
-def test_a_run_that_does_not_say_what_it_trains_is_not_gone_on_with(
-    interrupted: list[int], tmp_path: Path, ampbench: Run
-) -> None:
-    ampbench("study", "convergence", "mlp", "--steps", "2", "--seeds", "1")
-    (file,) = list_runs(tmp_path / "results")
-    header, *rest = file.read_text().splitlines(keepends=True)
-    file.write_text("".join([header.replace('"steps":2,"seeds":1', '"steps":0,"seeds":0'), *rest]))
-    said = ampbench("study", "convergence", "--resume", file.stem)
-    assert (said.code, said.out) == (2, "")
-    assert said.err.endswith(f"run {file.stem} does not say what it was asked for: begin a new one\n")
-    assert said.err.count("\n") == 1
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
