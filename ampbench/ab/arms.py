@@ -167,15 +167,15 @@ def checked_out(option: str, arm: ArmRequest) -> Iterator[Checkout | None]:
     repository = Path(_git(option, "rev-parse", "--show-toplevel"))
     commit = _commit(option, arm.ref)
     _remove_abandoned(option)
-    with _temporary_folder(option, _CHECKOUT) as folder, _worktree(option, folder / repository.name, commit) as root:
+    with _temporary_folder(option) as folder, _worktree(option, folder / repository.name, commit) as root:
         yield Checkout(commit=commit, root=root, repository=repository)
 
 
 @contextmanager
-def _temporary_folder(option: str, prefix: str) -> Iterator[Path]:
+def _temporary_folder(option: str) -> Iterator[Path]:
     """Yield a new folder, marked as in use until this process ends, however it does; it is gone afterwards."""
     try:
-        folder = Path(tempfile.mkdtemp(prefix=prefix))
+        folder = Path(tempfile.mkdtemp(prefix=_CHECKOUT))
     except OSError as error:
         raise UsageError(f"{option}: no temporary folder can be made: {error.strerror}") from None
     in_use = None
@@ -286,8 +286,8 @@ def _git(option: str, *arguments: str) -> str:
 
 
 def _verb(arguments: Sequence[str]) -> str:
-    """Return what git is asked to do: -c and -C come before it, with a value each."""
-    return next(each for before, each in pairwise(("", *arguments)) if each[0] != "-" and before.lower() != "-c")
+    """Return what git is asked to do: -c comes before it, with a value."""
+    return next(each for before, each in pairwise(("", *arguments)) if each[0] != "-" and before != "-c")
 
 
 def _boolean(name: str, value: str) -> bool:

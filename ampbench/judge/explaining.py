@@ -190,7 +190,7 @@ def with_explanations(
             for device in devices
             for one in unobserved(baseline.of(RuleProbe)[device], candidate.of(RuleProbe)[device])
         ],
-        explained={**comparison.explained, **_explained_cases(pairs, baseline, candidate, rules)},
+        explained=_explained_cases(pairs, baseline, candidate, rules),
         defects=came_or_went(baseline, candidate),
     )
 
