@@ -130,7 +130,7 @@ UNEXECUTED: dict[str, tuple[str, Callable[[Command], None]]] = {
     r"pip install .*": ("needs the network, and would change the environment", check_pip),
     r"asv .*": ("builds an environment for each torch; test_asv_suite.py has asv run the suite", check_asv),
     r"python -c .*torch\.xpu.*": ("needs an Intel card", check_xpu),
-    r"python -m benchmarks\..*": ("takes many minutes", check_module),
+    r"python -m (benchmarks|tests\.net)\..*": ("takes many minutes", check_module),
     r"(pytest|python) tests/.*": ("the tests themselves, or what rewrites one's expectations", check_tests),
     r"pytest .* --amp-compare .*": (
         "reads what the command before it wrote; test_pytest_plugin.py has both",
