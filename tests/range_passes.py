@@ -57,7 +57,7 @@ def range_pass(case: Case, *, big_own: float | None = None) -> RangePass:
             magnitudes("first", GRADIENT, -30, "first.weight"),
             magnitudes("first", UPDATE, -14, "first.weight"),
         ],
-        swallowed=[Swallowed(parameter="first.weight", dtype="fp16", moved=8, swallowed=6, on_grid=True)],
+        swallowed=[Swallowed(parameter="first.weight", dtype="fp16", moved=8, swallowed=6)],
         low_runs=[low],
         notes=["bf16_pure: skipped: cpu does not support bf16"],
     )

@@ -84,7 +84,7 @@ def make_memory(
         buffer_bytes=0,
         input_bytes=1,
         flops=flops,
-        **changes,
+        **{"flops_by_operation": None if flops is None else {"matmul": flops}} | changes,
     )
 
 

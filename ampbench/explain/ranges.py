@@ -316,7 +316,7 @@ class Ranges:
     def swallowed(self) -> list[Swallowed]:
         """Per parameter and low dtype, the updates that would be lost to rounding were it stored in that."""
         return [
-            Swallowed(parameter=name, dtype=short_dtype(dtype), moved=moved, swallowed=lost, on_grid=True)
+            Swallowed(parameter=name, dtype=short_dtype(dtype), moved=moved, swallowed=lost)
             for name, (moved, each) in self._moved.items()
             for dtype, lost in zip(LOW_DTYPES, each, strict=True)
         ]

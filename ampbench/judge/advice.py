@@ -40,7 +40,7 @@ LARGEST_SPEEDUP = 64.0
 """More than any hardware gains by computing in half precision: twice the 30 times that datasheets promise at most."""
 
 UPDATES_UNKNOWN = "its updates not measured"
-"""What is said of a training in half of which it is not known, as in runs of before, whether updates arrive."""
+"""What is said of a training in half of which it is not known whether updates arrive."""
 
 BUSY_ENOUGH = 0.7
 """An accelerator that has work for a smaller share of a step waits for launches: what takes it less time saves less."""

@@ -279,7 +279,7 @@ def accuracy_findings(
         if imported := imported_finding(pair, metric, values, baseline, candidate):
             findings.append(imported)
             continue
-        if values == (None, None) or (metric in _RARE and not any(values)) or _from_before(metric, before, after):
+        if values == (None, None) or (metric in _RARE and not any(values)) or _is_untold(metric, before, after):
             continue
         if other:
             findings.append(_incomparable(pair.baseline, metric, Code.OTHER_WEIGHTS, other, values))
@@ -504,8 +504,8 @@ def _became_undefined(
     )
 
 
-def _from_before(metric: str, before: Divergence | None, after: Divergence | None) -> bool:
-    """Return whether a side was measured before the passes told of updates, so that nothing is lost or won."""
+def _is_untold(metric: str, before: Divergence | None, after: Divergence | None) -> bool:
+    """Return whether a side tells nothing of updates, so that nothing is lost or won."""
     told = metric in _OF_UPDATE or metric == "param_nonfinite"
     return told and any(one is None or one.update is None for one in (before, after))
 

@@ -289,9 +289,7 @@ def _ceilings_lacking(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
     bounds = Bounds(stored.every(Ceiling))
     ok = [row for row in rows if row["outcome"] == "ok" and row["device"] in known]
     found = [bounds.of(stored.memory.get(row["case_id"]), row["device"]).lacking for row in ok]
-    lacking = dict.fromkeys(
-        f"{BINDING[operation]} in {dtype}" for each in found for operation, dtype in each if operation
-    )
+    lacking = dict.fromkeys(f"{BINDING[operation]} in {dtype}" for each in found for operation, dtype in each)
     if not lacking:
         return []
     return [Note(f"no ceiling of {few(lacking)} is known here: ampbench study ceilings, then measure anew")]

@@ -262,8 +262,6 @@ def _undefined(column: str, divergence: Divergence | None) -> str:
         return f"{name} is undefined: {divergence.grad_nonfinite} gradient elements are not finite"
     if why := divergence.output_undefined if column == "output_rel_l2" else divergence.grad_undefined:
         return f"{name} is undefined: {why}"
-    if column == "output_rel_l2" and divergence.output_reference_norm == 0:  # a run of before its reason was stored
-        return f"{name} is undefined: no output element is finite, or all are zero"
     return f"{name} is undefined: {divergence.notes[0]}" if divergence.notes else f"{name} is undefined"
 
 

@@ -95,7 +95,7 @@ def number(value: Any) -> float | None:
 
 
 def judged_error(row: Row) -> float | None:
-    """Return the error that a row is judged by: of its worst output; in a run of before these were told, of all."""
+    """Return the error that a row is judged by: of its worst output, where outputs are known one by one."""
     worst = number(row.get("output_worst_rel_l2"))
     return number(row["output_rel_l2"]) if worst is None else worst
 

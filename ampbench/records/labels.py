@@ -135,15 +135,14 @@ _COUNTS = {of: attrgetter(f"{of}_reference_nan", f"{of}_nonfinite", f"{of}_nan")
 def not_finite(found: Divergence, of: str = "output") -> str:
     """Return what of the outputs (or, `of` "grad", gradients) is not finite, in a word or three.
 
-    "nan" or "inf" in the precision, "nan/inf" where an older run does not tell; "nan in fp64" and "inf in fp64" where
-    that begins in the reference and leaves the error undefined; "" for nothing. Infinities that reference and precision
-    have in common are none of these.
+    "nan" or "inf" in the precision; "nan in fp64" and "inf in fp64" where that begins in the reference and leaves the
+    error undefined; "" for nothing. Infinities that reference and precision have in common are none of these.
     """
     in_reference, count, nan = _COUNTS[of](found)
     if in_reference:
         return f"nan in {found.reference_dtype}"
     if count:
-        return "nan/inf" if nan is None else "nan" if nan else "inf"
+        return "nan" if nan else "inf"
     return f"inf in {found.reference_dtype}" if of == "output" and found.output_unlike else ""
 
 

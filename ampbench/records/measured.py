@@ -251,13 +251,13 @@ class MemoryPass:
     can leave out, by operation (`MULTIPLYING`) and dtype: of causal attention what its mask leaves. `least_bytes` are
     read and written by any step at least: weights and inputs that an op uses in whole, once, outputs once, and in
     training weights and optimizer state once more where they are written, each in the dtype it is stored in, without
-    gradients and activations (both None: not counted, and in older runs). `attention` is how often which kernel of
+    gradients and activations (both None: not counted). `attention` is how often which kernel of
     attention ran in it: those of `SDPA`, and `NATIVE` (None: not known).
 
     On an accelerator `reserved_bytes` is the most that the caching allocator had taken from the device at once during
     the step, what it held free and what was there before the case included, `workspace_bytes` what a step that was
     thrown away before has left allocated: libraries' workspaces, which are not in the peak. None of both on a CPU.
-    `parameter_count` is how many the network has, trained or not (None: older runs); `master_bytes` are those of
+    `parameter_count` is how many the network has, trained or not (None: not known); `master_bytes` are those of
     `parameter_bytes` that are master weights'.
 
     `busy_seconds` is for how long the accelerator computes or copies in a step, by the profiler in further steps of the
@@ -509,7 +509,7 @@ class Divergence:
     `repeatable` tells whether the same step, run twice, gave the same bits.
     `chance_rel_l2` is how far two fp64 steps lie apart by chance alone (random numbers, state that the network keeps to
     itself), told only where the errors are those of chance: then they say nothing about the precision.
-    `recipe` is what trains the case (None: in inference, and in older runs).
+    `recipe` is what trains the case (None: in inference).
     `outputs` are the errors of the output's tensors one by one, `predictions` those of a classifier's probabilities
     (None: not measured, or no classifier). `further` are the decisions of further batches (None: its own decided, or
     nothing was to be decided). `output_shapes` are those of the output's floating tensors. `output_sketch`

@@ -50,16 +50,13 @@ class Magnitudes:
 class Swallowed:
     """Of `moved` elements of a parameter that fp32 steps changed, how many would not change stored in `dtype`.
 
-    With `on_grid`, what a step added in fp32 was added to the parameter rounded to `dtype`, as it would be stored, and
-    rounded again. Older runs, without it, rounded the fp32 parameter before and after the step: that says how often the
-    half copy of an fp32 master weight changes, and nothing of what is lost where none is kept.
+    What a step added in fp32 was added to the parameter rounded to `dtype`, as it would be stored, and rounded again.
     """
 
     parameter: str
     dtype: str
     moved: Count
     swallowed: Count
-    on_grid: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +164,7 @@ class Validation:
 class RangePass:
     """How large the values of `steps` fp32 steps of a case are, and what low precisions then made of as many.
 
-    `case_id` is that of the fp32 case, `recipe` what trains it (None: in inference, and in older runs). `notes` say
+    `case_id` is that of the fp32 case, `recipe` what trains it (None: in inference). `notes` say
     what was left out and why. `validations` are other values that its predictions are held against.
     """
 

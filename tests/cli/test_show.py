@@ -180,9 +180,9 @@ def test_details_tell_of_the_work_and_of_the_ceilings_it_is_held_against(tmp_pat
     assert "FLOPs/step       4.00 G       FLOPs of one step" in out
     assert "FLOP/s           40.0 GFLOP/s flops_per_step divided" in out
     assert "of ceiling       40.0%        The least time of the step by its FLOPs and bytes" in out
-    assert "arithmetic     3.00 G FLOPs in bf16, at 150 GFLOP/s 20.0 ms" in out
-    assert "arithmetic     1.00 G FLOPs in fp32, at 50.0 GFLOP/s 20.0 ms" in out
-    assert "bound by       arithmetic: 40.0 ms at least" in out
+    assert "products       3.00 G FLOPs in bf16, at 150 GFLOP/s 20.0 ms" in out
+    assert "products       1.00 G FLOPs in fp32, at 50.0 GFLOP/s 20.0 ms" in out
+    assert "bound by       products: 40.0 ms at least" in out
     assert "ceilings       of studied" in out
     stored_runs.write_run(tmp_path / "without", [case], memory, stored_runs.make_round(case, 0.1), ceilings[0])
     out = ampbench("show", "latest", "--results", tmp_path / "without", "--all").out

@@ -189,7 +189,6 @@ def test_updates_that_rounding_would_swallow_are_counted():
         model(torch.tensor([[-1e-4, -2e-3]])).sum().backward()
         optimizer.step()
     # 1 + 1e-4 stays 1 in fp16, whose next number is 1 + 2**-10; in bf16 1 + 2e-3 does, too.
-    assert all(row.on_grid for row in seen.swallowed)
     found = {row.dtype: (row.moved, row.swallowed) for row in seen.swallowed}
     assert found == {"fp16": (2, 1), "bf16": (2, 2)}
     assert (torch.tensor(1 + 1e-4).half() == 1).item()

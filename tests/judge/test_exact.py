@@ -468,7 +468,7 @@ MIRRORED = {
 }
 
 
-def test_of_a_run_that_was_measured_before_updates_were_nothing_is_said_of_them():
+def test_where_one_run_tells_nothing_of_updates_nothing_is_said_of_them():
     found = compare(make_run(TIMES, grad_elements=10), make_run(TIMES, **kept(0.5), param_nonfinite=3)).findings
     assert not {one.metric for one in found} & {"update_kept", "update_rel_l2", "param_nonfinite"}
 

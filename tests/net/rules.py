@@ -36,4 +36,9 @@ RULES: tuple[Rule, ...] = (
         lambda one: one.table == "records" and one.key in ("memory[].faults", "header.settings.heap"),
         cells=304,
     ),
+    Rule(
+        "updates are always compared where weights are stored in half",
+        lambda one: one.table == "records" and one.key.endswith(".on_grid"),
+        cells=4,
+    ),
 )

@@ -81,9 +81,12 @@ KINDS: Mapping[str, Callable[[], StoredRun]] = MappingProxyType(
             Times(*((replace(one, family="user"), [1e-3] * 4) for one in (FP32, BF16))),
             header=make_header(selection=Selection(preset="tiny")),
         ),
-        "above the ceiling": lambda: holding(with_memory(flops={"fp32": 3_000_000}), make_ceiling("fp32", 1e9)),
+        "above the ceiling": lambda: holding(
+            with_memory(flops={"fp32": 3_000_000}, flops_by_operation={"matmul": {"fp32": 3_000_000}}),
+            make_ceiling("fp32", 1e9),
+        ),
         "ceilings of a busy machine": lambda: holding(
-            with_memory(flops={"fp32": 100_000}),
+            with_memory(flops={"fp32": 100_000}, flops_by_operation={"matmul": {"fp32": 100_000}}),
             replace(make_ceiling("fp32", 1e9), fitness=Fitness(other_share=0.7)),
         ),
     }

@@ -356,7 +356,7 @@ def test_a_header_with_a_time_that_no_clock_shows_is_refused(name: str, moment: 
         make_round(CASE, fitness=Fitness(steal_share=1.0 + 2e-16, temperature_celsius=-40.0)),
         make_divergence(CASE, output_rel_l2=0.0, output_cosine=-1.0 - 1e-9, loss=-3.5, reference_loss=-1e200),
         replace(MEMORY, parameter_bytes=100, gradient_bytes=100),
-        Swallowed(parameter="p", dtype="fp16", moved=3, swallowed=3, on_grid=True),
+        Swallowed(parameter="p", dtype="fp16", moved=3, swallowed=3),
         ScopePass(case_id=CASE.case_id, steps=2, scopes=[ScopeRun(scope=FORWARD, alive_bytes=[-(1 << 40), 1 << 40])]),
         Score(step=0, loss=-1.0, correct=None, decisions=4),
         GradientLook(step=0, scale=1.0, elements=3, nonzero=2, flushed=2, nonfinite=3),

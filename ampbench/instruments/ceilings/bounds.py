@@ -13,9 +13,9 @@ from ampbench.instruments.ceilings.findings import bandwidth_of, ceiling_rate, h
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.records.measured import ATTENTION, CONV, MATMUL, MemoryPass
 
-MEMORY, ARITHMETIC = "memory", "arithmetic"
-BINDING = {MATMUL: "products", CONV: "convolutions", ATTENTION: "attention", "": ARITHMETIC}
-"""What binds a step, by the operation that takes most of its time; "": which one is not known."""
+MEMORY = "memory"
+BINDING = {MATMUL: "products", CONV: "convolutions", ATTENTION: "attention"}
+"""What binds a step, by the operation that takes most of its time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,11 +60,8 @@ class Bounds:
         self._highest: dict[tuple[str, str, str], Ceiling | None] = {}
 
     def of(self, memory: MemoryPass | None, device: str) -> Bound:
-        """Return what bounds a step of which `memory` was measured on a type of device; nothing where it has no work.
-
-        A run that does not tell operations apart is held against the highest ceiling of each dtype, its bytes aside.
-        """
-        if memory is None or memory.flops is None:
+        """Return what bounds a step of which `memory` was measured on a type of device; nothing without work."""
+        if memory is None or memory.flops_by_operation is None:
             return Bound()
         seconds: dict[tuple[str, str], float] = {}
         lacking, used = list[tuple[str, str]](), list[Ceiling]()
@@ -88,13 +85,11 @@ class Bounds:
     def _ceiling(self, device: str, dtype: str, operation: str) -> Ceiling | None:
         key = device, dtype, operation
         if key not in self._highest:
-            self._highest[key] = highest(self._ceilings, device, dtype, operation or None)
+            self._highest[key] = highest(self._ceilings, device, dtype, operation)
         return self._highest[key]
 
 
 def work_of(memory: MemoryPass) -> dict[tuple[str, str], int]:
-    """Return the FLOPs that a step must do by operation and dtype; of runs that do not tell them apart by ""."""
-    if memory.flops_by_operation is None:
-        return {("", dtype): count for dtype, count in (memory.flops or {}).items()}
-    by_operation = memory.flops_by_operation.items()
+    """Return the FLOPs that a step must do by operation and dtype."""
+    by_operation = (memory.flops_by_operation or {}).items()
     return {(operation, dtype): count for operation, counts in by_operation for dtype, count in counts.items()}

@@ -18,7 +18,7 @@ FP32, TF32 = "fp32", "tf32"
 class Attained:
     """What one `size` ("1024x1024x1024") attained: `work` FLOPs or bytes in each of `samples` seconds.
 
-    `library` multiplied ("MKL", "oneDNN"), where that is known; "" elsewhere and in older runs.
+    `library` multiplied ("MKL", "oneDNN"), where that is known; "" elsewhere.
     """
 
     size: str

@@ -325,10 +325,6 @@ def _together(rows: Iterable[GradientOutcome], share: Callable[[GradientOutcome]
 NAMED = 3
 """So many modules, the worst, are named in a sentence."""
 
-
-OFF_GRID = "an older ampbench did not count the updates that weights would lose which are stored in it"
-"""What is said of updates that were compared in fp32 weights, off the grid (`Swallowed`)."""
-
 _GROWS = 3.0
 """The factor from which an error is said to grow at a module: roundings of several inputs add up to less."""
 
@@ -542,8 +538,6 @@ def _scales_said(values: Iterable[Magnitudes], dtype: str) -> list[str]:
 
 def _updates_said(found: RangePass, dtype: str) -> list[str]:
     rows = [row for row in found.swallowed if row.dtype == dtype]
-    if not all(row.on_grid for row in rows):
-        return [OFF_GRID]
     moved, lost = sum(row.moved for row in rows), sum(row.swallowed for row in rows)
     return (
         [f"stored in {dtype}, {format_share(lost / moved)} of the weights that steps move would stand still"]

@@ -97,7 +97,7 @@ VALUES: Sequence[Column[Fits]] = (
 
 def fits(found: RangePass) -> list[Fits]:
     """Return the records of magnitudes, with how they fit into each low format."""
-    lost = {(row.parameter, row.dtype): _lost(row) for row in found.swallowed if row.on_grid}
+    lost = {(row.parameter, row.dtype): _lost(row) for row in found.swallowed}
     rows = []
     for values in found.magnitudes:
         swallowed = {dtype: lost.get((values.name, dtype)) for dtype in FORMATS} if values.what == UPDATE else {}
@@ -269,8 +269,7 @@ def updates(found: RangePass, everything: bool = False) -> list[Block]:
     """Return the parameters of which values would not move where they are stored in a low dtype: rounding undoes it."""
     parameters: dict[str, dict[str, Swallowed]] = {}
     for row in found.swallowed:
-        if row.on_grid:
-            parameters.setdefault(row.parameter, {})[row.dtype] = row
+        parameters.setdefault(row.parameter, {})[row.dtype] = row
     known = [(name, rows, {dtype: _lost(rows.get(dtype)) for dtype in FORMATS}) for name, rows in parameters.items()]
     if not everything:
         known = [each for each in known if any(each[2].values())]

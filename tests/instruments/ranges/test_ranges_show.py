@@ -7,7 +7,7 @@ import pytest
 
 from ampbench.cli.options import OutputFormat
 from ampbench.cli.printing import print_sections
-from ampbench.instruments.ranges.findings import OFF_GRID, arithmetic_said, headroom_said, low_run_said, origin_said
+from ampbench.instruments.ranges.findings import arithmetic_said, headroom_said, low_run_said, origin_said
 from ampbench.instruments.ranges.show import (
     ERRORS,
     SHOWN,
@@ -82,19 +82,11 @@ def test_an_update_too_small_for_its_weight_is_told():
         values("", 1.0, what=WEIGHT, name="w"),
         values("", 1.0, what=INPUT),
         values("", 1e-4, what=UPDATE, name="w"),
-        swallowed=[
-            Swallowed(parameter="w", dtype=dtype, moved=1, swallowed=1, on_grid=True) for dtype in ("fp16", "bf16")
-        ],
+        swallowed=[Swallowed(parameter="w", dtype=dtype, moved=1, swallowed=1) for dtype in ("fp16", "bf16")],
     )
     assert headroom_said(found)[0].endswith("; stored in fp16, 100% of the weights that steps move would stand still")
     (row,) = table(headroom_section(CASE, found), "Weights that would not move")
     assert row == {"parameter": "w", "moved": "1", "in fp16": "100%", "in bf16": "100%"}
-
-
-def test_of_an_older_run_that_compared_updates_off_the_grid_no_loss_is_told():
-    found = passed(values("", 1.0), swallowed=[Swallowed(parameter="w", dtype="bf16", moved=4, swallowed=1)])
-    assert headroom_said(found)[1].endswith(f"; {OFF_GRID}")
-    assert "Weights that would not move" not in titles(headroom_section(CASE, found))
 
 
 def test_values_within_a_factor_of_eight_are_near_and_told_beside_yes_and_no():
@@ -418,7 +410,7 @@ def test_sections_fit_a_terminal_of_a_hundred_columns(capsys, monkeypatch):
     found = passed(
         values(name, 1e5, kind="NonDynamicallyQuantizableLinear"),
         values(name, 1e-3, 1e-9, what=GRADIENT, name=f"{name}.weight"),
-        swallowed=[Swallowed(parameter=f"{name}.weight", dtype="fp16", moved=12_345_678, swallowed=1, on_grid=True)],
+        swallowed=[Swallowed(parameter=f"{name}.weight", dtype="fp16", moved=12_345_678, swallowed=1)],
         low=LowRun(
             precision="fp16_autocast",
             modules=[error(name, 0.5, flushed=50, kind="NonDynamicallyQuantizableLinear")],
@@ -468,9 +460,9 @@ def test_only_updates_have_a_share_that_is_swallowed():
         values("", 1e-4, what=UPDATE, name="w"),
         values("", 0.0, what=UPDATE, name="still"),
         swallowed=[
-            Swallowed(parameter="w", dtype="fp16", moved=4, swallowed=4, on_grid=True),
-            Swallowed(parameter="w", dtype="bf16", moved=4, swallowed=1, on_grid=True),
-            Swallowed(parameter="still", dtype="fp16", moved=0, swallowed=0, on_grid=True),
+            Swallowed(parameter="w", dtype="fp16", moved=4, swallowed=4),
+            Swallowed(parameter="w", dtype="bf16", moved=4, swallowed=1),
+            Swallowed(parameter="still", dtype="fp16", moved=0, swallowed=0),
         ],
     )
     rows = records(VALUES, fits(found))
