@@ -102,6 +102,7 @@ def make_divergence(case: Case, **changes: Any) -> Divergence:
         "weights_digest": "aa",
         "inputs_digest": "bb",
         "output_reference_norm": 1.5,
+        "loss": 1.0 if "grad_elements" in changes else None,
     }
     return Divergence(**fields | changes)
 

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ampbench.base.precisions import BASELINE, DEFAULT, PRECISIONS
+from ampbench.base.statement import Refusal
 from ampbench.base.units import format_share, times
 from ampbench.instruments.ranges.arithmetic import remark_line
 from ampbench.judge.budget import Budget
-from ampbench.judge.objections import Objection, error_said, in_output, objections_of, own_rounds
+from ampbench.judge.objections import Objection, error_said, in_output, object_to, objections_of, own_rounds
 from ampbench.judge.rows import Group, Row, grouped, judged_error, least_agreement, number, precision_label
+from ampbench.present.wording import words
 from ampbench.records.case import COMPILED, TORCHS_CHOICE, WITH_GRAPHS, compile_mode
 from ampbench.records.labels import few, fp32s_fault, no_precisions_fault
 from ampbench.records.measured import Divergence, Round
@@ -254,7 +256,7 @@ def _decide(
         of_fp32 = row["precision"] == BASELINE and row["outcome"] == "ok"
         fault = no_precisions_fault(found) or (fp32s_fault(found) if of_fp32 else None)
         if fault is not None:
-            return _none(*fault)
+            return _none(fault[0], words(fault[1]))
     one_step = objections_of(rows, divergences, budget, gains.rounds)
     objections = {case_id: _overridden(one, trained.get(case_id)) for case_id, one in one_step.items()}
 
@@ -308,7 +310,7 @@ def _chosen(
         objection = objections[faster[0]["case_id"]]
         assert objection is not None
         speed = f"{_speed(faster[0])}{_in_brackets(_caveat(faster[0], trust))}"
-        why = "; ".join(filter(None, [f"{speed}, but {objection.reason}", objection.instead]))
+        why = "; ".join(filter(None, [f"{speed}, but {words(objection.reason)}", _instead(objection)]))
         if objection.column == "chance_rel_l2":
             return _none("output_rel_l2", why)
         sentence = f"stay in {baseline['precision']}: {why}"
@@ -372,7 +374,12 @@ def _overridden(objection: Objection | None, trained: "Trained | None") -> Objec
         return objection
     if trained.trains:
         return None
-    return Objection("outcome", f"it does not train as fp32 does: {trained.reason} ({trained.study})")
+    return object_to("outcome", Refusal.TRAINS_WORSE, why=trained.reason, study=trained.study)
+
+
+def _instead(objection: Objection) -> str:
+    """Return what to do instead of what an objection keeps from being advised, "" where nothing is known."""
+    return words(objection.instead) if objection.instead is not None else ""
 
 
 def _within(
@@ -383,7 +390,7 @@ def _within(
     Of weights that are stored in half it says where nobody knows whether updates arrive in them.
     """
     if trained is not None:
-        whatever = "" if objection is None else f", though after one step {objection.reason}"
+        whatever = "" if objection is None else f", though after one step {words(objection.reason)}"
         return f"trains as fp32 does{whatever} ({trained.study})"
     error = judged_error(row)
     assert error is not None  # an undefined error is an objection
@@ -428,9 +435,9 @@ def _taken(
     for row in (row for row in comparable if row["seconds_median"] < chosen["seconds_median"]):
         objection = objections[row["case_id"]]
         if row in faster and objection is not None:
-            column, why, passed = objection.column, f"{_speed(row)}, but {objection.reason}", row
+            column, why, passed = objection.column, f"{_speed(row)}, but {words(objection.reason)}", row
             if objection.remedy not in ("", chosen["precision"]):
-                why += f"; {objection.instead}"
+                why += f"; {_instead(objection)}"
             break
         looks = row not in faster and objection is None and row["speedup_vs_fp32"] >= WORTH * max(gained, 1.0)
         if looks:
@@ -547,7 +554,7 @@ def _stay(
             if any(objections[row["case_id"]] is None for row in comparable):
                 caveat = _caveat(best, trust)
             nothing = f"nothing within the error budget is faster{_in_brackets(caveat)}"
-            reasons = [nothing, f"{other}, but {objection.reason}", objection.instead]
+            reasons = [nothing, f"{other}, but {words(objection.reason)}", _instead(objection)]
             why, column, passed = "; ".join(filter(None, reasons)), objection.column, best
         elif _has_few_rounds(best):
             why, caveat = f"no speedup is certain, {said}: {FEW_ROUNDS}", FEW_ROUNDS

@@ -12,6 +12,7 @@ from ampbench.judge import frame
 from ampbench.judge.advice import TODAYS, Advice
 from ampbench.judge.pairing import not_the_commits
 from ampbench.judge.rows import Group, Row, burst, grouped, number, precision_label
+from ampbench.present.wording import words
 from ampbench.records.labels import (
     case_labels,
     device_statement,
@@ -143,7 +144,7 @@ def _changed_in_place(stored: StoredRun, rows: Sequence[Row]) -> list[Note]:
 def _unsound(stored: StoredRun, rows: Sequence[Row]) -> list[str]:
     """Say of which cases outputs or gradients are not finite, and whose errors are not against fp64."""
     return gathered(
-        ((_labels if one.of_precision else _bare_labels)(stored)[row["case_id"]], one.text)
+        ((_labels if one.of_precision else _bare_labels)(stored)[row["case_id"]], words(one.statement))
         for row in rows
         if row["outcome"] == "ok" and (found := stored.divergence.get(row["case_id"])) is not None
         for one in remarks(found)

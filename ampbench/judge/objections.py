@@ -1,4 +1,4 @@
-"""What speaks against a precision: what keeps each measured one out of a budget of error, the first thing in sentences.
+"""What speaks against a precision: the first thing that keeps each measured one out of a budget of error.
 
 Of a training that is also what an optimizer's step changes of the stored weights, beside what it should.
 """
@@ -6,14 +6,16 @@ Of a training that is also what an optimizer's step changes of the stored weight
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ampbench.base.precisions import BASELINE, PRECISIONS, Precision
-from ampbench.base.units import counted, format_error, format_kept, format_share, times
+from ampbench.base.statement import Refusal, Remedy, Severity, Statement, state
+from ampbench.base.units import format_error, format_share
 from ampbench.judge.budget import Budget
 from ampbench.judge.rows import Row, grouped, judged_error, number
 from ampbench.records.labels import AGAINST_FP32
-from ampbench.records.measured import CHANCE, LOWEST_BIN, ZERO_REFERENCE, Divergence, Round, Update
+from ampbench.records.measured import LOWEST_BIN, Divergence, Round, Update
 
 if TYPE_CHECKING:
     from ampbench.store import StoredRun
@@ -38,26 +40,20 @@ OF_A_TENSOR = 5
 """How many times the error of all gradients that of one tensor may be which has 1% of their norm or more: as with what
 is kept, 10% against 2%."""
 
-NOT_TRAINED = "train a few steps first, or give weights that are trained"
-"""What helps where the output of a network is exactly zero, as it is where its last layer begins with zeros."""
-
 MASTER_BYTES = 4
 """What an fp32 copy of a weight costs."""
 
 DISAGREEMENT_ALPHA = 0.05
 """One-sided level at which disagreeing decisions must be incompatible with the agreement asked for."""
 
-ERRORS = {"output_rel_l2": "error", "grad_rel_l2": "gradient error"}
-"""What the errors that a budget bounds are called in a sentence."""
-
 HIDDEN = {
-    "sample_p99_rel_l2": "the errors of its samples reach {} at their 99% quantile",
-    "sample_worst_rel_l2": "its worst sample errs by {}",
-    "kl_mean": "its probabilities lie {} nats from fp64's",
-    "kl_p99": "its probabilities lie {} nats from fp64's at the 99% quantile",
-    "loss_rel_error": "its loss is off by {}",
+    "sample_p99_rel_l2": Refusal.SAMPLES,
+    "sample_worst_rel_l2": Refusal.WORST_SAMPLE,
+    "kl_mean": Refusal.PROBABILITIES,
+    "kl_p99": Refusal.WORST_PROBABILITIES,
+    "loss_rel_error": Refusal.LOSS,
 }
-"""What else a budget bounds where it is defined, and what is said of it."""
+"""What else a budget bounds where it is defined."""
 
 BRIEFLY = {
     "output_nonfinite": "not finite",
@@ -89,17 +85,21 @@ class Objection:
     """
 
     column: str
-    reason: str
-    instead: str = ""
+    reason: Statement
+    instead: Statement | None = None
     remedy: str = ""
 
 
-def run_objections(stored: "StoredRun", rows: Iterable[Row], budget: Budget) -> dict[str, str]:
-    """Return by case id what keeps each measured row out of the budget, "" where nothing does; whatever its time."""
-    rounds, found = own_rounds(stored), dict[str, str]()
+def object_to(column: str, code: Refusal, /, **facts: float | str | None) -> Objection:
+    """Return the objection to a column for a reason, with its facts but for those that are None."""
+    return Objection(column, state(code, **facts))
+
+
+def run_objections(stored: "StoredRun", rows: Iterable[Row], budget: Budget) -> dict[str, Objection | None]:
+    """Return by case id what keeps each measured row out of the budget, None where nothing does; whatever its time."""
+    rounds, found = own_rounds(stored), dict[str, Objection | None]()
     for members in grouped(rows).values():
-        for case_id, objection in objections_of(members, stored.divergence, budget, rounds).items():
-            found[case_id] = objection.reason if objection is not None else ""
+        found |= objections_of(members, stored.divergence, budget, rounds)
     return found
 
 
@@ -133,33 +133,34 @@ def objections_of(
     }
     passing = [row for row in rows if row["case_id"] in found and found[row["case_id"]] is None]
     for row in rows:
-        one = found.get(row["case_id"])
-        if one is not None and one.column in ("update_kept", "param_nonfinite"):
-            remedy, instead = _instead(row, passing, divergences.get(row["case_id"]))
-            found[row["case_id"]] = replace(one, instead=instead, remedy=remedy)
+        case_id = row["case_id"]
+        if (one := found.get(case_id)) is None:
+            continue
+        loses = one.column in ("update_kept", "param_nonfinite")
+        instead = _instead(row, passing, divergences.get(case_id)) if loses else one.instead
+        remedy = str(instead.facts.get("precision", "")) if instead else ""
+        found[case_id] = Objection(one.column, replace(one.reason, subject=case_id), instead, remedy)
     return found
 
 
-def _instead(row: Row, passing: Sequence[Row], divergence: Divergence | None) -> tuple[str, str]:
-    """Return which precision keeps what a row with weights in half loses, and a sentence with its price.
-
-    The precision is "" where none of the table does, the sentence where weights are not stored in half.
-    """
+def _instead(row: Row, passing: Sequence[Row], divergence: Divergence | None) -> Statement | None:
+    """Return what keeps what a row with weights in half loses, with its price; None where they are not in half."""
     own = _stored_low(row)
     if own is None:
-        return "", ""
+        return None
     for other in passing:
         there = PRECISIONS.get(other["precision"])
         if there is None or not there.master or there.storage != own.storage:
             continue
         bytes_each = [number(one.get("peak_memory_bytes")) for one in (other, row)]
         elements = divergence.grad_elements if divergence is not None else None
-        price = ""
+        more = 0
         if elements and bytes_each[0] and bytes_each[1]:
             more = round((bytes_each[0] - bytes_each[1]) / elements)
-            price = f", {counted(more, 'byte', 'bytes')} a parameter more than {row['precision']}" if more > 0 else ""
-        return there.name, f"{there.name} keeps the updates: {times(other['speedup_vs_fp32'])} the speed of fp32{price}"
-    return "", f"fp32 master weights keep them, at {MASTER_BYTES} bytes a parameter"
+        price: dict[str, float | str] = {"bytes": more, "than": row["precision"]} if more > 0 else {}
+        speed = other["speedup_vs_fp32"]
+        return state(Remedy.OTHER_PRECISION, "", Severity.ADVICE, precision=there.name, speed=speed, **price)
+    return state(Remedy.MASTER_WEIGHTS, "", Severity.ADVICE, bytes=MASTER_BYTES)
 
 
 def _stored_low(row: Row) -> Precision | None:
@@ -183,43 +184,38 @@ def _objection(
     training = row["phase"] == "training"
     nonfinite = number(row["output_nonfinite"])
     if nonfinite:
-        broken = f"{counted(int(nonfinite), 'output element is', 'output elements are')} not finite"
-        return Objection("output_nonfinite", (divergence and divergence.output_undefined) or broken)
+        if divergence is not None and divergence.output_undefined:
+            return object_to("output_nonfinite", Refusal.OUTPUT_SEEN, why=divergence.output_undefined)
+        return object_to("output_nonfinite", Refusal.OUTPUT, count=int(nonfinite))
     if divergence is not None and divergence.chance_rel_l2 is not None:
-        return Objection("chance_rel_l2", CHANCE.format(divergence.chance_rel_l2))
+        return object_to("chance_rel_l2", Refusal.BY_CHANCE, apart=divergence.chance_rel_l2)
     timed = max((each.param_nonfinite or 0 for each in rounds), default=0)
-    if training and not explodes and (said := parameters_objection(divergence, timed)):
-        return Objection("param_nonfinite", said)
+    if training and not explodes and (broken := parameters_objection(divergence, timed)):
+        return broken
     errors = {"output_rel_l2": budget.output_rel_l2} | ({"grad_rel_l2": budget.grad_rel_l2} if training else {})
     for column, limit in errors.items():
         value = judged_error(row) if column == "output_rel_l2" else number(row[column])
         if value is None:
-            why = _undefined(column, divergence)
-            return Objection(column, why, NOT_TRAINED if why.endswith(ZERO_REFERENCE.format("output")) else "")
+            return _undefined(column, divergence)
         if value > limit:
-            where = in_output(row) if column == "output_rel_l2" else ""
-            return Objection(column, f"its {ERRORS[column]}{where} is {error_said(row, value)}, more than {limit:g}")
+            name = row.get("output_worst_name") if column == "output_rel_l2" else None
+            facts = {"output": name or None, "reference": _other_reference(row)}
+            return object_to(column, Refusal.ERROR, column=column, value=value, limit=limit, **facts)
     if training and divergence is not None and (found := _of_updates(divergence, budget)):
         return found
-    for column, said in HIDDEN.items():
+    for column, code in HIDDEN.items():
         value, limit = number(row.get(column)), getattr(budget, column)
         if value is not None and value > limit:
-            return Objection(column, f"{said.format(format_error(value))}, more than {limit:g}")
+            return object_to(column, code, value=value, limit=limit)
     agreement, flushed = number(row["argmax_agreement"]), number(row["grad_flushed_share"])
-    objection = None
     if agreement is not None and _agrees_too_little(agreement, divergence, budget.argmax_agreement):
-        least = format_share(budget.argmax_agreement)
-        reason = f"{format_share(agreement)} of its decisions are fp64's, less than {least}"
-        objection = Objection("argmax_agreement", reason)
-    elif training and flushed is not None and flushed - unavoidable > budget.grad_flushed_share:
-        most = format_share(budget.grad_flushed_share)
-        reason = f"{format_share(flushed)} of its gradients became zero, more than {most}"
-        if unavoidable:
-            reason += f" above fp32's {format_share(unavoidable)}"
-        objection = Objection("grad_flushed_share", reason)
-    elif training and (skipped := _skipped_steps(divergence, rounds)):
-        objection = Objection("skipped_steps", f"GradScaler skipped {skipped} steps")
-    return objection
+        return object_to("argmax_agreement", Refusal.DECISIONS, value=agreement, limit=budget.argmax_agreement)
+    if training and flushed is not None and flushed - unavoidable > budget.grad_flushed_share:
+        limits = {"limit": budget.grad_flushed_share, "unavoidable": unavoidable or None}
+        return object_to("grad_flushed_share", Refusal.FLUSHED, value=flushed, **limits)
+    if training and (skipped := _skipped_steps(divergence, rounds)):
+        return object_to("skipped_steps", Refusal.SKIPPED, steps=skipped)
+    return None
 
 
 def in_output(row: Row) -> str:
@@ -230,15 +226,13 @@ def in_output(row: Row) -> str:
 
 def _of_updates(found: Divergence, budget: Budget) -> Objection | None:
     """Return what keeps a training out of the budget though its errors as a whole are within it."""
-    if said := update_objection(found.update):
-        return Objection("update_kept", said)
+    if against := update_objection(found.update):
+        return against
     most, error = OF_A_TENSOR * budget.grad_rel_l2, found.grad_tensor_rel_l2
     if error is not None and error > most:
-        said = f"the gradient of {found.grad_tensor_parameter} errs by {format_error(error)}, more than {most:g}"
-        return Objection("grad_tensor_rel_l2", f"{said}, {OF_A_TENSOR} times what is allowed of all")
-    if said := bias_objection(found):
-        return Objection("grad_bias_ratio", said)
-    return None
+        refuse = partial(object_to, "grad_tensor_rel_l2", Refusal.GRADIENT_OF_TENSOR)
+        return refuse(parameter=found.grad_tensor_parameter, value=error, limit=most, times=OF_A_TENSOR)
+    return bias_objection(found)
 
 
 def _nonfinite_parameters(divergence: Divergence | None, rounds: Sequence[Round]) -> int:
@@ -247,22 +241,30 @@ def _nonfinite_parameters(divergence: Divergence | None, rounds: Sequence[Round]
     return max([passed or 0, *(each.param_nonfinite or 0 for each in rounds)])
 
 
+def _other_reference(row: Row) -> str | None:
+    """Return what an error is against where that is not fp64."""
+    return BASELINE if row["reference_dtype"] == BASELINE else None
+
+
 def error_said(row: Row, value: float) -> str:
     """Return an error, with what it is against where that is not fp64."""
-    against = f" ({AGAINST_FP32})" if row["reference_dtype"] == BASELINE else ""
+    against = f" ({AGAINST_FP32})" if _other_reference(row) else ""
     return f"{format_error(value)}{against}"
 
 
-def _undefined(column: str, divergence: Divergence | None) -> str:
-    """Say why an error is undefined; a note may speak of something else, so the numbers are asked first."""
-    name = f"its {ERRORS[column]}"
+def _undefined(column: str, divergence: Divergence | None) -> Objection:
+    """Return that an error is undefined; a note may speak of something else, so the numbers are asked first."""
     if divergence is None:
-        return f"{name} was not measured"
+        return object_to(column, Refusal.UNKNOWN, column=column)
     if column == "grad_rel_l2" and divergence.grad_nonfinite:
-        return f"{name} is undefined: {divergence.grad_nonfinite} gradient elements are not finite"
-    if why := divergence.output_undefined if column == "output_rel_l2" else divergence.grad_undefined:
-        return f"{name} is undefined: {why}"
-    return f"{name} is undefined: {divergence.notes[0]}" if divergence.notes else f"{name} is undefined"
+        return object_to(column, Refusal.GRADIENTS, column=column, count=divergence.grad_nonfinite)
+    why = divergence.output_undefined if column == "output_rel_l2" else divergence.grad_undefined
+    found = object_to(column, Refusal.UNDEFINED, column=column, why=why or next(iter(divergence.notes), None))
+    finite = (divergence.output_elements or 0) > (divergence.output_reference_nonfinite or 0)
+    if column == "output_rel_l2" and finite and divergence.output_reference_norm == 0:
+        # the reference is exactly zero, as it is where the last layer of a network begins with zeros
+        return replace(found, instead=state(Remedy.TRAIN_FIRST, "", Severity.ADVICE))
+    return found
 
 
 def _agrees_too_little(agreement: float, divergence: Divergence | None, minimum: float) -> bool:
@@ -293,44 +295,39 @@ def _skipped_steps(divergence: Divergence | None, rounds: Sequence[Round]) -> in
     return (passed or 0) + sum(each.skipped_steps or 0 for each in rounds)
 
 
-def parameters_objection(found: Divergence | None, timed: int) -> str:
-    """Return what a training objects to parameters that are not finite, after one step or after the `timed` ones."""
-    count = (found.param_nonfinite if found is not None else None) or 0
-    if count:
-        return f"{counted(count, 'parameter element is', 'parameter elements are')} not finite after one step"
-    if timed:
-        return f"{counted(timed, 'parameter element is', 'parameter elements are')} not finite after the timed steps"
-    return ""
+def parameters_objection(found: Divergence | None, timed: int) -> Objection | None:
+    """Return the objection to parameters that are not finite, after one step or after the `timed` ones."""
+    if found is not None and found.param_nonfinite:
+        return object_to("param_nonfinite", Refusal.PARAMETERS, count=found.param_nonfinite)
+    return object_to("param_nonfinite", Refusal.PARAMETERS_LATER, count=timed) if timed else None
 
 
-def update_objection(update: Update | None) -> str:
-    """Return what is wrong with what a step changes; "" for nothing, and where nothing is known."""
+def update_objection(update: Update | None) -> Objection | None:
+    """Return the objection to what a step changes; None where there is none, and where nothing is known."""
     if update is None or update.kept is None:
-        return ""
-    still = "" if not update.swallowed else f": {_still(update)}"
+        return None
+    against = partial(object_to, "update_kept")
+    still = (update.swallowed or 0) / update.moving if update.moving else None
     if update.kept + 2 * (update.kept_error or 0.0) < LEAST_KEPT:
-        return f"it keeps {format_kept(update.kept)} of its updates{still}"
+        return against(Refusal.UPDATE, kept=update.kept, still=still or None)
     if update.kept_error is not None:  # rounding is stochastic: what does not move now does so in another step
-        return ""
+        return None
     if update.worst_kept is not None and update.worst_kept < LEAST_KEPT_OF_A_TENSOR:
-        return f"{update.worst_parameter} keeps {format_kept(update.worst_kept)} of its update"
-    if (update.swallowed_energy or 0.0) > MOST_SWALLOWED:
-        return f"{_still(update)}, and these carry {format_share(update.swallowed_energy)} of its updates"
+        return against(Refusal.UPDATE_OF_TENSOR, parameter=update.worst_parameter, kept=update.worst_kept)
+    if update.swallowed_energy is not None and update.swallowed_energy > MOST_SWALLOWED:
+        return against(Refusal.UNMOVED, still=still, energy=update.swallowed_energy)
     later = _below(update.energies, 1 / ROOM)
     if update.steps and not update.counted_state and later is not None and later > MOST_SWALLOWED:
-        lost = f"of 1/{ROOM} of them {format_share(later)} is lost"
-        return f"its updates have no room to become smaller, as training settles: {lost}"
-    return ""
+        return against(Refusal.NO_ROOM, room=ROOM, lost=later)
+    return None
 
 
-def bias_objection(found: Divergence) -> str:
-    """Return what is wrong with what errors of gradients have in common over batches; "" for nothing."""
+def bias_objection(found: Divergence) -> Objection | None:
+    """Return the objection to what errors of gradients have in common over batches; None where there is none."""
     if found.grad_bias is None or not found.grad_noise or found.grad_bias < LEAST_BIAS:
-        return ""
+        return None
     ratio = found.grad_bias / found.grad_noise
-    if ratio <= MOST_BIAS:
-        return ""
-    return f"its gradients err alike in all batches, by {format_share(ratio)} of what batches differ by"
+    return object_to("grad_bias_ratio", Refusal.BIAS, ratio=ratio) if ratio > MOST_BIAS else None
 
 
 def swallowed_at(update: Update, factor: float) -> float | None:
@@ -385,8 +382,3 @@ def rates_said(update: Update) -> str:
     if len(update.rates) == 1:
         return f"{low} at a learning rate of {update.rates[0] / 10:g}, {high} at {update.rates[0] * 10:g}"
     return f"{low} at a tenth of the learning rates, {high} at ten times these"
-
-
-def _still(update: Update) -> str:
-    share = format_share((update.swallowed or 0) / update.moving) if update.moving else "0%"
-    return f"{share} of the weights that should move do not"

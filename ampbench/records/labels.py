@@ -10,8 +10,9 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from ampbench.base.precisions import PRECISIONS, SHORT_DTYPES
+from ampbench.base.statement import Flaw, Statement, state
 from ampbench.records.case import TORCHS_CHOICE, Case, DeviceDescription, DeviceState, Environment
-from ampbench.records.measured import LOSS_NOT_FINITE, Divergence
+from ampbench.records.measured import Divergence
 
 HALVES = ("bf16", "fp16")
 
@@ -114,8 +115,6 @@ def _traits(case: Case) -> dict[tuple[str, ...], Any]:
     }
 
 
-THE_NETWORK = "the network, not a precision, makes them"
-LEAVES_RANGE = "the network leaves fp32's range"
 FP32_INSTEAD = "errors are against fp32, as the fp64 reference failed: {}"
 """What is said of a case whose reference is the fp32 step."""
 AGAINST_FP32 = "against fp32: fp64 failed"
@@ -123,9 +122,9 @@ AGAINST_FP32 = "against fp32: fp64 failed"
 
 
 class Remark(NamedTuple):
-    """A sentence about a case; `of_precision`: it is about its precision, not about all those of its table."""
+    """A statement about a case; `of_precision`: it is about its precision, not about all those of its table."""
 
-    text: str
+    statement: Statement
     of_precision: bool = False
 
 
@@ -146,68 +145,71 @@ def not_finite(found: Divergence, of: str = "output") -> str:
     return f"inf in {found.reference_dtype}" if of == "output" and found.output_unlike else ""
 
 
-def no_precisions_fault(found: Divergence) -> tuple[str, str] | None:
-    """Return the column and words of what is not finite whatever the precision: in the reference or in fp32 itself.
+def no_precisions_fault(found: Divergence) -> tuple[str, Statement] | None:
+    """Return the column and the flaw of what is not finite whatever the precision: in the reference or in fp32 itself.
 
     `found` is of any precision; what only that of fp32 tells is `fp32s_fault`.
     """
     for of, what in (("output", "output"), ("grad", "gradient")):
         if count := getattr(found, f"{of}_reference_nan"):
-            elements = getattr(found, f"{of}_elements")
-            said = f"{_are(count, elements, what)} NaN in {found.reference_dtype} already: {THE_NETWORK}"
-            return f"{of}_reference_nonfinite", said
-    count = found.output_fp32_nonfinite
-    if count:
-        said = f"{_are(count, found.output_elements, 'output')} not finite in fp32 already, though finite in fp64"
-        return "output_fp32_nonfinite", f"{said}: {LEAVES_RANGE}"
-    if LOSS_NOT_FINITE in found.notes and found.reference_dtype == "fp64" and found.reference_loss is None:
-        return (
-            "loss_abs_error",
-            f"{LOSS_NOT_FINITE} in fp64 already: the network or its loss, not a precision, makes it so",
-        )
+            elements, dtype = getattr(found, f"{of}_elements"), found.reference_dtype
+            flaw = state(Flaw.REFERENCE_NAN, found.case_id, count=count, elements=elements, what=what, dtype=dtype)
+            return f"{of}_reference_nonfinite", flaw
+    if count := found.output_fp32_nonfinite:
+        flaw = state(Flaw.FP32_OUTPUT, found.case_id, count=count, elements=found.output_elements, what="output")
+        return "output_fp32_nonfinite", flaw
+    if found.loss_is_lost and found.reference_dtype == "fp64" and found.reference_loss is None:
+        return "loss_abs_error", state(Flaw.REFERENCE_LOSS, found.case_id)
     return None
 
 
-def fp32s_fault(found: Divergence) -> tuple[str, str] | None:
-    """Return the column and words of what keeps fp32 itself from training, given its divergence; None: nothing."""
-    if LOSS_NOT_FINITE in found.notes:
-        column, said, in_reference = "loss_abs_error", LOSS_NOT_FINITE, found.reference_loss is None
-    elif found.grad_nonfinite:
-        column, said = "grad_not_finite", f"{_are(found.grad_nonfinite, found.grad_elements, 'gradient')} not finite"
-        in_reference = bool(found.grad_reference_nonfinite)
-    else:
-        return None
-    alone = found.reference_dtype == "fp64" and not in_reference
-    return column, f"{said} in fp32 already{f', though finite in fp64: {LEAVES_RANGE}' if alone else ''}"
+def fp32s_fault(found: Divergence) -> tuple[str, Statement] | None:
+    """Return the column and the flaw of what keeps fp32 itself from training, given its divergence; None: nothing."""
+    in_fp64 = found.reference_dtype == "fp64"
+    if found.loss_is_lost:
+        alone = in_fp64 and found.reference_loss is not None
+        return "loss_abs_error", state(Flaw.FP32_LOSS, found.case_id, alone=alone)
+    if count := found.grad_nonfinite:
+        alone, elements = in_fp64 and not found.grad_reference_nonfinite, found.grad_elements
+        flaw = state(Flaw.FP32_GRADIENT, found.case_id, count=count, elements=elements, what="gradient", alone=alone)
+        return "grad_not_finite", flaw
+    return None
 
 
 def remarks(found: Divergence) -> list[Remark]:
     """Return what is to be said of a case beside its numbers, the worst first."""
     said: list[Remark] = []
+
+    def add(code: Flaw, *, of_precision: bool = False, **facts: float | str | None) -> None:
+        said.append(Remark(state(code, found.case_id, **facts), of_precision))
+
+    def add_elements(what: str, count: int, why: str) -> None:
+        if why:
+            add(Flaw.ELEMENTS_SEEN, of_precision=True, why=why)
+        else:
+            add(Flaw.ELEMENTS, of_precision=True, count=count, what=what)
+
     fault = no_precisions_fault(found)
     if fault is not None:
         said.append(Remark(fault[1]))
     alone = found.output_nonfinite and found.output_nonfinite != (found.output_fp32_nonfinite or 0)
     if alone or (found.output_unlike and not found.output_reference_nan):
-        said.append(
-            Remark(found.output_undefined or f"{found.output_nonfinite:,} output elements are not finite", True)
-        )
+        add_elements("output", found.output_nonfinite or 0, found.output_undefined)
     if found.grad_nonfinite and not found.grad_reference_nan:
-        said.append(Remark(found.grad_undefined or f"{found.grad_nonfinite:,} gradient elements are not finite", True))
+        add_elements("gradient", found.grad_nonfinite, found.grad_undefined)
     elif found.param_nonfinite and found.grad_nonfinite == 0:
-        count = f"{found.param_nonfinite:,} parameter {'element is' if found.param_nonfinite == 1 else 'elements are'}"
-        said.append(Remark(f"{count} not finite after one step, though the gradients are", True))
+        add(Flaw.PARAMETERS, of_precision=True, count=found.param_nonfinite)
     infinite = (found.output_reference_nonfinite or 0) - (found.output_reference_nan or 0)
     if infinite and not found.output_reference_nan and not found.output_undefined:
-        where = f"{_are(infinite, found.output_elements, 'output')} infinite, in {found.reference_dtype}, too"
-        said.append(Remark(f"{where}: the error is that of the others"))
+        elements, dtype = found.output_elements, found.reference_dtype
+        add(Flaw.REFERENCE_INFINITE, count=infinite, elements=elements, what="output", dtype=dtype)
     if found.reference_dtype == "fp32":
-        said.append(Remark(FP32_INSTEAD.format(found.reference_error)))
+        add(Flaw.REFERENCE_IS_FP32, why=found.reference_error)
     elif not found.reference_dtype:
-        said.append(Remark(f"no error is known, as the fp64 reference failed: {found.reference_error}"))
+        add(Flaw.REFERENCE_FAILED, why=found.reference_error)
     counted = found.output_nonfinite or found.output_unlike or found.output_reference_nan or found.reference_error
     if found.output_undefined and not counted:
-        said.append(Remark(f"no error is defined: {found.output_undefined}"))
+        add(Flaw.NO_ERROR, why=found.output_undefined)
     return said
 
 
@@ -229,12 +231,6 @@ def gathered(said: Iterable[tuple[str, str]]) -> list[str]:
     for name, sentence in said:
         by_sentence.setdefault(sentence, []).append(name)
     return [f"{few(named)}: {sentence}" for sentence, named in by_sentence.items()]
-
-
-def _are(count: int, elements: int | None, what: str) -> str:
-    noun = "element" if (elements or count) == 1 else "elements"
-    of = f" of {elements:,}" if elements else ""  # runs converted from other formats do not tell
-    return f"{count:,}{of} {what} {noun} {'is' if count == 1 else 'are'}"
 
 
 def device_statement(device: DeviceDescription, environment: Environment, precisions: Iterable[str]) -> str:

@@ -575,6 +575,11 @@ class Divergence:
     notes: list[str] = field(default_factory=list)
 
     @property
+    def loss_is_lost(self) -> bool:
+        """Whether this is of a training whose loss is not finite."""
+        return self.grad_elements is not None and self.loss is None
+
+    @property
     def decided(self) -> tuple[int, int] | None:
         """How many of how many decisions are the reference's, further batches included; None: no classifier."""
         if self.argmax_agreeing is None or self.argmax_decisions is None:

@@ -50,6 +50,7 @@ from ampbench.measure.reference import References
 from ampbench.measure.sources import build_workload
 from ampbench.measure.step import build_training
 from ampbench.present.markdown import markdown_table
+from ampbench.present.wording import words
 from ampbench.records.case import Case, WorkloadSource
 from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.magnitudes import headroom
@@ -346,7 +347,8 @@ def objections(lines: Iterable[Line]) -> dict[str, str]:
     """Return by case id what `run_objections` objects to after one step, "" where nothing, whatever the time."""
     stored = _stepped_run(lines)
     rows = frame.plain_rows(frame.run_frame(stored))
-    return {case_id: why or "" for case_id, why in run_objections(stored, rows, Budget()).items()}
+    found = run_objections(stored, rows, Budget())
+    return {case_id: words(one.reason) if one is not None else "" for case_id, one in found.items()}
 
 
 def _stepped_run(lines: Iterable[Line]) -> StoredRun:

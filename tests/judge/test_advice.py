@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from ampbench.base.precisions import PRECISIONS
+from ampbench.base.statement import Refusal, state
 from ampbench.base.units import times
 from ampbench.instruments.convergence.learning import Trained
 from ampbench.instruments.ranges.arithmetic import remark_line
@@ -14,14 +15,15 @@ from ampbench.judge import frame
 from ampbench.judge.advice import Advice, Trust, across_tables, advise, advise_run
 from ampbench.judge.budget import Budget
 from ampbench.judge.notes import sweep_remarks
-from ampbench.judge.objections import run_objections
+from ampbench.judge.objections import Objection, run_objections
 from ampbench.judge.rows import grouped
-from ampbench.records.measured import LOSS_NOT_FINITE, Divergence, OptimizerGroup, Recipe, Round
+from ampbench.records.measured import Divergence, OptimizerGroup, Recipe, Round
 from ampbench.records.run import Entry, ScalerSetting
 from ampbench.store import StoredRun, read_run
 from tests.stored_runs import make_case, make_divergence, make_header, make_round, write_run
 
 BUDGET = Budget()
+NO_LOSS: dict[str, Any] = {"loss": None, "grad_elements": 8}
 FP32S_LOSS = "the loss is not finite in fp32 already, though finite in fp64: the network leaves fp32's range"
 
 
@@ -63,8 +65,7 @@ def divergence(precision: str, phase: str = "inference", **values: Any) -> dict[
         reference_device="cpu",
         weights_digest="a",
         inputs_digest="b",
-        output_reference_norm=1.0,
-        **values,
+        **{"output_reference_norm": 1.0, "loss": 1.0} | values,
     )
     return {case_id: record}
 
@@ -138,10 +139,10 @@ def test_objections_are_told_of_every_precision_whatever_its_time(tmp_path: Path
     rounds = [make_round(case, seconds) for case, seconds in zip(cases, (1e-3, 5e-3, 9e-3), strict=True)]
     stored = read_run(write_run(tmp_path, cases, *rounds, *found))
     rows = frame.plain_rows(frame.run_frame(stored))
-    assert run_objections(stored, rows, BUDGET) == {
-        cases[1].case_id: "",
-        cases[2].case_id: "its gradient error is 3.0e-01, more than 0.1",
-    }
+    found = run_objections(stored, rows, BUDGET)
+    assert found[cases[1].case_id] is None
+    facts = {"column": "grad_rel_l2", "value": 0.3, "limit": 0.1}
+    assert found[cases[2].case_id] == Objection("grad_rel_l2", state(Refusal.ERROR, cases[2].case_id, **facts))
 
 
 def test_the_fastest_precision_within_the_budget_is_taken() -> None:
@@ -272,16 +273,16 @@ def faulty(precision: str, **values: Any) -> Advice:
 
 def test_a_loss_that_is_not_finite_in_fp64_makes_any_precision_right() -> None:
     for precision in ("fp32", "bf16_autocast"):
-        advice = faulty(precision, notes=[LOSS_NOT_FINITE])
+        advice = faulty(precision, **NO_LOSS)
         assert (advice.precision, advice.column) == (None, "loss_abs_error")
         assert advice.sentence.startswith("no advice: the loss is not finite in fp64 already: ")
-    assert faulty("bf16_autocast", notes=[LOSS_NOT_FINITE], reference_loss=2.0).precision == "bf16_autocast"
+    assert faulty("bf16_autocast", reference_loss=2.0, **NO_LOSS).precision == "bf16_autocast"
 
 
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"notes": [LOSS_NOT_FINITE], "reference_loss": 2.0}, FP32S_LOSS),
+        (NO_LOSS | {"reference_loss": 2.0}, FP32S_LOSS),
         (
             {"grad_nonfinite": 3, "grad_elements": 8},
             FP32S_LOSS.replace("the loss is", "3 of 8 gradient elements are"),
@@ -290,7 +291,7 @@ def test_a_loss_that_is_not_finite_in_fp64_makes_any_precision_right() -> None:
             {"grad_nonfinite": 3, "grad_elements": 8, "grad_reference_nonfinite": 3},
             "3 of 8 gradient elements are not finite in fp32 already",
         ),
-        ({"notes": [LOSS_NOT_FINITE], "reference_dtype": "fp32"}, "the loss is not finite in fp32 already"),
+        (NO_LOSS | {"reference_dtype": "fp32"}, "the loss is not finite in fp32 already"),
     ],
 )
 def test_nothing_is_advised_where_fp32_itself_cannot_train(values: dict[str, Any], said: str) -> None:
@@ -463,11 +464,13 @@ def test_what_one_norm_hides_is_judged_where_it_is_known(column: str, value: flo
 @pytest.mark.parametrize("missing", [None, float("nan")])
 def test_an_undefined_error_is_not_advised_and_the_note_says_why(missing: float | None) -> None:
     rows = [row("fp32", 10, output_rel_l2=missing), row("bf16_pure", 3, output_rel_l2=missing)]
-    notes = divergence("bf16_pure", notes=["the reference output is zero"])
-    advice = only(*rows, divergences=notes)
+    why = "the reference output is zero"
+    zero = divergence("bf16_pure", output_undefined=why, output_elements=8, output_reference_norm=0.0)
+    advice = only(*rows, divergences=zero)
     assert (advice.precision, advice.column) == ("fp32", "output_rel_l2")
-    said = "its error is undefined: the reference output is zero"
-    assert advice.sentence.endswith(f"but {said}; train a few steps first, or give weights that are trained")
+    assert advice.sentence.endswith(
+        f"but its error is undefined: {why}; train a few steps first, or give weights that are trained"
+    )
     assert only(*rows).sentence.endswith("but its error was not measured")
 
 

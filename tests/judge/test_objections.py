@@ -9,14 +9,17 @@ import torch
 from scipy.stats import binomtest
 
 from ampbench.base.precisions import PRECISIONS, SHORT_DTYPES
+from ampbench.base.statement import Refusal, Statement, state
 from ampbench.errors import UsageError
 from ampbench.judge.advice import Advice, advise
 from ampbench.judge.objections import (
     Budget,
+    Objection,
     agreement_fails,
     bias_objection,
     blame,
     blamed,
+    object_to,
     rates_said,
     swallowed_at,
     update_objection,
@@ -38,49 +41,43 @@ WELL: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "reason"),
     [
-        ({}, ""),
-        ({"kept": 0.98}, ""),
-        (
-            {"kept": 0.025, "swallowed": 998},
-            "it keeps 2.50% of its updates: 99.8% of the weights that should move do not",
-        ),
-        ({"kept": -0.5}, "it keeps -50.0% of its updates"),
-        ({"worst_kept": 0.9}, ""),
-        ({"worst_kept": 0.42}, "fc.weight keeps 42.0% of its update"),
-        (
-            {"swallowed": 999, "swallowed_energy": 0.041},
-            "99.9% of the weights that should move do not, and these carry 4.10% of its updates",
-        ),
-        ({"swallowed": 900, "swallowed_energy": 0.02}, ""),
-        ({"kept": 0.97, "kept_error": 0.006, "swallowed": 990, "swallowed_energy": 0.9, "worst_kept": 0.8}, ""),
-        ({"kept": 0.9, "kept_error": 0.006}, "it keeps 90.0% of its updates"),
-        ({"kept": None, "undefined": "the step changes no parameter in fp64"}, ""),
+        ({}, None),
+        ({"kept": 0.98}, None),
+        ({"kept": 0.025, "swallowed": 998}, state(Refusal.UPDATE, kept=0.025, still=0.998)),
+        ({"kept": -0.5}, state(Refusal.UPDATE, kept=-0.5)),
+        ({"worst_kept": 0.9}, None),
+        ({"worst_kept": 0.42}, state(Refusal.UPDATE_OF_TENSOR, parameter="fc.weight", kept=0.42)),
+        ({"swallowed": 999, "swallowed_energy": 0.041}, state(Refusal.UNMOVED, still=0.999, energy=0.041)),
+        ({"swallowed": 900, "swallowed_energy": 0.02}, None),
+        ({"kept": 0.97, "kept_error": 0.006, "swallowed": 990, "swallowed_energy": 0.9, "worst_kept": 0.8}, None),
+        ({"kept": 0.9, "kept_error": 0.006}, state(Refusal.UPDATE, kept=0.9)),
+        ({"kept": None, "undefined": "the step changes no parameter in fp64"}, None),
     ],
 )
-def test_what_a_step_loses_of_its_update_is_an_objection(changes: dict[str, Any], said: str) -> None:
-    assert update_objection(Update(**WELL | changes)) == said
+def test_what_a_step_loses_of_its_update_is_an_objection(changes: dict[str, Any], reason: Statement | None) -> None:
+    found = update_objection(Update(**WELL | changes))
+    assert found == (Objection("update_kept", reason) if reason else None)
 
 
 @pytest.mark.parametrize(
     ("below", "changes", "lost"),
     [
-        (0.03, {}, "3.00%"),
-        (0.02, {}, ""),
-        (0.03, {"steps": 0}, ""),
-        (0.03, {"counted_state": "compensation"}, ""),
-        (0.03, {"kept_error": 0.001}, ""),
+        (0.03, {}, True),
+        (0.02, {}, False),
+        (0.03, {"steps": 0}, False),
+        (0.03, {"counted_state": "compensation"}, False),
+        (0.03, {"kept_error": 0.001}, False),
     ],
 )
 def test_an_update_that_may_not_become_smaller_is_an_objection_to_a_training_that_begins(
-    below: float, changes: dict[str, Any], lost: str
+    below: float, changes: dict[str, Any], lost: bool
 ) -> None:
     energies = [0.0] * BINS
     energies[5 - LOWEST_BIN], energies[4 - LOWEST_BIN] = 1 - below, below  # 32 and 16 times half a unit and more
-    said = update_objection(Update(**WELL | {"energies": energies} | changes))
-    why = "its updates have no room to become smaller, as training settles: of 1/32 of them {} is lost"
-    assert said == (why.format(lost) if lost else "")
+    found = update_objection(Update(**WELL | {"energies": energies} | changes))
+    assert found == (object_to("update_kept", Refusal.NO_ROOM, room=32, lost=below) if lost else None)
 
 
 def trained(*faults: dict[str, Any], rounds: dict[str, Any] | None = None, **columns: Any) -> Advice:
@@ -132,7 +129,7 @@ def test_the_gradient_of_a_tensor_that_matters_and_the_bias_over_batches_are_jud
     assert trained({}, {"grad_bias": 0.09, "grad_noise": 1.0}).precision == "bf16_pure"
     small = Divergence(case_id="c", reference_device="cpu", weights_digest="a", inputs_digest="b",
                        grad_bias=0.01, grad_noise=0.01)  # fmt: skip
-    assert bias_objection(small) == ""
+    assert bias_objection(small) is None
 
 
 def test_whose_fault_an_error_is_follows_from_squares() -> None:
@@ -191,7 +188,7 @@ def test_fp32_tf32_autocast_and_master_weights_keep_the_updates_of_every_built_i
         found = measure_divergence(workload, training(name, precision), Cpu(), references)
         assert (precision, found.param_nonfinite, found.update.undefined) == (precision, 0, "")
         if found.grad_rel_l2 <= Budget.grad_rel_l2:  # beyond it, the gradients themselves are the objection
-            assert (precision, update_objection(found.update)) == (precision, "")
+            assert (precision, update_objection(found.update)) == (precision, None)
 
 
 @pytest.mark.parametrize("name", ["simple_conv", "mlp", "cross_entropy_head"])

@@ -18,6 +18,7 @@ from ampbench.judge.objections import run_objections
 from ampbench.measure.divergence import measure_divergence
 from ampbench.measure.machine import open_device
 from ampbench.measure.reference import References
+from ampbench.present.wording import words
 from ampbench.store import read_run
 from ampbench.workload import Workload
 from tests.measure.conftest import make_case
@@ -100,7 +101,11 @@ def objected(workload: Workload, folder: Path) -> dict[str, str]:
     rounds = [make_round(case, weights_digest=found[0].weights_digest) for case in cases.values()]
     stored = read_run(write_run(folder, list(cases.values()), *rounds, *found))
     said = run_objections(stored, frame.plain_rows(frame.run_frame(stored)), Budget())
-    return {name: said[case.case_id] for name, case in cases.items() if case.case_id in said}
+    return {
+        name: words(one.reason) if (one := said[case.case_id]) is not None else ""
+        for name, case in cases.items()
+        if case.case_id in said
+    }
 
 
 def made(make: Callable[[], Workload]) -> Workload:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ampbench.base.statement import Flaw, state
 from ampbench.records.labels import case_labels, common_traits, few, gathered, not_finite, remarks
 from ampbench.records.measured import Divergence
 from tests.compared_runs import BF16, FP32
@@ -61,9 +62,6 @@ def test_a_few_distinct_names_are_listed_and_the_others_counted():
     assert few([]) == ""
 
 
-OVERFLOWED = "though finite in fp64: the network leaves fp32's range"
-
-
 def made(**fields: Any) -> Divergence:
     return make_divergence(make_case("bf16_pure"), **{"output_elements": 32, "grad_elements": 8} | fields)
 
@@ -90,57 +88,54 @@ def test_gradients_have_a_word_of_their_own() -> None:
     assert not_finite(made(output_nonfinite=2), "grad") == ""
 
 
+OF_OUTPUTS = {"elements": 32, "what": "output"}
+
+
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "code", "facts", "of_precision"),
     [
-        ({}, []),
         (
             {"output_reference_nonfinite": 16, "output_reference_nan": 16, "output_undefined": "x"},
-            [("16 of 32 output elements are NaN in fp64 already: the network, not a precision, makes them", False)],
+            Flaw.REFERENCE_NAN, {"count": 16, "dtype": "fp64"} | OF_OUTPUTS, False,
         ),
         (
             {"output_nonfinite": 3, "output_nan": 0, "output_undefined": "3 of 32 output elements are infinite"},
-            [("3 of 32 output elements are infinite", True)],
+            Flaw.ELEMENTS_SEEN, {"why": "3 of 32 output elements are infinite"}, True,
         ),
-        ({"output_nonfinite": 3}, [("3 output elements are not finite", True)]),
+        ({"output_nonfinite": 3}, Flaw.ELEMENTS, {"count": 3, "what": "output"}, True),
         (
             {"output_nonfinite": 3, "output_fp32_nonfinite": 3},
-            [
-                (
-                    f"3 of 32 output elements are not finite in fp32 already, {OVERFLOWED}",
-                    False,
-                )
-            ],
+            Flaw.FP32_OUTPUT, {"count": 3} | OF_OUTPUTS, False,
         ),
         (
             {"output_reference_nonfinite": 8, "output_reference_nan": 0},
-            [("8 of 32 output elements are infinite, in fp64, too: the error is that of the others", False)],
+            Flaw.REFERENCE_INFINITE, {"count": 8, "dtype": "fp64"} | OF_OUTPUTS, False,
         ),
         (
             {"reference_dtype": "fp32", "reference_error": "RuntimeError: no (m.py, line 3)"},
-            [("errors are against fp32, as the fp64 reference failed: RuntimeError: no (m.py, line 3)", False)],
+            Flaw.REFERENCE_IS_FP32, {"why": "RuntimeError: no (m.py, line 3)"}, False,
         ),
         (
             {"reference_dtype": "", "reference_error": "RuntimeError: no; fp32 failed: no", "output_undefined": "x"},
-            [("no error is known, as the fp64 reference failed: RuntimeError: no; fp32 failed: no", False)],
+            Flaw.REFERENCE_FAILED, {"why": "RuntimeError: no; fp32 failed: no"}, False,
         ),
-        ({"output_undefined": "the output is empty"}, [("no error is defined: the output is empty", False)]),
-        (
-            {"grad_nonfinite": 2, "grad_undefined": "2 of 8 gradient elements are NaN"},
-            [("2 of 8 gradient elements are NaN", True)],
-        ),
-        (
-            {"grad_nonfinite": 0, "param_nonfinite": 5},
-            [("5 parameter elements are not finite after one step, though the gradients are", True)],
-        ),
+        ({"output_undefined": "the output is empty"}, Flaw.NO_ERROR, {"why": "the output is empty"}, False),
         (
             {"grad_nonfinite": 2, "grad_undefined": "2 of 8 gradient elements are NaN", "param_nonfinite": 5},
-            [("2 of 8 gradient elements are NaN", True)],
+            Flaw.ELEMENTS_SEEN, {"why": "2 of 8 gradient elements are NaN"}, True,
         ),
+        ({"grad_nonfinite": 0, "param_nonfinite": 5}, Flaw.PARAMETERS, {"count": 5}, True),
     ],
-)
-def test_what_stands_beside_the_numbers(fields: dict[str, Any], said: list[tuple[str, bool]]) -> None:
-    assert remarks(made(**fields)) == said
+)  # fmt: skip
+def test_what_stands_beside_the_numbers(
+    fields: dict[str, Any], code: Flaw, facts: dict[str, Any], of_precision: bool
+) -> None:
+    found = made(**fields)
+    assert remarks(found) == [(state(code, found.case_id, **facts), of_precision)]
+
+
+def test_nothing_stands_beside_numbers_that_are_finite() -> None:
+    assert remarks(made()) == []
 
 
 def test_a_sentence_is_said_once_of_all_that_it_is_true_of() -> None:

@@ -1,0 +1,87 @@
+"""What is said of a result, as data: code decides with it, and `ampbench.present.wording` has the words."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Severity(StrEnum):
+    """How grave a statement is."""
+
+    INFO = "info"
+    ADVICE = "advice"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """A code with its facts, which are numbers, names and enums, about a `subject`: a case's id, a module or ""."""
+
+    code: StrEnum
+    facts: Mapping[str, float | str] = field(default_factory=dict)
+    severity: Severity = Severity.PROBLEM
+    subject: str = ""
+
+
+def state(
+    code: StrEnum, subject: str = "", severity: Severity = Severity.PROBLEM, /, **facts: float | str | None
+) -> Statement:
+    """Return a statement with those of the facts that are not None."""
+    known = {name: fact for name, fact in facts.items() if fact is not None}
+    return Statement(code=code, facts=known, severity=severity, subject=subject)
+
+
+class Flaw(StrEnum):
+    """What is not finite, or not against fp64, of a case; of "reference" and "fp32" that are so whatever precision."""
+
+    REFERENCE_NAN = "reference-nan"
+    REFERENCE_INFINITE = "reference-infinite"
+    REFERENCE_LOSS = "reference-loss"
+    REFERENCE_IS_FP32 = "reference-is-fp32"
+    REFERENCE_FAILED = "reference-failed"
+    FP32_OUTPUT = "fp32-output"
+    FP32_GRADIENT = "fp32-gradient"
+    FP32_LOSS = "fp32-loss"
+    ELEMENTS = "elements"
+    ELEMENTS_SEEN = "elements-seen"
+    """As `ELEMENTS`, in the words of the record."""
+    PARAMETERS = "parameters"
+    NO_ERROR = "no-error"
+
+
+class Refusal(StrEnum):
+    """What keeps a precision out of a budget of error."""
+
+    OUTPUT = "output-not-finite"
+    OUTPUT_SEEN = "output-seen"
+    """As `OUTPUT`, in the words of the record."""
+    BY_CHANCE = "by-chance"
+    PARAMETERS = "parameters-not-finite"
+    PARAMETERS_LATER = "parameters-not-finite-later"
+    UNKNOWN = "error-unknown"
+    GRADIENTS = "gradients-not-finite"
+    UNDEFINED = "error-undefined"
+    ERROR = "error"
+    UPDATE = "update"
+    UPDATE_OF_TENSOR = "update-of-tensor"
+    UNMOVED = "unmoved"
+    NO_ROOM = "no-room"
+    GRADIENT_OF_TENSOR = "gradient-of-tensor"
+    BIAS = "bias"
+    SAMPLES = "samples"
+    WORST_SAMPLE = "worst-sample"
+    PROBABILITIES = "probabilities"
+    WORST_PROBABILITIES = "worst-probabilities"
+    LOSS = "loss"
+    DECISIONS = "decisions"
+    FLUSHED = "flushed"
+    SKIPPED = "skipped"
+    TRAINS_WORSE = "trains-worse"
+
+
+class Remedy(StrEnum):
+    """What helps against a refusal."""
+
+    MASTER_WEIGHTS = "master-weights"
+    OTHER_PRECISION = "other-precision"
+    TRAIN_FIRST = "train-first"
