@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ampbench.base.units import counted
-from ampbench.instruments.check.catalogue import CHECKS, program_of
+from ampbench.defects.catalogue import CHECKS, program_of
+from ampbench.defects.check import AREAS, Check
 from ampbench.instruments.check.findings import latest
 from ampbench.instruments.check.records import DEFECTIVE, DIFFERS, GOOD, NOT_SHOWN, Checked, digest_of
-from ampbench.instruments.check.row import AREAS, Check
 from ampbench.present.markdown import escaped, folded, markdown_table
 from ampbench.records.case import DEVICES
 from ampbench.records.rules import DEVICE, FAKE
@@ -55,7 +55,7 @@ MEANINGS = {
 UNSEEN = """\
 These were told of, and could not be reproduced with any torch above on this CPU or on fake tensors: they were mended
 before, or need another processor or a real device. That their programs see the defect is shown by planting it
-(`tests/instruments/check/`)."""
+(`tests/defects/`)."""
 
 
 WITHOUT_CHECK = """\

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from ampbench.instruments.check.catalogue import CHECKS
+from ampbench.defects.catalogue import CHECKS
 from ampbench.instruments.check.records import DEFECTIVE, DIFFERS, GOOD, NOT_SHOWN
 from ampbench.records.kinds import CHECK
 from benchmarks.defects import ABSENT, PAGE, PROBES, WITHOUT_CHECK, matrices, page
 from benchmarks.rules import read_probes, version
 
-PLANTING = Path(__file__).parent / "instruments" / "check"
+PLANTING = Path(__file__).parent / "defects"
 VERSIONS = ["2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0"]
 
 

@@ -25,8 +25,8 @@ from ampbench.cli.options import (
     refuse_beside_resume,
 )
 from ampbench.cli.printing import OutputFormat
+from ampbench.defects.check import AREAS
 from ampbench.errors import UsageError
-from ampbench.instruments.check.row import AREAS
 from ampbench.records.case import DEVICES
 from ampbench.records.kinds import CHECK
 from ampbench.records.run import Settings
@@ -42,7 +42,7 @@ DEFAULTS = Settings()
 
 def _known() -> list[tuple[str, str]]:
     """Offer a shell the checks there are, with what each is called."""
-    from ampbench.instruments.check.catalogue import CHECKS
+    from ampbench.defects.catalogue import CHECKS
 
     return [(name, row.title) for name, row in CHECKS.items()]
 
@@ -94,13 +94,13 @@ def command(
     Examples:
       ampbench check
       ampbench check --area compile
-      ampbench check no-grad-cache --device cpu
-      ampbench check --show no-grad-cache
+      ampbench check stale-weight-cast --device cpu
+      ampbench check --show stale-weight-cast
       ampbench check --against 1f9a3c        what an upgrade changed
     """
     chosen = chosen_format(format, json)
     from ampbench.cli.printing import print_document
-    from ampbench.instruments.check.catalogue import CHECKS, program_of
+    from ampbench.defects.catalogue import CHECKS, program_of
     from ampbench.instruments.check.instrument import INSTRUMENT, asked_of
     from ampbench.instruments.check.show import catalogue
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ampbench import store
-from ampbench.instruments.check.catalogue import CHECKS, program_of
+from ampbench.defects.catalogue import CHECKS, program_of
 from ampbench.instruments.check.records import Checked
 from ampbench.records.kinds import CHECK
 
@@ -25,19 +25,19 @@ def test_checks_are_listed_by_area_with_the_threads_that_told_of_them(ampbench: 
         "speed",
     ]
     assert all(name in out for name in CHECKS)
-    assert "pytorch/pytorch#112583" in out
+    assert "pytorch/pytorch#48049" in out
 
 
 def test_a_program_is_printed_to_be_pasted_for_the_device_that_is_named(ampbench: Run) -> None:
-    assert ampbench("check", "--show", "no-grad-cache").out == program_of(CHECKS["no-grad-cache"])
-    assert 'DEVICE = "xpu"\n' in ampbench("check", "--show", "no-grad-cache", "--device", "xpu").out
+    assert ampbench("check", "--show", "stale-weight-cast").out == program_of(CHECKS["stale-weight-cast"])
+    assert 'device = "xpu"\n' in ampbench("check", "--show", "stale-weight-cast", "--device", "xpu").out
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["no-grad-cach"], "unknown check 'no-grad-cach': did you mean no-grad-cache?"),
-        (["--show", "no-grad-cach"], "unknown check 'no-grad-cach': did you mean no-grad-cache?"),
+        (["stale-weight-cas"], "unknown check 'stale-weight-cas': did you mean stale-weight-cast?"),
+        (["--show", "stale-weight-cas"], "unknown check 'stale-weight-cas': did you mean stale-weight-cast?"),
         (["--area", "complie"], "unknown area 'complie': did you mean compile?"),
         (["--device", "gpu"], "unknown device 'gpu': did you mean"),
     ],
@@ -53,21 +53,23 @@ def test_what_was_found_is_stored_and_told_in_full_where_it_was_asked_for_by_nam
     ampbench: Run, tmp_path: Path
 ) -> None:
     found = ampbench(
-        "check", "no-grad-cache", "cat-mixed-dtypes", "--device", "cpu", "--device", "xpu", "--results", tmp_path
+        "check", "stale-weight-cast", "cat-mixed-dtypes", "--device", "cpu", "--device", "xpu", "--results", tmp_path
     )
-    assert "no-grad-cache (good): A weight cast under no_grad is kept" in found.out
+    assert "stale-weight-cast (defective): A weight that is changed within a region" in found.out
     assert "xpu (fake tensors)" in found.out
-    assert "told of in  pytorch/pytorch#112583" in found.out
+    assert "told of in  pytorch/pytorch#48049" in found.out
     run = store.read_run(next((tmp_path / "runs").iterdir()))
     assert (run.header.explains, run.ended) == (CHECK, "complete")
     told = {(one.check, one.device): one.outcome for one in run.every(Checked)}
     assert told == {
-        ("no-grad-cache", "cpu"): "good",
+        ("stale-weight-cast", "cpu"): "defective",
         ("cat-mixed-dtypes", "cpu"): "good",
         ("cat-mixed-dtypes", "xpu"): "good",
-        ("no-grad-cache", "xpu"): "not shown here",
+        ("stale-weight-cast", "xpu"): "not shown here",
     }
     again = ampbench("show", run.header.run, "--results", tmp_path)
     assert again.out == found.out
-    since = ampbench("check", "no-grad-cache", "--device", "cpu", "--against", run.header.run, "--results", tmp_path)
+    since = ampbench(
+        "check", "stale-weight-cast", "--device", "cpu", "--against", run.header.run, "--results", tmp_path
+    )
     assert "Of 1 check in both runs 0 came, 0 went, 0 otherwise." in since.out

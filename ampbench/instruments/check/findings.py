@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ampbench.base.units import all_of, counted
-from ampbench.instruments.check.catalogue import CHECKS
+from ampbench.defects.catalogue import CHECKS
+from ampbench.defects.check import INFERENCE, TRAINING, Check
 from ampbench.instruments.check.records import DEFECTIVE, DIFFERS, GOOD, NOT_SHOWN, Checked
-from ampbench.instruments.check.row import INFERENCE, TRAINING, Check
 from ampbench.records.case import Environment
 from ampbench.records.casts import CastPass
 from ampbench.records.labels import few

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from ampbench.defects.catalogue import CHECKS, program_of
+from ampbench.defects.check import AREAS, Check
 from ampbench.drive.pieces import Piece
 from ampbench.drive.servers import Channel
 from ampbench.errors import NothingToRunError, UnknownNameError
-from ampbench.instruments.check.catalogue import CHECKS, program_of
 from ampbench.instruments.check.records import NOT_SHOWN, CheckAsked, Checked, ChecksAsked, digest_of
-from ampbench.instruments.check.row import AREAS, Check
 from ampbench.instruments.instrument import Instrument, Session, ask_device
 from ampbench.records.case import DEVICES, Environment
 from ampbench.records.kinds import CHECK

@@ -12,10 +12,10 @@ from unittest import mock
 
 import torch
 
+from ampbench.defects.catalogue import CHECKS
 from ampbench.errors import bounded, first_line
 from ampbench.explain.dtypes import autocast_to, is_present, stood_in
-from ampbench.instruments.check.catalogue import CHECKS
-from ampbench.instruments.check.records import GOOD, NOT_SHOWN, CheckAsked, Checked, digest_of
+from ampbench.instruments.check.records import DEFECTIVE, DIFFERS, GOOD, NOT_SHOWN, CheckAsked, Checked, digest_of
 from ampbench.measure.machine import Cpu
 from ampbench.measure.timing import FitnessWatch
 from ampbench.measure.worker import Work
@@ -52,9 +52,10 @@ def run_program(check: str, text: str, device: str) -> Checked:
         except Exception as error:  # noqa: BLE001 - whatever a torch raises here is what was found
             problem = first_line(error)
     expected, seen = (_line(namespace.get(name, "")) for name in ("expected", "seen"))
-    why = _line(namespace.get("lacks", "")) or (problem and f"the program ended with {_line(problem)}")
+    why = problem and f"the program ended with {_line(problem)}"
     good = bool(namespace.get("good", seen == expected))
-    outcome = NOT_SHOWN if why else GOOD if good else CHECKS[check].otherwise
+    wrong = DIFFERS if CHECKS[check].by_design else DEFECTIVE
+    outcome = NOT_SHOWN if why else GOOD if good else wrong
     printed = {f"expected: {expected}", f"seen:     {seen}"}
     return Checked(
         device=device,

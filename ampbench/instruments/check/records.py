@@ -18,7 +18,7 @@ class Checked:
     `how` it was seen: on the device, by fake tensors that stand in for it, or not at all. `expected` and `seen` are in
     the program's own words, `said` what it wrote besides, `warned` the warnings that it raised, one line each. `why`
     says why nothing could be shown, `cause` is that of the failure (`CAUSES`) where the worker broke. `program` is a
-    digest of its text: what others saw by another text is no change of torch. `seconds` is how long it took.
+    digest of its code: what others saw by other code is no change of torch. `seconds` is how long it took.
     """
 
     device: str
@@ -44,8 +44,8 @@ def wrong_checked(found: Checked, _: Before) -> str:
 
 
 def digest_of(text: str) -> str:
-    """Return what tells a program from another."""
-    return sha256(text.encode()).hexdigest()[:16]
+    """Return what tells a program from another: a digest of its code, without the docstring that it begins with."""
+    return sha256(text.split('"""', 2)[-1].encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,8 @@ from dataclasses import asdict
 from typing import Any
 
 from ampbench.base.units import counted
-from ampbench.instruments.check.catalogue import CHECKS
+from ampbench.defects.catalogue import CHECKS
+from ampbench.defects.check import Check
 from ampbench.instruments.check.findings import WORST, CheckChange, changes, check_of, latest, place_of, sentences
 from ampbench.instruments.check.records import (
     DEFECTIVE,
@@ -15,7 +16,6 @@ from ampbench.instruments.check.records import (
     Checked,
     ChecksAsked,
 )
-from ampbench.instruments.check.row import Check
 from ampbench.present.document import Block, Column, Document, Section, as_sentence, picked, records, table
 from ampbench.records.rules import DEVICE
 from ampbench.store import StoredRun

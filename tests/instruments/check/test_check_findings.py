@@ -3,8 +3,11 @@
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from ampbench import store
+from ampbench.defects.catalogue import CHECKS
+from ampbench.instruments.check import findings
 from ampbench.instruments.check.findings import came_or_went, changes, diagnosis, place_of, pointers, sentences
 from ampbench.instruments.check.records import DEFECTIVE, DIFFERS, GOOD, NOT_SHOWN, Checked
 from ampbench.instruments.check.show import sections
@@ -127,7 +130,9 @@ def test_an_op_of_a_trace_is_pointed_to_a_check_of_its_dtype(tmp_path: Path) -> 
 
 def test_nobody_is_pointed_to_what_this_torch_has_mended(tmp_path: Path) -> None:
     case = make_case("bf16_autocast", phase="training")
-    failure = Failure(case_id=case.case_id, stage="round", cause="exception", message="CheckpointError: no")
+    message = "RuntimeError: Unexpected floating ScalarType in at::autocast::prioritize"
+    failure = Failure(case_id=case.case_id, stage="round", cause="exception", message=message)
     run = store.read_run(write_run(tmp_path, [case], failure))
-    assert run.header.environment.torch_version >= "2.11"
-    assert pointers(run) == []
+    for mended, pointed in (("2.11", 0), ("9.0", 1)):
+        with mock.patch.object(findings, "CHECKS", {MIXED: replace(CHECKS[MIXED], mended=mended)}):
+            assert len(pointers(run)) == pointed

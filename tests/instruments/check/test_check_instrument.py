@@ -5,10 +5,10 @@ from unittest import mock
 
 import pytest
 
+from ampbench.defects.check import CACHE, COMPILE, Check
 from ampbench.errors import UnknownNameError
 from ampbench.instruments.check import instrument
 from ampbench.instruments.check.instrument import asked_of, wanted_of
-from ampbench.instruments.check.row import CACHE, COMPILE, Check
 from ampbench.records.case import DeviceDescription
 from tests.stored_runs import make_header
 

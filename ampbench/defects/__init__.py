@@ -1,0 +1,1 @@
+"""Known defects of mixed precision: a decorated function each, which says what is wrong and shows it."""

@@ -1,1 +1,0 @@
-"""The rows of the checks, a module for each area."""

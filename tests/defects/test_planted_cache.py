@@ -1,0 +1,63 @@
+"""Checks of autocast's cache see the defect where it is planted."""
+
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+import torch._dynamo  # checkpoint imports it, which would take each child seconds
+from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState, TrainingState
+
+from ampbench.instruments.check.records import DEFECTIVE, DIFFERS, GOOD
+from tests.defects.planting import Plant, outcome_of
+
+
+def recomputing_uncast() -> AbstractContextManager[Any]:
+    """Have FSDP2 leave inputs as they are while backward recomputes."""
+    real = FSDPState._pre_forward
+
+    def pre_forward(state: FSDPState, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+        if state._training_state == TrainingState.PRE_BACKWARD:
+            return args, kwargs
+        return real(state, module, args, kwargs)
+
+    return mock.patch.object(FSDPState, "_pre_forward", pre_forward)
+
+
+def with_cache(on: bool) -> Plant:
+    """Have every region be entered with the cache on, or off."""
+    real = torch.autocast
+
+    def autocast(device: str, dtype: torch.dtype, cache_enabled: bool = True) -> Any:
+        return real(device, dtype=dtype, cache_enabled=on)
+
+    return lambda: mock.patch.object(torch, "autocast", autocast)
+
+
+PLANTED: dict[str, Plant] = {
+    "fsdp2-recompute-dtype": recomputing_uncast,
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_defect_is_seen(name: str) -> None:
+    assert outcome_of(name).outcome == GOOD
+    assert outcome_of(name, PLANTED[name]).outcome in (DEFECTIVE, DIFFERS)
+
+
+CURED: dict[str, Plant] = {
+    "sac-shared-weight": with_cache(False),
+    "nested-dtype-cache": with_cache(False),
+    "stale-weight-cast": with_cache(False),
+    "shared-weight-gradient": with_cache(False),
+    "dead-weight-casts": with_cache(False),
+    "no-grad-weight-copies": with_cache(False),
+    "jit-trace-cache": with_cache(False),
+    "uncached-weight-copies": with_cache(True),
+}
+
+
+@pytest.mark.parametrize("name", CURED)
+def test_a_remedy_is_seen(name: str) -> None:
+    assert outcome_of(name, CURED[name]).outcome == GOOD

@@ -1,0 +1,122 @@
+"""Checks of kernels of half precision see the defect where it is planted."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from ampbench.defects.catalogue import CHECKS, program_of
+from ampbench.instruments.check.measure import run_program
+from ampbench.instruments.check.records import DEFECTIVE, DIFFERS, GOOD
+from tests.defects.planting import Plant
+
+HALF = (torch.float16, torch.bfloat16)
+BY_CPU = {"bf16-conv-ones", "bf16-conv3d-stride"}
+"""Defects of some CPUs, which may well be here."""
+
+
+def instead(owner: Any, name: str, of_half: Callable[..., Any]) -> Plant:
+    """Have `owner`'s function of that name, of half precision, do as `of_half` does, which is given the real one."""
+    real = getattr(owner, name)
+
+    def function(first: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        return of_half(real, first, *args, **kwargs) if first.dtype in HALF else real(first, *args, **kwargs)
+
+    return lambda: mock.patch.object(owner, name, function)
+
+
+def running(values: torch.Tensor, step: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
+    """Return what `step` comes to, value by value, rounded to their dtype each time."""
+    reached = [values[0]]
+    for value in values[1:]:
+        reached.append(step(reached[-1], value))
+    return reached
+
+
+def summed(_: Any, values: torch.Tensor) -> torch.Tensor:
+    return running(values.flatten(), torch.add)[-1]
+
+
+def multiplied(_: Any, values: torch.Tensor, __: int) -> torch.Tensor:
+    return torch.stack(running(values, torch.mul))
+
+
+def summed_by_blocks(real: Any, values: torch.Tensor, _: int) -> torch.Tensor:
+    blocks = real(values.view(500, -1), 1)
+    before = torch.stack(running(torch.cat([torch.zeros_like(values[:1]), blocks[:-1, -1]]), torch.add))
+    return (blocks + before[:, None]).flatten()
+
+
+def added(_: Any, start: torch.Tensor, matrix: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
+    for column, value in zip(matrix.t(), vector, strict=True):
+        start = start + column * value
+    return start
+
+
+def normalized(_: Any, values: torch.Tensor, __: Any, *, eps: float) -> torch.Tensor:
+    deviation = (values.var(-1, correction=0, keepdim=True) + eps).sqrt()
+    return (values - values.mean(-1, keepdim=True)) / deviation
+
+
+def softened(real: Any, values: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+    return real(values, dim, dtype=dtype) if dtype else values.exp() / values.exp().sum(dim, keepdim=True)
+
+
+def stalling_bias() -> AbstractContextManager[Any]:
+    """Have gradients of a convolution's bias stop at 256."""
+    real = torch.nn.Conv2d.forward
+
+    def forward(self: torch.nn.Conv2d, values: torch.Tensor) -> torch.Tensor:
+        assert self.bias is not None
+        self.bias.register_hook(lambda gradient: gradient.clamp(max=256))
+        return real(self, values)
+
+    return mock.patch.object(torch.nn.Conv2d, "forward", forward)
+
+
+def clipping_draws() -> AbstractContextManager[Any]:
+    """Have normal draws end at 3.5."""
+    real = torch.randn
+    return mock.patch.object(torch, "randn", lambda *args, **kwargs: real(*args, **kwargs).clamp(-3.5, 3.5))
+
+
+def rounding_draws() -> AbstractContextManager[Any]:
+    """Have uniform draws be of fp32, rounded."""
+    real = torch.rand
+
+    def rand(*args: Any, dtype: torch.dtype, **kwargs: Any) -> torch.Tensor:
+        return real(*args, **kwargs).to(dtype)
+
+    return mock.patch.object(torch, "rand", rand)
+
+
+Tensor = torch.Tensor
+PLANTED: dict[str, Plant] = {
+    "fp16-sum": instead(Tensor, "sum", summed),
+    "fp16-cumsum": instead(Tensor, "cumsum", summed_by_blocks),
+    "fp16-cumprod": instead(Tensor, "cumprod", multiplied),
+    "bf16-matmul-inf": instead(Tensor, "__matmul__", lambda real, left, right: real(left, right) - real(left, right)),
+    "bf16-conv-ones": instead(F, "conv2d", lambda real, values, kernel: real(values, kernel) / 4),
+    "bf16-conv3d-stride": instead(F, "conv3d", lambda real, *args, **kwargs: real(*args, **kwargs) * 1.1),
+    "bf16-conv-bias-gradient": stalling_bias,
+    "softmax-in-fp32": instead(torch, "softmax", softened),
+    "fp16-log-softmax": instead(F, "log_softmax", lambda _, values, dim: torch.softmax(values, dim).log()),
+    "bf16-layer-norm": instead(F, "layer_norm", normalized),
+    "fp16-layer-norm-zeros": instead(F, "layer_norm", normalized),
+    "softshrink-beyond-fp16": instead(F, "softshrink", lambda _, values, __: torch.zeros_like(values)),
+    "bf16-log1p": instead(Tensor, "log1p", lambda _, values: (values + values).log()),
+    "bf16-randn": clipping_draws,
+    "half-rand-below-one": rounding_draws,
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_defect_is_seen(name: str) -> None:
+    text = program_of(CHECKS[name])
+    assert run_program(name, text, "cpu").outcome == GOOD or name in BY_CPU
+    with PLANTED[name]():
+        assert run_program(name, text, "cpu").outcome in (DEFECTIVE, DIFFERS)

@@ -1,0 +1,158 @@
+"""Checks of which op runs in which dtype see the defect where it is planted."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensor
+
+from ampbench.instruments.check.records import DEFECTIVE, DIFFERS, GOOD
+from tests.defects.planting import Plant, outcome_of
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def changed(owner: Any, name: str, change: Callable[[Any], Any]) -> Plant:
+    """Return what has a function of torch return the change of what it returns."""
+    real = getattr(owner, name)
+    return lambda: mock.patch.object(owner, name, lambda *args, **kwargs: change(real(*args, **kwargs)))
+
+
+def refusing(owner: Any, name: str, refuses: Callable[..., bool], message: str) -> Plant:
+    """Return what has a function of torch raise for some of its arguments."""
+    real = getattr(owner, name)
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        if refuses(*args):
+            raise RuntimeError(message)
+        return real(*args, **kwargs)
+
+    return lambda: mock.patch.object(owner, name, refuse)
+
+
+def is_half(given: Any, *_: Any) -> bool:
+    return given.dtype in HALVES
+
+
+def always(*_: Any) -> bool:
+    return True
+
+
+def first_dtype() -> AbstractContextManager[Any]:
+    """Have cat take the dtype of the first tensor."""
+    real = torch.cat
+    return mock.patch.object(torch, "cat", lambda given: real([one.to(given[0].dtype) for one in given]))
+
+
+def own_dtype_in_backward() -> AbstractContextManager[Any]:
+    """Have backward see autocast's default dtype, as a thread of its own did."""
+    real = torch.Tensor.backward
+
+    def backward(self: torch.Tensor) -> None:
+        before = torch.get_autocast_dtype("cpu")
+        torch.set_autocast_dtype("cpu", torch.bfloat16)
+        real(self)
+        torch.set_autocast_dtype("cpu", before)
+
+    return mock.patch.object(torch.Tensor, "backward", backward)
+
+
+@contextlib.contextmanager
+def entering_the_fast_path() -> Iterator[None]:
+    """Have the encoder layer not know of autocast, and its fast path refuse what autocast gives."""
+    real, is_on = torch._transformer_encoder_layer_fwd, torch.is_autocast_enabled
+
+    def fast(*args: Any) -> Any:
+        if is_on("cpu"):
+            raise RuntimeError("expected scalar type BFloat16 but found Float")
+        return real(*args)
+
+    with (
+        mock.patch.object(torch, "is_autocast_enabled", return_value=False),
+        mock.patch.object(torch, "_transformer_encoder_layer_fwd", fast),
+    ):
+        yield
+
+
+class Uncast(torch.autograd.Function):
+    """A convolution whose backward does not run in the dtype of its forward."""
+
+    @staticmethod
+    def forward(batch: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return torch.conv2d(batch, kernel)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+        batch, kernel = ctx.saved_tensors
+        sizes = [1, 1], [0, 0], [1, 1]
+        wanted = [False, True, False]
+        back = torch.ops.aten.convolution_backward
+        return None, back(gradient.float(), batch, kernel, None, *sizes, False, [0, 0], 1, wanted)[1]
+
+
+@contextlib.contextmanager
+def fp32_statistics_when_fake() -> Iterator[None]:
+    """Have native_layer_norm promise fp32 statistics."""
+    real = torch.native_layer_norm
+
+    def norm(*args: Any) -> Any:
+        found = real(*args)
+        return [one.float() if isinstance(one, FakeTensor) else one for one in found]
+
+    with mock.patch.object(torch, "native_layer_norm", norm):
+        yield
+
+
+def norm_in_parts(batch: torch.Tensor, _: Any, weight: torch.Tensor) -> torch.Tensor:
+    return batch * batch.pow(2).mean(-1, keepdim=True).rsqrt() * weight
+
+
+PLANTED: dict[str, Plant] = {
+    "attention-float-mask": refusing(F, "scaled_dot_product_attention", always, "Expected attn_mask dtype to be bool"),
+    "backward-thread-dtype": own_dtype_in_backward,
+    "batch-norm-no-affine": refusing(F, "batch_norm", is_half, "expected scalar type BFloat16 but found Float"),
+    "bce-under-autocast": refusing(F, "binary_cross_entropy", is_half, "binary_cross_entropy is unsafe to autocast"),
+    "cat-mixed-dtypes": first_dtype,
+    "encoder-fast-path": entering_the_fast_path,
+    "fft-after-product": refusing(torch.fft, "rfft", is_half, "Unsupported dtype BFloat16"),
+    "grad-transform-backward": lambda: mock.patch.object(F, "conv2d", Uncast.apply),
+    "inverse-after-product": refusing(torch.linalg, "inv", is_half, "Low precision dtypes not supported"),
+    "layer-norm-statistics": fp32_statistics_when_fake,
+    "lstm-bf16": refusing(torch.nn.LSTM, "forward", always, "could not create a primitive descriptor"),
+    "quantile-after-product": refusing(torch, "quantile", is_half, "input tensor must be either float or double"),
+    "register-autocast": lambda: mock.patch.object(torch.library, "register_autocast"),
+    "rms-norm-half": changed(F, "rms_norm", torch.Tensor.float),
+    "script-cat": lambda: mock.patch.object(
+        torch.jit, "CompilationUnit", return_value=mock.Mock(joined=torch.Tensor.bfloat16)
+    ),
+    "sdpa-math-mask": refusing(
+        F, "scaled_dot_product_attention", always, "expected mat1 and mat2 to have the same dtype"
+    ),
+}
+PLANTED_IN_FAKE: dict[str, Plant] = {
+    "rms-norm-fused": lambda: mock.patch.object(
+        F, "rms_norm", lambda *args, real=F.rms_norm: (norm_in_parts if is_half(*args) else real)(*args)
+    ),
+    "scatter-add-source": refusing(torch.Tensor, "scatter_add", always, "Expected self.dtype to be equal to src.dtype"),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_defect_is_seen(name: str) -> None:
+    assert outcome_of(name).outcome == GOOD
+    assert outcome_of(name, PLANTED[name]).outcome in (DEFECTIVE, DIFFERS)
+
+
+@pytest.mark.parametrize("name", PLANTED_IN_FAKE)
+def test_a_planted_defect_is_seen_on_fake_tensors(name: str) -> None:
+    assert outcome_of(name, device="cuda").outcome == GOOD
+    assert outcome_of(name, PLANTED_IN_FAKE[name], "cuda").outcome in (DEFECTIVE, DIFFERS)

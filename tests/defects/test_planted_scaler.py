@@ -1,0 +1,53 @@
+"""Checks of GradScaler and optimizers see the defect where it is planted."""
+
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+
+from ampbench.defects.catalogue import CHECKS, program_of
+from ampbench.instruments.check.measure import run_program
+from ampbench.instruments.check.records import DEFECTIVE, DIFFERS, GOOD
+from tests.defects.planting import Plant
+
+UNSCALE = "_amp_foreach_non_finite_check_and_unscale_"
+
+
+def lacking_bf16() -> AbstractContextManager[Any]:
+    """Have no kernel that unscales bf16."""
+    return mock.patch.object(torch, UNSCALE, side_effect=NotImplementedError("not implemented for 'BFloat16'"))
+
+
+def forgetting_found_inf() -> AbstractContextManager[Any]:
+    """Have each group of gradients overwrite what was found in those before."""
+    real = getattr(torch, UNSCALE)
+
+    def unscale(grads: list[torch.Tensor], found_inf: torch.Tensor, inverse: torch.Tensor) -> None:
+        real(grads, found_inf.zero_(), inverse)
+
+    return mock.patch.object(torch, UNSCALE, unscale)
+
+
+def counting_in_default_dtype() -> AbstractContextManager[Any]:
+    """Have Adam count steps in the default dtype where it is not fused."""
+    return mock.patch(
+        "torch.optim.adam._get_scalar_dtype",
+        lambda is_fused=None: torch.float32 if is_fused else torch.get_default_dtype(),
+    )
+
+
+PLANTED: dict[str, Plant] = {
+    "unscale-bf16-weights": lacking_bf16,
+    "found-inf-two-dtypes": forgetting_found_inf,
+    "bf16-default-step-count": counting_in_default_dtype,
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_defect_is_seen(name: str) -> None:
+    text = program_of(CHECKS[name])
+    assert run_program(name, text, "cpu").outcome == GOOD
+    with PLANTED[name]():
+        assert run_program(name, text, "cpu").outcome in (DEFECTIVE, DIFFERS)

@@ -1,0 +1,85 @@
+"""Checks of what mixed precision costs see the cost where it is planted, and none where it is taken away."""
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+
+from ampbench.defects.catalogue import CHECKS, program_of
+from ampbench.instruments.check.measure import run_program
+from ampbench.instruments.check.records import DEFECTIVE, DIFFERS, GOOD
+from tests.defects.planting import Plant
+
+F = torch.nn.functional
+
+
+def outcome(name: str, plant: Plant = nullcontext) -> str:
+    with plant():
+        return run_program(name, program_of(CHECKS[name]), "cpu").outcome
+
+
+def slow(module: Any, op: str, when: Callable[..., bool]) -> Plant:
+    """Have an op take another 50 ms where `when` says so of its arguments."""
+    real = getattr(module, op)
+
+    def call(*args: Any) -> Any:
+        time.sleep(0.05 * when(*args))
+        return real(*args)
+
+    return lambda: mock.patch.object(module, op, call)
+
+
+def by_fp32(module: Any, op: str) -> Plant:
+    """Have an op on half precision convert to fp32 and back, as its check says that it could."""
+    real = getattr(module, op)
+
+    def call(*args: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = real(*(arg.float() for arg in args))
+        return result.to(args[0].dtype)
+
+    return lambda: mock.patch.object(module, op, call)
+
+
+def upcasting_softmax() -> AbstractContextManager[Any]:
+    real = torch.softmax
+    return mock.patch.object(torch, "softmax", lambda scores, dim: real(scores.float(), dim))
+
+
+def half(*args: torch.Tensor) -> bool:
+    return args[0].dtype != torch.float32
+
+
+SLOW: dict[str, Plant] = {
+    "fp16-matmul-speed": slow(torch, "matmul", half),
+    "bf16-matmul-speed": slow(torch, "matmul", half),
+    "fp16-conv-speed": slow(F, "conv2d", half),
+    "bf16-conv-speed": slow(F, "conv2d", half),
+    "bf16-training-speed": slow(F, "linear", lambda *_: torch.is_autocast_enabled("cpu")),
+}
+FAST: dict[str, Plant] = {
+    "fp16-matmul-speed": by_fp32(torch, "matmul"),
+    "bf16-matmul-speed": by_fp32(torch, "matmul"),
+    "fp16-conv-speed": by_fp32(F, "conv2d"),
+    "bf16-conv-speed": by_fp32(F, "conv2d"),
+    "bf16-training-speed": lambda: mock.patch.object(torch, "autocast", return_value=nullcontext()),
+}
+"""Whatever the CPU: some have no instructions for half precision, where the checks are right to find it slow."""
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_a_planted_slowness_is_seen(name: str) -> None:
+    assert outcome(name, SLOW[name]) == DEFECTIVE
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_no_slowness_is_seen_where_there_is_none(name: str) -> None:
+    assert outcome(name, FAST[name]) == GOOD
+
+
+def test_a_planted_cast_is_seen() -> None:
+    assert outcome("half-model-casts") == GOOD
+    assert outcome("half-model-casts", upcasting_softmax) == DIFFERS
