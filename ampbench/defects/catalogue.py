@@ -106,17 +106,15 @@ def _helper(name: str, module: _Module) -> Iterator[str]:
 def _answered(answer: ast.stmt, module: _Module) -> list[str]:
     """Return the lines that give a program's variables what its function returns."""
     names = ("expected", "seen", "good")
+    text = "\n".join(_dedented(module.lines_of(answer)))
+    (answer,) = ast.parse(text).body
     assert isinstance(answer, ast.Return)
-    value = answer.value or answer
-    text = "\n".join(module.lines)
-    if not isinstance(value, ast.Tuple):
-        return [f"    {', '.join(names)} = {ast.get_source_segment(text, value)}"]
+    if not isinstance(answer.value, ast.Tuple):
+        return [f"    {', '.join(names)} = {text.removeprefix('return ')}"]
     written = []
-    for name, each in zip(names, value.elts, strict=False):
-        segment = ast.get_source_segment(text, each) or ""
-        several = "\n" in segment and not isinstance(each, ast.Call)
-        if segment != name:
-            written += [f"    {name} = {f'({segment})' if several else segment}"]
+    for name, value in zip(names, answer.value.elts, strict=False):
+        given = ast.get_source_segment(text, value)
+        written += [f"    {name} = {given}"] if given != name else []
     return written
 
 

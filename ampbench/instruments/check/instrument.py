@@ -34,7 +34,7 @@ class Wanted:
 
     @property
     def named(self) -> str:
-        """What it is, in two words: "no-grad-cache cpu"."""
+        """What it is, in two words: "stale-weight-cast cpu"."""
         return f"{self.check.name} {self.device}"
 
 
