@@ -19,7 +19,9 @@ WORST = (DEFECTIVE, DIFFERS, NOT_SHOWN, GOOD)
 """Outcomes in the order in which they are told."""
 NAMED = 8
 """Of defects of a device no more are named in a sentence."""
-UNKNOWN = Check(name="", area="", title="a check that this ampbench does not have", threads=(), why="", remedy="")
+UNKNOWN = Check(
+    name="", area="", title="a check that this ampbench does not have", threads=(), why="", remedy="", matters=()
+)
 """Stands for a check of another version."""
 
 
