@@ -13,7 +13,6 @@ import gc
 import operator
 import re
 import types
-from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
@@ -299,9 +298,6 @@ _DECODERS = _Decoders()
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What msgspec raises for a line: another than it should be, no UTF-8, or nested too deep to be read."""
 DAMAGED_OR_NEWER = "damaged, or written by a newer ampbench (upgrade this one)"
-_TELLING = slice(2, 8)
-_MANY = {f'"{kind}":'.encode()[1:7]: kind for kind in ("case", "round", "memory", "divergence")}
-"""Kinds of which a large file has a line for every case, or several, by how their lines begin."""
 _KIND = re.compile(rb'\{"(\w{1,40})"')
 
 
@@ -342,27 +338,6 @@ def decode(line: bytes) -> tuple[str, Any]:
         return kind, getattr(decode(line), kind)
     except _UNREADABLE as error:
         raise _damaged(error) from None
-
-
-def decode_many(block: list[bytes]) -> dict[str, list[Any]] | None:
-    """Return what `decode` finds in lines, in their order, by their kind; None where one is damaged, or of a rare kind.
-
-    Line by line a call takes as long as what it decodes. What is wrong, `decode` tells.
-    """
-    by_kind: dict[bytes, list[bytes]] = defaultdict(list)
-    for line in block:
-        by_kind[line[_TELLING]].append(line)
-    if not by_kind.keys() <= _MANY.keys():
-        return None
-    found: dict[str, list[Any]] = {}
-    try:
-        for beginning, alike in by_kind.items():
-            kind = _MANY[beginning]
-            _, decode = _DECODERS[kind.encode()]
-            found[kind] = list(map(operator.attrgetter(kind), map(decode, alike)))
-    except _UNREADABLE:
-        return None
-    return found
 
 
 def _damaged(error: Exception) -> LineError:
@@ -474,24 +449,6 @@ def add_round(record: Any, rounds: Rounds) -> None:
         which = f"{'control ' if record.control else ''}round {record.round}"
         raise LineError(f"a second {which} of {record.case_id}: lines were appended twice")
     rounds[record.case_id] = known | bit
-
-
-def all_right(kind: str, records: list[Any], cases: Container[str], rounds: Rounds) -> bool:
-    """Return whether `check_entry` finds nothing wrong with records of one of `_MANY`, one after the other.
-
-    Rounds are then added to `rounds`, else none is.
-    """
-    named = [one.case_id for one in records]
-    if kind == "case" and len(set(named)) < len(named):
-        return False
-    before = {case_id: rounds.get(case_id, 0) for case_id in named} if kind == "round" else {}
-    try:
-        for case_id, record in zip(named, records, strict=True):
-            check_entry(kind, case_id, record, cases, rounds=rounds)
-    except LineError:
-        rounds.update(before)
-        return False
-    return True
 
 
 def own_rounds(numbers: Iterable[int]) -> int:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial, wraps
-from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, TypeVar, cast
 
@@ -35,10 +34,8 @@ _LATEST = {"case": "cases", "memory": "memory", "divergence": "divergence", "fai
 _GZIP = b"\x1f\x8b"
 _BUFFER_BYTES, _HEADER_BYTES = 1 << 18, 1 << 13
 """How much is read at once of a file that is read to its end, and of one of which only the header is."""
-_BLOCK = 128
-"""So many lines are taken together: what those of rounds are decoded to still fits a processor's cache."""
-_FEW = 8
-"""So few lines are taken one by one where they may not be taken together."""
+_AT_ONCE = 128
+"""So many rounds are handed over at once: what they are decoded to still fits a processor's cache."""
 _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
 _OTHER_KINDS = {
     stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
@@ -230,8 +227,9 @@ def read_run(
     with opened(path) as file, no_garbage_collection():
         header = _header(file)
         try:
-            for block in _blocks(file):
-                reader.take(block)
+            for line in file:
+                reader.take(line)
+            reader.hand_over()
         except _TooLargeError as error:
             raise StoreError(f"{path}, line {reader.number + 1}: {error}") from None
         except LineError as error:
@@ -242,22 +240,6 @@ def read_run(
             raise StoreError(f"cannot read {path}: {error.strerror}") from None
     stored = replace(reader.contents.stored(path, header), rounds=rounds, cut=reader.cut)
     return replace(stored, lacks=_lacking(stored, reader.rounds))
-
-
-def _blocks(file: BinaryIO) -> Iterator[list[bytes]]:
-    """Yield the lines of `file`, some at a time; also those before one that cannot be read."""
-    block: list[bytes] = []
-    try:
-        while True:
-            block.extend(islice(file, _BLOCK))
-            if not block:
-                return
-            yield block
-            block = []
-    except (LineError, OSError, *_DAMAGED):
-        if block:
-            yield block
-        raise
 
 
 class _Reader:
@@ -273,40 +255,12 @@ class _Reader:
         self.cut = False
         self._path = path
         self._on_rounds = on_rounds
+        self._pending: list[Any] = []
         self._check_traces = check_traces
 
-    def take(self, block: list[bytes]) -> None:
-        """Take the next lines; `LineError` at the first that is not what it should be, whose `number` is then known."""
-        if self._take_together(block):
-            self.number += len(block)
-        elif len(block) > _FEW:
-            self.take(block[: len(block) // 2])
-            self.take(block[len(block) // 2 :])
-        else:
-            for line in block:
-                self.number += 1
-                self._take(line)
-
-    def _take_together(self, block: list[bytes]) -> bool:
-        """Do what `_take` does with each of these lines, faster; return False, and do nothing, where it may not.
-
-        That is where one is wrong, or of a case that is listed among them, or of a kind whose place could matter.
-        """
-        found = lines.decode_many(block) if block[-1].endswith(b"\n") else None
-        if found is None:
-            return False
-        rounds = found.pop("round", [])
-        records = {kind: lines.to_records(kind, decoded) for kind, decoded in found.items()}
-        every = [*records.items(), ("round", rounds)]  # those last, which are added if they are right
-        if not all(lines.all_right(kind, held, self.contents.cases, self.rounds) for kind, held in every):
-            return False
-        for kind, held in every:
-            self.contents.add_all(kind, held)
-        if rounds:
-            self._on_rounds(rounds)
-        return True
-
-    def _take(self, line: bytes) -> None:
+    def take(self, line: bytes) -> None:
+        """Take the next line; `LineError` where it is not what it should be."""
+        self.number += 1
         contents = self.contents
         if not line.endswith(b"\n"):
             self.cut = True
@@ -319,8 +273,10 @@ class _Reader:
         kind, record = lines.decode(line)
         if kind == "round":
             lines.check_round(record, contents.cases, self.rounds)
-            contents.add_all(kind, [record])
-            self._on_rounds([record])
+            contents.outdo(record.case_id)
+            self._pending.append(record)
+            if len(self._pending) == _AT_ONCE:
+                self.hand_over()
             return
         record = lines.to_record(kind, record)
         case_id = getattr(record, "case_id", "")
@@ -329,6 +285,12 @@ class _Reader:
             self._keep(kind, case_id, line)
         else:
             contents.add(kind, case_id, record)
+
+    def hand_over(self) -> None:
+        """Hand over the rounds that were taken since."""
+        if self._pending:
+            self._on_rounds(self._pending)
+            self._pending = []
 
     def _keep(self, kind: str, case_id: str, line: bytes) -> None:
         """Keep a long line of a case as it is."""
@@ -398,13 +360,6 @@ class _Contents:
         """Drop the failure of a case of which there is more: its worker was killed, and it was tried again."""
         if case_id in self.failures and not self.failures[case_id].final:
             del self.failures[case_id]
-
-    def add_all(self, kind: str, records: list[Any]) -> None:
-        """Add records of cases, of which the last of each counts; rounds are kept elsewhere."""
-        for one in records if self.failures else ():
-            self.outdo(one.case_id)
-        if kind in self.latest:
-            self.latest[kind].update((one.case_id, one) for one in records)
 
     def add(self, kind: str, case_id: str, record: Any) -> None:
         """Add a record of the case `case_id`, of none where that is ""."""

@@ -100,90 +100,47 @@ def test_a_run_without_a_footer_has_not_ended(tmp_path):
 
 
 OTHER = make_case("fp32", batch_size=9)
-ODD = {
-    "nothing": b"",
-    "no samples": lines.encode(make_round(FP32, number=99, samples=[])),
-    "an empty build": lines.encode(make_round(FP32, number=99, samples=[[1e-3], []])),
-    "no windows": lines.encode(make_round(FP32, number=99, windows=[])),
-    "an empty window": lines.encode(make_round(FP32, number=99, windows=[[1.0], []])),
-    "windows": lines.encode(make_round(FP32, number=99, windows=[[1.0]])),
-    "other CPU times": lines.encode(make_round(FP32, number=99, cpu_samples=[[1e-3, 1e-3]])),
-    "CPU times": lines.encode(make_round(FP32, number=99, cpu_samples=[[1e-3]])),
-    "no CPU times": lines.encode(make_round(FP32, number=99, cpu_samples=[])),
-    "no time": lines.encode(make_round(FP32, number=99, finished_at="today")),
-    "a time long ago": lines.encode(make_round(FP32, number=99, finished_at="1900-01-31T12:00:00Z")),
-    "a round twice": lines.encode(make_round(FP32, number=0)),
-    "a control": lines.encode(make_round(FP32, number=0, control=True)),
-    "a round of no case": lines.encode(make_round(OTHER)),
-    "a pass of no case": lines.encode(make_memory(OTHER, 100)),
-    "a part larger than all": lines.encode(make_memory(FP32, 100, gradient_bytes=101)),
-    "more than there are": lines.encode(make_divergence(FP32, output_elements=3, output_nonfinite=4)),
-    "parts of a part": lines.encode(
-        make_divergence(FP32, further=FurtherDecisions(batches=1, agreeing=3, decisions=2, ended="time"))
-    ),
-    "another case": lines.encode(OTHER),
-    "a case twice": lines.encode(FP32),
-    "another case twice": 2 * lines.encode(OTHER),
-    "a case behind its round": lines.encode(make_round(OTHER)) + lines.encode(OTHER),
-    "a failure": lines.encode(replace(FAILURE, cause="killed")),
-    "a final failure": lines.encode(FAILURE),
-    "a second header": lines.encode(make_header()),
-    "an unknown field": lines.encode(make_round(FP32, number=99)).replace(b"server", b"sorver"),
-    "no number": lines.encode(make_round(FP32, number=99, samples=[[1e-3, math.nan]])),
-    "out of range": lines.encode(make_round(FP32, number=99, samples=[[1e7]])),
-    "no UTF-8": lines.encode(make_round(FP32, number=99, weights_digest="aa")).replace(b"aa", b"a\xff"),
-    "spaces": lines.encode(make_round(FP32, number=99)).replace(b'"round":', b'"round" : ', 1),
-    "two in one": lines.encode(make_memory(FP32, 1))[:-2] + b"," + lines.encode(make_memory(FP32, 2))[1:],
-    "an unknown kind": b'{"nothing":{}}\n',
-    "no JSON": b"round\n",
-    "an empty line": b"\n",
-    "a cut": lines.encode(make_memory(FP32, 100))[:-1],
-}
 
 
-RIGHT = {
-    "round": lambda case, number: make_round(case, 1e-3, number),
-    "memory": lambda case, number: make_memory(case, 100 + number),
-    "divergence": lambda case, number: make_divergence(case, output_rel_l2=number / 100),
-}
-
-
-def what_is_read(path):
-    handed = []
-    try:
-        stored = read_run(path, lambda rounds: handed.extend(lines.to_records("round", rounds)))
-        return stored, handed, read_run(path)
-    except StoreError as error:
-        return str(error)
-
-
-@pytest.mark.parametrize("odd", ODD)
-@settings(ON_FILES, max_examples=25)
-@given(data=st.data(), size=st.sampled_from([1, 5, 128]), few=st.sampled_from([1, 8]))
-def test_lines_that_are_taken_together_are_read_and_refused_as_one_by_one(path, odd, data, size, few):
-    others = data.draw(st.lists(st.tuples(st.sampled_from([*RIGHT]), st.sampled_from([FP32, BF16]))))
-    drawn = [("round", FP32), *others]
-    right = [lines.encode(RIGHT[kind](case, number)) for number, (kind, case) in enumerate(drawn)]
-    place = data.draw(st.integers(0, len(right)))
+@pytest.mark.parametrize(
+    ("odd", "said"),
+    [
+        (make_round(FP32, number=99, samples=[[1e-3], []]), "a round without samples of linear_chain"),
+        (make_round(FP32, number=99, windows=[[1.0], []]), "a round whose windows are empty, of linear_chain"),
+        (make_round(FP32, number=99, cpu_samples=[[1e-3, 1e-3]]), "CPU times that are not those of the samples"),
+        (make_round(FP32, number=99, finished_at="1900-01-31T12:00:00Z"), "finished_at is no time that a clock shows"),
+        (make_round(FP32, number=0), "a second round 0 of linear_chain"),
+        (make_round(OTHER), "a round of a case that is not listed before it: linear_chain"),
+        (make_memory(OTHER, 100), "a memory of a case that is not listed before it: linear_chain"),
+        (make_memory(FP32, 100, gradient_bytes=101), "gradient_bytes, 101, are more than peak_bytes, 100"),
+        (
+            make_divergence(FP32, further=FurtherDecisions(batches=1, agreeing=3, decisions=2, ended="time")),
+            "agreeing, 3, are more than decisions, 2",
+        ),
+        (FP32, "a case listed twice: linear_chain"),
+        (make_header(), "a second header: two files were put together"),
+        (make_round(FP32, number=99, samples=[[1e-3, math.nan]]), r"got `null` - at `\$\.round\.samples\[0\]\[1\]`"),
+        (make_round(FP32, number=99, samples=[[1e7]]), "Expected `float` <= 1000000.0"),
+        (b"round\n", "it begins as no line does"),
+        (b"\n", "it begins as no line does"),
+    ],
+)
+def test_a_line_that_cannot_follow_is_refused_by_its_number(path, odd, said):
     begins = path.read_bytes().splitlines(keepends=True)[:3]
-    path.write_bytes(b"".join([*begins, *right[:place], ODD[odd], *right[place:]]))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "_BLOCK", size)
-        patch.setattr(reading, "_FEW", few)
-        together = what_is_read(path)
-        patch.setattr(lines, "decode_many", lambda _: None)
-        assert together == what_is_read(path)
+    right = [lines.encode(make_round(FP32)), lines.encode(make_memory(BF16, 100))]
+    path.write_bytes(b"".join([*begins, right[0], odd if isinstance(odd, bytes) else lines.encode(odd), right[1]]))
+    with pytest.raises(StoreError, match=f"^{path}, line 5: .*{said}"):
+        read_run(path)
 
 
-def test_most_lines_of_a_large_file_are_taken_together(tmp_path, monkeypatch):
-    cases = [make_case(parameters={"width": width}) for width in range(300)]
-    passes = [entry for case in cases for entry in (make_round(case), make_memory(case, 100), make_divergence(case))]
-    path = write_run(tmp_path, cases, *passes, COMPLETE)
-    one_by_one = []
-    monkeypatch.setattr(lines, "decode", lambda line, decode=lines.decode: one_by_one.append(line) or decode(line))
-    stored = read_run(path)
-    assert [len(held) for held in (stored.cases, stored.rounds, stored.memory, stored.divergence)] == [300] * 4
-    assert len(one_by_one) <= 1 + 2 * reading._FEW  # the header, around the last case, and before the footer
+def test_rounds_are_handed_over_in_their_order_however_many_there_are(path, monkeypatch):
+    rounds = [make_round(FP32, number=number) for number in range(7)]
+    many = write_run(path.parent / "other", [FP32], *rounds)
+    for size in (1, 3, 7, 128):
+        monkeypatch.setattr(reading, "_AT_ONCE", size)
+        handed = []
+        read_run(many, lambda some, handed=handed: handed.extend(one.round for one in some))
+        assert handed == list(range(7))
 
 
 @ON_FILES
