@@ -16,7 +16,7 @@ from ampbench.base.precisions import PRECISIONS
 from ampbench.cli.main import main
 from ampbench.errors import CASE_FAILED
 from ampbench.instruments.check.records import DEFECTIVE, OUTCOMES, Checked
-from ampbench.records.labels import NOT_MEASURED, OUT_OF_TIME
+from ampbench.records.labels import Pending
 from ampbench.store import StoredRun, list_runs, read_run
 from benchmarks.device.running import ROOT, Found, Given, NotHereError
 
@@ -68,7 +68,7 @@ def run(given: Given, arguments: Sequence[str]) -> Found:
         return Found(False, f"nothing was stored, exit code {code}")
     (stored,) = runs
     rows = ampbench.load(stored.path).to_dict("records")
-    left = [row for row in rows if row["reason"] in (NOT_MEASURED, OUT_OF_TIME)]
+    left = [row for row in rows if row["reason"] in list(Pending)]
     failed = [row for row in rows if row["outcome"] == "failed"]
     skipped = [row for row in rows if row["outcome"] == "skipped" and row not in left]
     measured = [row for row in rows if row["outcome"] == "ok"]
