@@ -3,27 +3,20 @@
 Charts are drawn by Vega-Lite: as SVG here, by vl-convert, and again from the same specification in the browser.
 """
 
-import atexit
 import base64
 import gzip
 import hashlib
-import multiprocessing
-import os
 import re
 import subprocess
 import sys
-import tempfile
-import threading
-import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cache
 from itertools import chain
-from multiprocessing.connection import Connection
 from pathlib import Path
 from types import NoneType
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -45,8 +38,6 @@ _EXPOSED = "window.vegaEmbed = vegaEmbed;"
 """What of the library the page's script calls."""
 _FONT = "system-ui, -apple-system, 'Segoe UI', sans-serif"
 _INK = {"labelColor": "var(--ink)", "titleColor": "var(--ink)", "labelFontSize": 12, "titleFontSize": 12}
-_DRAWING = threading.Event()
-"""Set once vl-convert has drawn here: it has threads then, which a fork leaves behind, and another would wait for."""
 _DIGITS, _NEARLY = 5, 1e-6
 _NUMBERS = {int, float, bool, NoneType}
 THEME: Mapping[str, Any] = {
@@ -87,7 +78,6 @@ def drawn(chart: Chart, rows: Rows) -> Markup:
     spec["data"] = {"values": [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]}
     if chart.lines:
         spec["height"] *= len({row[chart.lines] for row in rows} - {None})
-    _DRAWING.set()
     svg = _painted_once(vl_convert.vegalite_to_svg(spec))
     label = escape(fitted(f"{chart.title}. {chart.words}"))
     opening, _, inside = svg.replace("<svg ", '<svg role="img" ', 1).partition(">")
@@ -148,52 +138,21 @@ def chart_payload(views: Sequence[View]) -> bytes:
     return msgspec.json.encode(document)
 
 
-def _joined(payloads: Sequence[bytes]) -> bytes:
-    """Return what `chart_payload` gives of all views; raises `ValueError` as that does."""
-    whole: dict[str, dict[str, msgspec.Raw]] = {"charts": {}, "datasets": {}}
-    for payload in payloads:
-        for kind, own in msgspec.json.decode(payload, type=dict[str, dict[str, msgspec.Raw]]).items():
-            if twice := own.keys() & whole[kind].keys():
-                raise ValueError(f"two {kind} are called {min(twice)}")
-            whole[kind] |= own
-    return msgspec.json.encode(whole)
-
-
-class _Bundling:
-    """vl-convert in a process of its own, putting the JavaScript together that draws in a browser."""
-
-    def __init__(self) -> None:
-        command = f"import sys, vl_convert; sys.stdout.write(vl_convert.javascript_bundle({_EXPOSED!r}))"
-        self._bundle = tempfile.TemporaryFile()  # noqa: SIM115 - a pipe would need a thread that reads it
-        self._process: subprocess.Popen[bytes] | None = None
-        with suppress(OSError):
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", command], stdout=self._bundle, stderr=subprocess.DEVNULL
-            )
-            atexit.register(self._end)
-
-    def result(self) -> str:
-        """Return the JavaScript; where no process could make it, it is made here."""
-        if self._process is None or self._process.wait() != 0:
-            return vl_convert.javascript_bundle(_EXPOSED)
-        self._bundle.seek(0)
-        return self._bundle.read().decode("utf-8")
-
-    def _end(self) -> None:
-        assert self._process is not None
-        self._bundle.close()
-        self._process.kill()
-        self._process.wait()
-
-
 @cache
-def chart_library() -> _Bundling:
+def chart_library() -> Future[str]:
     """Begin to put together the JavaScript that draws in a browser: Vega, Vega-Lite and Vega-Embed, as they drew here.
 
     vl-convert takes a second for it and holds the interpreter meanwhile: it runs in a process of its own, once, while
     this one goes on.
     """
-    return _Bundling()
+    return ThreadPoolExecutor(max_workers=1).submit(_bundled)
+
+
+def _bundled() -> str:
+    command = f"import sys, vl_convert; sys.stdout.write(vl_convert.javascript_bundle({_EXPOSED!r}))"
+    with suppress(OSError, subprocess.CalledProcessError):  # where no process can make it, it is made here
+        return subprocess.run([sys.executable, "-c", command], check=True, capture_output=True).stdout.decode("utf-8")
+    return vl_convert.javascript_bundle(_EXPOSED)
 
 
 def packed(text: str | bytes) -> Markup:
@@ -259,8 +218,6 @@ _SCRIPTS = ("state.js", "tables.js", "charts.js")
 EARLY = "document.documentElement.classList.add('js')"
 """Run before anything is painted, so that what JavaScript replaces never shows."""
 
-MANY = 2_000
-"""Of so many cases half of a page is made in a process of its own, where there is a core for it."""
 CHARTS, LETTERS = 20, 2_000_000
 """A page of more of either is so large that a browser leaves out charts that are out of sight, or it would go through
 all their marks for each change of a table; a picture of a whole page of usual size has them all."""
@@ -268,142 +225,38 @@ all their marks for each change of a table; a picture of a whole page of usual s
 
 def make_page(material: Material, home: str = "") -> str:
     """Return the report as one HTML document; `home` is the address of the index that it belongs to, if it does."""
-    from ampbench.report.views import halves
+    from ampbench.report import views
 
-    title = _title(material)
+    made = (view for make in views.VIEWS if (view := make(material)) is not None)
     first = "cases" if material.comparisons else ""  # of a comparison, what became of the cases
-    if len(material.cases) >= MANY and _may_fork():
-        views, others = halves(material)
-        with suppress(EOFError, OSError), _elsewhere(others) as half:  # where it came to an end, it is tried here
-            return _written(views, [half], title, home, first)
-    return render(chain(*halves(material)), title, home, first)
+    return render(made, _title(material), home, first)
 
 
 def render(views: Iterable[View], title: str, home: str = "", first: str = "") -> str:
-    """Return a whole document: the views in their order, what leads and the one called `first` before the others."""
-    return _written(views, [], title, home, first)
+    """Return a whole document: the views in their order, what leads and the one called `first` before the others.
 
-
-class _Heading(NamedTuple):
-    """What the page itself says of a section; `charts` is how many it has."""
-
-    id: str
-    title: str
-    leads: bool
-    charts: int
-
-
-class _Half:
-    """Sections of a page: what leads and the one called `first` before the others.
-
-    While they are made, and then written, charts are drawn in threads of `pool`: that leaves the interpreter free.
+    While they are made, and then written, charts are drawn in threads: that leaves the interpreter free.
     """
-
-    def __init__(self, views: Iterable[View], first: str, pool: ThreadPoolExecutor):
-        self._views: list[View] = []
-        self._figures: dict[str, Future[Markup]] = {}
-        for view in views:
-            self._views.append(view)
-            for chart in view.charts:
-                self._figures[chart.id] = pool.submit(drawn, chart, view.datasets[chart.dataset])
-        self._views.sort(key=lambda view: (not view.leads, view.id != first))
-
-    def headings(self) -> list[_Heading]:
-        """Return the headings in their order."""
-        return [_Heading(view.id, view.title, view.leads, len(view.charts)) for view in self._views]
-
-    def payload(self) -> bytes:
-        """Return what a browser needs to draw their charts again; to be asked for after `headings`."""
-        return chart_payload(self._views)
-
-    def html(self, sections: set[str]) -> dict[str, Markup]:
-        """Return each by its id, of a page that has these `sections`; to be asked for last."""
-        given = {"sections": sections, "figures": self._figures}
-        return {view.id: section(view, given) for view in self._views}
-
-
-class _HalfElsewhere:
-    """Sections that a process at the other end of `connection` makes, as `_Half`; `EOFError` where that has ended."""
-
-    def __init__(self, connection: Connection):
-        self._connection = connection
-
-    def headings(self) -> list[_Heading]:
-        found: list[_Heading] = self._connection.recv()
-        return found
-
-    def payload(self) -> bytes:
-        return self._connection.recv_bytes()
-
-    def html(self, sections: set[str]) -> dict[str, Markup]:
-        self._connection.send(sections)
-        found: dict[str, Markup] = self._connection.recv()
-        return found
-
-
-def _may_fork() -> bool:
-    """Return whether a second process would find a core, and all that it needs: a fork takes no thread along.
-
-    Elsewhere than on Linux, libraries of the system do not stand it.
-    """
-    if sys.platform != "linux" or threading.active_count() > 1 or _DRAWING.is_set():
-        return False
-    return len(os.sched_getaffinity(0)) > 1
-
-
-@contextmanager
-def _elsewhere(views: Iterable[View]) -> Iterator[_HalfElsewhere]:
-    """Make `views` in a fork of this process, which ends with the context; raises `OSError` where none can be made."""
-    ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("fork").Process(target=_answer, args=(views, ours, theirs), daemon=True)
-    with ours:
-        with theirs, warnings.catch_warnings():
-            # it warns of threads: there are only NumPy's, which ends them before a fork and begins them anew
-            warnings.simplefilter("ignore", DeprecationWarning)
-            process.start()
-        try:
-            yield _HalfElsewhere(ours)
-        finally:
-            process.kill()
-            process.join()
-
-
-def _answer(views: Iterable[View], ours: Connection, theirs: Connection) -> None:
-    """Make `views` and send what is asked of a `_Half`.
-
-    A failure is only an end: the other process makes them then, fails alike, and says so.
-    """
-    ours.close()
-    with suppress(BaseException), ThreadPoolExecutor() as pool:
-        half = _Half(views, "", pool)
-        theirs.send(half.headings())
-        theirs.send_bytes(half.payload())
-        theirs.send(half.html(theirs.recv()))
-
-
-def _written(views: Iterable[View], others: Sequence[_HalfElsewhere], title: str, home: str, first: str) -> str:
-    """Return the document of `views` and, after them, of what `others` make."""
     with ThreadPoolExecutor() as pool:
-        own = _Half(views, first, pool)
-        halves: list[_Half | _HalfElsewhere] = [own, *others]
-        shown = [heading for half in halves for heading in half.headings()]
-        sections, charts = {view.id for view in shown}, sum(view.charts for view in shown)
-        payloads = [half.payload() for half in halves]
-        payload = pool.submit(packed, _joined(payloads)) if charts else None
-        rest = [pool.submit(half.html, sections) for half in others]
-        html = own.html(sections)
-        for half in rest:
-            html |= half.result()
-        bundling = chart_library() if charts else None
-        library = bundling.result() if bundling else ""
+        shown: list[View] = []
+        figures: dict[str, Future[Markup]] = {}
+        for view in views:
+            shown.append(view)
+            for chart in view.charts:
+                figures[chart.id] = pool.submit(drawn, chart, view.datasets[chart.dataset])
+        shown.sort(key=lambda view: (not view.leads, view.id != first))
+        payload = pool.submit(packed, chart_payload(shown)) if figures else None
+        given = {"sections": {view.id for view in shown}, "figures": figures}
+        html = {view.id: section(view, given) for view in shown}
+        library = chart_library().result() if figures else ""
         script = "\n".join(_asset(name) for name in _SCRIPTS)
         return _templates().get_template("page.html").render(
             title=title,
             home=home,
             views=shown,
             html=html,
-            charts=charts,
-            large=charts > CHARTS or sum(map(len, html.values())) > LETTERS,
+            charts=len(figures),
+            large=len(figures) > CHARTS or sum(map(len, html.values())) > LETTERS,
             payload=payload,
             library=packed(library) if library else "",
             early=Markup(EARLY),

@@ -2,11 +2,7 @@ import base64
 import gzip
 import hashlib
 import itertools
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +17,6 @@ from ampbench.report.views import VIEWS
 from ampbench.report.views.cases import cases as table_of_cases
 from ampbench.report.views.method import environment
 from tests.compared_runs import BF16, FP32, Times, make_run, noisy
-from tests.report.large_runs import write_large_run
 from tests.report.materials import make_material
 from tests.stored_runs import make_case, make_header
 
@@ -197,78 +192,3 @@ def test_what_few_look_for_is_folded_and_charts_are_there_in_a_picture_of_the_wh
     assert BeautifulSoup(make_page(readme_run), "html5lib").main["class"] == ["many-charts"]
     folded = parsed.find(id="studies-claims")
     assert folded is None or folded.find_parent("details") is not None
-
-
-_OF_TWO_PROCESSES = """
-import multiprocessing, os, sys, threading
-from pathlib import Path
-from ampbench.report import page, views
-from ampbench.report.material import gather
-
-run, baseline, folder, what = sys.argv[1:]
-material, own, made_by = gather([run], Path(), baseline), os.getpid(), Path(folder, "made_by")
-page.MANY = 1
-
-
-def watched(make):
-    def made(material):
-        if make.__name__ == "distributions":
-            made_by.write_text(str(os.getpid()))
-            if what == "refused":
-                raise ValueError("no distributions today")
-            if what == "killed" and os.getpid() != own:
-                os._exit(9)
-        if make.__name__ == "cases" and what == "interrupted":
-            raise KeyboardInterrupt
-        view = make(material)
-        return view if what != "bare" or view is None or not view.charts else None
-
-    made.__name__ = make.__name__
-    return made
-
-
-views.VIEWS = tuple(map(watched, views.VIEWS))
-if what == "threaded":
-    threading.Thread(target=threading.Event().wait, daemon=True).start()
-try:
-    Path(folder, "page.html").write_text(page.make_page(material), encoding="utf-8")
-except BaseException as error:
-    print(type(error).__name__, error)
-assert multiprocessing.active_children() == []
-if made_by.exists():
-    print("here" if made_by.read_text() == str(own) else "elsewhere")
-page.MANY = 10**9
-if what == "":
-    assert page.make_page(material) == Path(folder, "page.html").read_text(encoding="utf-8")
-    page.MANY = 1
-    page.make_page(material)  # charts have been drawn here
-    print("here" if made_by.read_text() == str(own) else "elsewhere")
-"""
-"""Makes the page of a run in two processes, which it is too small for, and prints what became of it."""
-
-
-@pytest.mark.skipif(
-    sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2, reason="no second process would be made here"
-)
-@pytest.mark.parametrize(
-    ("what", "said"),
-    [
-        ("", ["elsewhere", "here"]),  # and is the same, byte for byte, as that of one process
-        ("refused", ["ValueError no distributions today", "here"]),
-        ("killed", ["here"]),
-        ("bare", ["elsewhere"]),  # as where no case was measured: there is no chart
-        ("interrupted", ["KeyboardInterrupt "]),
-        ("threaded", ["here"]),
-    ],
-)
-def test_half_of_a_large_page_is_made_in_a_second_process_which_changes_nothing_else(
-    what: str, said: list[str], tmp_path: Path
-):
-    old, new = (write_large_run(tmp_path, 60, run=f"run{seed}", seed=seed) for seed in range(2))
-    command = [sys.executable, "-W", "error", "-c", _OF_TWO_PROCESSES, str(new), str(old), str(tmp_path), what]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    found = done.stdout.splitlines()
-    if what == "interrupted":
-        found = found[:1]  # by then the other process may have begun with its half, or not
-    assert (done.returncode, done.stderr, found) == (0, "", said)
-    assert (tmp_path / "page.html").exists() == (what not in ("refused", "interrupted"))

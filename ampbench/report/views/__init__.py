@@ -3,7 +3,7 @@
 A new section is a function here and a template of its own.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 
 from ampbench.present.page import View
 from ampbench.report.material import Material
@@ -33,16 +33,3 @@ VIEWS: tuple[Callable[[Material], View | None], ...] = (
     environment,
     method,
 )
-
-
-_HALF = VIEWS.index(tradeoff)
-"""Those up to the table of cases take about as long as the others."""
-
-
-def halves(material: Material) -> tuple[Iterator[View], Iterator[View]]:
-    """Return the page's sections that have something to say in two parts, each made as soon as it is asked for."""
-    return _made(VIEWS[:_HALF], material), _made(VIEWS[_HALF:], material)
-
-
-def _made(views: Iterable[Callable[[Material], View | None]], material: Material) -> Iterator[View]:
-    return (view for make in views if (view := make(material)) is not None)
