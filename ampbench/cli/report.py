@@ -31,7 +31,7 @@ from ampbench.judge.budget import Budget
 
 if TYPE_CHECKING:
     from ampbench.report.material import Material
-    from ampbench.report.site import Site
+    from ampbench.report.page import Site
 
 REPORTS = "reports"
 """The folder of --results that reports are written to where -o does not say otherwise."""
@@ -121,7 +121,7 @@ def command(
 
         chart_library()  # takes a second in a process of its own, while runs are read
     if site is not None:
-        from ampbench.report.site import make_site
+        from ampbench.report.page import make_site
 
         return _write_site(site, make_site(runs or [], results, baseline, keyword, budget))
     from ampbench.report.material import gather

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ampbench.convert import asv, pytest_benchmark
-from ampbench.convert.asv_files import BENCHMARKS_FILE, MACHINE_FILE
+from ampbench.convert.asv import BENCHMARKS_FILE, MACHINE_FILE
 from ampbench.errors import StoreError, UsageError
 from ampbench.store import StoredRun, list_runs, read_header, run_id, write_whole
 

@@ -12,13 +12,12 @@ from ampbench.present import page
 from ampbench.present.markdown import block_table, escaped, folded, markdown_table
 from ampbench.records.verdicts import Comparison
 from ampbench.report.answers import Machine, advised_machines, ranked_parts
-from ampbench.report.explained import changed, parts
+from ampbench.report.facts import changed, parts
 from ampbench.report.material import Material
-from ampbench.report.precision_tables import MachineTables, precision_tables
 from ampbench.report.result import Result, result
+from ampbench.report.views.precisions import MachineTables, precision_tables
 from ampbench.trend import Trend
-from ampbench.trend.said import failures, has_changed_times, series_names, summary
-from ampbench.trend.show import changes_table
+from ampbench.trend.show import changes_table, failures, has_changed_times, series_names, summary
 
 LONGEST = 65_536
 """So many characters does a comment on GitHub hold."""

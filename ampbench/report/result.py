@@ -22,8 +22,7 @@ from ampbench.records.labels import case_labels
 from ampbench.records.verdicts import OUTCOME, Comparison, Finding, Verdict
 from ampbench.report import answers
 from ampbench.report.answers import Machine, machines
-from ampbench.report.explained import contents, first_finding
-from ampbench.report.facts import LISTED, RunFacts, facts, over_versions, run_facts
+from ampbench.report.facts import LISTED, RunFacts, contents, facts, first_finding, over_versions, run_facts
 from ampbench.report.material import Material, ShownCase
 
 NAMED = 3

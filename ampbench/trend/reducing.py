@@ -323,8 +323,10 @@ class _Reader:
         """Read what other programs left."""
         if not self._waiting:
             return
-        from ampbench.convert.asv import PROGRAM  # most trends have nothing to convert
-        from ampbench.convert.asv_files import result_paths
+        from ampbench.convert.asv import (
+            PROGRAM,  # most trends have nothing to convert
+            result_paths,
+        )
         from ampbench.convert.native import read_source, recognise
 
         for path in self._waiting:
@@ -398,6 +400,6 @@ def _read_folder(folder: Path, reader: _Reader) -> None:
 
 def _has_results(theirs: Path) -> bool:
     """Return whether asv has left more than the files that, before its first result, describe machine and suite."""
-    from ampbench.convert.asv_files import BENCHMARKS_FILE, MACHINE_FILE
+    from ampbench.convert.asv import BENCHMARKS_FILE, MACHINE_FILE
 
     return any(path.name not in (MACHINE_FILE, BENCHMARKS_FILE) for path in theirs.rglob("*.json"))

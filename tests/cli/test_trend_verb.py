@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from ampbench.records.measured import Failure, Reading
-from ampbench.trend.said import relative
-from ampbench.trend.show import curve
+from ampbench.trend.show import curve, relative
 from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round, write_run
 
 pytest.importorskip("asv.step_detect")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from asv_results import COMMIT, MACHINE, MEMORY, STARTED, STEP, row, suite, write
 
-from ampbench.convert.asv_files import parameter_text, read_result_file, result_paths, time_of
+from ampbench.convert.asv import parameter_text, read_result_file, result_paths, time_of
 from ampbench.errors import StoreError
 
 

@@ -8,8 +8,7 @@ import pytest
 from ampbench.errors import NothingComparableError
 from ampbench.instruments.casts.changes import compare_traces
 from ampbench.instruments.rules.findings import rule_change_said
-from ampbench.judge.compare import compare, of_cases
-from ampbench.judge.explaining import change_sentences, explanation
+from ampbench.judge.compare import change_sentences, compare, explanation, of_cases
 from ampbench.records.casts import Cast, CastPass, CastTrace, Operation, WeightUse
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.rules import FAKE, NOT_OBSERVED, RuleChange

@@ -9,7 +9,7 @@ from typing import Any
 from bs4 import BeautifulSoup
 
 from ampbench.present.page import Part, View
-from ampbench.report.explained import parts
+from ampbench.report.facts import parts
 from ampbench.report.material import Material, material_of
 from ampbench.report.page import make_page, render
 from ampbench.store import StoredRun

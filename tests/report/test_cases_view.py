@@ -16,8 +16,8 @@ from ampbench.records.measured import Failure, Skip
 from ampbench.records.verdicts import Code, Finding, Verdict
 from ampbench.report import page
 from ampbench.report.material import Material
-from ampbench.report.precision_tables import change_bar, change_limit, time_bar, time_scale
 from ampbench.report.views.cases import DRAWN, cases, verdicts_of
+from ampbench.report.views.precisions import change_bar, change_limit, time_bar, time_scale
 from ampbench.store import StoredRun, read_run
 from tests.compared_runs import BF16, FP32, Times, make_run, noisy
 from tests.report.large_runs import write_large_run

@@ -16,8 +16,8 @@ from ampbench.records.case import DeviceDescription, WorkloadSource
 from ampbench.records.measured import Fitness
 from ampbench.records.run import Imported, Selection
 from ampbench.report.markdown import make_markdown
-from ampbench.report.precision_tables import precision_tables
 from ampbench.report.result import banner, result
+from ampbench.report.views.precisions import precision_tables
 from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, environment, make_run
 from tests.report.materials import make_material, section_of

@@ -21,8 +21,7 @@ from ampbench.records.measured import Failure
 from ampbench.report.answers import machines, parts, spread, summaries
 from ampbench.report.material import Material, gather
 from ampbench.report.page import drawn
-from ampbench.report.precision_tables import precision_tables, shares
-from ampbench.report.views.precisions import JOINED, SLOWEST, precisions, tradeoff
+from ampbench.report.views.precisions import JOINED, SLOWEST, precision_tables, precisions, shares, tradeoff
 from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
 from tests.report.materials import RESULTS, SUITE_RUN, make_material, section_of

@@ -8,8 +8,7 @@ from bs4 import BeautifulSoup
 from ampbench.report.markdown import make_markdown
 from ampbench.report.material import Material, gather
 from ampbench.report.page import drawn
-from ampbench.report.precision_tables import precision_tables
-from ampbench.report.views.precisions import precisions
+from ampbench.report.views.precisions import precision_tables, precisions
 from ampbench.report.views.ranking import AT_ONCE, faster_said, ranking
 from ampbench.store import read_run
 from tests.report.large_runs import write_zoo_run

@@ -1,6 +1,7 @@
 """Which runs a report is of: those named, or the latest that measured and what explains it."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from bs4 import BeautifulSoup
@@ -13,10 +14,10 @@ from ampbench.records.rules import RuleProbe
 from ampbench.records.verdicts import Traces
 from ampbench.report import page as report_page
 from ampbench.report import views
-from ampbench.report.explained import contents, held
+from ampbench.report.facts import contents, held
 from ampbench.report.material import Material, find_sources, gather
+from ampbench.report.page import make_site
 from ampbench.report.result import banner
-from ampbench.report.site import make_site
 from tests.compared_runs import environment
 from tests.report.ranged_runs import FP32, TRIED, erring, originating, ranged, searched, spaced, spread
 from tests.report.traced_runs import TRAINED, fake_pass, make_pass, probed
@@ -152,7 +153,7 @@ def test_an_empty_folder_is_an_error(tmp_path: Path):
 def site_of(monkeypatch: pytest.MonkeyPatch):
     """A function that makes a site of a folder, its pages of the banner alone."""
     monkeypatch.setattr(views, "VIEWS", (banner,))
-    monkeypatch.setattr(report_page, "chart_library", lambda: "")
+    monkeypatch.setattr(report_page, "chart_library", lambda: SimpleNamespace(result=str))
 
     def make(results: Path) -> dict[str, BeautifulSoup]:
         return {name: BeautifulSoup(text, "html5lib") for name, text in make_site([], results).files}

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,9 +12,8 @@ from ampbench.errors import NothingToRunError, StoreError, UnknownNameError
 from ampbench.records.measured import Failure, Reading
 from ampbench.records.run import Footer, Imported
 from ampbench.report import page as report_page
-from ampbench.report import site as report_site
 from ampbench.report import views
-from ampbench.report.site import make_site, page_name
+from ampbench.report.page import make_site, page_name
 from ampbench.report.views.trends import trends
 from ampbench.store import new_run_id
 from tests.stored_runs import COMPLETE, make_case, make_header, make_round, write_run
@@ -25,7 +25,7 @@ FP32, BF16 = make_case(), make_case("bf16_pure")
 def only_trends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages of one section: what a report holds is tested elsewhere."""
     monkeypatch.setattr(views, "VIEWS", (trends,))
-    monkeypatch.setattr(report_page, "chart_library", lambda: "")
+    monkeypatch.setattr(report_page, "chart_library", lambda: SimpleNamespace(result=str))
 
 
 def write(results: Path, name: str, day: int = 1, seconds: float = 1e-3, **header: Any) -> Path:
@@ -115,13 +115,14 @@ def test_a_damaged_file_is_named_and_the_others_have_their_pages(tmp_path: Path)
 
 def test_a_page_that_cannot_be_made_is_named_and_ends_no_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [write(tmp_path, name, day) for day, name in enumerate(("one", "two", "three"), 1)]
+    make_page = report_page.make_page
 
     def fails_once(material: Any, **options: Any) -> str:
         if material.shown[0].stored.header.run == "two":
             raise ValueError("the chart failed")
-        return report_page.make_page(material, **options)
+        return make_page(material, **options)
 
-    monkeypatch.setattr(report_site, "make_page", fails_once)
+    monkeypatch.setattr(report_page, "make_page", fails_once)
     site = make_site([], tmp_path)
     assert {name for name, _ in site.files} == {"three.html", "one.html", "index.html"}
     assert site.problems == [f"no page of {paths[1]}: internal error: ValueError: the chart failed"]

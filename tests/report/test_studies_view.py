@@ -10,7 +10,7 @@ from ampbench.instruments.convergence.records import Training
 from ampbench.present.charts import CHOICES, MARKED, POINTS, ROWS_OF_THE_PAGE, marked, series_encoded, thinned_curve
 from ampbench.present.page import DETAILED, LISTED
 from ampbench.records.measured import Failure, Score, Skip
-from ampbench.report.explained import contents
+from ampbench.report.facts import contents
 from ampbench.report.markdown import make_markdown
 from ampbench.report.material import Material, matching, material_of
 from ampbench.report.page import chart_payload, make_page, packed

@@ -23,8 +23,8 @@ from ampbench.records.measured import Failure, Fitness, Reading
 from ampbench.records.run import Arm, Entry, Imported
 from ampbench.trend import AXES, Change, Rule, Series, Trend, make_trend, read_runs, steps, tracked
 from ampbench.trend.building import OTHER_COMMIT
-from ampbench.trend.said import notes, shared_shifts, size, summary
 from ampbench.trend.series import Gap, History, Lack
+from ampbench.trend.show import notes, shared_shifts, size, summary
 from ampbench.trend.steps import LEAST_LUCK, SHORTEST, Level, find_levels, find_steps
 from tests.convert import asv_results
 from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round, write_run

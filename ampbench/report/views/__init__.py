@@ -8,13 +8,12 @@ from collections.abc import Callable
 from ampbench.present.page import View
 from ampbench.report.material import Material
 from ampbench.report.result import banner
-from ampbench.report.views.beside import beside
 from ampbench.report.views.cases import cases
 from ampbench.report.views.distributions import distributions
 from ampbench.report.views.explanation import explanation, studies
 from ampbench.report.views.method import environment, method
 from ampbench.report.views.precisions import precisions, tradeoff
-from ampbench.report.views.ranking import ranking
+from ampbench.report.views.ranking import beside, ranking
 from ampbench.report.views.sweeps import sweeps
 from ampbench.report.views.trends import trends
 

@@ -29,9 +29,9 @@ from ampbench.present.charts import NAMES_ABOVE, Chart, Rows, middle_cut, rule_a
 from ampbench.present.page import View
 from ampbench.records.labels import common_traits
 from ampbench.records.verdicts import OUTCOME, Code, Finding, Verdict
-from ampbench.report.explained import reasons
+from ampbench.report.facts import reasons
 from ampbench.report.material import Material, Shown, ShownCase
-from ampbench.report.precision_tables import Scale, change_bar, change_limit, time_bar, time_scale
+from ampbench.report.views.precisions import Scale, change_bar, change_limit, time_bar, time_scale
 
 
 class Cell(NamedTuple):

@@ -18,7 +18,7 @@ from ampbench.judge.rows import number, precision_label
 from ampbench.present.charts import CHOICES, NAMES_ABOVE, Chart, Choice, budget_rule, precision_encoded, tooltip
 from ampbench.present.page import LISTED, Part, View
 from ampbench.records.measured import Divergence, Failure, Round
-from ampbench.report.explained import parts
+from ampbench.report.facts import parts
 from ampbench.report.material import Material
 
 

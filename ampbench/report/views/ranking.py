@@ -1,4 +1,8 @@
-"""The section of a page of many networks: which precision each takes, what that gains, what is not safe or failed."""
+"""The sections of many networks and of several machines.
+
+Which precision each network takes, what that gains, what is not safe or failed; and of machines side by side, what to
+take where, and where it is best.
+"""
 
 import math
 from collections import Counter
@@ -8,6 +12,7 @@ from typing import Any
 
 from ampbench.base.precisions import BASELINE
 from ampbench.base.units import counted, format_error, times
+from ampbench.judge.beside import placed, sections, told_apart, unadvised
 from ampbench.judge.ranking import Ranked, missing_blocks, part_blocks, taken_said
 from ampbench.judge.rows import judged_error, number
 from ampbench.judge.table import speed_interval
@@ -15,7 +20,7 @@ from ampbench.present.charts import Chart, Choice, precision_encoded, rule_at, t
 from ampbench.present.document import Block, as_sentence
 from ampbench.present.page import View, cut
 from ampbench.report.answers import Machine, advised_machines, ranked_parts
-from ampbench.report.material import Material
+from ampbench.report.material import Material, Shown
 from ampbench.report.views.precisions import SLOWEST
 
 AT_ONCE = 25
@@ -174,3 +179,33 @@ def faster_said(rows: Sequence[Mapping[str, Any]]) -> str:
         f"Of {counted(networks, 'network')} {faster:,} {are} faster than fp32 in a precision that is safe, most of all "
         f"{best['network']} in {best['precision']} with {best['said']}.{edge}"
     )
+
+
+MOST_BESIDE = 400
+"""A table shows so many rows at most; the rest is in `ampbench show --format csv`."""
+
+
+def beside(material: Material) -> View | None:
+    """Return the view; None unless several machines measured something."""
+    shown = [one for one in material.shown if one.rows]
+    if len({_place(one) for one in shown}) < 2:
+        return None
+    found = told_apart([(one.stored, one.rows, one.advice) for one in shown])
+    rows = placed(found)
+    told = sections(found, [one for one in rows if one.taken], unadvised(rows), found[0].name)
+    return View(
+        id="machines",
+        title="Machines side by side",
+        template="beside.html",
+        content={
+            "told": [{"title": one.title, "blocks": [cut(block, MOST_BESIDE) for block in one.blocks]} for one in told],
+            "named": ("precision",),
+        },
+    )
+
+
+def _place(shown: Shown) -> tuple[object, ...]:
+    """Return what makes a machine another one: versions of torch on one are a matter of trends."""
+    environment = shown.stored.header.environment
+    devices = tuple(sorted({case.device for case in shown.stored.cases.values()}))
+    return environment.host, environment.cpu, environment.threads, devices

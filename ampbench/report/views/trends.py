@@ -15,7 +15,7 @@ from ampbench.present.charts import DASHED, Chart, Choice, Rows, label_expressio
 from ampbench.present.page import View
 from ampbench.report.material import Material
 from ampbench.trend import TRACKED, Change, Measured, Place, Point, Series, Trend, X
-from ampbench.trend.said import (
+from ampbench.trend.show import (
     LONGEST_LIST,
     NO_DIFFERENCE,
     Names,
