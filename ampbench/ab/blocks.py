@@ -250,22 +250,22 @@ class BlockSession:
             self._free = min((each for each in free if each is not None), default=self._free)
         return found
 
-    def _go_alone(self, pair: str, why: str, lane: Lane | None = None) -> str:
+    def _go_alone(self, pair: str, cause: str, lane: Lane | None = None) -> str:
         """Have a pair measured one lane at a time from now on; tell of the first, in which `lane` it showed."""
         if not self._alone:
             device = self._lanes[0].cases[pair].case.device
             because = f"the {lane.name} ran out of memory beside the others, and alone has room" if lane else ""
-            if why == BUSY:
+            if cause == BUSY:
                 because = "the device serves one process at a time"
-            elif why == TOO_LITTLE_FREE:
+            elif cause == TOO_LITTLE_FREE:
                 peak, free = format_bytes(self._peaks[pair]), format_bytes(self._free)
                 because = f"its step takes {peak}, and beside the contexts of all {free} are free"
             self._tell_user(
                 f"where lanes find no room on {device} beside each other, they are measured one at a time: "
                 f"{pair}: {because}"
             )
-        self._alone[pair] = why
-        return why
+        self._alone[pair] = cause
+        return cause
 
     def _store(self, lane: Lane, pair: str, entry: Entry) -> None:
         """Store `entry`; a pair that failed, or that the worker cannot run, is not measured again.

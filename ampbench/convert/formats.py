@@ -26,6 +26,7 @@ from ampbench.base.keywords import matches
 from ampbench.base.metrics import GATED, METRICS, Column
 from ampbench.errors import NothingToRunError
 from ampbench.judge import frame
+from ampbench.judge import said as sentences
 from ampbench.judge.rows import Row
 from ampbench.records.labels import case_labels
 from ampbench.records.verdicts import Comparison, Finding, Verdict
@@ -211,7 +212,7 @@ def comparison_xml(comparison: Comparison) -> str:
         for case_id in case_ids:
             test = _test(suite, f"{side} only", case_id)
             _outcome(test, "skipped", "one side", f"only the {side} has this case")
-    _output(suite, [comparison.control.sentence, *comparison.notes])
+    _output(suite, [comparison.control.sentence, *sentences.notes(comparison)])
     return _document(suite)
 
 

@@ -54,7 +54,6 @@ from ampbench.judge.pairing import (
     pair_cases,
 )
 from ampbench.judge.rounds import MeasuredRun
-from ampbench.judge.said import NOT_IN_TURNS
 from ampbench.judge.times import TIME, time_findings
 from ampbench.records.case import Case
 from ampbench.records.casts import CastPass
@@ -295,6 +294,7 @@ def _compare(baseline: MeasuredRun, candidate: MeasuredRun, threshold_of: Thresh
         baseline=_side(baseline.stored),
         candidate=_side(candidate.stored),
         interleaved=interleaved,
+        apart=measures and not interleaved,
         differences=differences.found,
         control=control,
         findings=findings,
@@ -304,7 +304,7 @@ def _compare(baseline: MeasuredRun, candidate: MeasuredRun, threshold_of: Thresh
         skipped=_skipped_alike(paired, baseline, candidate) if measures else {},
         other_numbers=[p.baseline_id for p in paired.pairs if other_numbers(p, baseline, candidate)],
         notes=[
-            *_notes(baseline.stored, candidate.stored, interleaved or not measures),
+            *_notes(baseline.stored, candidate.stored),
             *_one_at_a_time(paired, baseline),
             *_other_kernels(paired, baseline.stored, candidate.stored),
         ],
@@ -374,8 +374,8 @@ def _side(stored: StoredRun) -> Side:
     )
 
 
-def _notes(baseline: StoredRun, candidate: StoredRun, comparable: bool) -> list[str]:
-    notes = [] if comparable else [NOT_IN_TURNS]
+def _notes(baseline: StoredRun, candidate: StoredRun) -> list[str]:
+    notes = []
     if baseline.header.run == candidate.header.run:
         notes.append("both sides are the same run, which cannot differ from itself: name two")
     for name, stored in (("baseline", baseline), ("candidate", candidate)):

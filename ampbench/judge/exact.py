@@ -122,7 +122,7 @@ def drift_finding(
         verdict=Verdict.UNCHANGED if allowed else Verdict.REGRESSED,
         code=Code.WITHIN_THRESHOLD if allowed else Code.OTHER_FUNCTION,
         reason=f"{said}; threshold {format_limit(threshold)}" if allowed else f"computes something else: {said}",
-        moved=said,
+        brief=said,
         change=distance,
         low=distance,
         high=distance,
@@ -217,19 +217,22 @@ def outcome_finding(pair: Pair, before: Outcome, after: Outcome) -> Finding | No
         return None
     verdict, code = Verdict.INCOMPARABLE, Code.NOT_RUN
     if before.name == OK and after.name == FAILED:
-        verdict, code, reason = Verdict.REGRESSED, Code.OUTCOME_CHANGED, f"was ok and failed: {after.reason}"
+        verdict, code, brief = Verdict.REGRESSED, Code.OUTCOME_CHANGED, "was ok and failed"
     elif before.name == FAILED and after.name == OK:
-        verdict, code, reason = Verdict.IMPROVED, Code.OUTCOME_CHANGED, f"failed and is ok now; before: {before.reason}"
+        verdict, code, brief = Verdict.IMPROVED, Code.OUTCOME_CHANGED, f"failed and is ok now; before: {before.reason}"
     elif before.pending and after.name == SKIPPED and not after.pending:
-        code, reason = Code.NOT_MEASURED, f"runs in the baseline and is skipped: {after.reason}"
+        code, brief = Code.NOT_MEASURED, "runs in the baseline and is skipped"
     elif before.name == OK:
-        code, reason = Code.NOT_MEASURED, f"was ok and is skipped: {after.reason}"
+        code, brief = Code.NOT_MEASURED, "was ok and is skipped"
     elif before == after:
-        reason = f"{before.name} on both sides: {before.reason}"
+        brief = f"{before.name} on both sides"
     else:
-        sides = (("baseline", before), ("candidate", after))
-        reason = "; ".join(f"{one.name} in the {side}: {one.reason}" for side, one in sides if one.name != OK)
-    return Finding(case=pair.baseline, metric=OUTCOME, kind=OUTCOME, verdict=verdict, code=code, reason=reason)
+        brief = f"{before.name} in the baseline: {before.reason}"
+        brief += f"; {after.name} in the candidate" if after.name != OK else ""
+    reason = brief if after.name == OK else f"{brief}: {after.reason}"
+    return Finding(
+        case=pair.baseline, metric=OUTCOME, kind=OUTCOME, verdict=verdict, code=code, reason=reason, brief=brief
+    )
 
 
 def memory_finding(
@@ -271,7 +274,7 @@ def accuracy_findings(
         drift = drift_finding(pair.baseline, before, after, same, threshold_of)
         findings += [drift] if drift else []
         if drift and drift.verdict is Verdict.REGRESSED:
-            other_function = f"errors of another function: {drift.moved}"
+            other_function = f"errors of another function: {drift.brief}"
     for metric, gate in GATED.items():
         if gate.kind != "accuracy" or metric == DRIFT:
             continue

@@ -212,7 +212,7 @@ class _Weighed:
         """Return sentences on what computes something else, on each kind that regressed, and on changed rules."""
         sentences = []
         if drifted := [one for one in self.regressions if one.metric == DRIFT]:
-            said = [f"{self._names[one.case.case_id]}: {one.moved}" for one in drifted]
+            said = [f"{self._names[one.case.case_id]}: {one.brief}" for one in drifted]
             many = something_else(len(drifted))
             allow = f"where that is meant, the policy can allow it ({DRIFT} in docs/gate.md)"
             sentences.append(f"{many}{self.against}: {few_phrases(said)}; {allow}")

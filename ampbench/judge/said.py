@@ -178,7 +178,7 @@ def change_said(one: Finding) -> str:
     if one.change is not None and one.metric != DRIFT:
         return f"{metric_label(one.metric)} {change_text(one)}"
     if one.metric == DRIFT:
-        return one.moved
+        return one.brief
     fails = "fails now" if one.verdict is Verdict.REGRESSED else "is ok now"
     return fails if one.metric == OUTCOME else one.reason
 
@@ -204,16 +204,21 @@ def difference_said(one: Difference) -> str:
     return f"{one.name} {shorten(one.baseline)} → {shorten(one.candidate)}{remark}"
 
 
+def notes(comparison: Comparison) -> list[str]:
+    """Return what a reader should know of how the runs were measured."""
+    return [*([NOT_IN_TURNS] if comparison.apart else []), *comparison.notes]
+
+
 def statements(comparison: Comparison) -> list[str]:
     """Return how both runs were measured, and what the controls say."""
     in_turns = ["measured in turns: both in the same blocks"] if comparison.interleaved else []
-    return [*in_turns, *comparison.notes, comparison.control.sentence]
+    return [*in_turns, *notes(comparison), comparison.control.sentence]
 
 
 def warnings(comparison: Comparison) -> list[str]:
     """Return what a reader of the verdicts must not miss."""
     fired = [comparison.control.sentence] if comparison.control.fired else []
-    return [*fired, *comparison.notes, *(difference_said(one) for one in comparison.differences if one.matters)]
+    return [*fired, *notes(comparison), *(difference_said(one) for one in comparison.differences if one.matters)]
 
 
 def lonely(comparison: Comparison) -> list[str]:

@@ -33,6 +33,7 @@ from ampbench.judge.said import (
     lonely,
     mean_cells,
     metric_label,
+    notes,
     precision_heading,
     rules_said,
     rules_title,
@@ -116,7 +117,7 @@ def _data(comparison: Comparison) -> dict[str, Any]:
         "candidate": asdict(comparison.candidate),
         "interleaved": comparison.interleaved,
         "control": asdict(comparison.control),
-        "notes": list(comparison.notes),
+        "notes": notes(comparison),
         "only_baseline": list(comparison.only_baseline),
         "only_candidate": list(comparison.only_candidate),
         "skipped": dict(comparison.skipped),
@@ -420,10 +421,10 @@ def gate_lines(
 
 def gate_markdown(comparison: Comparison, result: GateResult, policy: Policy) -> str:
     """Return what a gate says of a comparison as Markdown, and below the comparison."""
-    *said, verdict = gate_said(result, policy)
-    word, colon, counts = verdict.partition(":")
+    said = gate_said(result, policy)[:-1]
+    word, counts = _gate_verdict(result, policy)
     listed = "\n".join(f"* {escaped(line)}" for line in said)
-    blocks = [f"**{escaped(word)}**{colon} {escaped(counts)}", listed, comparison_markdown(comparison)]
+    blocks = [f"**{escaped(word)}**: {escaped(counts)}", listed, comparison_markdown(comparison)]
     return "\n\n".join(filter(None, blocks))
 
 
@@ -438,6 +439,16 @@ def gate_said(result: GateResult, policy: Policy) -> list[str]:
     for one in result.ignored:
         heading = f"ignored until {one.ignore.until} ({one.ignore.reason})"
         left_out.setdefault(heading, []).append(f"{one.case_id} {one.metric}: {one.what}")
+    return [
+        *(f"{heading}: {'; '.join(said)}" for heading, said in left_out.items()),
+        *(f"note: {note}" for note in result.notes),
+        *(f"why: {sentence}" for sentence in result.sentences),
+        ": ".join(_gate_verdict(result, policy)),
+    ]
+
+
+def _gate_verdict(result: GateResult, policy: Policy) -> tuple[str, str]:
+    """Return whether the candidate may pass, and how many findings speak for and against that."""
     counts = [
         f"{len(findings)} {word}"
         for findings, word in (
@@ -460,12 +471,7 @@ def gate_said(result: GateResult, policy: Policy) -> list[str]:
         counts.append(f"{result.decided} of {result.findings} gated findings decided{share}")
     if result.rule_devices:
         counts.append(f"rules of autocast compared on {', '.join(result.rule_devices)}")
-    return [
-        *(f"{heading}: {'; '.join(said)}" for heading, said in left_out.items()),
-        *(f"note: {note}" for note in result.notes),
-        *(f"why: {sentence}" for sentence in result.sentences),
-        f"{verdict}{under}: {', '.join(counts)}",
-    ]
+    return f"{verdict}{under}", ", ".join(counts)
 
 
 def _gate_data(result: GateResult, policy: Policy) -> dict[str, Any]:

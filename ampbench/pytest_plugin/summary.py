@@ -20,7 +20,6 @@ from ampbench.errors import AmpbenchError
 from ampbench.judge import frame
 from ampbench.judge.compare import compare
 from ampbench.judge.rows import Row, grouped
-from ampbench.judge.said import NOT_IN_TURNS
 from ampbench.judge.show import comparison_lines
 from ampbench.judge.table import lay_out, legend, table_lines
 from ampbench.judge.times import TIME as TIME_METRIC
@@ -98,9 +97,8 @@ class Seen:
             return False
         findings = [one for one in found.findings if one.kind != "time"]
         means = [one for one in found.means if one.metric != TIME_METRIC]
-        notes = [note for note in found.notes if note != NOT_IN_TURNS]
         untimed = ControlVerdict(cells=0, fired=False, sentence="no times are compared: they are of one process")
-        self.compared = dataclasses.replace(found, findings=findings, means=means, notes=notes, control=untimed)
+        self.compared = dataclasses.replace(found, findings=findings, means=means, apart=False, control=untimed)
         return not any(one.verdict is Verdict.REGRESSED for one in findings)
 
     def lines(self, width: int) -> Iterator[Text]:

@@ -80,8 +80,8 @@ class Finding:
     `kind` is "time", "memory", "accuracy" or "outcome". `baseline` and `candidate` are the metric's values in base
     units. `change` is relative: candidate / baseline - 1 for time and memory; for accuracy the difference divided by
     the baseline's error or, where that is larger, by the error of merely rounding the reference to the dtype. Of
-    `reference_drift` there are no values: the distance of the two sides' fp64 results is its `change`, `moved` says of
-    what. `low`
+    `reference_drift` there are no values: the distance of the two sides' fp64 results is its `change`. `brief` is the
+    `reason` without what the metric or the candidate's row says already. `low`
     and `high` are its 95% interval (equal to `change` where a number is exact). `threshold` is the largest change that
     counts as none. `p_worse` and `p_better` are one-sided, for the change being no change (None where exact). `blocks`
     counts the paired blocks, or the rounds of the side that has fewer. `remarks` are sentences about what does not
@@ -107,7 +107,7 @@ class Finding:
     p_worse: float | None = None
     p_better: float | None = None
     blocks: int = 0
-    moved: str = ""
+    brief: str = ""
     remarks: Sequence[str] = ()
     details: Mapping[str, float] = field(default_factory=dict)
 
@@ -196,7 +196,8 @@ class Explanation(NamedTuple):
 class Comparison:
     """Two runs compared: `findings` sorted by what matters, `differences` of the environments, controls, means.
 
-    `interleaved` tells whether both runs were measured in the same blocks (`ampbench ab`) or one after the other.
+    `interleaved` tells whether both runs were measured in the same blocks (`ampbench ab`), `apart` whether their times
+    are compared though they were measured one after the other.
     `only_baseline` and `only_candidate` are the ids of cases that the other side does not have, `other_numbers` of
     those that have other weights, inputs or another version of the workload there. `skipped` says of cases that were
     skipped on both sides for one reason why, by the id of the baseline's; they have no findings. `candidates` are the
@@ -218,6 +219,7 @@ class Comparison:
     means: Sequence[PrecisionMean]
     only_baseline: Sequence[str] = ()
     only_candidate: Sequence[str] = ()
+    apart: bool = False
     skipped: Mapping[str, str] = field(default_factory=dict)
     other_numbers: Sequence[str] = ()
     notes: Sequence[str] = ()

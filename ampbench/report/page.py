@@ -512,7 +512,7 @@ def _entry(material: Material, stored: StoredRun, page: str, baseline: StoredRun
         ended=stored.ending or UNDEFINED,
         advice=", ".join(f"{name} {count:,}" for name, count in answers.taken(tables).most_common()) or UNDEFINED,
         verdict=verdict,
-        cautions=comparison.notes if comparison else (),
+        cautions=sentences.notes(comparison) if comparison else (),
         imported=f"imported from {header.imported.program}" if header.imported else "",
     )
 

@@ -540,32 +540,32 @@ def test_rounding_in_another_order_is_no_other_function(noise, theirs, told):
 
 def test_gradients_and_the_loss_are_compared_as_well():
     drift = found(gave(X, X, reference_loss=2.0), gave(X, 2 * X, reference_loss=2.5))[DRIFT]
-    assert drift.moved == "the gradients moved by 100% and the loss by 20%"
+    assert drift.brief == "the gradients moved by 100% and the loss by 20%"
     assert drift.change == pytest.approx(1.0)
     assert drift.details == {"output_drift": 0.0, "gradients_drift": pytest.approx(1.0), "loss_drift": 0.2}
 
 
 def test_of_files_without_a_sketch_the_norms_tell_at_least_how_far():
     drift = found({"output_reference_norm": 5.0}, {"output_reference_norm": 5.5})[DRIFT]
-    assert drift.moved == "the fp64 output moved by at least 10%"
+    assert drift.brief == "the fp64 output moved by at least 10%"
     assert not found({"output_reference_norm": 5.0}, {"output_reference_norm": 5.0 * (1 + 1e-9)}).get(DRIFT)
 
 
 def test_little_is_told_in_parts_of_the_norm():
     drift = found({"output_reference_norm": 5.0}, {"output_reference_norm": 5.0 * (1 + 3e-6)})[DRIFT]
-    assert drift.moved == "the fp64 output moved by at least 3.0e-06 of its norm"
+    assert drift.brief == "the fp64 output moved by at least 3.0e-06 of its norm"
     assert change_text(drift) == "3.0e-06"
 
 
 def test_outputs_of_other_shapes_have_no_distance():
     drift = found(gave(X), gave(X, output_shapes=[[8, 125], [8, 125]]))[DRIFT]
-    assert drift.moved == "the output's shape is 8x125 and 8x125, was 8x250"
+    assert drift.brief == "the output's shape is 8x125 and 8x125, was 8x250"
     assert drift.change is None
 
 
 def test_a_result_that_was_zero_has_moved_from_zero():
     drift = found(gave(0 * X), gave(X))[DRIFT]
-    assert drift.moved == "the fp64 output moved from zero"
+    assert drift.brief == "the fp64 output moved from zero"
 
 
 def test_references_in_fp32_are_compared_up_to_its_rounding_and_two_dtypes_not_at_all():
@@ -573,7 +573,7 @@ def test_references_in_fp32_are_compared_up_to_its_rounding_and_two_dtypes_not_a
     rounded = gave(X * (1 + 1e-5 * NOISE), **fp32)
     assert DRIFT not in found(gave(X, **fp32), rounded)
     drift = found(gave(X, **fp32), gave(0.9 * X, **fp32))[DRIFT]
-    assert drift.moved == "the fp32 output moved by 11%"
+    assert drift.brief == "the fp32 output moved by 11%"
     every = found(gave(X), gave(0.9 * X, **fp32))
     assert DRIFT not in every
     assert every["output_rel_l2"].code is Code.OTHER_REFERENCE

@@ -102,7 +102,7 @@ MOVED = finding(
     DRIFT,
     code=Code.OTHER_FUNCTION,
     reason="computes something else: the fp64 output moved by 23%",
-    moved="the fp64 output moved by 23%",
+    brief="the fp64 output moved by 23%",
     change=0.23,
 )
 LOST = finding(Verdict.INCOMPARABLE, ERROR, code=Code.OTHER_FUNCTION, reason="errors of another function")

@@ -280,7 +280,8 @@ def score_rows(one: Trained) -> list[dict[str, Any]]:
             continue
         values = [value for _, value in scored]
         empty = {"precision": precision, "seed": None, "score": None, "mean": None, "low": None,
-                 "high": None, "band": None, "said": None, "metric": metric_said(one.found.metric)}  # fmt: skip
+                 "high": None, "band": None, "said": None, "metric": metric_said(one.found.metric),
+                 "share": one.found.metric.name == ACCURACY}  # fmt: skip
         rows += [
             {**empty, "seed": str(seed), "score": value, "said": format_metric(value, one.found.metric)}
             for seed, value in scored
@@ -315,7 +316,7 @@ def score_chart(choices: Sequence[Choice], rows: Rows) -> Chart:
     metrics = {row["metric"] for row in rows}
     title = metrics.pop() if len(metrics) == 1 else "score"
     axis: dict[str, Any] = {"tickCount": 6, "labelSeparation": 8}
-    if title.startswith(ACCURACY):
+    if all(row["share"] for row in rows):
         axis["labelExpr"] = "format(datum.value, '.3~%')"
     x = {"type": "quantitative", "title": f"{title}, at the end", "scale": {"zero": False, "padding": 16}, "axis": axis}
     order = [*looks["color"]["scale"]["domain"]]

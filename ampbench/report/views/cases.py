@@ -58,8 +58,7 @@ def verdicts_of(case: ShownCase) -> list[Said]:
     together: dict[tuple[Verdict, str], list[Finding]] = {}
     for one in sorted(case.findings, key=lambda one: WORST_FIRST.index(one.verdict)):
         reason = "; ".join(part for part in (_reason(one), *one.remarks) if part)
-        # the row gives the reason of a failure or skip itself
-        together.setdefault((one.verdict, reason.removesuffix(f": {case.row['reason']}")), []).append(one)
+        together.setdefault((one.verdict, reason), []).append(one)
     said = []
     for (verdict, reason), findings in together.items():
         names = [metric_label(one.metric) for one in findings]
@@ -79,7 +78,7 @@ def _reason(one: Finding) -> str:
         return ""
     if one.code is Code.BEYOND_THRESHOLD and one.kind != "time" and change_text(one):
         return threshold_text(one) if one.threshold else ""
-    return one.reason
+    return one.brief if one.metric == OUTCOME else one.reason  # the row says why a case failed or was skipped
 
 
 def change_limits(cases: Iterable[ShownCase]) -> dict[str, float | None]:
