@@ -38,7 +38,7 @@ from ampbench.explain.calls import (
 from ampbench.explain.dtypes import Kind, op_kind, resolving, short_dtype, take_apart
 from ampbench.explain.modules import ModuleStack
 from ampbench.records.case import AUTOCAST_DEVICES
-from ampbench.records.cast_totals import cache_bytes
+from ampbench.records.cast_tables import cache_bytes
 from ampbench.records.casts import (
     ACTIVATION,
     AUTOCAST,
@@ -463,7 +463,7 @@ class CastLedger:
         """Return a row per op, with the columns of its `Operation` and, where it is a cast, of its `Cast`."""
         import pandas as pd  # half a second that a worker need not wait for
 
-        from ampbench.records.cast_rows import OP_COLUMNS, op_rows
+        from ampbench.records.cast_tables import OP_COLUMNS, op_rows
 
         return pd.DataFrame(op_rows(self.trace), columns=OP_COLUMNS).astype({"seconds": float})
 

@@ -25,7 +25,7 @@ from ampbench.measure.memory import one_batch
 from ampbench.measure.step import Step, TrainingStep, build_step
 from ampbench.measure.timing import Settled, settled_peaks, side_by_side, warm_up
 from ampbench.records.case import Case
-from ampbench.records.cast_totals import KEEP, STORE, savings
+from ampbench.records.cast_tables import KEEP, STORE, savings
 from ampbench.records.casts import (
     INPUT,
     NO_GRAD,

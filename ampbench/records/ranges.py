@@ -264,3 +264,11 @@ def ranked(errors: Iterable[ModuleError]) -> list[ModuleError]:
 
 def _inherited(own: float | None, total: float | None) -> float | None:
     return None if own is None or total is None else math.sqrt(max(total**2 - own**2, 0.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangesAsked:
+    """To watch `steps` fp32 steps of a case (0: one for each of its batches), then a step in each of `precisions`."""
+
+    steps: Steps = 0
+    precisions: list[str] = field(default_factory=list)

@@ -238,3 +238,11 @@ def short_name(op: str) -> str:
 def _names(op: str) -> tuple[str, ...]:
     """Return what an op may be called: with and without namespace and overload."""
     return op, short_name(op), *((op.partition(".")[0], short_name(op).partition(".")[0]) if "::" in op else ())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RulesAsked:
+    """To probe autocast to each of `dtypes` ("float16"), for the `ops` as typed or, without any, for all."""
+
+    dtypes: list[str]
+    ops: list[str] = field(default_factory=list)

@@ -17,8 +17,7 @@ import ampbench
 from ampbench.base.units import format_bytes, format_seconds
 from ampbench.explain.ledger import CastLedger
 from ampbench.records.case import DEVICES
-from ampbench.records.cast_rows import by_module, by_operation, by_tensor
-from ampbench.records.cast_totals import savings, sentence, totals
+from ampbench.records.cast_tables import by_module, by_operation, by_tensor, savings, sentence, totals
 
 STEPS = 15
 OPS = 1_000_000

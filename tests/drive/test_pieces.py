@@ -27,13 +27,13 @@ from ampbench.instruments.convergence.records import ConvergenceAsked
 from ampbench.instruments.input_storage.records import StorageAsked
 from ampbench.instruments.instrument import instrument_of, prepared
 from ampbench.instruments.keep_fp32.records import Wanted
-from ampbench.instruments.ranges.records import RangesAsked
 from ampbench.instruments.scaler.records import ScalerAsked
 from ampbench.instruments.scope.records import ScopeAsked
 from ampbench.records.case import OwnPrecision
 from ampbench.records.casts import Tracing
 from ampbench.records.kinds import CEILINGS, LINES, SCOPE, stage_of
 from ampbench.records.measured import STAGES, Failure, Skip
+from ampbench.records.ranges import RangesAsked
 from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Description, Nothing, reply_with
 from ampbench.store import CannotBeError, RunWriter, StoredRun, read_run

@@ -4,7 +4,7 @@ import torch
 from ampbench.explain.ledger import trace_casts
 from ampbench.instruments.casts.show import FOR_MACHINES, MODULES, TENSORS
 from ampbench.present.document import records
-from ampbench.records.cast_rows import (
+from ampbench.records.cast_tables import (
     CAST_COLUMNS,
     OP_COLUMNS,
     by_module,

@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 
 from ampbench.explain.ledger import trace_casts
-from ampbench.records.cast_totals import KEEP, ONCE, STAY, STORE, savings, sentence, totals
+from ampbench.records.cast_tables import KEEP, ONCE, STAY, STORE, savings, sentence, totals
 from ampbench.records.casts import Cast, CastTrace, Operation
 from tests.traced_programs import BF16, autocast, trace
 

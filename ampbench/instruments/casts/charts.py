@@ -16,7 +16,7 @@ from ampbench.instruments.casts.findings import casts_said, saved_by
 from ampbench.present.charts import CHOICES, Chart, Choice, Rows, label_expression, tooltip
 from ampbench.present.document import Block, as_sentence
 from ampbench.present.page import Detail, Held, Overview, Part, Told, cut, sentences_of, told_part
-from ampbench.records.cast_totals import Saving, Totals, savings, totals
+from ampbench.records.cast_tables import Saving, Totals, savings, totals
 from ampbench.records.casts import Cast, CastPass, CastTrace, CheckedSaving, Operation, casts_inside
 from ampbench.records.paired import saving_said
 from ampbench.records.rules import FAKE

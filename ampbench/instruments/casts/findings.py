@@ -12,7 +12,7 @@ from ampbench.base import stats
 from ampbench.base.precisions import PRECISIONS
 from ampbench.base.units import counted, format_seconds
 from ampbench.records.case import Case
-from ampbench.records.cast_totals import Saving, Totals, savings, sentence, totals
+from ampbench.records.cast_tables import Saving, Totals, savings, sentence, totals
 from ampbench.records.casts import (
     AUTOGRAD,
     BUFFER,

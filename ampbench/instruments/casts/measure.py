@@ -35,7 +35,7 @@ from ampbench.measure.step import Step, TrainingStep, build_step
 from ampbench.measure.timing import PATIENCE, FitnessWatch, Placement, Settled, time_build, warm_up
 from ampbench.measure.worker import Work
 from ampbench.records.case import Case
-from ampbench.records.cast_totals import KEEP, savings
+from ampbench.records.cast_tables import KEEP, savings
 from ampbench.records.casts import AUTOGRAD, COMPILED, TRACED, CastPass, CastTrace, GraphTrace, Tracing, stood_for
 from ampbench.records.rules import DEVICE, FAKE
 from ampbench.workload import Workload

@@ -24,10 +24,9 @@ from ampbench.present.document import (
     records,
     table,
 )
-from ampbench.records import cast_rows, cast_totals
+from ampbench.records import cast_tables
 from ampbench.records.case import Case
-from ampbench.records.cast_rows import CastGroup, ModuleGroup, WeightRow
-from ampbench.records.cast_totals import Saving, cache_bytes, savings, totals
+from ampbench.records.cast_tables import CastGroup, ModuleGroup, Saving, WeightRow, cache_bytes, savings, totals
 from ampbench.records.casts import (
     AUTOCAST,
     AUTOGRAD,
@@ -175,7 +174,7 @@ def headline(found: CastPass, case: Case) -> list[Block]:
 
 def origins(found: CastPass, everything: bool = False) -> list[Block]:  # noqa: ARG001 - as the other tables
     """Return what was cast and who asked for it."""
-    groups = cast_rows.by_origin(found.trace)
+    groups = cast_tables.by_origin(found.trace)
     names: list[Column[CastGroup]] = [
         Column("", lambda group: group.keys[0], "what"),
         Column("", lambda group: group.keys[1], "asked for by"),
@@ -209,7 +208,7 @@ def saved(found: CastPass, everything: bool = False) -> list[Block]:
 
 def ops_that_cast(found: CastPass, everything: bool = False) -> list[Block]:
     """Return the casts per op that used the copies."""
-    groups = cast_rows.by_operation(found.trace)
+    groups = cast_tables.by_operation(found.trace)
     names: list[Column[CastGroup]] = [
         Column("", lambda group: _op(group.keys[0]) or STORED, "for op"),
         Column("", lambda group: _called(group.keys[1]), "called as"),
@@ -240,7 +239,7 @@ def dearest_ops(found: CastPass) -> list[Block]:
 
 def tensors(found: CastPass, everything: bool = False) -> list[Block]:
     """Return the casts per tensor."""
-    groups = cast_rows.by_tensor(found.trace)
+    groups = cast_tables.by_tensor(found.trace)
     nameless = Counter(what for what, _ in {(cast.what, cast.tensor) for cast in found.trace.casts if not cast.name})
     what, name = picked(TENSORS, "what", "name")
     name = replace(name, said=lambda group: group.keys[1] or f"{nameless[group.keys[0]]:,} without a name")
@@ -257,7 +256,7 @@ def modules(found: CastPass, everything: bool = False) -> list[Block]:
 
 def module_table(found: CastPass, *, collapsed: bool) -> Block:
     """Return a row per module or, `collapsed`, per kind of module that does the same to dtypes."""
-    groups = cast_rows.module_groups(found.trace, collapsed=collapsed)
+    groups = cast_tables.module_groups(found.trace, collapsed=collapsed)
     timed = ["cast_seconds"] if found.trace.timed else []
     keys = ("kind", "inputs", "outputs", "parameters", "calls", "casts", "cast_bytes", *timed, "module")
     return table("Dtypes in and out of modules", picked(MODULES, *keys), groups)
@@ -318,7 +317,7 @@ def _phase(trace: CastTrace) -> list[Column[Any]]:
 def weights(found: CastPass, everything: bool = False) -> list[Block]:
     """Return how each weight reached the ops that use it in the forward pass."""
     note = "uses in the forward pass; cached: the copies that autocast keeps until its region ends"
-    rows = cast_rows.by_weight(found.trace)
+    rows = cast_tables.by_weight(found.trace)
     return [*weights_used(found), table("Weights", WEIGHTS, rows, note, shown=None if everything else ORDERED)]
 
 
@@ -410,7 +409,7 @@ def document(stored: StoredRun, case_ids: Sequence[str], *, everything: bool = F
 
 
 def _data(found: CastPass, case: Case, by: By | None) -> dict[str, Any]:
-    whole, savings = cast_totals.totals(found.trace), cast_totals.savings(found.trace)
+    whole, savings = cast_tables.totals(found.trace), cast_tables.savings(found.trace)
     shown = {by.value: FOR_MACHINES[by]} if by is not None and by is not By.SUMMARY else {}
     return {
         "sentence": findings.casts_said(found, case, whole, savings),
@@ -431,14 +430,14 @@ def _data(found: CastPass, case: Case, by: By | None) -> dict[str, Any]:
     }
 
 
-def _totals(whole: cast_totals.Totals) -> dict[str, Any]:
+def _totals(whole: cast_tables.Totals) -> dict[str, Any]:
     found = {field.name: getattr(whole, field.name) for field in fields(whole)}
     return found | {"bytes_moved": whole.bytes_moved}
 
 
 def _summary(found: CastPass) -> dict[str, Any]:
-    whole = cast_totals.totals(found.trace)
-    saved = [index for saving in cast_totals.savings(found.trace) for index in saving.casts]
+    whole = cast_tables.totals(found.trace)
+    saved = [index for saving in cast_tables.savings(found.trace) for index in saving.casts]
     known = findings.costs(found, whole)
     counts = {f"casts_of_{what}": whole.by_what.get(what, 0) for what in SUBJECTS}
     return {
@@ -465,10 +464,10 @@ FOR_MACHINES: Mapping[By, tuple[Sequence[Column[Any]], Callable[[CastPass], Sequ
         _keyed(_summary(CastPass(case_id="", how="", trace=CastTrace()))),
         lambda found: [_summary(found)],
     ),
-    By.OP: (_keyed(cast_rows.OP_COLUMNS), lambda found: cast_rows.op_rows(found.trace)),
-    By.MODULE: (MODULES, lambda found: cast_rows.module_groups(found.trace, collapsed=False)),
-    By.TENSOR: (TENSORS, lambda found: cast_rows.by_tensor(found.trace)),
-    By.CAST: ([Column(name, attrgetter(name)) for name in cast_rows.CAST_COLUMNS], lambda found: found.trace.casts),
-    By.WEIGHT: (_keyed(cast_rows.WEIGHT_COLUMNS), lambda found: cast_rows.weight_rows(found.trace)),
+    By.OP: (_keyed(cast_tables.OP_COLUMNS), lambda found: cast_tables.op_rows(found.trace)),
+    By.MODULE: (MODULES, lambda found: cast_tables.module_groups(found.trace, collapsed=False)),
+    By.TENSOR: (TENSORS, lambda found: cast_tables.by_tensor(found.trace)),
+    By.CAST: ([Column(name, attrgetter(name)) for name in cast_tables.CAST_COLUMNS], lambda found: found.trace.casts),
+    By.WEIGHT: (_keyed(cast_tables.WEIGHT_COLUMNS), lambda found: cast_tables.weight_rows(found.trace)),
 }
 """The columns and the rows of each table as machines read it."""

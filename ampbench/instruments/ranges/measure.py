@@ -17,7 +17,6 @@ from ampbench.explain.errors import Given, watch_errors
 from ampbench.explain.ledger import trace_casts
 from ampbench.explain.nonfinite import find_nonfinite
 from ampbench.explain.ranges import watch_ranges
-from ampbench.instruments.ranges.records import RangesAsked
 from ampbench.measure.data import SAME_INPUTS, FreshBatches, Rebuilt, inputs_digest, named_tensors, weights_digest
 from ampbench.measure.distances import Fp32Check, dense, is_finite, outputs_in
 from ampbench.measure.draws import seed_all, seeded_step, unfused
@@ -39,6 +38,7 @@ from ampbench.records.ranges import (
     ModuleError,
     OriginPass,
     RangePass,
+    RangesAsked,
     SeenGradient,
     Validation,
 )

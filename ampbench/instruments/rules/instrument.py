@@ -6,11 +6,10 @@ from dataclasses import replace
 from ampbench.drive.servers import Channel
 from ampbench.drive.session import new_header
 from ampbench.errors import UsageError
-from ampbench.instruments.rules.records import RulesAsked
 from ampbench.records.case import Environment
 from ampbench.records.kinds import RULES
 from ampbench.records.measured import Failure
-from ampbench.records.rules import RuleProbe
+from ampbench.records.rules import RuleProbe, RulesAsked
 from ampbench.records.run import Header, Selection, Settings
 from ampbench.records.wire import Task, ask
 

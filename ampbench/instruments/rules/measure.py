@@ -16,7 +16,6 @@ from ampbench.explain.dtypes import is_present, stood_in
 from ampbench.explain.rules.documented import SOURCES, documented_category, documented_ops, probe_claims, registered_ops
 from ampbench.explain.rules.observed import classify, find_op, run_trials, run_variants
 from ampbench.explain.rules.samples import SAMPLES
-from ampbench.instruments.rules.records import RulesAsked
 from ampbench.measure.worker import Work
 from ampbench.records.case import DEVICES
 from ampbench.records.rules import (
@@ -28,6 +27,7 @@ from ampbench.records.rules import (
     RuleClaim,
     RuleObservation,
     RuleProbe,
+    RulesAsked,
     RuleTrial,
     chosen_ops,
 )

@@ -13,11 +13,10 @@ from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
 from ampbench.instruments import instrument
 from ampbench.instruments.instrument import Instrument
 from ampbench.instruments.ranges.instrument import FINDING, WATCHING
-from ampbench.instruments.ranges.records import RangesAsked
 from ampbench.records.case import DeviceDescription
 from ampbench.records.kinds import HEADROOM, ORIGIN
 from ampbench.records.measured import Failure
-from ampbench.records.ranges import OriginPass, RangePass
+from ampbench.records.ranges import OriginPass, RangePass, RangesAsked
 from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Nothing, Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run

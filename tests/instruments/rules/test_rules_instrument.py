@@ -9,10 +9,9 @@ import pytest
 from ampbench.drive.servers import ServerChannel
 from ampbench.errors import UsageError
 from ampbench.instruments.rules.instrument import new_rules_header, probe_device, probe_devices
-from ampbench.instruments.rules.records import RulesAsked
 from ampbench.records.kinds import RULES
 from ampbench.records.measured import Failure
-from ampbench.records.rules import RuleProbe
+from ampbench.records.rules import RuleProbe, RulesAsked
 from ampbench.records.wire import Reply, Request, reply_with
 from tests.rule_probes import probe
 from tests.scripted_channel import asked_in
