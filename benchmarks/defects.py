@@ -175,9 +175,10 @@ def _changed(each: Sequence[Matrix]) -> str:
 
 
 def _unseen(each: Sequence[Matrix]) -> str:
-    """Return the checks that found all as it should be wherever they were asked."""
+    """Return the checks that were asked and found all as it should be."""
+    asked = {check.name for one in each for check in one.checks}
     seen = {check.name for one in each for check in one.checks if {DEFECTIVE, DIFFERS} & set(one.outcomes(check.name))}
-    rows = [[name, check.title, check.mended or ABSENT] for name, check in CHECKS.items() if name not in seen]
+    rows = [[name, check.title, check.mended or ABSENT] for name, check in CHECKS.items() if name in asked - seen]
     return markdown_table(["check", "what would be wrong", "mended in"], rows, ["what would be wrong"])
 
 

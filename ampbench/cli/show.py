@@ -149,11 +149,7 @@ def _measured(
     elif format is not OutputFormat.TABLE:
         raise UsageError("--case and --all are for reading: --format json gives every column of the cases selected")
     else:
-        from ampbench.cli.printing import print_sections
         from ampbench.cli.results import detail_lines
-        from ampbench.instruments import registry
 
         console = make_console()
         print_lines(console, detail_lines(stored, rows, console.width if console.is_terminal else None))
-        if beside := registry.beside(stored, rows):
-            print_sections(beside, format)

@@ -928,3 +928,70 @@ def script_disable(device: str) -> Answer:
     with torch.autocast(device, dtype=torch.bfloat16):
         seen = f"the scripted product gives {scripted(given).dtype}"
     return expected, seen
+
+
+def documented_convolution(device: str, kernel: "torch.Tensor | None" = None) -> "torch.Tensor":
+    """Return what the convolution of Intel's guide "Auto Mixed Precision on GPU" gives of images smaller than there."""
+    images = torch.ones(2, 64, 56, 56, device=device)
+    return F.conv2d(images, torch.ones(128, 64, 3, 3, device=device) if kernel is None else kernel, stride=2, padding=1)
+
+
+@defect("#127276", matters=(INFERENCE,), fake=True, raises=RuntimeError)
+def documented_bf16_inference(device: str) -> Answer:
+    """Intel's guide to mixed precision is wrong: its convolution gives no bf16 under autocast to bf16.
+
+    Why: the guide (of Intel Extension for PyTorch, about XPU) says that inference takes bf16 and fp16.
+    Remedy: run the network in fp32, or in fp16 where documented-fp16-inference is good.
+    """
+    expected = "inference gives torch.bfloat16"
+    with torch.no_grad(), torch.autocast(device, dtype=torch.bfloat16):
+        seen = f"inference gives {documented_convolution(device).dtype}"
+    return expected, seen
+
+
+@defect("#127276", matters=(INFERENCE,), fake=True, raises=RuntimeError)
+def documented_fp16_inference(device: str) -> Answer:
+    """Intel's guide to mixed precision is wrong: its convolution gives no fp16 under autocast to fp16.
+
+    Why: the guide (of Intel Extension for PyTorch, about XPU) says that inference takes bf16 and fp16.
+    Remedy: run the network in fp32, or in bf16 where documented-bf16-inference is good.
+    """
+    expected = "inference gives torch.float16"
+    with torch.no_grad(), torch.autocast(device, dtype=torch.float16):
+        seen = f"inference gives {documented_convolution(device).dtype}"
+    return expected, seen
+
+
+@defect("intel/intel-extension-for-tensorflow#14", matters=(TRAINING,), by_design=True)
+def documented_training(device: str) -> Answer:
+    """Intel's guide to mixed precision is wrong: bf16 is not the only dtype that its convolution trains in.
+
+    Why: the guide (of Intel Extension for PyTorch, about XPU) says that training takes bf16 alone.
+    Remedy: train in bf16, or in fp16 with GradScaler where both are seen to train.
+    """
+
+    def outcome(dtype: torch.dtype) -> str:
+        kernel = torch.full((128, 64, 3, 3), 0.01, device=device, requires_grad=True)
+        before = kernel.detach().clone()
+        optimizer = torch.optim.SGD([kernel], lr=0.001)
+        try:
+            with torch.autocast(device, dtype=dtype):
+                output = documented_convolution(device, kernel)
+            output.float().square().mean().backward()
+            optimizer.step()
+        except RuntimeError:
+            return "does not train"
+        moved = kernel.detach() - before
+        return "trains" if moved.isfinite().all() and moved.any() else "does not train"
+
+    return "bf16 trains, fp16 does not train", f"bf16 {outcome(torch.bfloat16)}, fp16 {outcome(torch.float16)}"
+
+
+@defect("#127741", by_design=True, fake=True)
+def documented_default_dtype(device: str) -> Answer:
+    """Intel's guide to mixed precision is wrong: bf16 is not autocast's default dtype.
+
+    Why: the guide (of Intel Extension for PyTorch, about XPU) says that bf16 is the default.
+    Remedy: name the dtype: torch.autocast(device, dtype=torch.bfloat16).
+    """
+    return "the default is torch.bfloat16", f"the default is {torch.get_autocast_dtype(device)}"

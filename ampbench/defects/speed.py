@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ampbench.defects.cache import casts_made
 from ampbench.defects.check import CPU_ALONE, INFERENCE, TRAINING, Answer, defect
+from ampbench.defects.rules import documented_convolution
 
 if TYPE_CHECKING:
     import torch
@@ -215,3 +216,26 @@ def saved_tensor_bytes(device: str) -> Answer:
     single = saved_bytes(nullcontext())
     mixed = saved_bytes(torch.autocast(device, dtype=torch.bfloat16))
     return f"autocast saves at most {single} bytes, as many as fp32", f"autocast saves {mixed} bytes", mixed <= single
+
+
+@defect("uxlfoundation/oneDNN#1465", matters=(INFERENCE,), by_design=True, timed=True)
+def documented_speedup(device: str) -> Answer:
+    """Intel's guide to mixed precision is wrong: its convolution is no faster under autocast to bf16.
+
+    Why: the guide (of Intel Extension for PyTorch, about XPU) says that there is a speedup over fp32.
+    Remedy: stay in fp32 where a run on your network shows no gain either: ampbench run.
+    """
+
+    def shortest(enabled: bool) -> float:
+        times = []
+        for _ in range(9):
+            began = perf_counter()
+            with torch.no_grad(), torch.autocast(device, dtype=torch.bfloat16, enabled=enabled):
+                documented_convolution(device).sum().item()  # which waits for a device
+            times.append(perf_counter() - began)
+        return min(times)
+
+    speedup = shortest(enabled=False) / shortest(enabled=True)
+    print(f"bf16 is {speedup:.2f} times as fast as fp32")
+    expected = "bf16 is faster than fp32"
+    return expected, expected if speedup > 1 else "bf16 is not faster than fp32", speedup > 1

@@ -1,35 +1,15 @@
 """What the row of a kind of run (`records.kinds.KINDS`) names of its instrument, imported when it is asked for."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ampbench.records.kinds import KINDS, named
 
 if TYPE_CHECKING:
-    from ampbench.present.document import Document, Section
+    from ampbench.present.document import Document
     from ampbench.present.page import Held, Part
     from ampbench.records.case import Environment
     from ampbench.store import StoredRun
-
-
-@dataclass(frozen=True, slots=True)
-class Beside:
-    """What an instrument says of runs that measured, named as "module:function".
-
-    `sections` are about a run and rows of it, `part` makes the part of a report's page in its studies.
-    """
-
-    sections: str
-    part: str
-
-
-BESIDE = (
-    Beside(
-        sections="ampbench.instruments.claims.findings:claims_sections", part="ampbench.instruments.claims.charts:part"
-    ),
-)
-"""What is said of runs that measured by others than what measures."""
 
 
 def document(stored: "StoredRun", case_ids: Sequence[str], *, everything: bool = False, **options: Any) -> "Document":
@@ -40,11 +20,6 @@ def document(stored: "StoredRun", case_ids: Sequence[str], *, everything: bool =
     make = named(KINDS[stored.header.explains].document)
     found: Document = make(stored, case_ids, everything=everything, **options)
     return found
-
-
-def beside(stored: "StoredRun", rows: Sequence[Mapping[str, Any]]) -> "list[Section]":
-    """Return what instruments say of a run that measured, and of `rows` of it, as `judge.frame` has them."""
-    return [section for row in BESIDE for section in named(row.sections)(stored, rows)]
 
 
 def part(place: str, held: "Held[Any]") -> "Part | None":

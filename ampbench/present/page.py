@@ -133,29 +133,19 @@ class Changed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """A run that measured, what it is called on the page, and the `rows` of its cases that are shown."""
-
-    name: str
-    run: StoredRun
-    rows: Sequence[Mapping[str, Any]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Held(Generic[T]):
     """What a page holds that an instrument makes its part of.
 
     `told` are the cases in which runs of the instrument's kind found something, of several runs of one case, host and
     torch version the newest, the oldest first; `untold` are those in which they did not. `elsewhere` says with which
     torch on which host they ran where nothing on the page was measured. `runs` are all runs on the page, the oldest
-    first, `measured` those shown. `comparisons` are those with the baseline, `changed` what they say of cases.
+    first. `comparisons` are those with the baseline, `changed` what they say of cases.
     """
 
     told: Sequence[Told[T]] = ()
     untold: Sequence[Untold] = ()
     elsewhere: Sequence[str] = ()
     runs: Sequence[StoredRun] = ()
-    measured: Sequence[Measured] = ()
     comparisons: Sequence[Comparison] = ()
     changed: Sequence[Changed] = ()
 
@@ -207,7 +197,7 @@ class Overview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One part of a section, `id` is unique. `said` are its findings in sentences; what few look for is `folded`.
+    """One part of a section, `id` is unique. `said` are its findings in sentences.
 
     Of several cases it has an `overview`, some are told of in `details`, and of `undetailed` more only the table tells.
     `changed` is what differs from the baseline's, `untold` are the cases without a result, headed by `without`.
@@ -229,7 +219,6 @@ class Part:
     untold: Sequence[Untold] = ()
     without: str = "Without a result"
     left_out: int = 0
-    folded: bool = False
     content: Mapping[str, Any] = field(default_factory=dict)
     sentences: Sequence[tuple[str, Sequence[str]]] = ()
     what: str = "cases"

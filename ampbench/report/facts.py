@@ -16,7 +16,7 @@ from ampbench.base.units import counted, format_bytes, format_seconds
 from ampbench.instruments import registry
 from ampbench.judge.notes import measured_devices
 from ampbench.judge.rows import Row
-from ampbench.present.page import Changed, Held, Measured, Part, Told, Untold, place_of, run_name
+from ampbench.present.page import Changed, Held, Part, Told, Untold, place_of, run_name
 from ampbench.records.case import Case, DeviceDescription
 from ampbench.records.kinds import KINDS, Kind
 from ampbench.records.labels import NOT_REACHED, arithmetic, case_labels, outcomes_said, told_apart
@@ -297,25 +297,20 @@ Passes = Sequence[tuple[StoredRun, str, Any]]
 
 
 @lru_cache(maxsize=1)
-def parts(material: Material) -> list[tuple[Kind | None, Part]]:
-    """Return what instruments have to say of the runs on the page, in its order; those with nothing are left out.
-
-    Beside each is the kind of its runs, None where it is about those that measured.
-    """
-    rows = [*((kind, kind.part) for kind in KINDS.values()), *((None, row.part) for row in registry.BESIDE)]
-    found = [(kind, registry.part(place, held(material, kind))) for kind, place in rows]
+def parts(material: Material) -> list[tuple[Kind, Part]]:
+    """Return what instruments say of the runs on the page, each with its kind; those with nothing are left out."""
+    found = [(kind, registry.part(kind.part, held(material, kind))) for kind in KINDS.values()]
     return [(kind, part) for kind, part in found if part is not None]
 
 
-def held(material: Material, kind: Kind | None) -> Held[Any]:
-    """Return what the page holds for the instrument of a kind of runs; None: for one of runs that measured."""
-    passes = _passes(material, kind.name) if kind is not None and kind.of_cases else []
+def held(material: Material, kind: Kind) -> Held[Any]:
+    """Return what the page holds for the instrument of a kind of runs."""
+    passes = _passes(material, kind.name) if kind.of_cases else []
     return Held(
         told=_told(passes),
-        untold=_untold(material, kind.name) if kind is not None else [],
+        untold=_untold(material, kind.name),
         elsewhere=_elsewhere(material, passes),
         runs=runs_of(material),
-        measured=[Measured(name=one.name, run=one.stored, rows=one.rows) for one in material.shown],
         comparisons=_comparisons(material),
         changed=changed(material),
     )

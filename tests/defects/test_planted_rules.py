@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensor
 
+from ampbench.defects.catalogue import CHECKS
 from ampbench.instruments.check.records import DEFECTIVE, DIFFERS, GOOD
 from tests.defects.planting import Plant, outcome_of
 
@@ -117,6 +118,9 @@ def norm_in_parts(batch: torch.Tensor, _: Any, weight: torch.Tensor) -> torch.Te
 
 
 PLANTED: dict[str, Plant] = {
+    "documented-bf16-inference": changed(F, "conv2d", torch.Tensor.float),
+    "documented-default-dtype": lambda: mock.patch.object(torch, "get_autocast_dtype", return_value=torch.float16),
+    "documented-fp16-inference": refusing(F, "conv2d", always, "could not create a primitive descriptor"),
     "attention-float-mask": refusing(F, "scaled_dot_product_attention", always, "Expected attn_mask dtype to be bool"),
     "backward-thread-dtype": own_dtype_in_backward,
     "batch-norm-no-affine": refusing(F, "batch_norm", is_half, "expected scalar type BFloat16 but found Float"),
@@ -156,3 +160,23 @@ def test_a_planted_defect_is_seen(name: str) -> None:
 def test_a_planted_defect_is_seen_on_fake_tensors(name: str) -> None:
     assert outcome_of(name, device="cuda").outcome == GOOD
     assert outcome_of(name, PLANTED_IN_FAKE[name], "cuda").outcome in (DEFECTIVE, DIFFERS)
+
+
+CLAIMS: dict[str, Plant] = {
+    "documented-training": refusing(
+        F, "conv2d", lambda *_: torch.get_autocast_dtype("cpu") == torch.float16, "not implemented for 'Half'"
+    )
+}
+"""Claims of a document that do not hold, and what makes them hold."""
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_a_claim_of_the_document_holds_or_does_not(name: str) -> None:
+    assert outcome_of(name).outcome == DIFFERS
+    assert outcome_of(name, CLAIMS[name]).outcome == GOOD
+
+
+@pytest.mark.parametrize("device", ["cuda", "xpu"])
+def test_claims_of_the_document_are_judged_on_fake_tensors(device: str) -> None:
+    names = [name for name, check in CHECKS.items() if name.startswith("documented") and check.fake]
+    assert [outcome_of(name, device=device).outcome for name in names] == [GOOD, GOOD, DIFFERS]

@@ -15,7 +15,6 @@ from ampbench.records import kinds
 from ampbench.records.kinds import KINDS, named
 
 PLACES = [place for kind in KINDS.values() for place in (kind.document, kind.part, kind.told) if place]
-PLACES += [place for row in registry.BESIDE for place in (row.sections, row.part)]
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -34,7 +33,7 @@ def test_documents_need_neither_torch_nor_pandas() -> None:
     assert done.stderr == "\n"
 
 
-@pytest.mark.parametrize("place", [*(kind.part for kind in KINDS.values()), *(row.part for row in registry.BESIDE)])
+@pytest.mark.parametrize("place", [kind.part for kind in KINDS.values()])
 def test_an_instrument_has_no_part_of_a_page_without_runs(place: str) -> None:
     assert registry.part(place, Held()) is None
 

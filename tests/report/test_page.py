@@ -184,11 +184,9 @@ def test_of_a_comparison_what_changed_comes_first_the_worst_cases_at_the_top():
     assert next(line.case.row["workload"] for line in view.content["lines"]) == "third"
 
 
-def test_what_few_look_for_is_folded_and_charts_are_there_in_a_picture_of_the_whole_page_unless_it_is_large(
+def test_charts_are_there_in_a_picture_of_the_whole_page_unless_it_is_large(
     parsed: BeautifulSoup, readme_run: Material, monkeypatch: pytest.MonkeyPatch
 ):
     assert parsed.main.get("class") is None  # a screenshot has empty charts where a browser leaves them out
     monkeypatch.setattr(pages, "LETTERS", 1000)
     assert BeautifulSoup(make_page(readme_run), "html5lib").main["class"] == ["many-charts"]
-    folded = parsed.find(id="studies-claims")
-    assert folded is None or folded.find_parent("details") is not None

@@ -239,14 +239,3 @@ def test_series_are_told_apart_without_colour():
     looks = series_encoded(["fp32", "one", "two", "three", "four", "five"])
     assert len(set(looks["shape"]["scale"]["range"])) == 6
     assert looks["color"]["scale"]["range"][0] == "var(--fp32)"
-
-
-def test_claims_of_the_document_are_told_where_its_workload_was_measured():
-    fp32, bf16 = (make_case(name, workload="simple_conv", family="conv") for name in ("fp32", "bf16_autocast"))
-    measured = make_run(Times((fp32, [1e-3] * 4), (bf16, [5e-4] * 4)))
-    page = rendered(make_material(measured))
-    assert [one.get_text() for one in page.select("#studies details.part > summary > h3")] == ["Claims of a document"]
-    rows = [[cell.get_text() for cell in row.find_all("td")] for row in page.select("#studies tbody tr")]
-    assert ["imperative inference in bf16", "held"] in [row[:2] for row in rows]
-    assert "not measured" in {row[1] for row in rows}
-    assert "Claims of a document" in make_markdown(make_material(measured))

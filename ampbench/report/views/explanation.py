@@ -24,7 +24,7 @@ from ampbench.report.material import Material
 
 def explanation(material: Material) -> View | None:
     """Return the section of what explains; None where no run holds data for any part of it."""
-    own = [(kind, part) for kind, part in parts(material) if kind is not None and kind.group == "explain"]
+    own = [(kind, part) for kind, part in parts(material) if kind.group == "explain"]
     of_cases = [part for kind, part in own if kind.of_cases]
     of_devices = [part for kind, part in own if not kind.of_cases]
     found = [*of_cases, gradients(material), scaling(material), *of_devices, failures(material), remarks(material)]
@@ -33,9 +33,7 @@ def explanation(material: Material) -> View | None:
 
 def studies(material: Material) -> View | None:
     """Return the section of what studies found; None where no run holds data for any part of it."""
-    return _section(
-        "studies", "Studies", [part for kind, part in parts(material) if kind is None or kind.group != "explain"]
-    )
+    return _section("studies", "Studies", [part for kind, part in parts(material) if kind.group != "explain"])
 
 
 def _section(id: str, title: str, found: Sequence[Part | None]) -> View | None:

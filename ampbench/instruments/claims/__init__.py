@@ -1,1 +1,0 @@
-"""What holds of a documented example of mixed precision where its workload was measured."""
