@@ -44,7 +44,7 @@ NAMES = {name for name, value in vars(kinds).items() if isinstance(value, str) a
 """The constants that are names of kinds."""
 NAMING = {
     "ab/retracing.py": "what an upgrade changed is seen in traces and probes of both arms",
-    "judge/explaining.py": "what changed between two runs is told by their traces and probes",
+    "judge/compare.py": "what changed between two runs is told by their traces and probes",
     "judge/gate.py": "a gate judges what changed in autocast's rules",
     "judge/policy.py": "a policy says which changes of rules fail a gate",
     "judge/said.py": "a comparison tells what changed in autocast's rules",
