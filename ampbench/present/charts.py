@@ -228,17 +228,23 @@ def marked(rows: Iterable[dict[str, Any]], series: str = "series") -> None:
             row["mark"] = number % stride == (place * stride // max(len(found), 1)) % stride
 
 
+def looks_encoded(
+    field: str, names: Sequence[str], looks: Mapping[str, tuple[str, str]], **legend: Any
+) -> dict[str, Any]:
+    """Return the encoding of a field by the colour and the shape that `looks` has for each of its values `names`."""
+    channel = {"field": field, "type": "nominal", "legend": {"title": None, **legend}}
+    return {
+        "color": {**channel, "scale": {"domain": list(names), "range": [f"var({looks[name][0]})" for name in names]}},
+        "shape": {**channel, "scale": {"domain": list(names), "range": [looks[name][1] for name in names]}},
+    }
+
+
 def series_encoded(names: Sequence[str], own: Mapping[str, tuple[str, str]] = REFERENCES) -> dict[str, Any]:
     """Return the encoding of the field `series` by colour and shape; those of `own` have theirs, others the next."""
     others = [name for name in names if name not in own]
     looks = {name: own[name] for name in names if name in own}
     looks |= {name: (COLOURS[place % len(COLOURS)], SHAPES[place % len(SHAPES)]) for place, name in enumerate(others)}
-    legend = {"title": None, "columns": 3, "columnPadding": 40, "labelLimit": 260}
-    field = {"field": "series", "type": "nominal", "legend": legend}
-    return {
-        "color": {**field, "scale": {"domain": list(names), "range": [f"var({looks[name][0]})" for name in names]}},
-        "shape": {**field, "scale": {"domain": list(names), "range": [looks[name][1] for name in names]}},
-    }
+    return looks_encoded("series", names, looks, columns=3, columnPadding=40, labelLimit=260)
 
 
 def steps_axis(title: str = "step", logarithmic: bool = False) -> dict[str, Any]:
@@ -362,51 +368,66 @@ class Named(Protocol):
         """What it is called."""
 
 
-class Numbered(Named, Protocol):
-    """What can be chosen in a chart: numbered from 0, with a name."""
-
-    @property
-    def number(self) -> int:
-        """Its number on the page."""
-
-
-N = TypeVar("N", bound=Numbered)
+N = TypeVar("N", bound=Named)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing(Generic[N]):
-    """A chart in the making: its data are called `name`.
+    """A chart in the making: its id and its data are called `name`, the other fields are as in `Chart`.
 
-    `rows` returns what is drawn of a case ([]: it has no place in the chart), `said` what that shows, in words, and
-    `chart` the chart of all choices and rows. The field `marked` of rows is what the legend lists.
+    `rows` returns what is drawn of a case, for each choice by what it is called after the case's name ("": nothing);
+    without rows it has no place in the chart. `spec` returns the chart's specification for the rows of all cases. The
+    fields `marked` of rows are what the legend lists.
     """
 
     name: str
-    rows: Callable[[N], list[dict[str, Any]]]
-    said: Callable[[N, Rows], str]
-    chart: Callable[[Sequence[Choice], Rows], Chart]
-    marked: str = "series"
+    title: str
+    rows: Callable[[N], Mapping[str, list[dict[str, Any]]]]
+    spec: Callable[[Rows], Mapping[str, Any]]
+    alt: str = ""
+    height: int = 260
+    lines: str = ""
+    marked: Sequence[str] = ("series",)
 
 
-def drawn(found: Sequence[N], *drawings: Drawing[N]) -> tuple[list[Chart], dict[str, Rows], list[str]]:
-    """Return the charts of cases, their data, and which of very many cases have a place in them."""
+def drawn(
+    found: Sequence[N], said: Sequence[str], *drawings: Drawing[N]
+) -> tuple[list[Chart], dict[str, Rows], list[str]]:
+    """Return the charts of cases, their data, and which of very many cases have a place in them.
+
+    `said` is the first thing to know of each case, which each of its charts shows.
+    """
     charts: list[Chart] = []
     datasets: dict[str, Rows] = {}
     left = 0
     for drawing in drawings:
         choices: list[Choice] = []
         rows: list[dict[str, Any]] = []
-        for place, one in enumerate(found):
+        for place, (one, words) in enumerate(zip(found, said, strict=True)):
             if place >= CHOICES or len(rows) > ROWS_OF_THE_PAGE:
                 left = max(left, len(found) - place)
                 break
-            if own := drawing.rows(one):
-                value = str(one.number)
-                present = list(dict.fromkeys(row[drawing.marked] for row in own if row[drawing.marked] is not None))
-                choices.append(Choice(value=value, label=one.name, alt=drawing.said(one, own), marks=present))
+            chosen = {which: own for which, own in drawing.rows(one).items() if own}
+            for number, (which, own) in enumerate(chosen.items()):
+                value = f"{place}-{number}" if which else f"{place}"
+                label = f"{one.name}: {which}" if which else one.name
+                present = dict.fromkeys(row.get(field) for row in own for field in drawing.marked)
+                marks = [mark for mark in present if mark is not None]
+                choices.append(Choice(value=value, label=label, alt=f"{label}. {words}", marks=marks))
                 rows += [{"case": value, **row} for row in own]
         if choices:
-            charts.append(drawing.chart(choices, rows))
+            chart = Chart(
+                id=drawing.name,
+                title=drawing.title,
+                alt=drawing.alt,
+                spec=drawing.spec(rows),
+                dataset=drawing.name,
+                height=drawing.height,
+                lines=drawing.lines,
+                choose="case",
+                choices=choices,
+            )
+            charts.append(chart)
             datasets[drawing.name] = rows
-    said = [f"The charts have {len(found) - left:,} of {len(found):,}, the first ones."] if left else []
-    return charts, datasets, said
+    cut_short = [f"The charts have {len(found) - left:,} of {len(found):,}, the first ones."] if left else []
+    return charts, datasets, cut_short

@@ -8,15 +8,19 @@ control characters, halves of characters, megabytes.
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from markupsafe import Markup, escape
-
-from ampbench.present.charts import Chart, Named, Rows
+from ampbench.base.units import counted
+from ampbench.present.charts import Chart, Drawing, Named, Rows, drawn
 from ampbench.present.document import Block, Section
 from ampbench.records.case import Case
+from ampbench.records.labels import few
 from ampbench.records.verdicts import Comparison
 from ampbench.store import StoredRun
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 T = TypeVar("T")
 N = TypeVar("N", bound=Named)
@@ -45,8 +49,10 @@ def fit(text: str) -> str:
     return written[: LONGEST - len(note)] + note
 
 
-def breakable(text: str) -> Markup:
+def breakable(text: str) -> "Markup":
     """Return a name or a path as markup whose lines may end after one of "_/[,:" rather than anywhere."""
+    from markupsafe import Markup, escape  # an extra that studies do without on a terminal
+
     return Markup(_JOINT.sub(r"\g<0><wbr>", str(escape(fit(text)))))
 
 
@@ -64,7 +70,7 @@ def fitted(value: Any, made: Callable[[str], str] = fit) -> Any:
     """Return plain nested data with every text in it, keys among them, `made` fit; markup is left as it is."""
     if type(value) is str:
         return made(value)
-    if value is None or isinstance(value, (Markup, int, float)):
+    if value is None or isinstance(value, (int, float)) or hasattr(value, "__html__"):
         return value
     if isinstance(value, str):
         return made(value)
@@ -96,18 +102,15 @@ DETAILED = 20
 """So many cases that a run explains, the worst or the first, are told of one by one."""
 ROWS = 40
 """So many rows does a table of one case have, those that say most."""
-MODULE_ROWS = 20
-"""So many has one of modules where a chart shows all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told(Generic[T]):
     """A case that a run explains, and what it `found` of it.
 
-    `number` counts from 0, `name` is its short name, with its run where others share it.
+    `name` is its short name, with its run where others share it.
     """
 
-    number: int
     name: str
     case: Case
     run: StoredRun
@@ -149,10 +152,6 @@ class Held(Generic[T]):
     comparisons: Sequence[Comparison] = ()
     changed: Sequence[Changed] = ()
 
-    def strangers_said(self, verb: str) -> list[str]:
-        """Return a sentence on what ran elsewhere than what was measured: "Traced with torch 2.9 on …"."""
-        return [f"{verb} with {'; '.join(self.elsewhere)}, which measured nothing on this page."] * bool(self.elsewhere)
-
 
 def run_name(run: StoredRun) -> str:
     """Return what a run is called on a page: its label, else its id."""
@@ -182,17 +181,11 @@ class Detail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """A table of all cases: its `caption`, its `headers` behind that of the names, and for each row name and cells.
-
-    A cell of several lines is a list. `numbers` are headers of columns of numbers, `wide` of those of sentences.
-    """
+    """A table of all cases: its `caption`, and for each row the name, under the heading `first`, and sentences."""
 
     caption: str
-    headers: Sequence[str]
-    rows: Sequence[tuple[str, Sequence[str | Sequence[str]]]]
+    rows: Sequence[tuple[str, Sequence[str]]]
     first: str = "case"
-    numbers: Collection[str] = ()
-    wide: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,45 +219,73 @@ class Part:
 
 
 def told_part(
+    held: Held[Any],
     found: Sequence[N],
+    section: Callable[[N], Section],
     *,
     id: str,
     title: str,
-    said: Sequence[str],
-    detail: Callable[[N], Detail],
-    sentences: Callable[[N], Sequence[str]],
-    overview: Overview,
+    caption: str,
+    first: str = "case",
+    verb: str = "",
+    said: Sequence[str] = (),
+    drawings: Sequence[Drawing[N]] = (),
+    folding: Collection[str] = (),
+    code: Callable[[N], str] | None = None,
     finding: Callable[[N], str] | None = None,
-    drawn: tuple[Sequence[Chart], Mapping[str, Rows]] = ((), {}),
     changed: Sequence[Changed] = (),
-    untold: Sequence[Untold] = (),
+    untold: Sequence[Untold] | None = None,
     **others: Any,
-) -> Part:
-    """Return the part that tells of cases: of several an `overview`, then some in `detail`, the first one open.
+) -> Part | None:
+    """Return the part that tells of cases what the `section` of each says; None where there is nothing to tell.
 
-    `sentences` are all that is said of a case, `finding` the first thing to know of it ("": nothing), `drawn` the
-    charts and their data, `others` further fields of the part.
+    Of several, a table with the heading `first` and this `caption` has what each section begins with; some are told of
+    in detail, the first one open, with tables folded whose titles begin as in `folding`, and with `code` to paste.
+    `said` is of all cases, `verb` what was done where nothing on the page was measured ("Traced"), `finding` the first
+    thing to know of a case ("": nothing), `untold` are those that the page holds, unless others are given, and `others`
+    further fields of the part.
     """
-    charts, datasets = drawn
-    several = len({name for name, _ in overview.rows}) > 1
-    lost = sum(max(len(each) - LISTED, 0) for each in (found, untold, changed))
+    untold = held.untold if untold is None else untold
+    if not (found or untold or changed):
+        return None
+    sections = [section(one) for one in found]
+    rows = [(one.name, _beginning(own)) for one, own in zip(found, sections, strict=True)]
+    charts, datasets, cut_short = drawn(found, [" ".join(lines[:1]) for _, lines in rows], *drawings)
+    elsewhere = [f"{verb} with {'; '.join(held.elsewhere)}, which measured nothing on this page."]
     findings = (f"{one.name}: {line}" for one in found if finding is not None and (line := finding(one)))
+    several = len({name for name, _ in rows}) > 1
     return Part(
         id=id,
         title=title,
-        said=said,
+        said=[*said, *(elsewhere if held.elsewhere else []), *cut_short],
         charts=charts,
         datasets=datasets,
-        overview=replace(overview, rows=overview.rows[:LISTED]) if several else None,
-        details=[replace(detail(one), open=place == 0) for place, one in enumerate(found[:DETAILED])],
+        overview=Overview(caption=caption, rows=rows[:LISTED], first=first) if several else None,
+        details=[
+            _detail(one.name, own, folding, code(one) if code is not None else "", opened=place == 0)
+            for place, (one, own) in enumerate(zip(found[:DETAILED], sections, strict=False))
+        ],
         undetailed=max(len(found[:LISTED]) - DETAILED, 0),
         changed=changed[:LISTED],
         untold=untold,
-        left_out=max(lost, len(overview.rows) - LISTED) if several else lost,
-        sentences=[(one.name, sentences(one)) for one in found],
+        left_out=sum(max(len(each) - LISTED, 0) for each in (found, untold, changed)),
+        sentences=[(one.name, sentences_of(own)) for one, own in zip(found, sections, strict=True)],
         finding=next(findings, ""),
         **others,
     )
+
+
+def of_several(
+    found: Sequence[N], which: Callable[[N], bool], what: str, case: str = "case", cases: str = ""
+) -> list[str]:
+    """Return in a sentence of how many of several cases, which are called so, `what` holds, and of which.
+
+    Of one, its own sentences say it.
+    """
+    if len(found) < 2:
+        return []
+    own = [one.name for one in found if which(one)]
+    return [f"Of {counted(len(found), case, cases)}, {len(own) or 'none'} {what}{f': {few(own)}' if own else ''}."]
 
 
 def cut(block: Block, most: int = ROWS) -> Block:
@@ -275,28 +296,31 @@ def cut(block: Block, most: int = ROWS) -> Block:
     return replace(block, rows=block.rows[:most], note="; ".join(part for part in (block.note, note) if part))
 
 
-def detail_of(name: str, section: Section, folded: Collection[str] = (), code: str = "") -> Detail:
-    """Return what a section says of a case: its first line beside the name, its tables cut, those of `folded` folded.
-
-    A table is folded where its title begins with one of `folded`.
-    """
-    lines = lines_of(section)
+def _detail(name: str, section: Section, folding: Collection[str], code: str, *, opened: bool) -> Detail:
+    """Return what a section says of a case: its first line beside the name, its tables cut, some folded."""
+    lines = _lines_of(section)
     tables = [cut(block) for block in section.blocks if block.headers]
-    hidden = [block for block in tables if block.title.startswith(tuple(folded))] if folded else []
+    hidden = [block for block in tables if block.title.startswith(tuple(folding))]
     return Detail(
         name=name,
         said=lines[0].title if lines else section.title,
         blocks=[*lines[1:], *(block for block in tables if block not in hidden)],
         folded={block.title: [block] for block in hidden},
         code=code,
+        open=opened,
     )
 
 
-def lines_of(section: Section) -> list[Block]:
-    """Return what a section says beside its tables."""
+def _beginning(section: Section) -> list[str]:
+    """Return what a section says before its first table."""
+    blocks = list(takewhile(lambda block: not block.headers, section.blocks))
+    return sentences_of(replace(section, blocks=blocks))
+
+
+def _lines_of(section: Section) -> list[Block]:
     return [block for block in section.blocks if not block.headers]
 
 
 def sentences_of(section: Section) -> list[str]:
     """Return the sentences of a section, without its tables."""
-    return [said for line in lines_of(section) for said in (line.title, line.note) if said]
+    return [said for line in _lines_of(section) for said in (line.title, line.note) if said]

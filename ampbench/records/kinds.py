@@ -113,7 +113,7 @@ _ROWS = (
         asks=("ampbench.records.ranges:RangesAsked",),
         tasks=("ranges",),
         document="ampbench.instruments.ranges.show:headroom_document",
-        part="ampbench.instruments.ranges.charts:headroom_part",
+        part="ampbench.instruments.ranges.show:headroom_part",
     ),
     Kind(
         ORIGIN, "explain", "the origin of errors in", (Lines("origin", "ampbench.records.ranges:OriginPass"),),
@@ -121,7 +121,7 @@ _ROWS = (
         instrument="ampbench.instruments.ranges.instrument:FINDING",
         asked="ampbench.records.wire:Nothing",
         document="ampbench.instruments.ranges.show:origin_document",
-        part="ampbench.instruments.ranges.charts:origin_part",
+        part="ampbench.instruments.ranges.show:origin_part",
     ),
     Kind(
         KEEP_FP32, "explain", "what to keep in fp32 in",
@@ -136,12 +136,13 @@ _ROWS = (
         ),
         summary="The smallest set of modules to keep in fp32 so that an error budget is met, and what it costs.",
         instrument="ampbench.instruments.keep_fp32.instrument:INSTRUMENT",
+        verb="ampbench.cli.keep_fp32:command",
         asked="ampbench.instruments.keep_fp32.records:Wanted",
         asks=("ampbench.instruments.keep_fp32.records:TrialAsked",
               "ampbench.instruments.keep_fp32.records:WeighingAsked"),
         tasks=("space", "trial", "weighing"),
         document="ampbench.instruments.keep_fp32.show:document",
-        part="ampbench.instruments.keep_fp32.charts:part",
+        part="ampbench.instruments.keep_fp32.show:part",
         resumed=True,
     ),
     Kind(
@@ -152,7 +153,7 @@ _ROWS = (
         asked="ampbench.records.casts:Tracing",
         asks=("ampbench.records.casts:Tracing",),
         document="ampbench.instruments.casts.show:document",
-        part="ampbench.instruments.casts.charts:part",
+        part="ampbench.instruments.casts.show:part",
     ),
     Kind(
         CONVERGENCE, "study", "the convergence of",
@@ -163,7 +164,7 @@ _ROWS = (
         asked="ampbench.instruments.convergence.records:ConvergenceAsked",
         asks=("ampbench.instruments.convergence.records:TrainingAsked",),
         document="ampbench.instruments.convergence.show:document",
-        part="ampbench.instruments.convergence.charts:part",
+        part="ampbench.instruments.convergence.show:part",
         told="ampbench.instruments.convergence.learning:told_trainings",
         together=True,
         resumed=True,
@@ -177,7 +178,7 @@ _ROWS = (
         asked="ampbench.instruments.scaler.records:ScalerAsked",
         asks=("ampbench.instruments.scaler.records:ScalingAsked",),
         document="ampbench.instruments.scaler.show:document",
-        part="ampbench.instruments.scaler.charts:part",
+        part="ampbench.instruments.scaler.show:part",
         resumed=True,
     ),
     Kind(
@@ -189,7 +190,7 @@ _ROWS = (
         asked="ampbench.instruments.scope.records:ScopeAsked",
         asks=("ampbench.instruments.scope.records:ScopeAsked",),
         document="ampbench.instruments.scope.show:document",
-        part="ampbench.instruments.scope.charts:part",
+        part="ampbench.instruments.scope.show:part",
         resumed=True,
     ),
     Kind(
@@ -201,7 +202,7 @@ _ROWS = (
         asked="ampbench.instruments.input_storage.records:StorageAsked",
         asks=("ampbench.instruments.input_storage.records:StorageAsked",),
         document="ampbench.instruments.input_storage.show:document",
-        part="ampbench.instruments.input_storage.charts:part",
+        part="ampbench.instruments.input_storage.show:part",
         resumed=True,
     ),
     Kind(
@@ -211,7 +212,7 @@ _ROWS = (
         verb="ampbench.cli.rules:command",
         asks=("ampbench.records.rules:RulesAsked",),
         document="ampbench.instruments.rules.show:document",
-        part="ampbench.instruments.rules.charts:part",
+        part="ampbench.instruments.rules.show:part",
     ),
     Kind(
         CEILINGS, "study", "the ceilings of",
@@ -222,7 +223,7 @@ _ROWS = (
         asked="ampbench.instruments.ceilings.records:CeilingsAsked",
         asks=("ampbench.instruments.ceilings.records:CeilingAsked",),
         document="ampbench.instruments.ceilings.show:document",
-        part="ampbench.instruments.ceilings.charts:part",
+        part="ampbench.instruments.ceilings.show:part",
         resumed=True,
     ),
     Kind(

@@ -332,8 +332,8 @@ def _told(passes: Passes) -> list[Told[Any]]:
     labels = case_labels(run.cases[case_id] for run, case_id, _ in passes)
     names = told_apart([labels[case_id] for _, case_id, _ in passes], (run_name(run) for run, _, _ in passes))
     return [
-        Told(number=number, name=name, case=run.cases[case_id], run=run, found=one)
-        for number, (name, (run, case_id, one)) in enumerate(zip(names, passes, strict=True))
+        Told(name=name, case=run.cases[case_id], run=run, found=one)
+        for name, (run, case_id, one) in zip(names, passes, strict=True)
     ]
 
 

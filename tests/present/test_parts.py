@@ -1,9 +1,10 @@
 """Parts of a page: how much of many cases they list and tell, what comes first, and the sentences of a section."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ampbench.present.document import Block, Section
-from ampbench.present.page import DETAILED, LISTED, Detail, Held, Overview, Part, cut, sentences_of, told_part
+from ampbench.present.page import DETAILED, LISTED, Held, Part, cut, sentences_of, told_part
 
 
 @dataclass(frozen=True)
@@ -11,25 +12,25 @@ class Named:
     name: str
 
 
-def part_of(count: int, rows: int = 1) -> Part:
-    """Return a part of `count` cases, each with so many rows in the table of all."""
+def part_of(count: int, elsewhere: Sequence[str] = ()) -> Part:
+    """Return a part of `count` cases."""
     found = [Named(f"case {number}") for number in range(count)]
-    return told_part(
+    part = told_part(
+        Held(elsewhere=elsewhere),
         found,
+        lambda one: Section(one.name, [Block(f"{one.name} is fine."), Block("T", ["a"], [["1"]])]),
         id="a",
         title="A part",
-        said=[],
-        detail=lambda one: Detail(name=one.name, said="fine"),
-        sentences=lambda one: [f"{one.name} is fine."],
+        caption="All",
+        verb="Traced",
         finding=lambda one: "" if one.name == "case 0" else "found",
-        overview=Overview(
-            caption="All", headers=["is"], rows=[(one.name, ["fine"]) for one in found for _ in range(rows)]
-        ),
     )
+    assert part is not None
+    return part
 
 
 def test_a_table_of_all_cases_stands_where_there_are_several() -> None:
-    assert part_of(1, rows=3).overview is None
+    assert part_of(1).overview is None
     two = part_of(2).overview
     assert two is not None
     assert [name for name, _ in two.rows] == ["case 0", "case 1"]
@@ -43,10 +44,6 @@ def test_the_first_of_many_cases_are_listed_fewer_are_told_of_one_by_one_and_the
     assert [one.open for one in part.details] == [True] + [False] * (DETAILED - 1)
     assert (part.undetailed, part.left_out) == (LISTED - DETAILED, 5)
     assert len(part.sentences) == LISTED + 5  # who reads no table has all
-
-
-def test_rows_that_are_more_than_cases_are_counted_as_left_out() -> None:
-    assert part_of(LISTED // 2, rows=3).left_out == LISTED // 2 * 3 - LISTED
 
 
 def test_the_finding_of_a_part_is_that_of_the_first_case_that_has_one() -> None:
@@ -66,7 +63,7 @@ def test_the_sentences_of_a_section_are_its_lines_and_their_notes_without_tables
 
 
 def test_what_ran_elsewhere_is_said_in_a_sentence() -> None:
-    assert Held().strangers_said("Traced") == []
-    assert Held(elsewhere=["torch 2.9 on a", "torch 2.8 on b"]).strangers_said("Traced") == [
+    assert part_of(1).said == []
+    assert part_of(1, ["torch 2.9 on a", "torch 2.8 on b"]).said == [
         "Traced with torch 2.9 on a; torch 2.8 on b, which measured nothing on this page."
     ]

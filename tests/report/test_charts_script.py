@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from ampbench.instruments.keep_fp32.charts import BEATEN
+from ampbench.instruments.keep_fp32.show import BEATEN
 from ampbench.report.material import material_of
 from ampbench.report.page import make_page
 from tests.compared_runs import BF16, FP32, Times, arms, make_run, noisy

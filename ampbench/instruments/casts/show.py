@@ -5,14 +5,18 @@ Numbers without a value are "–"; times are left out where nothing was timed. T
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
+from itertools import groupby
 from operator import attrgetter, itemgetter
+from types import MappingProxyType
 from typing import Any
 
 from ampbench.base.units import UNDEFINED, counted, format_bytes, format_seconds
 from ampbench.instruments.cases import document_of_cases
 from ampbench.instruments.casts import findings
 from ampbench.instruments.casts.findings import casts_said, compare_graph, graph_sentence, saved_by, times_said
+from ampbench.present.charts import Drawing, Rows, label_expression, tooltip
 from ampbench.present.document import (
     Block,
     Column,
@@ -24,6 +28,7 @@ from ampbench.present.document import (
     records,
     table,
 )
+from ampbench.present.page import Held, Part, Told, told_part
 from ampbench.records import cast_tables
 from ampbench.records.case import Case
 from ampbench.records.cast_tables import CastGroup, ModuleGroup, Saving, WeightRow, cache_bytes, savings, totals
@@ -471,3 +476,247 @@ FOR_MACHINES: Mapping[By, tuple[Sequence[Column[Any]], Callable[[CastPass], Sequ
     By.WEIGHT: (_keyed(cast_tables.WEIGHT_COLUMNS), lambda found: cast_tables.weight_rows(found.trace)),
 }
 """The columns and the rows of each table as machines read it."""
+
+
+OTHER = "no floats"
+DTYPES: Mapping[str, str] = MappingProxyType(
+    {
+        "fp64": "--dtype-fp64",
+        "fp32": "--fp32",
+        "bf16": "--bf16_autocast",
+        "fp16": "--fp16_autocast",
+        OTHER: "--faint",
+        CAST: "--cast",
+    }
+)
+"""What an op computes in, with the CSS variable of its colour: that of the precision that is named after the dtype."""
+
+PHASES = ("forward", "backward", "optimizer")
+NAMED = 3
+"""So many names of what a span holds are told."""
+GROWTH = 1.5
+"""The longest span grows by so much until there are few enough of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """An op and its place in the step: in seconds from its beginning or, untimed, in ops."""
+
+    op: Operation
+    cast: Cast | None
+    start: float
+    end: float
+
+    @property
+    def lane(self) -> str:
+        """The line that it is drawn on: that of its phase, or below it that of the phase's casts."""
+        phase = self.op.phase if self.op.phase in PHASES else "other"
+        return f"{phase} casts" if self.cast else phase
+
+    @property
+    def kind(self) -> str:
+        """Whether it is a cast, else what it computes in: the dtype of its first floating input, or else output."""
+        if self.cast:
+            return CAST
+        return next((dtype for dtype in (*self.op.inputs, *self.op.outputs) if dtype in DTYPES), OTHER)
+
+
+LANES = tuple(f"{phase}{which}" for phase in (*PHASES, "other") for which in ("", " casts"))
+"""The lines of the drawing from top to bottom, those that occur."""
+
+
+def steps_of(trace: CastTrace) -> list[Step]:
+    """Return the ops of a trace in order, one after the other."""
+    casts = {cast.index: cast for cast in trace.casts}
+    found, at = [], 0.0
+    for op in trace.ops:
+        end = at + ((op.seconds or 0.0) if trace.timed else 1.0)
+        found.append(Step(op=op, cast=casts.get(op.index), start=at, end=end))
+        at = end
+    return found
+
+
+def spans_of(steps: Sequence[Step], most: int) -> list[list[Step]]:
+    """Return what is drawn as one: each op or, of more than `most`, neighbours of one kind that end soon after another.
+
+    How soon is the least that makes them few enough.
+    """
+    spans = [[step] for step in steps]
+    longest = steps[-1].end / most if steps else 0.0
+    while len(spans) > most:
+        spans = _merged(steps, longest)
+        if longest >= steps[-1].end:
+            break  # as few as there are lines and kinds
+        longest *= GROWTH
+    return spans
+
+
+def row_of(span: Sequence[Step], timed: bool, wide: float) -> dict[str, Any]:
+    """Return a span as a row of the chart; one that is longer than `wide` is marked as wide."""
+    first, ops = span[0], [step.op for step in span]
+    casts = [step.cast for step in span if step.cast]
+    seconds = sum(op.seconds or 0.0 for op in ops)
+    return {
+        "lane": first.lane,
+        "place": LANES.index(first.lane),
+        "kind": first.kind,
+        "start": first.start,
+        "end": span[-1].end,
+        "wide": span[-1].end - first.start > wide,
+        "op": _first_names(op.name for op in ops)
+        if len(ops) == 1
+        else f"{len(ops):,} ops: {_first_names(op.name for op in ops)}",
+        "function": _first_names(op.function for op in ops),
+        "module": _first_names(op.module for op in ops),
+        "dtypes": _first_names(dtypes_of(op) for op in ops),
+        "time": format_seconds(seconds) if timed else UNDEFINED,
+        "cast": _first_names((cast_said(cast) for cast in casts), "; "),
+    }
+
+
+def dtypes_of(op: Operation) -> str:
+    """Return what went in and came out, "bf16, fp32 → bf16"; what repeats is counted."""
+    return f"{_counted(op.inputs)} → {_counted(op.outputs)}"
+
+
+def cast_said(cast: Cast) -> str:
+    """Return what a cast was of, and what it moved: "weight fc.weight, fp32 → bf16, 1.20 MiB, by autocast"."""
+    what = f"{cast.what} {cast.name}".strip()
+    moved = format_bytes(cast.bytes_moved)
+    kept = ", kept in its cache" if cast.cached else ""
+    return f"{what}, {cast.from_dtype} → {cast.to_dtype}, {moved}, {cast.origin}{kept}"
+
+
+def _merged(steps: Iterable[Step], longest: float) -> list[list[Step]]:
+    """Return spans of one line and kind in the order of their beginnings; none but single ops is over `longest`."""
+    spans: list[list[Step]] = []
+    latest: dict[tuple[str, str], list[Step]] = {}
+    for step in steps:
+        key = step.lane, step.kind
+        known = latest.get(key)
+        if known is not None and step.end - known[0].start <= longest:
+            known.append(step)
+        else:
+            latest[key] = [step]
+            spans.append(latest[key])
+    return spans
+
+
+def _counted(dtypes: Sequence[str]) -> str:
+    parts = [(name, len(list(group))) for name, group in groupby(dtypes)]
+    return ", ".join(name if count == 1 else f"{count} {name}" for name, count in parts) or UNDEFINED
+
+
+def _first_names(names: Iterable[str | None], between: str = ", ") -> str:
+    """Return the first of different names, and how many more there are."""
+    known = [name for name in dict.fromkeys(names) if name]
+    more = f"{between}and {len(known) - NAMED:,} more" if len(known) > NAMED else ""
+    return between.join(known[:NAMED]) + more or UNDEFINED
+
+
+SPANS_OF_A_CASE = 300
+"""So many spans are drawn of a step at most: an eye tells no more apart."""
+EDGED = 150
+"""A span of over that part of the step is told from its neighbours by an edge; in a shorter one it would hide all."""
+
+
+def _span_rows(one: Told[CastPass], timed: bool) -> dict[str, list[dict[str, Any]]]:
+    """Return the spans of a step whose ops have times or have none; those stand side by side."""
+    trace = one.found.trace
+    if not trace.ops or trace.timed is not timed:
+        return {}
+    steps = steps_of(trace)
+    return {"": [row_of(span, timed, steps[-1].end / EDGED) for span in spans_of(steps, SPANS_OF_A_CASE)]}
+
+
+def _span_spec(rows: Rows, timed: bool) -> dict[str, Any]:
+    domain = [kind for kind in DTYPES if any(row["kind"] == kind for row in rows)]
+    colour = {
+        "field": "kind",
+        "type": "nominal",
+        "scale": {"domain": domain, "range": [f"var({DTYPES[kind]})" for kind in domain]},
+        "legend": {"title": None, "columns": 3, "symbolType": "square"},
+    }
+    from_zero = f"datum.value ? ({label_expression('s')}) : '0'"
+    at = {
+        "type": "quantitative",
+        "title": "time of the ops, one after the other" if timed else "ops, one after the other",
+        "axis": {"tickCount": 5, "labelExpr": from_zero} if timed else {"tickMinStep": 1},
+        "scale": {"nice": False},
+    }
+    lane = {
+        "field": "lane",
+        "type": "nominal",
+        "title": None,
+        "sort": {"field": "place", "op": "min"},
+        "scale": {"paddingInner": 0.25, "paddingOuter": 0.15},
+        "axis": {"domain": False, "ticks": False, "minExtent": 100, "labelLimit": 100},
+    }
+    told = tooltip(
+        op="op", function="called by", module="module", dtypes="in → out", time="duration", cast="what was cast"
+    )
+    encoding = {
+        "x": {**at, "field": "start"},
+        "x2": {"field": "end"},
+        "y": lane,
+        "color": colour,
+        "stroke": {"condition": {"test": "datum.wide", "value": "var(--card)"}, **colour},
+        "tooltip": told,
+    }
+    return {"mark": {"type": "bar", "strokeWidth": 0.7}, "encoding": encoding}
+
+
+_DRAWINGS = [
+    Drawing(
+        name="explanation-casts" if timed else "explanation-casts-untimed",
+        title="Timeline of a step" if timed else "Ops of a step, without times",
+        alt="Ops stand one after the other, casts on a line of their own below those of their phase. Of more than "
+        f"{SPANS_OF_A_CASE} spans, short neighbours that compute in one dtype are drawn as one.",
+        rows=partial(_span_rows, timed=timed),
+        spec=partial(_span_spec, timed=timed),
+        height=28,
+        lines="lane",
+        marked=("kind",),
+    )
+    for timed in (True, False)
+]
+
+
+def part(held: Held[CastPass]) -> Part | None:
+    """Return the traced cases, those first whose casts take the most time or, untimed, move the most bytes."""
+
+    def cost(one: Told[CastPass]) -> tuple[float, int]:
+        whole = totals(one.found.trace)
+        return whole.seconds or 0.0, whole.bytes_moved
+
+    return told_part(
+        held,
+        sorted(held.told, key=cost, reverse=True),
+        _on_page,
+        id="casts",
+        title="Casts",
+        caption="What the casts of a step cost, the most expensive first",
+        verb="Traced",
+        drawings=_DRAWINGS,
+        folding=["Dtypes in and out", "The same step", "What the", "Casts of the autograd graph"],
+        changed=held.changed,
+        without="Not traced",
+        what="traced cases",
+    )
+
+
+def _on_page(one: Told[CastPass]) -> Section:
+    """Return the summary of a case with what came of each change that was tried, and the ops that take the most."""
+    found = one.found
+    tried = [f"{each.change}: {counted(each.casts, 'cast')} a step fewer, {_tried(each)}" for each in found.checked]
+    first, *others = headline(found, one.case)
+    fake = f"{first.title.removesuffix('.')} (fake tensors, not on hardware)."
+    lines = [Block(fake) if found.how == FAKE else first, *others, *(Block(as_sentence(line)) for line in tried)]
+    tables = [
+        *dearest_ops(found),
+        *origins(found),
+        *weights_used(found),
+        *saved(found, True),
+        *ops_that_cast(found, True),
+    ]
+    return Section(one.name, [*lines, *tables, *modules(found), *graphs(found, True), *_notes(found)])

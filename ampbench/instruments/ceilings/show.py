@@ -3,8 +3,10 @@
 Numbers without a value are "–".
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from ampbench.base.units import (
@@ -28,9 +30,16 @@ from ampbench.instruments.ceilings.findings import (
     top,
 )
 from ampbench.instruments.ceilings.records import FP32, MOVING, OPERATIONS, Attained, Ceiling
+from ampbench.present.charts import Drawing, Rows, limit_layers, series_encoded, tooltip
 from ampbench.present.document import Block, Column, Document, Section, as_sentence, picked, records, table
+from ampbench.present.page import (
+    Held,
+    Part,
+    place_of,
+    told_part,
+)
 from ampbench.records.case import DeviceDescription, Environment
-from ampbench.records.measured import MULTIPLYING
+from ampbench.records.measured import CONV, MULTIPLYING
 from ampbench.store import StoredRun
 
 NAMES = dict(zip(OPERATIONS, ("matrix products", "convolutions", "attention", "copies", "reads"), strict=True))
@@ -191,3 +200,167 @@ def _peak_share(found: Sequence[Ceiling | None], promised: Datasheet) -> str:
 
 def _place(dtype: str) -> int:
     return DTYPES.index(dtype) if dtype in DTYPES else len(DTYPES)
+
+
+LINEAR = "linear"
+"""What the sizes of linear layers begin with."""
+_LOOKS: Mapping[str, tuple[str, str]] = {
+    "fp32": ("--fp32", "circle"),
+    "tf32": ("--tf32", "cross"),
+    "bf16": ("--bf16_autocast", "triangle-up"),
+    "fp16": ("--fp16_autocast", "square"),
+    "fp64": ("--dtype-fp64", "triangle-left"),
+}
+"""Colour and shape of each dtype: those of the precision that is named after it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ceilings:
+    """What a device of a machine attains: of several ceilings of one operation and dtype the highest.
+
+    Whatever else runs only delays.
+    """
+
+    name: str
+    device: DeviceDescription
+    ceilings: Sequence[Ceiling]
+
+
+def _rows(device: Ceilings, operations: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+    """Return for each operation a row for each size of each dtype, and one for each peak of the datasheet."""
+    return {NAMES[operation]: _rows_of(device, operation) for operation in OPERATIONS if operation in operations}
+
+
+def _rows_of(device: Ceilings, operation: str) -> list[dict[str, Any]]:
+    own = [found for found in ordered(device.ceilings) if found.operation == operation]
+    rows: list[dict[str, Any]] = [
+        {
+            "series": found.dtype,
+            "work": each.work,
+            "rate": reached,
+            "said": _rate_said(found, reached),
+            "size": each.size,
+            "joined": operation != CONV,
+            "kind": each.size.partition(" ")[0] if each.size[:1].isalpha() else "",
+            "limit": None,
+            "text": None,
+        }
+        for found in own
+        for each in sorted(found.attained, key=lambda each: each.work)
+        if (reached := rate(each))
+    ]
+    promised = datasheet_of(device.device.name)
+    if promised is None or not rows:
+        return rows
+    dtypes: dict[float, list[str]] = {}
+    for dtype, peak in promised.flops.items():
+        if any(row["series"] == dtype for row in rows):
+            dtypes.setdefault(peak, []).append(dtype)
+    limits = {peak: f"datasheet, {', '.join(names)}: {format_flop_rate(peak)}" for peak, names in dtypes.items()}
+    if operation in MOVING:
+        limits = {promised.bandwidth: f"datasheet: {format_bandwidth(promised.bandwidth)}"}
+    empty = dict.fromkeys(rows[0])
+    return rows + [{**empty, "limit": peak, "text": text} for peak, text in limits.items()]
+
+
+def _spec(rows: Rows, work: str, reached: str) -> dict[str, Any]:
+    looks = series_encoded([dtype for dtype in _LOOKS if any(row["series"] == dtype for row in rows)], _LOOKS)
+    scale = {"type": "log", "padding": 12, "nice": False}
+    x = {
+        "field": "work",
+        "type": "quantitative",
+        "title": f"{work} (log scale)",
+        "scale": scale,
+        "axis": {"format": "~s", "tickCount": 5, "labelSeparation": 8},
+    }
+    y = {
+        "field": "rate",
+        "type": "quantitative",
+        "title": f"{reached} (log scale)",
+        "scale": scale,
+        "axis": {"format": ".2~s", "tickCount": 5, "minExtent": 46},
+    }
+    points = {
+        "transform": [{"filter": "isValid(datum.rate)"}],
+        "mark": {"type": "point", "size": 60, "opacity": 1},
+        "encoding": {"x": x, "y": y, **looks, "tooltip": tooltip(series="dtype", size="size", said="attained")},
+    }
+    dashed = {"test": f"datum.kind == '{LINEAR}'", "value": [5, 3]}
+    lines = {
+        "transform": [{"filter": "datum.joined && isValid(datum.rate)"}],
+        "mark": {"type": "line", "strokeWidth": 1.5},
+        "encoding": {
+            "x": x,
+            "y": y,
+            "color": looks["color"],
+            "detail": {"field": "kind", "type": "nominal"},
+            "strokeDash": {"condition": dashed, "value": [1, 0]},
+        },
+    }
+    return {"layer": [points, lines, *limit_layers("y", y)]}
+
+
+_DRAWINGS = (
+    Drawing(
+        name="studies-flops",
+        title="What the device attains by dtype and size",
+        alt="Each point is one size at its fastest. Dashed lines are linear layers as torch multiplies them, the "
+        "others products of square matrices.",
+        rows=partial(_rows, operations=MULTIPLYING),
+        spec=partial(_spec, work="FLOP of one run", reached="FLOP/s"),
+        height=280,
+    ),
+    Drawing(
+        name="studies-copies",
+        title="Copies by dtype and size",
+        alt="Read and written. What is small runs in a cache; the largest tells what main memory attains.",
+        rows=partial(_rows, operations=MOVING),
+        spec=partial(_spec, work="bytes read and written by one run", reached="bytes/s"),
+        height=280,
+    ),
+)
+
+
+def part(held: Held[Any]) -> Part | None:
+    """Return the devices of which ceilings were measured."""
+    return told_part(
+        held,
+        device_ceilings(held.runs),
+        lambda one: ceilings_section(one.device, one.ceilings, everything=True),
+        id="ceilings",
+        title="Ceilings",
+        caption="What each device attains at best",
+        first="device",
+        drawings=_DRAWINGS,
+        folding=["Every size"],
+        finding=lambda one: next(iter(ceilings_said(one.device, one.ceilings)), ""),
+        what="devices",
+    )
+
+
+def device_ceilings(runs: Iterable[StoredRun]) -> list[Ceilings]:
+    """Return the devices with their ceilings that `runs` know, the oldest first; a CPU for each number of threads."""
+    highest: dict[tuple[str, str, str, int | None], dict[tuple[str, str], Ceiling]] = {}
+    devices: dict[tuple[str, str, str, int | None], DeviceDescription] = {}
+    for run in runs:
+        for one in run.every(Ceiling):
+            key = (*place_of(run), one.device, one.threads if one.device == "cpu" else None)
+            devices[key] = described(run.header.environment, one.device)
+            own = highest.setdefault(key, {})
+            known = own.get((one.operation, one.dtype))
+            if known is None or _best_rate(one) >= _best_rate(known):
+                own[one.operation, one.dtype] = one
+    places = len({key[:2] for key in highest})
+    counts = Counter(key[:3] for key in highest)
+    found = []
+    for key, own in highest.items():
+        host, version, device, threads = key
+        name = f"{device} of {host}, torch {version}" if places > 1 else device
+        name += f", {counted(threads, 'thread')}" if counts[key[:3]] > 1 and threads is not None else ""
+        found.append(Ceilings(name=name, device=devices[key], ceilings=list(own.values())))
+    return found
+
+
+def _best_rate(found: Ceiling) -> float:
+    attained = top(found)
+    return (rate(attained) or 0.0) if attained is not None else 0.0

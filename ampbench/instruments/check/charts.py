@@ -1,14 +1,14 @@
 """Which known defects each torch has on each device, on the page."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ampbench.instruments.check.findings import latest, sentences
-from ampbench.instruments.check.records import DEFECTIVE, DIFFERS, GOOD, Checked
+from ampbench.instruments.check.records import GOOD, Checked
 from ampbench.instruments.check.show import sections, table_of
-from ampbench.present.document import as_sentence
-from ampbench.present.page import Detail, Held, Overview, Part, sentences_of, told_part
+from ampbench.present.document import Block, Section, as_sentence
+from ampbench.present.page import Held, Part, told_part
 from ampbench.store import StoredRun
 
 
@@ -27,28 +27,16 @@ class _Torch:
 
 def part(held: Held[Any]) -> Part | None:
     """Return what the checks of the runs on the page came to, by torch and device."""
-    each = _torches(held.runs)
-    if not each:
-        return None
-    counts = [
-        [str(sum(found.outcome == one for found in torch.found)) for one in (DEFECTIVE, DIFFERS, GOOD)]
-        for torch in each
-    ]
     return told_part(
-        each,
+        held,
+        _torches(held.runs),
+        _section,
         id="checks",
         title="Known defects",
-        said=[],
-        detail=_detail,
-        sentences=lambda one: sentences_of(sections(one.version, one.found)[0]),
+        caption="Known defects of mixed precision, by torch and device",
+        first="torch",
+        folding=["As it should be"],
         finding=lambda one: next(iter(sentences("it", one.found)), ""),
-        overview=Overview(
-            caption="Known defects of mixed precision, by torch and device",
-            headers=[DEFECTIVE, DIFFERS, GOOD],
-            rows=[(one.name, cells) for one, cells in zip(each, counts, strict=True)],
-            first="torch",
-            numbers={DEFECTIVE, DIFFERS, GOOD},
-        ),
         what="devices",
     )
 
@@ -63,13 +51,9 @@ def _torches(runs: Iterable[StoredRun]) -> list[_Torch]:
     return [_Torch(version, device, found) for (version, device), found in by_torch.items()]
 
 
-def _detail(one: _Torch) -> Detail:
+def _section(one: _Torch) -> Section:
     (told,) = sections(one.version, one.found)
-    folded = table_of(GOOD, one.found)
-    said = " ".join(map(as_sentence, sentences("it", one.found)))
-    return Detail(
-        name=one.name,
-        said=said,
-        blocks=[block for block in told.blocks if block.headers],
-        folded={"As it should be": [folded]} if folded is not None else {},
-    )
+    good = table_of(GOOD, one.found)
+    folded = [replace(good, title="As it should be")] if good is not None else []
+    said = [Block(as_sentence(line)) for line in sentences("it", one.found)]
+    return Section(one.name, [*said, *(block for block in told.blocks if block.headers), *folded])

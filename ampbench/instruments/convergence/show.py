@@ -5,17 +5,18 @@ Sentences are without their full stops, and begin in lower case or with a name. 
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ampbench.base.precisions import BASELINE
+from ampbench.base.precisions import BASELINE, ordered
 from ampbench.base.recipes import CONSTANT, COSINE, LINEAR
 from ampbench.base.units import UNDEFINED, all_of, counted, format_error
 from ampbench.instruments.cases import missing_said, nested_data
 from ampbench.instruments.convergence.findings import (
     ACCURACY,
+    NAMES,
     NO_END,
     NOT_LEARNING,
     Metric,
@@ -33,9 +34,30 @@ from ampbench.instruments.convergence.findings import (
     windows_of,
 )
 from ampbench.instruments.convergence.learning import Learned, Learning, learned, told_trainings, way_error
-from ampbench.instruments.convergence.records import OWN, Training
+from ampbench.instruments.convergence.records import CONTROL, OWN, REFERENCE, Training
+from ampbench.present.charts import (
+    Drawing,
+    Rows,
+    curve_layers,
+    looks_encoded,
+    marked,
+    precision_encoded,
+    steps_axis,
+    thinned_curve,
+    tooltip,
+    values_axis,
+)
 from ampbench.present.data import finite
 from ampbench.present.document import Block, Column, Document, Section, as_sentence, picked, records, table
+from ampbench.present.page import (
+    Held,
+    Part,
+    of_several,
+    place_of,
+    run_name,
+    told_part,
+)
+from ampbench.records.labels import case_labels, told_apart
 from ampbench.records.verdicts import Verdict
 from ampbench.store import StoredRun
 
@@ -502,3 +524,193 @@ def _data(one: Learned) -> dict[str, Any]:
         "sentences": learned_said(one),
         "verdicts": records(conclusions(one.metric), one.rows),
     }
+
+
+_WORST_FIRST = (Verdict.REGRESSED, Verdict.INCOMPARABLE, Verdict.INCONCLUSIVE, Verdict.IMPROVED, Verdict.UNCHANGED)
+_ARM_LOOKS: Mapping[str, tuple[str, str]] = {
+    NAMES[CONTROL]: ("--faint", "triangle-right"),
+    NAMES[REFERENCE]: ("--dtype-fp64", "triangle-left"),
+}
+"""Colours and shapes of the trainings that tell what rounding alone does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnPage:
+    """A workload trained on a device, what it is called on a page, and what its trainings come to."""
+
+    name: str
+    found: Learned
+
+    @property
+    def badness(self) -> int:
+        """The place of the worst verdict on a score or a training loss, the worst of all first."""
+        verdicts = [verdict for row in self.found.judged for verdict in (row.verdict, row.loss_verdict) if verdict]
+        return min(map(_WORST_FIRST.index, verdicts), default=len(_WORST_FIRST))
+
+
+def _precisions(found: Learned) -> dict[str, list[Training]]:
+    """Return the trainings by precision, in the order of every table, without the arms of fp32."""
+    own = {row.name: row.trainings for row in found.rows if not row.arm}
+    return {name: own[name] for name in ordered(own)}
+
+
+def _looks_of(rows: Rows) -> dict[str, Any]:
+    """Return the encoding of precisions and arms by colour and shape; the lines of the arms are dashed."""
+    names = {row["precision"] for row in rows}
+    known = precision_encoded(names - _ARM_LOOKS.keys())
+    arms = [name for name in _ARM_LOOKS if name in names]
+    of_arms = looks_encoded("precision", arms, _ARM_LOOKS)
+    for channel, own in of_arms.items():
+        scale = {end: [*known[channel]["scale"][end], *own["scale"][end]] for end in ("domain", "range")}
+        legend = {"title": None, "columns": 4, "columnPadding": 28, "labelLimit": 220}
+        known[channel] = {**known[channel], "scale": scale, "legend": legend}
+    if arms:
+        tests = " || ".join(f"datum.precision == '{name}'" for name in arms)
+        known["strokeDash"] = {"condition": {"test": tests, "value": [5, 3]}, "value": [1, 0]}
+    return known
+
+
+def _drift_rows(one: OnPage) -> dict[str, list[dict[str, Any]]]:
+    """Return the median over seeds of how far weights lie from fp32's; what is 0 has no place on a log axis.
+
+    Of fp64 that is how far fp32's weights lie from its own.
+    """
+    rows: list[dict[str, Any]] = []
+    arms = {row.name: row.trainings for row in one.found.rows if row.name in _ARM_LOOKS}
+    precisions = _precisions(one.found)
+    for precision, trainings in (precisions | {name: arms[name] for name in _ARM_LOOKS if name in arms}).items():
+        reference = precision == NAMES[REFERENCE]
+        own = precisions.get(BASELINE, []) if reference else trainings
+        for step in sorted({drift.step for each in own for drift in each.drift if drift.step > 0}):
+            error = distance(own, step, reference)
+            if error is not None and 0 < error < math.inf:
+                said = format_error(error)
+                rows.append({"precision": precision, "step": step, "error": error, "said": said, "mark": True})
+    return {"": rows}
+
+
+def _drift_spec(rows: Rows) -> dict[str, Any]:
+    y = {
+        "field": "error",
+        "type": "quantitative",
+        "title": "distance of weights from fp32's (log scale)",
+        "scale": {"type": "log", "nice": False, "padding": 12},
+        "axis": {"format": ".0e", "tickCount": 5, "minExtent": 46},
+    }
+    told = tooltip(precision="precision", step="step", said="distance")
+    return {"layer": curve_layers(steps_axis("step", logarithmic=True), y, _looks_of(rows), told)}
+
+
+def _loss_rows(one: OnPage) -> dict[str, list[dict[str, Any]]]:
+    """Return the mean over seeds of each precision's losses and, of fp32, from which to which value they reach.
+
+    It ends with the first seed that does; where one ended early, a row tells the place.
+    """
+    rows: list[dict[str, Any]] = []
+    ends: list[dict[str, Any]] = []
+    for precision, trainings in _precisions(one.found).items():
+        empty = {"precision": precision, "loss": None, "low": None, "high": None, "end": None, "mark": False}
+        curves = {each.seed: thinned_curve(each.losses, each.steps, each.every) for each in trainings if each.losses}
+        for points in zip(*curves.values(), strict=False):
+            values = [value for _, value in points if value is not None]
+            row = {**empty, "step": points[0][0], "seeds": f"{len(values)} of {len(trainings)}"}
+            if len(values) == len(trainings):
+                row["loss"] = math.fsum(values) / len(values)
+                if precision == BASELINE and len(values) > 1:
+                    row |= {"low": min(values), "high": max(values)}
+            rows.append(row)
+        for each in trainings:
+            known = [point for point in curves.get(each.seed, []) if point[1] is not None]
+            if broke_off(each) and known:
+                said = f"seed {each.seed}: {trouble(each, one.found.metric)}"
+                ends.append({**empty, "step": known[-1][0], "end": known[-1][1], "seeds": said})
+    marked(rows, "precision")
+    return {"": rows + ends}
+
+
+def _loss_spec(rows: Rows) -> dict[str, Any]:
+    looks = _looks_of(rows)
+    x = steps_axis()
+    y = values_axis("loss", "training loss", [row[name] for row in rows for name in ("loss", "low", "end")])
+    told = tooltip(precision="precision", step="around step", loss="loss", seeds="seeds")
+    band = {
+        "transform": [{"filter": "isValid(datum.low)"}],
+        "mark": {"type": "area", "opacity": 0.15, "color": f"var(--{BASELINE})"},
+        "encoding": {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}},
+    }
+    ended = tooltip(precision="precision", seeds="ended")
+    ends = {
+        "transform": [{"filter": "isValid(datum.end)"}],
+        "mark": {"type": "text", "text": "✕", "fontSize": 15, "fontWeight": "bold"},
+        "encoding": {"x": x, "y": {**y, "field": "end"}, "color": looks["color"], "tooltip": ended},
+    }
+    return {"layer": [*curve_layers(x, y, looks, told), band, ends]}
+
+
+_DRAWINGS = (
+    Drawing(
+        name="studies-losses",
+        title="Training loss by precision",
+        alt="Lines are means over seeds. Shaded is from where to where the seeds of fp32 reach. A cross is where a "
+        "training ended early.",
+        rows=_loss_rows,
+        spec=_loss_spec,
+        height=300,
+        marked=("precision",),
+    ),
+    Drawing(
+        name="studies-drift",
+        title="How far weights drift from those of fp32",
+        alt="Relative L2 distances, medians over seeds. Dashed is what rounding alone does: fp64, and the control, "
+        "which is fp32 from weights one rounding away.",
+        rows=_drift_rows,
+        spec=_drift_spec,
+        height=280,
+        marked=("precision",),
+    ),
+)
+
+
+def part(held: Held[Any]) -> Part | None:
+    """Return the workloads that were trained, those first in which a precision does not train as fp32 does."""
+    found = _on_page(held.runs)
+    return told_part(
+        held,
+        found,
+        lambda one: learned_section(one.found, everything=True),
+        id="convergence",
+        title="Convergence",
+        caption="How the precisions of each workload end",
+        first="workload",
+        verb="Trained",
+        said=of_several(
+            found,
+            lambda one: any(row.trains is False for row in one.found.judged),
+            "with a precision that does not train as fp32 does",
+            "workload",
+        ),
+        drawings=_DRAWINGS,
+        folding=["Training loss", "Weights", "Way", "Each seed"],
+        finding=lambda one: verdict_said(one.found),
+        what="workloads",
+    )
+
+
+def _on_page(runs: Iterable[StoredRun]) -> list[OnPage]:
+    """Return the workloads that `runs` trained, those first in which a precision does not train as fp32 does.
+
+    `runs` are the oldest first. Of one that a newer run of its machine trained again, only that.
+    """
+    found: list[tuple[StoredRun, Learned, str]] = []
+    seen: list[tuple[tuple[str, str], set[str]]] = []
+    for run in reversed(list(runs)):
+        for one in learned(run):
+            ids = {row.case_id for row in one.rows}
+            if not any(place_of(run) == place and ids <= known for place, known in seen):
+                found.append((run, one, one.rows[0].case_id))
+                seen.append((place_of(run), ids))
+    found.reverse()
+    labels = case_labels((run.cases[case_id] for run, _, case_id in found), precision=False)
+    names = told_apart([labels[case_id] for _, _, case_id in found], (run_name(run) for run, _, _ in found))
+    every = [OnPage(name=name, found=one) for name, (_, one, _) in zip(names, found, strict=True)]
+    return sorted(every, key=lambda one: one.badness)

@@ -9,9 +9,18 @@ from typing import Any, NamedTuple
 
 from ampbench.base.units import UNDEFINED
 from ampbench.instruments.cases import document_of_cases
-from ampbench.instruments.input_storage.findings import op_said, short_op, situation, storage_said
+from ampbench.instruments.input_storage.findings import (
+    FREE,
+    LOSSY,
+    comes_to,
+    op_said,
+    short_op,
+    situation,
+    storage_said,
+)
 from ampbench.instruments.input_storage.records import ACCEPTED, InputUse, StoragePass, StoredInputs
 from ampbench.present.document import Block, Column, Document, Section, as_sentence, records, table
+from ampbench.present.page import Held, Part, of_several, told_part
 from ampbench.records.case import Case
 from ampbench.records.labels import case_title
 from ampbench.records.paired import step_seconds
@@ -119,3 +128,24 @@ def _beside(found: StoragePass) -> Block:
     kind = "that of the loss absolute, the others relative" if loss else "relative"
     note = f"errors against fp64 with the inputs as given in fp32, {kind}; moved: the bytes that casts read and write"
     return table("Side by side", COLUMNS, rows, note)
+
+
+def part(held: Held[StoragePass]) -> Part | None:
+    """Return the cases that were fed inputs stored in half, those first that lose information by it."""
+    found = sorted(held.told, key=lambda one: (comes_to(one.found) != LOSSY, one.found.identical is True))
+    return told_part(
+        held,
+        found,
+        lambda one: storage_section(one.case, one.found),
+        id="input-storage",
+        title="Inputs stored in half",
+        caption="What inputs stored in half come to, those first that lose by it",
+        verb="Measured",
+        said=[
+            *of_several(
+                found, lambda one: comes_to(one.found) == LOSSY, "with a rounded input for an op that reads it in fp32"
+            ),
+            *of_several(found, lambda one: comes_to(one.found) == FREE, "where all ops cast the input anyway"),
+        ],
+        finding=lambda one: next(iter(storage_said(one.case, one.found)), ""),
+    )

@@ -3,20 +3,39 @@
 Numbers without a value are "–".
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
-from ampbench.base.units import UNDEFINED, format_error, format_kept, format_share
+from ampbench.base.units import (
+    UNDEFINED,
+    counted,
+    format_bytes,
+    format_error,
+    format_kept,
+    format_seconds,
+    format_share,
+)
+from ampbench.errors import UnknownNameError
 from ampbench.instruments.cases import document_of_cases
-from ampbench.instruments.keep_fp32.findings import Point, code, kept_said, points, said, so_far
+from ampbench.instruments.keep_fp32.findings import Point, code, kept_said, meets, points, said, so_far
 from ampbench.instruments.keep_fp32.records import KeepSearch, SearchSpace, Trial, Unit
 from ampbench.instruments.keep_fp32.trials import WHOLE, units_of
+from ampbench.present.charts import (
+    Drawing,
+    Rows,
+    label_expression,
+    limit_layers,
+    looks_encoded,
+    tooltip,
+)
 from ampbench.present.document import Block, Code, Column, Document, Section, as_sentence, picked, table
+from ampbench.present.page import Held, Part, Told, Untold, of_several, told_part
 from ampbench.records.case import Case
 from ampbench.records.labels import case_title, few
 from ampbench.records.magnitudes import ROOT
-from ampbench.records.paired import Ratio, short_ratio
+from ampbench.records.paired import Ratio, ratio_said, short_ratio
 from ampbench.records.ranges import ModuleError
 from ampbench.store import StoredRun
 
@@ -200,4 +219,223 @@ def _own(error: ModuleError | None) -> str:
         f"{format_share(error.overflowed / error.elements)} overflow"
         if error.overflowed
         else format_error(error.own_rel_l2)
+    )
+
+
+FOUND, FRONT, BEATEN = "found", "on the front", "not on the front"
+MEETS, MISSES = "meets the budget", "misses the budget"
+_LOOKS = {
+    FOUND: ("--improved", "diamond"),
+    FRONT: ("--ink", "circle"),
+    BEATEN: ("--faint", "square"),
+    MEETS: ("--ink", "circle"),
+    MISSES: ("--regressed", "triangle-up"),
+}
+"""Colour and shape of each point."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Searched:
+    """A search on the page: what it saw and what came of it. `name` is that of its case."""
+
+    name: str
+    case: Case
+    search: KeepSearch
+    space: SearchSpace
+    trials: Sequence[Trial]
+    points: Sequence[Point]
+
+
+def _by_error(one: Searched, rows: Callable[[str], list[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of a search with each kind of error that trials have, and with its budget."""
+    budgets = {"output_rel_l2": one.search.max_error, "grad_rel_l2": one.search.max_gradient_error}
+    known = {field: limit for field, limit in budgets.items() if any(getattr(trial, field) for trial in one.trials)}
+    found = {}
+    for field, limit in known.items():
+        own = [row for row in rows(field) if row["error"] is not None]
+        if own and limit is not None and 0 < limit < math.inf:
+            own.append({**dict.fromkeys(own[0]), "limit": limit, "text": f"budget {limit:g}"})
+        name = {"output_rel_l2": "output error", "grad_rel_l2": "gradient error"}[field]
+        found[name if len(known) > 1 else ""] = own
+    return found
+
+
+def _weighed_rows(one: Searched) -> dict[str, list[dict[str, Any]]]:
+    """Return the sets that were weighed whose time is known; an error of 0 has no place on a log axis."""
+
+    def rows(field: str) -> list[dict[str, Any]]:
+        return [
+            {
+                "kind": FOUND if point.found else FRONT if point.on_front else BEATEN,
+                "units": f"{point.units:,}",
+                "error": _positive(getattr(point, field)),
+                "ratio": ratio.value,
+                "low": ratio.low,
+                "high": ratio.high,
+                "kept": kept_said(point.kept),
+                "error_text": format_error(getattr(point, field)),
+                "time": format_seconds(point.seconds),
+                "ratio_text": ratio_said(ratio),
+                "memory": format_bytes(point.peak_bytes),
+                "limit": None,
+                "text": None,
+            }
+            for point in one.points
+            if (ratio := point.against_low) is not None
+        ]
+
+    return _by_error(one, rows)
+
+
+def _trial_rows(one: Searched) -> dict[str, list[dict[str, Any]]]:
+    found = list(one.search.found) if one.search.found is not None else None
+
+    def rows(field: str) -> list[dict[str, Any]]:
+        return [
+            {
+                "kind": FOUND if list(trial.kept) == found else MEETS if meets(one.search, trial) else MISSES,
+                "count": len(units_of(one.space, trial.kept)),
+                "error": _positive(getattr(trial, field)),
+                "number": f"{trial.number + 1:,}",
+                "kept": kept_said(trial.kept),
+                "error_text": format_error(getattr(trial, field)),
+                "limit": None,
+                "text": None,
+            }
+            for trial in one.trials
+        ]
+
+    return _by_error(one, rows)
+
+
+def _positive(error: float | None) -> float | None:
+    return error if error is not None and 0 < error < math.inf else None
+
+
+_ERROR_AXIS = {
+    "field": "error",
+    "type": "quantitative",
+    "title": "relative L2 error against the reference (log scale)",
+    "scale": {"type": "log", "padding": 16, "nice": False},
+    "axis": {"format": ".1e", "tickCount": 5, "minExtent": 50},
+}
+
+
+def _points_spec(rows: Rows, x: Mapping[str, Any], told: Sequence[Mapping[str, str]]) -> dict[str, Any]:
+    drawn = {row["kind"] for row in rows}
+    looks = looks_encoded("kind", [kind for kind in _LOOKS if kind in drawn], _LOOKS, columns=3, columnPadding=32)
+    points = {
+        "transform": [{"filter": "isValid(datum.error)"}],
+        "mark": {"type": "point", "size": 80, "opacity": 1},
+        "encoding": {"x": x, "y": _ERROR_AXIS, **looks, "tooltip": told},
+    }
+    return {"layer": [*limit_layers("y", _ERROR_AXIS), points]}
+
+
+def _weighed_spec(rows: Rows) -> dict[str, Any]:
+    x = {
+        "field": "ratio",
+        "type": "quantitative",
+        "title": "time of a step, times that with no module kept (← faster)",
+        "axis": {"labelExpr": label_expression("ratio"), "tickCount": 6},
+        "scale": {"zero": False, "padding": 24},
+    }
+    told = tooltip(
+        kept="kept in fp32", units="modules", error_text="error", time="step", ratio_text="time ratio", memory="peak"
+    )
+    spec = _points_spec(rows, x, told)
+    interval = {
+        "transform": [{"filter": "isValid(datum.low)"}],
+        "mark": {"type": "rule", "color": "var(--faint)"},
+        "encoding": {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": _ERROR_AXIS},
+    }
+    return {"layer": [interval, *spec["layer"]]}
+
+
+def _trials_spec(rows: Rows) -> dict[str, Any]:
+    x = {
+        "field": "count",
+        "type": "quantitative",
+        "title": "modules kept in fp32",
+        "axis": {"tickMinStep": 1, "format": "d"},
+        "scale": {"padding": 12, "nice": False},
+    }
+    return _points_spec(rows, x, tooltip(number="trial", kept="kept in fp32", count="modules", error_text="error"))
+
+
+_DRAWINGS = (
+    Drawing(
+        name="explanation-kept-times",
+        title="Error against time",
+        alt="Each point is a set of modules kept in fp32 that was weighed; lines are the intervals of its time ratio.",
+        rows=_weighed_rows,
+        spec=_weighed_spec,
+        height=300,
+        marked=("kind",),
+    ),
+    Drawing(
+        name="explanation-kept-trials",
+        title="Trials of the search",
+        alt="Each point is a set that was tried; sets whose error is undefined or 0 have none.",
+        rows=_trial_rows,
+        spec=_trials_spec,
+        marked=("kind",),
+    ),
+)
+
+
+def part(held: Held[KeepSearch]) -> Part | None:
+    """Return the searches for modules to keep in fp32, those first that found modules, those last that need none."""
+    found: list[Searched] = []
+    untold = [_as_far_as_it_got(one) for one in held.untold]
+    for one in sorted(held.told, key=lambda one: (not one.found.found, one.found.found is not None, -one.found.units)):
+        try:
+            found.append(_searched(one))
+        except UnknownNameError as error:  # a file put together by other means than a search
+            reason = f"its modules are not those that it chose from: {error}"
+            untold.append(Untold(name=one.name, reason=reason, case_id=one.case.case_id, run=one.run))
+    return told_part(
+        held,
+        found,
+        lambda one: section(one.case, one.search, one.space, one.trials, everything=True),
+        id="keep-fp32",
+        title="What to keep in fp32",
+        caption="What searches found to keep in fp32, those first that found modules",
+        verb="Searched",
+        said=of_several(
+            found,
+            lambda one: one.search.found is not None,
+            "found modules that meet the budget",
+            "search",
+            "searches",
+        ),
+        drawings=_DRAWINGS,
+        code=lambda one: code(one.search, one.case),
+        untold=untold,
+        what="searches",
+    )
+
+
+def _as_far_as_it_got(one: Untold) -> Untold:
+    """Return a case without a result with how far its search got that did not end."""
+    trials = len(one.run.several_of(Trial).get(one.case_id, []))
+    ended = one.case_id in one.run.failures or one.case_id in one.run.skips
+    if ended or not (trials or one.case_id in one.run.of(SearchSpace)):
+        return one
+    kept = f"{counted(trials, 'trial')} {'is' if trials == 1 else 'are'}" if trials else "no trial is"
+    return replace(one, reason=f"the search did not end; {kept} stored")
+
+
+def _searched(one: Told[KeepSearch]) -> Searched:
+    """Return a search with what it saw; raises `UnknownNameError` where these do not fit together."""
+    case_id = one.case.case_id
+    space = one.run.of(SearchSpace).get(case_id) or SearchSpace(case_id=case_id, units=[])
+    trials = one.run.several_of(Trial).get(case_id, [])
+    return Searched(
+        name=one.name,
+        case=one.case,
+        search=one.found,
+        space=space,
+        trials=trials,
+        points=points(one.found, space, trials),
     )

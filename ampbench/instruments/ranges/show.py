@@ -3,7 +3,8 @@
 Numbers without a value are "–". Long tables end after the rows that say most, unless all are asked for.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import asdict
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -23,7 +24,18 @@ from ampbench.instruments.ranges.findings import (
     unchecked_said,
     validated_said,
 )
+from ampbench.present.charts import (
+    MODULES,
+    Drawing,
+    Rows,
+    limit_layers,
+    looks_encoded,
+    modules_axis,
+    thinned,
+    tooltip,
+)
 from ampbench.present.document import Block, Column, Document, Section, as_sentence, first_rows, records, table
+from ampbench.present.page import Held, Part, Told, cut, of_several, told_part
 from ampbench.records.case import Case
 from ampbench.records.labels import case_title
 from ampbench.records.magnitudes import (
@@ -32,17 +44,24 @@ from ampbench.records.magnitudes import (
     ROOT,
     Headroom,
     Prediction,
+    by_module,
     by_running_module,
     format_times,
     headroom,
+    joint,
+    largest,
     predict,
+    quantile,
     scale_range,
     usable_scales,
     values_phrase,
 )
 from ampbench.records.ranges import (
     ACTIVATION,
+    GRADIENT,
+    INPUT,
     UPDATE,
+    WEIGHT,
     Magnitudes,
     ModuleError,
     OriginPass,
@@ -192,7 +211,13 @@ def _origin_data(case: Case, found: OriginPass) -> dict[str, Any]:  # noqa: ARG0
     }
 
 
-def headroom_section(case: Case, found: RangePass, *, everything: bool = False) -> Section:
+Shorten = Callable[[Block, int], Block]
+"""Cuts a table to so many rows, and says so."""
+
+
+def headroom_section(
+    case: Case, found: RangePass, *, everything: bool = False, shorten: Shorten = first_rows
+) -> Section:
     """Return what an fp32 run says of half precision, and what that then did; `everything`: all rows of its tables."""
     steps = counted(found.steps, "step")
     lines = [
@@ -203,7 +228,7 @@ def headroom_section(case: Case, found: RangePass, *, everything: bool = False) 
     ]
     blocks = [_line(line) for line in lines]
     for make in (values, gradients, updates, failed_predictions, seen_gradients):
-        blocks += [block if everything else first_rows(block, SHOWN) for block in make(found, everything)]
+        blocks += [block if everything else shorten(block, SHOWN) for block in make(found, everything)]
     return Section(f"{case_title(case)} · {steps}", [*blocks, *_notes(found)])
 
 
@@ -213,10 +238,12 @@ GRADIENTS_ELSEWHERE = (
 )
 
 
-def origin_section(case: Case, found: OriginPass, *, everything: bool = False) -> Section:
+def origin_section(
+    case: Case, found: OriginPass, *, everything: bool = False, shorten: Shorten = first_rows
+) -> Section:
     """Return where the error of a case begins; `everything`: all modules, in the order of running."""
     blocks = [_line(line) for line in origin_said(found)]
-    blocks += [block if everything else first_rows(block, SHOWN) for block in errors(found, everything)]
+    blocks += [block if everything else shorten(block, SHOWN) for block in errors(found, everything)]
     notes = [*found.notes, *([GRADIENTS_ELSEWHERE] if case.phase == "training" else [])]
     return Section(case_title(case), [*blocks, *map(_line, notes)])
 
@@ -390,3 +417,338 @@ def _notes(found: RangePass) -> list[Block]:
         left = unchecked_said(predicted_and_seen(found, low))
         notes += [f"{low.precision}: {note}" for note in [*([left] if left else []), *low.notes]]
     return [_line(note) for note in notes]
+
+
+LOW, HIGH = 0.001, 0.999
+"""A bar spans the values between these quantiles of those that are not zero."""
+FITS = "largest value"
+OVERFLOWS = "largest value, overflows fp16"
+FLUSHING = f"{FLUSHES:.0%} or more become zero in fp16"
+SEEN = "overflowed when run in fp16"
+NONFINITE = "not finite in fp32"
+_MAGNITUDE_LOOKS = {
+    FITS: ("--ink", "circle"),
+    OVERFLOWS: ("--regressed", "triangle-up"),
+    FLUSHING: ("--inconclusive", "triangle-down"),
+    SEEN: ("--regressed", "cross"),
+    NONFINITE: ("--incomparable", "diamond"),
+}
+"""Colour and shape of each point."""
+_MARKS = ("peak_kind", "low_kind", "top_kind")
+_FP16, _BF16 = FORMATS["fp16"], FORMATS["bf16"]
+_NEAR = 32
+"""The limits of bf16 are drawn where a value comes within so many powers of two."""
+_MARGIN = 2.0
+"""So many powers of two are drawn beyond what is there."""
+_KINDS: Sequence[tuple[str, str, Container[bool]]] = (
+    ("activations", ACTIVATION, (True, False)),
+    ("gradients of outputs", GRADIENT, (False,)),
+    ("gradients of parameters", GRADIENT, (True,)),
+    ("weights", WEIGHT, (True, False)),
+    ("updates", UPDATE, (True, False)),
+    ("inputs", INPUT, (True, False)),
+)
+"""The kinds of values that can be drawn: what they are, and whether they are of parameters."""
+
+
+def _magnitude_rows(case: Told[RangePass]) -> dict[str, list[dict[str, Any]]]:
+    """Return for each kind of values the modules that have any, then the limits and what lies beyond them."""
+    seen = {
+        row.module
+        for low in case.found.low_runs
+        if low.precision.startswith("fp16")
+        for row in low.modules
+        if row.overflowed and not row.inputs_overflowed
+    }
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for kind, what, of_parameters in _KINDS:
+        values = {
+            module: [row for row in found if row.what == what and bool(row.name) in of_parameters]
+            for module, found in by_module(case.found.magnitudes).items()
+        }
+        modules = [
+            _magnitude_row(place, module, own, what == ACTIVATION and module in seen)
+            for place, (module, own) in enumerate(item for item in values.items() if item[1])
+        ]
+        if any(row["peak"] is not None or row["top_kind"] == NONFINITE for row in modules):
+            rows[kind] = _with_limits(thinned(modules, _tightness))
+    return rows
+
+
+def _magnitude_row(place: int, module: str, values: Sequence[Magnitudes], seen: bool) -> dict[str, Any]:
+    """Return the values of one kind in a module as a row, in powers of two."""
+    low, high, peak = quantile(values, LOW), quantile(values, HIGH), largest(values)
+    fp16, bf16 = joint(values, "fp16"), joint(values, "bf16")
+    return {
+        "module": module or ROOT,
+        "place": place,
+        "class": values[0].kind,
+        "low": math.log2(low) if low else None,
+        "high": math.log2(high) if high else None,
+        "peak": math.log2(peak) if peak else None,
+        "peak_kind": None if not peak else OVERFLOWS if peak >= _FP16.overflow else FITS,
+        "low_kind": FLUSHING if (fp16.flushed or 0.0) >= FLUSHES else None,
+        "top_kind": NONFINITE if any(row.nonfinite for row in values) else SEEN if seen else None,
+        "top": None,
+        "largest": f"{peak:.4g}" if peak else UNDEFINED,
+        "spread": f"{low:.2g} to {high:.2g}" if low and high else UNDEFINED,
+        "fp16": _fitting(fp16),
+        "bf16": _fitting(bf16),
+        "limit": None,
+        "text": None,
+        "band": None,
+    }
+
+
+def _tightness(row: Mapping[str, Any]) -> float:
+    """Return how much a module has to do with the limits of fp16: what comes first where not all can be drawn."""
+    if row["peak"] is None:
+        return math.inf if row["top_kind"] == NONFINITE else -math.inf
+    beyond = row["peak_kind"] == OVERFLOWS or row["low_kind"] or row["top_kind"] == NONFINITE
+    return (1e6 if beyond else 0.0) + float(row["peak"])
+
+
+def _with_limits(modules: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of modules, then those of the formats' limits and of what lies beyond fp16's."""
+    lowest = min([*(row["low"] for row in modules if row["low"] is not None), _FP16.lowest - 11.0]) - _MARGIN
+    highest = max([*(row["peak"] for row in modules if row["peak"] is not None), 16.0]) + _MARGIN
+    for row in modules:
+        row["top"] = highest - _MARGIN / 2 if row["top_kind"] else None
+    limits = [
+        (math.log2(_FP16.largest), f"{_FP16.largest:g}: largest of fp16"),
+        (float(_FP16.lowest), f"2^{_FP16.lowest}: smallest normal of fp16"),
+        (_FP16.lowest - 10.0, f"2^{_FP16.lowest - 10}: smallest of fp16"),
+    ]
+    if highest >= _BF16.highest - _NEAR:
+        limits.append((math.log2(_BF16.largest), f"{_BF16.largest:.2g}: largest of bf16"))
+    if lowest <= _BF16.lowest + _NEAR:
+        limits.append((float(_BF16.lowest), f"2^{_BF16.lowest}: smallest normal of bf16"))
+        limits.append((_BF16.lowest - 7.0, f"2^{_BF16.lowest - 7}: smallest of bf16"))
+    empty = dict.fromkeys(modules[0])
+    bands = (("overflow", math.log2(_FP16.overflow), highest), ("flush", lowest, math.log2(_FP16.flush)))
+    return [
+        *modules,
+        *({**empty, "limit": place, "text": text} for place, text in limits),
+        *({**empty, "band": band, "low": low, "high": high} for band, low, high in bands),
+    ]
+
+
+def _fitting(found: Headroom) -> str:
+    """Return "up to 7.7% of what it holds; 0.02% become zero"."""
+    if found.reach is None:
+        return UNDEFINED
+    reach = f"{found.reach:.2g} times" if found.reach > 1 else f"{format_share(found.reach)} of"
+    lost = f"; {format_share(found.flushed)} become zero" if found.flushed else ""
+    return f"up to {reach} what it holds{lost}"
+
+
+def _magnitude_spec(rows: Rows) -> dict[str, Any]:
+    x = modules_axis(rows)
+    y = {
+        "type": "quantitative",
+        "title": "magnitude, in powers of two (log scale)",
+        "axis": {"labelExpr": "'2^' + datum.value", "tickMinStep": 1, "tickCount": 8, "minExtent": 46},
+        "scale": {"zero": False, "nice": False},
+    }
+    told = tooltip(
+        module="module", **{"class": "kind"}, largest="largest", spread="most values", fp16="fp16", bf16="bf16"
+    )
+    drawn = {row[field] for row in rows for field in _MARKS}
+    names = [name for name in _MAGNITUDE_LOOKS if name in drawn]
+
+    def points(field: str, place: str) -> dict[str, Any]:
+        small = {"condition": {"test": f"datum.{field} == '{FITS}'", "value": 28}, "value": 60}
+        looks = looks_encoded(field, names, _MAGNITUDE_LOOKS, columns=2, columnPadding=40, labelLimit=260)
+        return {
+            "transform": [{"filter": f"isValid(datum.{field})"}],
+            "mark": {"type": "point", "opacity": 1},
+            "encoding": {"size": small, "x": x, "y": {**y, "field": place}, **looks, "tooltip": told},
+        }
+
+    def bar(low: str, high: str, **mark: Any) -> dict[str, Any]:
+        return {
+            "transform": [{"filter": "isValid(datum.module) && isValid(datum.low)"}],
+            "mark": {"color": "var(--faint)", **mark},
+            "encoding": {"x": x, "y": {**y, "field": low}, "y2": {"field": high}, "tooltip": told},
+        }
+
+    colours = {"domain": ["overflow", "flush"], "range": ["var(--regressed-back)", "var(--inconclusive-back)"]}
+    bands = {
+        "transform": [{"filter": "isValid(datum.band)"}],
+        "mark": {"type": "rect", "opacity": 0.8},
+        "encoding": {
+            "x": {"value": 0},
+            "x2": {"value": "width"},
+            "y": {**y, "field": "low"},
+            "y2": {"field": "high"},
+            "fill": {"field": "band", "type": "nominal", "scale": colours, "legend": None},
+        },
+    }
+    width = {"expr": "max(1, min(14, 0.7 * bandwidth('x')))"}
+    return {
+        "layer": [
+            bands,
+            bar("low", "high", type="bar", width=width, opacity=0.75),
+            bar("high", "peak", type="rule"),
+            points("peak_kind", "peak"),
+            points("low_kind", "low"),
+            points("top_kind", "top"),
+            *limit_layers("y", y),
+        ]
+    }
+
+
+_MAGNITUDES = Drawing(
+    name="explanation-magnitudes",
+    title="Magnitudes in fp32 against what fp16 and bf16 hold",
+    alt=f"Bars span the magnitudes of a module's values from the {format_share(LOW)} to the {format_share(HIGH)} "
+    "quantile of those that are not zero, thin lines go on to the largest; gradients are without a loss scale. Shaded "
+    "is what overflows fp16 or becomes zero in it. The limits of bf16 are drawn where values come near. Of more than "
+    f"{MODULES} modules, those nearest to the limits are drawn.",
+    rows=_magnitude_rows,
+    spec=_magnitude_spec,
+    height=340,
+    marked=_MARKS,
+)
+
+
+def headroom_part(held: Held[RangePass]) -> Part | None:
+    """Return the cases whose magnitudes were looked at, those with the largest values first."""
+    found = sorted(held.told, key=_largest, reverse=True)
+    return told_part(
+        held,
+        found,
+        lambda one: headroom_section(one.case, one.found, shorten=cut),
+        id="headroom",
+        title="Headroom",
+        caption="What fp16 and bf16 would make of the values of each case, those with the largest values first",
+        verb="Looked at",
+        said=of_several(found, lambda one: _largest(one) >= _FP16.overflow, "would have values overflow in fp16"),
+        drawings=[_MAGNITUDES],
+        folding=["Gradients", "Weights that would not move"],
+    )
+
+
+def _largest(case: Told[RangePass]) -> float:
+    return max((row.largest for row in case.found.magnitudes if row.largest is not None), default=0.0)
+
+
+OWN, INHERITED, TOTAL = "own", "inherited", "total"
+OVERFLOWING, INPUTS_OVERFLOW = "overflows", "inputs overflow"
+_ERROR_LOOKS = {
+    TOTAL: ("--ink", "square"),
+    OWN: ("--link", "circle"),
+    OVERFLOWING: ("--regressed", "triangle-up"),
+    INPUTS_OVERFLOW: ("--inconclusive", "triangle-down"),
+}
+"""Colour and shape of what is drawn."""
+
+
+def _error_rows(case: Told[OriginPass]) -> dict[str, list[dict[str, Any]]]:
+    """Return the modules that err most by themselves, in their order; none where no module has an error."""
+    modules = case.found.modules
+    if not any(row.elements or row.total_rel_l2 is not None for row in modules):
+        return {}
+    places = {row.module: place for place, row in enumerate(ranked(modules))}
+    kept = thinned(erring(case.found), lambda row: -places.get(row.seen.module, len(places)))
+    return {"": [_error_row(row) for row in kept]}
+
+
+def _error_row(row: Erring) -> dict[str, Any]:
+    seen, inherited = row.seen, row.profile.inherited
+    mark = (INPUTS_OVERFLOW if seen.inputs_overflowed else OVERFLOWING) if seen.overflowed else None
+    # no difference of two errors that are nearly equal
+    certain = inherited is not None and inherited > (row.profile.total or 0.0) / 10
+    return {
+        "module": seen.module or ROOT,
+        "place": row.profile.place,
+        "class": seen.kind,
+        OWN: seen.own_rel_l2 or None,
+        INHERITED: inherited if certain else None,
+        TOTAL: seen.total_rel_l2 or None,
+        "total_kind": TOTAL if seen.total_rel_l2 else None,
+        "own_kind": OWN if seen.own_rel_l2 else None,
+        "mark": mark,
+        "own_text": format_error(seen.own_rel_l2),
+        "inherited_text": format_error(inherited),
+        "total_text": format_error(seen.total_rel_l2),
+        "overflow": f"{seen.overflowed:,} of {seen.elements:,}" if seen.overflowed else "none",
+        "note": seen.note or None,
+    }
+
+
+_ERROR_MARKS = ("total_kind", "own_kind", "mark")
+
+
+def _error_spec(rows: Rows) -> dict[str, Any]:
+    drawn = {row[field] for row in rows for field in _ERROR_MARKS}
+    names = [name for name in _ERROR_LOOKS if name in drawn]
+    x = modules_axis(rows)
+    y = {
+        "type": "quantitative",
+        "title": "relative L2 error against fp32 (log scale)",
+        "scale": {"type": "log", "padding": 12, "nice": False},
+        "axis": {"format": ".0e", "tickCount": 5, "minExtent": 40},
+    }
+    told = tooltip(
+        module="module",
+        **{"class": "kind"},
+        own_text="own error",
+        inherited_text="inherited",
+        total_text="total",
+        overflow="outputs that overflow",
+        note="note",
+    )
+
+    def line(name: str, **style: Any) -> dict[str, Any]:
+        return {
+            "transform": [{"filter": f"isValid(datum.{name})"}],
+            "mark": {"type": "line", "color": "var(--ink)", **style},
+            "encoding": {"x": x, "y": {**y, "field": name}},
+        }
+
+    def points(field: str, size: int, place: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "transform": [{"filter": f"isValid(datum.{field})"}],
+            "mark": {"type": "point", "size": size, "opacity": 1},
+            "encoding": {"x": x, "y": place, **looks_encoded(field, names, _ERROR_LOOKS, columns=2), "tooltip": told},
+        }
+
+    lines = [
+        *([line(TOTAL, strokeWidth=1), points("total_kind", 20, {**y, "field": TOTAL})] if TOTAL in drawn else []),
+        *([line(INHERITED, strokeWidth=1.5, strokeDash=[4, 3])] if any(row[INHERITED] for row in rows) else []),
+        *([points("own_kind", 20, {**y, "field": OWN})] if OWN in drawn else []),
+    ]
+    return {"layer": [*lines, points("mark", 70, {"value": 6})]}
+
+
+_ERRORS = Drawing(
+    name="explanation-origins",
+    title="Errors by module",
+    alt="Own errors are those that a module makes of exact inputs; total ones, the solid line, are those of the whole "
+    "run. Inherited, the dashed line, is the part of these that came with its inputs, where that is over a tenth of "
+    "the total; errors of different modules add in squares. A module that makes no error has no point. Of more than "
+    f"{MODULES} modules, those that err most by themselves are drawn.",
+    rows=_error_rows,
+    spec=_error_spec,
+    height=320,
+    marked=_ERROR_MARKS,
+)
+
+
+def origin_part(held: Held[OriginPass]) -> Part | None:
+    """Return the cases the origin of whose errors was looked for, those that overflow or err most first."""
+
+    def badness(case: Told[OriginPass]) -> tuple[int, float]:
+        return sum(row.overflowed > 0 for row in case.found.modules), case.found.output_rel_l2 or 0.0
+
+    return told_part(
+        held,
+        sorted(held.told, key=badness, reverse=True),
+        lambda one: origin_section(one.case, one.found, shorten=cut),
+        id="origin",
+        title="Where errors begin",
+        caption="Errors against fp32 by case, those that overflow or err most first",
+        verb="Looked at",
+        drawings=[_ERRORS],
+    )

@@ -4,17 +4,38 @@ Numbers without a value are "–". Long tables end after the rows that say most,
 """
 
 import itertools
+import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from ampbench.base.precisions import BASELINE, find_format
 from ampbench.base.units import UNDEFINED, counted, format_loss, format_ratio, format_share, format_whole
 from ampbench.instruments.cases import document_of_cases
-from ampbench.instruments.scaler.findings import NEAR, NOTHING, Outcome, mean_loss, outcomes, scaler_said, unfinished
+from ampbench.instruments.scaler.findings import (
+    NEAR,
+    NOTHING,
+    Outcome,
+    mean_loss,
+    outcomes,
+    scaler_said,
+    unfinished,
+)
 from ampbench.instruments.scaler.records import ScalerRun
+from ampbench.present.charts import (
+    Drawing,
+    Rows,
+    curve_layers,
+    marked,
+    series_encoded,
+    steps_axis,
+    thinned_curve,
+    tooltip,
+    values_axis,
+)
 from ampbench.present.document import Block, Column, Document, Section, as_sentence, first_rows, picked, records, table
+from ampbench.present.page import Held, Part, Told, of_several, told_part
 from ampbench.records.case import Case
 from ampbench.records.labels import NOT_REACHED, case_title
 from ampbench.records.magnitudes import format_scale
@@ -248,3 +269,125 @@ def _score(score: Score | None) -> str:
     if score is not None and score.correct is not None and score.decisions:
         return format_share(score.correct / score.decisions)
     return format_loss(score.loss if score else None)
+
+
+_LOOKS: Mapping[str, tuple[str, str]] = {
+    "fp32": ("--fp32", "circle"),
+    "no scaling": ("--series-1", "square"),
+    "default": ("--series-2", "triangle-up"),
+    "low start": ("--series-3", "diamond"),
+    "high start": ("--series-4", "triangle-down"),
+    "fast growth": ("--series-5", "triangle-right"),
+    "yours": ("--series-7", "cross"),
+}
+"""Settings look the same in all charts; others, which only foreign runs can have, look as they come."""
+MOVES = 400
+"""So many changes of a scale are drawn at most, the first ones."""
+
+
+def _loss_rows(one: Told[list[ScalerRun]]) -> dict[str, list[dict[str, Any]]]:
+    rows = [
+        {"series": run.setting.name, "step": step, "loss": loss, "mark": False}
+        for run in one.found
+        for step, loss in thinned_curve(run.losses, max(run.steps, len(run.losses)))
+    ]
+    marked(rows)
+    return {"": rows}
+
+
+def _loss_spec(rows: Rows) -> dict[str, Any]:
+    looks = series_encoded(list(dict.fromkeys(row["series"] for row in rows)), _LOOKS)
+    y = values_axis("loss", "training loss, unscaled", [row["loss"] for row in rows])
+    told = tooltip(series="setting", step="around step", loss="loss")
+    return {"layer": curve_layers(steps_axis(), y, looks, told)}
+
+
+def _scale_rows(one: Told[list[ScalerRun]]) -> dict[str, list[dict[str, Any]]]:
+    """Return the scale of each setting where it changes, at its ends, and at skipped steps."""
+    rows: list[dict[str, Any]] = []
+    for run in one.found:
+        skipped = set(run.skipped)
+        places = [
+            place
+            for place, scale in enumerate(run.scales)
+            if place in skipped
+            or place in (0, len(run.scales) - 1)
+            or scale != run.scales[place - 1]
+            or scale != run.scales[place + 1]
+        ]
+        own: list[dict[str, Any]] = [
+            {
+                "series": run.setting.name,
+                "step": place + 1,
+                "exponent": math.log2(run.scales[place]),
+                "scale": format_scale(run.scales[place]),
+                "skipped": place in skipped,
+                "said": "skipped" if place in skipped else "taken",
+                "mark": False,
+            }
+            for place in [*places[:MOVES], *places[MOVES:][-1:]]
+            if 0 < run.scales[place] < math.inf
+        ]
+        for end in own[:1] + own[-1:]:
+            end["mark"] = True
+        rows += own
+    return {"": rows}
+
+
+def _scale_spec(rows: Rows) -> dict[str, Any]:
+    looks = series_encoded(list(dict.fromkeys(row["series"] for row in rows)), _LOOKS)
+    x = steps_axis()
+    y = {
+        "field": "exponent",
+        "type": "quantitative",
+        "title": "loss scale (log scale)",
+        "scale": {"zero": False, "padding": 10},
+        "axis": {"labelExpr": "'2^' + datum.value", "tickMinStep": 1, "tickCount": 6, "minExtent": 46},
+    }
+    told = tooltip(series="setting", step="step", scale="scale", said="the step was")
+    skipped = {
+        "transform": [{"filter": "datum.skipped"}],
+        "mark": {"type": "text", "text": "✕", "fontSize": 11},
+        "encoding": {"x": x, "y": y, "color": looks["color"], "tooltip": told},
+    }
+    return {"layer": [*curve_layers(x, y, looks, told, {"interpolate": "step-after"}), skipped]}
+
+
+_DRAWINGS = (
+    Drawing(
+        name="studies-scaler-losses",
+        title="Training loss by setting of the scaler",
+        alt="A line ends where a training was given up, and breaks where its loss is not finite.",
+        rows=_loss_rows,
+        spec=_loss_spec,
+    ),
+    Drawing(
+        name="studies-scales",
+        title="Loss scale over time",
+        alt="Crosses are steps that GradScaler skipped.",
+        rows=_scale_rows,
+        spec=_scale_spec,
+    ),
+)
+
+
+def part(held: Held[list[ScalerRun]]) -> Part | None:
+    """Return the cases that were trained with several settings of the scaler, those first of which most fail."""
+
+    def needs_scaling(one: Told[list[ScalerRun]]) -> bool:
+        return any(each.fails and not each.run.setting.enabled for each in outcomes(one.found))
+
+    found = sorted(held.told, key=lambda one: sum(each.fails for each in outcomes(one.found)), reverse=True)
+    return told_part(
+        held,
+        found,
+        lambda one: scaling_section(one.case, one.found, everything=True),
+        id="scaler",
+        title="Loss scaling, setting by setting",
+        caption="What fp16 needs of loss scaling, those first of whose settings most fail",
+        verb="Trained",
+        said=of_several(found, needs_scaling, "cannot train without loss scaling"),
+        drawings=_DRAWINGS,
+        folding=["Training loss", "Gradients"],
+        finding=lambda one: next(iter(scaler_said(one.case, one.found)), ""),
+    )

@@ -3,16 +3,36 @@
 Numbers without a value are "–".
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from ampbench.base.units import UNDEFINED, counted, format_loss
+from ampbench.base.units import UNDEFINED, counted, format_bytes, format_error, format_loss
 from ampbench.instruments.cases import document_of_cases
 from ampbench.instruments.scope.findings import RECOMMENDED, Comparison, casts_said, comparisons, scope_said
-from ampbench.instruments.scope.records import SCOPES, UNCACHED_LOOP, WITH_BACKWARD, ScopePass
+from ampbench.instruments.scope.records import (
+    FORWARD,
+    FORWARD_AND_LOSS,
+    SCOPES,
+    UNCACHED_LOOP,
+    WHOLE_LOOP,
+    WITH_BACKWARD,
+    ScopePass,
+)
+from ampbench.present.charts import (
+    REFERENCES,
+    Drawing,
+    Rows,
+    curve_layers,
+    marked,
+    series_encoded,
+    steps_axis,
+    tooltip,
+    values_axis,
+)
 from ampbench.present.document import Block, Column, Document, Section, as_sentence, picked, records, table
+from ampbench.present.page import Held, Part, Told, of_several, told_part
 from ampbench.records.case import Case
 from ampbench.records.labels import case_title
 from ampbench.records.paired import Ratio, short_ratio
@@ -142,3 +162,100 @@ def _losses(found: ScopePass, rows: Sequence[Comparison], everything: bool) -> B
 
 def _at(losses: Sequence[float | None], step: int) -> float | None:
     return losses[step] if step < len(losses) else None
+
+
+_LOOKS: Mapping[str, tuple[str, str]] = {
+    **REFERENCES,
+    FORWARD: ("--series-1", "square"),
+    FORWARD_AND_LOSS: ("--series-2", "triangle-up"),
+    WITH_BACKWARD: ("--series-3", "diamond"),
+    WHOLE_LOOP: ("--series-4", "triangle-down"),
+    UNCACHED_LOOP: ("--series-7", "triangle-right"),
+}
+"""Colour and shape of each scope, and of fp64: all unlike one another."""
+_UNITS: Mapping[str, int] = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "bytes": 1}
+
+
+def _loss_rows(one: Told[ScopePass]) -> dict[str, list[dict[str, Any]]]:
+    """Return the loss of each step in fp64 and in each scope, and how far it lies from fp64's, relative to it."""
+    rows: list[dict[str, Any]] = []
+    exact = one.found.reference_dtype, one.found.reference_losses
+    for scope, losses in (exact, *((run.scope, run.losses) for run in one.found.scopes)):
+        for place, loss in enumerate(losses):
+            reference = _at(one.found.reference_losses, place)
+            error = abs(loss - reference) / abs(reference) if loss is not None and reference else None
+            rows.append({"series": scope, "step": place + 1, "loss": loss, "error": format_error(error), "mark": False})
+    marked(rows)
+    return {"": rows} if any(row["loss"] is not None for row in rows) else {}
+
+
+def _loss_spec(rows: Rows) -> dict[str, Any]:
+    looks = series_encoded(list(dict.fromkeys(row["series"] for row in rows)), _LOOKS)
+    y = values_axis("loss", "training loss", [row["loss"] for row in rows])
+    told = tooltip(series="autocast around", step="step", loss="loss", error="distance from the reference's")
+    return {"layer": curve_layers(steps_axis(), y, looks, told)}
+
+
+def _memory_rows(one: Told[ScopePass]) -> dict[str, list[dict[str, Any]]]:
+    """Return what each step leaves allocated; nothing where none leaves anything."""
+    rows: list[dict[str, Any]] = [
+        {"series": run.scope, "step": step, "alive": alive, "said": format_bytes(alive), "mark": False}
+        for run in one.found.scopes
+        for step, alive in enumerate(run.alive_bytes, start=1)
+    ]
+    marked(rows)
+    return {"": rows} if any(row["alive"] > 0 for row in rows) else {}
+
+
+def _memory_spec(rows: Rows) -> dict[str, Any]:
+    looks = series_encoded(list(dict.fromkeys(row["series"] for row in rows)), _LOOKS)
+    most = max(row["alive"] for row in rows)
+    unit, size = next((unit, size) for unit, size in _UNITS.items() if most >= size)
+    y = values_axis("left", f"left after a step, {unit}", [])
+    told = tooltip(series="autocast around", step="step", said="left")
+    return {
+        "transform": [{"calculate": f"datum.alive / {size}", "as": "left"}],
+        "layer": curve_layers(steps_axis(), y, looks, told),
+    }
+
+
+_DRAWINGS = (
+    Drawing(
+        name="studies-scope-losses",
+        title="Loss of each step by scope",
+        alt="Where lines lie on one another, scopes do the same within the line's width; a line breaks where a loss is "
+        "not finite.",
+        rows=_loss_rows,
+        spec=_loss_spec,
+    ),
+    Drawing(
+        name="studies-scope-memory",
+        title="Memory left after each step",
+        alt="Allocated after a step and not before the first: a line that rises is memory that grows with every step.",
+        rows=_memory_rows,
+        spec=_memory_spec,
+        height=220,
+    ),
+)
+
+
+def part(held: Held[ScopePass]) -> Part | None:
+    """Return the cases that were trained in several scopes, those first that read stale weights."""
+
+    def stale(one: Told[ScopePass]) -> int:
+        return max((row.stale_weights or 0 for row in comparisons(one.found)), default=0)
+
+    found = sorted(held.told, key=stale, reverse=True)
+    return told_part(
+        held,
+        found,
+        lambda one: scope_section(one.case, one.found, everything=True),
+        id="scope",
+        title="Scope of autocast",
+        caption="What each scope of autocast costs beside the one that PyTorch recommends",
+        verb="Trained",
+        said=of_several(found, lambda one: stale(one) > 0, "with a scope that reads stale weights"),
+        drawings=_DRAWINGS,
+        folding=["Losses"],
+        finding=lambda one: next(iter(scope_said(one.case, one.found)), ""),
+    )

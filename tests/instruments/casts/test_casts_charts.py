@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 from bs4 import BeautifulSoup
 
-from ampbench.instruments.casts.charts import SPANS_AT_LEAST, SPANS_OF_A_CASE, row_of, spans_of, steps_of
-from ampbench.present.charts import CHOICES
+from ampbench.instruments.casts.show import SPANS_OF_A_CASE, row_of, spans_of, steps_of
+from ampbench.present.charts import CHOICES, ROWS_OF_THE_PAGE
 from ampbench.present.page import DETAILED, LISTED
 from ampbench.records.casts import AUTOGRAD, TRACED, Cast, CastTrace, GraphCast, GraphTrace, Operation
 from ampbench.records.measured import Failure
@@ -116,10 +116,11 @@ def test_other_graphs_of_the_step_are_folded_with_what_could_not_be_made():
     ]
     page = rendered(only(make_pass(graphs=graphs)))
     folded = page.select_one("details.casts details:last-of-type")
-    assert folded.summary.get_text() == "The same step in other graphs"
+    assert folded.summary.get_text() == "Casts of the autograd graph in their order"
     assert not folded.has_attr("open")
-    assert "RuntimeError: no <b>trace</b>" in folded.get_text()
-    assert "hooks are not seen" in folded.get_text()
+    told = page.select_one("details.casts").get_text()
+    assert "RuntimeError: no <b>trace</b>" in told
+    assert "hooks are not seen" in told
     assert tables(folded)["Casts of the autograd graph in their order"] == [["0.bias", "bf16 → fp32", "8"]]
 
 
@@ -140,8 +141,7 @@ def test_the_timeline_has_every_op_in_order_with_the_casts_on_lines_of_their_own
 def test_the_chart_says_what_it_shows():
     figure = rendered(only(make_pass())).select_one("#chart-explanation-casts")
     assert figure.svg is not None
-    assert f"{len(traced_net().ops)} ops, {len(traced_net().casts)} casts a step" in figure.svg["aria-label"]
-    assert "the longest is of " in figure.select_one(".alt").get_text()
+    assert f"{len(traced_net().casts)} casts a step" in figure.svg["aria-label"]
 
 
 def test_the_case_whose_casts_cost_the_most_comes_first():
@@ -151,16 +151,14 @@ def test_the_case_whose_casts_cost_the_most_comes_first():
         "linear_chain fp16_autocast",
         "linear_chain bf16_autocast",
     ]
-    assert "Of 2 traced cases, casts cost the most in linear_chain fp16_autocast" in page.get_text()
     assert page.select_one("#chart-explanation-casts svg")["aria-label"].count("fp16_autocast") > 0
 
 
 def test_what_ran_on_fake_tensors_is_said_not_to_have_run_and_has_no_times():
     page = rendered(only(fake_pass()))
-    assert "This was traced on fake tensors, not on hardware" in page.get_text()
     assert "(fake tensors, not on hardware)" in page.select_one("details.casts summary").get_text()
     figure = page.select_one("#chart-explanation-casts-untimed")
-    assert "on fake tensors, not on hardware" in figure.select_one(".alt").get_text()
+    assert "fake tensors, not on hardware" in figure.select_one(".alt").get_text()
     assert page.select_one("#chart-explanation-casts") is None
     view = explanation(only(fake_pass()))
     rows = view.datasets["explanation-casts-untimed"]
@@ -173,8 +171,7 @@ def test_timed_and_untimed_cases_have_a_chart_each():
     page = rendered(only(make_pass(), fake_pass(OTHER), cases=(TRAINED, OTHER)))
     assert [one["data-chart"] for one in page.select("figure")] == ["explanation-casts", "explanation-casts-untimed"]
     rows = next(iter(tables(page).values()))
-    assert rows[1][3:5] == ["–", "–"]
-    assert rows[1][-1] == "cpu: fake tensors, not on hardware"
+    assert "fake tensors, not on hardware" in rows[1][1]
 
 
 @pytest.mark.parametrize(
@@ -189,9 +186,8 @@ def test_timed_and_untimed_cases_have_a_chart_each():
 def test_what_was_tried_tells_a_saving_from_none(differences: tuple[float, ...], said: str):
     material = only(make_pass(checked=[checked(*differences)]), make_pass(OTHER), cases=(TRAINED, OTHER))
     page = rendered(material)
-    assert any(said in row[6] for row in next(iter(tables(page).values())))
+    assert any(said in row[1] for row in next(iter(tables(page).values())))
     assert said.rpartition("fewer, ")[2] in page.select_one("details.casts").get_text()
-    assert ("Measured: inputs stored in half" in page.get_text()) is (differences == SAVED)
 
 
 def test_a_long_step_is_drawn_in_few_spans_that_hold_every_op():
@@ -208,11 +204,9 @@ def test_a_long_step_is_drawn_in_few_spans_that_hold_every_op():
     assert spans_of([], 10) == []
 
 
-def test_the_page_says_that_ops_are_drawn_together_and_carries_few():
+def test_the_page_carries_few_spans_of_many_ops():
     page_view = explanation(only(make_pass(trace=a_trace(3000))))
     assert len(page_view.datasets["explanation-casts"]) <= SPANS_OF_A_CASE
-    assert f"{SPANS_OF_A_CASE} spans at most" in rendered(only(make_pass(trace=a_trace(3000)))).get_text()
-    assert "spans at most" not in rendered(only(make_pass())).get_text()
 
 
 def test_many_traced_cases_stay_few_on_the_page():
@@ -222,8 +216,8 @@ def test_many_traced_cases_stay_few_on_the_page():
     part = casts(material)
     assert part is not None
     assert (len(part.overview.rows), len(part.details), part.left_out) == (LISTED, DETAILED, 10)
-    assert len(part.charts[0].choices) == CHOICES
-    assert len(part.datasets["explanation-casts"]) <= CHOICES * max(SPANS_AT_LEAST, 160)
+    assert len(part.charts[0].choices) <= CHOICES
+    assert len(part.datasets["explanation-casts"]) <= ROWS_OF_THE_PAGE + SPANS_OF_A_CASE
     assert "Of 180 more traced cases only the table above tells" in rendered(material).get_text()
 
 
@@ -237,7 +231,7 @@ def test_of_several_traces_of_a_case_the_newest_counts():
     newer = explaining(make_pass(notes=["new"]), run="newer", started_at="2026-01-31T12:00:00Z")
     page = rendered(material_of([], explanations=[newer, older]))
     assert len(page.select("details.casts")) == 1
-    assert "new" in page.select_one("details.casts").get_text().split()
+    assert "New." in page.select_one("details.casts").get_text().split()
     elsewhere = replace(older, header=environment(older.header, torch_version="2.14.0"))
     page = rendered(material_of([], explanations=[newer, elsewhere]))
     assert {row[0] for row in next(iter(tables(page).values()))} == {

@@ -1,20 +1,15 @@
-"""Searches for modules to keep in fp32: error against cost, the table, the code to paste.
-
-Texts beside points cover neither each other nor a point, and never leave the drawing.
-"""
+"""Searches for modules to keep in fp32: error against cost, the table, the code to paste."""
 
 from dataclasses import replace
 from functools import partial
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ampbench.errors import NothingToRunError
 from ampbench.instruments.keep_fp32 import findings
-from ampbench.instruments.keep_fp32.charts import BEATEN, FOUND, FRONT, HEIGHT, MEETS, MISSES, SIDES, WIDTH, sides
 from ampbench.instruments.keep_fp32.findings import code
 from ampbench.instruments.keep_fp32.records import SearchSpace, Trial
+from ampbench.instruments.keep_fp32.show import BEATEN, FOUND, FRONT, MEETS, MISSES
 from ampbench.present.document import as_sentence
 from ampbench.present.markdown import escaped
 from ampbench.records.measured import Failure
@@ -40,7 +35,7 @@ rendered = partial(rendered_by, explanation)
 
 
 def points(material: Material, case: str = "0-0") -> list[dict]:
-    rows = keeping(material).datasets["explanation-weighed"]
+    rows = keeping(material).datasets["explanation-kept-times"]
     return [row for row in rows if row["case"] == case and row["limit"] is None]
 
 
@@ -55,14 +50,14 @@ def test_without_a_search_there_is_no_part():
 
 def test_each_weighed_set_is_a_point_of_error_time_and_memory():
     found = points(only(searched(*WEIGHED)))
-    assert [(row["label"], row["kept"], row["error"]) for row in found] == [
-        ("none", "none", 3e-2),
+    assert [(row["units"], row["kept"], row["error"]) for row in found] == [
+        ("0", "none", 3e-2),
         ("1", "layer.2", 1.9e-3),
         ("2", "layer.1, layer.2", 1.5e-3),
-        ("all 4", "all", 4e-7),
+        ("4", "all", 4e-7),
     ]
     assert [round(row["ratio"], 2) for row in found] == [1.0, 1.05, 1.3, 1.6]
-    assert [row["peak"] for row in found] == [1 << 20, 5 << 18, 3 << 19, 1 << 21]
+    assert [row["memory"] for row in found] == ["1.00 MiB", "1.25 MiB", "1.50 MiB", "2.00 MiB"]
     assert [row["kind"] for row in found] == [FRONT, FOUND, FRONT, FRONT]
 
 
@@ -70,28 +65,15 @@ def test_a_set_that_another_beats_is_marked_by_shape():
     beaten = weighed(["layer.1", "layer.2"], 1.9e-3, 1 << 22)
     material = only(searched(*WEIGHED[:2], beaten, WEIGHED[3]))
     assert [row["kind"] for row in points(material)] == [FRONT, FOUND, BEATEN, FRONT]
-    shapes = keeping(material).charts[0].spec["layer"][0]["encoding"]["shape"]["scale"]
+    shapes = keeping(material).charts[0].spec["layer"][-1]["encoding"]["shape"]["scale"]
     assert len(set(shapes["range"])) == len(shapes["domain"]) == 3
 
 
 def test_the_budget_of_each_case_is_a_line_of_its_own():
     material = only(searched(*WEIGHED), searched(*WEIGHED, case=OTHER, max_error=0.5), cases=(FP16, OTHER))
-    rows = keeping(material).datasets["explanation-weighed"]
+    rows = keeping(material).datasets["explanation-kept-times"]
     assert {row["case"]: row["limit"] for row in rows if row["limit"]} == {"0-0": 2e-3, "1-0": 0.5}
     assert "budget 0.002" in rendered(material).select_one("#chart-explanation-kept-times svg").get_text()
-
-
-def test_the_charts_say_what_they_show():
-    page = rendered(only(searched(*WEIGHED)))
-    said = {one["data-chart"]: one.select_one(".alt").get_text() for one in page.select("figure")}
-    time = said["explanation-kept-times"]
-    assert "with no module kept 3.0e-02 at 1.00 times the time" in time
-    assert "with 1 kept, the set found, 1.9e-03 at 1.05 times the time" in time
-    assert "with all kept 4.0e-07 at 2.00 MiB" in said["explanation-kept-memory"]
-    trials = said["explanation-kept-trials"]
-    assert "3 trials, 2 of which meet the budget" in trials
-    assert "1 more set was tried only to be weighed" in trials
-    assert "peak memory (← less)" in page.select_one("#chart-explanation-kept-memory svg").get_text()
 
 
 def test_gradients_are_a_choice_with_their_own_budget():
@@ -105,39 +87,15 @@ def test_gradients_are_a_choice_with_their_own_budget():
         "Shown is linear_chain fp16_autocast: output error; "
         "with JavaScript you may choose linear_chain fp16_autocast: gradient error."
     )
-    limits = {row["case"]: row["limit"] for row in part.datasets["explanation-weighed"] if row["limit"]}
+    limits = {row["case"]: row["limit"] for row in part.datasets["explanation-kept-times"] if row["limit"]}
     assert limits == {"0-0": 2e-3, "0-1": 5e-2}
 
 
-def test_a_set_without_a_defined_error_is_not_drawn_and_said_so():
+def test_a_set_without_a_defined_error_is_not_drawn():
     sets = tried([], ["layer.2"], ["layer.1", "layer.2"], [""], errors=[None, 1.9e-3, 1.5e-3, 4e-7])
     sets[0] = replace(sets[0], nonfinite=12)
     material = only(searched(*WEIGHED), trials=sets)
-    assert next(row["error"] for row in points(material)) is None
-    alt = rendered(material).select_one("#chart-explanation-kept-times .alt").get_text()
-    assert alt.strip().endswith("; none kept: not drawn, its error is undefined.")
-
-
-def test_a_set_without_memory_is_not_drawn_and_said_so():
-    sets = [WEIGHED[0], replace(WEIGHED[1], peak_bytes=None), *WEIGHED[2:]]
-    alt = rendered(only(searched(*sets))).select_one("#chart-explanation-kept-memory .alt").get_text()
-    assert alt.strip().endswith("; 1 kept (layer.2): not drawn, its peak memory is unavailable.")
-
-
-def test_labels_of_points_that_crowd_stand_on_different_sides():
-    near = [
-        weighed([], 1e-3),
-        weighed(["layer.2"], 1.05e-3),
-        weighed(["layer.1", "layer.2"], 1.051e-3),
-        weighed([""], 1.6e-3),
-    ]
-    sets = tried([], ["layer.2"], ["layer.1", "layer.2"], [""], errors=[3e-2, 1.9e-3, 1.88e-3, 4e-7])
-    material = only(searched(*near), trials=sets)
-    sides = [row["ratio_side"] for row in points(material)]
-    assert sides[1] != sides[2]
-    assert None not in sides
-    words = [one.get_text() for one in rendered(material).select("#chart-explanation-kept-times svg text")]
-    assert {"none", "1", "2", "all 4"} <= set(words)
+    assert "none" not in [row["kept"] for row in points(material)]
 
 
 def test_the_legend_of_a_case_lists_the_marks_that_it_draws():
@@ -145,8 +103,8 @@ def test_the_legend_of_a_case_lists_the_marks_that_it_draws():
     material = only(searched(*WEIGHED), searched(*WEIGHED[:2], beaten, WEIGHED[3], case=OTHER), cases=(FP16, OTHER))
     chart = keeping(material).charts[0]
     assert {one.value: list(one.marks) for one in chart.choices if one.value.endswith("-0")} == {
-        "0-0": [FOUND, FRONT],
-        "1-0": [FOUND, FRONT, BEATEN],
+        "0-0": [FRONT, FOUND],
+        "1-0": [FRONT, FOUND, BEATEN],
     }
     words = [one.get_text() for one in rendered(material).select("#chart-explanation-kept-times svg text")]
     assert FRONT in words
@@ -179,7 +137,7 @@ def test_where_nothing_is_to_be_kept_there_is_no_code(found, units):
 
 
 def test_the_trials_tell_which_meet_the_budget():
-    rows = keeping(only(searched(*WEIGHED))).datasets["explanation-trials"]
+    rows = keeping(only(searched(*WEIGHED))).datasets["explanation-kept-trials"]
     drawn = [(row["count"], row["kind"]) for row in rows if row["limit"] is None and row["case"] == "0-0"]
     assert drawn == [(0, MISSES), (1, FOUND), (2, MEETS), (4, MEETS)]
 
@@ -188,20 +146,12 @@ def test_a_search_that_was_not_weighed_has_its_trials_drawn_alone():
     assert charts(only(searched())) == ["trials"]
 
 
-def test_where_memory_is_unavailable_there_is_no_chart_of_it():
-    sets = [replace(one, peak_bytes=None) for one in WEIGHED]
-    assert charts(only(searched(*sets))) == ["times", "trials"]
-
-
 def test_of_several_cases_those_that_found_modules_come_first():
     material = only(searched(*WEIGHED, found=None), searched(*WEIGHED, case=OTHER), cases=(FP16, OTHER))
     page = rendered(material)
     (table,) = (one for one in page.select("table") if one.caption.get_text().startswith("What searches found"))
-    rows = [[cell.get_text() for cell in row.find_all(["th", "td"])] for row in table.select("tbody tr")]
-    assert [row[:5] for row in rows] == [
-        ["linear_chain bf16_pure", "layer.2", "1 of 4", "2.0e-03", "1.9e-03"],
-        ["linear_chain fp16_autocast", "no set meets the budget", "–", "2.0e-03", "–"],
-    ]
+    names = [row.th.get_text() for row in table.select("tbody tr")]
+    assert names == ["linear_chain bf16_pure", "linear_chain fp16_autocast"]
 
 
 def test_a_search_that_did_not_end_or_failed_is_said():
@@ -280,37 +230,3 @@ def test_hostile_names_stay_text_in_code_too():
     run.several_of(Trial)[FP16.case_id] = [*run.several_of(Trial)[FP16.case_id], *TRIED[:2]]
     document = make_page(material_of([], explanations=[run]))
     assert "<b>x</b>" not in document
-
-
-ACROSS, UP = (0.0, WIDTH), (0.0, HEIGHT)
-
-
-def test_a_text_stands_above_and_right_of_its_point_where_there_is_room() -> None:
-    assert sides([(100, 100), (300, 100)], ["1", "2"], ACROSS, UP) == ["above right", "above right"]
-
-
-def test_texts_of_points_side_by_side_part() -> None:
-    assert sides([(100, 100), (115, 100)], ["22", "21"], ACROSS, UP) == ["above left", "above right"]
-
-
-def test_at_the_right_edge_a_text_stands_on_the_left() -> None:
-    assert sides([(WIDTH, 100)], ["all 52"], ACROSS, UP) == ["above left"]
-
-
-def test_where_all_sides_are_taken_a_text_is_left_out() -> None:
-    assert sides([(100, 100)] * 12, ["all 5,200"] * 12, ACROSS, UP)[-1] is None
-
-
-def test_points_that_share_all_stand_in_the_middle() -> None:
-    assert sides([(1.0, 5.0)], ["none"], (1.0, 1.0), (5.0, 5.0)) == ["above right"]
-
-
-def test_without_points_there_is_nothing_to_place() -> None:
-    assert sides([], [], ACROSS, UP) == []
-
-
-@given(st.lists(st.tuples(st.floats(0, WIDTH), st.floats(0, HEIGHT)), min_size=1, max_size=8))
-def test_no_two_points_far_apart_lose_their_texts(places: list[tuple[float, float]]) -> None:
-    found = sides(places, ["12"] * len(places), ACROSS, UP)
-    assert set(found) <= {*SIDES, None}
-    assert found[0] is not None or len(places) > 1

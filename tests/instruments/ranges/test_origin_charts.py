@@ -2,9 +2,8 @@
 
 from functools import partial
 
-from ampbench.instruments.ranges.charts import HANDED, INHERITED, OVERFLOWING, OWN, TOTAL
+from ampbench.instruments.ranges.show import INHERITED, INPUTS_OVERFLOW, OVERFLOWING, OWN, SHOWN, TOTAL
 from ampbench.present.charts import MODULES
-from ampbench.present.page import MODULE_ROWS
 from ampbench.records.measured import Skip
 from ampbench.records.ranges import FirstNonfinite
 from ampbench.report.material import Material, material_of
@@ -48,10 +47,11 @@ def test_each_module_has_its_own_inherited_and_total_error_in_the_order_of_runni
 def test_what_overflows_is_marked_by_shape_and_apart_from_what_is_handed_such_inputs():
     found = originating(erring("a"), erring("b", overflowed=3), erring("c", overflowed=3, inputs_overflowed=9))
     rows = rows_of(only(found))
-    assert [row["mark"] for row in rows.values()] == [None, OVERFLOWING, HANDED]
+    assert [row["mark"] for row in rows.values()] == [None, OVERFLOWING, INPUTS_OVERFLOW]
     svg = rendered(only(found)).select_one(f"#chart-{CHART} svg").get_text()
     assert all(
-        name in svg for name in ("total", "own", OVERFLOWING, HANDED, "relative L2 error against fp32 (log scale)")
+        name in svg
+        for name in ("total", "own", OVERFLOWING, INPUTS_OVERFLOW, "relative L2 error against fp32 (log scale)")
     )
 
 
@@ -69,17 +69,14 @@ def test_a_case_is_told_with_the_worst_first_and_where_the_first_nonfinite_value
     assert detail.summary.get_text().startswith("linear_chain fp16_autocast: ")
     assert "aten.mm in b" in detail.get_text()
     assert [row.find_all("td")[1].get_text() for row in detail.select("tbody tr")] == ["b", "a"]
-    assert "aten.mm in b" in rendered(only(found)).select_one(f"#chart-{CHART} .alt").get_text()
 
 
 def test_of_several_cases_those_that_overflow_come_first():
     worse, over = originating(erring("a", 0.5)), originating(erring("a", overflowed=1), case=OTHER)
     page = rendered(only(worse, over, cases=(FP16, OTHER)))
     (table,) = (one for one in page.select("table") if one.caption.get_text().startswith("Errors against fp32 by case"))
-    assert [[cell.get_text() for cell in row.find_all(["th", "td"])][:4] for row in table.select("tbody tr")] == [
-        ["linear_chain bf16_autocast", "2.0e-03", "1", "1"],
-        ["linear_chain fp16_autocast", "2.0e-03", "1", "0"],
-    ]
+    names = [row.th.get_text() for row in table.select("tbody tr")]
+    assert names == ["linear_chain bf16_autocast", "linear_chain fp16_autocast"]
 
 
 def test_long_tables_and_charts_keep_the_worst():
@@ -90,8 +87,8 @@ def test_long_tables_and_charts_keep_the_worst():
     assert "m999" in rows
     assert "m0" not in rows
     (table,) = (block for block in part.details[0].blocks if block.headers)
-    assert len(table.rows) == MODULE_ROWS
-    assert f"{MODULE_ROWS} of 1,000" in table.note
+    assert len(table.rows) == SHOWN
+    assert f"{SHOWN} of 1,000" in table.note
 
 
 def test_modules_that_were_not_compared_and_empty_passes_are_told_without_a_chart():

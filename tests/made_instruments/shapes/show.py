@@ -7,6 +7,7 @@ from ampbench.instruments.cases import document_of_cases
 from ampbench.instruments.shapes.findings import shapes_said
 from ampbench.instruments.shapes.records import Given, ShapesPass
 from ampbench.present.document import Block, Column, Document, Section, as_sentence, records, table
+from ampbench.present.page import Held, Part, told_part
 from ampbench.records.case import Case
 from ampbench.records.labels import case_title
 from ampbench.store import StoredRun
@@ -41,3 +42,16 @@ def shapes_section(case: Case, found: ShapesPass, *, everything: bool = False) -
 
 def _data(_: Case, found: ShapesPass) -> dict[str, Any]:
     return {"sentences": shapes_said(found), "tables": {"modules": records(COLUMNS, found.modules)}}
+
+
+def part(held: Held[ShapesPass]) -> Part | None:
+    """Return the cases whose modules were watched."""
+    return told_part(
+        held,
+        held.told,
+        lambda one: shapes_section(one.case, one.found, everything=True),
+        id="shapes",
+        title="Shapes",
+        caption="What the modules of each case give",
+        verb="Watched",
+    )

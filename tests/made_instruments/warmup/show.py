@@ -8,6 +8,7 @@ from ampbench.instruments.cases import document_of_cases
 from ampbench.instruments.warmup.findings import warmup_said
 from ampbench.instruments.warmup.records import WarmUp
 from ampbench.present.document import Block, Column, Document, Section, as_sentence, table
+from ampbench.present.page import Held, Part, told_part
 from ampbench.records.case import Case
 from ampbench.records.labels import case_title
 from ampbench.store import StoredRun
@@ -43,3 +44,17 @@ def _steps(found: WarmUp) -> list[tuple[int, float]]:
 
 def _data(_: Case, found: WarmUp) -> dict[str, Any]:
     return {"sentences": warmup_said(found), "warmup": asdict(found)}
+
+
+def part(held: Held[WarmUp]) -> Part | None:
+    """Return the cases whose first steps were timed."""
+    return told_part(
+        held,
+        held.told,
+        lambda one: warmup_section(one.case, one.found, everything=True),
+        id="warmup",
+        title="Warm-up",
+        caption="After how many steps each case settled",
+        verb="Timed",
+        finding=lambda one: warmup_said(one.found)[0],
+    )
