@@ -25,8 +25,6 @@ Floats = npt.NDArray[np.float64]
 BLOCK = 1 << 17
 """So many elements at once keep what is drawn for them in the processor's cache."""
 ENTRIES = 128
-RESOLUTION = 1e-8
-"""Two sketches of one vector seem at most this far apart, relative to its norm: their numbers are rounded."""
 
 _DRAWS, _BUCKETS = 4, 32
 _FORM = "1:"
