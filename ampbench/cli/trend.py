@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from ampbench.trend import Trend
+    from ampbench.trend.series import Trend
 
 AXES = ("torch_version", "commit", "date")
 """What --x takes; `ampbench.trend.AXES` has the same names, and is slow to import."""
@@ -66,7 +66,9 @@ def command(
     if x not in AXES:
         raise UnknownNameError("--x axis", x, AXES)
     from ampbench.cli.printing import print_note
-    from ampbench.trend import make_trend, read_runs, tracked
+    from ampbench.trend.building import make_trend
+    from ampbench.trend.reducing import read_runs
+    from ampbench.trend.series import tracked
 
     metrics = tracked(metric or ())
     with no_garbage_collection():

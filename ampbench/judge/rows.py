@@ -28,30 +28,12 @@ class Group:
 
 def grouped(rows: Iterable[Row]) -> dict[Group, list[Row]]:
     """Return the rows by group, groups in order of appearance, rows in the order of the table of precisions."""
-    together: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        together.setdefault(_traits(row), []).append(row)
     groups: dict[Group, list[Row]] = {}
-    for members in together.values():
-        groups.setdefault(group_of(members[0]), []).extend(members)
+    for row in rows:
+        groups.setdefault(group_of(row), []).append(row)
     for members in groups.values():
         members.sort(key=lambda row: rank(row["precision"]))
     return groups
-
-
-def _traits(row: Row) -> tuple[Any, ...]:
-    """Return what rows of one group have in common: a `Group` takes ten times as long to make and to find."""
-    return (
-        row["workload"],
-        row["parameters"],
-        row["batch_size"],
-        row["memory_format"],
-        row["device"],
-        row["phase"],
-        row["path"],
-        row.get("sdpa") or "",
-        row.get("recipe") or "",
-    )
 
 
 def group_of(row: Row) -> Group:

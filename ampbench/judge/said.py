@@ -16,7 +16,7 @@ from ampbench.base.units import (
 )
 from ampbench.instruments.rules.findings import changed_ops_said, few_phrases, others_said
 from ampbench.judge.exact import far_text
-from ampbench.records.labels import case_labels
+from ampbench.records.labels import case_labels, few
 from ampbench.records.rules import RuleChange, short_name
 from ampbench.records.run import short_commit
 from ampbench.records.verdicts import (
@@ -229,8 +229,7 @@ def lonely(comparison: Comparison) -> list[str]:
     ]
     for side, ids in (("baseline", comparison.only_baseline), ("candidate", comparison.only_candidate)):
         if ids:
-            more = f" and {len(ids) - LISTED} more" if len(ids) > LISTED else ""
-            said.append(f"only in the {side}: {', '.join(ids[:LISTED])}{more}")
+            said.append(f"only in the {side}: {few(ids, LISTED)}")
     return said
 
 

@@ -99,11 +99,17 @@ def precision_encoded(names: Iterable[str]) -> dict[str, Any]:
     for name in domain:
         if name not in looks:
             looks[name] = next(spare, ("var(--faint)", "triangle-left"))
-    field = {"field": "precision", "type": "nominal", "title": "precision", "legend": {"title": None}}
+    legend = {"title": None, "columns": 2}  # fits a narrow screen
+    field = {"field": "precision", "type": "nominal", "title": "precision", "legend": legend}
     return {
         "color": {**field, "scale": {"domain": domain, "range": [looks[name][0] for name in domain]}},
         "shape": {**field, "scale": {"domain": domain, "range": [looks[name][1] for name in domain]}},
     }
+
+
+def quantity(field: str, title: str, scale: Mapping[str, Any], axis: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the encoding of a field of numbers by its place on an axis."""
+    return {"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": axis}
 
 
 DASHED: Mapping[str, Any] = MappingProxyType({"type": "rule", "strokeDash": [4, 3]})

@@ -21,7 +21,8 @@ from ampbench.judge.ranking import MANY, Ranked, in_order, table_labels
 from ampbench.judge.rows import Group, Row, grouped, judged_error, judged_floor_ratio, number, precision_label
 from ampbench.records.labels import AGAINST_FP32, device_statement, few, told_apart
 from ampbench.report.material import Material, Shown
-from ampbench.trend import Place, place_of
+from ampbench.trend.building import place_of
+from ampbench.trend.series import Place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

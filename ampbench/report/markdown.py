@@ -16,7 +16,7 @@ from ampbench.report.facts import changed, parts
 from ampbench.report.material import Material
 from ampbench.report.result import Result, result
 from ampbench.report.views.precisions import MachineTables, precision_tables
-from ampbench.trend import Trend
+from ampbench.trend.series import Trend
 from ampbench.trend.show import changes_table, failures, has_changed_times, series_names, summary
 
 LONGEST = 65_536

@@ -26,9 +26,9 @@ from ampbench.records.labels import case_labels, told_apart
 from ampbench.records.run import LATEST, Header
 from ampbench.records.verdicts import Comparison, Finding
 from ampbench.store import CUT, StoredRun, find_run, find_runs, list_runs, measures, read_header, read_run, run_files
-from ampbench.trend import RunValues, Trend, make_trend, place_of, read_runs, tracked
-from ampbench.trend.building import public_version
-from ampbench.trend.series import Tracked
+from ampbench.trend.building import make_trend, place_of, public_version
+from ampbench.trend.reducing import RunValues, read_runs
+from ampbench.trend.series import Tracked, Trend, tracked
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ runs are a folder of pages for a static host: an index of them, and the report o
 import base64
 import gzip
 import hashlib
+import math
 import re
 import subprocess
 import sys
@@ -16,13 +17,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import chain
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
 import msgspec
-import numpy as np
 import vl_convert
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -53,8 +51,7 @@ _EXPOSED = "window.vegaEmbed = vegaEmbed;"
 """What of the library the page's script calls."""
 _FONT = "system-ui, -apple-system, 'Segoe UI', sans-serif"
 _INK = {"labelColor": "var(--ink)", "titleColor": "var(--ink)", "labelFontSize": 12, "titleFontSize": 12}
-_DIGITS, _NEARLY = 5, 1e-6
-_NUMBERS = {int, float, bool, NoneType}
+_DIGITS = 5
 THEME: Mapping[str, Any] = {
     "aria": False,  # one text alternative per chart; a reader of hundreds of points would learn less
     "font": _FONT,
@@ -137,7 +134,7 @@ def chart_payload(views: Sequence[View]) -> bytes:
         for name, rows in view.datasets.items():
             if name in datasets:
                 raise ValueError(f"two datasets are called {name}")
-            datasets[name] = {head: _rounded(column) for head, column in _by_column(rows).items()}
+            datasets[name] = {head: [*map(_rounded, column)] for head, column in _by_column(rows).items()}
         for chart in view.charts:
             if chart.id in charts:
                 raise ValueError(f"two charts are called {chart.id}")
@@ -186,46 +183,19 @@ def _by_column(rows: Rows) -> dict[str, list[Any]]:
     names = rows[0].keys()
     if odd := next((row for row in rows if row.keys() != names), None):
         raise ValueError(f"rows of a dataset differ in their names: {', '.join(sorted(names ^ odd.keys()))}")
-    return {drawable(name): _fitted([row[name] for row in rows]) for name in names}
+    return {drawable(name): fitted([row[name] for row in rows], drawable) for name in names}
 
 
-def _fitted(column: list[Any]) -> list[Any]:
-    """Return a column with its texts made fit, each of them once."""
-    kinds = set(map(type, column))
-    if list in kinds:
-        kinds = (kinds - {list}) | set(map(type, chain.from_iterable(one for one in column if type(one) is list)))
-        return column if kinds <= _NUMBERS else [fitted(one, drawable) for one in column]
-    if kinds <= _NUMBERS:
-        return column
-    if kinds <= {str, NoneType}:
-        known = {text: text and drawable(text) for text in set(column)}
-        return [known[text] for text in column]
-    return [fitted(one, drawable) for one in column]
-
-
-def _rounded(column: list[Any]) -> list[Any]:
-    """Return a column's floats with as many digits as a screen can show, which take less room; all else as it is.
+def _rounded(value: Any) -> Any:
+    """Return a number with as many digits as a screen can show, which take less room; all else as it is.
 
     Raises `ValueError` for one that is not finite.
     """
-    kinds = list(map(type, column))
-    floats = {kind for kind in set(kinds) if issubclass(kind, float)}
-    places = [place for place, kind in enumerate(kinds) if kind in floats]
-    if not places:
-        return column
-    values = np.array([column[place] for place in places])
-    if not np.isfinite(values).all():
+    if not isinstance(value, float):
+        return value
+    if not math.isfinite(value):
         raise ValueError("a number that is not finite is not JSON compliant")
-    exponents = np.floor(np.log10(np.abs(values), out=np.zeros_like(values), where=values != 0))
-    digits = np.clip(_DIGITS - 1 - exponents, -300, 300)
-    up, down = 10.0 ** np.maximum(digits, 0), 10.0 ** np.maximum(-digits, 0)  # exact, where a negative power is not
-    scaled = values * up / down
-    found = list(column)
-    for place, value in zip(places, (np.round(scaled) * down / up).tolist(), strict=True):
-        found[place] = value
-    for tie in np.flatnonzero(np.abs(scaled % 1 - 0.5) < _NEARLY).tolist():  # which of the two is nearer, text tells
-        found[places[tie]] = float(f"{values[tie]:.{_DIGITS - 1}e}")
-    return found
+    return float(f"{value:.{_DIGITS - 1}e}")
 
 
 _FOLDER = Path(__file__).parent

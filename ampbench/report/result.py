@@ -4,7 +4,7 @@ Beside numbers stands what is to be said of the runs: what no reader may miss (`
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from ampbench.base.metrics import DRIFT
@@ -18,7 +18,7 @@ from ampbench.present.document import as_sentence
 from ampbench.present.page import View
 from ampbench.records.case import Case
 from ampbench.records.kinds import KINDS
-from ampbench.records.labels import case_labels
+from ampbench.records.labels import case_labels, few
 from ampbench.records.verdicts import OUTCOME, Comparison, Finding, Verdict
 from ampbench.report import answers
 from ampbench.report.answers import Machine, machines
@@ -47,7 +47,7 @@ def warnings(material: Material) -> list[str]:
         for note in found:
             if note.warning:
                 said.setdefault(note.text, []).append(side)
-    warned += [text if len(of) == len(sides) else f"{_listed(of)}: {text}" for text, of in said.items()]
+    warned += [text if len(of) == len(sides) else f"{few(of, NAMED)}: {text}" for text, of in said.items()]
     return list(dict.fromkeys([*warned, *material.remarks]))
 
 
@@ -70,12 +70,6 @@ def _of_baseline(material: Material) -> list[notes.Note]:
     compared = {one for shown in material.shown for one in shown.partners.values()}
     rows = [row for row in frame.run_rows(baseline) if row["case_id"] in compared]
     return notes.statements(baseline, rows)
-
-
-def _listed(names: Iterable[str]) -> str:
-    known = list(names)
-    more = f" and {len(known) - NAMED:,} more" if len(known) > NAMED else ""
-    return f"{', '.join(known[:NAMED])}{more}"
 
 
 Ranked = tuple[Finding, str, str, Sequence[str]]
@@ -334,8 +328,7 @@ def _failures(cases: Sequence[ShownCase]) -> Failures | None:
 def _failure(reason: str, names: Sequence[str]) -> Failure:
     if len(names) == 1:
         return Failure(cases=names[0], reason=reason, named="")
-    more = f" and {len(names) - WORST:,} more" if len(names) > WORST else ""
-    return Failure(cases=counted(len(names), "case"), reason=reason, named=", ".join(names[:WORST]) + more)
+    return Failure(cases=counted(len(names), "case"), reason=reason, named=few(names, WORST))
 
 
 def _skips(cases: Sequence[ShownCase]) -> list[str]:

@@ -5,11 +5,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from itertools import accumulate
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 from packaging.version import InvalidVersion, Version
 
 from ampbench.base import stats
@@ -21,7 +19,7 @@ from ampbench.records.run import DIRTY, Header, short_commit
 from ampbench.trend import steps
 from ampbench.trend.judging import WITHOUT_ASV, Differences, Raw, is_too_long, judged
 from ampbench.trend.reducing import RunValues
-from ampbench.trend.series import Gap, History, Lack, Lost, Place, Point, Points, Series, Tracked, Trend, X
+from ampbench.trend.series import Gap, History, Lack, Lost, Place, Point, Series, Tracked, Trend, X
 from ampbench.trend.steps import measured_by, point_interval
 
 TORCH = "torch_version"
@@ -260,14 +258,32 @@ class _Grid:
 
     def raw_series(self, metrics: Sequence[Tracked]) -> list[Raw]:
         """Return a series for each case and metric that has a value anywhere, in the order of the runs' plans."""
-        lattice = _Lattice(self.place, ordered(self._placed), self.columns, self._cases)
-        tables = [lattice.table(metric) for metric in metrics]
-        return [
-            raw
-            for column, case in enumerate(lattice.cases.values())
-            for table in tables
-            for raw in table.series(column, case)
-        ]
+        axis = ordered(self._placed)
+        alike = [self.columns[where.key] for where in axis]
+        lists = {id(run.cases): run.cases for runs in alike for run in runs}  # nearly all runs list the same
+        cases: dict[_Version, Case] = {}
+        for listed in lists.values():
+            for case_id, case in listed.items():
+                if (case_id, case.version) in self._cases:
+                    cases.setdefault((case_id, case.version), case)
+        xs = [where.x for where in axis]
+        return [raw for case in cases.values() for metric in metrics for raw in self._series(xs, alike, case, metric)]
+
+    def _series(self, xs: Sequence[X], alike: Sequence[_Runs], case: Case, metric: Tracked) -> Iterator[Raw]:
+        """Yield the series of a case: one for all values that are comparable. `alike` are the runs at each of `xs`."""
+        every = [[one for run in runs if (one := _told(run, case, metric)) is not None] for runs in alike]
+        for numbers in dict.fromkeys(one.numbers for told in every for one in told if one.value is not None):
+            own = [[one for one in told if one.numbers == numbers] for told in every]
+            if metric.column.name == DRIFT:
+                own = _from_first(own, case.case_id)
+            points = [_point(*place, case, metric) for place in zip(xs, own, alike, strict=True)]
+            functions = {one.run.function[one.run.rows[case.case_id]] for told in own for one in told}
+            yield Raw(
+                Series(case=case, metric=metric, place=self.place, numbers=numbers, points=points),
+                [place for place, told in enumerate(own) if told],
+                [[one.run for one in sorted(told, key=lambda one: one.value is None)] for told in own].__getitem__,
+                alike=metric.gate.kind == "accuracy" and len(functions) == 1,
+            )
 
     def lost(self) -> list[Lost]:
         """Return the cases that failed and have no number of any metric."""
@@ -284,207 +300,71 @@ class _Grid:
         return [one for one in failed.values() if not any(_measured(run, one.case) for run in runs)]
 
 
-class _Lattice:
-    """The runs of a place in the order of its axis, and all their cases: the rows and the columns of tables.
-
-    `alike` are the runs by their places on the axis, `rows` where these are among all `runs`, `at` the place of each,
-    `disturbed` by case id the rows of runs that were.
-    """
-
-    def __init__(
-        self,
-        place: Place,
-        axis: Sequence[Placed],
-        runs: Mapping[tuple[Any, ...], Sequence[RunValues]],
-        shown: Collection[_Version],
-    ):
-        self.place = place
-        self.axis = axis
-        self.alike = [runs[where.key] for where in axis]
-        self.runs = [run for alike in self.alike for run in alike]
-        self.at = [number for number, alike in enumerate(self.alike) for _ in alike]
-        ends = list(accumulate(map(len, self.alike)))
-        self.rows = [range(end - len(alike), end) for end, alike in zip(ends, self.alike, strict=True)]
-        self.cases: dict[_Version, Case] = {}
-        columns: dict[_Version, int] = {}
-        of_lists: dict[int, tuple[stats.Integers, stats.Integers]] = {}
-        for run in self.runs:
-            if id(run.cases) not in of_lists:  # nearly all runs list the same
-                versions = {(case_id, case.version): case for case_id, case in run.cases.items()}
-                places = [columns.setdefault(one, len(columns)) if one in shown else -1 for one in versions]
-                self.cases.update(
-                    (one, case) for one, case in versions.items() if one in shown and one not in self.cases
-                )
-                found = np.array(places, dtype=np.int64)
-                of_lists[id(run.cases)] = np.flatnonzero(found >= 0), found[found >= 0]
-        self._listed = [of_lists[id(run.cases)] for run in self.runs]
-        self.disturbed: dict[str, set[int]] = {}
-        for row, run in enumerate(self.runs):
-            for case_id in run.disturbed:
-                self.disturbed.setdefault(case_id, set()).add(row)
-        self._coded: dict[str, stats.Integers] = {}
-        self._texts: dict[str, list[str]] = {}
-
-    def table(self, metric: Tracked) -> "_Table":
-        """Return what the runs tell of a metric."""
-        name = metric.column.name
-        values = np.full((len(self.runs), len(self.cases)), np.nan)
-        undefined: dict[str, dict[int, str]] = {}
-        for row, (run, (own, columns)) in enumerate(zip(self.runs, self._listed, strict=True)):
-            values[row, columns] = run.values[name][own]
-            for case_id, why in run.undefined[name].items():
-                undefined.setdefault(case_id, {})[row] = why
-        return _Table(self, metric, values, undefined)
-
-    def codes(self, name: str) -> stats.Integers:
-        """Return for each run and case the number of a text of that name among `texts`; -1 where there is none."""
-        if name not in self._coded:
-            known: dict[str, int] = {}
-            coded = np.full((len(self.runs), len(self.cases)), -1)
-            for row, (run, (own, columns)) in enumerate(zip(self.runs, self._listed, strict=True)):
-                texts = getattr(run, name)[own].tolist()
-                coded[row, columns] = [known.setdefault(text, len(known)) for text in texts]
-            self._coded[name], self._texts[name] = coded, list(known)
-        return self._coded[name]
-
-    def texts(self, name: str) -> list[str]:
-        """Return the texts of `codes`."""
-        return self._texts[name]
-
-
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """What the runs of a lattice tell of a metric: `values` by run and case, NaN where not known; by case id and run
-    why an error is `undefined`.
-    """
-
-    lattice: _Lattice
-    metric: Tracked
-    values: stats.Floats
-    undefined: Mapping[str, Mapping[int, str]]
-
-    def series(self, column: int, case: Case) -> Iterator[Raw]:
-        """Yield the series of the case in a column: one for all values that are comparable."""
-        lattice, values = self.lattice, self.values[:, column]
-        rows = np.flatnonzero(~np.isnan(values))
-        if not rows.size:
-            return
-        undefined, runs = self.undefined.get(case.case_id, {}), lattice.runs
-        broken = {row: why for row, why in undefined.items() if runs[row].cases[case.case_id].version == case.version}
-        told = _TOLD_APART.get(self.metric.gate.kind)
-        if told is None:
-            yield self._raw(case, column, "", rows.tolist(), broken)
-            return
-        codes = lattice.codes(told)[:, column]
-        for code in dict.fromkeys(codes[rows].tolist()):
-            alike = {row: why for row, why in broken.items() if codes[row] == code}
-            yield self._raw(case, column, lattice.texts(told)[code], rows[codes[rows] == code].tolist(), alike)
-
-    def _raw(self, case: Case, column: int, numbers: str, rows: list[int], broken: dict[int, str]) -> Raw:
-        lattice, values = self.lattice, self.values[:, column]
-        if self.metric.column.name == DRIFT:
-            values, broken = _from_first(lattice.runs, rows, broken, case.case_id)
-            rows = [row for row in rows if row not in broken]
-        line = _Line(lattice, case, self.metric, values, rows, broken)
-        points = Points(line.values, line.point, line.maybe_disturbed)
-        alike = False
-        if self.metric.gate.kind == "accuracy":
-            functions = lattice.codes("function")[[*rows, *broken], column]
-            alike = bool((functions == functions[0]).all())
-        series = Series(case=case, metric=self.metric, place=lattice.place, numbers=numbers, points=points)
-        return Raw(series, line.places, line.runs, alike)
-
-
 _TOLD_APART = {"memory": "memory_source", "accuracy": "numbers"}
 """What values of a kind must share to be comparable, beside the case: for errors, weights and inputs."""
 
 
-class _Line:
-    """What runs tell of a case and metric: the `values` of the `rows` of a lattice, and why those of `broken` are none.
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What a run tells of a case and metric: its `value` (None: that is undefined, and `why`).
 
-    `values` are then those of its points, by their places on the axis; `places` are those where anything was measured.
+    Values are comparable that have the same `numbers`.
     """
 
-    def __init__(
-        self,
-        lattice: _Lattice,
-        case: Case,
-        metric: Tracked,
-        values: stats.Floats,
-        rows: Sequence[int],
-        broken: Mapping[int, str],
-    ):
-        self._lattice = lattice
-        self._case = case
-        self._metric = metric
-        self._numbers = values
-        self._known = np.zeros(len(values), dtype=np.bool_)
-        self._known[rows] = True
-        self._broken = broken
-        self._disturbed = lattice.disturbed.get(case.case_id, set()) if metric.noisy else set()
-        self.maybe_disturbed = sorted({lattice.at[row] for row in self._disturbed if self._known[row]})
-        self.places = sorted({lattice.at[row] for row in (*rows, *broken)})
-        self.values: list[float | None] = [None] * len(lattice.axis)
-        if len(lattice.axis) == len(values):  # a run at each place
-            for row, value in zip(rows, values[rows].tolist(), strict=True):
-                self.values[row] = value
-        else:
-            for place in self.places:
-                self.values[place] = self._median(place)
-
-    def runs(self, place: int) -> list[RunValues]:
-        """Return the runs that measured the point at a place, those last whose number is undefined."""
-        return [self._lattice.runs[row] for row in (*self._measured(place), *self._undefined(place))]
-
-    def point(self, place: int) -> Point:
-        """Return the median of the runs at a place, or why there is none."""
-        lattice, metric, case_id = self._lattice, self._metric, self._case.case_id
-        x, rows, broken = lattice.axis[place].x, self._counted(place), self._undefined(place)
-        if not rows and not broken:
-            return Point(x=x, value=None, gap=_why_missing(lattice.alike[place], self._case, metric.column.name))
-        runs = [lattice.runs[row] for row in rows]
-        ids = tuple(run.header.run for run in (*runs, *(lattice.runs[row] for row in broken)))
-        value = self.values[place]
-        if value is None:
-            return Point(x=x, value=None, runs=len(ids), run_ids=ids, gap=Gap(Lack.UNDEFINED, self._broken[broken[-1]]))
-        each = measured_by(runs, self._numbers[rows].tolist(), case_id, metric)
-        low, high = point_interval(each, metric)
-        return Point(x=x, value=value, low=low, high=high, runs=len(ids), run_ids=ids, each=each)
-
-    def _measured(self, place: int) -> list[int]:
-        return [row for row in self._lattice.rows[place] if self._known[row]]
-
-    def _undefined(self, place: int) -> list[int]:
-        return [row for row in self._lattice.rows[place] if row in self._broken]
-
-    def _counted(self, place: int) -> list[int]:
-        """Return the rows that count: as comparisons leave out what was disturbed, where that leaves anything."""
-        rows = self._measured(place)
-        return [row for row in rows if row not in self._disturbed] or rows
-
-    def _median(self, place: int) -> float | None:
-        """Return the median at a place; what is undefined counts as worse than any number."""
-        values: list[float] = self._numbers[self._counted(place)].tolist()
-        value = stats.median([*values, *[math.inf] * len(self._undefined(place))])
-        return None if math.isinf(value) else value
+    run: RunValues
+    numbers: str
+    value: float | None
+    why: str = ""
 
 
-def _from_first(
-    runs: _Runs, rows: Sequence[int], broken: Mapping[int, str], case_id: str
-) -> tuple[stats.Floats, dict[int, str]]:
-    """Return how far the fp64 result of the runs in `rows` lies from that of the first, and why of others it does not.
+def _told(run: RunValues, case: Case, metric: Tracked) -> _Told | None:
+    """Return what a run tells of a metric of a case in its very version; None where it does not."""
+    case_id, column = case.case_id, metric.column.name
+    if case_id not in run.rows or run.cases[case_id].version != case.version:
+        return None
+    value, why = run.value(column, case_id), run.undefined[column].get(case_id, "")
+    if value is None and not why:
+        return None
+    apart = _TOLD_APART.get(metric.gate.kind)
+    return _Told(run, getattr(run, apart)[run.rows[case_id]] if apart else "", value, why)
 
-    Those are `broken`, and now those with other shapes, and any that lies from zero.
+
+def _point(x: X, told: Sequence[_Told], runs: _Runs, case: Case, metric: Tracked) -> Point:
+    """Return the median of what the `runs` at `x` told, or why there is none; what is undefined is worse than any.
+
+    As comparisons do, it leaves out what was disturbed, where that leaves anything.
     """
-    first = runs[rows[0]].measured.stored.divergence[case_id]
-    values, why = np.full(len(runs), np.nan), dict(broken)
-    for row in rows:
-        drift = drift_between(first, runs[row].measured.stored.divergence[case_id])
+    if not told:
+        return Point(x=x, value=None, gap=_why_missing(runs, case, metric.column.name))
+    measured, undefined = ([one for one in told if (one.value is None) == broken] for broken in (False, True))
+    quiet = [one for one in measured if not (metric.noisy and case.case_id in one.run.disturbed)]
+    counted = quiet or measured
+    ids = tuple(one.run.header.run for one in (*counted, *undefined))
+    values = [one.value for one in counted if one.value is not None]
+    value = stats.median([*values, *[math.inf] * len(undefined)])
+    if math.isinf(value):
+        return Point(x=x, value=None, runs=len(ids), run_ids=ids, gap=Gap(Lack.UNDEFINED, undefined[-1].why))
+    each = measured_by([one.run for one in counted], values, case.case_id, metric)
+    low, high = point_interval(each, metric)
+    return Point(x=x, value=value, low=low, high=high, runs=len(ids), run_ids=ids, each=each)
+
+
+def _from_first(every: Sequence[Sequence[_Told]], case_id: str) -> list[list[_Told]]:
+    """Return how far the fp64 result of each run lies from that of the first, and why of others it does not.
+
+    Those are the ones with other shapes, and any that lies from zero.
+    """
+    first = next(one for told in every for one in told if one.value is not None).run.measured.stored
+
+    def moved(one: _Told) -> _Told:
+        if one.value is None:
+            return one
+        drift = drift_between(first.divergence[case_id], one.run.measured.stored.divergence[case_id])
         if drift.distance is None or math.isinf(drift.distance):
-            why[row] = drift.said(0.0)
-        else:
-            values[row] = drift.distance
-    return values, why
+            return replace(one, value=None, why=drift.said(0.0))
+        return replace(one, value=drift.distance)
+
+    return [[moved(one) for one in told] for told in every]
 
 
 def place_of(header: Header, device: str, axis: str) -> Place:

@@ -7,13 +7,13 @@ called, what lies between two of them.
 
 import re
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, NamedTuple, overload
+from typing import Literal, NamedTuple
 
 from ampbench.base.metrics import COMPARED, DRIFT, GATED, METRICS, Column, Gate
 from ampbench.errors import UnknownNameError
@@ -263,42 +263,6 @@ class Point:
         return self.gap is not None and self.gap.lack is Lack.UNDEFINED
 
 
-class Points(Sequence[Point]):
-    """Points of which the `values` are known (None: a gap), and each is made when it is asked for.
-
-    `disturbed` says by place what disturbed those that are not judged.
-    """
-
-    def __init__(
-        self, values: Sequence[float | None], make: Callable[[int], Point], disturbed: Iterable[int] = ()
-    ) -> None:
-        """`disturbed` are the places of the points that may be."""
-        self.values = values
-        self._make = make
-        self._made: dict[int, Point] = {}
-        self.disturbed = {place: said for place in disturbed if (said := self._at(place).disturbed)}
-
-    @overload
-    def __getitem__(self, place: int) -> Point: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[Point]: ...
-    def __getitem__(self, place: int | slice) -> Point | list[Point]:
-        places = range(len(self.values))[place]
-        return self._at(places) if isinstance(places, int) else [self._at(one) for one in places]
-
-    def __iter__(self) -> Iterator[Point]:
-        return map(self._at, range(len(self.values)))
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def _at(self, place: int) -> Point:
-        found = self._made.get(place)
-        if found is None:
-            found = self._made[place] = self._make(place)
-        return found
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """A change point: `x` is that of the first point after it, `last` that of the last point of the level before it.
@@ -349,9 +313,9 @@ class Series:
         return [point for point in self.points if point.value is not None]
 
     @property
-    def values(self) -> Sequence[float | None]:
-        """The values of the points, gaps among them: sooner known than the points."""
-        return self.points.values if isinstance(self.points, Points) else [point.value for point in self.points]
+    def values(self) -> list[float | None]:
+        """The values of the points, gaps among them."""
+        return [point.value for point in self.points]
 
     @property
     def known(self) -> list[float]:
@@ -359,10 +323,8 @@ class Series:
         return [value for value in self.values if value is not None]
 
     @property
-    def disturbed(self) -> Mapping[int, str]:
+    def disturbed(self) -> dict[int, str]:
         """What disturbed the points that are not judged for it, by their places."""
-        if isinstance(self.points, Points):
-            return self.points.disturbed
         return {place: point.disturbed for place, point in enumerate(self.points) if point.disturbed}
 
     @property

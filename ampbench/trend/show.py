@@ -23,8 +23,7 @@ from ampbench.present.markdown import escaped, markdown_table
 from ampbench.present.terminal import padded, wrapped
 from ampbench.records.labels import case_labels, common_traits, few
 from ampbench.records.run import short_commit
-from ampbench.trend import TRACKED, Change, Lost, Place, Point, Rule, Series, Shift, Trend, X
-from ampbench.trend.series import Lack
+from ampbench.trend.series import TRACKED, Change, Lack, Lost, Place, Point, Rule, Series, Shift, Trend, X
 from ampbench.trend.steps import SHORTEST
 
 DIRECTIONS = ("regressed", "improved")
@@ -116,11 +115,8 @@ def span(trend: Trend) -> str:
     """Return the ends of the axis of each place, said once where they are the same or end another's."""
     ends = [(series[0].points[0].x.label, series[0].points[-1].x.label) for series in trend.places.values()]
     known = {label for first, last in ends if first != last for label in (first, last)}
-    spans = dict.fromkeys(
-        " → ".join(dict.fromkeys(pair)) for pair in ends if pair[0] != pair[1] or pair[0] not in known
-    )
-    more = len(spans) - LONGEST_LIST
-    return ", ".join(list(spans)[:LONGEST_LIST]) + (f" and {more} more" if more > 0 else "")
+    spans = (" → ".join(dict.fromkeys(pair)) for pair in ends if pair[0] != pair[1] or pair[0] not in known)
+    return few(spans, LONGEST_LIST)
 
 
 def place_name(place: Place) -> str:

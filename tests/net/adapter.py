@@ -26,7 +26,9 @@ from ampbench.judge.policy import Policy, read_policy
 from ampbench.records.kinds import KINDS, Kind, named
 from ampbench.records.rules import RuleChange
 from ampbench.records.verdicts import Comparison
-from ampbench.trend import make_trend, read_runs, tracked
+from ampbench.trend.building import make_trend
+from ampbench.trend.reducing import read_runs
+from ampbench.trend.series import tracked
 from tests.net.plain import Row, Tables, as_cells, nested_tables, summary, tokens
 
 SENTENCES = ("reason",)

@@ -21,7 +21,15 @@ from ampbench.records.measured import Failure
 from ampbench.report.answers import machines, parts, spread, summaries
 from ampbench.report.material import Material, gather
 from ampbench.report.page import drawn
-from ampbench.report.views.precisions import JOINED, SLOWEST, precision_tables, precisions, shares, tradeoff
+from ampbench.report.views.precisions import (
+    JOINED,
+    SLOWEST,
+    log_bar,
+    log_scale,
+    precision_tables,
+    precisions,
+    tradeoff,
+)
 from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
 from tests.report.materials import RESULTS, SUITE_RUN, make_material, section_of
@@ -143,11 +151,9 @@ def test_speed_against_tf32_is_shown_where_there_is_tf32() -> None:
 
 
 def test_intervals_lie_on_one_logarithmic_scale_with_a_mark_at_one() -> None:
-    found = {name: spread([(value, "x")]) for name, value in (("slow", 0.25), ("fast", 4.0))}
-    placed, one = shares({("part", name): each for name, each in found.items() if each is not None})
-    assert one == pytest.approx(0.5)
-    assert placed["part", "slow"][0] == pytest.approx(1 - placed["part", "fast"][0])
-    assert placed["part", "slow"][1:] == (None, None)
+    scale = log_scale([1.0, 0.25, 4.0])
+    assert [log_bar(value, None, None, scale) for value in (0.25, 1.0, 4.0)] == ["--m:0%", "--m:50%", "--m:100%"]
+    assert log_bar(1.0, 0.25, 4.0, scale) == "--m:50%;--l:0%;--h:100%"
 
 
 def test_each_table_has_its_advice_and_why(readme_run: Material) -> None:

@@ -11,8 +11,7 @@ from ampbench.present.page import View
 from ampbench.report.material import Material, gather
 from ampbench.report.page import chart_payload, packed
 from ampbench.report.views.trends import labels_of, sparkline, trends
-from ampbench.trend import Change, Measured, Place, Point, Rule, Series, Trend, X, tracked
-from ampbench.trend.series import Gap, Lack
+from ampbench.trend.series import Change, Gap, Lack, Measured, Place, Point, Rule, Series, Trend, X, tracked
 from tests.report.materials import make_material, section_of
 from tests.stored_runs import COMPLETE, make_case, make_header, make_round, write_run
 

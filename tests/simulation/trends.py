@@ -12,8 +12,10 @@ from numpy.random import Generator
 from ampbench.base.stats import Floats
 from ampbench.judge.rounds import MeasuredRun
 from ampbench.store import StoredRun
-from ampbench.trend import RunValues, make_trend, steps, tracked
-from ampbench.trend.reducing import reduced
+from ampbench.trend import steps
+from ampbench.trend.building import make_trend
+from ampbench.trend.reducing import RunValues, reduced
+from ampbench.trend.series import tracked
 from tests.simulation.suite import Share
 from tests.stored_runs import make_case, make_header, make_round
 

@@ -21,9 +21,10 @@ from ampbench.errors import NothingToRunError, StoreError, UnknownNameError
 from ampbench.records.case import Case, DeviceDescription, Environment
 from ampbench.records.measured import Failure, Fitness, Reading
 from ampbench.records.run import Arm, Entry, Imported
-from ampbench.trend import AXES, Change, Rule, Series, Trend, make_trend, read_runs, steps, tracked
-from ampbench.trend.building import OTHER_COMMIT
-from ampbench.trend.series import Gap, History, Lack
+from ampbench.trend import steps
+from ampbench.trend.building import AXES, OTHER_COMMIT, make_trend
+from ampbench.trend.reducing import read_runs
+from ampbench.trend.series import Change, Gap, History, Lack, Rule, Series, Trend, tracked
 from ampbench.trend.show import notes, shared_shifts, size, summary
 from ampbench.trend.steps import LEAST_LUCK, SHORTEST, Level, find_levels, find_steps
 from tests.convert import asv_results

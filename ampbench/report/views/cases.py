@@ -25,7 +25,7 @@ from ampbench.judge.said import (
 )
 from ampbench.judge.table import Column
 from ampbench.judge.times import TIME
-from ampbench.present.charts import NAMES_ABOVE, Chart, Rows, middle_cut, rule_at, tooltip
+from ampbench.present.charts import NAMES_ABOVE, Chart, Rows, middle_cut, quantity, rule_at, tooltip
 from ampbench.present.page import View
 from ampbench.records.labels import common_traits
 from ampbench.records.verdicts import OUTCOME, Code, Finding, Verdict
@@ -181,13 +181,7 @@ def _spec(edge: float, verdicts: list[Verdict]) -> dict[str, Any]:
     names = [one.value for one in verdicts]
     axis = {"labelExpr": "datum.value ? format(datum.value, '+.0%') : '0'", "tickCount": 5}
     scale = {"domain": [-edge, edge], "clamp": True, "nice": False, "padding": 6}
-    x = {
-        "field": "change",
-        "type": "quantitative",
-        "scale": scale,
-        "axis": axis,
-        "title": "change against the baseline",
-    }
+    x = quantity("change", "change against the baseline", scale, axis)
     y = {
         "field": "name",
         "type": "nominal",

@@ -14,14 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ampbench.base import stats
 from ampbench.base.stats import median
 from ampbench.base.units import UNDEFINED, counted, format_percent, format_seconds
 from ampbench.judge import frame
 from ampbench.judge.frame import DISTURBED_BY
 from ampbench.judge.rounds import CAUSES, MeasuredRun, Role, Summary, said_of
 from ampbench.judge.said import CHANGED
-from ampbench.present.charts import Chart, Choice, label_expression, tooltip
+from ampbench.present.charts import Chart, Choice, label_expression, quantity, tooltip
 from ampbench.present.page import View
 from ampbench.records.verdicts import Finding, Verdict
 from ampbench.report.material import Material, ShownCase
@@ -29,16 +28,20 @@ from ampbench.store import StoredRun
 
 
 class One(NamedTuple):
-    """A round: its `number` in the file, its value in `seconds`, all its `samples`, and why it is unfit, if it is."""
+    """A round: its `number` in the file, its value in `seconds`, and why it is unfit: a `cause` (-1: it is fit)."""
 
     role: Role
     number: int
     seconds: float
     samples: Sequence[Sequence[float]]
-    unfit: str | None
+    place: int
+    cause: int
+    value: float
 
-
-_ROLES = tuple(Role)
+    @property
+    def unfit(self) -> str | None:
+        """Why it is unfit, if it is."""
+        return None if self.cause < 0 else CAUSES[self.cause].format(self.value)
 
 
 class RunRounds:
@@ -47,51 +50,36 @@ class RunRounds:
     def __init__(self, stored: StoredRun):
         self.stored = stored
         run = MeasuredRun.of(stored, averaging=False)
-        self._rounds, self._unfit, self._places = run.rounds, run.unfit, run.places
-        usable = run.by_case(np.isfinite(self._rounds.seconds) & (self._rounds.seconds > 0))
-        self._order, self._ends = usable.order, [0, *np.cumsum(usable.lengths).tolist()]
-        columns = (self._rounds.roles, self._rounds.blocks, self._rounds.seconds, self._unfit.cause, self._unfit.value)
-        self._ones = [
-            One(
-                role=_ROLES[role],
-                number=block,
-                seconds=seconds,
-                samples=stored.rounds[index].samples,
-                unfit=None if cause < 0 else CAUSES[cause].format(value),
-            )
-            for index, role, block, seconds, cause, value in zip(
-                self._order.tolist(), *(column[self._order].tolist() for column in columns), strict=True
-            )
-        ]
         self.summaries = run.summaries
+        self._rounds: dict[str, list[One]] = {}
+        columns = (run.rounds.roles, run.rounds.blocks, run.rounds.seconds, run.unfit.cause, run.unfit.value)
+        for place, (role, block, seconds, cause, value) in enumerate(
+            zip(*(column.tolist() for column in columns), strict=True)
+        ):
+            if 0 < seconds < math.inf:
+                each = stored.rounds[place]
+                one = One(Role(role), block, seconds, each.samples, place, cause, value)
+                self._rounds.setdefault(each.case_id, []).append(one)
 
     def of(self, case_id: str) -> list[One]:
         """Return a case's rounds in the order of the file, those of the control among them."""
-        place = self._places.get(case_id)
-        return [] if place is None else self._ones[self._ends[place] : self._ends[place + 1]]
+        return self._rounds.get(case_id, [])
 
     def disturbed(self, case_id: str) -> float | None:
         """Return the share of a case's samples that something else on the machine delayed (`frame.disturbed_share`)."""
-        rounds = [self.stored.rounds[index] for index in self._own(case_id).tolist()]
+        rounds = [self.stored.rounds[one.place] for one in self._own(case_id)]
         return frame.disturbed_share(replace(self.stored, rounds=rounds))
 
     def unfit(self, case_id: str) -> str:
         """Return why some of a case's rounds are unfit, the commonest cause in words; "" where none is."""
         own = self._own(case_id)
-        bad = own[self._unfit.cause[own] >= 0]
-        if not bad.size:
+        bad = [one for one in own if one.cause >= 0]
+        if not bad:
             return ""
-        return said_of(self._unfit.cause[bad], self._unfit.value[bad], len(own), "rounds")
+        return said_of(np.array([one.cause for one in bad]), np.array([one.value for one in bad]), len(own), "rounds")
 
-    def _chosen(self, case_id: str) -> stats.Integers:
-        """Return where a case's rounds are in the run's list."""
-        place = self._places.get(case_id)
-        return self._order[:0] if place is None else self._order[self._ends[place] : self._ends[place + 1]]
-
-    def _own(self, case_id: str) -> stats.Integers:
-        chosen = self._chosen(case_id)
-        own: stats.Integers = chosen[self._rounds.roles[chosen] != Role.CONTROL]
-        return own
+    def _own(self, case_id: str) -> list[One]:
+        return [one for one in self.of(case_id) if one.role is not Role.CONTROL]
 
 
 ARMS: Mapping[str, str] = MappingProxyType(
@@ -138,7 +126,11 @@ class Side:
     arm: str
     run: RunRounds
     case_id: str
-    summary: Summary | None
+
+    @property
+    def summary(self) -> Summary | None:
+        """What its rounds say in numbers."""
+        return self.run.summaries.get(self.case_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,13 +256,8 @@ def _beyond_layer(lines: Mapping[str, Any]) -> dict[str, Any]:
 
 def _at(field: str) -> dict[str, Any]:
     """Return a field's place on the axis of times."""
-    return {
-        "field": field,
-        "type": "quantitative",
-        "title": "time per step",
-        "axis": {"labelExpr": label_expression("s"), "tickCount": 5},
-        "scale": {"zero": False, "nice": False, "padding": 22},
-    }
+    axis = {"labelExpr": label_expression("s"), "tickCount": 5}
+    return quantity(field, "time per step", {"zero": False, "nice": False, "padding": 22}, axis)
 
 
 def _line_axis(longest: int) -> dict[str, Any]:
@@ -376,12 +363,8 @@ def _sides(case: ShownCase, material: Material, runs: Mapping[int, RunRounds]) -
     """Return the baseline's part in a case, where there is one, and the candidate's."""
     run, case_id = runs[id(case.shown.stored)], case.row["case_id"]
     if case.baseline_id is None or material.baseline is None:
-        return [Side("round", run, case_id, run.summaries.get(case_id))]
-    against = runs[id(material.baseline)]
-    return [
-        Side("baseline", against, case.baseline_id, against.summaries.get(case.baseline_id)),
-        Side("candidate", run, case_id, run.summaries.get(case_id)),
-    ]
+        return [Side("round", run, case_id)]
+    return [Side("baseline", runs[id(material.baseline)], case.baseline_id), Side("candidate", run, case_id)]
 
 
 def _finding(case: ShownCase) -> Finding | None:

@@ -15,8 +15,18 @@ from ampbench.base.precisions import BASELINE
 from ampbench.base.units import UNDEFINED, counted, format_error, format_loss, format_share, format_whole
 from ampbench.judge.frame import WEIGHTS_DIFFER
 from ampbench.judge.rows import number, precision_label
-from ampbench.present.charts import CHOICES, NAMES_ABOVE, Chart, Choice, budget_rule, precision_encoded, tooltip
+from ampbench.present.charts import (
+    CHOICES,
+    NAMES_ABOVE,
+    Chart,
+    Choice,
+    budget_rule,
+    precision_encoded,
+    quantity,
+    tooltip,
+)
 from ampbench.present.page import LISTED, Part, View
+from ampbench.records.labels import few
 from ampbench.records.measured import Divergence, Failure, Round
 from ampbench.report.facts import parts
 from ampbench.report.material import Material
@@ -103,22 +113,19 @@ def remarks(material: Material) -> Part | None:
 
 def _named(cases: list[str]) -> str:
     """Return how many cases there are and the first of them: "12 cases: a, b, c and 9 more"."""
-    more = f" and {len(cases) - NAMED:,} more" if len(cases) > NAMED else ""
-    listed = ", ".join(cases[:NAMED]) + more
-    return listed if len(cases) == 1 else f"{counted(len(cases), 'case')}: {listed}"
+    return cases[0] if len(cases) == 1 else f"{counted(len(cases), 'case')}: {few(cases, NAMED)}"
 
 
 CHARTED = 30
 """So many workloads the chart has at most, the worst ones."""
 
 _AXES: Mapping[str, Any] = {
-    "x": {
-        "field": "error",
-        "type": "quantitative",
-        "scale": {"type": "log", "padding": 12},
-        "axis": {"format": ".0e", "tickCount": 5, "labelSeparation": 8},
-        "title": "gradient error, relative to fp64 (log scale)",
-    },
+    "x": quantity(
+        "error",
+        "gradient error, relative to fp64 (log scale)",
+        scale={"type": "log", "padding": 12},
+        axis={"format": ".0e", "tickCount": 5, "labelSeparation": 8},
+    ),
     "y": {"field": "workload", "type": "nominal", "sort": None, "title": None, "axis": dict(NAMES_ABOVE)},
 }
 _TOOLTIP = tooltip(
@@ -254,8 +261,6 @@ def _chart(drawable: Sequence[_Trained], limit: float) -> Chart:
     ]
     said += [f"Drawn are the {CHARTED} workloads with the largest errors."] if workloads > CHARTED else []
     encoded = precision_encoded(one.precision for one in drawable)
-    for channel in encoded.values():
-        channel["legend"] = {"title": None, "columns": 2}  # fits a narrow screen
     points = {"mark": {"type": "point", "size": 70}, "encoding": {**_AXES, **encoded, "tooltip": _TOOLTIP}}
     return Chart(
         id="explanation-gradients",
@@ -390,20 +395,13 @@ def _scale_points(moving: Sequence[_Scaled]) -> list[dict[str, Any]]:
 def _scale_chart(moving: Sequence[_Scaled], rows: Sequence[Mapping[str, Any]]) -> Chart:
     """Return the scale over the rounds of one case at a time."""
     encoding: dict[str, Any] = {
-        "x": {
-            "field": "round",
-            "type": "quantitative",
-            "title": "round",
-            "scale": {"zero": False, "padding": 12},
-            "axis": {"tickMinStep": 1, "format": "d"},
-        },
-        "y": {
-            "field": "scale",
-            "type": "quantitative",
-            "title": "loss scale (log scale)",
-            "scale": {"type": "log", "base": 2, "padding": 12},
-            "axis": {"format": "~g", "values": sorted({row["scale"] for row in rows})},
-        },
+        "x": quantity("round", "round", {"zero": False, "padding": 12}, {"tickMinStep": 1, "format": "d"}),
+        "y": quantity(
+            "scale",
+            "loss scale (log scale)",
+            scale={"type": "log", "base": 2, "padding": 12},
+            axis={"format": "~g", "values": sorted({row["scale"] for row in rows})},
+        ),
         **precision_encoded(one.precision for one in moving),
         "tooltip": tooltip(round="round", scale="scale", skipped="skipped steps"),
     }

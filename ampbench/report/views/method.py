@@ -23,6 +23,7 @@ from ampbench.judge.rounds import MeasuredRun
 from ampbench.judge.rows import number
 from ampbench.judge.times import TIME
 from ampbench.present.page import View
+from ampbench.records.labels import few
 from ampbench.records.measured import OTHER_SHARE, STEAL_SHARE
 from ampbench.records.run import Header
 from ampbench.report.facts import Facts, facts_of, moment
@@ -31,8 +32,6 @@ from ampbench.store import CUT, StoredRun
 from ampbench.trend import steps
 from ampbench.trend.series import Rule
 
-_NAMED = 3
-"""So many cases are named."""
 _CUT = f"its file {CUT}"
 _NOT_COMPARABLE = "times are not comparable"
 
@@ -173,8 +172,7 @@ def _repeatable(stored: StoredRun) -> str:
         return ""
     if not moving:
         return f"the same bits in {'all ' if len(tested) > 1 else ''}{counted(len(tested), 'case')}"
-    more = f" and {len(moving) - _NAMED:,} more" if len(moving) > _NAMED else ""
-    return f"other bits in {len(moving):,} of {counted(len(tested), 'case')}: {', '.join(moving[:_NAMED])}{more}"
+    return f"other bits in {len(moving):,} of {counted(len(tested), 'case')}: {few(moving)}"
 
 
 HEADERS: Mapping[str, str] = {metric: column.header for column in table.COLUMNS for metric in column.metrics}

@@ -17,7 +17,17 @@ from ampbench.judge.advice import TODAYS, Advice, across_tables
 from ampbench.judge.objections import error_said
 from ampbench.judge.rows import Row, described, judged_error, number, precision_label
 from ampbench.judge.table import format_factor, speed_interval
-from ampbench.present.charts import Chart, Choice, Rows, budget_rule, middle_cut, precision_encoded, rule_at, tooltip
+from ampbench.present.charts import (
+    Chart,
+    Choice,
+    Rows,
+    budget_rule,
+    middle_cut,
+    precision_encoded,
+    quantity,
+    rule_at,
+    tooltip,
+)
 from ampbench.present.page import View, fit
 from ampbench.records.verdicts import Comparison, Finding
 from ampbench.report.answers import (
@@ -125,9 +135,6 @@ _CALLED = {"batch_size": "batch size"}
 _FASTEST = "the fastest within the error budget"
 _SMALLEST = "the least memory within the error budget, at fp32's speed"
 
-Placed = tuple[float, float | None, float | None]
-"""Where a mean and the ends of its interval are drawn, as shares of a cell's width."""
-
 
 @dataclass(frozen=True, slots=True)
 class Number:
@@ -146,8 +153,8 @@ class Number:
 class PrecisionRow:
     """What a precision brought over the tables of a part: geometric means, speed and memory in times those of fp32.
 
-    `cases` and `advised` say in how many of them it has a speed and is advised. `interval` is that of the speed,
-    drawn at `place` (None: not at all), `ends` are the lowest and the highest with their tables.
+    `cases` and `advised` say in how many of them it has a speed and is advised. `interval` is that of the speed, drawn
+    as `bar` ("": not at all), `ends` are the lowest and the highest with their tables.
     """
 
     precision: str
@@ -155,7 +162,7 @@ class PrecisionRow:
     cases: str
     speed: str
     interval: str
-    place: Placed | None
+    bar: str
     ends: str
     tf32: Number
     memory: Number
@@ -205,7 +212,7 @@ class AdviceLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineTables:
-    """What is told of a machine. `one` is where a speed of 1 is drawn, `swept` sums tables up by what is advised.
+    """What is told of a machine. `one` draws a speed of 1, `swept` sums tables up by what is advised.
 
     There is no `advice` where a ranking has it.
     """
@@ -213,7 +220,7 @@ class MachineTables:
     title: str
     statement: str
     parts: Sequence[Part]
-    one: float
+    one: str
     tf32: bool
     paths: bool
     advice: Sequence[AdviceLine]
@@ -227,27 +234,12 @@ def precision_tables(material: Material) -> list[MachineTables]:
     return [_machine(machine, machine.statement if len(found) > 1 else "") for machine in found]
 
 
-def shares(spreads: Mapping[tuple[str, str], Spread]) -> tuple[dict[tuple[str, str], Placed], float]:
-    """Return where means and their intervals lie in a cell that spans them all and 1, on a logarithmic scale; and 1.
-
-    All are shares of the cell's width: middle, low and high (None where there is no interval).
-    """
-    values = [value for one in spreads.values() for value in (one.mean, one.low, one.high)]
-    scale = log_scale([1.0, *values], margin=_MARGIN)
-    assert scale is not None
-    placed = {
-        key: (middle, log_share(one.low, scale), log_share(one.high, scale))
-        for key, one in spreads.items()
-        if (middle := log_share(one.mean, scale)) is not None
-    }
-    return placed, log_share(1.0, scale) or 0.0
-
-
 def _machine(machine: Machine, statement: str) -> MachineTables:
     """Return what is told of a machine. The speeds of all its parts have one scale."""
     found = {part: (tables, summaries(tables)) for part, tables in parts(machine).items()}
-    speeds = {(part, one.label): one.speed for part, (_, rows) in found.items() for one in rows if one.speed}
-    placed, one_at = shares(speeds)
+    speeds = [one.speed for _, rows in found.values() for one in rows if one.speed]
+    ends = [value for one in speeds for value in (one.mean, one.low, one.high)]
+    scale = log_scale([1.0, *ends], margin=_MARGIN)
     advised = {table.group: table.advice for table in machine.tables if table.advice is not None}
     swept = dict.fromkeys(name for shown in machine.runs for name in shown.stored.header.selection.sweeps)
     return MachineTables(
@@ -257,13 +249,13 @@ def _machine(machine: Machine, statement: str) -> MachineTables:
             Part(
                 name=part,
                 cases=f"{counted(len(tables), 'case')} of each precision",
-                rows=[_row(one, placed.get((part, one.label))) for one in rows],
+                rows=[_row(one, scale) for one in rows],
                 missing=[f"{name}: {became}" for name, became in unmeasured(tables).items()],
                 hidden=[f"{name} ({counted(count, 'case')})" for name, count in hidden_advice(tables).items()],
             )
             for part, (tables, rows) in found.items()
         ],
-        one=one_at,
+        one=log_bar(1.0, None, None, scale),
         tf32=any(one.tf32 is not None for _, rows in found.values() for one in rows),
         paths=len({group.path for group in advised}) > 1,
         advice=[] if machine.is_ranked else [_advised(table) for table in machine.advised],
@@ -274,7 +266,7 @@ def _machine(machine: Machine, statement: str) -> MachineTables:
     )
 
 
-def _row(one: Summary, place: Placed | None) -> PrecisionRow:
+def _row(one: Summary, scale: Scale | None) -> PrecisionRow:
     speed, baseline = one.speed, one.precision == BASELINE
     interval = ends = ""
     if speed is not None and not baseline:
@@ -289,7 +281,7 @@ def _row(one: Summary, place: Placed | None) -> PrecisionRow:
         cases=f"{usual} of {one.tables}",
         speed=UNDEFINED if speed is None or speed.mean is None else times(speed.mean),
         interval=interval,
-        place=None if baseline else place,
+        bar="" if baseline or speed is None else log_bar(speed.mean, speed.low, speed.high, scale),
         ends=ends,
         tf32=_mean(one.tf32, times, usual),
         memory=_mean(one.memory, times, usual),
@@ -419,13 +411,7 @@ def _chart(found: Sequence[Machine], rows: Sequence[Mapping[str, Any]]) -> Chart
     told = {place: _told(machine, place, rows, several) for place, machine in shown}
     tables = max(len({row["table"] for row in rows if row["machine"] == place}) for place, _ in shown)
     longest = min(_LABEL_LENGTH, max(len(row["table"]) for row in rows))
-    speed = {
-        "field": "speed",
-        "type": "quantitative",
-        "scale": {"type": "log", "nice": False, "padding": 16, "clamp": True, "domain": _domain(rows)},
-        "axis": {"format": "~g", "tickCount": 6},
-        "title": "times the speed of fp32",
-    }
+    speed = speed_axis([row["speed"] for row in rows], "times the speed of fp32")
     # room for the labels is reserved: where the chart is drawn without a browser, they are wider than was reckoned
     axis = {
         "labelExpr": middle_cut(_LABEL_LENGTH),
@@ -435,8 +421,7 @@ def _chart(found: Sequence[Machine], rows: Sequence[Mapping[str, Any]]) -> Chart
         "labelOverlap": False,
     }
     table = {"field": "table", "type": "nominal", "sort": None, "title": None, "axis": axis}
-    legend = {"legend": {"title": None, "columns": 2}}
-    marks = {name: one | legend for name, one in precision_encoded(row["precision"] for row in rows).items()}
+    marks = precision_encoded(row["precision"] for row in rows)
     encoding = {"x": speed, "y": table, **marks, "tooltip": tooltip(table="table", said="speed")}
     return Chart(
         id="precisions-speed",
@@ -455,10 +440,11 @@ def _chart(found: Sequence[Machine], rows: Sequence[Mapping[str, Any]]) -> Chart
     )
 
 
-def _domain(rows: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Return the ends of the axis of speeds."""
-    speeds = [row["speed"] for row in rows]
-    return [max(SLOWEST, min(LEAST_SPAN[0], *speeds)), max(LEAST_SPAN[1], *speeds)]
+def speed_axis(speeds: Iterable[float], title: str) -> dict[str, Any]:
+    """Return the axis on which all of `speeds` lie that are no slower than `SLOWEST`."""
+    domain = [max(SLOWEST, min(LEAST_SPAN[0], *speeds)), max(LEAST_SPAN[1], *speeds)]
+    scale = {"type": "log", "nice": False, "padding": 16, "clamp": True, "domain": domain}
+    return quantity("speed", title, scale, {"format": "~g", "tickCount": 6})
 
 
 def _told(machine: Machine, place: str, rows: Sequence[Mapping[str, Any]], several: bool) -> str:
@@ -642,29 +628,20 @@ def _spec(plane: _Plane, rows: Rows, limit: float) -> dict[str, Any]:
     low, high = f"{plane.name}_low", f"{plane.name}_high"
     spanned = [row[low] for row in rows if row.get(low) is not None]
     ratios = [*spanned, *(row[field] for row in rows for field in (plane.name, high) if row.get(field) is not None)]
+    domain = [max(plane.least, min(LEAST_SPAN[0], *ratios)), max(LEAST_SPAN[1], *ratios)]
     errors = [row["error"] for row in rows]
     middle, half = math.sqrt(min(errors) * max(errors)), max(math.sqrt(max(errors) / min(errors)), LEAST_ERRORS)
     axes = {
-        "x": {
-            "field": plane.name,
-            "type": "quantitative",
-            "scale": scale
-            | {"clamp": True, "domain": [max(plane.least, min(LEAST_SPAN[0], *ratios)), max(LEAST_SPAN[1], *ratios)]},
-            "axis": {"format": "~g"},
-            "title": plane.axis,
-        },
-        "y": {
-            "field": "error",
-            "type": "quantitative",
-            "scale": scale | {"domain": [middle / half, middle * half]},
-            "axis": {"format": ".0e", "tickCount": 5},
-            "title": "output error (↓ more exact)",
-        },
+        "x": quantity(plane.name, plane.axis, scale | {"clamp": True, "domain": domain}, {"format": "~g"}),
+        "y": quantity(
+            "error",
+            "output error (↓ more exact)",
+            scale=scale | {"domain": [middle / half, middle * half]},
+            axis={"format": ".0e", "tickCount": 5},
+        ),
     }
     told = tooltip(case="case", precision="precision", speed_text="speed", error_text="error", memory_text="memory")
     coded = precision_encoded({row["precision"] for row in rows})
-    for channel in coded.values():
-        channel["legend"] = {"title": None, "columns": 2}  # fits a narrow screen
     marked = {**axes, **coded, "tooltip": told}
     drawn = {"filter": {"field": plane.name, "valid": True}}
     joined = {**axes, "detail": {"field": "table"}, "order": {"field": "error"}}

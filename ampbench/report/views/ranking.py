@@ -21,7 +21,7 @@ from ampbench.present.document import Block, as_sentence
 from ampbench.present.page import View, cut
 from ampbench.report.answers import Machine, advised_machines, ranked_parts
 from ampbench.report.material import Material, Shown
-from ampbench.report.views.precisions import SLOWEST
+from ampbench.report.views.precisions import SLOWEST, speed_axis
 
 AT_ONCE = 25
 """So many rows of a table are shown; the others are folded away."""
@@ -31,8 +31,6 @@ NAMED = 40
 """So many networks that failed for one reason are named."""
 DRAWN = 60
 """So many kinds of networks are drawn, those with the most networks."""
-LEAST_SPAN = (0.5, 2.0)
-"""What the axis of speeds shows at least."""
 _ROW_PIXELS = 17
 
 
@@ -117,14 +115,7 @@ def _precisions(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _chart(choices: Sequence[Choice], rows: Sequence[Mapping[str, Any]]) -> Chart:
     speeds = [row["speed"] for row in rows]
-    domain = [max(SLOWEST, min(LEAST_SPAN[0], *speeds)), max(LEAST_SPAN[1], *speeds)]
-    speed = {
-        "field": "speed",
-        "type": "quantitative",
-        "scale": {"type": "log", "nice": False, "padding": 12, "clamp": True, "domain": domain},
-        "axis": {"format": "~g", "tickCount": 6},
-        "title": "times the speed of fp32 (faster →)",
-    }
+    speed = speed_axis(speeds, "times the speed of fp32 (faster →)")
     longest = max(len(row["kind"]) for row in rows)
     kind = {
         "field": "kind",
@@ -134,8 +125,6 @@ def _chart(choices: Sequence[Choice], rows: Sequence[Mapping[str, Any]]) -> Char
         "axis": {"labelLimit": 240, "minExtent": 6.4 * min(longest, 32), "grid": True, "labelOverlap": False},
     }
     marks = precision_encoded(row["precision"] for row in rows)
-    for channel in marks.values():
-        channel["legend"] = {"title": None, "columns": 2}
     told = tooltip(network="network", precision="precision", said="speed", error="error", taken="")
     place = {"x": speed, "y": kind}
     unsafe = [{"filter": "!datum.safe"}]

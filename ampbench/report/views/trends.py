@@ -14,7 +14,7 @@ from ampbench.judge.said import NOT_IN_TURNS
 from ampbench.present.charts import DASHED, Chart, Choice, Rows, label_expression, tooltip
 from ampbench.present.page import View
 from ampbench.report.material import Material
-from ampbench.trend import TRACKED, Change, Measured, Place, Point, Series, Trend, X
+from ampbench.trend.series import TRACKED, Change, Measured, Place, Point, Series, Trend, X
 from ampbench.trend.show import (
     LONGEST_LIST,
     NO_DIFFERENCE,
