@@ -1,7 +1,7 @@
 """What a run of checks says: by device what is defective, what differs by design, and what could not be shown."""
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ampbench.base.units import counted
@@ -17,6 +17,7 @@ from ampbench.instruments.check.records import (
     ChecksAsked,
 )
 from ampbench.present.document import Block, Column, Document, Section, as_sentence, picked, records, table
+from ampbench.present.page import Held, Part, told_part
 from ampbench.records.rules import DEVICE
 from ampbench.store import StoredRun
 
@@ -206,3 +207,50 @@ def catalogue() -> Document:
         columns=[column.key for column in LISTED],
         rows=lambda: records(LISTED, checks),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Torch:
+    """What was found on a device with a torch."""
+
+    version: str
+    device: str
+    found: list[Checked]
+
+    @property
+    def name(self) -> str:
+        return f"torch {self.version} on {self.device}"
+
+
+def part(held: Held[Any]) -> Part | None:
+    """Return what the checks of the runs on the page came to, by torch and device."""
+    return told_part(
+        held,
+        _torches(held.runs),
+        _section,
+        id="checks",
+        title="Known defects",
+        caption="Known defects of mixed precision, by torch and device",
+        first="torch",
+        folding=["As it should be"],
+        finding=lambda one: next(iter(sentences("it", one.found)), ""),
+        what="devices",
+    )
+
+
+def _torches(runs: Iterable[StoredRun]) -> list[_Torch]:
+    """Return what runs found, the newest run of each torch and device."""
+    by_torch: dict[tuple[str, str], list[Checked]] = {}
+    for run in runs:
+        version, newest = run.header.environment.torch_version, latest([run])
+        for device in dict.fromkeys(device for device, _ in newest):
+            by_torch[version, device] = [one for (where, _), one in newest.items() if where == device]
+    return [_Torch(version, device, found) for (version, device), found in by_torch.items()]
+
+
+def _section(one: _Torch) -> Section:
+    (told,) = sections(one.version, one.found)
+    good = table_of(GOOD, one.found)
+    folded = [replace(good, title="As it should be")] if good is not None else []
+    said = [Block(as_sentence(line)) for line in sentences("it", one.found)]
+    return Section(one.name, [*said, *(block for block in told.blocks if block.headers), *folded])

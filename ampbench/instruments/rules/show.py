@@ -6,7 +6,7 @@ Ops of which the same is to be said share a row, the last column names them; "at
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 from ampbench.base.precisions import SHORT_DTYPES
 from ampbench.base.units import UNDEFINED, counted
@@ -20,7 +20,7 @@ from ampbench.instruments.rules.findings import (
     worded,
 )
 from ampbench.present.document import Block, Document, Section
-from ampbench.present.page import LISTED, Detail, Held, Part
+from ampbench.present.page import Held, Part, told_part
 from ampbench.records.rules import (
     BANNED,
     CATEGORIES,
@@ -35,7 +35,6 @@ from ampbench.records.rules import (
     UNLISTED,
     WIDEST,
     XPU_REFERENCE,
-    RuleChange,
     RuleClaim,
     RuleObservation,
     RuleProbe,
@@ -363,83 +362,70 @@ def _rows(probe: RuleProbe) -> Iterable[list[object]]:
         yield [one.op, one.overload, one.device, one.dtype, *documented, *seen, *variants, named]
 
 
-UNFOLDED = 20
-"""So many changes are shown at once."""
+class OnPage(NamedTuple):
+    """A probe, or two sides of a comparison: what it is called on a page, and what there is to say."""
+
+    name: str
+    section: Section
 
 
 def part(held: Held[Any]) -> Part | None:
-    """Return the probes of the runs on the page, and what changed between the baseline's rules and theirs."""
-    found = probes(held.runs)
+    """Return what changed between the baseline's rules and those of runs, and the probes of the runs, the oldest first.
+
+    Of several probes of one torch version and device type, the newest counts.
+    """
+    newest = {(one.torch_version, one.device): one for run in held.runs for one in run.of(RuleProbe).values()}
     compared = [one for one in held.comparisons if one.rule_devices or one.rule_changes]
-    if not found and not compared:
-        return None
-    changes = [(one, change) for one in compared for change in one.rule_changes]
-    changes.sort(key=lambda each: (not alters(each[1]), rank(each[1])))
-    said = [changes_said(one) for one in compared]
-    counts = [(title(one), _counts(one)) for one in found]
-    return Part(
+    return told_part(
+        held,
+        [*map(_compared, compared), *map(_probed, newest.values())],
+        lambda one: one.section,
         id="rules",
         title="Autocast's rules",
-        said=said,
-        details=[*_changes(changes), *map(_probe, found)],
-        left_out=max(len(changes) - LISTED, 0),
-        sentences=[*(("", [line]) for line in said), *((title, [f"{count}."]) for title, count in counts)],
+        caption="Where documents, dispatcher and observation disagree, and what changed",
+        first="rules",
         what="probes",
     )
 
 
-def probes(runs: Iterable[StoredRun]) -> list[RuleProbe]:
-    """Return the probes of `runs`, the oldest first: of several of one torch version and device type the newest."""
-    newest: dict[tuple[str, str], RuleProbe] = {}
-    for run in runs:
-        newest |= {(one.torch_version, one.device): one for one in run.of(RuleProbe).values()}
-    return list(newest.values())
-
-
-def changes_said(one: Comparison) -> str:
-    """Return how many rules changed from the baseline to the candidate, and in which ops one sees it first."""
-    where = f"from torch {_versions(one, ' to ')} on {', '.join(one.rule_devices)}"
-    missing = f"; {', '.join(one.rule_devices_missing)} was not probed again" if one.rule_devices_missing else ""
-    if not one.rule_changes:
-        return f"No rule of autocast changed {where}{missing}."
-    altering = [change for change in one.rule_changes if alters(change)]
-    counts = f"{counted(len(one.rule_changes), 'difference')} between autocast's rules {where}{missing}"
-    if not altering:
-        return f"{counts}; none changes what autocast does."
-    verb = "changes" if len(altering) == 1 else "change"
-    first = rule_change_said(min(altering, key=rank))
-    return f"{counts}; {len(altering):,} of them {verb} what autocast does, such as {first}."
-
-
-def _versions(one: Comparison, between: str) -> str:
-    return between.join(side.torch_version or UNDEFINED for side in (one.baseline, one.candidate))
-
-
-def _changes(changes: Sequence[tuple[Comparison, RuleChange]]) -> list[Detail]:
+def _compared(one: Comparison) -> OnPage:
+    """Return how many rules changed from the baseline to the candidate, and which, those that alter results first."""
+    versions = [side.torch_version or UNDEFINED for side in (one.baseline, one.candidate)]
+    where = f"from torch {' to '.join(versions)} on {', '.join(one.rule_devices)}"
+    where += f"; {', '.join(one.rule_devices_missing)} was not probed again" if one.rule_devices_missing else ""
+    changes = sorted(one.rule_changes, key=lambda change: (not alters(change), rank(change)))
+    altering = sum(map(alters, changes))
     if not changes:
-        return []
-    block = Block(
-        "What changed between the baseline's rules and those of the run",
-        ["op or claim", "device", "torch", "what", "before", "after", "autocast to"],
-        [_change(*each) for each in changes[:LISTED]],
-    )
-    return [Detail(name="What changed in autocast's rules", said="", blocks=[block], open=len(changes) <= UNFOLDED)]
+        said = f"No rule of autocast changed {where}."
+    elif not altering:
+        said = f"{counted(len(changes), 'difference')} {where}; none changes what autocast does."
+    else:
+        verb = "changes" if altering == 1 else "change"
+        said = (
+            f"{counted(len(changes), 'difference')} {where}; {altering:,} of them {verb} what autocast does, such as "
+        )
+        said += f"{rule_change_said(changes[0])}."
+    rows = [
+        [
+            short_name(change.op),
+            change.device,
+            change.field,
+            worded(change.before),
+            worded(change.after),
+            ", ".join(SHORT_DTYPES.get(name, name) for name in change.dtypes) or "any",
+        ]
+        for change in changes
+    ]
+    headers = ["op or claim", "device", "what", "before", "after", "autocast to"]
+    table = [Block("What changed between the baseline's rules and those of the run", headers, rows)] if rows else []
+    name = f"What changed in autocast's rules, torch {' → '.join(versions)}"
+    return OnPage(name, Section(name, [Block(said), *table]))
 
 
-def _change(one: Comparison, change: RuleChange) -> list[str]:
-    dtypes = ", ".join(SHORT_DTYPES.get(name, name) for name in change.dtypes)
-    versions = _versions(one, " → ")
-    was, now = worded(change.before), worded(change.after)
-    return [short_name(change.op), change.device, versions, change.field, was, now, dtypes or "any"]
-
-
-def _counts(probe: RuleProbe) -> str:
+def _probed(probe: RuleProbe) -> OnPage:
     counts = Counter(one.kind for one in find_disagreements(probe))
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
-    return f"{counted(counts.total(), 'disagreement')}{f' ({kinds})' if kinds else ''}"
-
-
-def _probe(probe: RuleProbe) -> Detail:
+    said = f"{counted(counts.total(), 'disagreement')}{f' ({kinds})' if kinds else ''}."
     without = ", ".join(map(short_name, probe.without_sample))
     lines = [Block(f"There is no call to try these with: {without}.")] if without else []
-    return Detail(name=title(probe), said=_counts(probe), blocks=[*disagreements(probe), *lines])
+    return OnPage(title(probe), Section(title(probe), [Block(said), *disagreements(probe), *lines]))
