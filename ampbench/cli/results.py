@@ -23,7 +23,7 @@ from ampbench.base.units import (
 )
 from ampbench.cli.printing import OutputFormat, print_forms, print_sections, print_text
 from ampbench.instruments import registry
-from ampbench.instruments.ceilings.bounds import BINDING, Bounds, work_of
+from ampbench.instruments.ceilings.findings import BINDING, Bounds, work_of
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.instruments.ranges.arithmetic import recipe_said
 from ampbench.judge import frame, notes, ranking

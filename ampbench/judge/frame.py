@@ -20,7 +20,7 @@ from ampbench.base.metrics import COLUMNS, METRICS
 from ampbench.base.precisions import BASELINE, DEFAULT
 from ampbench.base.units import format_seconds
 from ampbench.errors import UsageError
-from ampbench.instruments.ceilings.bounds import Bounds
+from ampbench.instruments.ceilings.findings import Bounds
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.judge.rounds import ON_ACCELERATOR, UNFIT_SHARE, ByCase, MeasuredRun, Rounds, said_of
 from ampbench.records.case import Case

@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 from ampbench.base.precisions import PRECISIONS
 from ampbench.base.units import counted, format_percent, format_share
-from ampbench.instruments.ceilings.bounds import BINDING, Bounds
-from ampbench.instruments.ceilings.findings import disturbance, shown
+from ampbench.instruments.ceilings.findings import BINDING, Bounds, disturbance, shown
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.judge import frame
 from ampbench.judge.advice import TODAYS, Advice

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ampbench.instruments.ceilings.bounds import Bound, Bounds
+from ampbench.instruments.ceilings.findings import Bound, Bounds
 from ampbench.instruments.ceilings.records import COPY, READ
 from ampbench.records.measured import ATTENTION, CONV, MATMUL, MemoryPass
 from tests.instruments.ceilings.ceiling_records import ceiling
