@@ -234,7 +234,7 @@ def _casts(trace: CastTrace, graph: GraphTrace) -> list[GraphDifference]:
     found: dict[tuple[str, str, str, str, str], list[Cast | GraphCast]] = {}
 
     def note(kind: str, cast: Cast | GraphCast) -> None:
-        key = (kind, cast.module, cast.what, _way(cast), cast.phase)
+        key = (kind, cast.module, cast.what, f"{cast.from_dtype} → {cast.to_dtype}", cast.phase)
         found.setdefault(key, []).append(cast)
 
     for key in dict.fromkeys([*eager, *other]):
@@ -317,10 +317,6 @@ def _what(what: str, casts: Sequence[Cast | GraphCast]) -> str:
             return f"the {what}"
         return f"{what}{'s' if len(names) > 1 else ''} {few(names)}" + (" and others" if unnamed else "")
     return f"{what}s" if count > 1 else f"an {what}" if what[0] in "aeiou" else f"a {what}"
-
-
-def _way(cast: Cast | GraphCast) -> str:
-    return f"{cast.from_dtype} → {cast.to_dtype}"
 
 
 def _place(module: str) -> str:

@@ -3,7 +3,7 @@
 A ceiling is the fastest sample of the best size: whatever else runs on a machine only ever delays, and the time of a
 case is that of its fastest samples, too (`stats.round_value`), so that both are told by the same measure.
 
-A step takes at least max(Σ FLOPs of an operation in a dtype / its ceiling, least bytes / bandwidth): one device does one
+A step takes at least max(Σ FLOPs of an operation in a dtype / its ceiling, least bytes / bandwidth): a device does one
 operation after the other. FLOPs are those that no kernel can leave out, bytes those that any step must move
 (`records.measured.MemoryPass`), at the bandwidth of the cache that they fit (`bandwidth_of`).
 """

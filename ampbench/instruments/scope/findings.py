@@ -66,7 +66,7 @@ class Comparison:
 
 def comparisons(found: ScopePass) -> list[Comparison]:
     """Return each scope of a pass beside the recommended one, in their order."""
-    best = _recommended(found)
+    best = next((run for run in found.scopes if run.scope == RECOMMENDED), None)
     reference = next(iter(found.reference_losses), None)
     return [replace(_comparison(run, best, reference), reference=found.reference_dtype) for run in found.scopes]
 
@@ -103,10 +103,6 @@ def casts_said(casts: Sequence[int]) -> str:
     if len(set(rest)) > 1:
         return f"{min(casts)} to {max(casts)}"
     return f"{first}, then {rest[0]}" if rest and rest[0] != first else f"{first}"
-
-
-def _recommended(found: ScopePass) -> ScopeRun | None:
-    return next((run for run in found.scopes if run.scope == RECOMMENDED), None)
 
 
 def _comparison(run: ScopeRun, best: ScopeRun | None, reference: float | None) -> Comparison:

@@ -6,7 +6,7 @@ fp64, without autocast.
 
 import dataclasses
 import math
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -172,7 +172,10 @@ def loop_numbers(
             found.outputs = kept_outputs(output, keep)
             found.gradients = {name: _kept(gradient, keep) for name, gradient in gradients.items()}
             kinds = {"output": floating_in(output), "loss": [loss], "gradients": gradients.values()}
-            found.dtypes = {what: _dtypes(tensors) for what, tensors in kinds.items()}
+            found.dtypes = {
+                what: ", ".join(sorted({short_dtype(tensor.dtype) for tensor in tensors}))
+                for what, tensors in kinds.items()
+            }
 
         for _ in loop.taken(look):
             pass
@@ -219,11 +222,6 @@ def _within(region: Region, forward: Callable[..., Any]) -> Callable[..., Any]:
 def _kept(tensor: torch.Tensor, keep: Device) -> torch.Tensor:
     """Return a copy of a tensor, which may be sparse, in fp64 on `keep`."""
     return tensor.detach().to_dense().to(keep.type, torch.float64, copy=True)
-
-
-def _dtypes(tensors: Iterable[torch.Tensor]) -> str:
-    """Return "bf16", or several dtypes in a row."""
-    return ", ".join(sorted({short_dtype(tensor.dtype) for tensor in tensors}))
 
 
 def measure_scopes(workload: Workload, case: Case, device: Device, steps: int, seconds: float) -> ScopePass:
