@@ -43,8 +43,8 @@ class Flaw(StrEnum):
     FP32_GRADIENT = "fp32-gradient"
     FP32_LOSS = "fp32-loss"
     ELEMENTS = "elements"
-    ELEMENTS_SEEN = "elements-seen"
-    """As `ELEMENTS`, in the words of the record."""
+    UNDEFINED = "undefined"
+    """An error that is none, in the words of the record."""
     PARAMETERS = "parameters"
     NO_ERROR = "no-error"
 
@@ -52,15 +52,12 @@ class Flaw(StrEnum):
 class Refusal(StrEnum):
     """What keeps a precision out of a budget of error."""
 
-    OUTPUT = "output-not-finite"
-    OUTPUT_SEEN = "output-seen"
-    """As `OUTPUT`, in the words of the record."""
     BY_CHANCE = "by-chance"
     PARAMETERS = "parameters-not-finite"
     PARAMETERS_LATER = "parameters-not-finite-later"
     UNKNOWN = "error-unknown"
     GRADIENTS = "gradients-not-finite"
-    UNDEFINED = "error-undefined"
+    NO_VALUE = "error-without-value"
     ERROR = "error"
     UPDATE = "update"
     UPDATE_OF_TENSOR = "update-of-tensor"

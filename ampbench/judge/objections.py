@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ampbench.base.precisions import BASELINE, PRECISIONS, Precision
-from ampbench.base.statement import Refusal, Remedy, Severity, Statement, state
+from ampbench.base.statement import Flaw, Refusal, Remedy, Severity, Statement, state
 from ampbench.base.units import format_error, format_share
 from ampbench.judge.budget import Budget
 from ampbench.judge.rows import Row, grouped, judged_error, number
@@ -90,7 +90,7 @@ class Objection:
     remedy: str = ""
 
 
-def object_to(column: str, code: Refusal, /, **facts: float | str | None) -> Objection:
+def object_to(column: str, code: Refusal | Flaw, /, **facts: float | str | None) -> Objection:
     """Return the objection to a column for a reason, with its facts but for those that are None."""
     return Objection(column, state(code, **facts))
 
@@ -185,8 +185,8 @@ def _objection(
     nonfinite = number(row["output_nonfinite"])
     if nonfinite:
         if divergence is not None and divergence.output_undefined:
-            return object_to("output_nonfinite", Refusal.OUTPUT_SEEN, why=divergence.output_undefined)
-        return object_to("output_nonfinite", Refusal.OUTPUT, count=int(nonfinite))
+            return object_to("output_nonfinite", Flaw.UNDEFINED, why=divergence.output_undefined)
+        return object_to("output_nonfinite", Flaw.ELEMENTS, count=int(nonfinite), what="output")
     if divergence is not None and divergence.chance_rel_l2 is not None:
         return object_to("chance_rel_l2", Refusal.BY_CHANCE, apart=divergence.chance_rel_l2)
     timed = max((each.param_nonfinite or 0 for each in rounds), default=0)
@@ -257,9 +257,9 @@ def _undefined(column: str, divergence: Divergence | None) -> Objection:
     if divergence is None:
         return object_to(column, Refusal.UNKNOWN, column=column)
     if column == "grad_rel_l2" and divergence.grad_nonfinite:
-        return object_to(column, Refusal.GRADIENTS, column=column, count=divergence.grad_nonfinite)
+        return object_to(column, Refusal.GRADIENTS, column=column, count=divergence.grad_nonfinite, what="gradient")
     why = divergence.output_undefined if column == "output_rel_l2" else divergence.grad_undefined
-    found = object_to(column, Refusal.UNDEFINED, column=column, why=why or next(iter(divergence.notes), None))
+    found = object_to(column, Refusal.NO_VALUE, column=column, why=why or next(iter(divergence.notes), None))
     finite = (divergence.output_elements or 0) > (divergence.output_reference_nonfinite or 0)
     if column == "output_rel_l2" and finite and divergence.output_reference_norm == 0:
         # the reference is exactly zero, as it is where the last layer of a network begins with zeros
@@ -298,8 +298,8 @@ def _skipped_steps(divergence: Divergence | None, rounds: Sequence[Round]) -> in
 def parameters_objection(found: Divergence | None, timed: int) -> Objection | None:
     """Return the objection to parameters that are not finite, after one step or after the `timed` ones."""
     if found is not None and found.param_nonfinite:
-        return object_to("param_nonfinite", Refusal.PARAMETERS, count=found.param_nonfinite)
-    return object_to("param_nonfinite", Refusal.PARAMETERS_LATER, count=timed) if timed else None
+        return object_to("param_nonfinite", Refusal.PARAMETERS, count=found.param_nonfinite, what="parameter")
+    return object_to("param_nonfinite", Refusal.PARAMETERS_LATER, count=timed, what="parameter") if timed else None
 
 
 def update_objection(update: Update | None) -> Objection | None:

@@ -11,7 +11,6 @@ from ampbench.base.units import counted, format_error, format_kept, format_share
 from ampbench.records.labels import AGAINST_FP32, FP32_INSTEAD
 from ampbench.records.measured import CHANCE
 
-_PARAMETERS = "{count:counted;parameter element is;parameter elements are} not finite after"
 _IN_RANGE = ", though finite in fp64: the network leaves fp32's range"
 
 TEMPLATES: Mapping[StrEnum, str] = {
@@ -25,18 +24,16 @@ TEMPLATES: Mapping[StrEnum, str] = {
     Flaw.FP32_OUTPUT: f"{{are}} not finite in fp32 already{_IN_RANGE}",
     Flaw.FP32_GRADIENT: f"{{are}} not finite in fp32 already{{alone:only|{_IN_RANGE}}}",
     Flaw.FP32_LOSS: f"the loss is not finite in fp32 already{{alone:only|{_IN_RANGE}}}",
-    Flaw.ELEMENTS: "{count:,} {what} elements are not finite",
-    Flaw.ELEMENTS_SEEN: "{why}",
-    Flaw.PARAMETERS: f"{_PARAMETERS} one step, though the gradients are",
+    Flaw.ELEMENTS: "{are} not finite",
+    Flaw.UNDEFINED: "{why}",
+    Flaw.PARAMETERS: "{are} not finite after one step, though the gradients are",
     Flaw.NO_ERROR: "no error is defined: {why}",
-    Refusal.OUTPUT: "{count:counted;output element is;output elements are} not finite",
-    Refusal.OUTPUT_SEEN: "{why}",
     Refusal.BY_CHANCE: CHANCE.replace("{", "{apart"),
-    Refusal.PARAMETERS: f"{_PARAMETERS} one step",
-    Refusal.PARAMETERS_LATER: f"{_PARAMETERS} the timed steps",
+    Refusal.PARAMETERS: "{are} not finite after one step",
+    Refusal.PARAMETERS_LATER: "{are} not finite after the timed steps",
     Refusal.UNKNOWN: "its {column:column} was not measured",
-    Refusal.GRADIENTS: "its {column:column} is undefined: {count} gradient elements are not finite",
-    Refusal.UNDEFINED: "its {column:column} is undefined{why:if|: ||}",
+    Refusal.GRADIENTS: "its {column:column} is undefined: {are} not finite",
+    Refusal.NO_VALUE: "its {column:column} is undefined{why:if|: ||}",
     Refusal.ERROR: (
         f"its {{column:column}}{{output:if| in ||}} is {{value:error}}{{reference:only| ({AGAINST_FP32})}}, more than "
         "{limit:g}"

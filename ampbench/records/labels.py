@@ -180,25 +180,24 @@ def remarks(found: Divergence) -> list[Remark]:
     """Return what is to be said of a case beside its numbers, the worst first."""
     said: list[Remark] = []
 
-    def add(code: Flaw, *, of_precision: bool = False, **facts: float | str | None) -> None:
-        said.append(Remark(state(code, found.case_id, **facts), of_precision))
+    def add(code: Flaw, **facts: float | str | None) -> None:
+        said.append(Remark(state(code, found.case_id, **facts)))
 
-    def add_elements(what: str, count: int, why: str) -> None:
-        if why:
-            add(Flaw.ELEMENTS_SEEN, of_precision=True, why=why)
-        else:
-            add(Flaw.ELEMENTS, of_precision=True, count=count, what=what)
+    def add_elements(what: str, count: int | None, why: str) -> None:
+        facts = {"why": why} if why else {"count": count, "what": what}
+        said.append(Remark(state(Flaw.UNDEFINED if why else Flaw.ELEMENTS, found.case_id, **facts), True))
 
     fault = no_precisions_fault(found)
     if fault is not None:
         said.append(Remark(fault[1]))
     alone = found.output_nonfinite and found.output_nonfinite != (found.output_fp32_nonfinite or 0)
     if alone or (found.output_unlike and not found.output_reference_nan):
-        add_elements("output", found.output_nonfinite or 0, found.output_undefined)
+        add_elements("output", found.output_nonfinite, found.output_undefined)
     if found.grad_nonfinite and not found.grad_reference_nan:
         add_elements("gradient", found.grad_nonfinite, found.grad_undefined)
     elif found.param_nonfinite and found.grad_nonfinite == 0:
-        add(Flaw.PARAMETERS, of_precision=True, count=found.param_nonfinite)
+        flaw = state(Flaw.PARAMETERS, found.case_id, count=found.param_nonfinite, what="parameter")
+        said.append(Remark(flaw, True))
     infinite = (found.output_reference_nonfinite or 0) - (found.output_reference_nan or 0)
     if infinite and not found.output_reference_nan and not found.output_undefined:
         elements, dtype = found.output_elements, found.reference_dtype

@@ -24,8 +24,8 @@ def test_a_statement_has_no_words() -> None:
 @pytest.mark.parametrize(
     ("code", "facts", "line"),
     [
-        (Refusal.OUTPUT, {"count": 1}, "1 output element is not finite"),
-        (Refusal.OUTPUT, {"count": 1200}, "1,200 output elements are not finite"),
+        (Flaw.ELEMENTS, {"count": 1, "what": "output"}, "1 output element is not finite"),
+        (Flaw.ELEMENTS, {"count": 1200, "what": "output"}, "1,200 output elements are not finite"),
         (Refusal.UPDATE, {"kept": 0.025}, "it keeps 2.50% of its updates"),
         (
             Refusal.UPDATE,

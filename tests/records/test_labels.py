@@ -100,7 +100,7 @@ OF_OUTPUTS = {"elements": 32, "what": "output"}
         ),
         (
             {"output_nonfinite": 3, "output_nan": 0, "output_undefined": "3 of 32 output elements are infinite"},
-            Flaw.ELEMENTS_SEEN, {"why": "3 of 32 output elements are infinite"}, True,
+            Flaw.UNDEFINED, {"why": "3 of 32 output elements are infinite"}, True,
         ),
         ({"output_nonfinite": 3}, Flaw.ELEMENTS, {"count": 3, "what": "output"}, True),
         (
@@ -122,9 +122,9 @@ OF_OUTPUTS = {"elements": 32, "what": "output"}
         ({"output_undefined": "the output is empty"}, Flaw.NO_ERROR, {"why": "the output is empty"}, False),
         (
             {"grad_nonfinite": 2, "grad_undefined": "2 of 8 gradient elements are NaN", "param_nonfinite": 5},
-            Flaw.ELEMENTS_SEEN, {"why": "2 of 8 gradient elements are NaN"}, True,
+            Flaw.UNDEFINED, {"why": "2 of 8 gradient elements are NaN"}, True,
         ),
-        ({"grad_nonfinite": 0, "param_nonfinite": 5}, Flaw.PARAMETERS, {"count": 5}, True),
+        ({"grad_nonfinite": 0, "param_nonfinite": 5}, Flaw.PARAMETERS, {"count": 5, "what": "parameter"}, True),
     ],
 )  # fmt: skip
 def test_what_stands_beside_the_numbers(

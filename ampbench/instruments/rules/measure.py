@@ -202,6 +202,10 @@ def probe_rules(device: str, dtypes: Sequence[str] = DTYPES, *, ops: Iterable[st
     """
     names = rule_ops() if ops is None else sorted(set(ops))
     observations = []
+    callable_names = [
+        name for name in names if not (name.startswith("aten::") and _takes_names(name.partition(".")[2]))
+    ]
+    without = [name for name in callable_names if name not in SAMPLES and find_op(name) is not None]
     with stood_in(device):
         for dtype in dtypes:
             observations += [observe(name, device, dtype) for name in names]
@@ -211,7 +215,7 @@ def probe_rules(device: str, dtypes: Sequence[str] = DTYPES, *, ops: Iterable[st
         dtypes=list(dtypes),
         observations=observations,
         claims=[*probe_claims(device), *probe_traps(device)] if ops is None else [],
-        without_sample=[name for name in names if _lacks_sample(name)],
+        without_sample=without,
     )
 
 
@@ -234,23 +238,12 @@ def rule_ops() -> list[str]:
     return sorted(names)
 
 
-def _lacks_sample(name: str) -> bool:
-    """Return whether an op is there and can be called, and no sample call is known."""
-    return find_op(name) is not None and not _takes_names(_parts(name)[1]) and name not in SAMPLES
-
-
-def _parts(name: str) -> tuple[str, str]:
-    """Return an op and its overload, "" where the name has none."""
-    op, _, overload = name.partition(".") if name.startswith("aten::") else (name, "", "")
-    return op, overload
-
-
 def observe(name: str, device: str, dtype: str) -> RuleObservation:
     """Return what is documented, registered and observed of one op; within `stood_in(device)`.
 
     Raises nothing but errors of this code: errors of the op are part of the observation.
     """
-    op, overload = _parts(name)
+    op, _, overload = name.partition(".") if name.startswith("aten::") else (name, "", "")
     target, sample = find_op(name), SAMPLES.get(name)
     trials: dict[str, RuleTrial] = {}
     variants: dict[str, str] = {}
