@@ -1,56 +1,31 @@
 """`ampbench ab`: two environments, commits or settings, measured in turns; and the machine against itself."""
 
-import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ampbench.cli.gate import Anchor, MaxInconclusive, PolicyFile, Strict
+from ampbench.cli.gate import Judging
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     DURATION,
-    TIMEOUT,
-    Burst,
-    CompileModes,
-    Devices,
     Every,
     Format,
-    Json,
-    KeepFlags,
-    Keyword,
     Label,
-    MaxTime,
-    MemoryFormats,
-    MemoryLimit,
-    Names,
-    Only,
-    Optimizers,
-    Paths,
-    Phases,
-    Precisions,
-    Preset,
+    Limited,
+    Made,
     Results,
-    Scaler,
-    Sdpa,
-    Seed,
-    Sets,
-    Sweeps,
-    Threads,
-    Threshold,
-    Timeout,
-    Workloads,
-    chosen_format,
+    Selected,
     is_typed,
     results_words,
     stored_already,
+    typed_seconds,
 )
 from ampbench.cli.printing import OutputFormat
-from ampbench.cli.selecting import chosen_recipes, make_selection, make_settings
 from ampbench.errors import CASE_FAILED, INTERRUPTED, AmpbenchError, NothingToRunError, UsageError
 from ampbench.records.labels import few
-from ampbench.records.run import Settings
 from ampbench.records.verdicts import Code
 
 if TYPE_CHECKING:
@@ -60,7 +35,6 @@ if TYPE_CHECKING:
 
 
 MOST_BLOCKS, CONTROL_BLOCKS = 32, 16
-DEFAULTS = Settings()
 OF_THE_GATE = ("anchor", "max_inconclusive", "strict")
 """What only a gate goes by: a settings file may have it for all sessions, typed without --gate it is a slip."""
 ARM = "A Python, git:REF, NAME=VALUE or here; repeat to combine."
@@ -92,46 +66,21 @@ Gate = Annotated[bool, typer.Option("--gate", help="Judge as ampbench gate does,
 
 
 def command(
+    *,
     context: typer.Context,
-    names: Names = None,
     baseline: Baseline = None,
     candidate: Candidate = None,
     control: Control = False,
-    workload: Workloads = None,
-    precision: Precisions = None,
-    device: Devices = None,
-    phase: Phases = None,
-    path: Paths = None,
-    compile_mode: CompileModes = None,
-    memory_format: MemoryFormats = None,
-    sdpa: Sdpa = None,
-    keyword: Keyword = "",
-    preset: Preset = "",
-    set_: Sets = None,
-    sweep: Sweeps = None,
+    selection: Selected,
     blocks: Blocks = None,
     min_run_time: BlockTime = "",
-    max_time: MaxTime = "",
-    timeout: Timeout = TIMEOUT,
-    memory_limit: MemoryLimit = "",
-    threads: Threads = DEFAULTS.threads,
-    keep_flags: KeepFlags = False,
-    burst: Burst = False,
-    seed: Seed = DEFAULTS.seed,
-    scaler: Scaler = True,
-    optimizer: Optimizers = None,
+    settings: Limited,
     results: Results = DEFAULT_RESULTS,
     label: Label = "",
     gate: Gate = False,
-    policy: PolicyFile = "",
-    only: Only = "",
-    anchor: Anchor = "",
-    threshold: Threshold = "",
-    max_inconclusive: MaxInconclusive = None,
-    strict: Strict = None,
+    judging: Annotated[Judging, Made(Judging)],
     every: Every = False,
-    format: Format = OutputFormat.TABLE,
-    json: Json = False,
+    format: Format,
 ) -> int:
     """Measure two arms in turns, block by block, and say what differs; stops as soon as every case is decided.
 
@@ -150,26 +99,18 @@ def command(
       ampbench ab --baseline precision=fp32 --candidate precision=bf16_autocast mlp
       ampbench ab --control                  what this machine can tell apart, and its false alarms
     """
-    chosen = chosen_format(format, json)
     _check(baseline, candidate, control, gate)
     ignored = [] if gate else [f"--{name.replace('_', '-')}" for name in OF_THE_GATE if is_typed(context, name)]
     if ignored:
         raise UsageError(f"{few(ignored)} {'does' if len(ignored) == 1 else 'do'} nothing without --gate")
     from ampbench import store
-    from ampbench.cli.gate import read_flags_policy
 
-    rules = read_flags_policy(policy, only, anchor, threshold, max_inconclusive, strict, found=gate)
+    rules = judging.read(found=gate)
     if gate and rules.anchor:
         store.read_run(store.find_run(rules.anchor, results))  # refused before anything is measured
-    selection = make_selection(
-        [*(names or []), *(workload or [])], precision, device, phase, path, memory_format, sdpa, keyword, preset,
-        set_, sweep, scaler, chosen_recipes(optimizer), compile_mode,
-    )  # fmt: skip
     count = blocks or (CONTROL_BLOCKS if control else MOST_BLOCKS)
-    settings = make_settings(
-        count, DEFAULTS.builds, min_run_time, max_time, timeout, memory_limit, threads, seed,
-        keep_flags=keep_flags, burst=burst,
-    )  # fmt: skip
+    settings = replace(settings, rounds=count)
+    seconds = typed_seconds("--min-run-time", min_run_time) if min_run_time else None
 
     from ampbench.ab import session
     from ampbench.ab.arms import parse_arm
@@ -189,7 +130,7 @@ def command(
         for note in prepared.notes:
             print_note(note)
         files = session.measure(
-            session.timed_for(prepared, settings.min_run_seconds if min_run_time else None),
+            session.timed_for(prepared, seconds),
             plan,
             results,
             label,
@@ -197,11 +138,9 @@ def command(
             watch,
             print_note,
         )
-    verb, judging = "compare", _judging(only, threshold)
-    if gate:
-        verb, judging = "gate", _judging(only, threshold, policy, anchor, max_inconclusive, strict)
     runs = f"{files[0].stem} {files[1].stem}{results_words(results)}"
-    return _reported(files, rules, results, control, gate, every, chosen, f"ampbench {verb} {runs}{judging}")
+    again = f"ampbench {'gate' if gate else 'compare'} {runs}{judging.words(gate)}"
+    return _reported(files, rules, results, control, gate, every, format, again)
 
 
 def _check(baseline: list[str] | None, candidate: list[str] | None, control: bool, gate: bool) -> None:
@@ -267,22 +206,6 @@ def _reported(
     shows = "shows the verdicts on each case" if control else "shows this again"
     print_note(f"{ended}: both arms are stored; {again} {shows}")
     return INTERRUPTED if ended == "interrupted" else code
-
-
-def _judging(
-    only: str,
-    threshold: str,
-    policy: str = "",
-    anchor: str = "",
-    max_inconclusive: float | None = None,
-    strict: bool | None = None,
-) -> str:
-    """Return the options that have stored runs judged as a session was, each after a space."""
-    values = {"--only": only, "--threshold": threshold, "--policy": policy, "--anchor": anchor}
-    if max_inconclusive is not None:
-        values["--max-inconclusive"] = f"{max_inconclusive:g}"
-    said = [f" {option} {shlex.quote(value)}" for option, value in values.items() if value]
-    return "".join(said) + {None: "", True: " --strict", False: " --no-strict"}[strict]
 
 
 def _against_anchor(policy: "Policy", candidate: "StoredRun", results: Path) -> "Comparison | None":

@@ -7,20 +7,21 @@ import typer
 
 from ampbench.base.units import one_of
 from ampbench.cli import completing
-from ampbench.cli.instruments import begin, go_on, selected, told_as
+from ampbench.cli.instruments import begin, go_on, told_as
 from ampbench.cli.options import (
     A_RUN,
     DEFAULT_RESULTS,
+    DEFAULTS,
     WITH_RESUME,
     EveryRow,
     Format,
-    Json,
     Label,
     PieceTimeout,
     Results,
     Resume,
     Threads,
-    chosen_format,
+    make_selection,
+    make_settings,
     many_names,
     refuse_beside_resume,
 )
@@ -29,15 +30,12 @@ from ampbench.defects.check import AREAS
 from ampbench.errors import UsageError
 from ampbench.records.case import DEVICES
 from ampbench.records.kinds import CHECK
-from ampbench.records.run import Settings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ampbench.cli.instruments import Tell
     from ampbench.store import StoredRun
-
-DEFAULTS = Settings()
 
 
 def _known() -> list[tuple[str, str]]:
@@ -48,6 +46,7 @@ def _known() -> list[tuple[str, str]]:
 
 
 def command(
+    *,
     context: typer.Context,
     names: Annotated[
         list[str] | None,
@@ -81,8 +80,7 @@ def command(
     results: Results = DEFAULT_RESULTS,
     label: Label = "",
     resume: Resume = "",
-    format: Format = OutputFormat.TABLE,
-    json: Json = False,
+    format: Format,
 ) -> int:
     """Look for known defects of mixed precision in the installed torch: in its autocast, scaler, kernels, compiler.
 
@@ -98,27 +96,26 @@ def command(
       ampbench check --show stale-weight-cast
       ampbench check --against 1f9a3c        what an upgrade changed
     """
-    chosen = chosen_format(format, json)
     from ampbench.cli.printing import print_document
     from ampbench.defects.catalogue import CHECKS, program_of
     from ampbench.instruments.check.instrument import INSTRUMENT, asked_of
     from ampbench.instruments.check.show import catalogue
 
     if list_:
-        print_document(catalogue(), chosen)
+        print_document(catalogue(), format)
         return 0
     if show:
         (name,) = asked_of([show], []).checks
         sys.stdout.write(program_of(CHECKS[name], next(iter(device or []), "cpu")))
         return 0
-    tell = told_as(chosen, everything=every)
+    tell = told_as(format, everything=every)
     if against:
-        tell = _tell_changes(_read(against, results), chosen)
+        tell = _tell_changes(_read(against, results), format)
     if resume:
         refuse_beside_resume(context, WITH_RESUME)
         return go_on(INSTRUMENT, resume, results, tell)
     asked = asked_of(names or [], area or [])
-    selection, settings = selected(device=device, timeout=timeout, threads=threads)
+    selection, settings = make_selection(device=device), make_settings(timeout=timeout, threads=threads)
     return begin(INSTRUMENT, selection, settings, asked, results, label, tell)
 
 

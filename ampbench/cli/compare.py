@@ -13,12 +13,10 @@ from ampbench.cli.options import (
     DEFAULT_RESULTS,
     Every,
     Format,
-    Json,
     Keyword,
     Only,
     Results,
     Threshold,
-    chosen_format,
     is_typed,
 )
 from ampbench.cli.printing import OutputFormat
@@ -34,6 +32,7 @@ TOLD_WHOLE = ("baseline", "candidate", "results", "format", "json")
 
 
 def command(
+    *,
     context: typer.Context,
     baseline: Annotated[str, typer.Argument(metavar="BASE", help=f"A run: {A_RUN}.", autocompletion=completing.runs)],
     candidate: Annotated[
@@ -45,8 +44,7 @@ def command(
     only: Only = "",
     threshold: Threshold = "",
     every: Every = False,
-    format: Format = OutputFormat.TABLE,
-    json: Json = False,
+    format: Format,
 ) -> int:
     """Compare two stored runs: what became slower, bigger or less accurate, and whether that is certain.
 
@@ -61,21 +59,20 @@ def command(
       ampbench compare main.jsonl branch.jsonl -k "resnet and training" --only time --threshold 5
       ampbench compare BASE CANDIDATE --format markdown >> "$GITHUB_STEP_SUMMARY"
     """
-    chosen = chosen_format(format, json)
     from ampbench import store
-    from ampbench.cli.gate import read_flags_policy
+    from ampbench.cli.gate import Judging
     from ampbench.cli.printing import print_document, print_note
     from ampbench.judge.compare import compare_files
 
-    policy = read_flags_policy(only=only, threshold=threshold, found=False)
+    policy = Judging(only=only, threshold=threshold).read(found=False)
     paths = store.find_run(baseline, results, print_note), store.find_run(candidate, results, print_note)
     kind = KINDS.get(store.read_header(paths[0]).explains)
     if kind is not None and kind.changes and store.read_header(paths[1]).explains == kind.name:
         _refuse_beside_changes(context, f"ampbench {kind.group} {kind.name}".replace("  ", " "))
-        print_document(named(kind.changes)(*map(store.read_run, paths)), chosen)
+        print_document(named(kind.changes)(*map(store.read_run, paths)), format)
         return 0
     compared = compare_files(paths[0], paths[1], policy.threshold_of)
-    print_comparison(narrowed(compared, keyword, policy.only), chosen, show_all=every)
+    print_comparison(narrowed(compared, keyword, policy.only), format, show_all=every)
     return 0
 
 

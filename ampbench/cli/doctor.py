@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ampbench import __version__
-from ampbench.cli.options import DEFAULT_RESULTS, Format, Json, chosen_format
+from ampbench.cli.options import DEFAULT_RESULTS, Format
 from ampbench.cli.printing import OutputFormat
 from ampbench.errors import CASE_FAILED, AmpbenchError, UsageError
 
@@ -31,9 +31,9 @@ CheckedResults = Annotated[
 
 
 def command(
+    *,
     results: CheckedResults = None,
-    format: Format = OutputFormat.TABLE,
-    json: Json = False,
+    format: Format,
 ) -> int:
     """Say what this machine and installation can do, what would spoil measurements, and what to do about it.
 
@@ -43,9 +43,8 @@ def command(
       ampbench doctor --results results     exit code 3 if a stored run is damaged
       ampbench doctor --json
     """
-    chosen = chosen_format(format, json)
-    if chosen not in (OutputFormat.TABLE, OutputFormat.JSON):
-        raise UsageError(f"doctor prints --format table or json, not {chosen}")
+    if format not in (OutputFormat.TABLE, OutputFormat.JSON):
+        raise UsageError(f"doctor prints --format table or json, not {format}")
     from ampbench.drive.fitness import device_findings, inspect
     from ampbench.store import check_folder
 
@@ -58,7 +57,7 @@ def command(
     def meanwhile() -> None:
         watched()
         checked()
-        _prepare(chosen)
+        _prepare(format)
 
     environment, problem = _probe(meanwhile)
     findings = watched() + ([] if environment is None else device_findings(environment))
@@ -67,7 +66,7 @@ def command(
     ceilings = [] if environment is None else _ceilings(results or DEFAULT_RESULTS, environment)
     stored = checked()
 
-    if chosen is OutputFormat.JSON:
+    if format is OutputFormat.JSON:
         from ampbench.cli.printing import print_text
         from ampbench.present.data import json_document
 

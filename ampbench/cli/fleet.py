@@ -7,13 +7,15 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+import typer
+
+from ampbench.base.budget import Budget
 from ampbench.base.units import counted, format_duration
 from ampbench.cli.options import results_words, stored_already
 from ampbench.cli.printing import OutputFormat, print_note
 from ampbench.errors import CASE_FAILED, INTERRUPTED, NothingToRunError, StoreError, UnknownNameError, UsageError
-from ampbench.judge.budget import Budget
 from ampbench.records.measured import Failure
 from ampbench.records.run import EACH, LANES, NODE, ON, Fleet, Selection, Settings
 from ampbench.workloads.index import is_users
@@ -29,20 +31,41 @@ LIVE_SECONDS = 0.1
 NO_RAY = 'ampbench run --ray needs Ray: pip install "ampbench[ray]"'
 
 
-def asked_fleet(on: str, lanes: str, nodes: Sequence[str] | None, ray: str) -> Fleet | None:
-    """Return the fleet that options ask for, None for none; raises `UsageError` for what cannot be meant."""
-    given = {"--on": on, "--lanes": lanes, "--nodes": ",".join(nodes or [])}
-    if not ray:
-        if typed := [option for option, value in given.items() if value]:
-            raise UsageError(f"{typed[0]} is of a fleet: name its cluster, as in --ray auto")
-        return None
-    for option, value, known in (("--on", on, ON), ("--lanes", lanes, LANES)):
-        if value and value not in known:
-            raise UnknownNameError(option, value, known)
-    labels = dict(_label(text) for text in nodes or [])
-    if find_spec("ray") is None:
-        raise UsageError(NO_RAY)
-    return Fleet(id=secrets.token_hex(3), lane="", on=on or EACH, lanes=lanes or NODE, labels=labels)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """A Ray cluster as it is typed, and which of its machines measure what."""
+
+    ray: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Measure on the machines of this Ray cluster: auto, or host:port.")
+    ] = ""
+    on: Annotated[
+        str,
+        typer.Option(
+            metavar="WHICH",
+            help="each: every machine measures every case; spread: those of a kind share. Default: each.",
+        ),
+    ] = ""
+    lanes: Annotated[
+        str, typer.Option(metavar="WHAT", help="A lane is a node, or each device of it. Default: node.")
+    ] = ""
+    nodes: Annotated[
+        list[str] | None, typer.Option(metavar="LABEL=VALUE", help="Only nodes with this label. Repeatable.")
+    ] = None
+
+    def fleet(self) -> Fleet | None:
+        """Return the fleet that is asked for, None for none; raises `UsageError` for what cannot be meant."""
+        if not self.ray:
+            given = {"--on": self.on, "--lanes": self.lanes, "--nodes": self.nodes}
+            if typed := [option for option, value in given.items() if value]:
+                raise UsageError(f"{typed[0]} is of a fleet: name its cluster, as in --ray auto")
+            return None
+        for option, value, known in (("--on", self.on, ON), ("--lanes", self.lanes, LANES)):
+            if value and value not in known:
+                raise UnknownNameError(option, value, known)
+        labels = dict(_label(text) for text in self.nodes or [])
+        if find_spec("ray") is None:
+            raise UsageError(NO_RAY)
+        return Fleet(id=secrets.token_hex(3), lane="", on=self.on or EACH, lanes=self.lanes or NODE, labels=labels)
 
 
 def _label(text: str) -> tuple[str, str]:

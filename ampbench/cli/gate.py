@@ -1,6 +1,8 @@
 """`ampbench gate`: two stored runs compared under a policy, with an exit code; what `ampbench ab --gate` shares."""
 
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,15 +15,14 @@ from ampbench.cli.options import (
     DEFAULT_RESULTS,
     Every,
     Format,
-    Json,
     Keyword,
+    Made,
     Only,
     Results,
     Threshold,
-    chosen_format,
+    typed,
 )
 from ampbench.cli.printing import OutputFormat
-from ampbench.cli.selecting import typed
 from ampbench.errors import NothingToRunError, UsageError
 
 if TYPE_CHECKING:
@@ -29,43 +30,88 @@ if TYPE_CHECKING:
     from ampbench.records.verdicts import Comparison
     from ampbench.store import StoredRun
 
-PolicyFile = Annotated[
-    str,
-    typer.Option(
-        "--policy", metavar="FILE", help="What the gate lets pass (docs/gate.md). Default: ampbench-gate.toml, if any."
-    ),
-]
-Anchor = Annotated[
-    str,
-    typer.Option(
-        metavar="RUN", help="Another run to compare with, such as the last release's.", autocompletion=completing.runs
-    ),
-]
-MaxInconclusive = Annotated[
-    float | None,
-    typer.Option(metavar="SHARE", help="The largest share (0 to 1) of time findings that may stay undecided."),
-]
-Strict = Annotated[
-    bool | None, typer.Option("--strict/--no-strict", help="Fail on any doubt as well.", show_default=False)
-]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judging:
+    """How two runs are judged, as it is typed: a policy's file, and what flags say instead of it."""
+
+    policy: Annotated[
+        str,
+        typer.Option(
+            "--policy",
+            metavar="FILE",
+            help="What the gate lets pass (docs/gate.md). Default: ampbench-gate.toml, if any.",
+        ),
+    ] = ""
+    only: Only = ""
+    anchor: Annotated[
+        str,
+        typer.Option(
+            metavar="RUN",
+            help="Another run to compare with, such as the last release's.",
+            autocompletion=completing.runs,
+        ),
+    ] = ""
+    threshold: Threshold = ""
+    max_inconclusive: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="The largest share (0 to 1) of time findings that may stay undecided."),
+    ] = None
+    strict: Annotated[
+        bool | None, typer.Option("--strict/--no-strict", help="Fail on any doubt as well.", show_default=False)
+    ] = None
+
+    def read(self, found: bool = True) -> "Policy":
+        """Return the policy in the file named, else (if `found`) in ampbench-gate.toml of the current folder.
+
+        Where there is none, it is the default one. What flags say wins. Raises `UsageError` for what cannot be meant.
+        """
+        from ampbench.judge.policy import FILE_NAME, Policy, check_kinds, parse_percent, read_policy
+
+        path = Path(self.policy or FILE_NAME)
+        policy = read_policy(path) if self.policy or (found and path.is_file()) else Policy()
+        changes: dict[str, Any] = {}
+        if self.only:
+            changes["only"] = check_kinds(name.strip() for name in self.only.split(","))
+        if self.anchor:
+            changes["anchor"] = self.anchor
+        if self.max_inconclusive is not None:
+            if not 0 <= self.max_inconclusive <= 1:
+                raise UsageError(f"--max-inconclusive is a share from 0 to 1, not {self.max_inconclusive:g}")
+            changes["max_inconclusive"] = self.max_inconclusive
+        if self.strict is not None:
+            changes["strict"] = self.strict
+        policy = replace(policy, **changes)
+        if not self.threshold:
+            return policy
+        return policy.with_time_threshold(typed("--threshold", parse_percent, self.threshold))
+
+    def words(self, gate: bool) -> str:
+        """Return the options that have stored runs judged like this by a `gate`, or compared, each after a space."""
+        values = {"--only": self.only, "--threshold": self.threshold}
+        if not gate:
+            return _words(values)
+        values |= {"--policy": self.policy, "--anchor": self.anchor}
+        if self.max_inconclusive is not None:
+            values["--max-inconclusive"] = f"{self.max_inconclusive:g}"
+        return _words(values) + {None: "", True: " --strict", False: " --no-strict"}[self.strict]
+
+
+def _words(values: Mapping[str, str]) -> str:
+    return "".join(f" {option} {shlex.quote(value)}" for option, value in values.items() if value)
 
 
 def command(
+    *,
     baseline: Annotated[str, typer.Argument(metavar="BASE", help=f"A run: {A_RUN}.", autocompletion=completing.runs)],
     candidate: Annotated[
         str, typer.Argument(metavar="CANDIDATE", help="The run to let pass or not.", autocompletion=completing.runs)
     ],
-    policy: PolicyFile = "",
-    only: Only = "",
-    anchor: Anchor = "",
-    threshold: Threshold = "",
-    max_inconclusive: MaxInconclusive = None,
-    strict: Strict = None,
+    judging: Annotated[Judging, Made(Judging)],
     results: Results = DEFAULT_RESULTS,
     keyword: Keyword = "",
     every: Every = False,
-    format: Format = OutputFormat.TABLE,
-    json: Json = False,
+    format: Format,
 ) -> int:
     """Compare two stored runs under a policy: exit code 0 if the candidate may pass, 1 on a regression.
 
@@ -75,8 +121,7 @@ def command(
       ampbench gate main.jsonl latest --anchor release-1.4.jsonl
       ampbench gate main.jsonl latest --only time --threshold 5 --max-inconclusive 0.25
     """
-    chosen = chosen_format(format, json)
-    rules = read_flags_policy(policy, only, anchor, threshold, max_inconclusive, strict)
+    rules = judging.read()
     from ampbench import store
     from ampbench.base import keywords
     from ampbench.judge.compare import compare, of_cases
@@ -89,46 +134,12 @@ def command(
     compared = of_cases(compare(base, new, rules.threshold_of), wanted)
     against = [of_cases(compare(run, new, rules.anchor_threshold_of), wanted) for run in release]
     failed = [case_id for case_id in failed_cases(new) if wanted(case_id)]
-    return report_gate(compared, rules, against[0] if against else None, failed, chosen, every)
+    return report_gate(compared, rules, against[0] if against else None, failed, format, every)
 
 
 def _refuse(doubt: str) -> None:
     """Raise `UsageError` where it is in doubt which run is the latest: a gate judges none that was not meant."""
     raise UsageError(f"{doubt}; name the run that is meant")
-
-
-def read_flags_policy(
-    file: str = "",
-    only: str = "",
-    anchor: str = "",
-    threshold: str = "",
-    max_inconclusive: float | None = None,
-    strict: bool | None = None,
-    found: bool = True,
-) -> "Policy":
-    """Return the policy in `file`, else (if `found`) in ampbench-gate.toml of the current folder, else the default one.
-
-    What flags say wins over the file. Raises `UsageError` for what cannot be meant.
-    """
-    from dataclasses import replace
-
-    from ampbench.judge.policy import FILE_NAME, Policy, check_kinds, parse_percent, read_policy
-
-    path = Path(file or FILE_NAME)
-    policy = read_policy(path) if file or (found and path.is_file()) else Policy()
-    changes: dict[str, Any] = {}
-    if only:
-        changes["only"] = check_kinds(name.strip() for name in only.split(","))
-    if anchor:
-        changes["anchor"] = anchor
-    if max_inconclusive is not None:
-        if not 0 <= max_inconclusive <= 1:
-            raise UsageError(f"--max-inconclusive is a share from 0 to 1, not {max_inconclusive:g}")
-        changes["max_inconclusive"] = max_inconclusive
-    if strict is not None:
-        changes["strict"] = strict
-    policy = replace(policy, **changes)
-    return policy.with_time_threshold(typed("--threshold", parse_percent, threshold)) if threshold else policy
 
 
 def failed_cases(stored: "StoredRun") -> list[str]:

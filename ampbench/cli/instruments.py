@@ -4,9 +4,9 @@ Once its options are read, each plans, works, stores, tells and ends cleanly, or
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from inspect import Parameter, Signature
+from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,49 +18,43 @@ from ampbench.cli.options import (
     DEFAULT_RESULTS,
     DURATION,
     WITH_RESUME,
-    Devices,
     EveryRow,
-    Format,
-    Json,
-    Keyword,
     Label,
-    MemoryFormats,
-    Names,
-    Optimizers,
     PieceTimeout,
-    Preset,
     Results,
     Resume,
-    Sdpa,
-    Seed,
-    Sets,
-    Threads,
-    Workloads,
+    Value,
+    as_typer_takes,
     chosen_format,
     is_typed,
+    make_selection,
+    make_settings,
     many_names,
+    option,
+    parameters_of,
     refuse_beside_resume,
+    resumed_imports,
     run_words,
     stored_already,
+    typed_seconds,
+    with_parameters,
 )
 from ampbench.cli.printing import OutputFormat, print_document, print_note
-from ampbench.cli.selecting import chosen_recipes, make_selection, make_settings, resumed_imports, typed_seconds
 from ampbench.errors import CASE_FAILED, INTERRUPTED, NothingToRunError, StoreError, UsageError
 from ampbench.records.kinds import KINDS, LINES, deed_of, named, verb_of
 from ampbench.records.run import LATEST, Selection, Settings
 
 if TYPE_CHECKING:
     from ampbench.drive.pieces import Piece, Seen
-    from ampbench.instruments.instrument import Instrument, Option, Session
+    from ampbench.instruments.instrument import Instrument, Option, Selects, Session
     from ampbench.records.run import Entry, Header
     from ampbench.store import RunWriter, StoredRun
 
 
-def command(kind: str) -> Callable[..., int]:
+def command(kind: str) -> Callable[..., int | None]:
     """Return the verb that makes runs of a kind, as typer takes it."""
     if KINDS[kind].verb:
-        own: Callable[..., int] = named(KINDS[kind].verb)
-        return own
+        return as_typer_takes(named(KINDS[kind].verb))
     from ampbench.instruments.instrument import instrument_of
 
     instrument = instrument_of(kind)
@@ -68,42 +62,36 @@ def command(kind: str) -> Callable[..., int]:
     def verb(context: typer.Context, **values: Any) -> int:
         return _done(instrument, context, values)
 
-    parameters = [
-        Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-        for name, annotation, default in _parameters(instrument)
+    return with_parameters(verb, [option("context", typer.Context), *_parameters(instrument)], instrument.help)
+
+
+def _parameters(instrument: "Instrument[Any]") -> list[Parameter]:
+    """Return the parameters of an instrument's verb, in their order."""
+    selects, limits = instrument.selects, parameters_of(make_settings)
+    parameters = _selecting(selects) if selects is not None else [parameters_of(make_selection)["device"]]
+    parameters += [option(row.name, _annotation(row), row.default) for row in instrument.options]
+    parameters += [option("every", EveryRow, False)] if instrument.lists_all else []
+    parameters += [option("timeout", PieceTimeout, instrument.timeout), limits["threads"]]
+    parameters += [limits["seed"]] if selects is not None else []
+    parameters += [option("results", Results, DEFAULT_RESULTS), option("label", Label, "")]
+    parameters += [option("resume", Resume, "")] if KINDS[instrument.kind].resumed else []
+    return [*parameters, *parameters_of(chosen_format).values()]
+
+
+def _selecting(selects: "Selects") -> list[Parameter]:
+    """Return the parameters that select cases for an instrument, with what its help says of them."""
+    parameters = parameters_of(make_selection)
+    for name in ("compile_mode", "sweep", *(() if selects.recipes else ("optimizer",))):
+        del parameters[name]
+    texts = {"precision": selects.precision, "phase": selects.phase, "path": selects.path}
+    types = {name: Annotated[list[str] | None, many_names(f"--{name}", text)] for name, text in texts.items()}
+    types["scaler"] = Annotated[bool, typer.Option("--scaler/--no-scaler", help=selects.scaler)]
+    lacking = [name for name, text in (texts | {"scaler": selects.scaler}).items() if not text]
+    return [
+        each.replace(annotation=types.get(name, each.annotation))
+        for name, each in parameters.items()
+        if name not in lacking
     ]
-    context = Parameter("context", Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
-    verb.__signature__ = Signature([context, *parameters])  # type: ignore[attr-defined]
-    verb.__annotations__ = {"context": typer.Context} | {one.name: one.annotation for one in parameters}
-    verb.__doc__ = instrument.help
-    return verb
-
-
-def _parameters(instrument: "Instrument[Any]") -> "list[tuple[str, Any, Any]]":
-    """Return the name, the annotation and the default of each parameter of an instrument's verb, in their order."""
-    selects, settings = instrument.selects, Settings()
-    told: list[tuple[str, Any, Any]] = [("device", Devices, None)]
-    if selects is not None:
-        several = {
-            name: (name, Annotated[list[str] | None, many_names(f"--{name}", help)], None)
-            for name, help in (("precision", selects.precision), ("phase", selects.phase), ("path", selects.path))
-            if help
-        }
-        told = [("names", Names, None), ("workload", Workloads, None), several.pop("precision"), *told]
-        told += several.values()
-        told += [("memory_format", MemoryFormats, None), ("sdpa", Sdpa, None), ("keyword", Keyword, "")]
-        told += [("preset", Preset, ""), ("set_", Sets, None)]
-        if selects.scaler:
-            flag = typer.Option("--scaler/--no-scaler", help=selects.scaler)
-            told += [("scaler", Annotated[bool, flag], True)]
-        told += [("optimizer", Optimizers, None)] if selects.recipes else []
-    told += [(one.name, _annotation(one), one.default) for one in instrument.options]
-    told += [("every", EveryRow, False)] if instrument.lists_all else []
-    told += [("timeout", PieceTimeout, instrument.timeout), ("threads", Threads, settings.threads)]
-    told += [("seed", Seed, settings.seed)] if selects is not None else []
-    told += [("results", Results, DEFAULT_RESULTS), ("label", Label, "")]
-    told += [("resume", Resume, "")] if KINDS[instrument.kind].resumed else []
-    return [*told, ("format", Format, OutputFormat.TABLE), ("json", Json, False)]
 
 
 def _annotation(option: "Option") -> Any:
@@ -135,12 +123,9 @@ def _done(instrument: "Instrument[Any]", context: typer.Context, values: dict[st
     if values.get("resume"):
         refuse_beside_resume(context, WITH_RESUME)
         return go_on(instrument, values["resume"], values["results"], told_as(chosen, everything=everything))
-    selection, settings = selected(
-        **{name: values[name] for name in SELECTING if name in values},
-        recipes=chosen_recipes(values.get("optimizer")),
-    )
+    selection, settings = _made(make_selection, values), _made(make_settings, values)
     given = Given(
-        values={one.name: _typed(one, values[one.name]) for one in instrument.options},
+        values=values | {one.name: _typed(one, values[one.name]) for one in instrument.options},
         typed={one.name for one in instrument.options if is_typed(context, one.name)},
         selection=selection,
     )
@@ -155,43 +140,15 @@ def _done(instrument: "Instrument[Any]", context: typer.Context, values: dict[st
     return begin(instrument, selection, settings, asked, values["results"], values["label"], tell)
 
 
+def _made(make: Callable[..., Value], values: Mapping[str, Any]) -> Value:
+    """Return what a function makes of those of `values` that it has a parameter for."""
+    return make(**{name: values[name] for name in parameters_of(make) if name in values})
+
+
 def _typed(option: "Option", value: Any) -> Any:
     if option.names:
         return value or []
     return typed_seconds(f"--{option.name.replace('_', '-')}", value) if option.seconds else value
-
-
-SELECTING = (
-    "names", "workload", "precision", "device", "phase", "path", "memory_format", "sdpa", "keyword", "preset", "set_",
-    "scaler", "timeout", "threads", "seed",
-)  # fmt: skip
-"""The options by which cases are selected and settings given."""
-
-
-def selected(
-    names: list[str] | None = None,
-    workload: list[str] | None = None,
-    precision: list[str] | None = None,
-    device: list[str] | None = None,
-    phase: list[str] | None = None,
-    path: list[str] | None = None,
-    memory_format: list[str] | None = None,
-    sdpa: list[str] | None = None,
-    keyword: str = "",
-    preset: str = "",
-    set_: list[str] | None = None,
-    scaler: bool = True,
-    timeout: str = "",
-    threads: int = 0,
-    seed: int = 0,
-    recipes: Sequence[str] = (),
-) -> tuple[Selection, Settings]:
-    """Return what the options of these names select, and the settings; raises `UsageError` for a malformed one."""
-    selection = make_selection(
-        [*(names or []), *(workload or [])], precision, device, phase, path, memory_format, sdpa, keyword, preset, set_,
-        None, scaler, recipes,
-    )  # fmt: skip
-    return selection, make_settings(1, 1, "", "", timeout, "", threads, seed)
 
 
 Tell = Callable[["StoredRun"], None]
@@ -231,6 +188,7 @@ def begin(
     from ampbench.instruments.instrument import Session, prepared
 
     nothing = "nothing was seen"
+    settings = replace(settings, rounds=1, builds=1)
     store.require_writable(results)
     try:
         with prepared(instrument, selection, settings, asked) as planned:

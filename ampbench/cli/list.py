@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ampbench.cli import completing
-from ampbench.cli.options import DEFAULT_RESULTS, Format, Json, Results, chosen_format
+from ampbench.cli.options import DEFAULT_RESULTS, Format, Results
 from ampbench.cli.printing import OutputFormat
 from ampbench.errors import StoreError, UnknownNameError, UsageError
 from ampbench.records.kinds import KINDS, deed_of
@@ -21,6 +21,7 @@ Listing = Sequence[dict[str, Any]]
 
 
 def command(
+    *,
     what: Annotated[
         str,
         typer.Argument(
@@ -32,8 +33,7 @@ def command(
         typer.Argument(metavar="NAME", help="Of workloads: a part of a name, or timm:PART of a library's networks."),
     ] = "",
     results: Results = DEFAULT_RESULTS,
-    format: Format = OutputFormat.TABLE,
-    json: Json = False,
+    format: Format,
 ) -> int:
     """List workloads, precisions, recipes, devices or runs.
 
@@ -44,7 +44,6 @@ def command(
       ampbench list runs --results bench/results
       ampbench list devices --json
     """
-    chosen = chosen_format(format, json)
     if what not in LISTINGS:
         raise UnknownNameError("thing to list", what, LISTINGS)
     if which and what != "workloads":
@@ -53,7 +52,7 @@ def command(
     from ampbench.cli.printing import print_listing, print_text
 
     if which.partition(":")[0] in LIBRARIES:
-        return _list_networks(which, chosen)
+        return _list_networks(which, format)
     rows = LISTINGS[what](results)
     columns = TABLE_COLUMNS[what]
     if which:
@@ -61,18 +60,18 @@ def command(
         if not rows:
             known = [*WORKLOADS, *(f"{library}:" for library in LIBRARIES)]
             raise UnknownNameError("workload", which, known, instead="ampbench list workloads lists them")
-    if chosen in (OutputFormat.TABLE, OutputFormat.MARKDOWN) and what == "workloads":
+    if format in (OutputFormat.TABLE, OutputFormat.MARKDOWN) and what == "workloads":
         rows = [row | {"summary": _about(row)} for row in rows]
-    elif chosen in (OutputFormat.TABLE, OutputFormat.MARKDOWN) and what == "recipes":
+    elif format in (OutputFormat.TABLE, OutputFormat.MARKDOWN) and what == "recipes":
         rows = [row | {"summary": f"{row['summary']}\n  {_assigned(row['settings'])}"} for row in rows]
-    elif chosen in (OutputFormat.TABLE, OutputFormat.MARKDOWN) and what == "runs":
+    elif format in (OutputFormat.TABLE, OutputFormat.MARKDOWN) and what == "runs":
         columns = [name for name in columns if name not in SELDOM or any(row[name] not in SELDOM[name] for row in rows)]
         rows = [row | {"torch": (row["torch"] or "").partition("+")[0], "outcome": _what(row)} for row in rows]
     absent = []
-    if chosen is OutputFormat.TABLE and what == "devices":
+    if format is OutputFormat.TABLE and what == "devices":
         absent = [f"{row['device']}: {row['name']}" for row in rows if not row["available"]]
         rows = [row | {"name": row["name"] if row["available"] else ""} for row in rows]
-    print_listing(rows, columns, chosen, empty=EMPTY.get(what, ""))
+    print_listing(rows, columns, format, empty=EMPTY.get(what, ""))
     if absent:
         print_text("\n" + "\n".join(absent))
     return 0

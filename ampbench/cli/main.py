@@ -383,8 +383,9 @@ def _no_options() -> None:
 
 def _verb(name: str) -> Callable[..., int | None]:
     """Return the verb that is the module of this package with its name."""
-    function: Callable[..., int | None] = import_module(f"ampbench.cli.{name}").command
-    return function
+    from ampbench.cli.options import as_typer_takes
+
+    return as_typer_takes(import_module(f"ampbench.cli.{name}").command)
 
 
 def _kind_verb(name: str) -> Callable[..., int | None]:

@@ -1,99 +1,84 @@
-"""Options that several verbs share, each spelled and explained once."""
+"""Options of verbs: those that several share, each spelled and explained once, and what is made of them.
+
+A parameter of a verb may be `Made` by a function: the function's options then stand in its place on the command line,
+and the verb is handed what the function returns.
+"""
 
 import os
 import shlex
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar, get_args
 
 import typer
 
-from ampbench.base.recipes import OPTIMIZERS, RECIPES
-from ampbench.base.units import one_of
+from ampbench.base.budget import LIMITS, Budget
+from ampbench.base.recipes import OPTIMIZERS, RECIPES, parse_optimizer
+from ampbench.base.units import one_of, parse_bytes, parse_seconds, parse_value
 from ampbench.cli import completing
 from ampbench.cli.completing import completer
 from ampbench.cli.printing import OutputFormat, print_note
 from ampbench.errors import INTERRUPTED, UsageError
-from ampbench.judge.budget import Budget
-from ampbench.records.case import COMPILE_MODES, DEVICES, SDPA, TORCHS_CHOICE
-from ampbench.records.run import Settings
+from ampbench.records.case import COMPILE_MODES, DEVICES, SDPA, TORCHS_CHOICE, ParameterValue
+from ampbench.records.run import Header, Selection, Settings
+from ampbench.workloads.index import is_users
 
+Value = TypeVar("Value")
 A_RUN = "an id, its beginning or its last part, latest, or a path"
 """How a run is named on a command line."""
 DURATION = "as in 90, 2m or 500ms"
-TIMEOUT = f"{Settings().timeout_seconds:g}"
+DEFAULTS = Settings()
+TIMEOUT = f"{DEFAULTS.timeout_seconds:g}"
 
 
-Format = Annotated[OutputFormat, typer.Option("--format", help="How to print the data.")]
-Json = Annotated[bool, typer.Option("--json", help="Short for --format json.")]
-Results = Annotated[Path, typer.Option("--results", metavar="DIR", help="The folder that holds runs/.")]
-Keyword = Annotated[
-    str,
-    typer.Option(
-        "-k", "--keyword", metavar="EXPRESSION", help="Only cases whose id matches, as in 'resnet and not fp16'."
-    ),
-]
-MaxError = Annotated[
-    float,
-    typer.Option(
-        metavar="ERROR",
-        help="Largest output error (relative L2 against fp64) to allow. The default is ten times the error of "
-        "rounding to bf16, near torch.testing's 1.6e-2 for bf16.",
-    ),
-]
-MinArgmaxAgreement = Annotated[
-    float,
-    typer.Option(
-        metavar="SHARE",
-        help="Smallest share of a classifier's decisions that stay the same; a shortfall counts when chance cannot "
-        "explain it (5%). MLPerf Inference asks for 99% of the accuracy.",
-    ),
-]
-MaxGradientError = Annotated[
-    float,
-    typer.Option(
-        metavar="ERROR",
-        help="Largest gradient error (relative L2) to allow in training. A tenth adds 0.5% to the noise a minibatch "
-        "gradient has at the critical batch size (McCandlish et al. 2018).",
-    ),
-]
-MaxFlushedShare = Annotated[
-    float,
-    typer.Option(
-        metavar="SHARE",
-        help="Largest share of gradients flushed to zero to allow in training. Harm is reported at 5% (Micikevicius "
-        "et al. 2018, 3.1).",
-    ),
-]
+@dataclass(frozen=True, slots=True)
+class Made:
+    """Marks a parameter of a verb: `by` makes it, of options that are that function's own parameters."""
 
-MaxSampleError = Annotated[
-    float,
-    typer.Option(
-        metavar="ERROR",
-        help="Largest error that 99 of 100 samples of a batch may have (relative L2 of each). A convention.",
-    ),
-]
-MaxWorstSampleError = Annotated[
-    float, typer.Option(metavar="ERROR", help="Largest error that any sample may have. A convention.")
-]
-MaxKl = Annotated[
-    float,
-    typer.Option(
-        metavar="NATS",
-        help="How far a classifier's probabilities may lie from fp64's (KL, mean over rows). At 0.01 no probability "
-        "differs by more than 7% on average (Pinsker); a language model in six-bit weights lies at 0.005.",
-    ),
-]
-MaxKlP99 = Annotated[
-    float, typer.Option("--max-kl-p99", metavar="NATS", help="The same for 99 of 100 rows. A convention.")
-]
-MaxLossError = Annotated[
-    float,
-    typer.Option(
-        metavar="ERROR", help="Largest error of the loss, relative to it, to allow in training. A convention."
-    ),
-]
+    by: Callable[..., Any]
+
+
+def as_typer_takes(verb: Callable[..., int | None]) -> Callable[..., int | None]:
+    """Return a verb with the options of what makes its parameters in place of these."""
+    options: list[Parameter] = []
+    made: dict[str, tuple[Callable[..., Any], list[str]]] = {}
+    for parameter in parameters_of(verb).values():
+        mark = next((each for each in get_args(parameter.annotation) if isinstance(each, Made)), None)
+        own = [parameter] if mark is None else list(parameters_of(mark.by).values())
+        options += own
+        if mark is not None:
+            made[parameter.name] = mark.by, [option.name for option in own]
+
+    def command(**values: Any) -> int | None:
+        for name, (by, names) in made.items():
+            values[name] = by(**{option: values.pop(option) for option in names})
+        return verb(**values)
+
+    return with_parameters(command, options, verb.__doc__)
+
+
+def with_parameters(
+    function: Callable[..., Value], parameters: Collection[Parameter], help: str | None = None
+) -> Callable[..., Value]:
+    """Return a function of keywords, given `parameters` by name and `help`, where typer looks for them."""
+    function.__signature__ = Signature(list(parameters))  # type: ignore[attr-defined]
+    function.__annotations__ = {each.name: each.annotation for each in parameters}
+    function.__doc__ = help
+    return function
+
+
+def option(name: str, annotation: Any, default: Any = Parameter.empty) -> Parameter:
+    """Return the parameter of a verb that an option, or whatever else typer takes, gives."""
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def parameters_of(function: Callable[..., Any]) -> dict[str, Parameter]:
+    """Return the parameters of a function by name, as ones that are named in a call."""
+    found = signature(function, eval_str=True).parameters
+    return {name: each.replace(kind=Parameter.KEYWORD_ONLY) for name, each in found.items()}
 
 
 def split_names(values: list[str] | None) -> list[str] | None:
@@ -121,92 +106,6 @@ def many_names(names: str, help: str) -> typer.models.OptionInfo:
 def _many(names: str, metavar: str, help: str) -> typer.models.OptionInfo:
     return typer.Option(names, metavar=metavar, help=f"{help} Repeatable.")  # type: ignore[no-any-return]
 
-
-Names = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="WORKLOAD",
-        help="Workloads, families, 'all', path/to/file.py:function, or by name as timm:vit_small_*.",
-        callback=split_names,
-        autocompletion=completer("WORKLOAD"),
-    ),
-]
-Workloads = Annotated[list[str] | None, many_names("--workload", "A workload, as the argument.")]
-Precisions = Annotated[list[str] | None, many_names("--precision", "See ampbench list precisions. Default: all.")]
-AutocastPrecisions = Annotated[
-    list[str] | None,
-    many_names("--precision", "See ampbench list precisions. Default: autocast to the device's default dtype."),
-]
-Devices = Annotated[
-    list[str] | None, many_names("--device", f"{one_of(DEVICES)}. Default: the accelerator, else the CPU.")
-]
-Phases = Annotated[list[str] | None, many_names("--phase", "inference or training. Default: both.")]
-InferencePhases = Annotated[list[str] | None, many_names("--phase", "inference or training. Default: inference.")]
-Paths = Annotated[list[str] | None, many_names("--path", "eager, compiled or traced. Default: eager.")]
-CompileModes = Annotated[
-    list[str] | None,
-    many_names("--compile-mode", f"How --path compiled compiles: {one_of(COMPILE_MODES)}. Default: default."),
-]
-MemoryFormats = Annotated[
-    list[str] | None, many_names("--memory-format", "contiguous or channels_last. Default: contiguous.")
-]
-Sdpa = Annotated[
-    list[str] | None,
-    many_names(
-        "--sdpa",
-        f"The kernel of scaled_dot_product_attention: {one_of(SDPA)}; {TORCHS_CHOICE}, the default: as torch chooses.",
-    ),
-]
-Preset = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME",
-        help="tiny, small or large. Default: small on a CPU, large elsewhere.",
-        autocompletion=completer("--preset"),
-    ),
-]
-Sets = Annotated[
-    list[str] | None,
-    _many("--set", "[NAME.]PARAM=VALUE", "Set a parameter of one workload, or of all that have it."),
-]
-Sweeps = Annotated[list[str] | None, _many("--sweep", "PARAM=1,2,4", "Measure every value of a parameter.")]
-Rounds = Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Rounds per case; intervals need three.")]
-MinRunTime = Annotated[str, typer.Option(metavar="SECONDS", help=f"Timing per round, {DURATION}.")]
-MaxTime = Annotated[
-    str, typer.Option(metavar="SECONDS", help=f"Begin nothing more after this and let what runs end, {DURATION}.")
-]
-Timeout = Annotated[str, typer.Option(metavar="SECONDS", help=f"The longest a round may take, {DURATION}.")]
-MemoryLimit = Annotated[
-    str,
-    typer.Option(metavar="BYTES", help="The most a round may keep resident, as in 8GiB. Default: 85% of what is free."),
-]
-Threads = Annotated[int, typer.Option(metavar="N", min=0, max=4096, help="torch's threads; 0: as torch chooses.")]
-Burst = Annotated[
-    bool,
-    typer.Option(
-        "--burst", help="On an accelerator, time tenths of a second in place of seconds: quick, warmed up less."
-    ),
-]
-KeepFlags = Annotated[
-    bool,
-    typer.Option(
-        "--keep-flags",
-        help="Leave torch's switches as your code sets them, but for those that define a precision; `default` has all.",
-    ),
-]
-Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Of weights, inputs and the order of measuring.")]
-Scaler = Annotated[bool, typer.Option("--scaler/--no-scaler", help="GradScaler in fp16_autocast training.")]
-
-Optimizers = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--optimizer",
-        metavar="NAME[:SETTING=VALUE,...]",
-        help=f"What trains: torch's {one_of(tuple(OPTIMIZERS))}, or a recipe, {one_of(tuple(RECIPES))}; as in "
-        "adamw:lr=3e-4,weight_decay=0.1,clip=1.0. Settings alone change the workload's own. Repeatable.",
-        autocompletion=completing.optimizers,
-    ),
-]
 
 LONGEST_LABEL = 200
 
@@ -244,36 +143,238 @@ PieceTimeout = Annotated[
 ]
 
 
-def chosen_format(format: OutputFormat, json: bool) -> OutputFormat:
+Results = Annotated[Path, typer.Option("--results", metavar="DIR", help="The folder that holds runs/.")]
+Keyword = Annotated[
+    str,
+    typer.Option(
+        "-k", "--keyword", metavar="EXPRESSION", help="Only cases whose id matches, as in 'resnet and not fp16'."
+    ),
+]
+Threads = Annotated[int, typer.Option(metavar="N", min=0, max=4096, help="torch's threads; 0: as torch chooses.")]
+
+
+def chosen_format(
+    format: Annotated[OutputFormat, typer.Option("--format", help="How to print the data.")] = OutputFormat.TABLE,
+    json: Annotated[bool, typer.Option("--json", help="Short for --format json.")] = False,
+) -> OutputFormat:
     """Return the format that `--format` and `--json` ask for together; raises `UsageError` where they contradict."""
     if json and format not in (OutputFormat.TABLE, OutputFormat.JSON):
         raise UsageError(f"--json and --format {format} contradict each other: give one of them")
     return OutputFormat.JSON if json else format
 
 
-def chosen_budget(
-    max_error: float,
-    min_argmax_agreement: float,
-    max_gradient_error: float,
-    max_flushed_share: float,
-    max_sample_error: float,
-    max_worst_sample_error: float,
-    max_kl: float,
-    max_kl_p99: float,
-    max_loss_error: float,
-) -> Budget:
+Format = Annotated[OutputFormat, Made(chosen_format)]
+
+
+def chosen_budget(**limits: float) -> Budget:
     """Return the error budget that the flags give; raises `UsageError` for a limit that cannot be one."""
-    return Budget(
-        output_rel_l2=max_error,
-        argmax_agreement=min_argmax_agreement,
-        grad_rel_l2=max_gradient_error,
-        grad_flushed_share=max_flushed_share,
-        sample_p99_rel_l2=max_sample_error,
-        sample_worst_rel_l2=max_worst_sample_error,
-        kl_mean=max_kl,
-        kl_p99=max_kl_p99,
-        loss_rel_error=max_loss_error,
+    return Budget(**{name: limits[limit.parameter] for name, limit in LIMITS.items()})
+
+
+with_parameters(
+    chosen_budget,
+    [
+        option(
+            limit.parameter,
+            Annotated[float, typer.Option(limit.flag, metavar=limit.metavar, help=limit.help)],
+            getattr(Budget, name),
+        )
+        for name, limit in LIMITS.items()
+    ],
+    chosen_budget.__doc__,
+)
+Limits = Annotated[Budget, Made(chosen_budget)]
+
+
+def make_selection(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="WORKLOAD",
+            help="Workloads, families, 'all', path/to/file.py:function, or by name as timm:vit_small_*.",
+            callback=split_names,
+            autocompletion=completer("WORKLOAD"),
+        ),
+    ] = None,
+    workload: Annotated[list[str] | None, many_names("--workload", "A workload, as the argument.")] = None,
+    precision: Annotated[
+        list[str] | None, many_names("--precision", "See ampbench list precisions. Default: all.")
+    ] = None,
+    device: Annotated[
+        list[str] | None, many_names("--device", f"{one_of(DEVICES)}. Default: the accelerator, else the CPU.")
+    ] = None,
+    phase: Annotated[list[str] | None, many_names("--phase", "inference or training. Default: both.")] = None,
+    path: Annotated[list[str] | None, many_names("--path", "eager, compiled or traced. Default: eager.")] = None,
+    compile_mode: Annotated[
+        list[str] | None,
+        many_names("--compile-mode", f"How --path compiled compiles: {one_of(COMPILE_MODES)}. Default: default."),
+    ] = None,
+    memory_format: Annotated[
+        list[str] | None, many_names("--memory-format", "contiguous or channels_last. Default: contiguous.")
+    ] = None,
+    sdpa: Annotated[
+        list[str] | None,
+        many_names(
+            "--sdpa",
+            f"The kernel of scaled_dot_product_attention: {one_of(SDPA)}; {TORCHS_CHOICE}, the default: as torch "
+            "chooses.",
+        ),
+    ] = None,
+    keyword: Keyword = "",
+    preset: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="tiny, small or large. Default: small on a CPU, large elsewhere.",
+            autocompletion=completer("--preset"),
+        ),
+    ] = "",
+    set_: Annotated[
+        list[str] | None,
+        _many("--set", "[NAME.]PARAM=VALUE", "Set a parameter of one workload, or of all that have it."),
+    ] = None,
+    sweep: Annotated[list[str] | None, _many("--sweep", "PARAM=1,2,4", "Measure every value of a parameter.")] = None,
+    scaler: Annotated[bool, typer.Option("--scaler/--no-scaler", help="GradScaler in fp16_autocast training.")] = True,
+    optimizer: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--optimizer",
+            metavar="NAME[:SETTING=VALUE,...]",
+            help=f"What trains: torch's {one_of(tuple(OPTIMIZERS))}, or a recipe, {one_of(tuple(RECIPES))}; as in "
+            "adamw:lr=3e-4,weight_decay=0.1,clip=1.0. Settings alone change the workload's own. Repeatable.",
+            autocompletion=completing.optimizers,
+        ),
+    ] = None,
+) -> Selection:
+    """Return the selection that the options of these names give; raises `UsageError` for a malformed one."""
+    return Selection(
+        workloads=[*(names or []), *(workload or [])],
+        precisions=precision or [],
+        devices=device or [],
+        phases=phase or [],
+        paths=path or [],
+        memory_formats=memory_format or [],
+        sdpa=sdpa or [],
+        keyword=keyword,
+        preset=preset,
+        overrides=dict(parse_setting("--set", text) for text in set_ or []),
+        sweeps=parse_sweeps(sweep or []),
+        scaler=scaler,
+        recipes=chosen_recipes(optimizer),
+        compile_modes=compile_mode or [],
     )
+
+
+Selected = Annotated[Selection, Made(make_selection)]
+
+
+def make_settings(
+    max_time: Annotated[
+        str, typer.Option(metavar="SECONDS", help=f"Begin nothing more after this and let what runs end, {DURATION}.")
+    ] = "",
+    timeout: Annotated[
+        str, typer.Option(metavar="SECONDS", help=f"The longest a round may take, {DURATION}.")
+    ] = TIMEOUT,
+    memory_limit: Annotated[
+        str,
+        typer.Option(
+            metavar="BYTES", help="The most a round may keep resident, as in 8GiB. Default: 85% of what is free."
+        ),
+    ] = "",
+    threads: Threads = DEFAULTS.threads,
+    keep_flags: Annotated[
+        bool,
+        typer.Option(
+            "--keep-flags",
+            help="Leave torch's switches as your code sets them, but for those that define a precision; `default` has "
+            "all.",
+        ),
+    ] = False,
+    burst: Annotated[
+        bool,
+        typer.Option(
+            "--burst", help="On an accelerator, time tenths of a second in place of seconds: quick, warmed up less."
+        ),
+    ] = False,
+    seed: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Of weights, inputs and the order of measuring.")
+    ] = DEFAULTS.seed,
+) -> Settings:
+    """Return the settings that the options of these names give; raises `UsageError` for what cannot be meant."""
+    if seed >= 2**63:
+        raise UsageError(f"--seed {seed}: give a whole number below 2**63")
+    return Settings(
+        timeout_seconds=typed_seconds("--timeout", timeout),
+        memory_limit_bytes=round(_positive("--memory-limit", parse_bytes, memory_limit)) if memory_limit else None,
+        max_seconds=typed("--max-time", parse_seconds, max_time) if max_time else None,
+        threads=threads,
+        seed=seed,
+        schedule_seed=seed,
+        keep_flags=keep_flags,
+        burst=burst,
+    )
+
+
+Limited = Annotated[Settings, Made(make_settings)]
+
+
+def chosen_recipes(optimizers: list[str] | None) -> list[str]:
+    """Return the recipes that the values of `--optimizer` give, as ids spell them; `UsageError` for a wrong one."""
+    return list(dict.fromkeys(parse_optimizer(text).spelling for text in optimizers or []))
+
+
+def parse_setting(option: str, text: str) -> tuple[str, ParameterValue]:
+    """Return (name, value) of NAME=VALUE; the value is a number or a bool where it reads as one, else text."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip() or not value.strip():
+        raise UsageError(f"{option} {text!r}: expected NAME=VALUE, as in {option} batch_size=8")
+    return name.strip(), parse_value(value.strip())
+
+
+def parse_sweep(text: str) -> tuple[str, list[ParameterValue]]:
+    """Return (name, values) of NAME=VALUE,VALUE,..."""
+    name, equals, values = text.partition("=")
+    parts = [part.strip() for part in values.split(",")]
+    if not equals or not name.strip() or not all(parts):
+        raise UsageError(f"--sweep {text!r}: expected NAME=VALUE,VALUE, as in --sweep batch_size=1,2,4")
+    return name.strip(), [parse_value(part) for part in parts]
+
+
+def parse_sweeps(texts: list[str]) -> dict[str, list[ParameterValue]]:
+    """Return the values of each parameter swept."""
+    sweeps: dict[str, list[ParameterValue]] = {}
+    for text in texts:
+        name, values = parse_sweep(text)
+        if name in sweeps:
+            raise UsageError(f"--sweep {name} is given twice: list all its values in one, as in --sweep {name}=1,2,4")
+        sweeps[name] = values
+    return sweeps
+
+
+def typed_seconds(option: str, text: str) -> float:
+    """Return the seconds, above 0, that `text` given by `option` stands for; `UsageError` for anything else."""
+    return _positive(option, parse_seconds, text)
+
+
+def typed(option: str, parse: Callable[[str], Value], text: str) -> Value:
+    """Return what `parse` reads in `text`, given by `option`, which its `UsageError` then names."""
+    try:
+        return parse(text)
+    except UsageError as error:
+        raise UsageError(f"{option} {error}") from None
+
+
+def _positive(option: str, parse: Callable[[str], float], text: str) -> float:
+    value = typed(option, parse, text)
+    if value <= 0:
+        raise UsageError(f"{option} must be above 0")
+    return value
+
+
+def resumed_imports(header: Header) -> str:
+    """Say which code going on with a run imports, since its file names it and not the command line; "" for none."""
+    own = dict.fromkeys(f"{one.module}:{one.function}" for one in header.sources if is_users(one))
+    return f"going on with run {header.run} imports what it names: {', '.join(own)}" if own else ""
 
 
 def run_words(path: Path, results: Path) -> str:

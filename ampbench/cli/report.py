@@ -9,25 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ampbench.base.budget import Budget
 from ampbench.cli import completing
 from ampbench.cli.options import (
     A_RUN,
     DEFAULT_RESULTS,
     Keyword,
-    MaxError,
-    MaxFlushedShare,
-    MaxGradientError,
-    MaxKl,
-    MaxKlP99,
-    MaxLossError,
-    MaxSampleError,
-    MaxWorstSampleError,
-    MinArgmaxAgreement,
+    Limits,
     Results,
-    chosen_budget,
 )
 from ampbench.errors import CASE_FAILED, StoreError, UsageError
-from ampbench.judge.budget import Budget
 
 if TYPE_CHECKING:
     from ampbench.report.material import Material
@@ -47,6 +38,7 @@ class ReportFormat(StrEnum):
 
 
 def command(
+    *,
     runs: Annotated[
         list[str] | None,
         typer.Argument(
@@ -78,15 +70,7 @@ def command(
     ] = ReportFormat.HTML,
     results: Results = DEFAULT_RESULTS,
     keyword: Keyword = "",
-    max_error: MaxError = Budget.output_rel_l2,
-    min_argmax_agreement: MinArgmaxAgreement = Budget.argmax_agreement,
-    max_gradient_error: MaxGradientError = Budget.grad_rel_l2,
-    max_flushed_share: MaxFlushedShare = Budget.grad_flushed_share,
-    max_sample_error: MaxSampleError = Budget.sample_p99_rel_l2,
-    max_worst_sample_error: MaxWorstSampleError = Budget.sample_worst_rel_l2,
-    max_kl: MaxKl = Budget.kl_mean,
-    max_kl_p99: MaxKlP99 = Budget.kl_p99,
-    max_loss_error: MaxLossError = Budget.loss_rel_error,
+    budget: Limits,
 ) -> int:
     """Write a report of stored runs: one HTML file that needs no network, and print its path.
 
@@ -97,10 +81,6 @@ def command(
       ampbench report latest --baseline main.jsonl --format markdown >> "$GITHUB_STEP_SUMMARY"
       ampbench report --site public
     """
-    budget = chosen_budget(
-        max_error, min_argmax_agreement, max_gradient_error, max_flushed_share, max_sample_error,
-        max_worst_sample_error, max_kl, max_kl_p99, max_loss_error,
-    )  # fmt: skip
     if site is not None and output is not None:
         raise UsageError("--site and -o contradict each other: a site is a folder of files, -o names one file")
     if site is not None and format is ReportFormat.MARKDOWN:

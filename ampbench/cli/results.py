@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from ampbench.base.budget import Budget
 from ampbench.base.metrics import COLUMNS, METRICS
 from ampbench.base.stats import all_inflated, round_value
 from ampbench.base.units import (
@@ -28,7 +29,6 @@ from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.instruments.ranges.arithmetic import recipe_said
 from ampbench.judge import frame, notes, ranking
 from ampbench.judge.advice import Advice, across_tables, advise_run
-from ampbench.judge.budget import Budget
 from ampbench.judge.objections import blamed, rates_said
 from ampbench.judge.rows import Group, Row, group_of, grouped, number
 from ampbench.judge.table import Layout, lay_out, legend, table_lines, table_markdown

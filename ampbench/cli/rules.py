@@ -15,15 +15,12 @@ from ampbench.cli.options import (
     TIMEOUT,
     EveryRow,
     Format,
-    Json,
     Label,
     PieceTimeout,
     Results,
-    chosen_format,
     many_names,
+    typed_seconds,
 )
-from ampbench.cli.printing import OutputFormat
-from ampbench.cli.selecting import typed_seconds
 from ampbench.errors import CASE_FAILED, INTERRUPTED, NothingComparableError, NothingToRunError, UsageError
 from ampbench.records.case import DEVICES
 from ampbench.records.rules import RuleProbe
@@ -35,6 +32,7 @@ if TYPE_CHECKING:
 
 
 def command(
+    *,
     run: Annotated[
         str | None,
         typer.Argument(
@@ -70,8 +68,7 @@ def command(
         typer.Option("-o", "--output", metavar="FILE", help="Write the run here, too; compressed if named .gz."),
     ] = None,
     timeout: PieceTimeout = TIMEOUT,
-    format: Format = OutputFormat.TABLE,
-    json: Json = False,
+    format: Format,
 ) -> int:
     """Run each op that has an autocast rule, and hold what happens to what documents say; stored like any run.
 
@@ -88,7 +85,6 @@ def command(
     from ampbench.instruments.rules import show
     from ampbench.records.rules import chosen_devices, chosen_dtypes
 
-    chosen = chosen_format(format, json)
     seconds = typed_seconds("--timeout", timeout)
     devices, dtypes, ops = chosen_devices(device or ()), chosen_dtypes(dtype or ()), op or []
     if output is not None and (run is not None or ops):
@@ -124,7 +120,7 @@ def command(
         found = show.document_of_probes(stored.header, probes, everything=every, ops_first=bool(ops))
     else:
         found = show.document_of_changes(_paired(before[0], probes, against))
-    print_document(found, chosen)
+    print_document(found, format)
     return code
 
 

@@ -9,59 +9,30 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ampbench.base.budget import LIMITS, Budget
 from ampbench.base.units import counted, format_duration
+from ampbench.cli.fleet import Asked, Cluster, resume_fleet, run_fleet
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
-    TIMEOUT,
-    Burst,
-    CompileModes,
-    Devices,
+    DEFAULTS,
+    DURATION,
     Format,
-    Json,
-    KeepFlags,
-    Keyword,
     Label,
-    MaxError,
-    MaxFlushedShare,
-    MaxGradientError,
-    MaxKl,
-    MaxKlP99,
-    MaxLossError,
-    MaxSampleError,
-    MaxTime,
-    MaxWorstSampleError,
-    MemoryFormats,
-    MemoryLimit,
-    MinArgmaxAgreement,
-    MinRunTime,
-    Names,
-    Optimizers,
-    Paths,
-    Phases,
-    Precisions,
-    Preset,
+    Limited,
+    Limits,
+    Made,
     Results,
     Resume,
-    Rounds,
-    Scaler,
-    Sdpa,
-    Seed,
-    Sets,
-    Sweeps,
-    Threads,
-    Timeout,
-    Workloads,
-    chosen_budget,
-    chosen_format,
+    Selected,
     refuse_beside_resume,
+    resumed_imports,
     run_words,
     stored_already,
+    typed_seconds,
 )
 from ampbench.cli.printing import OutputFormat, print_note
-from ampbench.cli.selecting import chosen_recipes, make_selection, make_settings, resumed_imports
 from ampbench.errors import CASE_FAILED, INTERRUPTED, NothingToRunError, StoreError, UsageError
 from ampbench.instruments.ceilings.records import Ceiling
-from ampbench.judge.budget import Budget
 from ampbench.records.kinds import deed_of, verb_of
 from ampbench.records.labels import Pending
 from ampbench.records.run import Selection, Settings
@@ -74,12 +45,9 @@ if TYPE_CHECKING:
     from ampbench.records.run import Header
     from ampbench.store import RunWriter, StoredRun
 
-DEFAULTS = Settings()
-BUDGET = (
-    "max_error", "min_argmax_agreement", "max_gradient_error", "max_flushed_share", "max_sample_error",
-    "max_worst_sample_error", "max_kl", "max_kl_p99", "max_loss_error",
-)  # fmt: skip
-WITH_RESUME = frozenset({"resume", "results", "max_time", "ray", "dry_run", "report", "format", "json", *BUDGET})
+WITH_RESUME = frozenset({"resume", "results", "max_time", "ray", "dry_run", "report", "format", "json"}) | {
+    limit.parameter for limit in LIMITS.values()
+}
 """What a command line may say beside --resume; all else is the run's own."""
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and how long it takes; measure nothing.")]
@@ -92,74 +60,30 @@ ShardOf = Annotated[
         "--shard", metavar="I/N", help="Measure the Ith of N parts of about the same length; ampbench merge joins them."
     ),
 ]
-Ray = Annotated[
-    str,
-    typer.Option("--ray", metavar="ADDRESS", help="Measure on the machines of this Ray cluster: auto, or host:port."),
-]
-OnWhich = Annotated[
-    str,
-    typer.Option(
-        "--on", metavar="WHICH", help="each: every machine measures every case; spread: those of a kind share. "
-        "Default: each.",
-    ),
-]  # fmt: skip
-Lanes = Annotated[
-    str, typer.Option("--lanes", metavar="WHAT", help="A lane is a node, or each device of it. Default: node.")
-]
-Nodes = Annotated[
-    list[str] | None, typer.Option("--nodes", metavar="LABEL=VALUE", help="Only nodes with this label. Repeatable.")
-]
 NoIsolation = Annotated[bool, typer.Option("--no-isolation", help="Measure in this process, for debuggers.")]
 
 
 def command(
+    *,
     context: typer.Context,
-    names: Names = None,
-    workload: Workloads = None,
-    precision: Precisions = None,
-    device: Devices = None,
-    phase: Phases = None,
-    path: Paths = None,
-    compile_mode: CompileModes = None,
-    memory_format: MemoryFormats = None,
-    sdpa: Sdpa = None,
-    keyword: Keyword = "",
-    preset: Preset = "",
-    set_: Sets = None,
-    sweep: Sweeps = None,
-    rounds: Rounds = DEFAULTS.rounds,
-    min_run_time: MinRunTime = f"{DEFAULTS.min_run_seconds:g}",
-    max_time: MaxTime = "",
-    timeout: Timeout = TIMEOUT,
-    memory_limit: MemoryLimit = "",
-    threads: Threads = DEFAULTS.threads,
-    keep_flags: KeepFlags = False,
-    burst: Burst = False,
-    seed: Seed = DEFAULTS.seed,
-    scaler: Scaler = True,
-    optimizer: Optimizers = None,
+    selection: Selected,
+    rounds: Annotated[
+        int, typer.Option(metavar="N", min=1, max=1000, help="Rounds per case; intervals need three.")
+    ] = DEFAULTS.rounds,
+    min_run_time: Annotated[
+        str, typer.Option(metavar="SECONDS", help=f"Timing per round, {DURATION}.")
+    ] = f"{DEFAULTS.min_run_seconds:g}",
+    settings: Limited,
     results: Results = DEFAULT_RESULTS,
     label: Label = "",
     resume: Resume = "",
     shard: ShardOf = "",
-    ray: Ray = "",
-    on: OnWhich = "",
-    lanes: Lanes = "",
-    nodes: Nodes = None,
+    cluster: Annotated[Cluster, Made(Cluster)],
     dry_run: DryRun = False,
     report: Report = False,
     no_isolation: NoIsolation = False,
-    format: Format = OutputFormat.TABLE,
-    json: Json = False,
-    max_error: MaxError = Budget.output_rel_l2,
-    min_argmax_agreement: MinArgmaxAgreement = Budget.argmax_agreement,
-    max_gradient_error: MaxGradientError = Budget.grad_rel_l2,
-    max_flushed_share: MaxFlushedShare = Budget.grad_flushed_share,
-    max_sample_error: MaxSampleError = Budget.sample_p99_rel_l2,
-    max_worst_sample_error: MaxWorstSampleError = Budget.sample_worst_rel_l2,
-    max_kl: MaxKl = Budget.kl_mean,
-    max_kl_p99: MaxKlP99 = Budget.kl_p99,
-    max_loss_error: MaxLossError = Budget.loss_rel_error,
+    format: Format,
+    budget: Limits,
 ) -> int:
     """Measure speed, memory and divergence in every precision; end with the table and the advice.
 
@@ -171,31 +95,19 @@ def command(
       ampbench run resnet50 --phase training --precision bf16_autocast --precision fp32
       ampbench run model.py:make --sweep batch_size=1,4,16
     """
-    chosen = chosen_format(format, json)
-    budget = chosen_budget(
-        max_error, min_argmax_agreement, max_gradient_error, max_flushed_share, max_sample_error,
-        max_worst_sample_error, max_kl, max_kl_p99, max_loss_error,
-    )  # fmt: skip
-    _check_together(context, resume, report, dry_run, ray, shard, no_isolation)
-    selection = make_selection(
-        [*(names or []), *(workload or [])], precision, device, phase, path, memory_format, sdpa, keyword, preset,
-        set_, sweep, scaler, chosen_recipes(optimizer), compile_mode,
-    )  # fmt: skip
-    settings = make_settings(
-        rounds, DEFAULTS.builds, min_run_time, max_time, timeout, memory_limit, threads, seed,
-        isolation=not no_isolation, keep_flags=keep_flags, burst=burst,
-    )  # fmt: skip
-    from ampbench.cli.fleet import Asked, asked_fleet, resume_fleet, run_fleet
+    _check_together(context, resume, report, dry_run, cluster.ray, shard, no_isolation)
+    seconds = typed_seconds("--min-run-time", min_run_time) if min_run_time else DEFAULTS.min_run_seconds
+    settings = dataclasses.replace(settings, rounds=rounds, min_run_seconds=seconds, isolation=not no_isolation)
     from ampbench.drive.sharding import parse_shard
 
     part = parse_shard(shard) if shard else None
-    fleet = asked_fleet(on, lanes, nodes, ray)
+    fleet = cluster.fleet()
     if fleet is not None:
-        asked = Asked(address=ray, results=results, format=chosen, budget=budget, report=report)
+        asked = Asked(address=cluster.ray, results=results, format=format, budget=budget, report=report)
         if resume:
             return resume_fleet(asked, resume, settings)
         return run_fleet(asked, fleet, selection, settings, label)
-    return _run(selection, settings, part, results, label, resume, chosen, budget, dry_run=dry_run, report=report)
+    return _run(selection, settings, part, results, label, resume, format, budget, dry_run=dry_run, report=report)
 
 
 def _run(
@@ -205,7 +117,7 @@ def _run(
     results: Path,
     label: str,
     resume: str,
-    chosen: OutputFormat,
+    format: OutputFormat,
     budget: Budget,
     *,
     dry_run: bool,
@@ -242,11 +154,11 @@ def _run(
         )
         session.require_work(prepared)
         if dry_run:
-            _print_plan(prepared, results, chosen)
+            _print_plan(prepared, results, format)
             return 0
         if resumed is not None and resumed.complete and not any(prepared.servers):
             print_note(f"run {resumed.header.run} is complete: nothing is left to do")
-            return _print_end(resumed, "complete", chosen, budget, results, report=report)
+            return _print_end(resumed, "complete", format, budget, results, report=report)
         from ampbench.instruments.ceilings.instrument import ceilings_known  # NumPy: not for a mistake
         from ampbench.judge.pairing import not_the_commits
 
@@ -265,7 +177,7 @@ def _run(
         writer.append(*(skip for skip in session.planned_skips(prepared.plan) if skip.case_id not in known))
         ended, problem = _measured(prepared, writer)
     with stored_already(f"ampbench show {run_words(writer.path, results)}"):
-        return _print_end(store.read_run(writer.path), ended, chosen, budget, results, problem, report=report)
+        return _print_end(store.read_run(writer.path), ended, format, budget, results, problem, report=report)
 
 
 def _import_the_rest() -> None:

@@ -5,30 +5,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ampbench.base.budget import Budget
 from ampbench.cli import completing
 from ampbench.cli.options import (
     A_RUN,
     DEFAULT_RESULTS,
     Format,
-    Json,
     Keyword,
-    MaxError,
-    MaxFlushedShare,
-    MaxGradientError,
-    MaxKl,
-    MaxKlP99,
-    MaxLossError,
-    MaxSampleError,
-    MaxWorstSampleError,
-    MinArgmaxAgreement,
+    Limits,
     Results,
-    chosen_budget,
-    chosen_format,
     run_words,
 )
 from ampbench.cli.printing import OutputFormat
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
-from ampbench.judge.budget import Budget
 from ampbench.records.casts import By
 from ampbench.records.kinds import CASTS, KINDS, deed_of, verb_of
 from ampbench.records.run import LATEST
@@ -41,6 +30,7 @@ if TYPE_CHECKING:
 
 
 def command(
+    *,
     run: Annotated[
         list[str] | None,
         typer.Argument(
@@ -64,17 +54,8 @@ def command(
             "--over", metavar="MACHINE", help="Of several: whose fp32 speeds are held against. Default: first."
         ),
     ] = "",
-    format: Format = OutputFormat.TABLE,
-    json: Json = False,
-    max_error: MaxError = Budget.output_rel_l2,
-    min_argmax_agreement: MinArgmaxAgreement = Budget.argmax_agreement,
-    max_gradient_error: MaxGradientError = Budget.grad_rel_l2,
-    max_flushed_share: MaxFlushedShare = Budget.grad_flushed_share,
-    max_sample_error: MaxSampleError = Budget.sample_p99_rel_l2,
-    max_worst_sample_error: MaxWorstSampleError = Budget.sample_worst_rel_l2,
-    max_kl: MaxKl = Budget.kl_mean,
-    max_kl_p99: MaxKlP99 = Budget.kl_p99,
-    max_loss_error: MaxLossError = Budget.loss_rel_error,
+    format: Format,
+    budget: Limits,
 ) -> int:
     """Show a stored run: the table, the advice, what was skipped and why; what it explains, if it does.
 
@@ -86,11 +67,6 @@ def command(
       ampbench show 1f9a3c --by module --all         a run of ampbench explain casts
       ampbench show cpu.jsonl gpu.jsonl              machines side by side
     """
-    chosen = chosen_format(format, json)
-    budget = chosen_budget(
-        max_error, min_argmax_agreement, max_gradient_error, max_flushed_share, max_sample_error,
-        max_worst_sample_error, max_kl, max_kl_p99, max_loss_error,
-    )  # fmt: skip
     from ampbench import store
     from ampbench.base import keywords
     from ampbench.cli.printing import print_document, print_note
@@ -98,7 +74,7 @@ def command(
 
     files = [path for name in run or [LATEST] for path in store.find_runs(name, results, print_note)]
     if len(files) > 1:
-        _beside(files, keyword, budget, over, chosen, everything=every)
+        _beside(files, keyword, budget, over, format, everything=every)
         return 0
     if over:
         raise UsageError("--over is for several machines: name their runs, or a fleet")
@@ -118,10 +94,10 @@ def command(
         found = registry.document(
             stored, chosen_cases, everything=every or bool(case), **({} if by is None else {"by": by})
         )
-        print_document(found, chosen)
+        print_document(found, format)
     else:
         words = run_words(stored.path, results)
-        _measured(stored, chosen_cases, chosen, budget, words, everything=every or bool(case))
+        _measured(stored, chosen_cases, format, budget, words, everything=every or bool(case))
     if stored.misnamed:
         print_note(f"{stored.path} {stored.misnamed}")
     if stored.cut:

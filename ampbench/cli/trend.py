@@ -10,10 +10,8 @@ from ampbench.cli.options import (
     DEFAULT_RESULTS,
     Every,
     Format,
-    Json,
     Keyword,
     Results,
-    chosen_format,
     many_names,
 )
 from ampbench.cli.printing import OutputFormat
@@ -31,6 +29,7 @@ AXES = ("torch_version", "commit", "date")
 
 
 def command(
+    *,
     sources: Annotated[
         list[str] | None,
         typer.Argument(
@@ -51,8 +50,7 @@ def command(
     keyword: Keyword = "",
     every: Every = False,
     results: Results = DEFAULT_RESULTS,
-    format: Format = OutputFormat.TABLE,
-    json: Json = False,
+    format: Format,
 ) -> int:
     """Follow time, memory and errors over many runs, and say where they changed and what else did.
 
@@ -62,7 +60,6 @@ def command(
       ampbench trend --x commit -k "resnet and training" --metric time
       ampbench trend results .benchmarks/0001_ours.json --x date --all
     """
-    chosen = chosen_format(format, json)
     if x not in AXES:
         raise UnknownNameError("--x axis", x, AXES)
     from ampbench.cli.printing import print_note
@@ -78,7 +75,7 @@ def command(
         trend = make_trend(found.runs, x, metrics)
     for reason, count in trend.left_out.items():
         print_note(f"left out {counted(count, 'run')} with {reason}")
-    print_trend(trend, chosen, show_all=every)
+    print_trend(trend, format, show_all=every)
     return 0
 
 

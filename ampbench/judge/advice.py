@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from ampbench.base.budget import Budget
 from ampbench.base.precisions import BASELINE, DEFAULT, PRECISIONS
 from ampbench.base.statement import Refusal
 from ampbench.base.units import format_share, times
 from ampbench.instruments.ranges.arithmetic import remark_line
-from ampbench.judge.budget import Budget
 from ampbench.judge.objections import Objection, error_said, in_output, object_to, objections_of, own_rounds
 from ampbench.judge.rows import Group, Row, grouped, judged_error, least_agreement, number, precision_label
 from ampbench.present.wording import words

@@ -15,12 +15,12 @@ import numpy as np
 from scipy.special import stdtrit
 
 from ampbench.base import stats
+from ampbench.base.budget import Budget
 from ampbench.base.precisions import BASELINE
 from ampbench.base.units import counted, times
 from ampbench.errors import NothingComparableError, UnknownNameError
 from ampbench.judge import frame
 from ampbench.judge.advice import Advice, advise_run
-from ampbench.judge.budget import Budget
 from ampbench.judge.compare import compare
 from ampbench.judge.merging import lanes_together
 from ampbench.judge.objections import own_rounds

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ampbench.base.budget import LEAST_KEPT, Budget
 from ampbench.base.precisions import BASELINE, PRECISIONS, Precision
 from ampbench.base.statement import Flaw, Refusal, Remedy, Severity, Statement, state
 from ampbench.base.units import format_error, format_share
-from ampbench.judge.budget import Budget
 from ampbench.judge.rows import Row, grouped, judged_error, number
 from ampbench.records.labels import AGAINST_FP32
 from ampbench.records.measured import LOWEST_BIN, Divergence, Round, Update
@@ -20,11 +20,8 @@ from ampbench.records.measured import LOWEST_BIN, Divergence, Round, Update
 if TYPE_CHECKING:
     from ampbench.store import StoredRun
 
-LEAST_KEPT = 0.98
-"""The least share of an update that must arrive: a convention. What is lost is lost in every step, as by a learning
-rate that is so much smaller in these directions; 2% is what comparisons call unchanged."""
 LEAST_KEPT_OF_A_TENSOR = 0.9
-"""The same of one tensor that carries 1% of the update's square or more."""
+"""What `LEAST_KEPT` is of all, of one tensor that carries 1% of the update's square or more."""
 MOST_SWALLOWED = 0.02
 """The most of an update's square that may be in weights that never move, whatever else rounds up: the same 2%."""
 ROOM = 32

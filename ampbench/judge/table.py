@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from rich.cells import cell_len
 from rich.text import Text
 
+from ampbench.base.budget import Budget
 from ampbench.base.units import (
     format_bytes,
     format_count,
@@ -24,7 +25,6 @@ from ampbench.base.units import (
     times,
 )
 from ampbench.judge.advice import Advice
-from ampbench.judge.budget import Budget
 from ampbench.judge.rows import (
     Group,
     Row,

@@ -136,7 +136,6 @@ _ROWS = (
         ),
         summary="The smallest set of modules to keep in fp32 so that an error budget is met, and what it costs.",
         instrument="ampbench.instruments.keep_fp32.instrument:INSTRUMENT",
-        verb="ampbench.cli.keep_fp32:command",
         asked="ampbench.instruments.keep_fp32.records:Wanted",
         asks=("ampbench.instruments.keep_fp32.records:TrialAsked",
               "ampbench.instruments.keep_fp32.records:WeighingAsked"),

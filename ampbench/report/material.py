@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 
+from ampbench.base.budget import Budget
 from ampbench.base.keywords import matches
 from ampbench.errors import NothingComparableError, NothingToRunError, StoreError, UsageError
 from ampbench.judge import frame, notes
 from ampbench.judge.advice import Advice, advise_run
-from ampbench.judge.budget import Budget
 from ampbench.judge.compare import compare, of_cases
 from ampbench.judge.merging import lanes_together
 from ampbench.judge.notes import Note

@@ -26,10 +26,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from ampbench import __version__
+from ampbench.base.budget import Budget
 from ampbench.base.units import UNDEFINED, counted
 from ampbench.errors import NothingComparableError, NothingToRunError, StoreError
 from ampbench.judge import said as sentences
-from ampbench.judge.budget import Budget
 from ampbench.judge.notes import measured_devices
 from ampbench.present.charts import Chart, Rows, colour_rules, colour_variables
 from ampbench.present.page import View, breakable, drawable, fitted

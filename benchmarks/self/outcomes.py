@@ -30,6 +30,7 @@ from unittest.mock import patch
 import msgspec
 import torch
 
+from ampbench.base.budget import Budget
 from ampbench.base.precisions import BASELINE, DEFAULT, PRECISIONS, SHORT_DTYPES
 from ampbench.base.recipes import CONSTANT, rate_share
 from ampbench.base.units import format_error, format_share
@@ -40,7 +41,6 @@ from ampbench.instruments.convergence.records import CONTROL, REFERENCE, Trainin
 from ampbench.instruments.ranges.measure import measure_ranges
 from ampbench.judge import frame
 from ampbench.judge.advice import scale_said
-from ampbench.judge.budget import Budget
 from ampbench.judge.objections import run_objections
 from ampbench.measure.divergence import measure_divergence
 from ampbench.measure.draws import seed_all

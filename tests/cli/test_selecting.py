@@ -1,6 +1,6 @@
 import pytest
 
-from ampbench.cli.selecting import chosen_recipes, parse_setting, parse_sweep, resumed_imports
+from ampbench.cli.options import chosen_recipes, parse_setting, parse_sweep, resumed_imports
 from ampbench.errors import UsageError
 from ampbench.records.case import WorkloadSource
 from tests.stored_runs import make_header

@@ -307,5 +307,5 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
     monkeypatch.setattr(fleet, "find_spec", lambda _: None)
     with pytest.raises(UsageError, match="ampbench run --ray needs Ray"):
-        fleet.asked_fleet("", "", None, "auto")
+        fleet.Cluster(ray="auto").fleet()
     assert "ampbench[ray]" in NO_RAY

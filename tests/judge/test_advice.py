@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from ampbench.base.budget import Budget
 from ampbench.base.precisions import PRECISIONS
 from ampbench.base.statement import Refusal, state
 from ampbench.base.units import times
@@ -13,7 +14,6 @@ from ampbench.instruments.convergence.learning import Trained
 from ampbench.instruments.ranges.arithmetic import remark_line
 from ampbench.judge import frame
 from ampbench.judge.advice import Advice, Trust, across_tables, advise, advise_run
-from ampbench.judge.budget import Budget
 from ampbench.judge.notes import sweep_remarks
 from ampbench.judge.objections import Objection, run_objections
 from ampbench.judge.rows import grouped

@@ -7,9 +7,9 @@ from zlib import crc32
 
 import pytest
 
+from ampbench.base.budget import Budget
 from ampbench.errors import UnknownNameError
 from ampbench.judge.beside import ALONE, BEST, TIED, alike, document, machines, placed, unadvised
-from ampbench.judge.budget import Budget
 from ampbench.records.case import Case
 from ampbench.records.run import SPREAD, Fleet, Settings
 from ampbench.store import StoredRun

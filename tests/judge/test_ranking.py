@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from ampbench.base.budget import Budget
 from ampbench.cli.results import run_rows
 from ampbench.judge.advice import Advice, advise_run
-from ampbench.judge.budget import Budget
 from ampbench.judge.objections import BRIEFLY, run_objections
 from ampbench.judge.ranking import (
     Ranked,

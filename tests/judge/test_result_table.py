@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
+from ampbench.base.budget import Budget
 from ampbench.base.metrics import COLUMNS
 from ampbench.base.precisions import PRECISIONS
 from ampbench.judge import notes, table
 from ampbench.judge.advice import Advice, advise
-from ampbench.judge.budget import Budget
 from ampbench.judge.rows import described, grouped
 from ampbench.records.case import DeviceDescription
 from ampbench.records.labels import device_statement

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.stats import beta
 
-from ampbench.judge.budget import Budget
+from ampbench.base.budget import Budget
 from ampbench.judge.objections import agreement_fails
 from ampbench.measure import outputs
 from ampbench.measure.data import in_batches

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 
+from ampbench.base.budget import Budget
 from ampbench.judge import frame
-from ampbench.judge.budget import Budget
 from ampbench.judge.objections import run_objections
 from ampbench.measure.divergence import measure_divergence
 from ampbench.measure.machine import open_device

@@ -13,13 +13,13 @@ from typing import Any
 
 import ampbench
 from ampbench import store
+from ampbench.base.budget import Budget
 from ampbench.cli.gate import failed_cases
 from ampbench.cli.main import main
 from ampbench.errors import AmpbenchError
 from ampbench.instruments.casts.show import By
 from ampbench.judge import frame as frames
 from ampbench.judge.advice import advise_run
-from ampbench.judge.budget import Budget
 from ampbench.judge.compare import compare
 from ampbench.judge.gate import judge
 from ampbench.judge.policy import Policy, read_policy

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from ampbench.base.budget import Budget
 from ampbench.judge import frame
 from ampbench.judge.advice import advise_run
-from ampbench.judge.budget import Budget
 from ampbench.judge.notes import statements
 from ampbench.present.document import as_sentence
 from ampbench.records.case import DeviceDescription, WorkloadSource

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
+from ampbench.base.budget import Budget
 from ampbench.errors import NothingComparableError, NothingToRunError, StoreError, UnknownNameError
-from ampbench.judge.budget import Budget
 from ampbench.records.measured import Skip
 from ampbench.report.material import gather, material_of
 from tests.compared_runs import BF16, FP32, Times, environment, make_run, noisy, rounds_of

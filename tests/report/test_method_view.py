@@ -6,9 +6,9 @@ from functools import partial
 import pytest
 from bs4 import BeautifulSoup
 
+from ampbench.base.budget import Budget
 from ampbench.base.metrics import COLUMNS, COMPARED, GATED, METRICS
 from ampbench.judge import table
-from ampbench.judge.budget import Budget
 from ampbench.judge.said import NOT_IN_TURNS
 from ampbench.records.case import DeviceDescription, OwnPrecision
 from ampbench.records.measured import Fitness

@@ -13,7 +13,7 @@ from bs4 import BeautifulSoup
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ampbench.judge.budget import Budget
+from ampbench.base.budget import Budget
 from ampbench.judge.ranking import MANY
 from ampbench.present.page import View
 from ampbench.records.case import Case, DeviceDescription

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ampbench.base.budget import Budget
 from ampbench.base.stats import Booleans, Floats, log_t_intervals, wilson_interval
 from ampbench.judge.advice import advise
-from ampbench.judge.budget import Budget
 from ampbench.judge.deciding import (
     ALPHA,
     CONFIRMATION_BLOCKS,

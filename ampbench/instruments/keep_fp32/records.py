@@ -1,14 +1,22 @@
 """What a search for the modules to keep in fp32 stores: what there was to choose from, each trial, what sets cost."""
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from ampbench.records.bounds import Count, ErrorSize, Fraction, KeptShare, Seconds, StepSeconds
 from ampbench.records.kinds import Before
 from ampbench.records.measured import Fitness
 from ampbench.records.ranges import ModuleError
 
-SPEED, MEMORY = OBJECTIVES = ("speed", "memory")
-"""What keeping modules in fp32 should cost little of."""
+
+class Objective(StrEnum):
+    """What keeping modules in fp32 should cost little of."""
+
+    SPEED = "speed"
+    MEMORY = "memory"
+
+
+SPEED, MEMORY = OBJECTIVES = tuple(each.value for each in Objective)
 
 MAX_TRIALS = 60
 """So many sets are tried unless another number is asked for."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ampbench.base import stats
+from ampbench.base.budget import LEAST_KEPT
 from ampbench.base.metrics import COLUMNS, COMPARED, GATED, MEAN, Column, Gate
 from ampbench.base.precisions import DEFAULT, PRECISIONS, ordered
 from ampbench.base.units import UNDEFINED, counted, format_limit, format_percent, format_quantity, format_seconds
@@ -266,7 +267,7 @@ _CONSTANTS: Mapping[str, Any] = {
     "worth": WORTH,
     "largest": f"{LARGEST_SPEEDUP:g}",
     "disagreement_alpha": format_limit(DISAGREEMENT_ALPHA),
-    "kept": format_limit(objections.LEAST_KEPT),
+    "kept": format_limit(LEAST_KEPT),
     "tensor_kept": format_limit(objections.LEAST_KEPT_OF_A_TENSOR),
     "swallowed": format_limit(objections.MOST_SWALLOWED),
     "room": objections.ROOM,

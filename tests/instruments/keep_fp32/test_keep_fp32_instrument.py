@@ -332,7 +332,7 @@ def test_of_enough_trials_some_are_left_for_the_weighing(
         asked.append(max_trials)
         return Found(kept=None, units=None, smallest=False, trials=0)
 
-    monkeypatch.setattr("ampbench.instruments.keep_fp32.instrument.search", no_search)
+    monkeypatch.setattr("ampbench.instruments.keep_fp32.searching.search", no_search)
     searched(tmp_path, network(), dataclasses.replace(WANTED, max_trials=most))
     assert asked == [searching]
 
@@ -345,9 +345,9 @@ def test_a_smaller_set_that_was_tried_to_be_weighed_and_meets_the_budget_is_what
         attempt([""])
         return Found(kept=[""], units=frozenset(range(8)), smallest=True, trials=2)
 
-    monkeypatch.setattr("ampbench.instruments.keep_fp32.instrument.search", no_search)
+    monkeypatch.setattr("ampbench.instruments.keep_fp32.searching.search", no_search)
     monkeypatch.setattr(
-        "ampbench.instruments.keep_fp32.instrument.sets_between",
+        "ampbench.instruments.keep_fp32.searching.sets_between",
         lambda *_: [[], ["layer.2", "layer.5"], ["layer.1"], [""]],
     )
     search = only(searched(tmp_path, network()))
