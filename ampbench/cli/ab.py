@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ampbench.cli.gate import Judging
+from ampbench.cli.compare import Judging, failed_cases, narrowed, print_comparison, report_gate
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     DURATION,
@@ -39,45 +39,38 @@ OF_THE_GATE = ("anchor", "max_inconclusive", "strict")
 """What only a gate goes by: a settings file may have it for all sessions, typed without --gate it is a slip."""
 ARM = "A Python, git:REF, NAME=VALUE or here; repeat to combine."
 
-Baseline = Annotated[list[str] | None, typer.Option("--baseline", metavar="ARM", help=ARM)]
-Candidate = Annotated[list[str] | None, typer.Option("--candidate", metavar="ARM", help=f"Likewise. {ARM}")]
-Control = Annotated[
-    bool, typer.Option("--control", help="Measure the baseline against itself: false alarms, detectable effects.")
-]
-Blocks = Annotated[
-    int | None,
-    typer.Option(
-        "--blocks",
-        metavar="N",
-        min=1,
-        max=MOST_BLOCKS,
-        help="The most. Default: 32, the last at which cases are judged; with --control 16, all used.",
-    ),
-]
-BlockTime = Annotated[
-    str,
-    typer.Option(
-        "--min-run-time",
-        metavar="SECONDS",
-        help=f"Timing per case, arm and block, {DURATION}. Default: 0.15 to 0.3, the fewer the cases the more.",
-    ),
-]
-Gate = Annotated[bool, typer.Option("--gate", help="Judge as ampbench gate does, with its exit codes.")]
-
 
 def command(
     *,
     context: typer.Context,
-    baseline: Baseline = None,
-    candidate: Candidate = None,
-    control: Control = False,
+    baseline: Annotated[list[str] | None, typer.Option("--baseline", metavar="ARM", help=ARM)] = None,
+    candidate: Annotated[list[str] | None, typer.Option("--candidate", metavar="ARM", help=f"Likewise. {ARM}")] = None,
+    control: Annotated[
+        bool, typer.Option("--control", help="Measure the baseline against itself: false alarms, detectable effects.")
+    ] = False,
     selection: Selected,
-    blocks: Blocks = None,
-    min_run_time: BlockTime = "",
+    blocks: Annotated[
+        int | None,
+        typer.Option(
+            "--blocks",
+            metavar="N",
+            min=1,
+            max=MOST_BLOCKS,
+            help="The most. Default: 32, the last at which cases are judged; with --control 16, all used.",
+        ),
+    ] = None,
+    min_run_time: Annotated[
+        str,
+        typer.Option(
+            "--min-run-time",
+            metavar="SECONDS",
+            help=f"Timing per case, arm and block, {DURATION}. Default: 0.15 to 0.3, the fewer the cases the more.",
+        ),
+    ] = "",
     settings: Limited,
     results: Results = DEFAULT_RESULTS,
     label: Label = "",
-    gate: Gate = False,
+    gate: Annotated[bool, typer.Option("--gate", help="Judge as ampbench gate does, with its exit codes.")] = False,
     judging: Annotated[Judging, Made(Judging)],
     every: Every = False,
     format: Format,
@@ -171,8 +164,6 @@ def _reported(
 
     Time that was over before anything could be compared is no success.
     """
-    from ampbench.cli.compare import narrowed, print_comparison
-    from ampbench.cli.gate import failed_cases, report_gate
     from ampbench.cli.printing import print_forms, print_note
     from ampbench.judge import show
     from ampbench.judge.compare import compare, judge_self

@@ -1,28 +1,28 @@
 """The entry point: verbs, settings, and the one place where errors become a line on stderr and an exit code.
 
-A verb is a module of this package with one function, `command`, which returns its exit code (None: 0); those of
-`GROUPS` are made of instruments. Only the verb asked for is imported, and no verb's module imports anything slow
-(torch, pandas, scipy, rich) at its top.
+A verb is the function `command` of a module of this package, or one of `ELSEWHERE`, which returns its exit code (None:
+0); those of `GROUPS` are made of instruments. Only the verb asked for is imported, and no verb's module imports
+anything slow (torch, pandas, scipy, rich) at its top.
 """
 
 import contextlib
 import errno
+import math
 import os
 import re
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib import import_module
+from enum import Enum
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args, get_origin
 
 import typer
 from typer.main import get_command
 
 from ampbench import __version__, settings
 from ampbench.cli.printing import print_note
-from ampbench.cli.values import read_lightly
 from ampbench.errors import (
     INTERNAL_ERROR,
     INTERRUPTED,
@@ -33,7 +33,7 @@ from ampbench.errors import (
     is_interruption,
     nearest,
 )
-from ampbench.records.kinds import KINDS
+from ampbench.records.kinds import KINDS, named
 
 PLAIN_WORDS = (
     (r"Input should be a valid integer\b.*|'[^']*' is not a valid int.*", "give a whole number"),
@@ -90,7 +90,8 @@ VERBS = {
     "convert": "Stored runs in other programs' formats: JUnit, Bencher, Parquet and others.",
     "doctor": "What this machine and installation can do, and what spoils measurements.",
 }
-"""The verbs in the order of a user's day; each is the module of the same name."""
+"""The verbs in the order of a user's day; each is the module of the same name, but for these."""
+ELSEWHERE = {"gate": "ampbench.cli.compare:gate"}
 
 GROUPS = {
     "explain": """Say why a precision costs and errs what it does.
@@ -158,6 +159,9 @@ _USAGE_ERROR = cast("type[Exception]", typer.BadParameter.__mro__[1])  # in clic
 _LONGEST_NAME = 60
 """As many characters of a file's name are shown where it is too long to be one."""
 _GIVEN_ANYWHERE = ("--debug", "--version")
+_WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
+_UNKNOWN = object()
+"""A value of which only typer knows what it means."""
 _COMPLETES = "_AMPBENCH_COMPLETE"
 """The variable in which a shell's completion script asks for words; what was typed is in one of the next two."""
 _TYPED = ("_TYPER_COMPLETE_ARGS", "COMP_WORDS")
@@ -382,10 +386,10 @@ def _no_options() -> None:
 
 
 def _verb(name: str) -> Callable[..., int | None]:
-    """Return the verb that is the module of this package with its name."""
+    """Return the function of a verb that is in no group."""
     from ampbench.cli.options import as_typer_takes
 
-    return as_typer_takes(import_module(f"ampbench.cli.{name}").command)
+    return as_typer_takes(named(ELSEWHERE.get(name, f"ampbench.cli.{name}:command")))
 
 
 def _kind_verb(name: str) -> Callable[..., int | None]:
@@ -461,3 +465,95 @@ def _give_up(stream: Any) -> None:
     """Keep the interpreter from complaining of `stream` when it flushes it at exit, and from a code of its own."""
     with contextlib.suppress(OSError, ValueError):  # a stream without a file descriptor, as in tests
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def read_lightly(command: Any, parent: Any = None) -> None:
+    """Have the parameters of a command, and of those below it, read without pydantic, as far as typer lets them.
+
+    Importing pydantic takes longer than everything else of a verb's `--help`. What the types of ampbench's options
+    plainly mean is read here; the rest, rare values such as "5.0" for a whole number, is left to typer. Versions of
+    typer that read values without pydantic are left alone. `parent` is the context of the command that it is below.
+    """
+    context = typer.Context(command, parent=parent, **command.context_settings)
+    for parameter in command.get_params(context):  # --help among them
+        if hasattr(parameter, "get_runtime_param"):
+            light = _Light(parameter.get_runtime_param)
+            parameter.get_runtime_param = lambda light=light: light
+    for below in getattr(command, "commands", {}).values():
+        read_lightly(below, context)
+
+
+class _Light:
+    """Reads the values of one parameter, in place of what typer would make of it."""
+
+    def __init__(self, typers: Any) -> None:
+        self._typers = typers
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return the value that was typed or set, or raise `typer.BadParameter`, as typer's own does."""
+        several = param.multiple or param.nargs == -1
+        if value is None:
+            return () if several else None
+        type_, info = param.type_descriptor.annotation, param.type_descriptor.parameter_info
+        try:
+            if not several:
+                found = _read(value, type_, info)
+            elif get_origin(type_) is list and isinstance(value, list | tuple):
+                found = [_read(one, get_args(type_)[0], info) for one in value]
+            else:
+                found = _UNKNOWN
+        except ValueError as error:
+            raise typer.BadParameter(str(error), ctx=ctx, param=param) from None
+        if found is _UNKNOWN or (several and _UNKNOWN in found):
+            return self._typers().coerce(value, param=param, ctx=ctx)
+        return found
+
+
+def _read(value: Any, type_: Any, info: Any) -> Any:
+    """Return what `value` plainly means; `ValueError` where it plainly means nothing, `_UNKNOWN` where it is not plain.
+
+    `info` is what typer was told of the parameter.
+    """
+    if info.parser is not None or info.clamp or not isinstance(type_, type):
+        return _UNKNOWN
+    if type_ is str:
+        return value if isinstance(value, str) else _UNKNOWN
+    if type_ in (int, float):
+        return _number(value, type_, info)
+    if issubclass(type_, Enum):
+        return _choice(value, type_) if info.case_sensitive else _UNKNOWN
+    if type_ is Path:
+        return _path(value, info)
+    return _UNKNOWN
+
+
+def _number(value: Any, type_: type, info: Any) -> Any:
+    if isinstance(value, str):
+        try:
+            number = float(value)
+        except ValueError:
+            raise ValueError("give a whole number" if type_ is int else "give a number") from None
+        if not (_WHOLE.fullmatch(value) if type_ is int else value.isascii()):
+            return _UNKNOWN
+        value = int(value) if type_ is int else number
+    if type(value) is not type_ or (isinstance(value, float) and math.isnan(value)):
+        return _UNKNOWN
+    if info.min is not None and value < info.min:
+        raise ValueError(f"give at least {info.min}")
+    if info.max is not None and value > info.max:
+        raise ValueError(f"give at most {info.max}")
+    return value
+
+
+def _choice(value: Any, type_: type[Enum]) -> Any:
+    for one in type_:
+        if value in (one, one.value):
+            return one
+    raise ValueError(f"{value!r} is not one of {', '.join(repr(one.value) for one in type_)}")
+
+
+def _path(value: Any, info: Any) -> Any:
+    asked = info.exists or info.resolve_path or info.allow_dash or info.writable or info.path_type is not None
+    if asked or not (info.file_okay and info.dir_okay) or not isinstance(value, str | Path):
+        return _UNKNOWN
+    return Path(value) if os.access(value, os.R_OK) or not os.path.lexists(value) else _UNKNOWN

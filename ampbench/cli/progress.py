@@ -23,12 +23,15 @@ if TYPE_CHECKING:
 
     from ampbench.ab.blocks import Stage
     from ampbench.drive.pieces import Piece, Seen
+    from ampbench.fleet.session import Progress as FleetStep
     from ampbench.store import StoredRun
 
     Begun = Callable[[], StoredRun]
 
 LINE_SECONDS = 10.0
 """Without a terminal, a line at most this often."""
+LIVE_SECONDS = 0.1
+"""The line on a terminal is set anew this often at most: a thousand lanes say more."""
 
 
 PACE = 0.3
@@ -116,7 +119,7 @@ def _live(left: TimeLeft, console: "Console", begun: "Begun | None") -> Iterator
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn
     from rich.progress import Progress as Bar
 
-    from ampbench.cli.live import LiveTable
+    from ampbench.cli.results import LiveTable
 
     left_column, what_column = TextColumn("{task.fields[left]:>12}"), TextColumn("{task.description}", markup=False)
     bar = Bar(left_column, BarColumn(bar_width=20), TaskProgressColumn(), what_column)
@@ -270,3 +273,45 @@ def _stage_lines() -> "Iterator[Callable[[Stage], None]]":
 def _staged(stage: "Stage") -> str:
     undecided = f"{counted(stage.left, 'case')} undecided, {format_duration(stage.seconds)}"
     return f"{undecided} · {stage.doing} {stage.pair}".rstrip()
+
+
+@contextmanager
+def fleet_progress() -> "Iterator[Callable[[FleetStep], None]]":
+    """Yield a watcher that says on stderr what the lanes do and how long that will take."""
+    from rich.markup import escape
+
+    from ampbench.fleet.session import IDLE, LOST
+
+    last = [0.0]
+    console = make_console(stderr=True)
+    live = sys.stderr.isatty()
+    told: set[tuple[str, str]] = set()
+
+    def watch(step: "FleetStep") -> None:
+        if isinstance(step.entry, Failure):
+            print_note(f"failed: {step.entry.case_id}: {step.entry.said}")
+        lane = step.lane
+        if lane.state in (LOST, IDLE) and (lane.place.id, lane.state) not in told:
+            told.add((lane.place.id, lane.state))
+            print_note(f"{lane.place.name}: {'lost: ' + lane.why if lane.why else 'opened'}")
+        if step.seconds - last[0] < (LIVE_SECONDS if live else LINE_SECONDS):
+            return
+        last[0] = step.seconds
+        if status is not None:
+            status.update(escape(said_of(step)))
+        else:
+            print_note(said_of(step))
+
+    with console.status("") if live else nullcontext() as status:
+        yield watch
+
+
+def said_of(step: "FleetStep") -> str:
+    """Return where a fleet stands, in a line: "3 lanes, 1 opening; 120 of 400 turns, about 3 min left"."""
+    from ampbench.fleet.session import LOST, OPENING
+
+    states = step.states
+    parts = [counted(sum(states.values()) - states[LOST], "lane")]
+    parts += [f"{states[state]} {state}" for state in (OPENING, LOST) if states[state]]
+    left = f", about {format_duration(step.left)} left" if step.left is not None else ""
+    return f"{', '.join(parts)}; {step.done:,} of {step.total:,} turns{left}"

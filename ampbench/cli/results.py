@@ -1,6 +1,10 @@
-"""A run as `run` and `show` print it: table, advice and notes, all that is known of a case, or data for machines."""
+"""A run as `run` and `show` print it: table, advice and notes, all that is known of a case, or data for machines.
+
+And its table while it is measured: what is known of every case so far, in as many lines as a terminal has.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
@@ -8,6 +12,7 @@ from rich.text import Text
 
 from ampbench.base.budget import Budget
 from ampbench.base.metrics import COLUMNS, METRICS
+from ampbench.base.precisions import BASELINE
 from ampbench.base.stats import all_inflated, round_value
 from ampbench.base.units import (
     counted,
@@ -21,8 +26,10 @@ from ampbench.base.units import (
     format_seconds,
     format_share,
     format_tenths,
+    times,
 )
 from ampbench.cli.printing import OutputFormat, print_forms, print_sections, print_text
+from ampbench.drive.rounds import Table, table_of
 from ampbench.instruments import registry
 from ampbench.instruments.ceilings.findings import BINDING, Bounds, work_of
 from ampbench.instruments.ceilings.records import Ceiling
@@ -30,18 +37,28 @@ from ampbench.instruments.ranges.arithmetic import recipe_said
 from ampbench.judge import frame, notes, ranking
 from ampbench.judge.advice import Advice, across_tables, advise_run
 from ampbench.judge.objections import blamed, rates_said
-from ampbench.judge.rows import Group, Row, group_of, grouped, number
-from ampbench.judge.table import Layout, lay_out, legend, table_lines, table_markdown
+from ampbench.judge.rows import (
+    Group,
+    Row,
+    described,
+    group_of,
+    grouped,
+    judged_error,
+    number,
+    precision_label,
+)
+from ampbench.judge.table import Layout, lay_out, legend, speed_interval, table_lines, table_markdown
 from ampbench.present.data import csv_text, json_text
 from ampbench.present.markdown import escaped, markdown
-from ampbench.present.terminal import make_console, print_lines, wrapped
+from ampbench.present.terminal import make_console, padded, print_lines, wrapped
 from ampbench.records.kinds import CONVERGENCE
-from ampbench.records.labels import few
-from ampbench.store import runs_beside
+from ampbench.records.labels import few, outcome_said
+from ampbench.records.measured import Failure, Round, Skip
+from ampbench.records.run import Entry
+from ampbench.store import StoredRun, gathered, runs_beside
 
 if TYPE_CHECKING:
-    from ampbench.records.measured import Divergence, Failure, MemoryPass, Round, Telemetry, Update
-    from ampbench.store import StoredRun
+    from ampbench.records.measured import Divergence, MemoryPass, Telemetry, Update
 
 
 LABEL_WIDTH = 17
@@ -68,7 +85,7 @@ MEMORY = ("peak_memory_bytes", "memory_ratio_vs_fp32", "reserved_memory_bytes", 
 ERRORS = tuple(name for name in METRICS if name not in (*DERIVED, *WORK, *MEMORY))
 
 
-def detail_lines(stored: "StoredRun", rows: Sequence[Row], width: int | None = None) -> list[Text]:
+def detail_lines(stored: StoredRun, rows: Sequence[Row], width: int | None = None) -> list[Text]:
     """Return the lines that tell all about the cases of `rows`, what is wider than `width` folded under itself."""
     lines: list[Text] = []
     for row in rows:
@@ -112,7 +129,7 @@ def _metrics(row: Row, columns: Iterable[str]) -> Iterator[tuple[str, str]]:
             yield metric.label, f"{format_quantity(value, metric.unit):<12} {metric.summary}"
 
 
-def _rounds(rounds: "Iterable[Round]") -> Iterator[tuple[str, str]]:
+def _rounds(rounds: Iterable[Round]) -> Iterator[tuple[str, str]]:
     for each in rounds:
         name = f"{'control' if each.control else 'round'} {each.round}"
         cpu = [None if each.cpu_samples is None else [build] for build in each.cpu_samples or each.samples]
@@ -141,7 +158,7 @@ def _rounds(rounds: "Iterable[Round]") -> Iterator[tuple[str, str]]:
         yield name, "; ".join(parts)
 
 
-def _told_by_device(each: "Round", told: "Telemetry") -> Iterator[str]:
+def _told_by_device(each: Round, told: "Telemetry") -> Iterator[str]:
     """Yield what an accelerator told while a round was timed."""
     if each.warm_seconds is not None:
         rest = "" if each.steady is None else ", at rest" if each.steady else ", not at rest"
@@ -158,7 +175,7 @@ def _told_by_device(each: "Round", told: "Telemetry") -> Iterator[str]:
         yield f"{word} {format_share(share)}"
 
 
-def _work(stored: "StoredRun", row: Row) -> Iterator[tuple[str, str]]:
+def _work(stored: StoredRun, row: Row) -> Iterator[tuple[str, str]]:
     """Yield what there is to compute, how fast that goes, and the ceilings it is held against."""
     yield from _metrics(row, WORK)
     memory = stored.memory.get(row["case_id"])
@@ -299,7 +316,7 @@ def _update(update: "Update") -> Iterator[tuple[str, str]]:
         yield "  luck", f"the optimizer draws random numbers: kept ± {format_kept(update.kept_error)} (standard error)"
 
 
-def _failure(failure: "Failure") -> Iterator[tuple[str, str]]:
+def _failure(failure: Failure) -> Iterator[tuple[str, str]]:
     yield "failed", f"in the {failure.stage}, {failure.said}"
     for line in failure.frames:
         yield "", line.rstrip()
@@ -315,14 +332,14 @@ def _listed(counts: Sequence[int]) -> str:
     return str(counts[0]) if len(set(counts)) == 1 else "/".join(str(count) for count in counts)
 
 
-def run_rows(stored: "StoredRun") -> list[Row]:
+def run_rows(stored: StoredRun) -> list[Row]:
     """Return one row per case of a run, as `ampbench.load` gives them, those of a table together."""
     groups = grouped(frame.run_rows(stored))
     return [row for rows in groups.values() for row in rows]
 
 
 def print_result(
-    stored: "StoredRun",
+    stored: StoredRun,
     every: Sequence[Row],
     shown: Sequence[Row],
     format: OutputFormat,
@@ -352,7 +369,7 @@ def ranked(rows: Sequence[Row]) -> bool:
 
 
 def _print_ranking(
-    stored: "StoredRun", every: Sequence[Row], shown: Sequence[Row], format: OutputFormat, budget: Budget, words: str
+    stored: StoredRun, every: Sequence[Row], shown: Sequence[Row], format: OutputFormat, budget: Budget, words: str
 ) -> None:
     """Print the ranking of the tables that rows are of, what is to be said of them, and how to see the tables."""
     advice, said = _said(stored, every, shown, budget)
@@ -372,7 +389,7 @@ def _print_ranking(
 
 
 def _said(
-    stored: "StoredRun", every: Sequence[Row], rows: Sequence[Row], budget: Budget
+    stored: StoredRun, every: Sequence[Row], rows: Sequence[Row], budget: Budget
 ) -> tuple[dict[Group, Advice], list[str]]:
     """Return the advice on `every` row of a run, and what is said below the tables of `rows`, but for skips."""
     advice = advise_run(stored, every, budget, runs_beside(stored, CONVERGENCE))
@@ -386,7 +403,7 @@ def _said(
     ]
 
 
-def markdown_text(stored: "StoredRun", every: Sequence[Row], rows: Sequence[Row], budget: Budget) -> str:
+def markdown_text(stored: StoredRun, every: Sequence[Row], rows: Sequence[Row], budget: Budget) -> str:
     """Return `rows` of a run as Markdown: the tables, the advice on `every` row, the notes."""
     groups, skipped = notes.without_common_skips(grouped(rows))
     advice, said = _said(stored, every, rows, budget)
@@ -394,7 +411,7 @@ def markdown_text(stored: "StoredRun", every: Sequence[Row], rows: Sequence[Row]
 
 
 def result_lines(
-    stored: "StoredRun", every: Sequence[Row], rows: Sequence[Row], budget: Budget, width: int
+    stored: StoredRun, every: Sequence[Row], rows: Sequence[Row], budget: Budget, width: int
 ) -> list[Text]:
     """Return what a terminal of `width` columns shows of a run: the table of `rows`, the advice on `every`, notes."""
     groups, skipped = notes.without_common_skips(grouped(rows))
@@ -419,3 +436,126 @@ def _legend(layouts: Mapping[str, Layout]) -> list[str]:
     if hidden:
         lines.append(f"no room for {', '.join(hidden)}: a wider terminal or --format csv shows all")
     return lines
+
+
+LIVE_HEADERS = ("precision", "time/step", "speed", "95%", "error", "so far", "rounds")
+UNKNOWN = "–"
+"""Instead of an interval, and of what follows from it, with fewer rounds than one needs."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What is known of a table: its cases, what was measured of them, and the rows as of then (None: to be made)."""
+
+    run: StoredRun
+    entries: list[Entry] = field(default_factory=list)
+    rounds: list[Round] = field(default_factory=list)
+    rows: list[Row] | None = None
+
+
+class LiveTable:
+    """The rows of a run that is being measured, refined by every entry: those of `begun`, and what is `add`ed.
+
+    The values are those that the table at the end has; what is decided may be decided otherwise by a later round. Cases
+    that are skipped have no row, as there.
+    """
+
+    def __init__(self, begun: StoredRun):
+        begun = begun.narrowed(begun.cases.keys() - begun.skips.keys())
+        self._rounds = begun.header.settings.rounds
+        self._table_of = {case_id: table_of(case) for case_id, case in begun.cases.items()}
+        ids: dict[Table, list[str]] = {}
+        for case_id, table in self._table_of.items():
+            ids.setdefault(table, []).append(case_id)
+        self._tables = {table: _Seen(begun.narrowed(members)) for table, members in ids.items()}
+        for one in begun.rounds:
+            if one.case_id in self._table_of:
+                self._tables[self._table_of[one.case_id]].rounds.append(one)
+        self._latest = [table for table, seen in self._tables.items() if seen.rounds]
+
+    def add(self, entry: Entry) -> None:
+        """Take in what has just been measured."""
+        table = self._table_of.get(getattr(entry, "case_id", ""))
+        if table is None:
+            return
+        seen = self._tables[table]
+        if isinstance(entry, Round):
+            seen.rounds.append(entry)
+        else:
+            seen.entries.append(entry)
+        seen.rows = None
+        if isinstance(entry, Round | Failure | Skip):
+            self._latest = [*(each for each in self._latest if each != table), table]
+
+    def lines(self, width: int, height: int) -> list[Text]:
+        """Return the tables that have a round, in `height` lines at most: where there is no room, those of late."""
+        shown: list[Table] = []
+        left = height - 1  # what is left out needs a line
+        for table in reversed(self._latest):
+            size = len(self._rows(table)) + 3
+            if shown and size > left:
+                break
+            shown.append(table)
+            left -= size
+        lines = [line for table in self._tables if table in shown for line in self._block(table, width)]
+        hidden = sum(len(self._rows(table)) for table in self._latest if table not in shown)
+        if len(lines) >= height:
+            cut = lines[: max(height - 1, 0)]
+            hidden += sum(isinstance(line, _RowText) for line in lines[len(cut) :])
+            lines = cut
+        if hidden:
+            lines.append(Text(f"and {counted(hidden, 'case')} more", style="dim"))
+        return lines
+
+    def _rows(self, table: Table) -> list[Row]:
+        seen = self._tables[table]
+        if seen.rows is None:
+            run = gathered(seen.run.path, seen.run.header, seen.entries, seen.run)
+            seen.rows = run_rows(replace(run, rounds=seen.rounds))
+        return seen.rows
+
+    def _block(self, table: Table, width: int) -> list[Text]:
+        """Return a table: a blank line, its title, its headers, a line for each row."""
+        rows = self._rows(table)
+        group = group_of(rows[0])
+        title = Text(f"{group.workload} · {described(group)}", style="dim", no_wrap=True, overflow="ellipsis")
+        title.stylize("not dim bold", 0, len(group.workload))
+        cells = padded([LIVE_HEADERS, *(_cells(row, self._rounds) for row in rows)], left=1)
+        lines = [Text(), title, Text("  ".join(cells[0]), style="dim")]
+        for row, written in zip(rows, cells[1:], strict=True):
+            if row["outcome"] == "ok":
+                lines.append(_RowText("  ".join(written)))
+            else:
+                colour = "red" if row["outcome"] == "failed" else "dim"
+                lines.append(_RowText(f"{written[0]}  ").append(outcome_said(row["outcome"], row["reason"]), colour))
+        for line in lines:
+            line.no_wrap, line.overflow = True, "ellipsis"
+            line.truncate(width, overflow="ellipsis")
+        return lines
+
+
+class _RowText(Text):
+    """The line of a case."""
+
+
+def _cells(row: Row, rounds: int) -> Sequence[str]:
+    seconds, speed, error = number(row["seconds_median"]), number(row["speedup_vs_fp32"]), judged_error(row)
+    return (
+        precision_label(row),
+        "" if seconds is None else format_seconds(seconds),
+        "" if speed is None else times(speed),
+        "" if row["precision"] == BASELINE else speed_interval(row) or UNKNOWN,
+        "" if error is None else format_error(error),
+        _decided(row),
+        f"{row['rounds']} of {rounds}",
+    )
+
+
+def _decided(row: Mapping[str, object]) -> str:
+    """Return what the interval of a row's speed says so far: "faster" or "slower" than fp32, certainly, or "open"."""
+    if row["precision"] == BASELINE:
+        return ""
+    low, high = number(row["speedup_low"]), number(row["speedup_high"])
+    if low is None or high is None:
+        return UNKNOWN
+    return "faster" if low > 1.0 else "slower" if high < 1.0 else "open"

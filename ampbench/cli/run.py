@@ -1,9 +1,11 @@
-"""`ampbench run`: measure, store, and end with the table and the advice."""
+"""`ampbench run`: measure here or on a cluster, store, and end with the table and the advice."""
 
-import dataclasses
+import secrets
 import sys
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, redirect_stdout
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +13,6 @@ import typer
 
 from ampbench.base.budget import LIMITS, Budget
 from ampbench.base.units import counted, format_duration
-from ampbench.cli.fleet import Asked, Cluster, resume_fleet, run_fleet
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     DEFAULTS,
@@ -25,20 +26,22 @@ from ampbench.cli.options import (
     Resume,
     Selected,
     refuse_beside_resume,
+    results_words,
     resumed_imports,
     run_words,
     stored_already,
     typed_seconds,
 )
 from ampbench.cli.printing import OutputFormat, print_note
-from ampbench.errors import CASE_FAILED, INTERRUPTED, NothingToRunError, StoreError, UsageError
+from ampbench.errors import CASE_FAILED, INTERRUPTED, NothingToRunError, StoreError, UnknownNameError, UsageError
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.records.kinds import deed_of, verb_of
 from ampbench.records.labels import Pending
-from ampbench.records.run import Selection, Settings
+from ampbench.records.run import EACH, LANES, NODE, ON, Fleet, Selection, Settings
+from ampbench.workloads.index import is_users
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from ampbench.drive.session import Scheduled
     from ampbench.drive.sharding import Part
@@ -50,17 +53,61 @@ WITH_RESUME = frozenset({"resume", "results", "max_time", "ray", "dry_run", "rep
 }
 """What a command line may say beside --resume; all else is the run's own."""
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and how long it takes; measure nothing.")]
-Report = Annotated[
-    bool, typer.Option("--report", help="Write the page of ampbench report at the end, too, and name it.")
-]
-ShardOf = Annotated[
-    str,
-    typer.Option(
-        "--shard", metavar="I/N", help="Measure the Ith of N parts of about the same length; ampbench merge joins them."
-    ),
-]
-NoIsolation = Annotated[bool, typer.Option("--no-isolation", help="Measure in this process, for debuggers.")]
+NO_RAY = 'ampbench run --ray needs Ray: pip install "ampbench[ray]"'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """A Ray cluster as it is typed, and which of its machines measure what."""
+
+    ray: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Measure on the machines of this Ray cluster: auto, or host:port.")
+    ] = ""
+    on: Annotated[
+        str,
+        typer.Option(
+            metavar="WHICH",
+            help="each: every machine measures every case; spread: those of a kind share. Default: each.",
+        ),
+    ] = ""
+    lanes: Annotated[
+        str, typer.Option(metavar="WHAT", help="A lane is a node, or each device of it. Default: node.")
+    ] = ""
+    nodes: Annotated[
+        list[str] | None, typer.Option(metavar="LABEL=VALUE", help="Only nodes with this label. Repeatable.")
+    ] = None
+
+    def fleet(self) -> Fleet | None:
+        """Return the fleet that is asked for, None for none; raises `UsageError` for what cannot be meant."""
+        if not self.ray:
+            given = {"--on": self.on, "--lanes": self.lanes, "--nodes": self.nodes}
+            if typed := [option for option, value in given.items() if value]:
+                raise UsageError(f"{typed[0]} is of a fleet: name its cluster, as in --ray auto")
+            return None
+        for option, value, known in (("--on", self.on, ON), ("--lanes", self.lanes, LANES)):
+            if value and value not in known:
+                raise UnknownNameError(option, value, known)
+        labels = dict(_label(text) for text in self.nodes or [])
+        if find_spec("ray") is None:
+            raise UsageError(NO_RAY)
+        return Fleet(id=secrets.token_hex(3), lane="", on=self.on or EACH, lanes=self.lanes or NODE, labels=labels)
+
+
+def _label(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (equals and name.strip() and value.strip()):
+        raise UsageError(f"--nodes {text!r}: expected LABEL=VALUE, as in --nodes ray.io/accelerator-type=H100")
+    return name.strip(), value.strip()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How the end of a run is shown, and of which results folder it is."""
+
+    results: Path
+    format: OutputFormat
+    budget: Budget
+    report: bool
 
 
 def command(
@@ -77,11 +124,24 @@ def command(
     results: Results = DEFAULT_RESULTS,
     label: Label = "",
     resume: Resume = "",
-    shard: ShardOf = "",
+    shard: Annotated[
+        str,
+        typer.Option(
+            "--shard",
+            metavar="I/N",
+            help="Measure the Ith of N parts of about the same length; ampbench merge joins them.",
+        ),
+    ] = "",
     cluster: Annotated[Cluster, Made(Cluster)],
-    dry_run: DryRun = False,
-    report: Report = False,
-    no_isolation: NoIsolation = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the plan and how long it takes; measure nothing.")
+    ] = False,
+    report: Annotated[
+        bool, typer.Option("--report", help="Write the page of ampbench report at the end, too, and name it.")
+    ] = False,
+    no_isolation: Annotated[
+        bool, typer.Option("--no-isolation", help="Measure in this process, for debuggers.")
+    ] = False,
     format: Format,
     budget: Limits,
 ) -> int:
@@ -97,36 +157,36 @@ def command(
     """
     _check_together(context, resume, report, dry_run, cluster.ray, shard, no_isolation)
     seconds = typed_seconds("--min-run-time", min_run_time) if min_run_time else DEFAULTS.min_run_seconds
-    settings = dataclasses.replace(settings, rounds=rounds, min_run_seconds=seconds, isolation=not no_isolation)
+    settings = replace(settings, rounds=rounds, min_run_seconds=seconds, isolation=not no_isolation)
+    from ampbench import store
     from ampbench.drive.sharding import parse_shard
 
     part = parse_shard(shard) if shard else None
     fleet = cluster.fleet()
+    ending = Ending(results=results, format=format, budget=budget, report=report)
     if fleet is not None:
-        asked = Asked(address=cluster.ray, results=results, format=format, budget=budget, report=report)
         if resume:
-            return resume_fleet(asked, resume, settings)
-        return run_fleet(asked, fleet, selection, settings, label)
-    return _run(selection, settings, part, results, label, resume, format, budget, dry_run=dry_run, report=report)
+            return _resume_fleet(cluster.ray, ending, resume, settings)
+        store.require_writable(results)
+        return _run_fleet(cluster.ray, ending, fleet, selection, settings, label)
+    return _run(selection, settings, part, label, resume, ending, dry_run=dry_run)
 
 
 def _run(
     selection: Selection,
     settings: Settings,
     part: "Part | None",
-    results: Path,
     label: str,
     resume: str,
-    format: OutputFormat,
-    budget: Budget,
+    ending: Ending,
     *,
     dry_run: bool,
-    report: bool,
 ) -> int:
     """Measure on this machine, or show the plan of it; return the exit code."""
     from ampbench import store
     from ampbench.drive import session
 
+    results = ending.results
     with ExitStack() as stack:
         writer = resumed = None
         if resume:
@@ -145,7 +205,7 @@ def _run(
             if imports := resumed_imports(resumed.header):
                 print_note(imports)
             selection = resumed.header.selection
-            settings = dataclasses.replace(resumed.header.settings, max_seconds=settings.max_seconds)
+            settings = replace(resumed.header.settings, max_seconds=settings.max_seconds)
         if not (resume or dry_run):
             store.require_writable(results)
         earlier = _runs(results) if part else ()
@@ -154,11 +214,11 @@ def _run(
         )
         session.require_work(prepared)
         if dry_run:
-            _print_plan(prepared, results, format)
+            _print_plan(prepared, results, ending.format)
             return 0
         if resumed is not None and resumed.complete and not any(prepared.servers):
             print_note(f"run {resumed.header.run} is complete: nothing is left to do")
-            return _print_end(resumed, "complete", format, budget, results, report=report)
+            return _print_end(resumed, "complete", ending)
         from ampbench.instruments.ceilings.instrument import ceilings_known  # NumPy: not for a mistake
         from ampbench.judge.pairing import not_the_commits
 
@@ -177,7 +237,7 @@ def _run(
         writer.append(*(skip for skip in session.planned_skips(prepared.plan) if skip.case_id not in known))
         ended, problem = _measured(prepared, writer)
     with stored_already(f"ampbench show {run_words(writer.path, results)}"):
-        return _print_end(store.read_run(writer.path), ended, format, budget, results, problem, report=report)
+        return _print_end(store.read_run(writer.path), ended, ending, problem)
 
 
 def _import_the_rest() -> None:
@@ -228,24 +288,15 @@ def _measured(prepared: "Scheduled", writer: "RunWriter") -> tuple[str, NothingT
             return "interrupted", error
 
 
-def _print_end(
-    stored: "StoredRun",
-    ended: str,
-    format: OutputFormat,
-    budget: Budget,
-    results: Path,
-    problem: NothingToRunError | None = None,
-    *,
-    report: bool = False,
-) -> int:
+def _print_end(stored: "StoredRun", ended: str, ending: Ending, problem: NothingToRunError | None = None) -> int:
     """Print the result, say what is missing and how to go on, and return the exit code; raise what ended it at last.
 
-    A `report` is written of what was not interrupted. Time that was over before anything was measured is no success.
+    A report is written of what was not interrupted. Time that was over before anything was measured is no success.
     """
     from ampbench.cli.results import print_result, run_rows
 
-    rows = run_rows(stored)
-    print_result(stored, rows, rows, format, budget, run_words(stored.path, results))
+    rows, words = run_rows(stored), run_words(stored.path, ending.results)
+    print_result(stored, rows, rows, ending.format, ending.budget, words)
     print_note(f"run {stored.header.run}: {stored.path}")
     if ended != "complete":
         left = sum(isinstance(row["reason"], Pending) for row in rows)
@@ -253,17 +304,17 @@ def _print_end(
         measured = (
             f"{wanted - left} of {counted(wanted, 'case')} measured so far{'' if left else ', not yet in all rounds'}"
         )
-        print_note(f"{ended}: {measured}; ampbench run --resume {run_words(stored.path, results)} goes on")
+        print_note(f"{ended}: {measured}; ampbench run --resume {words} goes on")
     killed = sum(not failure.final for failure in stored.failures.values())
     if ended == "complete" and killed:
         print_note(
             f"{counted(killed, 'case')} not measured: the worker was killed twice, by the kernel out of memory or by "
-            f"someone; ampbench run --resume {run_words(stored.path, results)} tries again"
+            f"someone; ampbench run --resume {words} tries again"
         )
-    if report and ended != "interrupted":
+    if ending.report and ended != "interrupted":
         from ampbench.cli.report import write_page
 
-        print_note(f"report: {write_page([stored.path], results, budget)}")
+        print_note(f"report: {write_page([stored.path], ending.results, ending.budget)}")
     if problem:
         raise problem
     if ended == "interrupted":
@@ -311,3 +362,99 @@ def _runs(results: Path, host: str = "") -> "Iterator[StoredRun]":
                 yield store.read_run(path)
         except StoreError as error:
             print_note(f"left out of the estimate: {error}")
+
+
+def _resume_fleet(address: str, ending: Ending, name: str, settings: Settings) -> int:
+    """Go on with the fleet called `name`, an id of it, on a cluster; return the exit code."""
+    from ampbench import store
+
+    runs = [store.read_run(path) for path in store.find_fleet(name, ending.results)]
+    header = runs[0].header
+    assert header.fleet is not None
+    own = replace(header.settings, memory_limit_bytes=settings.memory_limit_bytes, max_seconds=settings.max_seconds)
+    return _run_fleet(address, ending, replace(header.fleet, lane=""), header.selection, own, header.label, runs)
+
+
+def _run_fleet(
+    address: str,
+    ending: Ending,
+    fleet: Fleet,
+    selection: Selection,
+    settings: Settings,
+    label: str,
+    earlier: "Sequence[StoredRun]" = (),
+) -> int:
+    """Measure what no lane has yet, say what became of each lane, and show all of them side by side."""
+    from ampbench import store
+    from ampbench.cli.progress import fleet_progress
+    from ampbench.drive.planning import check_selection
+    from ampbench.drive.session import current_commit
+    from ampbench.fleet.node import Order
+    from ampbench.fleet.on_ray import RayCluster
+    from ampbench.fleet.session import FleetSession, open_files
+    from ampbench.judge.merging import lanes_together
+    from ampbench.records.wire import ready_line
+
+    files = any(map(is_users, check_selection(selection)))
+    if files:
+        selection = replace(selection, workloads=[_below_here(name) for name in selection.workloads])
+    order = Order(
+        ready=ready_line().decode(), selection=selection, settings=settings, label=label,
+        command=["ampbench", *sys.argv[1:]], commit=current_commit(),
+    )  # fmt: skip
+    open_files()
+    with redirect_stdout(sys.stderr), fleet_progress() as watch:  # Ray says there what it notices
+        cluster = RayCluster(address, fleet.labels, fleet.lanes, files=files)
+        session = FleetSession(cluster, order, fleet, ending.results, watch, earlier)
+        problem = None
+        try:
+            ended = session.run()
+        except (NothingToRunError, StoreError) as error:
+            ended, problem = "interrupted", error
+    for lane in session.lanes:
+        what = f"lost: {lane.why}; " if lane.why else ""
+        print_note(f"{lane.place.name}: {what}{'nothing measured' if lane.writer is None else lane.writer.path}")
+    own = (path for path in store.list_runs(ending.results) if store.run_id(path).endswith(f"-{fleet.id}"))
+    runs = [store.read_run(path) for path in own]
+    if any(run.rounds for run in runs):
+        _show(fleet, ending, runs)
+    if ended != "complete" or session.left:
+        again = f"ampbench run --resume {fleet.id} --ray {address}{results_words(ending.results)}"
+        print_note(f"{ended}: {counted(session.left, 'case')} left; {again} goes on")
+    if problem is not None:
+        raise problem
+    if ended == "interrupted":
+        return INTERRUPTED
+    if any(run.failures for run in lanes_together(runs)) or (ended == "complete" and session.left):
+        return CASE_FAILED
+    measured = any(run.rounds or run.memory or run.divergence for run in runs)
+    return 0 if measured or ended == "complete" else NothingToRunError.exit_code
+
+
+def _show(fleet: Fleet, ending: Ending, runs: "Sequence[StoredRun]") -> None:
+    """Print what the machines of a fleet measured, side by side, and write its page where that is asked for."""
+    from ampbench.cli.printing import print_document
+    from ampbench.judge.beside import document
+
+    again = f"ampbench show {fleet.id}{results_words(ending.results)}"
+    with stored_already(again):
+        print_document(document([run for run in runs if run.cases], ending.budget), ending.format)
+        print_note(f"fleet {fleet.id}: {again} --all shows every precision")
+        if ending.report:
+            from ampbench.cli.report import write_page
+
+            print_note(f"report: {write_page([run.path for run in runs], ending.results, ending.budget)}")
+
+
+def _below_here(name: str) -> str:
+    """Return a workload's name as the nodes read it, who are given the current folder; `UsageError` for one outside."""
+    file, colon, function = name.rpartition(":")
+    if not file.endswith(".py"):
+        return name
+    try:
+        inside = Path(file).expanduser().resolve().relative_to(Path.cwd().resolve())
+    except ValueError:
+        raise UsageError(
+            f"{name} is outside the current folder, which travels to the nodes: change to its folder"
+        ) from None
+    return f"{inside}{colon}{function}"

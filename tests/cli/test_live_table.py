@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ampbench.cli.live import UNKNOWN, LiveTable
+from ampbench.cli.results import UNKNOWN, LiveTable
 from ampbench.records.measured import Failure, Skip
 from ampbench.store import StoredRun, gathered
 from tests.stored_runs import make_case, make_divergence, make_header, make_memory, make_round

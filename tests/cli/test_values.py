@@ -6,8 +6,7 @@ import pytest
 import typer
 
 from ampbench.cli import main as program
-from ampbench.cli.main import build, said_plainly
-from ampbench.cli.values import read_lightly
+from ampbench.cli.main import build, read_lightly, said_plainly
 
 NUMBERS = ["5", "+5", "-5", " 5", "5.0", "5.5", "1_0", "1e3", "0", "007", "9" * 25, "x", "", "nan", "inf", "0x10", "٣"]
 TYPED: dict[str, list[Any]] = {

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ampbench.cli.fleet import NO_RAY
 from ampbench.cli.main import main
+from ampbench.cli.run import NO_RAY
 from ampbench.records.case import kind_of
 from ampbench.records.measured import MemoryPass
 from ampbench.store import StoredRun, list_runs, read_run
@@ -302,10 +302,10 @@ def test_what_cannot_be_meant_is_refused_in_one_line_before_a_cluster_is_asked(
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from ampbench.cli import fleet
+    from ampbench.cli import run
     from ampbench.errors import UsageError
 
-    monkeypatch.setattr(fleet, "find_spec", lambda _: None)
+    monkeypatch.setattr(run, "find_spec", lambda _: None)
     with pytest.raises(UsageError, match="ampbench run --ray needs Ray"):
-        fleet.Cluster(ray="auto").fleet()
+        run.Cluster(ray="auto").fleet()
     assert "ampbench[ray]" in NO_RAY

@@ -14,7 +14,7 @@ from typing import Any
 import ampbench
 from ampbench import store
 from ampbench.base.budget import Budget
-from ampbench.cli.gate import failed_cases
+from ampbench.cli.compare import failed_cases
 from ampbench.cli.main import main
 from ampbench.errors import AmpbenchError
 from ampbench.instruments.casts.show import By
