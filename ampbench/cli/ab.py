@@ -29,7 +29,7 @@ from ampbench.records.labels import few
 from ampbench.records.verdicts import Code
 
 if TYPE_CHECKING:
-    from ampbench.judge.policy import Policy
+    from ampbench.judge.gate import Policy
     from ampbench.records.verdicts import Comparison
     from ampbench.store import StoredRun
 

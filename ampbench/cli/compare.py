@@ -28,7 +28,7 @@ from ampbench.errors import NothingToRunError, UsageError
 from ampbench.records.kinds import KINDS, named
 
 if TYPE_CHECKING:
-    from ampbench.judge.policy import Policy
+    from ampbench.judge.gate import Policy
     from ampbench.records.verdicts import Comparison
     from ampbench.store import StoredRun
 
@@ -72,7 +72,7 @@ class Judging:
 
         Where there is none, it is the default one. What flags say wins. Raises `UsageError` for what cannot be meant.
         """
-        from ampbench.judge.policy import FILE_NAME, Policy, check_kinds, parse_percent, read_policy
+        from ampbench.judge.gate import FILE_NAME, Policy, check_kinds, parse_percent, read_policy
 
         path = Path(self.policy or FILE_NAME)
         policy = read_policy(path) if self.policy or (found and path.is_file()) else Policy()

@@ -245,6 +245,6 @@ def _compared(baseline: "StoredRun", candidate: "StoredRun", keyword: str) -> "C
     """Return the comparison of two runs, of the cases that match `keyword`."""
     from ampbench.cli.compare import narrowed
     from ampbench.judge.compare import compare
-    from ampbench.judge.policy import KINDS
+    from ampbench.judge.gate import KINDS
 
     return narrowed(compare(baseline, candidate), keyword, KINDS)

@@ -137,7 +137,7 @@ def advise(
         for group, members in grouped(rows).items()
         if any(row["outcome"] == "ok" for row in members)
     }
-    gains = _Gains(rounds or {}, measured.values())
+    gains = _Gains(rounds or {})
     for group, members in measured.items():
         found = _decide(members, divergences, budget, gains, trust, trained or {})
         advice[group] = Advice(
@@ -590,23 +590,13 @@ class _Gains:
     """How many times as fast as others rows are, by the `rounds` of each case.
 
     The precisions of a table are measured next to each other in every round, so their times are compared round by
-    round: of three common rounds and more it is the t interval of the paired log-ratios. Those of all `tables` over
-    what a user runs today are reckoned at once.
+    round: of three common rounds and more it is the t interval of the paired log-ratios.
     """
 
-    def __init__(self, rounds: Mapping[str, Sequence[Round]], tables: Iterable[Sequence[Row]] = ()):
+    def __init__(self, rounds: Mapping[str, Sequence[Round]]):
         self.rounds = rounds
         self._values: dict[str, dict[int, float]] = {}
         self._paired: dict[tuple[str, str], tuple[float, float] | None] = {}
-        todays = [(rows, _todays(rows)) for rows in tables]
-        self._pair([
-            (row["case_id"], baseline["case_id"])
-            for rows, today in todays
-            for baseline in rows
-            if baseline["precision"] == today
-            for row in rows
-            if row is not baseline
-        ])  # fmt: skip
 
     def of(self, row: Row, other: Row) -> tuple[float, float] | None:
         """Return the 95% interval of how many times as fast as `other` a row is; None where there are rounds too few.
@@ -615,7 +605,7 @@ class _Gains:
         """
         key = row["case_id"], other["case_id"]
         if key not in self._paired:
-            self._pair([key])
+            self._paired[key] = self._over_common_rounds(*key)
         if (interval := self._paired[key]) is not None:
             return interval
         ends = [number(one[end]) for one in (row, other) for end in ("seconds_low", "seconds_high")]
@@ -624,25 +614,13 @@ class _Gains:
             return other_low / high, other_high / low
         return None
 
-    def _pair(self, keys: Sequence[tuple[str, str]]) -> None:
-        """Reckon the intervals over common rounds of pairs of cases."""
-        if not keys:
-            return
-        import numpy as np  # with what it takes, not for `--help`
+    def _over_common_rounds(self, case_id: str, other_id: str) -> tuple[float, float] | None:
+        from ampbench.base.stats import log_t_interval  # imports NumPy: not for `--help`
 
-        from ampbench.base.stats import log_t_intervals
-
-        ratios: list[float] = []
-        lengths: list[int] = []
-        for case_id, other_id in keys:
-            own, theirs = self._seconds(case_id), self._seconds(other_id)
-            common = [(own[each], theirs[each]) for each in own.keys() & theirs.keys()]
-            paired = [theirs / mine for mine, theirs in common if mine > 0 and theirs > 0]
-            ratios += paired
-            lengths.append(len(paired))
-        low, high = log_t_intervals(np.array(ratios), np.array(lengths))
-        for key, *ends in zip(keys, low.tolist(), high.tolist(), strict=True):
-            self._paired[key] = None if math.isnan(ends[0]) else (ends[0], ends[1])
+        own, theirs = self._seconds(case_id), self._seconds(other_id)
+        common = [(own[each], theirs[each]) for each in own.keys() & theirs.keys()]
+        ratios = [their_seconds / seconds for seconds, their_seconds in common if seconds > 0 and their_seconds > 0]
+        return log_t_interval(ratios)
 
     def _seconds(self, case_id: str) -> dict[int, float]:
         """Return what the rounds of a case are worth, by their numbers."""

@@ -17,8 +17,7 @@ from ampbench.base.units import counted, format_percent
 from ampbench.instruments.rules.findings import changed_ops_said
 from ampbench.judge.compare import Detectable, SelfComparison
 from ampbench.judge.exact import EQUAL
-from ampbench.judge.gate import GateResult
-from ampbench.judge.policy import Policy
+from ampbench.judge.gate import GateResult, Policy
 from ampbench.judge.said import (
     CHANGE_LEGEND,
     CHANGED,

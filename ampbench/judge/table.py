@@ -74,6 +74,13 @@ def _cell(column: str, write: Callable[[float], str]) -> Callable[[Row], str]:
     return text
 
 
+def _number(
+    header: str, key: str, metric: str, write: Callable[[float], str], legend: str = "", expendable: int = 0
+) -> Column:
+    """Return the column of a metric whose value is all that a cell says."""
+    return Column(header, key, (_cell(metric, write),), (metric,), legend, expendable=expendable)
+
+
 def _error(column: str, broken: str) -> Callable[[Row], str]:
     """Return a function from a row to the text of an error; where it has none, "nan" or "inf" if these are why.
 
@@ -217,22 +224,9 @@ COLUMNS = (
         legend="the fastest sample, where what the device keeps up takes over 3% longer",
         expendable=2,
     ),
-    Column(
-        "items/s",
-        "items",
-        (_cell("items_per_second", format_count),),
-        metrics=("items_per_second",),
-        expendable=6,
-    ),
+    _number("items/s", "items", "items_per_second", format_count, expendable=6),
     _SPEED,
-    Column(
-        "vs tf32",
-        "tf32",
-        (_cell("speedup_vs_tf32", times),),
-        metrics=("speedup_vs_tf32",),
-        legend="speed, times that of tf32",
-        expendable=1,
-    ),
+    _number("vs tf32", "tf32", "speedup_vs_tf32", times, "speed, times that of tf32", 1),
     _DEFAULT,
     Column(
         "energy",
@@ -250,13 +244,13 @@ COLUMNS = (
         legend="of products, convolutions and attention",
         expendable=7,
     ),
-    Column(
+    _number(
         "ceiling",
         "ceiling",
-        (_cell("ceiling_share", format_share),),
-        metrics=("ceiling_share",),
-        legend="the least time by the most measured here, as a share of the time",
-        expendable=4,
+        "ceiling_share",
+        format_share,
+        "the least time by the most measured here, as a share of the time",
+        4,
     ),
     Column(
         "bound by",
@@ -266,14 +260,7 @@ COLUMNS = (
         legend="what takes that least time",
         expendable=6,
     ),
-    Column(
-        "busy",
-        "busy",
-        (_cell("busy_share", format_share),),
-        metrics=("busy_share",),
-        legend="of a step, when the device computes or copies",
-        expendable=2,
-    ),
+    _number("busy", "busy", "busy_share", format_share, "of a step, when the device computes or copies", 2),
     Column(
         "memory",
         "memory",
@@ -283,13 +270,13 @@ COLUMNS = (
         first=True,
         expendable=3,
     ),
-    Column(
+    _number(
         "B/param",
         "per_parameter",
-        (_cell("bytes_per_parameter", format_tenths),),
-        metrics=("bytes_per_parameter",),
-        legend="of weight, gradient, master weight and optimizer state",
-        expendable=8,
+        "bytes_per_parameter",
+        format_tenths,
+        "of weight, gradient, master weight and optimizer state",
+        8,
     ),
     Column(
         "error",
@@ -332,13 +319,13 @@ COLUMNS = (
         first=True,
         expendable=1,
     ),
-    Column(
+    _number(
         "flushed",
         "flushed",
-        (_cell("grad_flushed_share", format_share),),
-        metrics=("grad_flushed_share",),
-        legend="gradients that are zero where fp64's are not (in fp32 mostly differences of equal values)",
-        expendable=2,
+        "grad_flushed_share",
+        format_share,
+        "gradients that are zero where fp64's are not (in fp32 mostly differences of equal values)",
+        2,
     ),
     Column(
         "kept",

@@ -23,7 +23,7 @@ from ampbench.present.markdown import escaped, markdown_table
 from ampbench.present.terminal import padded, wrapped
 from ampbench.records.labels import case_labels, common_traits, few
 from ampbench.records.run import short_commit
-from ampbench.trend.series import TRACKED, Change, Lack, Lost, Place, Point, Rule, Series, Shift, Trend, X
+from ampbench.trend.series import TRACKED, Change, Lack, Lost, Place, Point, Rule, Series, Trend, X
 from ampbench.trend.steps import SHORTEST
 
 DIRECTIONS = ("regressed", "improved")
@@ -187,6 +187,17 @@ def _short(ratio: float) -> str:
 def gap(point: Point) -> str:
     """Return why a point has no number, in one word where there is one."""
     return point.gap.lack if point.gap is not None and point.gap.lack in _WITH_REASON else UNDEFINED
+
+
+def value_said(one: Series, point: Point) -> str:
+    """Return the value of a series at a point or, in one word, why there is none."""
+    return gap(point) if point.value is None else format_quantity(point.value, one.metric.column.unit)
+
+
+def ends(one: Series) -> list[Point]:
+    """Return the first and the last point that have a value; the last of all where it is not finite."""
+    measured = one.measured
+    return [measured[0], one.points[-1] if one.points[-1].undefined else measured[-1]]
 
 
 def missing(point: Point) -> str:
@@ -361,7 +372,10 @@ def trend_json(trend: Trend) -> str:
         "notes": list(trend.notes),
         "places": [asdict(one) | {"settings": dict(one.settings), "runs": trend.runs[one]} for one in places],
         "x": _xs(trend),
-        "shifts": [_shift(one, places.index(one.place)) for one in trend.shifts],
+        "shifts": [
+            asdict(one) | {"place": places.index(one.place), "x": one.x.value, "last": one.last.value}
+            for one in trend.shifts
+        ],
         "lost": [_lost(one, places.index(one.place)) for one in trend.lost],
         "series": [_series(one, places.index(one.place)) for one in trend.series],
     }
@@ -388,11 +402,6 @@ def _lost(one: Lost, place: int) -> dict[str, Any]:
     return {**case, "place": place, "x": one.x.value, "reason": one.reason}
 
 
-def _shift(one: Shift, place: int) -> dict[str, Any]:
-    numbers = {"ratio": one.ratio, "cases": one.cases, "alike": one.alike}
-    return {"place": place, "x": one.x.value, "last": one.last.value, **numbers}
-
-
 def _series(one: Series, place: int) -> dict[str, Any]:
     return {
         "case_id": one.case.case_id,
@@ -407,7 +416,7 @@ def _series(one: Series, place: int) -> dict[str, Any]:
         "numbers": one.numbers,
         "rule": one.rule.value,
         "note": one.note,
-        "changes": [_change(change) for change in one.changes],
+        "changes": [asdict(each) | {"x": each.x.value, "last": each.last.value} for each in one.changes],
         "points": [_point(point) for point in one.points],
     }
 
@@ -417,18 +426,6 @@ def _point(point: Point) -> dict[str, Any]:
     each = [asdict(one) for one in point.each]
     told = {"disturbed": point.disturbed, "missing": missing(point)}
     return {"x": point.x.value, **numbers, "run_ids": list(point.run_ids), "each": each, **told}
-
-
-def _change(change: Change) -> dict[str, Any]:
-    numbers = {name: getattr(change, name) for name in ("before", "after", "ratio", "low", "high")}
-    return {
-        "x": change.x.value,
-        "last": change.last.value,
-        **numbers,
-        "direction": change.direction,
-        "other_function": change.other_function,
-        "what": change.what,
-    }
 
 
 COLUMNS_FOR_X = 6
@@ -608,18 +605,13 @@ def _rows(
 
 def _value_cells(one: Series, layout: _Layout) -> list[str]:
     changed = {change.x: change.direction for change in one.changes}
-    cells = []
-    for point in one.points:
-        cell = gap(point) if point.value is None else format_quantity(point.value, one.metric.column.unit)
-        cells.append(cell + _MARKS.get(changed.get(point.x, ""), ""))
+    cells = [value_said(one, point) + _MARKS.get(changed.get(point.x, ""), "") for point in one.points]
     cells += [total(one)] if layout.totals else []
     return cells if layout.spaced else [cell.replace(" ", "") for cell in cells]
 
 
 def _ends(one: Series) -> list[str]:
-    values = one.known
-    first, last = (format_quantity(value, one.metric.column.unit) for value in (values[0], values[-1]))
-    return [first, gap(one.points[-1]) if one.points[-1].undefined else last, total(one)]
+    return [*(value_said(one, point) for point in ends(one)), total(one)]
 
 
 def _worst(one: Series) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ampbench.judge.policy import FILE_NAME, read_policy
+from ampbench.judge.gate import FILE_NAME, read_policy
 from ampbench.records.run import Arm
 from tests.documented.pages import Command, runs
 from tests.documented.quickening import context_of

@@ -16,7 +16,7 @@ import ampbench
 from ampbench.base import precisions
 from ampbench.cli.main import main
 from ampbench.drive import planning
-from ampbench.judge.policy import read_policy
+from ampbench.judge.gate import read_policy
 from ampbench.settings import read_toml
 from ampbench.store import list_runs
 from tests.documented.pages import PAGES, Fence, fences

@@ -46,7 +46,6 @@ NAMING = {
     "ab/retracing.py": "what an upgrade changed is seen in traces and probes of both arms",
     "judge/compare.py": "what changed between two runs is told by their traces and probes",
     "judge/gate.py": "a gate judges what changed in autocast's rules",
-    "judge/policy.py": "a policy says which changes of rules fail a gate",
     "judge/said.py": "a comparison tells what changed in autocast's rules",
     "judge/show.py": "a comparison tells what changed in autocast's rules",
     "judge/advice.py": "advice goes by trainings that were studied, and by what the precision's range allows",

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from ampbench.base.metrics import DRIFT, GATED
 from ampbench.base.units import format_percent
-from ampbench.judge.gate import judge
-from ampbench.judge.policy import Ignore, Policy, Rule
+from ampbench.judge.gate import Ignore, Policy, Rule, judge
 from ampbench.records.case import Case
 from ampbench.records.rules import RuleChange
 from ampbench.records.verdicts import OUTCOME, Code, Comparison, ControlVerdict, Finding, Side, Verdict

@@ -6,9 +6,8 @@ import pytest
 
 from ampbench.errors import UsageError
 from ampbench.judge.compare import compare
-from ampbench.judge.gate import judge
+from ampbench.judge.gate import Policy, judge
 from ampbench.judge.pairing import EnvironmentDifferences, arm_settings, pair_cases
-from ampbench.judge.policy import Policy
 from ampbench.judge.rounds import MeasuredRun
 from ampbench.records.case import DeviceDescription, DeviceState, WorkloadSource
 from ampbench.records.measured import Failure

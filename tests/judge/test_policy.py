@@ -8,7 +8,7 @@ import pytest
 from ampbench.base.keywords import matches
 from ampbench.base.metrics import DRIFT, GATED, MEAN
 from ampbench.errors import UsageError
-from ampbench.judge.policy import KINDS, METRIC_KINDS, Policy, Rule, kind_of, parse_percent, read_policy
+from ampbench.judge.gate import KINDS, METRIC_KINDS, Policy, Rule, kind_of, parse_percent, read_policy
 from ampbench.records.verdicts import OUTCOME
 from tests.stored_runs import make_case
 

@@ -21,8 +21,7 @@ from ampbench.instruments.casts.show import By
 from ampbench.judge import frame as frames
 from ampbench.judge.advice import advise_run
 from ampbench.judge.compare import compare
-from ampbench.judge.gate import judge
-from ampbench.judge.policy import Policy, read_policy
+from ampbench.judge.gate import Policy, judge, read_policy
 from ampbench.records.kinds import KINDS, Kind, named
 from ampbench.records.rules import RuleChange
 from ampbench.records.verdicts import Comparison

@@ -13,9 +13,8 @@ import pytest
 from ampbench.base import stats
 from ampbench.judge import frame
 from ampbench.judge.compare import compare
-from ampbench.judge.gate import judge
+from ampbench.judge.gate import Policy, judge
 from ampbench.judge.notes import statements
-from ampbench.judge.policy import Policy
 from ampbench.judge.table import shown
 from ampbench.measure.timing import time_sustained
 from ampbench.records.measured import HEAT, POWER_CAP, Fitness, Round

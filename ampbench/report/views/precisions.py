@@ -678,7 +678,9 @@ def _finding(plane: _Plane, points: Sequence[_Point], limit: float) -> str:
 
 
 def _in_words(plane: _Plane, one: _Point) -> str:
-    return f"{one.case.name} with {_times(one.ratio)} the {plane.name} of fp32 and an error of {_error(one)}"
+    return (
+        f"{one.case.name} with {_times(one.ratio)} the {plane.name} of fp32 and an error of {format_error(one.error)}"
+    )
 
 
 def _not_drawn(plane: _Plane, cases: Sequence[ShownCase], points: Sequence[_Point]) -> str:
@@ -696,7 +698,3 @@ def _not_drawn(plane: _Plane, cases: Sequence[ShownCase], points: Sequence[_Poin
 
 def _times(ratio: float | None) -> str:
     return UNDEFINED if ratio is None else times(ratio)
-
-
-def _error(one: _Point) -> str:
-    return format_error(one.error)

@@ -21,9 +21,9 @@ from ampbench.trend.show import (
     Names,
     changed_at,
     changes_in_order,
+    ends,
     extent,
     failures,
-    gap,
     has_changed_times,
     levels,
     missing,
@@ -35,6 +35,7 @@ from ampbench.trend.show import (
     span,
     summary,
     total,
+    value_said,
     where,
 )
 
@@ -357,13 +358,12 @@ def _pictures(trend: Trend, names: Names) -> list[dict[str, Any]]:
     for one in ordered(trend):
         if not (one.metric.noisy or one.metric.name in changed):
             continue
-        first, last = _ends(one)
-        cells = _cells(one, (first, last))
+        first, last = (value_said(one, point) for point in ends(one))
         found.setdefault(one.metric.name, []).append(
             {
                 **sparkline(one),
                 "case": names[one.key] + (where(trend, one.place) if len(places) > 1 else ""),
-                "said": f"{cells[0]['text']} → {cells[1]['text']}",
+                "said": f"{first} → {last}",
                 "total": total(one),
                 "directions": list(dict.fromkeys(change.direction for change in one.changes)),
             }
@@ -427,7 +427,7 @@ def _table(trend: Trend, place: Place, series: Sequence[Series], names: Names) -
             {
                 "case": names[one.key],
                 "metric": one.metric.column.label,
-                "cells": _cells(one, one.points if wide else _ends(one)),
+                "cells": _cells(one, one.points if wide else ends(one)),
                 "total": total(one),
                 "changes": [] if wide else [f"{change.x.label} {size(change)}" for change in one.changes],
                 "directions": [] if wide else [change.direction for change in one.changes],
@@ -439,17 +439,11 @@ def _table(trend: Trend, place: Place, series: Sequence[Series], names: Names) -
     }
 
 
-def _ends(one: Series) -> list[Point]:
-    """Return the first and the last point that have a value; the last of all where it is not finite."""
-    last = one.points[-1] if one.points[-1].undefined else one.measured[-1]
-    return [one.measured[0], last]
-
-
 def _cells(one: Series, points: Iterable[Point]) -> list[dict[str, str]]:
     directions = {change.x: change.direction for change in one.changes}
     return [
         {
-            "text": gap(point) if point.value is None else format_quantity(point.value, one.metric.column.unit),
+            "text": value_said(one, point),
             "why": missing(point),
             "direction": directions.get(point.x, ""),
         }
