@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
-from itertools import groupby
 from operator import attrgetter, itemgetter
 from types import MappingProxyType
 from typing import Any
@@ -93,6 +92,11 @@ def _named(group: ModuleGroup) -> str:
 
 def _dtypes(names: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(names))
+
+
+def _flow(op: Operation) -> str:
+    """Return the dtypes that went in and came out, each once: "bf16, fp32 → bf16"."""
+    return f"{_dtypes(op.inputs)} → {_dtypes(op.outputs)}"
 
 
 def _side(name: str, head: str) -> Column[ModuleGroup]:
@@ -227,8 +231,7 @@ def dearest_ops(found: CastPass) -> list[Block]:
         return []
     spent: dict[tuple[str, str], list[float]] = {}
     for op in found.trace.ops:
-        dtypes = f"{_dtypes(op.inputs)} → {_dtypes(op.outputs)}"
-        spent.setdefault((_op(op.name), dtypes), []).append(op.seconds or 0.0)
+        spent.setdefault((_op(op.name), _flow(op)), []).append(op.seconds or 0.0)
     whole = sum(map(sum, spent.values()))
     ranked = sorted(spent.items(), key=lambda one: -sum(one[1]))
     columns: list[Column[tuple[tuple[str, str], list[float]]]] = [
@@ -284,7 +287,7 @@ def every_op(found: CastPass, everything: bool = False) -> list[Block]:
         Column("", lambda op: op.index, "#", "whole", lambda op: f"{op.index}"),
         *_phase(found.trace),
         Column("", lambda op: _op(op.name), "op"),
-        Column("", lambda op: f"{_dtypes(op.inputs)} → {_dtypes(op.outputs)}", "dtypes"),
+        Column("", _flow, "dtypes"),
         Column("", lambda op: op.seconds, "traced", "s", rare=True),
         Column("", where, "module, or what is cast"),
     ]
@@ -495,7 +498,7 @@ PHASES = ("forward", "backward", "optimizer")
 NAMED = 3
 """So many names of what a span holds are told."""
 GROWTH = 1.5
-"""The longest span grows by so much until there are few enough of them."""
+"""The parts of a step whose ops are drawn as one grow by so much until there are few enough of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -537,24 +540,25 @@ def steps_of(trace: CastTrace) -> list[Step]:
 
 
 def spans_of(steps: Sequence[Step], most: int) -> list[list[Step]]:
-    """Return what is drawn as one: each op or, of more than `most`, neighbours of one kind that end soon after another.
+    """Return what is drawn as one: each op or, of more than `most`, those of one kind that begin in one part of a step.
 
-    How soon is the least that makes them few enough.
+    The parts are the shortest that make them few enough.
     """
     spans = [[step] for step in steps]
-    longest = steps[-1].end / most if steps else 0.0
-    while len(spans) > most:
-        spans = _merged(steps, longest)
-        if longest >= steps[-1].end:
-            break  # as few as there are lines and kinds
-        longest *= GROWTH
+    whole = (steps[-1].end if steps else 0.0) or 1.0
+    part = whole / most
+    while len(spans) > most and part <= GROWTH * whole:  # then, as few as there are lines and kinds
+        members: dict[tuple[str, str, float], list[Step]] = {}
+        for step in steps:
+            members.setdefault((step.lane, step.kind, step.start // part), []).append(step)
+        spans = list(members.values())
+        part *= GROWTH
     return spans
 
 
 def row_of(span: Sequence[Step], timed: bool, wide: float) -> dict[str, Any]:
     """Return a span as a row of the chart; one that is longer than `wide` is marked as wide."""
     first, ops = span[0], [step.op for step in span]
-    casts = [step.cast for step in span if step.cast]
     seconds = sum(op.seconds or 0.0 for op in ops)
     return {
         "lane": first.lane,
@@ -563,48 +567,20 @@ def row_of(span: Sequence[Step], timed: bool, wide: float) -> dict[str, Any]:
         "start": first.start,
         "end": span[-1].end,
         "wide": span[-1].end - first.start > wide,
-        "op": _first_names(op.name for op in ops)
-        if len(ops) == 1
-        else f"{len(ops):,} ops: {_first_names(op.name for op in ops)}",
+        "op": (f"{len(ops):,} ops: " if len(ops) > 1 else "") + _first_names(op.name for op in ops),
         "function": _first_names(op.function for op in ops),
         "module": _first_names(op.module for op in ops),
-        "dtypes": _first_names(dtypes_of(op) for op in ops),
+        "dtypes": _first_names(map(_flow, ops)),
         "time": format_seconds(seconds) if timed else UNDEFINED,
-        "cast": _first_names((cast_said(cast) for cast in casts), "; "),
+        "cast": _first_names(
+            (
+                f"{_tensor(cast)}, {_flow(step.op)}, {format_bytes(cast.bytes_moved)}"
+                for step in span
+                if (cast := step.cast)
+            ),
+            "; ",
+        ),
     }
-
-
-def dtypes_of(op: Operation) -> str:
-    """Return what went in and came out, "bf16, fp32 → bf16"; what repeats is counted."""
-    return f"{_counted(op.inputs)} → {_counted(op.outputs)}"
-
-
-def cast_said(cast: Cast) -> str:
-    """Return what a cast was of, and what it moved: "weight fc.weight, fp32 → bf16, 1.20 MiB, by autocast"."""
-    what = f"{cast.what} {cast.name}".strip()
-    moved = format_bytes(cast.bytes_moved)
-    kept = ", kept in its cache" if cast.cached else ""
-    return f"{what}, {cast.from_dtype} → {cast.to_dtype}, {moved}, {cast.origin}{kept}"
-
-
-def _merged(steps: Iterable[Step], longest: float) -> list[list[Step]]:
-    """Return spans of one line and kind in the order of their beginnings; none but single ops is over `longest`."""
-    spans: list[list[Step]] = []
-    latest: dict[tuple[str, str], list[Step]] = {}
-    for step in steps:
-        key = step.lane, step.kind
-        known = latest.get(key)
-        if known is not None and step.end - known[0].start <= longest:
-            known.append(step)
-        else:
-            latest[key] = [step]
-            spans.append(latest[key])
-    return spans
-
-
-def _counted(dtypes: Sequence[str]) -> str:
-    parts = [(name, len(list(group))) for name, group in groupby(dtypes)]
-    return ", ".join(name if count == 1 else f"{count} {name}" for name, count in parts) or UNDEFINED
 
 
 def _first_names(names: Iterable[str | None], between: str = ", ") -> str:
