@@ -5,7 +5,7 @@ Numbers without a value are "–".
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ampbench.base.units import UNDEFINED
 from ampbench.instruments.cases import document_of_cases
@@ -84,30 +84,26 @@ def use_columns(low: str) -> list[Column[InputUse]]:
     ]  # fmt: skip
 
 
-def document(stored: StoredRun, case_ids: Sequence[str], *, everything: bool = False) -> Document:
+def document(stored: StoredRun, case_ids: Sequence[str], *, everything: bool = False) -> Document:  # noqa: ARG001
     """Return what storing the inputs of the cases `case_ids` in half saved and lost, a flat row for each dtype."""
     return document_of_cases(
         stored, case_ids, stored.of(StoragePass),
-        section=lambda case, found: storage_section(case, found, everything=everything),
-        data=_data,
+        section=storage_section,
+        data=lambda case, found: {
+            "sentences": storage_said(case, found),
+            "tables": {
+                "inputs": records(use_columns(found.low.dtype), found.uses),
+                "stored": records(COLUMNS, stored_ways(found)),
+            },
+            "storage": asdict(found),
+        },
         columns=COLUMNS,
         rows=stored_ways,
     )  # fmt: skip
 
 
-def _data(case: Case, found: StoragePass) -> dict[str, Any]:
-    return {
-        "sentences": storage_said(case, found),
-        "tables": {
-            "inputs": records(use_columns(found.low.dtype), found.uses),
-            "stored": records(COLUMNS, stored_ways(found)),
-        },
-        "storage": asdict(found),
-    }
-
-
-def storage_section(case: Case, found: StoragePass, *, everything: bool = False) -> Section:  # noqa: ARG001
-    """Return what a study of a case's inputs found, for people; there is no row that is left out."""
+def storage_section(case: Case, found: StoragePass) -> Section:
+    """Return what a study of a case's inputs found, for people."""
     lines = [Block(as_sentence(line)) for line in [*storage_said(case, found), *found.notes]]
     return Section(case_title(case), [*lines, *_uses(found), _beside(found)])
 

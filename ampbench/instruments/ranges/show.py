@@ -178,18 +178,14 @@ def headroom_document(stored: StoredRun, case_ids: Sequence[str], *, everything:
     return document_of_cases(
         stored, case_ids, stored.of(RangePass),
         section=lambda case, found: headroom_section(case, found, everything=everything),
-        data=_headroom_data,
+        data=lambda _, found: {
+            "sentences": [*headroom_said(found), *validated_said(found), *arithmetic_said(found)],
+            "tables": {"values": records(VALUES, fits(found)), "seen": seen_rows(found)},
+            "headroom": asdict(found),
+        },
         columns=VALUES,
         rows=fits,
     )  # fmt: skip
-
-
-def _headroom_data(case: Case, found: RangePass) -> dict[str, Any]:  # noqa: ARG001 - as of all documents
-    return {
-        "sentences": [*headroom_said(found), *validated_said(found), *arithmetic_said(found)],
-        "tables": {"values": records(VALUES, fits(found)), "seen": seen_rows(found)},
-        "headroom": asdict(found),
-    }
 
 
 def origin_document(stored: StoredRun, case_ids: Sequence[str], *, everything: bool = False) -> Document:
@@ -197,18 +193,14 @@ def origin_document(stored: StoredRun, case_ids: Sequence[str], *, everything: b
     return document_of_cases(
         stored, case_ids, stored.of(OriginPass),
         section=lambda case, found: origin_section(case, found, everything=everything),
-        data=_origin_data,
+        data=lambda _, found: {
+            "sentences": origin_said(found),
+            "tables": {"modules": records(ERRORS, erring(found))},
+            "origin": asdict(found),
+        },
         columns=ERRORS,
         rows=erring,
     )  # fmt: skip
-
-
-def _origin_data(case: Case, found: OriginPass) -> dict[str, Any]:  # noqa: ARG001 - as of all documents
-    return {
-        "sentences": origin_said(found),
-        "tables": {"modules": records(ERRORS, erring(found))},
-        "origin": asdict(found),
-    }
 
 
 Shorten = Callable[[Block, int], Block]

@@ -90,18 +90,14 @@ def document(stored: StoredRun, case_ids: Sequence[str], *, everything: bool = F
     return document_of_cases(
         stored, case_ids, stored.of(ScopePass),
         section=lambda case, found: scope_section(case, found, everything=everything),
-        data=_data,
+        data=lambda case, found: {
+            "sentences": scope_said(case, found),
+            "tables": {"scopes": records(COLUMNS, comparisons(found)), "losses": losses(found)},
+            "scope": asdict(found),
+        },
         columns=COLUMNS,
         rows=comparisons,
     )  # fmt: skip
-
-
-def _data(case: Case, found: ScopePass) -> dict[str, Any]:
-    return {
-        "sentences": scope_said(case, found),
-        "tables": {"scopes": records(COLUMNS, comparisons(found)), "losses": losses(found)},
-        "scope": asdict(found),
-    }
 
 
 def losses(found: ScopePass) -> list[dict[str, Any]]:
