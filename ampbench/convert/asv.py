@@ -17,7 +17,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -205,20 +205,11 @@ def _checked(path: Path, document: Any, version: int, what: str, kind: type[_Kin
         raise StoreError(f"{path}: not {what}: {error}") from None
 
 
-@functools.lru_cache(maxsize=64)
-def _machine_at(path: Path, _: int) -> MachineFile:
-    return _checked(path, _document(path, _bytes(path)), MACHINE_VERSION, "asv's description of a machine", MachineFile)
-
-
 def _machine(path: Path) -> MachineFile:
-    """Return what machine.json says, read once as long as it stays the same."""
-    try:
-        changed = path.stat().st_mtime_ns
-    except OSError:
-        raise StoreError(
-            f"there is no {path}, which asv writes beside results: give the folder that asv wrote"
-        ) from None
-    return _machine_at(path, changed)
+    """Return what machine.json says."""
+    if not path.exists():
+        raise StoreError(f"there is no {path}, which asv writes beside results: give the folder that asv wrote")
+    return _checked(path, _document(path, _bytes(path)), MACHINE_VERSION, "asv's description of a machine", MachineFile)
 
 
 def _benchmark(name: str, columns: Sequence[str], row: Sequence[Any]) -> BenchmarkResult:
@@ -353,54 +344,35 @@ __all__ = ["PROGRAM", "read_results"]
 
 UNTOLD_DEVICE = "cpu"
 """The device of results that tell none."""
-PER_ITEM = "precisions.Speed.track_seconds_per_item"
 VERSION = "1"
 """The version of the suite's benchmarks whose values are understood."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Meaning:
-    """What a benchmark's values are: `metric` in its unit, or its inverse; `stage` is where measuring it fails."""
-
-    stage: str
-    metric: str
-    inverse: bool = False
-
-
-METHODS: Mapping[str, _Meaning] = {
-    "time_step": _Meaning("round", "seconds_median"),
-    "track_other_share": _Meaning("round", "other_share"),
-    "track_peak_memory": _Meaning("memory", "peak_memory_bytes"),
-    "track_output_error": _Meaning("divergence", "output_floor_ratio"),
-    "track_gradient_error": _Meaning("divergence", "grad_rel_l2"),
+METHODS: Mapping[str, tuple[str, str]] = {
+    "time_step": ("round", "seconds_median"),
+    "track_other_share": ("round", "other_share"),
+    "track_peak_memory": ("memory", "peak_memory_bytes"),
+    "track_output_error": ("divergence", "output_floor_ratio"),
+    "track_gradient_error": ("divergence", "grad_rel_l2"),
 }
-"""The methods of the suite's classes, one of each workload (`workloads.index.class_name`); their parameters are phase
-and precision."""
+"""Where measuring fails, and the metric of the values, by method of the suite's classes, one of each workload
+(`workloads.index.class_name`); their parameters are phase and precision."""
 NOT_READ = ("track_fp64_norm", "track_fp64_result")
 """Methods whose values are for asv alone: no column has them."""
-EARLIER: Mapping[str, _Meaning] = {
-    "precisions.Speed.time_step": METHODS["time_step"],
-    PER_ITEM: _Meaning("round", "items_per_second", inverse=True),
-    "precisions.Memory.track_peak_memory": METHODS["track_peak_memory"],
-    "precisions.Accuracy.track_output_error": METHODS["track_output_error"],
-    "precisions.Accuracy.track_gradient_error": METHODS["track_gradient_error"],
-}
-"""The benchmarks of the suite as it was first, a class for each metric; their first parameter is the workload."""
 _CLASSES = {class_name(spec): spec.name for spec in WORKLOADS.values()}
 _ENVIRONMENT = (TORCH_VERSION, DEVICE)
 _NAME = re.compile(r"precisions\.(\w+)\.(\w+)")
 
 
 def _split(name: str) -> tuple[str, str]:
-    """Return the class and the method of a benchmark of the suite as it is, "" for both of any other."""
+    """Return the class and the method of a benchmark of the suite, "" for both of any other."""
     found = _NAME.fullmatch(name)
-    if found is None or name in EARLIER or found[2] not in (*METHODS, *NOT_READ):
-        return "", ""
-    return found[1], found[2]
+    return (found[1], found[2]) if found is not None and found[2] in (*METHODS, *NOT_READ) else ("", "")
 
 
-def _meaning(name: str) -> _Meaning | None:
-    return EARLIER.get(name) or METHODS.get(_split(name)[1])
+def _meaning(name: str) -> tuple[str, str] | None:
+    """Return where measuring a benchmark fails, and the metric that its values are of."""
+    return METHODS.get(_split(name)[1])
 
 
 class _Wanted(Container[str]):
@@ -455,41 +427,32 @@ class _Values:
         """Add the values of the suite's benchmark `name`."""
         meaning = _meaning(name)
         assert meaning is not None
-        values = self.readings.setdefault(meaning.metric, {})
+        stage, metric = meaning
+        values = self.readings.setdefault(metric, {})
         bounds = [self.readings.setdefault(bound, {}) for bound in ("seconds_low", "seconds_high")]
-        for value, low, high, combination in zip(
-            result.values, result.low, result.high, itertools.product(*_parameters(name, result)), strict=True
+        workload, version = _workload(_split(name)[0])
+        for value, low, high, (phase, precision) in zip(
+            result.values, result.low, result.high, itertools.product(*_parameters(result)), strict=True
         ):
-            case_id, case = _case(combination, device)
+            case_id, case = _case(workload, version, phase or "", precision or "", device)
             if case.version < self.newest[case.workload]:
                 self.outdated[case.workload, case.version] = None
                 continue
             self.cases[case_id] = case
             if value is None:
-                self.failures[case_id] = _failure(case_id, meaning.stage, name)
+                self.failures[case_id] = _failure(case_id, stage, name)
                 continue
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise StoreError(f"{name} of {case_id} is no number: {value!r}")
-            positive = meaning.stage != "divergence" and meaning.metric != "other_share"
+            positive = stage != "divergence" and metric != "other_share"
             if not math.isfinite(value) or (positive and value < SMALLEST):
                 continue
-            values[case_id] = 1 / value if meaning.inverse else float(value)
-            if meaning.metric == "seconds_median":
+            values[case_id] = float(value)
+            if metric == "seconds_median":
                 # asv rounds limits to five digits, and so may put one on the wrong side
                 for bound, limit, outer in zip(bounds, (low, high), (min, max), strict=True):
                     if limit is not None and math.isfinite(limit) and limit > 0:
                         bound[case_id] = outer(limit, value)
-
-    def drop_rates(self) -> bool:
-        """Leave out items per second where there is a time, and tell whether there were any.
-
-        Another benchmark measured them, so that beside the time they would say how many items a step has, wrongly.
-        """
-        times, rates = self.readings.get("seconds_median", {}), self.readings.get("items_per_second", {})
-        both = times.keys() & rates.keys()
-        for case_id in both:
-            del rates[case_id]
-        return bool(both)
 
     @property
     def skips(self) -> dict[str, Skip]:
@@ -525,8 +488,6 @@ def _run(found: ResultFile, device: str, remarks: Counter[str]) -> StoredRun:
     if values.outdated:
         older = listed(f"{workload} (version {version})" for workload, version in values.outdated)
         remarks[f"left out values of workloads that the file has in a newer version, too: {older}"] += 1
-    if values.drop_rates():
-        remarks[f"left out {PER_ITEM} of cases with a time of asv's own: two measurements of one speed"] += 1
     return StoredRun(
         path=found.path,
         header=header_of(found, list(ours.values()), "" if told or device == UNTOLD_DEVICE else device),
@@ -538,60 +499,52 @@ def _run(found: ResultFile, device: str, remarks: Counter[str]) -> StoredRun:
     )
 
 
-def _parameters(name: str, result: BenchmarkResult) -> list[Sequence[str]]:
-    """Return workloads, phases and precisions of a benchmark, as they are written in Python."""
-    owner, _ = _split(name)
-    return [[repr(_label(owner))], *result.parameters] if owner else [*result.parameters]
+def _parameters(result: BenchmarkResult) -> list[list[str | None]]:
+    """Return phases and precisions of a benchmark, None for what is no text."""
+    return [[parameter_text(one) for one in values] for values in result.parameters]
 
 
-def _label(owner: str) -> str:
-    """Return the workload of a class of the suite: "mlp" of Mlp, "mlp v2" of MlpV2, a user's as it is called."""
+@functools.cache
+def _workload(owner: str) -> tuple[str, int]:
+    """Return name and version of the workload of a class of the suite: 2 of MlpV2, 0 of a user's, called as it is."""
     if owner in _CLASSES:
-        spec = WORKLOADS[_CLASSES[owner]]
-        return spec.name if spec.version == 1 else f"{spec.name} v{spec.version}"
+        return _CLASSES[owner], WORKLOADS[_CLASSES[owner]].version
     numbered = re.fullmatch(r"(.+)V(\d+)", owner)
-    if numbered:
-        known = {class_name(replace(spec, version=1)): name for name, spec in WORKLOADS.items()}
-        if numbered[1] in known:
-            return f"{known[numbered[1]]} v{numbered[2]}"
-    return owner
+    known = {class_name(replace(spec, version=1)): name for name, spec in WORKLOADS.items()}
+    if numbered and numbered[1] in known:
+        return known[numbered[1]], int(numbered[2])
+    return owner, int(owner in WORKLOADS)
 
 
 def _has_our_shape(name: str, result: BenchmarkResult) -> bool:
-    """Return whether the parameters are workloads, phases and precisions; another suite may have our names.
+    """Return whether the parameters are phases and precisions; another suite may have our names.
 
     Raises `StoreError` where a newer suite of ours has phases or precisions that are not known here.
     """
-    written = _parameters(name, result)
-    if len(written) != 3:
+    parameters = _parameters(result)
+    if len(parameters) != 2 or any(None in texts for texts in parameters):
         return False
-    parameters = [[parameter_text(one) for one in values] for values in written]
-    if any(None in texts for texts in parameters):
-        return False
-    kinds = (("phase", parameters[1], PHASES), ("precision", parameters[2], PRECISIONS))
+    kinds = (("phase", parameters[0], PHASES), ("precision", parameters[1], PRECISIONS))
     unknown = [f"{kind} {text}" for kind, texts, known in kinds for text in texts if text not in known]
     if unknown and result.version == VERSION:
         raise StoreError(f"unknown {listed(unknown)} in {name}: upgrade ampbench")
     return not unknown
 
 
-def _newest_versions(results: Mapping[str, BenchmarkResult]) -> dict[str, int]:
-    """Return the newest version of each workload among the parameters of `results`, which are by benchmark."""
+def _newest_versions(names: Iterable[str]) -> dict[str, int]:
+    """Return the newest version of each workload among those of the benchmarks called `names`."""
     newest: dict[str, int] = {}
-    for written in itertools.chain.from_iterable(_parameters(name, one)[0] for name, one in results.items()):
-        workload, version = _workload(parameter_text(written) or "")
+    for workload, version in (_workload(_split(name)[0]) for name in names):
         newest[workload] = max(version, newest.get(workload, 0))
     return newest
 
 
 @functools.lru_cache(maxsize=65_536)
-def _case(combination: tuple[str, str, str], device: str) -> tuple[str, Case]:
-    """Return the case that the suite measures for a combination of its parameters, and its id.
+def _case(workload: str, version: int, phase: str, precision: str, device: str) -> tuple[str, Case]:
+    """Return the case that the suite measures, and its id.
 
     Like `planning.make_plan`, with the device's preset; a user's workload has no parameters there.
     """
-    label, phase, precision = (parameter_text(one) or "" for one in combination)
-    workload, version = _workload(label)
     spec = WORKLOADS.get(workload)
     parameters = {} if spec is None else resolve_parameters(spec, default_preset(device))
     batch_size = parameters.pop("batch_size", None)
@@ -609,14 +562,6 @@ def _case(combination: tuple[str, str, str], device: str) -> tuple[str, Case]:
         version=version,
     )
     return case.case_id, case
-
-
-def _workload(label: str) -> tuple[str, int]:
-    """Return name and version of the workload with `label`: "mlp" is version 1, "mlp v2" 2, a user's 0."""
-    numbered = re.fullmatch(r"(.+) v(\d+)", label)
-    if numbered and numbered[1] in WORKLOADS:
-        return numbered[1], int(numbered[2])
-    return label, int(label in WORKLOADS)
 
 
 def _failure(case_id: str, stage: str, name: str) -> Failure:

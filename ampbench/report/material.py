@@ -44,11 +44,6 @@ class Sources:
     found: frozenset[Path] = frozenset()
     doubts: list[str] = field(default_factory=list)
 
-    @property
-    def paths(self) -> list[Path]:
-        """All of them."""
-        return [*self.measured, *self.explaining]
-
 
 def find_sources(sources: Sequence[str], results: Path) -> Sources:
     """Return the run files that `sources` name: ids, prefixes, `latest`, paths of files or of folders.

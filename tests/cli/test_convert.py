@@ -183,7 +183,7 @@ def asv(tmp_path: Path) -> Path:
     """A results_dir of asv with two result files of one machine."""
     folder = tmp_path / "asv"
     for commit in "ab":
-        step = [[2e-3, 1e-3], [["'mlp'"], ["'inference'"], ["'fp32'", "'bf16_autocast'"]], "1", 1.79e12]
+        step = [[2e-3, 1e-3], [["'inference'"], ["'fp32'", "'bf16_autocast'"]], "1", 1.79e12]
         document = {
             "commit_hash": commit * 40,
             "env_name": "virtualenv-py3.11",
@@ -192,7 +192,7 @@ def asv(tmp_path: Path) -> Path:
             "python": "3.11",
             "requirements": {"torch": "2.13.0"},
             "result_columns": ["result", "params", "version", "started_at"],
-            "results": {"precisions.Speed.time_step": step, "other.time_it": [[1.0], [], "x"]},
+            "results": {"precisions.Mlp.time_step": step, "other.time_it": [[1.0], [], "x"]},
             "version": 2,
         }
         (folder / "bench").mkdir(parents=True, exist_ok=True)

@@ -23,26 +23,24 @@ MACHINE = {
     "ram": "8589934592",
     "version": 1,
 }
-STEP = "precisions.Speed.time_step"
-PER_ITEM = "precisions.Speed.track_seconds_per_item"
-MEMORY = "precisions.Memory.track_peak_memory"
-ERROR = "precisions.Accuracy.track_output_error"
-GRADIENT = "precisions.Accuracy.track_gradient_error"
+STEP = "precisions.Mlp.time_step"
+MEMORY = "precisions.Mlp.track_peak_memory"
+ERROR = "precisions.Mlp.track_output_error"
+GRADIENT = "precisions.Mlp.track_gradient_error"
 TORCH = "precisions.Environment.track_torch_version"
 DEVICE = "precisions.Environment.track_device"
 
 
 def row(
     values: Sequence[Any] | None,
-    workloads: Sequence[str] = ("mlp",),
     phases: Sequence[str] = ("inference",),
     precisions: Sequence[str] = ("fp32", "bf16_autocast"),
     version: str = "1",
     low: Sequence[float | None] | None = None,
     high: Sequence[float | None] | None = None,
 ) -> list[Any]:
-    """Return one benchmark's row; values are in the order workload, phase, precision."""
-    params = [[repr(name) for name in names] for names in (workloads, phases, precisions)]
+    """Return one benchmark's row; values are in the order phase, precision."""
+    params = [[repr(name) for name in names] for names in (phases, precisions)]
     written = [values, params, version, STARTED, 2.5, low, high]
     while written[-1] is None:
         written.pop()

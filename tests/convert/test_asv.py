@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asv_results import COMMIT, DEVICE, ERROR, GRADIENT, MEMORY, NAN, PER_ITEM, STEP, TORCH, row, suite, write
+from asv_results import COMMIT, DEVICE, ERROR, GRADIENT, MEMORY, NAN, STEP, TORCH, row, suite, write
 
 from ampbench.base.precisions import PRECISIONS
 from ampbench.convert import asv
@@ -24,32 +24,20 @@ def read(folder: Path, results: Any = None, *, device: str = "", **changes: Any)
 
 
 def test_every_value_of_a_case_becomes_a_reading_in_its_unit(tmp_path: Path) -> None:
-    fp32, bf16 = plain_rows(run_frame(read(tmp_path, suite() | {PER_ITEM: row([6.25e-5, 3.125e-5])})))
+    fp32, bf16 = plain_rows(run_frame(read(tmp_path, suite())))
     assert (fp32["precision"], fp32["outcome"], fp32["rounds"]) == ("fp32", "ok", None)
     assert (fp32["seconds_median"], fp32["seconds_low"], fp32["seconds_high"]) == (2e-3, 1.9e-3, 2.1e-3)
-    assert fp32["items_per_second"] is None  # another measurement of the same speed would contradict the time
     assert (fp32["peak_memory_bytes"], fp32["output_floor_ratio"], fp32["grad_rel_l2"]) == (4096, 1.5, None)
     assert (bf16["seconds_median"], bf16["seconds_low"]) == (1e-3, None)
     assert (bf16["speedup_vs_fp32"], bf16["memory_ratio_vs_fp32"]) == (2.0, 0.5)
 
 
-def test_items_per_second_stand_in_for_a_time_only_where_there_is_none(tmp_path: Path) -> None:
-    remarks = Counter[str]()
-    (stored,) = asv.read_results(
-        write(tmp_path, suite() | {STEP: row([2e-3, NAN]), PER_ITEM: row([6.25e-5, 3.125e-5])}), remarks=remarks
-    )
-    bf16 = list(stored.cases)[1]
-    assert stored.readings["items_per_second"] == {bf16: 32_000}
-    assert remarks == {f"left out {PER_ITEM} of cases with a time of asv's own: two measurements of one speed": 1}
-
-
 def by_workload(name: str, **methods: Any) -> dict[str, Any]:
     """Return results of one class, as the suite has it: its parameters are phase and precision."""
-    rows = {f"precisions.{name}.{method}": values for method, values in methods.items()}
-    return {benchmark: [values[0], values[1][1:], *values[2:]] for benchmark, values in rows.items()}
+    return {f"precisions.{name}.{method}": values for method, values in methods.items()}
 
 
-def test_a_class_of_a_workload_is_read_as_its_benchmarks_were_before(tmp_path: Path) -> None:
+def test_every_method_of_a_class_of_a_workload_is_known(tmp_path: Path) -> None:
     results = by_workload(
         "CrossEntropyHead",
         time_step=row([2e-3, 1e-3], low=[1.9e-3, None], high=[2.1e-3, None]),
@@ -61,9 +49,7 @@ def test_a_class_of_a_workload_is_read_as_its_benchmarks_were_before(tmp_path: P
         track_fp64_result=row([16.1, 16.1]),
     )
     remarks = Counter[str]()
-    (stored,) = asv.read_results(write(tmp_path / "new", results), remarks=remarks)
-    earlier = {STEP: row([2e-3, 1e-3], workloads=["cross_entropy_head"], low=[1.9e-3, None], high=[2.1e-3, None])}
-    assert list(stored.cases) == list(read(tmp_path / "old", earlier).cases)
+    (stored,) = asv.read_results(write(tmp_path, results), remarks=remarks)
     fp32, bf16 = stored.cases
     assert stored.readings == {
         "seconds_median": {fp32: 2e-3, bf16: 1e-3},
@@ -89,8 +75,8 @@ def test_the_cases_are_those_that_a_plan_of_the_same_selection_has(tmp_path: Pat
     phases = ("inference", "training")
     for device in ("cpu", "cuda"):
         precisions = tuple(name for name in PRECISIONS if (name, device) != ("default", "cpu"))  # there it is fp32
-        shape = {"workloads": ("resnet18", "mlp"), "phases": phases, "precisions": precisions}
-        results = {STEP: row([1e-3] * 4 * len(precisions), **shape)}
+        times = row([1e-3] * 2 * len(precisions), phases=phases, precisions=precisions)
+        results = by_workload("Resnet18", time_step=times) | by_workload("Mlp", time_step=times)
         stored = read(tmp_path / device, results, env_vars={"AMPBENCH_DEVICE": device})
         environment = Environment(
             host="", system="", cpu="", cpu_count=1, python_version="", torch_version="", numpy_version="", threads=1,
@@ -146,25 +132,6 @@ def test_what_a_person_typed_into_machine_json_is_no_number(tmp_path: Path) -> N
     assert (stored.header.environment.cpu_count, stored.header.environment.memory_bytes) == (None, None)
 
 
-@pytest.mark.parametrize(
-    ("label", "workload", "version", "family"),
-    [
-        ("mlp", "mlp", 1, "linear"),
-        ("mlp v2", "mlp", 2, "linear"),
-        ("model.py:make", "model.py:make", 0, "user"),
-        ("own v2", "own v2", 0, "user"),
-        ('it\'s "mine"', 'it\'s "mine"', 0, "user"),
-    ],
-)
-def test_a_label_names_a_workload_and_its_version(
-    label: str, workload: str, version: int, family: str, tmp_path: Path
-) -> None:
-    stored = read(tmp_path, {STEP: row([1e-3, 2e-3], workloads=[label])})
-    case = next(iter(stored.cases.values()))
-    assert (case.workload, case.version, case.family) == (workload, version, family)
-    assert (case.batch_size is None) == (case.parameters == {}) == (family == "user")
-
-
 def test_null_is_a_failure_and_nan_a_skip(tmp_path: Path) -> None:
     precisions = ("fp32", "tf32", "bf16_pure", "fp16_pure")
     results = {
@@ -187,7 +154,6 @@ def test_null_is_a_failure_and_nan_a_skip(tmp_path: Path) -> None:
 def test_what_is_infinite_or_zero_is_no_reading(tmp_path: Path) -> None:
     results = {
         STEP: row([0.0, 1e-3], low=[None, -math.inf], high=[None, math.inf]),
-        PER_ITEM: row([0.0, math.inf]),
         ERROR: row([0.0, math.inf]),
     }
     readings = read(tmp_path, results).readings
@@ -252,8 +218,9 @@ def test_a_device_given_in_vain_makes_no_other_run(tmp_path: Path) -> None:
 
 def test_values_of_an_older_version_of_a_workload_are_left_out(tmp_path: Path) -> None:
     results = {
-        STEP: row([2e-3, 1e-3], workloads=["mlp v2"]),
-        MEMORY: row([4096, 2048, 64, 32], workloads=["mlp", "resnet18"]),
+        **by_workload("MlpV2", time_step=row([2e-3, 1e-3])),
+        **by_workload("Mlp", track_peak_memory=row([4096, 2048])),
+        **by_workload("Resnet18", track_peak_memory=row([64, 32])),
     }
     remarks = Counter[str]()
     (stored,) = asv.read_results(write(tmp_path, results), remarks=remarks)
@@ -275,13 +242,13 @@ def test_another_suites_benchmarks_are_left_out_and_counted(tmp_path: Path) -> N
         "suite.time_it": [[1.0], [], "abc"],
         "suite.track_text": [["odd"], [["1"]], "abc"],
         # other parameters under a name of ours
-        PER_ITEM: [[1.0, 2.0], [["1", "2"]], "1"],
+        GRADIENT: [[1.0, 2.0], [["1", "2"]], "1"],
         MEMORY: row([1, 2], precisions=["int8", "int4"], version="abc"),
     }
     remarks = Counter[str]()
     (stored,) = asv.read_results(write(tmp_path, suite() | others), remarks=remarks)
     assert stored.readings.keys() == {"seconds_median", "seconds_low", "seconds_high", "output_floor_ratio"}
-    assert remarks == {f"left out 4 of another suite: {MEMORY}, suite.time_it, suite.track_text, {PER_ITEM}": 1}
+    assert remarks == {f"left out 4 of another suite: {MEMORY}, {GRADIENT}, suite.time_it, suite.track_text": 1}
 
 
 @pytest.mark.parametrize(
