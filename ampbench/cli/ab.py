@@ -23,7 +23,7 @@ from ampbench.cli.options import (
     stored_already,
     typed_seconds,
 )
-from ampbench.cli.printing import OutputFormat
+from ampbench.cli.printing import OutputFormat, print_forms, print_note
 from ampbench.errors import CASE_FAILED, INTERRUPTED, AmpbenchError, NothingToRunError, UsageError
 from ampbench.records.labels import few
 from ampbench.records.verdicts import Code
@@ -107,7 +107,6 @@ def command(
 
     from ampbench.ab import session
     from ampbench.ab.arms import parse_arm
-    from ampbench.cli.printing import print_note
     from ampbench.cli.progress import block_progress
     from ampbench.store import require_writable
 
@@ -164,7 +163,6 @@ def _reported(
 
     Time that was over before anything could be compared is no success.
     """
-    from ampbench.cli.printing import print_forms, print_note
     from ampbench.judge import show
     from ampbench.judge.compare import compare, judge_self
     from ampbench.present.data import csv_text, json_document

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ampbench.base.units import one_of
-from ampbench.cli import completing
 from ampbench.cli.instruments import begin, go_on, told_as
 from ampbench.cli.options import (
     A_RUN,
@@ -24,8 +23,9 @@ from ampbench.cli.options import (
     make_settings,
     many_names,
     refuse_beside_resume,
+    run_option,
 )
-from ampbench.cli.printing import OutputFormat
+from ampbench.cli.printing import OutputFormat, print_document
 from ampbench.defects.check import AREAS
 from ampbench.errors import UsageError
 from ampbench.records.case import DEVICES
@@ -65,15 +65,7 @@ def command(
         str,
         typer.Option("--show", metavar="NAME", help="Print a check's program, to paste.", autocompletion=_known),
     ] = "",
-    against: Annotated[
-        str,
-        typer.Option(
-            "--against",
-            metavar="RUN",
-            help="Say only what came and went since this stored run.",
-            autocompletion=completing.runs,
-        ),
-    ] = "",
+    against: Annotated[str, run_option("--against", "Say only what came and went since this stored run.")] = "",
     every: EveryRow = False,
     timeout: PieceTimeout = "60",
     threads: Threads = DEFAULTS.threads,
@@ -96,7 +88,6 @@ def command(
       ampbench check --show stale-weight-cast
       ampbench check --against 1f9a3c        what an upgrade changed
     """
-    from ampbench.cli.printing import print_document
     from ampbench.defects.catalogue import CHECKS, program_of
     from ampbench.instruments.check.instrument import INSTRUMENT, asked_of
     from ampbench.instruments.check.show import catalogue
@@ -121,7 +112,6 @@ def command(
 
 def _tell_changes(before: "StoredRun", format: OutputFormat) -> "Tell":
     """Return what prints the changes from a run to one that is told."""
-    from ampbench.cli.printing import print_document
     from ampbench.instruments.check.show import changes_document
 
     return lambda after: print_document(changes_document(before, after), format)

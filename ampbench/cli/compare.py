@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ampbench.cli import completing
 from ampbench.cli.options import (
     A_RUN,
     DEFAULT_RESULTS,
@@ -20,12 +19,14 @@ from ampbench.cli.options import (
     Only,
     Results,
     Threshold,
-    is_typed,
+    run_argument,
+    run_option,
     typed,
+    typed_beside,
 )
-from ampbench.cli.printing import OutputFormat
+from ampbench.cli.printing import OutputFormat, print_document, print_forms, print_note
 from ampbench.errors import NothingToRunError, UsageError
-from ampbench.records.kinds import KINDS, named
+from ampbench.records.kinds import KINDS, named, verb_of
 
 if TYPE_CHECKING:
     from ampbench.judge.gate import Policy
@@ -50,14 +51,7 @@ class Judging:
         ),
     ] = ""
     only: Only = ""
-    anchor: Annotated[
-        str,
-        typer.Option(
-            metavar="RUN",
-            help="Another run to compare with, such as the last release's.",
-            autocompletion=completing.runs,
-        ),
-    ] = ""
+    anchor: Annotated[str, run_option("--anchor", "Another run to compare with, such as the last release's.")] = ""
     threshold: Threshold = ""
     max_inconclusive: Annotated[
         float | None,
@@ -110,11 +104,8 @@ def _words(values: Mapping[str, str]) -> str:
 def command(
     *,
     context: typer.Context,
-    baseline: Annotated[str, typer.Argument(metavar="BASE", help=f"A run: {A_RUN}.", autocompletion=completing.runs)],
-    candidate: Annotated[
-        str,
-        typer.Argument(metavar="CANDIDATE", help="Another, which is compared with it.", autocompletion=completing.runs),
-    ],
+    baseline: Annotated[str, run_argument("BASE", f"A run: {A_RUN}.")],
+    candidate: Annotated[str, run_argument("CANDIDATE", "Another, which is compared with it.")],
     results: Results = DEFAULT_RESULTS,
     keyword: Keyword = "",
     only: Only = "",
@@ -136,27 +127,20 @@ def command(
       ampbench compare BASE CANDIDATE --format markdown >> "$GITHUB_STEP_SUMMARY"
     """
     from ampbench import store
-    from ampbench.cli.printing import print_document, print_note
     from ampbench.judge.compare import compare_files
 
     policy = Judging(only=only, threshold=threshold).read(found=False)
     paths = store.find_run(baseline, results, print_note), store.find_run(candidate, results, print_note)
     kind = KINDS.get(store.read_header(paths[0]).explains)
     if kind is not None and kind.changes and store.read_header(paths[1]).explains == kind.name:
-        _refuse_beside_changes(context, f"ampbench {kind.group} {kind.name}".replace("  ", " "))
+        for said in typed_beside(context, TOLD_WHOLE):
+            verb = f"ampbench {verb_of(kind.name)}"
+            raise UsageError(f"{said} means nothing between two runs of {verb}, which are told whole: leave it out")
         print_document(named(kind.changes)(*map(store.read_run, paths)), format)
         return 0
     compared = compare_files(paths[0], paths[1], policy.threshold_of)
     print_comparison(narrowed(compared, keyword, policy.only), format, show_all=every)
     return 0
-
-
-def _refuse_beside_changes(context: typer.Context, verb: str) -> None:
-    """Raise `UsageError` for what a command line gives and means nothing there; a settings file may give anything."""
-    for parameter in context.command.params:
-        if parameter.name not in TOLD_WHOLE and is_typed(context, parameter.name or ""):
-            said = max(parameter.opts, key=len)
-            raise UsageError(f"{said} means nothing between two runs of {verb}, which are told whole: leave it out")
 
 
 def narrowed(comparison: "Comparison", keyword: str, kinds: Collection[str]) -> "Comparison":
@@ -181,7 +165,6 @@ def narrowed(comparison: "Comparison", keyword: str, kinds: Collection[str]) -> 
 
 def print_comparison(comparison: "Comparison", format: OutputFormat, show_all: bool = False) -> None:
     """Print a comparison on stdout in `format`."""
-    from ampbench.cli.printing import print_forms
     from ampbench.judge import show
 
     print_forms(
@@ -195,10 +178,8 @@ def print_comparison(comparison: "Comparison", format: OutputFormat, show_all: b
 
 def gate(
     *,
-    baseline: Annotated[str, typer.Argument(metavar="BASE", help=f"A run: {A_RUN}.", autocompletion=completing.runs)],
-    candidate: Annotated[
-        str, typer.Argument(metavar="CANDIDATE", help="The run to let pass or not.", autocompletion=completing.runs)
-    ],
+    baseline: Annotated[str, run_argument("BASE", f"A run: {A_RUN}.")],
+    candidate: Annotated[str, run_argument("CANDIDATE", "The run to let pass or not.")],
     judging: Annotated[Judging, Made(Judging)],
     results: Results = DEFAULT_RESULTS,
     keyword: Keyword = "",
@@ -255,7 +236,6 @@ def report_gate(
     `failed` are the ids of the cases that failed in the candidate. With a machine's format the verdict's lines go to
     stderr; JSON has the verdict as "gate".
     """
-    from ampbench.cli.printing import print_forms, print_note
     from ampbench.judge import show
     from ampbench.judge.gate import judge
 

@@ -10,8 +10,8 @@ import typer
 
 from ampbench.base.units import counted
 from ampbench.cli import completing
-from ampbench.cli.options import A_RUN, DEFAULT_RESULTS, Keyword, Results, many_names
-from ampbench.cli.printing import OutputFormat
+from ampbench.cli.options import A_RUN, DEFAULT_RESULTS, Keyword, Results, many_names, run_argument, run_option
+from ampbench.cli.printing import OutputFormat, check_writable, print_note, print_text, write_files
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
 
 if TYPE_CHECKING:
@@ -32,11 +32,10 @@ NAMED_RUNS = 5
 def command(
     runs: Annotated[
         list[str],
-        typer.Argument(
-            metavar="RUN",
-            help=f"A run: {A_RUN}; several, or a folder of runs, for parquet. For native: files or folders of "
+        run_argument(
+            "RUN",
+            f"A run: {A_RUN}; several, or a folder of runs, for parquet. For native: files or folders of "
             "asv's results or of pytest-benchmark's JSON.",
-            autocompletion=completing.runs,
         ),
     ],
     to: Annotated[
@@ -53,12 +52,7 @@ def command(
     ] = None,
     baseline: Annotated[
         str,
-        typer.Option(
-            "--baseline",
-            metavar="RUN",
-            help="Tell of the comparison with this run (junit).",
-            autocompletion=completing.runs,
-        ),
+        run_option("--baseline", "Tell of the comparison with this run (junit)."),
     ] = "",
     results: Results = DEFAULT_RESULTS,
     keyword: Keyword = "",
@@ -97,7 +91,6 @@ def command(
     if to == PARQUET:
         return _parquet(runs, output, results, keyword, {"--baseline": baseline, "--metric": metric, "--short": short})
     from ampbench import store
-    from ampbench.cli.printing import print_note, print_text, write_files
     from ampbench.convert import select
 
     format = _known(to)
@@ -143,7 +136,6 @@ def _check_import(program: str, device: str, meaningless: Mapping[str, Any]) -> 
 
 def _import(sources: Sequence[str], program: str, device: str, results: Path) -> int:
     """Read and check each source as a whole, then write its runs; say what was written and what was left out."""
-    from ampbench.cli.printing import print_note
     from ampbench.convert.formats import listed
     from ampbench.convert.native import read_source, recognise, write_runs
 
@@ -169,7 +161,6 @@ def _parquet(
 ) -> int:
     """Write the cases of all runs, as `ampbench.load` has them and with columns of their runs, into one file."""
     from ampbench import store
-    from ampbench.cli.printing import check_writable, print_note, write_files
     from ampbench.convert.parquet import cases_of, parquet
 
     _refuse(meaningless, PARQUET, "whole rows")

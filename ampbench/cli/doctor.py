@@ -12,7 +12,7 @@ import typer
 
 from ampbench import __version__
 from ampbench.cli.options import DEFAULT_RESULTS, Format
-from ampbench.cli.printing import OutputFormat
+from ampbench.cli.printing import OutputFormat, listing_table, print_text
 from ampbench.errors import CASE_FAILED, AmpbenchError, UsageError
 
 if TYPE_CHECKING:
@@ -67,7 +67,6 @@ def command(
     stored = checked()
 
     if format is OutputFormat.JSON:
-        from ampbench.cli.printing import print_text
         from ampbench.present.data import json_document
 
         print_text(json_document(_document(environment, problem, findings, known, ceilings, stored)))
@@ -244,7 +243,6 @@ def _pairs(pairs: Mapping[str, str]) -> "RenderableType":
 
 def _device_table(environment: "Environment", ceilings: "list[Ceiling]") -> "RenderableType":
     from ampbench.base.units import format_bytes
-    from ampbench.cli.printing import listing_table
     from ampbench.instruments.ceilings.findings import shown
 
     rows = []

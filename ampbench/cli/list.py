@@ -8,7 +8,7 @@ import typer
 
 from ampbench.cli import completing
 from ampbench.cli.options import DEFAULT_RESULTS, Format, Results
-from ampbench.cli.printing import OutputFormat
+from ampbench.cli.printing import OutputFormat, print_listing, print_text
 from ampbench.errors import StoreError, UnknownNameError, UsageError
 from ampbench.records.kinds import KINDS, deed_of
 from ampbench.records.labels import few, outcomes_said
@@ -49,8 +49,6 @@ def command(
     if which and what != "workloads":
         raise UsageError(f"ampbench list {what} takes no name: leave {which} out")
 
-    from ampbench.cli.printing import print_listing, print_text
-
     if which.partition(":")[0] in LIBRARIES:
         return _list_networks(which, format)
     rows = LISTINGS[what](results)
@@ -79,7 +77,6 @@ def command(
 
 def _list_networks(which: str, format: OutputFormat) -> int:
     """Print the networks of a library that a pattern names, or whose names have a part in them; a server is asked."""
-    from ampbench.cli.printing import print_listing
     from ampbench.drive.planning import default_preset
     from ampbench.drive.servers import ONLY, Pool, ServerChannel, ask_environment
     from ampbench.drive.session import describer

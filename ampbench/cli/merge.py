@@ -5,21 +5,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from ampbench.base.units import counted
-from ampbench.cli import completing
-from ampbench.cli.options import A_RUN, DEFAULT_RESULTS, Results, run_words
+from ampbench.cli.options import A_RUN, DEFAULT_RESULTS, Results, run_argument, run_words
 from ampbench.cli.printing import print_note
 from ampbench.errors import StoreError
 
 Shards = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="SHARD...",
-        help=f"What ampbench run --shard measured: each {A_RUN}; or their folder.",
-        autocompletion=completing.runs,
-    ),
+    list[str], run_argument("SHARD...", f"What ampbench run --shard measured: each {A_RUN}; or their folder.")
 ]
 
 

@@ -103,6 +103,16 @@ def many_names(names: str, help: str) -> typer.models.OptionInfo:
     )
 
 
+def run_option(flag: str, help: str) -> typer.models.OptionInfo:
+    """Return the option for a stored run."""
+    return typer.Option(flag, metavar="RUN", help=help, autocompletion=completing.runs)  # type: ignore[no-any-return]
+
+
+def run_argument(metavar: str, help: str) -> typer.models.ArgumentInfo:
+    """Return the argument for a stored run, or for several."""
+    return typer.Argument(metavar=metavar, help=help, autocompletion=completing.runs)  # type: ignore[no-any-return]
+
+
 def _many(names: str, metavar: str, help: str) -> typer.models.OptionInfo:
     return typer.Option(names, metavar=metavar, help=f"{help} Repeatable.")  # type: ignore[no-any-return]
 
@@ -126,15 +136,7 @@ Every = Annotated[bool, typer.Option("--all", help="List what is unchanged, too.
 EveryRow = Annotated[bool, typer.Option("--all", help="List every row, not only the most telling ones.")]
 
 DEFAULT_RESULTS = Path("results")
-Resume = Annotated[
-    str,
-    typer.Option(
-        "--resume",
-        metavar="RUN",
-        help="Go on with this run; what it was asked for is its own.",
-        autocompletion=completing.runs,
-    ),
-]
+Resume = Annotated[str, run_option("--resume", "Go on with this run; what it was asked for is its own.")]
 WITH_RESUME = frozenset({"resume", "results", "every", "format", "json"})
 """What a command line may say beside --resume; all else is the run's own."""
 PieceTimeout = Annotated[
@@ -412,8 +414,13 @@ def refuse_beside_resume(context: typer.Context, allowed: Collection[str]) -> No
 
     `allowed` are the parameters that may stand beside `--resume`.
     """
+    for said in typed_beside(context, allowed):
+        raise UsageError(f"--resume takes the selection and the settings from the run: leave {said} out")
+
+
+def typed_beside(context: typer.Context, allowed: Collection[str]) -> Iterator[str]:
+    """Yield what the command line itself gives but parameters that are `allowed`, as a person writes it."""
     for parameter in context.command.params:
         name = parameter.name or ""
         if name not in allowed and is_typed(context, name):
-            said = next((word for word in parameter.opts if word.startswith("--")), "workloads")
-            raise UsageError(f"--resume takes the selection and the settings from the run: leave {said} out")
+            yield next((word for word in parameter.opts if word.startswith("--")), "workloads")

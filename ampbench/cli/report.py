@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ampbench.base.budget import Budget
-from ampbench.cli import completing
 from ampbench.cli.options import (
     A_RUN,
     DEFAULT_RESULTS,
     Keyword,
     Limits,
     Results,
+    run_argument,
+    run_option,
 )
+from ampbench.cli.printing import print_note, print_text, write_files
 from ampbench.errors import CASE_FAILED, StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -41,18 +43,11 @@ def command(
     *,
     runs: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="RUN",
-            help=f"Each {A_RUN}, or a folder of runs. Default: latest, with what explains it; for a site: all runs.",
-            autocompletion=completing.runs,
+        run_argument(
+            "RUN", f"Each {A_RUN}, or a folder of runs. Default: latest, with what explains it; for a site: all runs."
         ),
     ] = None,
-    baseline: Annotated[
-        str,
-        typer.Option(
-            "--baseline", metavar="RUN", help="Compare each run with this one.", autocompletion=completing.runs
-        ),
-    ] = "",
+    baseline: Annotated[str, run_option("--baseline", "Compare each run with this one.")] = "",
     output: Annotated[
         Path | None,
         typer.Option(
@@ -87,7 +82,6 @@ def command(
         raise UsageError("--site and --format markdown contradict each other: a site is made of HTML pages")
     check_installed()
     from ampbench import store
-    from ampbench.cli.printing import print_note, print_text, write_files
     from ampbench.store.lines import no_garbage_collection
 
     if not runs:
@@ -122,7 +116,6 @@ def command(
 
 def write_page(runs: Sequence[Path], results: Path, budget: Budget) -> Path:
     """Write the page of stored runs as `ampbench report` does, and return its path."""
-    from ampbench.cli.printing import write_files
     from ampbench.report.material import gather
     from ampbench.report.page import chart_library, make_page
     from ampbench.store.lines import no_garbage_collection
@@ -170,7 +163,6 @@ def _write_site(folder: Path, site: "Site") -> int:
     Pages of earlier sites stay, those of the same runs are replaced.
     """
     from ampbench.base.units import counted
-    from ampbench.cli.printing import print_note, print_text, write_files
     from ampbench.present.terminal import make_console
 
     console = make_console(stderr=True)

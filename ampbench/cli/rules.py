@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ampbench.base.units import one_of
-from ampbench.cli import completing
 from ampbench.cli.options import (
     A_RUN,
     DEFAULT_RESULTS,
@@ -19,8 +18,11 @@ from ampbench.cli.options import (
     PieceTimeout,
     Results,
     many_names,
+    run_argument,
+    run_option,
     typed_seconds,
 )
+from ampbench.cli.printing import check_writable, print_document, print_note, write_files
 from ampbench.errors import CASE_FAILED, INTERRUPTED, NothingComparableError, NothingToRunError, UsageError
 from ampbench.records.case import DEVICES
 from ampbench.records.rules import RuleProbe
@@ -33,12 +35,7 @@ if TYPE_CHECKING:
 
 def command(
     *,
-    run: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="RUN", help=f"Tell of this stored run, {A_RUN}, instead of probing.", autocompletion=completing.runs
-        ),
-    ] = None,
+    run: Annotated[str | None, run_argument("RUN", f"Tell of this stored run, {A_RUN}, instead of probing.")] = None,
     device: Annotated[
         list[str] | None,
         many_names("--device", f"{one_of(DEVICES)}, here or not. Default: all."),
@@ -52,15 +49,7 @@ def command(
         many_names("--op", "Only this op, as softmax or softmax.int; nothing is stored."),
     ] = None,
     every: EveryRow = False,
-    against: Annotated[
-        str | None,
-        typer.Option(
-            "--against",
-            metavar="RUN",
-            help="Say only what changed since this stored run.",
-            autocompletion=completing.runs,
-        ),
-    ] = None,
+    against: Annotated[str | None, run_option("--against", "Say only what changed since this stored run.")] = None,
     results: Results = DEFAULT_RESULTS,
     label: Label = "",
     output: Annotated[
@@ -81,7 +70,6 @@ def command(
       ampbench explain rules -o torch-2.15.jsonl.gz
       ampbench explain rules --against torch-2.11.jsonl.gz      what an upgrade changed
     """
-    from ampbench.cli.printing import check_writable, print_document, print_note, write_files
     from ampbench.instruments.rules import show
     from ampbench.records.rules import chosen_devices, chosen_dtypes
 
@@ -146,7 +134,6 @@ def _probed(
 ) -> "tuple[StoredRun, int]":
     """Return a new probe, stored in the folder `results` unless that is None, and the exit code it deserves."""
     from ampbench import store
-    from ampbench.cli.printing import print_note
     from ampbench.drive.servers import ONLY, Pool, ServerChannel, ask_environment
     from ampbench.drive.session import now
     from ampbench.instruments.rules import instrument
@@ -219,7 +206,6 @@ def _paired(
     earlier: "Sequence[RuleProbe]", probes: "Sequence[RuleProbe]", against: str | None
 ) -> "list[tuple[RuleProbe, RuleProbe]]":
     """Return earlier and later probe of each device; what is in one only is left out, with a note."""
-    from ampbench.cli.printing import print_note
 
     known = {probe.device: probe for probe in earlier}
     pairs = []

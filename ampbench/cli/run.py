@@ -32,7 +32,7 @@ from ampbench.cli.options import (
     stored_already,
     typed_seconds,
 )
-from ampbench.cli.printing import OutputFormat, print_note
+from ampbench.cli.printing import OutputFormat, print_document, print_listing, print_note, print_text
 from ampbench.errors import CASE_FAILED, INTERRUPTED, NothingToRunError, StoreError, UnknownNameError, UsageError
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.records.kinds import deed_of, verb_of
@@ -326,7 +326,6 @@ def _print_end(stored: "StoredRun", ended: str, ending: Ending, problem: Nothing
 
 def _print_plan(prepared: "Scheduled", results: Path, format: OutputFormat) -> None:
     """Print the planned cases, what is skipped and why, and the estimated time."""
-    from ampbench.cli.printing import print_listing, print_text
     from ampbench.drive.rounds import estimate
     from ampbench.judge.notes import skip_note
 
@@ -433,7 +432,6 @@ def _run_fleet(
 
 def _show(fleet: Fleet, ending: Ending, runs: "Sequence[StoredRun]") -> None:
     """Print what the machines of a fleet measured, side by side, and write its page where that is asked for."""
-    from ampbench.cli.printing import print_document
     from ampbench.judge.beside import document
 
     again = f"ampbench show {fleet.id}{results_words(ending.results)}"

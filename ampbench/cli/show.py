@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ampbench.base.budget import Budget
-from ampbench.cli import completing
 from ampbench.cli.options import (
     A_RUN,
     DEFAULT_RESULTS,
@@ -14,9 +13,10 @@ from ampbench.cli.options import (
     Keyword,
     Limits,
     Results,
+    run_argument,
     run_words,
 )
-from ampbench.cli.printing import OutputFormat
+from ampbench.cli.printing import OutputFormat, print_document, print_note
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
 from ampbench.records.casts import By
 from ampbench.records.kinds import CASTS, KINDS, deed_of, verb_of
@@ -33,11 +33,7 @@ def command(
     *,
     run: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[RUN...]",
-            help=f"A run: {A_RUN}. Several, or a fleet: side by side. Default: latest.",
-            autocompletion=completing.runs,
-        ),
+        run_argument("[RUN...]", f"A run: {A_RUN}. Several, or a fleet: side by side. Default: latest."),
     ] = None,
     results: Results = DEFAULT_RESULTS,
     keyword: Keyword = "",
@@ -69,7 +65,6 @@ def command(
     """
     from ampbench import store
     from ampbench.base import keywords
-    from ampbench.cli.printing import print_document, print_note
     from ampbench.instruments import registry
 
     files = [path for name in run or [LATEST] for path in store.find_runs(name, results, print_note)]
@@ -113,7 +108,6 @@ def _beside(
     """Print what runs on several machines tell side by side, of the cases that match."""
     from ampbench import store
     from ampbench.base import keywords
-    from ampbench.cli.printing import print_document
     from ampbench.judge.beside import document
 
     kept = []

@@ -14,7 +14,7 @@ from ampbench.cli.options import (
     Results,
     many_names,
 )
-from ampbench.cli.printing import OutputFormat
+from ampbench.cli.printing import print_forms, print_note
 from ampbench.errors import UnknownNameError
 from ampbench.store.lines import no_garbage_collection
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from ampbench.trend.series import Trend
 
 AXES = ("torch_version", "commit", "date")
 """What --x takes; `ampbench.trend.AXES` has the same names, and is slow to import."""
@@ -62,7 +61,7 @@ def command(
     """
     if x not in AXES:
         raise UnknownNameError("--x axis", x, AXES)
-    from ampbench.cli.printing import print_note
+    from ampbench.trend import show
     from ampbench.trend.building import make_trend
     from ampbench.trend.reducing import read_runs
     from ampbench.trend.series import tracked
@@ -75,17 +74,9 @@ def command(
         trend = make_trend(found.runs, x, metrics)
     for reason, count in trend.left_out.items():
         print_note(f"left out {counted(count, 'run')} with {reason}")
-    print_trend(trend, format, show_all=every)
-    return 0
-
-
-def print_trend(trend: "Trend", format: OutputFormat, show_all: bool = False) -> None:
-    """Print a trend on stdout in `format`."""
-    from ampbench.cli.printing import print_forms
-    from ampbench.trend import show
 
     def lines(console: "Console") -> "list[Text]":
-        return show.trend_lines(trend, console.width, show_all, not console.encoding.lower().startswith("utf"))
+        return show.trend_lines(trend, console.width, every, not console.encoding.lower().startswith("utf"))
 
     print_forms(
         format,
@@ -94,3 +85,4 @@ def print_trend(trend: "Trend", format: OutputFormat, show_all: bool = False) ->
         json=lambda: show.trend_json(trend),
         csv=lambda: show.trend_csv(trend),
     )
+    return 0
