@@ -12,8 +12,8 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from ampbench.base.precisions import Format, find_format
-from ampbench.base.units import counted, format_error, format_share
-from ampbench.records.ranges import ACTIVATION, GRADIENT, INPUT, WEIGHT, FirstNonfinite, Magnitudes, ModuleError
+from ampbench.base.units import format_share
+from ampbench.records.ranges import ACTIVATION, GRADIENT, INPUT, WEIGHT, FirstNonfinite, Magnitudes
 
 FLUSHES = 0.01
 """The share of a module's values at zero from which it is said to flush: below it, the values around zero that every
@@ -380,28 +380,6 @@ def values_phrase(values: Magnitudes) -> str:
     """Return which values of a module these are: "activation", "weight", "weight of bias"."""
     name = values.name.rpartition(".")[2]
     return values.what if name in ("", values.what) else f"{values.what} of {name}"
-
-
-def error_sentence(row: ModuleError) -> str:
-    """Return "layer3.0.conv1: 512 of 4,096 outputs overflow on exact inputs", or what else its worst is."""
-    subject = row.module or ROOT
-    if not row.elements:
-        return f"{subject}: not compared ({row.note})" if row.note else f"{subject}: not compared"
-    if row.overflowed:
-        handed = ", as inputs do that it is given" if row.inputs_overflowed else ""
-        return f"{subject}: {row.overflowed:,} of {counted(row.elements, 'output')} overflow on exact inputs{handed}"
-    flushed = f", {format_share(row.flushed / row.elements)} of its outputs flush to zero" if row.flushed else ""
-    return f"{subject}: relative error {format_error(row.own_rel_l2)} on exact inputs{flushed}"
-
-
-def scales_sentence(scales: Scales | None) -> str:
-    """Return which loss scales serve in fp16, and what they leave at zero."""
-    if scales is None:
-        return "there is no gradient to scale"
-    if not scales.needed:
-        return f"no loss scale is needed: no gradient overflows fp16, {format_share(scales.unscaled)} flush to zero"
-    flushed = f"{format_share(scales.flushed)} flush to zero ({format_share(scales.unscaled)} without scaling)"
-    return f"loss scale {scale_range(scales)}: no gradient overflows fp16, {flushed}"
 
 
 def scale_range(scales: Scales) -> str:
