@@ -391,7 +391,7 @@ def _run_fleet(
     from ampbench.fleet.node import Order
     from ampbench.fleet.on_ray import RayCluster
     from ampbench.fleet.session import FleetSession, open_files
-    from ampbench.judge.merging import lanes_together
+    from ampbench.judge.pairing import lanes_together
     from ampbench.records.wire import ready_line
 
     files = any(map(is_users, check_selection(selection)))

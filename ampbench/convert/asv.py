@@ -340,8 +340,6 @@ def _only_value(found: ResultFile, name: str) -> float | None:
     return value if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 
-__all__ = ["PROGRAM", "read_results"]
-
 UNTOLD_DEVICE = "cpu"
 """The device of results that tell none."""
 VERSION = "1"

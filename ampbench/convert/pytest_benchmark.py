@@ -254,9 +254,6 @@ def _of_another_ampbench(name: str, error: Exception) -> str:
     return f"{name} is damaged, or written by a newer ampbench (upgrade this one): {error}"
 
 
-__all__ = ["FORMAT_VERSION", "KEY", "PROGRAM", "case_info", "machine_info", "read_run_json", "run_json"]
-
-
 def run_json(selected: Selected) -> str:
     """Return a run's timed cases with full statistics; the other metrics are in each one's `extra_info`."""
     header = selected.stored.header

@@ -22,8 +22,8 @@ from ampbench.errors import NothingComparableError, UnknownNameError
 from ampbench.judge import frame
 from ampbench.judge.advice import Advice, advise_run
 from ampbench.judge.compare import compare
-from ampbench.judge.merging import lanes_together
 from ampbench.judge.objections import own_rounds
+from ampbench.judge.pairing import lanes_together
 from ampbench.judge.ranking import missing_blocks, table_labels
 from ampbench.judge.rows import Group, Row, grouped, judged_error, number, precision_label
 from ampbench.judge.table import speed_interval
@@ -203,9 +203,9 @@ def sections(
 
     `over` is the machine whose fp32 speeds are held against; columns whose key is among `hidden` are for machines.
     """
-    missing = _missing(found)
+    missing, odd = _missing(found), [Block(difference.sentence) for difference in alike(found)]
     return [
-        Section("machines", [table("what was measured where", MACHINES, found), *_alike(found), Block(NOTE)]),
+        Section("machines", [table("what was measured where", MACHINES, found), *odd, Block(NOTE)]),
         *(Section(part, blocks) for part, blocks in _parts(shown, _columns(over, hidden)).items()),
         *([Section("without advice", [table("measured, but", UNADVISED, without)])] if without else []),
         *([Section("without a result", missing)] if missing else []),
@@ -374,10 +374,6 @@ def _compared(one: Machine, other: Machine) -> Comparison:
     header = other.stored.header
     environment = replace(header.environment, host=one.stored.header.environment.host)
     return compare(one.stored, replace(other.stored, header=replace(header, environment=environment)))
-
-
-def _alike(found: Sequence[Machine]) -> list[Block]:
-    return [Block(difference.sentence) for difference in alike(found)]
 
 
 def _times_as_fast(one: Placed, base: Placed | None) -> tuple[float | None, tuple[float, float] | None]:

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from ampbench.base.metrics import COLUMNS, COMPARED, DRIFT
 from ampbench.base.units import (
@@ -16,6 +16,7 @@ from ampbench.base.units import (
 )
 from ampbench.instruments.rules.findings import changed_ops_said, few_phrases, others_said
 from ampbench.judge.exact import far_text
+from ampbench.present.document import Block, Column, table
 from ampbench.records.labels import case_labels, few
 from ampbench.records.rules import RuleChange, short_name
 from ampbench.records.run import short_commit
@@ -279,11 +280,22 @@ def precision_heading(comparison: Comparison) -> str:
     return "baseline's precision" if others else "precision"
 
 
-def mean_cells(one: PrecisionMean) -> tuple[str, str, str]:
-    """Return the change of a geometric mean, its interval and the number of cases, as text."""
-    ends = (
-        ""
-        if one.low is None or one.high is None or one.low == one.high
-        else format_percent_range(one.low - 1, one.high - 1, sign=True)
+def means_block(comparison: Comparison, moved: Container[str] = COLUMNS) -> Block:
+    """Return the table of the geometric means of what became of each precision, of the metrics that `moved`."""
+
+    def interval(one: PrecisionMean) -> str:
+        certain = one.low is None or one.high is None or one.low == one.high
+        return "" if certain else format_percent_range((one.low or 0.0) - 1, (one.high or 0.0) - 1, sign=True)
+
+    columns: list[Column[PrecisionMean]] = [
+        Column("precision", lambda one: one.precision, precision_heading(comparison)),
+        Column("device", lambda one: one.device, "device"),
+        Column("metric", lambda one: metric_label(one.metric), "metric"),
+        Column("ratio", lambda one: one.ratio, "change", "ratio", lambda one: format_percent(one.ratio - 1, sign=True)),
+        Column("low", lambda one: one.low, "95% interval", "ratio", interval),
+        Column("cases", lambda one: one.cases, "cases", "whole"),
+    ]
+    title = (
+        f"Geometric mean of candidate / baseline: {side_name(comparison.baseline)} → {side_name(comparison.candidate)}"
     )
-    return format_percent(one.ratio - 1, sign=True), ends, str(one.cases)
+    return table(title, columns, [one for one in comparison.means if one.metric in moved])

@@ -30,7 +30,7 @@ from ampbench.judge.said import (
     differences_said,
     interval_text,
     lonely,
-    mean_cells,
+    means_block,
     metric_label,
     notes,
     precision_heading,
@@ -45,7 +45,7 @@ from ampbench.judge.said import (
 )
 from ampbench.present.data import csv_text, finite, json_document, json_object, plain
 from ampbench.present.document import Column, picked, records, table
-from ampbench.present.markdown import block_table, escaped, folded, markdown_table
+from ampbench.present.markdown import block_table, escaped, folded
 from ampbench.present.terminal import padded, wrapped
 from ampbench.records.labels import case_labels, common_traits
 from ampbench.records.verdicts import OUTCOME, UNTRUSTED, Code, Comparison, Finding, Verdict
@@ -232,11 +232,7 @@ def _row(cells: Sequence[str], style: str, rest_style: str = "") -> Text:
 
 def _mean_lines(comparison: Comparison) -> list[Text]:
     moved = {one.metric for one in comparison.means if abs(one.ratio - 1) > EQUAL}
-    rows = [
-        (one.precision, one.device, metric_label(one.metric), *mean_cells(one))
-        for one in comparison.means
-        if one.metric in moved
-    ]
+    rows = means_block(comparison, moved).rows
     if not rows:
         return []
     whose = precision_heading(comparison)
@@ -244,7 +240,7 @@ def _mean_lines(comparison: Comparison) -> list[Text]:
     title = f"geometric means over cases{by}, candidate / baseline - 1, with 95% interval"
     lines = [Text(), Text(title, style="dim")]
     for row, cells in zip(rows, padded(rows, left=3), strict=True):
-        lines.append(Text("  ".join(cells[:-1]) + f"  over {counted(int(row[-1]), 'case')}"))
+        lines.append(Text("  ".join(cells[:-1]) + f"  over {row[-1]} case{'' if row[-1] == '1' else 's'}"))
     return lines
 
 
@@ -274,7 +270,7 @@ def comparison_markdown(comparison: Comparison) -> str:
     if defects := defects_said(comparison):
         blocks.append(folded(DEFECTS_TITLE.capitalize(), "\n".join(f"* {escaped(said)}" for said in defects)))
     if comparison.means:
-        blocks.append(folded("Geometric means", means_table(comparison)))
+        blocks.append(folded("Geometric means", block_table(means_block(comparison))))
     for part, title in (("undecided", "Inconclusive or incomparable"), ("unchanged", "Unchanged")):
         if parts[part]:
             blocks.append(folded(f"{title} ({len(parts[part])})", _cut_table(parts[part], names)))
@@ -309,13 +305,6 @@ def explained_list(comparison: Comparison) -> str:
         "\n".join([f"**{escaped(names.get(case_id, case_id))}**", "", *(f"* {escaped(one)}" for one in case.said)])
         for case_id, case in comparison.explained.items()
     )
-
-
-def means_table(comparison: Comparison) -> str:
-    """Return a table of the geometric means of what became of each precision."""
-    headers = (precision_heading(comparison), "device", "metric", "change", "95% interval", "cases")
-    rows = [(one.precision, one.device, metric_label(one.metric), *mean_cells(one)) for one in comparison.means]
-    return markdown_table(headers, rows, left=headers[:3])
 
 
 def conditions(comparison: Comparison) -> list[str]:

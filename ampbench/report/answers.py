@@ -313,9 +313,8 @@ class Answer:
     gains: Sequence[str]
 
 
-def heading(found: Sequence[Machine]) -> str:
-    """Return in one line which precision to take on the machines on which anything was measured."""
-    known = [machine for machine in found if machine.advised]
+def heading(known: Sequence[Machine]) -> str:
+    """Return in one line which precision to take on machines, on all of which anything was measured."""
     if len(known) == 1:
         return f"on {known[0].name}: {answer(known)}"
     torches = {one.runs[-1].stored.header.environment.torch_version for one in known}
@@ -323,9 +322,8 @@ def heading(found: Sequence[Machine]) -> str:
     return f"on {len(known)} {where}: {answer(known)}"
 
 
-def answers(found: Sequence[Machine], allowed: float) -> list[Answer]:
-    """Return the answer for each machine on which anything was measured; `allowed` is the largest output error."""
-    known = [machine for machine in found if machine.advised]
+def answers(known: Sequence[Machine], allowed: float) -> list[Answer]:
+    """Return the answer for each machine, on all of which anything was measured, if outputs may err by `allowed`."""
     gains = [_gains(one.advised, allowed) for one in known]
     if len(known) == 1:
         return [Answer(where="", said="", gains=gains[0])]

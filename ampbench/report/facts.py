@@ -6,7 +6,6 @@ What was explained and studied of the runs on a page is handed to each instrumen
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -191,19 +190,6 @@ LISTED = 5
 _DAY = len("2026-11-21 ")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFacts:
-    """A row of the list of runs; "" is what nobody told."""
-
-    run: str
-    label: str
-    when: str
-    cases: str
-    where: str
-    installation: str
-    ended: str
-
-
 def facts(material: Material) -> dict[str, list[str]]:
     """Return what was measured, where, when and with what, of all runs, by name; what nobody told is left out."""
     runs = [shown.stored for shown in material.shown] or list(material.explanations)
@@ -274,18 +260,18 @@ def _when(runs: Sequence[StoredRun]) -> str:
     return f"{start.removesuffix(' UTC')} to {end[_DAY:] if same_day else end}"
 
 
-def run_facts(shown: Shown) -> RunFacts:
+def run_facts(shown: Shown) -> Facts:
     """Return a run as a row of the list of runs."""
     header, stored = shown.stored.header, shown.stored
-    return RunFacts(
-        run=header.run,
-        label=header.label,
-        when=_when([stored]),
-        cases=_outcomes(shown.rows),
-        where=where(header, measured_devices(shown.rows)),
-        installation=installation(header),
-        ended=stored.ending,
-    )
+    return {
+        "run": header.run,
+        "label": header.label,
+        "when": _when([stored]),
+        "cases": _outcomes(shown.rows),
+        "where": where(header, measured_devices(shown.rows)),
+        "installation": installation(header),
+        "ended": stored.ending,
+    }
 
 
 def _outcomes(rows: Iterable[Row]) -> str:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from ampbench import __version__
 from ampbench.judge.ranking import Ranked, missing_blocks, part_blocks, taken_said
-from ampbench.judge.said import NOT_IN_TURNS, case_names
-from ampbench.judge.show import NOT_JUDGED, by_weight, conditions, findings_table, means_table
+from ampbench.judge.said import NOT_IN_TURNS, case_names, means_block
+from ampbench.judge.show import NOT_JUDGED, by_weight, conditions, findings_table
 from ampbench.present import page
 from ampbench.present.markdown import block_table, escaped, folded, markdown_table
 from ampbench.records.verdicts import Comparison
@@ -122,7 +122,7 @@ def _details(comparison: Comparison, several: bool) -> Iterator[Part]:
     which = f", {comparison.candidate.run}" if several else ""
     undecided = by_weight(comparison.findings)["undecided"]
     names = case_names(comparison)
-    means = means_table(comparison) if comparison.means else ""
+    means = block_table(means_block(comparison)) if comparison.means else ""
     yield _table(means, title=f"Geometric means of the changes{which}", what="means", quiet=True)
     table = findings_table(undecided, names) if undecided else ""
     title = f"Inconclusive or incomparable{which} ({len(undecided):,})"

@@ -15,9 +15,8 @@ from ampbench.errors import NothingComparableError, NothingToRunError, StoreErro
 from ampbench.judge import frame, notes
 from ampbench.judge.advice import Advice, advise_run
 from ampbench.judge.compare import compare, of_cases
-from ampbench.judge.merging import lanes_together
 from ampbench.judge.notes import Note
-from ampbench.judge.pairing import arm_settings, pair_cases
+from ampbench.judge.pairing import arm_settings, lanes_together, pair_cases
 from ampbench.judge.rows import Group, Row, grouped
 from ampbench.present.page import run_name
 from ampbench.records.case import Case

@@ -326,27 +326,11 @@ class Site:
     problems: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """A run in the index: what its line says, and the name of the `page` that it links to.
+Entry = Mapping[str, Any]
+"""A run in the index: what its line says, and the name of the `page` that it links to.
 
-    `cautions` are to be said of its comparison with the baseline.
-    """
-
-    run: str
-    page: str
-    started_at: str
-    label: str
-    host: str
-    devices: str
-    torch_version: str
-    commit: str
-    cases: str
-    ended: str
-    advice: str
-    verdict: str
-    cautions: Sequence[str]
-    imported: str
+`cautions` are to be said of its comparison with the baseline.
+"""
 
 
 def make_site(
@@ -415,7 +399,7 @@ def _files(
         if run in entries:
             remarks.append(f"{path.name} is run {run} once more, and was left out")
             continue
-        name = page_name(run, [one.page for one in entries.values()])
+        name = page_name(run, [one["page"] for one in entries.values()])
         try:
             page = make_page(material, home=INDEX)
         except Exception as error:  # noqa: BLE001 - our own fault, which must not take the other pages with it
@@ -469,22 +453,22 @@ def _entry(material: Material, stored: StoredRun, page: str, baseline: StoredRun
     else:
         verdict = ""
     explained = contents(material) if header.explains else []
-    return Entry(
-        run=header.run,
-        page=page,
-        started_at=header.started_at,
-        label=header.label,
-        host=environment.host,
-        devices=", ".join(devices) or UNDEFINED,
-        torch_version=environment.torch_version or UNDEFINED,
-        commit=short_commit(header.commit) if header.commit else UNDEFINED,
-        cases=outcomes_said(Counter(row["outcome"] for row in rows)) or ", ".join(explained) or "none",
-        ended=stored.ending or UNDEFINED,
-        advice=", ".join(f"{name} {count:,}" for name, count in answers.taken(tables).most_common()) or UNDEFINED,
-        verdict=verdict,
-        cautions=sentences.notes(comparison) if comparison else (),
-        imported=f"imported from {header.imported.program}" if header.imported else "",
-    )
+    return {
+        "run": header.run,
+        "page": page,
+        "started_at": header.started_at,
+        "label": header.label,
+        "host": environment.host,
+        "devices": ", ".join(devices) or UNDEFINED,
+        "torch_version": environment.torch_version or UNDEFINED,
+        "commit": short_commit(header.commit) if header.commit else UNDEFINED,
+        "cases": outcomes_said(Counter(row["outcome"] for row in rows)) or ", ".join(explained) or "none",
+        "ended": stored.ending or UNDEFINED,
+        "advice": ", ".join(f"{name} {count:,}" for name, count in answers.taken(tables).most_common()) or UNDEFINED,
+        "verdict": verdict,
+        "cautions": sentences.notes(comparison) if comparison else (),
+        "imported": f"imported from {header.imported.program}" if header.imported else "",
+    }
 
 
 def _index(
@@ -497,13 +481,13 @@ def _index(
     keyword: str,
 ) -> str:
     """Return the index: the newest run first, what could not be read, the trends over all of them."""
-    entries.sort(key=lambda one: (one.started_at, one.run), reverse=True)
+    entries.sort(key=lambda one: (one["started_at"], one["run"]), reverse=True)
     try:
         found, said = find_trends(sound, results, keyword)
     except StoreError as error:  # a time out of range, or a file changed while the pages were made
         found, said = [], [f"no trends: {error}"]
     against = baseline.header.run if baseline else ""
-    pages, title = {one.run: one.page for one in entries}, counted(len(entries), "run")
+    pages, title = {one["run"]: one["page"] for one in entries}, counted(len(entries), "run")
     runs = View(
         id="runs",
         title="Runs",
@@ -512,7 +496,7 @@ def _index(
         content={
             "title": title,
             "entries": entries,
-            "cautions": list(dict.fromkeys(caution for one in entries for caution in one.cautions)),
+            "cautions": list(dict.fromkeys(caution for one in entries for caution in one["cautions"])),
             "damaged": damaged,
             "remarks": [*remarks, *said],
             "against": against,

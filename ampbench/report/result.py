@@ -22,7 +22,7 @@ from ampbench.records.labels import case_labels, few
 from ampbench.records.verdicts import OUTCOME, Comparison, Finding, Verdict
 from ampbench.report import answers
 from ampbench.report.answers import Machine, machines
-from ampbench.report.facts import LISTED, RunFacts, contents, facts, first_finding, over_versions, run_facts
+from ampbench.report.facts import LISTED, Facts, contents, facts, first_finding, over_versions, run_facts
 from ampbench.report.material import Material, ShownCase
 
 NAMED = 3
@@ -144,7 +144,7 @@ class Result:
     skips: Sequence[str]
     said: Sequence[str]
     facts: Mapping[str, Sequence[str]]
-    runs: Sequence[RunFacts]
+    runs: Sequence[Facts]
 
 
 def banner(material: Material) -> View:
@@ -170,8 +170,8 @@ def result(material: Material) -> Result:
     if comparisons:
         heading = _verdict(ranked)
     elif any(one.row["outcome"] == "ok" for one in material.cases):
-        heading = answers.heading(found)
-        advised = answers.answers(found, material.budget.output_rel_l2)
+        heading = answers.heading(answers.advised_machines(material))
+        advised = answers.answers(answers.advised_machines(material), material.budget.output_rel_l2)
     else:
         heading, about = _unmeasured(material)
     versions = {one.stored.header.environment.torch_version for one in material.shown}

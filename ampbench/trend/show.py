@@ -546,29 +546,21 @@ def _change_lines(trend: Trend, names: Names, width: int) -> list[Text]:
     rows = changes_in_order(trend)
     if not rows:
         return lines
-    cells = [_change_cells(one, change, names) for one, change in rows]
+    cells = [(names[one.key], one.metric.name, " → ".join(levels(one, change)), size(change)) for one, change in rows]
     if _width(cells, LONGEST_LABEL) + 2 > width:  # names matter more than intervals, which --format json has
         cells = [(*row[:3], row[3].partition(" (")[0]) for row in cells]
     widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
     widths[0] = max(min(widths[0], width - sum(widths[1:]) - 8), SHORTEST_NAME)
     lines_of = iter(padded([[_cut(row[0], widths[0]), *row[1:]] for row in cells], left=4))
     for (place, x, what), group in groupby(rows, key=lambda pair: (pair[0].place, pair[1].x, pair[1].what)):
-        lines += wrapped(_heading(trend, place, x, what), width)
+        at, said = changed_at(trend, x, what)
+        lines += wrapped(f"at {at}{where(trend, place)}: {said}", width)
         for _, change in group:
             *row, how = next(lines_of)
             lines.append(Text.assemble(f"  {'  '.join(row)}  ", (how.rstrip(), STYLES[change.direction])))
     if has_changed_times(trend):
         lines += wrapped(NOT_IN_TURNS, width, "dim")
     return lines
-
-
-def _change_cells(one: Series, change: Change, names: Names) -> tuple[str, str, str, str]:
-    return names[one.key], one.metric.name, " → ".join(levels(one, change)), size(change)
-
-
-def _heading(trend: Trend, place: Place, x: X, what: str) -> str:
-    at, said = changed_at(trend, x, what)
-    return f"at {at}{where(trend, place)}: {said}"
 
 
 def _table(series: Sequence[Series], names: Names, width: int, only_ascii: bool) -> list[Text]:

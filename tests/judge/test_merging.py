@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ampbench.errors import UsageError
-from ampbench.judge.merging import merged
+from ampbench.judge.pairing import merged
 from ampbench.records.case import Case
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Settings, Shard

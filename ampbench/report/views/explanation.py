@@ -291,9 +291,13 @@ class _Scaled:
         return len(set(self.scales)) > 1
 
     @property
+    def known(self) -> list[int]:
+        return [one.skipped_steps for one in self.rounds if one.skipped_steps is not None]
+
+    @property
     def skipped(self) -> int:
         passed = self.passed.skipped_steps if self.passed else 0
-        return (passed or 0) + sum(one.skipped_steps or 0 for one in self.rounds)
+        return (passed or 0) + sum(self.known)
 
 
 def scaling(material: Material) -> Part | None:
@@ -308,7 +312,7 @@ def scaling(material: Material) -> Part | None:
             "settled": UNDEFINED if one.passed is None else _scale(one.passed.scaler_scale),
             "rounds": _range(one.scales),
             "skipped": UNDEFINED if one.passed is None else format_whole(one.passed.skipped_steps),
-            "skipped_rounds": format_whole(sum(known) if (known := _known(one.rounds)) else None),
+            "skipped_rounds": format_whole(sum(one.known) if one.known else None),
             "count": len(one.rounds),
         }
         for one in scaled[:LISTED]
@@ -347,10 +351,6 @@ def _scaled(material: Material) -> list[_Scaled]:
                 )
             )
     return found
-
-
-def _known(rounds: Sequence[Round]) -> list[int]:
-    return [one.skipped_steps for one in rounds if one.skipped_steps is not None]
 
 
 def _scale(value: float | None) -> str:

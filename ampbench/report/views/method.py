@@ -26,7 +26,6 @@ from ampbench.judge.times import TIME
 from ampbench.present.page import View
 from ampbench.records.labels import few
 from ampbench.records.measured import OTHER_SHARE, STEAL_SHARE
-from ampbench.records.run import Header
 from ampbench.report.facts import Facts, facts_of, moment
 from ampbench.report.material import Material
 from ampbench.store import CUT, StoredRun
@@ -74,18 +73,14 @@ def environment(material: Material) -> View | None:
     differing.sort(key=lambda row: not row.meaning)
     same = [_Group(group.title, [row for row in group.rows if not row.differs]) for group in groups]
     content = {
-        "sides": [_column(header, header is headers[0] and material.baseline is not None) for header in headers],
+        "sides": headers,
+        "baseline": headers[0] if material.baseline is not None else None,
         "differing": differing,
         "telling": any(row.meaning for row in differing),
         "same": [group for group in same if group.rows],
         "quietness": _side_by_side([{"How it went": _quietness(one)} for one in sides])[0],
     }
     return View(id="environment", title="Environment", template="environment.html", content=content)
-
-
-def _column(header: Header, is_baseline: bool) -> Mapping[str, str]:
-    """Return what heads the column of a run."""
-    return {"role": "baseline" if is_baseline else "", "run": header.run, "label": header.label}
 
 
 def _side_by_side(sides: Sequence[Mapping[str, Facts]]) -> list[_Group]:

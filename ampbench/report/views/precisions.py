@@ -29,7 +29,7 @@ from ampbench.present.charts import (
     tooltip,
 )
 from ampbench.present.page import View, fit
-from ampbench.records.verdicts import Comparison, Finding
+from ampbench.records.verdicts import Finding
 from ampbench.report.answers import (
     Machine,
     Spread,
@@ -358,7 +358,7 @@ def precisions(material: Material) -> View | None:
     content = {
         "machines": precision_tables(material),
         "allowed": f"{material.budget.output_rel_l2:g}",
-        "comparisons": [_means(one) for one in material.comparisons if one.means],
+        "means": [sentences.means_block(one) for one in material.comparisons if one.means],
     }
     return View(
         id="precisions",
@@ -368,24 +368,6 @@ def precisions(material: Material) -> View | None:
         charts=[_chart(found, rows)] if rows else [],
         datasets={"precisions": rows} if rows else {},
     )
-
-
-def _means(one: Comparison) -> dict[str, Any]:
-    """Return the table of what became of each precision's times and memory against the baseline."""
-    return {
-        "candidate": sentences.side_name(one.candidate),
-        "baseline": sentences.side_name(one.baseline),
-        "whose": sentences.precision_heading(one),
-        "rows": [
-            {
-                "precision": mean.precision,
-                "device": mean.device,
-                "metric": sentences.metric_label(mean.metric),
-                "cells": [cell or UNDEFINED for cell in sentences.mean_cells(mean)],
-            }
-            for mean in one.means
-        ],
-    }
 
 
 def _points(machine: Machine, place: str) -> list[dict[str, Any]]:
@@ -537,7 +519,8 @@ def tradeoff(material: Material) -> View | None:
     found = _by_machine(material)
     for place, (machine, tables) in enumerate(found):
         cases = [case for _, members in tables for case in members]
-        planes = {plane: points for plane in _PLANES if _worth_drawing(points := _placed(cases, plane))}
+        placed = {plane: _placed(cases, plane) for plane in _PLANES}
+        planes = {plane: points for plane, points in placed.items() if any(one.error > 0 for one in points)}
         rows = _rows(tables)
         for plane, points in planes.items():
             datasets[f"tradeoff-{place}"] = rows
@@ -597,10 +580,6 @@ def _positive(value: Any) -> float | None:
     """Return a number that a log axis can show, None for any other."""
     known = number(value)
     return known if known is not None and 0 < known < math.inf else None
-
-
-def _worth_drawing(points: Iterable[_Point]) -> bool:
-    return any(one.error > 0 for one in points)
 
 
 def _rows(tables: Iterable[_Members]) -> Rows:

@@ -17,9 +17,9 @@ from ampbench.judge.ranking import Ranked, missing_blocks, part_blocks, taken_sa
 from ampbench.judge.rows import judged_error, number
 from ampbench.judge.table import speed_interval
 from ampbench.present.charts import Chart, Choice, precision_encoded, rule_at, tooltip
-from ampbench.present.document import Block, as_sentence
+from ampbench.present.document import as_sentence
 from ampbench.present.page import View, cut
-from ampbench.report.answers import Machine, advised_machines, ranked_parts
+from ampbench.report.answers import advised_machines, ranked_parts
 from ampbench.report.material import Material, Shown
 from ampbench.report.views.precisions import SLOWEST, speed_axis
 
@@ -51,10 +51,12 @@ def ranking(material: Material) -> View | None:
             label = f"{machine.title} · {part}" if several else part
             if own:
                 rows += own
-                choices.append(Choice(value=value, label=label, alt=faster_said(own), marks=_precisions(own)))
+                marks = list(dict.fromkeys(row["precision"] for row in own))
+                choices.append(Choice(value=value, label=label, alt=faster_said(own), marks=marks))
             blocks = [cut(block, MOST) for block in part_blocks(tables, kinds=True)]
             told.append({"name": part, "said": as_sentence(taken_said(tables)), "blocks": blocks})
-        machines.append({"title": machine.title, "parts": told, "missing": _missing(machine)})
+        missing = missing_blocks([row for table in machine.tables for row in table.rows], NAMED)
+        machines.append({"title": machine.title, "parts": told, "missing": missing})
     return View(
         id="ranking",
         title="Ranking",
@@ -69,10 +71,6 @@ def ranking(material: Material) -> View | None:
         charts=[_chart(choices, rows)] if rows else [],
         datasets={"ranking": rows} if rows else {},
     )
-
-
-def _missing(machine: Machine) -> list[Block]:
-    return missing_blocks([row for table in machine.tables for row in table.rows], NAMED)
 
 
 def _points(tables: Sequence[Ranked], part: str) -> list[dict[str, Any]]:
@@ -107,10 +105,6 @@ def _points(tables: Sequence[Ranked], part: str) -> list[dict[str, Any]]:
 def _speed(row: Mapping[str, Any]) -> float | None:
     speed = number(row["speedup_vs_fp32"])
     return speed if speed and math.isfinite(speed) else None
-
-
-def _precisions(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(row["precision"] for row in rows))
 
 
 def _chart(choices: Sequence[Choice], rows: Sequence[Mapping[str, Any]]) -> Chart:

@@ -164,22 +164,22 @@ def _kind(point: Point, change: Change | None) -> str:
 
 
 def _said_of_a_run(one: Series, each: Measured) -> str:
-    unit = one.metric.column.unit
-    said = format_quantity(each.value, unit)
-    if each.low is not None and each.high is not None:
-        said += f" ({format_quantity(each.low, unit)} to {format_quantity(each.high, unit)})"
+    said = _number_said(one, each.value, each.low, each.high)
     return f"{said}; not judged: {each.disturbed}" if each.disturbed else said
+
+
+def _number_said(one: Series, value: float, low: float | None, high: float | None) -> str:
+    """Return a value of a series with its interval, where there is one."""
+    said, *ends = (format_quantity(each, one.metric.column.unit) for each in (value, low, high))
+    return said if low is None or high is None else f"{said} ({' to '.join(ends)})"
 
 
 def _said(one: Series, point: Point, change: Change | None) -> str:
     """Return a point in words: its value with the interval, the runs behind it, the change found there."""
-    unit = one.metric.column.unit
     if point.value is None:
         said = missing(point)[:LONGEST_REASON]
     else:
-        said = format_quantity(point.value, unit)
-        if point.low is not None and point.high is not None:
-            said += f" ({format_quantity(point.low, unit)} to {format_quantity(point.high, unit)})"
+        said = _number_said(one, point.value, point.low, point.high)
     said += f", {counted(point.runs, 'run')}" if point.runs else ""
     if change is None:
         return said
