@@ -1,7 +1,7 @@
 """`ampbench merge`: the shards of a run put together."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -51,17 +51,9 @@ def _files(name: str, results: Path) -> Sequence[Path]:
     folder = Path(name).expanduser()
     if not folder.is_dir():
         return [store.find_run(name, results, print_note)]
-    found = list(_shards_in(folder))
+    found = [path for path in store.run_files(folder) if store.read_header(path).shard is not None]
     if not found:
         raise StoreError(
             f"there is no shard in {folder}: ampbench run --shard I/N measures one, or give another folder"
         )
     return found
-
-
-def _shards_in(folder: Path) -> Iterator[Path]:
-    from ampbench import store
-
-    for path in store.run_files(folder):
-        if store.read_header(path).shard is not None:
-            yield path
