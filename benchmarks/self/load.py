@@ -13,7 +13,7 @@ import numpy as np
 
 from ampbench.records.case import Case, Environment
 from ampbench.records.measured import Divergence, Fitness, MemoryPass, Round
-from ampbench.records.run import Footer, Header, Selection, Settings
+from ampbench.records.run import SCHEMA, Footer, Header, Selection, Settings
 from ampbench.store import RunWriter
 
 CASES = 100_000
@@ -94,7 +94,7 @@ def make_header() -> Header:
         threads=1,
     )
     return Header(
-        schema=1,
+        schema=SCHEMA,
         run="synthetic",
         ampbench_version="",
         started_at="2026-01-31T12:00:00Z",
