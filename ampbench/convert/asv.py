@@ -438,7 +438,8 @@ class _Values:
                 continue
             self.cases[case_id] = case
             if value is None:
-                self.failures[case_id] = _failure(case_id, stage, name)
+                message = f"{name} has no value: it raised an error, timed out or was killed, and asv keeps no more"
+                self.failures[case_id] = Failure(case_id=case_id, stage=stage, cause="unknown", message=message)
                 continue
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise StoreError(f"{name} of {case_id} is no number: {value!r}")
@@ -560,8 +561,3 @@ def _case(workload: str, version: int, phase: str, precision: str, device: str) 
         version=version,
     )
     return case.case_id, case
-
-
-def _failure(case_id: str, stage: str, name: str) -> Failure:
-    message = f"{name} has no value: it raised an error, timed out or was killed, and asv keeps no more of it"
-    return Failure(case_id=case_id, stage=stage, cause="unknown", message=message)

@@ -161,7 +161,7 @@ def _add(stored: StoredRun, benchmark: _Benchmark) -> bool:
     try:
         info = msgspec.convert(benchmark.extra_info[KEY], _OwnInfo)
     except msgspec.ValidationError as error:
-        raise StoreError(_of_another_ampbench(name, error)) from None
+        raise StoreError(f"{name} is damaged, or written by a newer ampbench (upgrade this one): {error}") from None
     case: Case = _record("case", info.case, name)
     case_id = case.case_id
     if case_id in stored.cases:
@@ -248,10 +248,6 @@ def _record(kind: str, value: Any, name: str) -> Any:
         return lines.to_record(*lines.decode(msgspec.json.encode({kind: value})))
     except lines.LineError as error:
         raise StoreError(f"{name}: {error}") from None
-
-
-def _of_another_ampbench(name: str, error: Exception) -> str:
-    return f"{name} is damaged, or written by a newer ampbench (upgrade this one): {error}"
 
 
 def run_json(selected: Selected) -> str:

@@ -266,7 +266,7 @@ def measured_columns(run: MeasuredRun) -> Columns:
     stored = run.stored
     cases = list(stored.cases.values())
     rows = {case_id: row for row, case_id in enumerate(stored.cases)}
-    parameters = [_parameters(case) for case in cases]
+    parameters = [",".join(f"{name}={value}" for name, value in sorted(case.parameters.items())) for case in cases]
     columns: dict[str, Any] = {
         "run": np.full(len(rows), stored.header.run, dtype=object),
         "case_id": _text(rows),
@@ -291,10 +291,6 @@ def measured_columns(run: MeasuredRun) -> Columns:
 def _text(values: Iterable[str | None]) -> "np.ndarray[Any, Any]":
     """Return a column of text, None where undefined."""
     return np.array(list(values), dtype=object)
-
-
-def _parameters(case: Case) -> str:
-    return ",".join([f"{name}={value}" for name, value in sorted(case.parameters.items())])
 
 
 def _times(run: MeasuredRun) -> dict[str, Any]:

@@ -165,7 +165,7 @@ def _columns(
             "memory_ratio_vs_fp32",
             head="memory",
             unit="ratio",
-            **told(_memory, lambda row: times(row["memory_ratio_vs_fp32"])),
+            **told(lambda row: number(row["memory_ratio_vs_fp32"]), lambda row: times(row["memory_ratio_vs_fp32"])),
         ),
         Column(
             "output_rel_l2",
@@ -179,10 +179,6 @@ def _columns(
 
 def _gain(row: Row) -> float | None:
     return number(row["speedup_vs_fp32"])
-
-
-def _memory(row: Row) -> float | None:
-    return number(row["memory_ratio_vs_fp32"])
 
 
 def _passed(one: Ranked) -> str:

@@ -32,7 +32,7 @@ from ampbench.errors import NothingComparableError, NothingToRunError, StoreErro
 from ampbench.judge import said as sentences
 from ampbench.judge.notes import measured_devices
 from ampbench.present.charts import Chart, Rows, colour_rules, colour_variables
-from ampbench.present.page import View, breakable, drawable, fitted
+from ampbench.present.page import View, breakable, drawable, fitted, run_name
 from ampbench.records.labels import outcomes_said
 from ampbench.records.run import short_commit
 from ampbench.report import answers
@@ -260,13 +260,9 @@ def section(view: View, context: Mapping[str, Any]) -> Markup:
 
 def _title(material: Material) -> str:
     """Return what a browser's tab says."""
-    newest = next((shown.name for shown in material.shown[-1:]), "") or _explaining(material)
+    explaining = (run_name(run) for run in reversed(material.explanations))
+    newest = next((shown.name for shown in material.shown[-1:]), "") or next(explaining, "no run")
     return f"{newest} against {material.baseline.header.run}" if material.baseline else newest
-
-
-def _explaining(material: Material) -> str:
-    headers = [one.header for one in material.explanations[-1:]]
-    return next((one.label or one.run for one in headers), "no run")
 
 
 def _policy(scripts: list[str]) -> str:

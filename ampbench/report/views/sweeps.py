@@ -180,7 +180,7 @@ def find_sweeps(material: Material) -> dict[str, list[Sweep]]:
             candidates += [(shown, rest, values, groups) for rest, values in tables.items() if len(values) > 1]
         xs = _numbers(value for _, _, values, _ in candidates for value in values)
         for shown, rest, values, groups in candidates:
-            title = _title(rest, shown, alone=len(material.shown) == 1)
+            title = " · ".join([rest.workload, described(rest), *([shown.name] if len(material.shown) > 1 else [])])
             ordered = {value: values[value] for value in sorted(values, key=lambda one: xs.get(one, 0.0))}
             sweep = _sweep(parameter, title, shown, ordered, groups, xs)
             if any(len(levels) > 1 for levels in sweep.levels.values()):
@@ -260,10 +260,6 @@ def _numbers(values: Iterable[str]) -> dict[str, float]:
         except ValueError:
             return {}
     return found if all(0 < one < math.inf for one in found.values()) else {}
-
-
-def _title(rest: Group, shown: Shown, *, alone: bool) -> str:
-    return " · ".join([rest.workload, described(rest), *([] if alone else [shown.name])])
 
 
 MARGIN = 1.5
