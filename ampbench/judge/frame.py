@@ -59,11 +59,6 @@ def load(path: Path | str) -> "pd.DataFrame":
     return frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
 
 
-def run_frame(stored: StoredRun) -> "pd.DataFrame":
-    """Return one run as a frame with a row per case, in the run's order."""
-    return measured_frame(MeasuredRun.of(stored, averaging=False))
-
-
 def require_measured(stored: StoredRun) -> None:
     """Raise `UsageError` where a run only explains, and so has nothing that is measured."""
     if stored.header.explains:
@@ -72,7 +67,7 @@ def require_measured(stored: StoredRun) -> None:
 
 @once
 def run_rows(stored: StoredRun) -> list[dict[str, Any]]:
-    """Return the rows of `run_frame` as plain values, as `plain_rows` gives them, without pandas."""
+    """Return a run's rows, one a case in order, as plain values, as `plain_rows` gives them, without pandas."""
     columns = measured_columns(MeasuredRun.of(stored, averaging=False))
     return _rows({name: _values(column) for name, column in columns.items()})
 
@@ -241,11 +236,6 @@ def file_columns(path: Path) -> tuple[Columns, bool]:
     run = MeasuredRun.read(path, averaging=False)
     require_measured(run.stored)
     return measured_columns(run), run.stored.cut
-
-
-def measured_frame(run: MeasuredRun) -> "pd.DataFrame":
-    """Return a run whose rounds are reduced as a frame, as `run_frame` does."""
-    return framed(measured_columns(run))
 
 
 def framed(found: Columns) -> "pd.DataFrame":

@@ -346,7 +346,7 @@ def _trained_run(lines: Iterable[Line], seeds: int) -> StoredRun:
 def objections(lines: Iterable[Line]) -> dict[str, str]:
     """Return by case id what `run_objections` objects to after one step, "" where nothing, whatever the time."""
     stored = _stepped_run(lines)
-    rows = frame.plain_rows(frame.run_frame(stored))
+    rows = frame.run_rows(stored)
     found = run_objections(stored, rows, Budget())
     return {case_id: words(one.reason) if one is not None else "" for case_id, one in found.items()}
 
@@ -508,7 +508,7 @@ def trained_table(lines: Iterable[Line]) -> str:
 
 
 def _measured(lines: Iterable[Line]) -> list[str]:
-    rows = frame.plain_rows(frame.run_frame(_stepped_run(lines)))
+    rows = frame.run_rows(_stepped_run(lines))
     return _errors({row["precision"]: row for row in rows})
 
 

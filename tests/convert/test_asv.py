@@ -12,7 +12,7 @@ from ampbench.base.precisions import PRECISIONS
 from ampbench.convert import asv
 from ampbench.drive.planning import make_plan
 from ampbench.errors import StoreError, UnknownNameError
-from ampbench.judge.frame import plain_rows, run_frame
+from ampbench.judge.frame import run_rows
 from ampbench.records.case import DEVICES, DeviceDescription, Environment
 from ampbench.records.run import Imported, Selection
 from ampbench.store import StoredRun
@@ -24,7 +24,7 @@ def read(folder: Path, results: Any = None, *, device: str = "", **changes: Any)
 
 
 def test_every_value_of_a_case_becomes_a_reading_in_its_unit(tmp_path: Path) -> None:
-    fp32, bf16 = plain_rows(run_frame(read(tmp_path, suite())))
+    fp32, bf16 = run_rows(read(tmp_path, suite()))
     assert (fp32["precision"], fp32["outcome"], fp32["rounds"]) == ("fp32", "ok", None)
     assert (fp32["seconds_median"], fp32["seconds_low"], fp32["seconds_high"]) == (2e-3, 1.9e-3, 2.1e-3)
     assert (fp32["peak_memory_bytes"], fp32["output_floor_ratio"], fp32["grad_rel_l2"]) == (4096, 1.5, None)
@@ -140,7 +140,7 @@ def test_null_is_a_failure_and_nan_a_skip(tmp_path: Path) -> None:
         GRADIENT: row([NAN] * 4, precisions=precisions),
         ERROR: row(None, precisions=("bf16_autocast",)),
     }
-    rows = {one["precision"]: one for one in plain_rows(run_frame(read(tmp_path, results)))}
+    rows = {one["precision"]: one for one in run_rows(read(tmp_path, results))}
     outcomes = {precision: one["outcome"] for precision, one in rows.items()}
     assert outcomes == {
         "fp32": "ok", "tf32": "skipped", "bf16_pure": "failed", "fp16_pure": "ok", "bf16_autocast": "failed"

@@ -11,7 +11,7 @@ from converted_runs import mixed_run
 
 from ampbench.convert import asv, native, pytest_benchmark
 from ampbench.errors import StoreError, UsageError
-from ampbench.judge.frame import plain_rows, run_frame
+from ampbench.judge.frame import run_rows
 from ampbench.store import StoredRun, list_runs, read_run
 
 
@@ -82,7 +82,7 @@ def test_what_was_written_is_read_as_it_was(tmp_path: Path) -> None:
         found = read_run(written.new[stored.header.run])
         assert (found.header, found.cases, found.readings) == (stored.header, stored.cases, stored.readings)
         assert (found.failures, found.skips, found.footers) == (stored.failures, stored.skips, stored.footers)
-        assert plain_rows(run_frame(found)) == plain_rows(run_frame(stored))
+        assert run_rows(found) == run_rows(stored)
     assert [path.name for path in (tmp_path / "results").iterdir()] == ["runs"]
 
 

@@ -21,7 +21,7 @@ from pytest_benchmark.storage.file import FileStorage
 from ampbench.convert import pytest_benchmark, select
 from ampbench.convert.pytest_benchmark import case_info, machine_info, read_run_json
 from ampbench.errors import StoreError
-from ampbench.judge.frame import plain_rows, run_frame
+from ampbench.judge.frame import run_rows
 from ampbench.records.case import DeviceDescription, Environment
 from ampbench.records.run import Imported
 from ampbench.store import StoredRun
@@ -125,7 +125,7 @@ def own(document: dict[str, Any], number: int = 0) -> dict[str, Any]:
 
 
 def measured(stored: StoredRun) -> list[dict[str, Any]]:
-    rows = [row for row in plain_rows(run_frame(stored)) if row["outcome"] == "ok"]
+    rows = [row for row in run_rows(stored) if row["outcome"] == "ok"]
     return [{name: value for name, value in row.items() if name not in LOST} for row in rows]
 
 

@@ -138,7 +138,7 @@ def test_objections_are_told_of_every_precision_whatever_its_time(tmp_path: Path
              for case, error in zip(cases, (1e-6, 1e-2, 0.3), strict=True)]  # fmt: skip
     rounds = [make_round(case, seconds) for case, seconds in zip(cases, (1e-3, 5e-3, 9e-3), strict=True)]
     stored = read_run(write_run(tmp_path, cases, *rounds, *found))
-    rows = frame.plain_rows(frame.run_frame(stored))
+    rows = frame.run_rows(stored)
     found = run_objections(stored, rows, BUDGET)
     assert found[cases[1].case_id] is None
     facts = {"column": "grad_rel_l2", "value": 0.3, "limit": 0.1}
@@ -701,7 +701,7 @@ def stored_tables(*given: tuple[str, str, str, float], sdpa: str = "") -> Stored
 
 def across(*given: tuple[str, str, str, float], sdpa: str = "") -> list[str]:
     stored = stored_tables(*given, sdpa=sdpa)
-    rows = frame.plain_rows(frame.run_frame(stored))
+    rows = frame.run_rows(stored)
     return across_tables(stored, rows, advise_run(stored, rows, BUDGET))
 
 
@@ -739,7 +739,7 @@ def test_the_speedups_interval_that_a_table_shows_is_the_one_that_decides(tmp_pa
         for number, seconds in enumerate(times[case.precision])
     ]
     stored = read_run(write_run(tmp_path, cases, *entries))
-    rows = {one["precision"]: one for one in frame.plain_rows(frame.run_frame(stored))}
+    rows = {one["precision"]: one for one in frame.run_rows(stored)}
     assert rows["bf16_autocast"]["speedup_low"] > 1.2
     assert rows["bf16_pure"]["speedup_low"] < 1 < rows["bf16_pure"]["speedup_high"]
     assert rows["fp16_autocast"]["speedup_high"] < 1

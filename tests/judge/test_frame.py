@@ -9,11 +9,21 @@ import scipy.stats
 import ampbench
 from ampbench.base.metrics import COLUMNS, METRICS
 from ampbench.errors import StoreError
-from ampbench.judge.frame import control_ratio, disturbed_share, plain_rows, run_frame, run_rows, unfit_said, unquiet
+from ampbench.judge.frame import (
+    control_ratio,
+    disturbed_share,
+    framed,
+    measured_columns,
+    plain_rows,
+    run_rows,
+    unfit_said,
+    unquiet,
+)
+from ampbench.judge.rounds import MeasuredRun
 from ampbench.judge.rows import described, grouped
 from ampbench.records.measured import Failure, Fitness, OutputError, Predictions, Reading, Skip, Update
 from ampbench.records.run import Footer
-from ampbench.store import read_run
+from ampbench.store import StoredRun, read_run
 from tests.stored_runs import (
     COMPLETE,
     RUN,
@@ -446,9 +456,13 @@ def test_a_run_without_cases_is_an_empty_frame_with_all_columns(tmp_path):
     assert plain_rows(frame) == []
 
 
+def frame_of(stored: StoredRun) -> pd.DataFrame:
+    return framed(measured_columns(MeasuredRun.of(stored, averaging=False)))
+
+
 def test_loading_and_a_stored_run_give_the_same_frame(tmp_path):
     path = write_run(tmp_path, [FP32, BF16], make_round(FP32), make_memory(BF16, 5), make_round(FP32, number=1))
-    pd.testing.assert_frame_equal(ampbench.load(path), run_frame(read_run(path)))
+    pd.testing.assert_frame_equal(ampbench.load(path), frame_of(read_run(path)))
 
 
 def test_rows_of_a_run_are_those_of_its_frame(tmp_path):
@@ -462,8 +476,8 @@ def test_rows_of_a_run_are_those_of_its_frame(tmp_path):
         write_run(tmp_path, [FP32, TF32, make_case("bf16_autocast", batch_size=None)], *entries, *readings)
     )
     rows = run_rows(stored)
-    assert rows == plain_rows(run_frame(stored))
-    types = [{name: type(value) for name, value in row.items()} for row in plain_rows(run_frame(stored))]
+    assert rows == plain_rows(frame_of(stored))
+    types = [{name: type(value) for name, value in row.items()} for row in plain_rows(frame_of(stored))]
     assert [{name: type(value) for name, value in row.items()} for row in rows] == types
 
 

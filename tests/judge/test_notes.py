@@ -30,7 +30,7 @@ def advised(*chosen: tuple[Group, str | None]) -> dict[Group, Advice]:
 
 
 def rows(run: StoredRun) -> list[Row]:
-    return frame.plain_rows(frame.run_frame(run))
+    return frame.run_rows(run)
 
 
 def test_a_sweep_is_summed_up_by_what_is_advised_at_each_value() -> None:
@@ -98,7 +98,7 @@ def test_what_no_reader_may_miss_is_a_warning_and_the_rest_is_none() -> None:
     times = Times((FP32, [1e-3] * 4), (make_case("fp16_pure"), [1e-3] * 4))
     run = make_run(times, control=[1e-3] * 4, header=header)
     loud = replace(run, rounds=[replace(one, samples=[[1e-3, 2e-3, 2e-3]]) for one in run.rounds])
-    rows = frame.plain_rows(frame.run_frame(loud))
+    rows = frame.run_rows(loud)
     said = {note.text.split()[0]: note.warning for note in statements(loud, rows)}
     assert said == {"These": True, "imported": True, "control:": False, "this": True}
     native = replace(emulating, arithmetic={"bfloat16": "native", "float16": "native"})
@@ -109,7 +109,7 @@ def test_what_no_reader_may_miss_is_a_warning_and_the_rest_is_none() -> None:
 def test_errors_of_chance_are_a_warning() -> None:
     run = make_run(Times((FP32, [1e-3] * 4), (BF16, [1e-3] * 4)))
     found = {FP32.case_id: make_divergence(FP32, chance_rel_l2=1.22), BF16.case_id: make_divergence(BF16)}
-    (note,) = statements(replace(run, divergence=found), frame.plain_rows(frame.run_frame(run)))
+    (note,) = statements(replace(run, divergence=found), frame.run_rows(run))
     assert note.warning
     assert note.text == (
         "linear_chain: its error means nothing: two fp64 steps already lie 1.2e+00 apart, as the network draws random "
@@ -120,7 +120,7 @@ def test_errors_of_chance_are_a_warning() -> None:
 def test_a_network_that_comes_compiled_is_called_so() -> None:
     run = make_run(Times((FP32, [1e-3] * 4)))
     run = replace(run, rounds=[replace(one, comes_compiled=True) for one in run.rounds])
-    (note,) = statements(run, frame.plain_rows(frame.run_frame(run)))
+    (note,) = statements(run, frame.run_rows(run))
     assert note.text == "linear_chain comes compiled by torch.compile: its path eager is that compiled code"
 
 
@@ -129,7 +129,7 @@ def test_a_preset_that_sets_nothing_is_said_so() -> None:
     header = make_header(selection=Selection(preset="tiny"))
     for case, said in ((own, 1), (FP32, 0)):
         run = make_run(Times((case, [1e-3] * 4)), header=environment(header))
-        notes = statements(run, frame.plain_rows(frame.run_frame(run)))
+        notes = statements(run, frame.run_rows(run))
         assert [note.text for note in notes] == [
             "--preset tiny sets the sizes of built-in workloads, and none of net.py:make: theirs are --set"
         ] * said
@@ -137,7 +137,7 @@ def test_a_preset_that_sets_nothing_is_said_so() -> None:
 
 def test_what_is_changed_in_place_is_a_warning_that_says_what_was_done() -> None:
     run = make_run(Times((FP32, [1e-3] * 4), (BF16, [1e-3] * 4)))
-    rows = frame.plain_rows(frame.run_frame(run))
+    rows = frame.run_rows(run)
     assert statements(run, rows) == []
     rounds = [replace(one, changed_in_place=["input[0]", "weight body.weight"]) for one in run.rounds]
     (note,) = statements(replace(run, rounds=rounds), rows)
@@ -158,7 +158,7 @@ def test_more_than_the_ceiling_allows_is_a_warning_that_names_the_cases_and_what
             BF16.case_id: make_memory(BF16, 1, flops={"bf16": round(bf16 * 1e6)}),
         }
         found = holding(replace(run, memory=memory), make_ceiling("fp32", 1e9), make_ceiling("bf16", 1e9))
-        return statements(found, frame.plain_rows(frame.run_frame(found)))
+        return statements(found, frame.run_rows(found))
 
     assert said(1.0, 1.05) == []
     (note,) = said(0.5, 1.17)
@@ -175,7 +175,7 @@ def test_the_run_that_ceilings_are_of_is_named_and_one_that_others_lowered_is_a_
 
     def said(*ceilings: Ceiling) -> list[Note]:
         found = holding(replace(run, memory=memory), *ceilings)
-        return statements(found, frame.plain_rows(frame.run_frame(found)))
+        return statements(found, frame.run_rows(found))
 
     busy = Fitness(other_share=0.7)
     quiet, low = make_ceiling("fp32", 1e9, run="studied"), make_ceiling("fp32", 5e8, "conv", run="before", fitness=busy)
@@ -200,7 +200,7 @@ def test_what_is_not_finite_and_what_is_not_against_fp64_is_the_first_thing_said
         output_reference_nonfinite=16,
         output_reference_nan=16,
     )
-    first = statements(run, frame.plain_rows(frame.run_frame(run)))[0]
+    first = statements(run, frame.run_rows(run))[0]
     assert first.warning
     said = "16 of 32 output elements are NaN in fp64 already: the network, not a precision, makes them"
     assert first.text.endswith(f": {said}")
@@ -293,7 +293,7 @@ def test_an_operation_without_a_ceiling_is_named_with_what_to_do() -> None:
 
     def said(*ceilings: Ceiling) -> list[str]:
         found = holding(replace(run, memory=memory), *ceilings)
-        return [note.text for note in statements(found, frame.plain_rows(frame.run_frame(found)))]
+        return [note.text for note in statements(found, frame.run_rows(found))]
 
     assert said(make_ceiling("fp32", 1e9)) == [
         "no ceiling of attention in fp32 is known here: ampbench study ceilings, then measure anew"
@@ -306,7 +306,7 @@ def test_a_dtype_that_ceilings_show_to_be_emulated_is_said_to_be() -> None:
     run = make_run(Times((FP32, [1e-3] * 4), (make_case("fp16_pure"), [1e-3] * 4)))
     header = replace(run.header, environment=replace(run.header.environment, devices=[cpu]))
     found = holding(replace(run, header=header), make_ceiling("fp32", 1e9), make_ceiling("fp16", 1e7))
-    first = statements(found, frame.plain_rows(frame.run_frame(found)))[0]
+    first = statements(found, frame.run_rows(found))[0]
     assert (first.warning, "fp16 emulated" in first.text, "bf16 native" in first.text) == (True, True, True)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import t as student
 
-from ampbench.judge.frame import run_frame
+from ampbench.judge.frame import run_rows
 from ampbench.judge.rounds import MeasuredRun, Outcome, Role, grid, power_error
 from ampbench.records.measured import Telemetry
 from tests.compared_runs import BF16, FP32, Times, make_run, noisy
@@ -26,11 +26,11 @@ def test_a_run_read_from_its_file_is_the_same_as_one_read_whole(tmp_path):
 
 def test_seconds_and_outcomes_are_those_of_the_frame():
     stored = make_run(Times((FP32, noisy(1e-3, 5)), (BF16, [])), control=noisy(5e-3, 5), fresh=noisy(2e-3, 3))
-    frame = run_frame(stored).set_index("case_id")
+    rows = {row["case_id"]: row for row in run_rows(stored)}
     measured = MeasuredRun.of(stored)
-    assert measured.seconds == {FP32.case_id: pytest.approx(frame.loc[FP32.case_id, "seconds_median"])}
-    for case_id, outcome in frame["outcome"].items():
-        assert measured.outcome(case_id).name == outcome
+    assert measured.seconds == {FP32.case_id: pytest.approx(rows[FP32.case_id]["seconds_median"])}
+    for case_id, row in rows.items():
+        assert measured.outcome(case_id).name == row["outcome"]
 
 
 def test_rounds_become_a_table_by_their_numbers_or_by_their_order():

@@ -100,7 +100,7 @@ def objected(workload: Workload, folder: Path) -> dict[str, str]:
     found = [measure_divergence(workload, case, device, references) for case in cases.values()]
     rounds = [make_round(case, weights_digest=found[0].weights_digest) for case in cases.values()]
     stored = read_run(write_run(folder, list(cases.values()), *rounds, *found))
-    said = run_objections(stored, frame.plain_rows(frame.run_frame(stored)), Budget())
+    said = run_objections(stored, frame.run_rows(stored), Budget())
     return {
         name: words(one.reason) if (one := said[case.case_id]) is not None else ""
         for name, case in cases.items()

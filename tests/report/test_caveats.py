@@ -101,7 +101,7 @@ def words(text: str) -> str:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_page_and_markdown_say_every_caveat_that_the_terminal_does(kind: str) -> None:
     run = KINDS[kind]()
-    rows = frame.plain_rows(frame.run_frame(run))
+    rows = frame.run_rows(run)
     advised = list(advise_run(run, rows, Budget()).values())
     notes = statements(run, rows)
     assert notes or any(one.caveat or one.precision is None for one in advised), "nothing is qualified"

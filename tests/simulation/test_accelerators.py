@@ -97,7 +97,7 @@ def by_fastest(run: StoredRun) -> StoredRun:
 
 
 def said(run: StoredRun) -> str:
-    rows = frame.plain_rows(frame.run_frame(run))
+    rows = frame.run_rows(run)
     return "\n".join(one.text for one in statements(run, rows))
 
 
@@ -210,7 +210,7 @@ def at_the_limit() -> Script:
 def test_the_power_limit_is_no_fault_and_what_it_costs_is_told_beside_what_is_kept_up() -> None:
     run = run_of([measured(at_the_limit(), number) for number in range(ROUNDS)])
     assert frame.unquiet(run) == []
-    (row,) = frame.plain_rows(frame.run_frame(run))
+    (row,) = frame.run_rows(run)
     assert row["seconds_median"] == pytest.approx(2e6 / (0.85 * FULL_HZ), rel=0.01)
     assert row["burst_seconds"] == pytest.approx(1e-3, rel=0.01)
     text = said(run)
@@ -220,7 +220,7 @@ def test_the_power_limit_is_no_fault_and_what_it_costs_is_told_beside_what_is_ke
 
 def test_energy_is_power_times_time_with_what_it_may_be_off_by() -> None:
     run = run_of([measured(Script(power_watts=lambda now: 420.0), number) for number in range(ROUNDS)])
-    (row,) = frame.plain_rows(frame.run_frame(run))
+    (row,) = frame.run_rows(run)
     assert row["energy_per_step"] == pytest.approx(420.0 * row["seconds_median"])
     assert row["energy_per_item"] == pytest.approx(row["energy_per_step"] / 8)
     assert row["energy_error"] == pytest.approx(5 / 420)  # the sensor's alone: power did not vary
@@ -230,7 +230,7 @@ def test_power_that_varies_within_the_windows_makes_an_energy_less_certain() -> 
     def power(now: float) -> float:
         return 300.0 if now % 2.0 < 1.0 else 500.0
 
-    (row,) = frame.plain_rows(frame.run_frame(run_of([measured(Script(power_watts=power), 0)])))
+    (row,) = frame.run_rows(run_of([measured(Script(power_watts=power), 0)]))
     one = run_of([measured(Script(power_watts=power), 0)]).rounds[0].telemetry
     assert one is not None
     assert one.power_watts is not None
@@ -245,7 +245,7 @@ def test_a_device_that_tells_nothing_has_times_all_the_same_and_the_reason_is_sa
         return replace(one, telemetry=Telemetry(unavailable="nvidia-ml-py is not installed"), fitness=Fitness())
 
     run = run_of([untold(one) for one in run_on(Script()).rounds])
-    (row,) = frame.plain_rows(frame.run_frame(run))
+    (row,) = frame.run_rows(run)
     assert row["seconds_median"] == pytest.approx(1e-3, rel=0.01)
     assert row["energy_per_step"] is None
     assert said(run).count("not all known: nvidia-ml-py is not installed") == 1
@@ -260,7 +260,7 @@ def test_a_bursting_device_is_worth_its_windows_in_every_reading_of_a_round() ->
 
 def test_the_table_has_a_burst_where_it_is_over_three_per_cent_shorter_and_energy_where_power_is_known() -> None:
     def cells(script: Script) -> dict[str, str]:
-        (row,) = frame.plain_rows(frame.run_frame(run_of([measured(script, 0)])))
+        (row,) = frame.run_rows(run_of([measured(script, 0)]))
         return {column.header: " ".join(part(row) for part in column.parts) for column in shown([row])}
 
     told = cells(at_the_limit())
