@@ -13,19 +13,15 @@ CASES = 200
 ROUNDS = 4
 
 
-def seconds(runs: int = RUNS, cases: int = CASES) -> tuple[float, float]:
-    """Return the wall time of `ampbench trend --x commit` over as many stored runs, and that of a second time."""
+def seconds(runs: int = RUNS, cases: int = CASES) -> float:
+    """Return the wall time of `ampbench trend --x commit` over as many stored runs, in seconds."""
     with tempfile.TemporaryDirectory() as folder:
         write_runs(Path(folder), runs, cases)
         time.sleep(load.SETTLED)
-        return _timed(folder, runs), _timed(folder, runs)
-
-
-def _timed(folder: str, runs: int) -> float:
-    started = time.perf_counter()
-    command = [sys.executable, "-m", "ampbench", "trend", "--x", "commit", "--results", folder]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    passed = time.perf_counter() - started
+        started = time.perf_counter()
+        command = [sys.executable, "-m", "ampbench", "trend", "--x", "commit", "--results", folder]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        passed = time.perf_counter() - started
     if f"{runs} points" not in done.stdout:
         raise ValueError(f"not {runs} points: {done.stdout[:200]}")
     return passed
