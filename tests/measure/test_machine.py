@@ -293,8 +293,9 @@ def test_the_divergence_pass_records_it_where_weights_are_fp32(
     product = machine._matmul
     monkeypatch.setattr(machine, "_matmul", lambda factors: product(ROUNDED["bf16"](factors)))
     for name, row in PRECISIONS.items():
-        expected = {"matmul": "bf16"} if row.storage == "float32" else None
-        assert fp32_products(case(name), Cpu()) == expected
+        recorded = fp32_products(case(name), Cpu())
+        assert (recorded is not None) == (row.storage == "float32")
+        assert recorded is None or recorded["matmul"] == "bf16"  # where a precision asks for it, convolutions may, too
     assert measure_divergence(classifier, case("fp32"), Cpu(), References()).fp32_products == {"matmul": "bf16"}
 
 
