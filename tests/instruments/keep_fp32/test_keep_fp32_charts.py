@@ -65,7 +65,11 @@ def test_a_set_that_another_beats_is_marked_by_shape():
     beaten = weighed(["layer.1", "layer.2"], 1.9e-3, 1 << 22)
     material = only(searched(*WEIGHED[:2], beaten, WEIGHED[3]))
     assert [row["kind"] for row in points(material)] == [FRONT, FOUND, BEATEN, FRONT]
-    shapes = keeping(material).charts[0].spec["layer"][-1]["encoding"]["shape"]["scale"]
+    (shapes,) = (
+        layer["encoding"]["shape"]["scale"]
+        for layer in keeping(material).charts[0].spec["layer"]
+        if "shape" in layer["encoding"]
+    )
     assert len(set(shapes["range"])) == len(shapes["domain"]) == 3
 
 
