@@ -15,15 +15,14 @@ from ampbench.records.magnitudes import (
     FLUSHES,
     Headroom,
     by_module,
-    error_sentence,
     headroom,
     nonfinite_sentence,
     predict,
     reach_phrase,
-    scales_sentence,
+    scale_range,
     usable_scales,
 )
-from ampbench.records.ranges import ACTIVATION, INPUT, WEIGHT, FirstNonfinite, Magnitudes, ModuleError
+from ampbench.records.ranges import ACTIVATION, INPUT, WEIGHT, FirstNonfinite, Magnitudes
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -293,28 +292,11 @@ def test_headroom_is_said_in_multiples_above_and_in_shares_below():
     assert reach_phrase(magnitudes([]), "fp16") == "there is no activation"
 
 
-def test_errors_say_their_worst():
-    def said(**fields):
-        return error_sentence(ModuleError(module="", kind="Linear", **fields))
-
-    root = "the network itself"
-    assert said(elements=4096, overflowed=512) == f"{root}: 512 of 4,096 outputs overflow on exact inputs"
-    assert said(elements=1, overflowed=1, inputs_overflowed=1).endswith("inputs, as inputs do that it is given")
-    assert said(elements=4, flushed=1, own_rel_l2=0.5) == (
-        f"{root}: relative error 5.0e-01 on exact inputs, 25.0% of its outputs flush to zero"
-    )
-    assert said(elements=0, note="it draws") == f"{root}: not compared (it draws)"
-
-
-def test_scales_name_their_range():
+def test_scales_have_a_range_and_what_they_leave_at_zero():
     scales = usable_scales([magnitudes([1.0, 2.0**-30], "gradient")])
-    assert scales_sentence(scales) == (
-        "loss scale 2^6 to 2^15: no gradient overflows fp16, 0% flush to zero (50.0% without scaling)"
-    )
-    assert scales_sentence(usable_scales([magnitudes([1.0], "gradient")])) == (
-        "no loss scale is needed: no gradient overflows fp16, 0% flush to zero"
-    )
-    assert scales_sentence(None) == "there is no gradient to scale"
+    assert (scales.needed, scale_range(scales), scales.flushed, scales.unscaled) == (True, "2^6 to 2^15", 0.0, 0.5)
+    unneeded = usable_scales([magnitudes([1.0], "gradient")])
+    assert (unneeded.needed, unneeded.unscaled) == (False, 0.0)
 
 
 def test_the_first_value_that_is_not_finite_has_a_place():
