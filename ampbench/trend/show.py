@@ -290,8 +290,8 @@ def _uncalled_end(one: Series, shared: Mapping[tuple[Place, str], float]) -> tup
     """
     if one.rule not in (Rule.STEPS, Rule.NEIGHBOURS):
         return None
-    values = one.values
-    held = [place for place, value in enumerate(values) if value and place not in one.disturbed]
+    values, disturbed = one.values, one.disturbed
+    held = [place for place, value in enumerate(values) if value and place not in disturbed]
     gaps = SHORTEST - 1 if one.rule is Rule.STEPS else 1
     for since, place in list(pairwise(held))[-gaps:]:
         ratio = (values[place] or math.nan) / (values[since] or math.nan)
