@@ -1,4 +1,4 @@
-"""What is said of a result, as data: code decides with it, and `ampbench.present.wording` has the words."""
+"""Statements about results, as data: code decides by them; `ampbench.present.wording` has their words."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -117,8 +117,8 @@ def command(
 
     The exit code says nothing of what was found: `ampbench gate` judges.
 
-    Where both runs hold traces of a case, as those of `ampbench ab` do of what regressed, what changed in dtypes, casts
-    and autocast's rules is said with it.
+    Where both runs hold traces of a case, as `ampbench ab` makes of regressed cases, changes of dtypes, casts and
+    autocast's rules are listed with it.
 
     \b
     Examples:

@@ -161,7 +161,7 @@ _LONGEST_NAME = 60
 _GIVEN_ANYWHERE = ("--debug", "--version")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 _UNKNOWN = object()
-"""A value of which only typer knows what it means."""
+"""Stands for a value that typer alone can read."""
 _COMPLETES = "_AMPBENCH_COMPLETE"
 """The variable in which a shell's completion script asks for words; what was typed is in one of the next two."""
 _TYPED = ("_TYPER_COMPLETE_ARGS", "COMP_WORDS")

@@ -445,7 +445,7 @@ UNKNOWN = "–"
 
 @dataclass(slots=True)
 class _Seen:
-    """What is known of a table: its cases, what was measured of them, and the rows as of then (None: to be made)."""
+    """A table so far: its run, its measured entries and rounds, and its rows (None: to be made)."""
 
     run: StoredRun
     entries: list[Entry] = field(default_factory=list)

@@ -102,7 +102,7 @@ def _label(text: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How the end of a run is shown, and of which results folder it is."""
+    """How to show the end of a run, and the results folder that holds it."""
 
     results: Path
     format: OutputFormat

@@ -63,7 +63,7 @@ class Cases:
 
 
 def cases_of(files: Sequence[Path]) -> Cases:
-    """Return the cases of the runs in `files`, of which there is one; raises as `ampbench.load` does."""
+    """Return the cases of the runs in `files`, at least one file; raises as `ampbench.load` does."""
     tables, cut = [], []
     for file in files:
         columns, is_cut = file_columns(file)

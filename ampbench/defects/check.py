@@ -59,8 +59,8 @@ class Check:
 def defect(*threads: str, **facts: Any) -> Callable[[Callable[[str], Answer]], Check]:
     """Make a check of a function of a device type; `facts` are fields of `Check`.
 
-    Its docstring is the title, what else there is to say of the program, "Why: " and "Remedy: ". A thread that names
-    no repository ("#112583") is one of PyTorch's.
+    The function's docstring has the title, then remarks on the program if any, then "Why: " and "Remedy: ". A thread
+    without a repository ("#112583") is one of PyTorch's.
     """
 
     def check_of(function: Callable[[str], Answer]) -> Check:
