@@ -51,7 +51,7 @@ class Budget:
       bf16. The error of merely rounding a reference output to bf16 is 1.6e-3 on real networks, healthy autocast is
       three to ten times that.
     * `sample_p99_rel_l2` 5e-2 and `sample_worst_rel_l2` 2e-1: conventions, 2.5 and ten times what is allowed of all
-      samples together, of which 0.25% may lie at ten times that before all of it is used up.
+      samples together; samples ten times beyond that limit use it up once they are 0.25%.
     * `kl_mean` 1e-2 nats: by Pinsker's inequality the probability of nothing then differs by more than 7% on average.
       LLaMA 3 8B lies 5.5e-3 from itself in six-bit and 1.1e-2 in five-bit weights (llama.cpp, examples/perplexity).
       `kl_p99` 1e-1: a convention, ten times that (22% by Pinsker).

@@ -136,7 +136,7 @@ Every = Annotated[bool, typer.Option("--all", help="List what is unchanged, too.
 EveryRow = Annotated[bool, typer.Option("--all", help="List every row, not only the most telling ones.")]
 
 DEFAULT_RESULTS = Path("results")
-Resume = Annotated[str, run_option("--resume", "Go on with this run; what it was asked for is its own.")]
+Resume = Annotated[str, run_option("--resume", "Continue this run with the options it began with.")]
 WITH_RESUME = frozenset({"resume", "results", "every", "format", "json"})
 """What a command line may say beside --resume; all else is the run's own."""
 PieceTimeout = Annotated[

@@ -200,7 +200,7 @@ def compile_fused_rounding(device: str) -> Answer:
 
 @defect("#183607", compiler=True, slow=True)
 def compile_fp16_overflow(device: str) -> Answer:
-    """A compiled function returns an inf in fp16 of which its own isinf says that it is none.
+    """A compiled function returns an inf in fp16, and its own isinf calls it finite.
 
     Why: 300 squared is beyond 65504, the largest number in fp16; code that skips or mends infinities relies on isinf.
     Remedy: set torch._inductor.config.emulate_precision_casts = True, or test for inf outside the compiled function.

@@ -496,7 +496,7 @@ DTYPES: Mapping[str, str] = MappingProxyType(
 
 PHASES = ("forward", "backward", "optimizer")
 NAMED = 3
-"""So many names of what a span holds are told."""
+"""At most so many names of the ops in a span are shown."""
 GROWTH = 1.5
 """The parts of a step whose ops are drawn as one grow by so much until there are few enough of them."""
 
@@ -540,7 +540,7 @@ def steps_of(trace: CastTrace) -> list[Step]:
 
 
 def spans_of(steps: Sequence[Step], most: int) -> list[list[Step]]:
-    """Return what is drawn as one: each op or, of more than `most`, those of one kind that begin in one part of a step.
+    """Return the spans to draw: one an op or, beyond `most` ops, one for all ops of a kind in each part of the step.
 
     The parts are the shortest that make them few enough.
     """
@@ -591,9 +591,9 @@ def _first_names(names: Iterable[str | None], between: str = ", ") -> str:
 
 
 SPANS_OF_A_CASE = 300
-"""So many spans are drawn of a step at most: an eye tells no more apart."""
+"""The most spans of a step that are drawn: an eye cannot separate more."""
 EDGED = 150
-"""A span of over that part of the step is told from its neighbours by an edge; in a shorter one it would hide all."""
+"""Spans longer than 1/150 of the step have an edge; in shorter ones the edge would hide the span."""
 
 
 def _span_rows(one: Told[CastPass], timed: bool) -> dict[str, list[dict[str, Any]]]:
