@@ -76,6 +76,19 @@ class Refusal(StrEnum):
     TRAINS_WORSE = "trains-worse"
 
 
+class Undecided(StrEnum):
+    """Why nothing is known of a precision: what it takes was not measured."""
+
+    NOT_MEASURED = "not-measured"
+    NO_REFERENCE = "no-reference"
+    NO_OPTIMIZER = "no-optimizer"
+    NO_UPDATE = "no-update"
+    NO_ERROR = "no-error"
+    """The error has no value, for all that is finite."""
+    BY_CHANCE = "by-chance"
+    """The network differs from itself by chance alone."""
+
+
 class Remedy(StrEnum):
     """What helps against a refusal."""
 
