@@ -412,9 +412,9 @@ def test_one_layer_more_in_twenty_is_five_per_cent_more_operations() -> None:
 
 
 TIMES = [
-    {"case_id": "layers/b/fp32/cuda", "metric": "seconds_median", "verdict": "regressed", "change": 0.052,
+    {"case_id": "layers/b/fp32/cuda", "metric": "seconds_median", "status": "regressed", "change": 0.052,
      "low": 0.04, "high": 0.06, "reason": "x"},
-    {"case_id": "layers/b/fp32/cuda", "metric": "other", "verdict": "regressed", "change": 2.0},
+    {"case_id": "layers/b/fp32/cuda", "metric": "other", "status": "regressed", "change": 2.0},
 ]  # fmt: skip
 
 
@@ -432,7 +432,7 @@ TIMES = [
 def test_a_planted_slowdown_has_to_be_found_at_its_size_and_none_where_none_is(
     changed: int, verdict: str, change: float | None, passes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = {"findings": [{**TIMES[0], "verdict": verdict, "change": change}, TIMES[1]]}
+    told = {"findings": [{**TIMES[0], "status": verdict, "change": change}, TIMES[1]]}
     monkeypatch.setattr(asking, "asked", lambda *_: (0, json.dumps(told), []))
     assert asking.planted(Given("cuda", tmp_path, False, 60.0), changed).passed is passes
 

@@ -13,10 +13,10 @@ from ampbench.instruments.check.records import Checked, ChecksAsked
 from ampbench.instruments.rules.instrument import failure_line, probe_device
 from ampbench.records.case import Environment
 from ampbench.records.casts import CastPass, Tracing
+from ampbench.records.changes import OUTCOME, Change, ChangeStatus
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.rules import DTYPES, RuleProbe
 from ampbench.records.run import Settings
-from ampbench.records.verdicts import OUTCOME, Finding, Verdict
 from ampbench.records.wire import REST, Nothing, ask
 
 MOST_CASES = 10
@@ -39,13 +39,13 @@ class TracedSide:
     keep: Callable[[CastPass | RuleProbe | Checked], None]
 
 
-def regressed_cases(findings: Sequence[Finding], kinds: Collection[str]) -> list[str]:
+def regressed_cases(findings: Sequence[Change], kinds: Collection[str]) -> list[str]:
     """Return the ids of the cases of which something of `kinds` regressed, the worst first.
 
     Findings are sorted by what matters. A case that fails now cannot be traced and is not among them.
     """
-    gone = {one.case.case_id for one in findings if one.kind == OUTCOME and one.verdict is Verdict.REGRESSED}
-    worse = (one.case.case_id for one in findings if one.verdict is Verdict.REGRESSED and one.kind in kinds)
+    gone = {one.case.case_id for one in findings if one.kind == OUTCOME and one.status is ChangeStatus.REGRESSED}
+    worse = (one.case.case_id for one in findings if one.status is ChangeStatus.REGRESSED and one.kind in kinds)
     return [case_id for case_id in dict.fromkeys(worse) if case_id not in gone]
 
 

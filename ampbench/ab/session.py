@@ -34,13 +34,13 @@ from ampbench.judge.compare import compare_files, default_threshold
 from ampbench.judge.exact import ThresholdOf
 from ampbench.judge.pairing import pair_cases
 from ampbench.records.case import Environment, ParameterValue, WorkloadSource
+from ampbench.records.changes import ChangeCode
 from ampbench.records.run import Arm, Footer, Selection, Settings
-from ampbench.records.verdicts import Code
 from ampbench.records.wire import Description
 from ampbench.store import RunWriter
 from ampbench.workloads.index import WORKLOADS
 
-OPEN = frozenset({Code.UNDECIDED, Code.TAIL_UNDECIDED, Code.TOO_FEW_BLOCKS, Code.UNFIT_MACHINE})
+OPEN = frozenset({ChangeCode.UNDECIDED, ChangeCode.TAIL_UNDECIDED, ChangeCode.TOO_FEW_BLOCKS, ChangeCode.UNFIT_MACHINE})
 """With these a case is measured on."""
 START_SECONDS = 3.0
 """What starting the servers of a block and ending them costs (benchmarks/self): each imports torch."""
@@ -215,7 +215,7 @@ def _look(baseline: Path, candidate: Path, plan: Plan) -> Look:
     """Return what the blocks so far decide."""
     findings = compare_files(baseline, candidate, plan.threshold_of).findings
     times = [finding for finding in findings if finding.kind == "time"]
-    fired = {finding.case.case_id for finding in times if finding.code is Code.UNCONFIRMED}
+    fired = {finding.case.case_id for finding in times if finding.code is ChangeCode.UNCONFIRMED}
     going_on = {finding.case.case_id for finding in times if finding.code in OPEN}
     decided = {finding.case.case_id for finding in times} - going_on - fired
     return Look(decided=set() if plan.to_the_end else decided, fired=fired)

@@ -25,12 +25,12 @@ from ampbench.cli.options import (
 )
 from ampbench.cli.printing import OutputFormat, print_forms, print_note
 from ampbench.errors import CASE_FAILED, INTERRUPTED, AmpbenchError, NothingToRunError, UsageError
+from ampbench.records.changes import ChangeCode
 from ampbench.records.labels import few
-from ampbench.records.verdicts import Code
 
 if TYPE_CHECKING:
     from ampbench.judge.gate import Policy
-    from ampbench.records.verdicts import Comparison
+    from ampbench.records.changes import Comparison
     from ampbench.store import StoredRun
 
 
@@ -171,7 +171,7 @@ def _reported(
     with stored_already(again):
         baseline, candidate, ended = read_run(files[0]), read_run(files[1]), files[2]
         comparison = compare(baseline, candidate, policy.threshold_of)
-        nothing = ended == "out of time" and all(one.code is Code.NOT_RUN for one in comparison.findings)
+        nothing = ended == "out of time" and all(one.code is ChangeCode.NOT_RUN for one in comparison.findings)
         failed = failed_cases(candidate) or (control and failed_cases(baseline))
         code = CASE_FAILED if failed else NothingToRunError.exit_code if nothing else 0
         if control:

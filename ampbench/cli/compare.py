@@ -30,7 +30,7 @@ from ampbench.records.kinds import KINDS, named, verb_of
 
 if TYPE_CHECKING:
     from ampbench.judge.gate import Policy
-    from ampbench.records.verdicts import Comparison
+    from ampbench.records.changes import Comparison
     from ampbench.store import StoredRun
 
 
@@ -151,7 +151,7 @@ def narrowed(comparison: "Comparison", keyword: str, kinds: Collection[str]) -> 
     """
     from ampbench.base.keywords import matches
     from ampbench.judge.compare import of_cases, precision_means
-    from ampbench.records.verdicts import OUTCOME
+    from ampbench.records.changes import OUTCOME
 
     chosen = of_cases(comparison, partial(matches, keyword))
     explains = bool(comparison.explained or comparison.rule_devices)

@@ -16,7 +16,7 @@ from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
 
 if TYPE_CHECKING:
     from ampbench.convert import Format, Selected
-    from ampbench.records.verdicts import Comparison
+    from ampbench.records.changes import Comparison
     from ampbench.store import StoredRun
 
 PARQUET = "parquet"

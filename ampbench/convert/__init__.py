@@ -11,7 +11,7 @@ from types import MappingProxyType
 from ampbench.base.metrics import Column
 from ampbench.convert import formats, pytest_benchmark
 from ampbench.convert.formats import Selected, select
-from ampbench.records.verdicts import Comparison
+from ampbench.records.changes import Comparison
 
 __all__ = ["FORMATS", "Format", "Selected", "select"]
 

@@ -28,8 +28,8 @@ from ampbench.errors import NothingToRunError
 from ampbench.judge import frame
 from ampbench.judge import said as sentences
 from ampbench.judge.rows import Row
+from ampbench.records.changes import Change, ChangeStatus, Comparison
 from ampbench.records.labels import case_labels
-from ampbench.records.verdicts import Comparison, Finding, Verdict
 from ampbench.store import StoredRun
 
 
@@ -142,7 +142,7 @@ def _extra(selected: Selected) -> str:
 _NOT_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """XML 1.0, 2.2 Characters; the carriage return is one, but parsers read it as a newline."""
 
-_SKIPPED = (Verdict.INCONCLUSIVE, Verdict.INCOMPARABLE)
+_SKIPPED = (ChangeStatus.INCONCLUSIVE, ChangeStatus.INCOMPARABLE)
 
 
 def run_xml(selected: Selected) -> str:
@@ -200,14 +200,14 @@ def comparison_xml(comparison: Comparison) -> str:
     for finding in comparison.findings:
         test = _test(suite, finding.case.workload, f"{finding.case.case_id} {finding.metric}")
         evidence = _evidence(finding)
-        if finding.verdict is Verdict.REGRESSED:
+        if finding.status is ChangeStatus.REGRESSED:
             kind = "error" if finding.kind == "outcome" else "failure"
             _outcome(test, kind, finding.code, finding.reason, evidence)
-        elif finding.verdict in _SKIPPED:
-            _outcome(test, "skipped", finding.code, f"{finding.verdict}: {finding.reason}")
+        elif finding.status in _SKIPPED:
+            _outcome(test, "skipped", finding.code, f"{finding.status}: {finding.reason}")
             _output(test, evidence)
         else:
-            _output(test, [f"{finding.verdict}: {finding.reason}", *evidence])
+            _output(test, [f"{finding.status}: {finding.reason}", *evidence])
     for side, case_ids in (("baseline", comparison.only_baseline), ("candidate", comparison.only_candidate)):
         for case_id in case_ids:
             test = _test(suite, f"{side} only", case_id)
@@ -216,7 +216,7 @@ def comparison_xml(comparison: Comparison) -> str:
     return _document(suite)
 
 
-def _evidence(finding: Finding) -> list[str]:
+def _evidence(finding: Change) -> list[str]:
     """Return the numbers of a finding and its remarks, a line each; what is undefined is left out."""
     unit = METRICS[finding.metric].unit if finding.metric in METRICS else ""
     lines = [

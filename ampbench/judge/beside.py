@@ -29,8 +29,8 @@ from ampbench.judge.rows import Group, Row, grouped, judged_error, number, preci
 from ampbench.judge.table import speed_interval
 from ampbench.present.document import Block, Column, Document, Section, records, table
 from ampbench.records.case import Case, kind_of
+from ampbench.records.changes import ChangeStatus, Comparison
 from ampbench.records.labels import few
-from ampbench.records.verdicts import Comparison, Verdict
 from ampbench.store import StoredRun
 
 BEST, TIED, ALONE = "best", "tied", "alone"
@@ -364,7 +364,7 @@ def _slower(one: Machine, other: Machine) -> tuple[list[float], int]:
     except NothingComparableError:
         return [], 0
     timed = [finding for finding in found.findings if finding.metric == "seconds_median"]
-    differ = [finding for finding in timed if finding.verdict in (Verdict.REGRESSED, Verdict.IMPROVED)]
+    differ = [finding for finding in timed if finding.status in (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED)]
     ratios = [finding.candidate / finding.baseline for finding in differ if finding.baseline and finding.candidate]
     return ratios, len(timed)
 

@@ -57,23 +57,23 @@ from ampbench.judge.rounds import MeasuredRun
 from ampbench.judge.times import TIME, time_findings
 from ampbench.records.case import Case
 from ampbench.records.casts import CastPass
+from ampbench.records.changes import (
+    OUTCOME,
+    UNTRUSTED,
+    Change,
+    ChangeCode,
+    ChangeStatus,
+    Comparison,
+    ControlVerdict,
+    Explanation,
+    PrecisionMean,
+    Side,
+    Traces,
+)
 from ampbench.records.kinds import CASTS, RULES, deed_of
 from ampbench.records.labels import case_labels, few, gathered, kernels_said
 from ampbench.records.measured import BUSY, OUT_OF_MEMORY, TOO_LITTLE_FREE, Round
 from ampbench.records.rules import FAKE, RuleChange, RuleProbe
-from ampbench.records.verdicts import (
-    OUTCOME,
-    UNTRUSTED,
-    Code,
-    Comparison,
-    ControlVerdict,
-    Explanation,
-    Finding,
-    PrecisionMean,
-    Side,
-    Traces,
-    Verdict,
-)
 from ampbench.store import CUT, StoredRun
 
 LANES = 3 / 2
@@ -115,10 +115,10 @@ class SelfComparison:
 
     cases: int
     blocks: int
-    alarms: Sequence[Finding]
-    suspected: Sequence[Finding]
-    unfit: Sequence[Finding]
-    unchanged: Sequence[Finding]
+    alarms: Sequence[Change]
+    suspected: Sequence[Change]
+    unfit: Sequence[Change]
+    unchanged: Sequence[Change]
     able: int
     highest_rate: float
     spreads: dict[str, float]
@@ -129,9 +129,9 @@ def judge_self(comparison: Comparison, rounds: Sequence[Round]) -> SelfCompariso
     """Return what `comparison`, of an arm with itself, says; `rounds` are those of one side."""
     every = [finding for finding in comparison.findings if finding.kind == "time"]
     times = [finding for finding in every if finding.metric != MEAN]
-    alarms = [one for one in every if one.verdict in (Verdict.REGRESSED, Verdict.IMPROVED)]
+    alarms = [one for one in every if one.status in (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED)]
     level = min(ALPHA, FAMILY_ALPHA / max(2 * len(times), 1)) / len(LOOKS)  # its typical time and its mean
-    able = [one for one in times if one.code is not Code.UNFIT_MACHINE and 0.5**one.blocks <= level]
+    able = [one for one in times if one.code is not ChangeCode.UNFIT_MACHINE and 0.5**one.blocks <= level]
     spreads = {
         one.case.case_id: one.details["standard_error"] * math.sqrt(one.blocks)
         for one in times
@@ -143,9 +143,9 @@ def judge_self(comparison: Comparison, rounds: Sequence[Round]) -> SelfCompariso
         cases=len(times),
         blocks=max((one.blocks for one in times), default=0),
         alarms=alarms,
-        suspected=[one for one in every if one.code in (Code.NOT_CONFIRMED, Code.UNCONFIRMED)],
-        unfit=[one for one in times if one.code is Code.UNFIT_MACHINE],
-        unchanged=[one for one in times if one.verdict is Verdict.UNCHANGED],
+        suspected=[one for one in every if one.code in (ChangeCode.NOT_CONFIRMED, ChangeCode.UNCONFIRMED)],
+        unfit=[one for one in times if one.code is ChangeCode.UNFIT_MACHINE],
+        unchanged=[one for one in times if one.status is ChangeStatus.UNCHANGED],
         able=len(able),
         highest_rate=stats.wilson_interval(len(alarms), len(able))[1] if able else math.nan,
         spreads=spreads,
@@ -178,11 +178,11 @@ def _detectable(spreads: Sequence[float], blocks: int, seconds: float, threshold
 _LEAST_THRESHOLD = 1e-3
 """Changes are ranked in multiples of their threshold, but at least of this one: an exact metric has none."""
 _RANKS = {
-    Verdict.REGRESSED: 1,
-    Verdict.IMPROVED: 3,
-    Verdict.INCONCLUSIVE: 4,
-    Verdict.INCOMPARABLE: 5,
-    Verdict.UNCHANGED: 6,
+    ChangeStatus.REGRESSED: 1,
+    ChangeStatus.IMPROVED: 3,
+    ChangeStatus.INCONCLUSIVE: 4,
+    ChangeStatus.INCOMPARABLE: 5,
+    ChangeStatus.UNCHANGED: 6,
 }
 
 
@@ -211,7 +211,7 @@ def compare_files(
     return _compare(MeasuredRun.read(baseline), MeasuredRun.read(candidate), threshold_of)
 
 
-def compare_times(baseline: MeasuredRun, candidate: MeasuredRun) -> dict[str, Finding]:
+def compare_times(baseline: MeasuredRun, candidate: MeasuredRun) -> dict[str, Change]:
     """Return what `compare` says of the time of each case that is ok on both sides, by the baseline's case id."""
     headers = (baseline.stored.header, candidate.stored.header)
     settings = arm_settings(*headers)
@@ -244,14 +244,14 @@ def of_cases(comparison: Comparison, wanted: Callable[[str], bool]) -> Compariso
     )
 
 
-def precision_means(findings: Iterable[Finding]) -> list[PrecisionMean]:
+def precision_means(findings: Iterable[Change]) -> list[PrecisionMean]:
     """Return the geometric means of the changes of time and memory per precision and device.
 
     Findings that are incomparable take no part, nor do times after a control has fired.
     """
     logs: dict[tuple[str, str, str], list[float]] = {}
     for one in findings:
-        untrusted = one.verdict is Verdict.INCOMPARABLE or one.code is Code.CONTROL_FIRED
+        untrusted = one.status is ChangeStatus.INCOMPARABLE or one.code is ChangeCode.CONTROL_FIRED
         if one.metric in (TIME, MEMORY) and one.change is not None and not untrusted:
             logs.setdefault((one.metric, one.case.device, one.case.precision), []).append(math.log1p(one.change))
     means = []
@@ -286,7 +286,7 @@ def _compare(baseline: MeasuredRun, candidate: MeasuredRun, threshold_of: Thresh
         *headers, devices=[pair.baseline.device for pair in paired.pairs] or devices, settings=settings
     )
     interleaved = one_session(*headers)
-    findings: list[Finding] = []
+    findings: list[Change] = []
     control = ControlVerdict(cells=0, fired=False, sentence="no times are compared: a run that explains has none")
     if measures:
         findings, control = _findings(paired, baseline, candidate, differences, interleaved, threshold_of)
@@ -310,7 +310,7 @@ def _compare(baseline: MeasuredRun, candidate: MeasuredRun, threshold_of: Thresh
         ],
         candidates={p.baseline_id: p.candidate for p in paired.pairs if p.candidate_id != p.baseline_id},
     )
-    changed = {one.case.case_id for one in findings if one.verdict in (Verdict.REGRESSED, Verdict.IMPROVED)}
+    changed = {one.case.case_id for one in findings if one.status in (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED)}
     pairs = [pair for pair in paired.pairs if not measures or pair.baseline_id in changed]
     found = with_explanations(comparison, pairs, baseline.stored, candidate.stored)
     if not (measures or found.explained or devices):
@@ -325,9 +325,9 @@ def _findings(
     differences: EnvironmentDifferences,
     interleaved: bool,
     threshold_of: ThresholdOf,
-) -> tuple[list[Finding], ControlVerdict]:
+) -> tuple[list[Change], ControlVerdict]:
     """Return the verdicts on all that was measured of the pairs, and what the controls say."""
-    findings: list[Finding] = []
+    findings: list[Change] = []
     measured, exact = [], []
     for pair in paired.pairs:
         before, after = baseline.outcome(pair.baseline_id), candidate.outcome(pair.candidate_id)
@@ -338,7 +338,7 @@ def _findings(
             measured.append(pair)
         else:
             findings.append(outcome)
-        if outcome is None or (outcome.verdict is Verdict.IMPROVED and before.timed):
+        if outcome is None or (outcome.status is ChangeStatus.IMPROVED and before.timed):
             exact.append(pair)  # a baseline that failed late hides no regression of what it had counted by then
     times, control = time_findings(measured, baseline, candidate, differences, interleaved, threshold_of)
     findings += times
@@ -412,15 +412,15 @@ def _other_kernels(paired: Paired, baseline: StoredRun, candidate: StoredRun) ->
     return gathered([(labels[case_id], text) for case_id, text in others.items()])
 
 
-def rank(finding: Finding) -> tuple[float, float, str, str]:
+def rank(finding: Change) -> tuple[float, float, str, str]:
     """Return what findings are sorted by: what matters, then how far beyond its threshold a change is."""
-    rank: float = _RANKS[finding.verdict]
+    rank: float = _RANKS[finding.status]
     if finding.code in UNTRUSTED:
         rank = 2
-    if finding.metric in (OUTCOME, DRIFT) and finding.verdict is Verdict.REGRESSED:
+    if finding.metric in (OUTCOME, DRIFT) and finding.status is ChangeStatus.REGRESSED:
         rank = 0
     size = 0.0 if finding.change is None else abs(finding.change) / max(finding.threshold, _LEAST_THRESHOLD)
-    if finding.change is None and finding.verdict in (Verdict.REGRESSED, Verdict.IMPROVED):
+    if finding.change is None and finding.status in (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED):
         size = math.inf  # what failed or became undefined
     return rank, -size, finding.case.case_id, finding.metric
 

@@ -29,7 +29,7 @@ from scipy.special import bdtrc, stdtr, stdtrit
 
 from ampbench.base import stats
 from ampbench.base.stats import Booleans, Floats, Integers
-from ampbench.records.verdicts import Code, Verdict
+from ampbench.records.changes import ChangeCode, ChangeStatus
 
 LOOKS = (8, 16, 24, 32)
 """After so many blocks a comparison is judged; `looks` is their number, over which every alpha is split."""
@@ -107,8 +107,8 @@ class Decision:
     do.
     """
 
-    verdict: Verdict
-    code: Code
+    status: ChangeStatus
+    code: ChangeCode
     change: float | None
     low: float | None
     high: float | None
@@ -122,7 +122,7 @@ class Decision:
     mean_change: float | None
     mean_low: float | None
     mean_high: float | None
-    mean_code: Code | None
+    mean_code: ChangeCode | None
     p90_change: float | None
     standard_error: float | None
     detectable_change: float | None
@@ -170,9 +170,9 @@ def decide_interleaved(
     unchanged &= (evidence.slow_p > SLOW_ALPHA) & ~main.lopsided
     codes = np.select(
         [invalid, few, confirmed, changed & confirmable, changed, unchanged & _open(mean_codes), unchanged],
-        [Code.INVALID, Code.TOO_FEW_BLOCKS, Code.BEYOND_THRESHOLD, Code.NOT_CONFIRMED, Code.UNCONFIRMED,
-         Code.TAIL_UNDECIDED, Code.WITHIN_THRESHOLD],
-        Code.UNDECIDED,
+        [ChangeCode.INVALID, ChangeCode.TOO_FEW_BLOCKS, ChangeCode.BEYOND_THRESHOLD, ChangeCode.NOT_CONFIRMED,
+         ChangeCode.UNCONFIRMED, ChangeCode.TAIL_UNDECIDED, ChangeCode.WITHIN_THRESHOLD],
+        ChangeCode.UNDECIDED,
     )  # fmt: skip
     error = np.sqrt(main.variances / EFFICIENCY / np.maximum(main.kept, 1))
     able = 0.5**main.counts <= ALPHA / looks
@@ -183,7 +183,7 @@ def decide_interleaved(
     )  # fmt: skip
     least = np.where(np.abs(main.estimates) > margin, math.log2(looks / ALPHA), math.log2(looks / EQUIVALENCE_ALPHA))
     return _decisions(
-        codes=[Code(code) for code in codes.tolist()],
+        codes=[ChangeCode(code) for code in codes.tolist()],
         worse=main.estimates > 0,
         estimates=np.where(confirmable, fresh.estimates, main.estimates),
         lows=np.where(confirmable, fresh.interval[0], main.interval[0]),
@@ -238,8 +238,14 @@ def decide_stored(
     unchanged = (estimates - half > -margin) & (estimates + half < margin) & (evidence.slow_p > SLOW_ALPHA)
     codes = np.select(
         [invalid, few, worse | better, unchanged & _open(mean_codes), unchanged],
-        [Code.INVALID, Code.TOO_FEW_BLOCKS, Code.BEYOND_THRESHOLD, Code.TAIL_UNDECIDED, Code.WITHIN_THRESHOLD],
-        Code.UNDECIDED,
+        [
+            ChangeCode.INVALID,
+            ChangeCode.TOO_FEW_BLOCKS,
+            ChangeCode.BEYOND_THRESHOLD,
+            ChangeCode.TAIL_UNDECIDED,
+            ChangeCode.WITHIN_THRESHOLD,
+        ],
+        ChangeCode.UNDECIDED,
     )
     variance = stats.row_variances(kept[0])[2] + stats.row_variances(kept[1])[2]
     needed = stats.count_to_decide(
@@ -247,7 +253,7 @@ def decide_stored(
     )
     wide = stdtrit(freedom, 0.975) * error
     return _decisions(
-        codes=[Code(code) for code in codes.tolist()],
+        codes=[ChangeCode(code) for code in codes.tolist()],
         worse=estimates > 0,
         estimates=estimates,
         lows=estimates - wide,
@@ -286,7 +292,7 @@ def judge_control(blocks: Blocks, thresholds: Floats, means: Means | None = None
     )
     decisions = decide_interleaved(pair, thresholds, looks=1, confirm=False)
     two_sided = [2 * min(p for p in (each.p_worse, each.p_better, 0.5) if p is not None) for each in decisions]
-    within = [each.verdict is Verdict.UNCHANGED for each in decisions]
+    within = [each.status is ChangeStatus.UNCHANGED for each in decisions]
     changes = [each.change for each in decisions]
     if means is not None:
         same = stats.mean_ratios(_usable(means.blocks.baseline), _usable(means.blocks.control), (EQUIVALENCE_ALPHA,))
@@ -380,7 +386,7 @@ class _Mean:
         self.beyond = (self._main.p_above, self._main.p_below)
         self.told = _told(self._main)
 
-    def codes(self, worse: Booleans, better: Booleans, confirm: bool) -> list[Code]:
+    def codes(self, worse: Booleans, better: Booleans, confirm: bool) -> list[ChangeCode]:
         """Return what is decided of each cell's mean, given which are certainly beyond their thresholds."""
         changed = worse | better
         confirmable = changed & (0.5**self._fresh_counts <= CONFIRMATION_ALPHA) & confirm
@@ -391,10 +397,15 @@ class _Mean:
         self.told = change, low, high
         codes = np.select(
             [changed & (shown & confirmable | (not confirm)), confirmable, changed, self._within],
-            [Code.BEYOND_THRESHOLD, Code.NOT_CONFIRMED, Code.UNCONFIRMED, Code.WITHIN_THRESHOLD],
-            Code.UNDECIDED,
+            [
+                ChangeCode.BEYOND_THRESHOLD,
+                ChangeCode.NOT_CONFIRMED,
+                ChangeCode.UNCONFIRMED,
+                ChangeCode.WITHIN_THRESHOLD,
+            ],
+            ChangeCode.UNDECIDED,
         )
-        return [Code(code) for code in codes.tolist()]
+        return [ChangeCode(code) for code in codes.tolist()]
 
 
 class _StoredMean:
@@ -412,12 +423,14 @@ class _StoredMean:
         self._within = (ratios - half > -margin) & (ratios + half < margin)
         self.told = (np.expm1(ratios), np.expm1(ratios - wide), np.expm1(ratios + wide))
 
-    def codes(self, worse: Booleans, better: Booleans) -> list[Code]:
+    def codes(self, worse: Booleans, better: Booleans) -> list[ChangeCode]:
         """Return what is decided of each cell's mean, given which are certainly beyond their thresholds."""
         codes = np.select(
-            [worse | better, self._within], [Code.BEYOND_THRESHOLD, Code.WITHIN_THRESHOLD], Code.UNDECIDED
+            [worse | better, self._within],
+            [ChangeCode.BEYOND_THRESHOLD, ChangeCode.WITHIN_THRESHOLD],
+            ChangeCode.UNDECIDED,
         )
-        return [Code(code) for code in codes.tolist()]
+        return [ChangeCode(code) for code in codes.tolist()]
 
 
 def _told(found: stats.MeanRatios) -> tuple[Floats, Floats, Floats]:
@@ -426,11 +439,11 @@ def _told(found: stats.MeanRatios) -> tuple[Floats, Floats, Floats]:
     return found.estimates - 1, np.where(known, found.lows[1] - 1, np.nan), np.where(known, found.highs[1] - 1, np.nan)
 
 
-def _open(mean_codes: list[Code] | None) -> Booleans | bool:
+def _open(mean_codes: list[ChangeCode] | None) -> Booleans | bool:
     """Return of which cells the mean is neither within its threshold nor certainly beyond; of none, if not judged."""
     if mean_codes is None:
         return False
-    settled = (Code.WITHIN_THRESHOLD, Code.BEYOND_THRESHOLD)
+    settled = (ChangeCode.WITHIN_THRESHOLD, ChangeCode.BEYOND_THRESHOLD)
     return np.array([code not in settled for code in mean_codes], np.bool_)
 
 
@@ -448,14 +461,14 @@ class _Evidence:
 
 
 _DIRECTIONLESS = {
-    Code.INVALID: Verdict.INCOMPARABLE,
-    Code.WITHIN_THRESHOLD: Verdict.UNCHANGED,
+    ChangeCode.INVALID: ChangeStatus.INCOMPARABLE,
+    ChangeCode.WITHIN_THRESHOLD: ChangeStatus.UNCHANGED,
 }
 
 
 def _decisions(
     *,
-    codes: list[Code],
+    codes: list[ChangeCode],
     worse: Booleans,
     estimates: Floats,
     lows: Floats,
@@ -465,7 +478,7 @@ def _decisions(
     p_beyond: Floats,
     counts: Integers,
     evidence: _Evidence,
-    means: tuple[list[Code], tuple[Floats, Floats, Floats]] | None,
+    means: tuple[list[ChangeCode], tuple[Floats, Floats, Floats]] | None,
     error: Floats,
     detectable: Floats,
     needed: Floats,
@@ -475,9 +488,9 @@ def _decisions(
     `means` are what is decided of the means over all samples, their change and its interval.
     """
     none = np.full(len(codes), np.nan)
-    mean_codes: Sequence[Code | None] = [None] * len(codes) if means is None else means[0]
+    mean_codes: Sequence[ChangeCode | None] = [None] * len(codes) if means is None else means[0]
     mean_change, mean_low, mean_high = (evidence.mean_change, none, none) if means is None else means[1]
-    wanting = [code in (Code.UNDECIDED, Code.TOO_FEW_BLOCKS) for code in codes]
+    wanting = [code in (ChangeCode.UNDECIDED, ChangeCode.TOO_FEW_BLOCKS) for code in codes]
     needed = np.where(needed <= MOST_BLOCKS, np.ceil(needed), np.nan)
     columns = zip(
         codes, worse.tolist(), _optional(np.expm1(estimates)), _optional(np.expm1(lows)), _optional(np.expm1(highs)),
@@ -510,11 +523,13 @@ def _decisions(
         least,
         more,
     ) in columns:
-        beyond = Verdict.REGRESSED if up else Verdict.IMPROVED
+        beyond = ChangeStatus.REGRESSED if up else ChangeStatus.IMPROVED
         whole = low is not None and high is not None
         decisions.append(
             Decision(
-                verdict=beyond if code is Code.BEYOND_THRESHOLD else _DIRECTIONLESS.get(code, Verdict.INCONCLUSIVE),
+                status=beyond
+                if code is ChangeCode.BEYOND_THRESHOLD
+                else _DIRECTIONLESS.get(code, ChangeStatus.INCONCLUSIVE),
                 code=code,
                 change=change,
                 low=low if whole else None,

@@ -24,8 +24,8 @@ from ampbench.base.units import (
 from ampbench.judge.pairing import Pair, imported_finding, other_file
 from ampbench.judge.rounds import FAILED, OK, SKIPPED, MeasuredRun, Outcome
 from ampbench.records.case import Case
+from ampbench.records.changes import OUTCOME, Change, ChangeCode, ChangeStatus
 from ampbench.records.measured import Divergence, MemoryPass
-from ampbench.records.verdicts import OUTCOME, Code, Finding, Verdict
 
 _SMALLEST_LOSS = 1e-9
 """Losses below this count as this large: what rounding left of zero is no change."""
@@ -98,7 +98,7 @@ def drift_finding(
     after: Divergence,
     same: bool,
     threshold_of: Callable[[str, Case], float | None],
-) -> Finding | None:
+) -> Change | None:
     """Return the finding that something else is computed; None where the fp64 results are equal but for rounding.
 
     `same`: the same code ran on the same environment. What moved by no more than `threshold_of` allows is unchanged,
@@ -115,12 +115,12 @@ def drift_finding(
         return None
     allowed = distance is not None and distance <= threshold
     said = drift.said(min(threshold, tolerance))
-    return Finding(
+    return Change(
         case=case,
         metric=DRIFT,
         kind=gate.kind,
-        verdict=Verdict.UNCHANGED if allowed else Verdict.REGRESSED,
-        code=Code.WITHIN_THRESHOLD if allowed else Code.OTHER_FUNCTION,
+        status=ChangeStatus.UNCHANGED if allowed else ChangeStatus.REGRESSED,
+        code=ChangeCode.WITHIN_THRESHOLD if allowed else ChangeCode.OTHER_FUNCTION,
         reason=f"{said}; threshold {format_limit(threshold)}" if allowed else f"computes something else: {said}",
         brief=said,
         change=distance,
@@ -207,7 +207,7 @@ def skipped_alike(before: Outcome, after: Outcome) -> bool:
     return before == after and before.name == SKIPPED and not before.pending
 
 
-def outcome_finding(pair: Pair, before: Outcome, after: Outcome) -> Finding | None:
+def outcome_finding(pair: Pair, before: Outcome, after: Outcome) -> Change | None:
     """Return what the outcomes say; None where the case is ok on both sides.
 
     A case that was ok, or would have been measured, and is skipped is `NOT_MEASURED`, so that a gate sees it go; others
@@ -215,29 +215,33 @@ def outcome_finding(pair: Pair, before: Outcome, after: Outcome) -> Finding | No
     """
     if before.name == after.name == OK:
         return None
-    verdict, code = Verdict.INCOMPARABLE, Code.NOT_RUN
+    verdict, code = ChangeStatus.INCOMPARABLE, ChangeCode.NOT_RUN
     if before.name == OK and after.name == FAILED:
-        verdict, code, brief = Verdict.REGRESSED, Code.OUTCOME_CHANGED, "was ok and failed"
+        verdict, code, brief = ChangeStatus.REGRESSED, ChangeCode.OUTCOME_CHANGED, "was ok and failed"
     elif before.name == FAILED and after.name == OK:
-        verdict, code, brief = Verdict.IMPROVED, Code.OUTCOME_CHANGED, f"failed and is ok now; before: {before.reason}"
+        verdict, code, brief = (
+            ChangeStatus.IMPROVED,
+            ChangeCode.OUTCOME_CHANGED,
+            f"failed and is ok now; before: {before.reason}",
+        )
     elif before.pending and after.name == SKIPPED and not after.pending:
-        code, brief = Code.NOT_MEASURED, "runs in the baseline and is skipped"
+        code, brief = ChangeCode.NOT_MEASURED, "runs in the baseline and is skipped"
     elif before.name == OK:
-        code, brief = Code.NOT_MEASURED, "was ok and is skipped"
+        code, brief = ChangeCode.NOT_MEASURED, "was ok and is skipped"
     elif before == after:
         brief = f"{before.name} on both sides"
     else:
         brief = f"{before.name} in the baseline: {before.reason}"
         brief += f"; {after.name} in the candidate" if after.name != OK else ""
     reason = brief if after.name == OK else f"{brief}: {after.reason}"
-    return Finding(
-        case=pair.baseline, metric=OUTCOME, kind=OUTCOME, verdict=verdict, code=code, reason=reason, brief=brief
+    return Change(
+        case=pair.baseline, metric=OUTCOME, kind=OUTCOME, status=verdict, code=code, reason=reason, brief=brief
     )
 
 
 def memory_finding(
     pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun, same: bool, threshold_of: ThresholdOf
-) -> Finding | None:
+) -> Change | None:
     """Return the verdict on the peak memory; None where neither side has measured it."""
     before = baseline.stored.memory.get(pair.baseline_id)
     after = candidate.stored.memory.get(pair.candidate_id)
@@ -246,19 +250,19 @@ def memory_finding(
         return imported
     if before and after and before.source != after.source:
         reason = f"counted by the {before.source} in the baseline, by the {after.source} in the candidate"
-        return _incomparable(pair.baseline, MEMORY, Code.OTHER_COUNTER, reason, values)
+        return _incomparable(pair.baseline, MEMORY, ChangeCode.OTHER_COUNTER, reason, values)
     if any(value is not None and value <= 0 for value in values):
-        return _incomparable(pair.baseline, MEMORY, Code.INVALID, "a peak of 0 bytes cannot be one", values)
+        return _incomparable(pair.baseline, MEMORY, ChangeCode.INVALID, "a peak of 0 bytes cannot be one", values)
     found = _judge(pair.baseline, MEMORY, values, 0.0, None if same else _Order(), threshold_of)
     other = other_numbers(pair, baseline, candidate)
-    if found is None or not other or found.verdict not in (Verdict.REGRESSED, Verdict.IMPROVED):
+    if found is None or not other or found.status not in (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED):
         return found
     return replace(found, remarks=(f"{other}: the memory may differ for that",))
 
 
 def accuracy_findings(
     pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun, same: bool, threshold_of: ThresholdOf
-) -> list[Finding]:
+) -> list[Change]:
     """Return the verdicts on the errors that either side has, and what was read of their ratio to the floor.
 
     A change counts relative to the baseline's error or, where that is larger, to the error of merely rounding the
@@ -273,7 +277,7 @@ def accuracy_findings(
     if before and after and not (other or other_reference(before, after)):
         drift = drift_finding(pair.baseline, before, after, same, threshold_of)
         findings += [drift] if drift else []
-        if drift and drift.verdict is Verdict.REGRESSED:
+        if drift and drift.status is ChangeStatus.REGRESSED:
             other_function = f"errors of another function: {drift.brief}"
     for metric, gate in GATED.items():
         if gate.kind != "accuracy" or metric == DRIFT:
@@ -285,13 +289,13 @@ def accuracy_findings(
         if values == (None, None) or (metric in _RARE and not any(values)) or _is_untold(metric, before, after):
             continue
         if other:
-            findings.append(_incomparable(pair.baseline, metric, Code.OTHER_WEIGHTS, other, values))
+            findings.append(_incomparable(pair.baseline, metric, ChangeCode.OTHER_WEIGHTS, other, values))
             continue
         if reason := other_reference(before, after):
-            findings.append(_incomparable(pair.baseline, metric, Code.OTHER_REFERENCE, reason, values))
+            findings.append(_incomparable(pair.baseline, metric, ChangeCode.OTHER_REFERENCE, reason, values))
             continue
         if any(one is not None and one.chance_rel_l2 is not None for one in (before, after)):
-            findings.append(_incomparable(pair.baseline, metric, Code.INVALID, BY_CHANCE, values))
+            findings.append(_incomparable(pair.baseline, metric, ChangeCode.INVALID, BY_CHANCE, values))
             continue
         lost = _became_undefined(pair.baseline, metric, values, before, after)
         floor = max(_floor(metric, before), _floor(metric, after))
@@ -300,8 +304,8 @@ def accuracy_findings(
         order = None if same else _order(metric, pair, baseline, candidate)
         found = lost or _judge(pair.baseline, metric, values, floor, order, threshold_of, why)
         broken = lost is not None or metric in _COUNTED
-        if found and other_function and not (broken and found.verdict is not Verdict.IMPROVED):
-            found = _incomparable(pair.baseline, metric, Code.OTHER_FUNCTION, other_function, values)
+        if found and other_function and not (broken and found.status is not ChangeStatus.IMPROVED):
+            found = _incomparable(pair.baseline, metric, ChangeCode.OTHER_FUNCTION, other_function, values)
         if found:
             findings.append(found)
     ratio = imported_finding(pair, FLOOR_RATIO, (_floor_ratio(before), _floor_ratio(after)), baseline, candidate)
@@ -404,7 +408,7 @@ def _judge(
     order: _Order | None,
     threshold_of: ThresholdOf,
     why: str = "",
-) -> Finding | None:
+) -> Change | None:
     """Return the verdict on two numbers without luck; None where neither side has one.
 
     The change is relative to the baseline's number or, of an error of outputs or a count, to `floor` where that is
@@ -418,7 +422,7 @@ def _judge(
             return None
         side = "candidate" if after is None else "baseline"
         reason = f"the {side} has no number{f': {why}' if why else ''}"
-        return _incomparable(case, metric, Code.NOT_MEASURED, reason, values)
+        return _incomparable(case, metric, ChangeCode.NOT_MEASURED, reason, values)
     gate = GATED[metric]
     asked = threshold_of(metric, case)
     threshold = asked if asked is not None else gate.threshold if order is None else gate.elsewhere
@@ -430,7 +434,7 @@ def _judge(
     scale = max(before, floor) if of_rounding or metric in _COUNTED else abs(before)
     difference = after - before
     change = difference / scale if scale > 0 else math.copysign(math.inf, difference) if difference else 0.0
-    verdict, code = Verdict.UNCHANGED, Code.WITHIN_THRESHOLD
+    verdict, code = ChangeStatus.UNCHANGED, ChangeCode.WITHIN_THRESHOLD
     beyond = abs(difference) > max(threshold, EQUAL) * least
     limit = f"threshold {format_limit(threshold, change if beyond else 0.0)}"
     allowed = limit if threshold else "the same code should give equal numbers"
@@ -438,12 +442,12 @@ def _judge(
         allowed = f"no more than {format_limit(gate.floor)} apart, which counts as none"
     elif beyond:
         worse = (change > 0) == (COLUMNS[metric].better != "higher")
-        verdict, code = (Verdict.REGRESSED if worse else Verdict.IMPROVED), Code.BEYOND_THRESHOLD
-    return Finding(
+        verdict, code = (ChangeStatus.REGRESSED if worse else ChangeStatus.IMPROVED), ChangeCode.BEYOND_THRESHOLD
+    return Change(
         case=case,
         metric=metric,
         kind=gate.kind,
-        verdict=verdict,
+        status=verdict,
         code=code,
         reason=_reason(metric, before, after, change, allowed, of_rounding),
         baseline=before,
@@ -476,7 +480,7 @@ def _became_undefined(
     values: tuple[float | None, float | None],
     before: Divergence | None,
     after: Divergence | None,
-) -> Finding | None:
+) -> Change | None:
     """Return the verdict on an error that is undefined on one side because something is not finite there."""
     undefined_by = COLUMNS[metric].undefined_by
     if undefined_by is None or None not in values or before is None or after is None:
@@ -495,12 +499,12 @@ def _became_undefined(
         broken = _undefined(metric, broken_side) or broken
     elif elsewhere:
         broken = f"{what} elements that were not finite in {broken_side.reference_dtype}"
-    return Finding(
+    return Change(
         case=case,
         metric=metric,
         kind="accuracy",
-        verdict=Verdict.REGRESSED if worse else Verdict.IMPROVED,
-        code=Code.BEYOND_THRESHOLD,
+        status=ChangeStatus.REGRESSED if worse else ChangeStatus.IMPROVED,
+        code=ChangeCode.BEYOND_THRESHOLD,
         reason=f"{label} became undefined: {broken}" if worse else f"{label} is {written} after {broken}",
         baseline=values[0],
         candidate=values[1],
@@ -523,14 +527,14 @@ def _undefined(metric: str, divergence: Divergence) -> str:
 
 
 def _incomparable(
-    case: Case, metric: str, code: Code, reason: str, values: tuple[float | None, float | None]
-) -> Finding:
-    kind, verdict = GATED[metric].kind, Verdict.INCOMPARABLE
-    return Finding(
+    case: Case, metric: str, code: ChangeCode, reason: str, values: tuple[float | None, float | None]
+) -> Change:
+    kind, verdict = GATED[metric].kind, ChangeStatus.INCOMPARABLE
+    return Change(
         case=case,
         metric=metric,
         kind=kind,
-        verdict=verdict,
+        status=verdict,
         code=code,
         reason=reason,
         baseline=values[0],

@@ -34,9 +34,9 @@ from ampbench.judge.said import (
     threshold_text,
 )
 from ampbench.records.case import Case
+from ampbench.records.changes import OUTCOME, Change, ChangeCode, ChangeStatus, Comparison
 from ampbench.records.rules import RuleChange
 from ampbench.records.run import is_path
-from ampbench.records.verdicts import OUTCOME, Code, Comparison, Finding, Verdict
 from ampbench.settings import read_toml
 from ampbench.workloads.index import FAMILIES
 
@@ -420,7 +420,7 @@ REGRESSED = 1
 ERROR = "output_rel_l2"
 """The metric that an ignore must cover to leave out a case's other weights."""
 
-_DECIDED = (Verdict.REGRESSED, Verdict.IMPROVED, Verdict.UNCHANGED)
+_DECIDED = (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED, ChangeStatus.UNCHANGED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -451,12 +451,12 @@ class GateResult:
     """
 
     exit_code: int
-    regressions: Sequence[Finding]
-    anchor_regressions: Sequence[Finding]
-    improved: Sequence[Finding]
-    inconclusive: Sequence[Finding]
+    regressions: Sequence[Change]
+    anchor_regressions: Sequence[Change]
+    improved: Sequence[Change]
+    inconclusive: Sequence[Change]
     ignored: Sequence[Ignored]
-    unchanged: Sequence[Finding]
+    unchanged: Sequence[Change]
     findings: int
     decided: int
     missing: Sequence[str]
@@ -553,33 +553,37 @@ class _Weighed:
         gated = sorted((one for one in comparison.findings if one.kind in (OUTCOME, *policy.only)), key=_order)
         metrics = [one for one in gated if one.kind != OUTCOME]
         with_number = [one for one in metrics if _is_gated(one)]
-        counting: list[Finding] = []
+        counting: list[Change] = []
         self.ignored: list[Ignored] = []
         for one in gated:
             ignore = policy.ignore_of(one.metric, one.case.case_id)
-            if one.code is Code.OTHER_FUNCTION and policy.ignore_of(DRIFT, one.case.case_id) and one.metric != DRIFT:
+            if (
+                one.code is ChangeCode.OTHER_FUNCTION
+                and policy.ignore_of(DRIFT, one.case.case_id)
+                and one.metric != DRIFT
+            ):
                 continue  # the errors go with the function
-            if ignore is None or one.verdict in (Verdict.IMPROVED, Verdict.UNCHANGED):
+            if ignore is None or one.status in (ChangeStatus.IMPROVED, ChangeStatus.UNCHANGED):
                 counting.append(one)
             elif _is_gated(one) or _was_skipped(one):
-                what = f"regressed {_change(one)}" if one.verdict is Verdict.REGRESSED else f"{one.verdict}"
+                what = f"regressed {_change(one)}" if one.status is ChangeStatus.REGRESSED else f"{one.status}"
                 what = one.reason if one.metric == DRIFT else what
                 self.ignored.append(Ignored(case_id=one.case.case_id, metric=one.metric, what=what, ignore=ignore))
-        self.regressions = _of(Verdict.REGRESSED, counting)
-        self.improved = _of(Verdict.IMPROVED, counting)
-        self.inconclusive = _of(Verdict.INCONCLUSIVE, counting)
-        self.unchanged = _of(Verdict.UNCHANGED, counting)
+        self.regressions = _of(ChangeStatus.REGRESSED, counting)
+        self.improved = _of(ChangeStatus.IMPROVED, counting)
+        self.inconclusive = _of(ChangeStatus.INCONCLUSIVE, counting)
+        self.unchanged = _of(ChangeStatus.UNCHANGED, counting)
         self.skipped = [one for one in counting if _was_skipped(one)]
-        self.lost = [one for one in _of(Verdict.INCOMPARABLE, counting) if _is_gated(one)]
+        self.lost = [one for one in _of(ChangeStatus.INCOMPARABLE, counting) if _is_gated(one)]
         self.findings = len(with_number)
-        self.decided = len([one for one in with_number if one.verdict in _DECIDED])
+        self.decided = len([one for one in with_number if one.status in _DECIDED])
         self.undecided_time = len([one for one in (*self.inconclusive, *self.lost) if one.kind == "time"])
         self.time_findings = len([one for one in counting if one.kind == "time" and _is_gated(one)])
         self.rules = weigh_rules(comparison, policy, against)
         for name, what, ignore in self.rules.ignored:
             self.ignored.append(Ignored(case_id=name, metric=RULES, what=what, ignore=ignore))
         self.comparable = bool(self.rules.devices) or any(
-            one.verdict is not Verdict.INCOMPARABLE if one.kind != OUTCOME else one.verdict is Verdict.REGRESSED
+            one.status is not ChangeStatus.INCOMPARABLE if one.kind != OUTCOME else one.status is ChangeStatus.REGRESSED
             for one in gated
         )
         self.other_weights = _with_other_weights(comparison, policy)
@@ -640,7 +644,7 @@ class _Weighed:
         sentences = []
         if self.control_fired:
             sentences.append(f"the control fired{self.against}: {self.comparison.control.sentence}")
-        unfit = [one for one in self.inconclusive if one.code is Code.UNFIT_MACHINE]
+        unfit = [one for one in self.inconclusive if one.code is ChangeCode.UNFIT_MACHINE]
         if unfit:
             sentences.append(
                 f"the machine was unfit for {counted(len(unfit), 'finding')}{self.against}: {unfit[0].reason}"
@@ -667,7 +671,7 @@ class _Weighed:
         """Return what cases are called in the comparison's table, their ids where they are not in it."""
         return [self._names.get(case_id, case_id) for case_id in ids]
 
-    def _named(self, finding: Finding) -> str:
+    def _named(self, finding: Change) -> str:
         return f"{self._names[finding.case.case_id]} {metric_label(finding.metric)}"
 
     def _missed(self, ids: Sequence[str]) -> list[str]:
@@ -696,25 +700,25 @@ class _Weighed:
         return [f"{of_all} decided{self.against}: nothing is known of speed; max_inconclusive can ask that some are"]
 
     def _lost(self) -> list[str]:
-        lost = [one for one in self.lost if one.code not in (Code.OTHER_WEIGHTS, Code.OTHER_FUNCTION)]
+        lost = [one for one in self.lost if one.code not in (ChangeCode.OTHER_WEIGHTS, ChangeCode.OTHER_FUNCTION)]
         if not lost:
             return []
         named = [f"{self._named(one)} ({one.code})" for one in lost]
         return [f"{counted(len(lost), 'finding')} not comparable{self.against}: {few_phrases(named)}"]
 
 
-def _of(verdict: Verdict, findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    return tuple(one for one in findings if one.verdict is verdict)
+def _of(verdict: ChangeStatus, findings: Iterable[Change]) -> tuple[Change, ...]:
+    return tuple(one for one in findings if one.status is verdict)
 
 
-def _is_gated(finding: Finding) -> bool:
+def _is_gated(finding: Change) -> bool:
     """Return whether a finding should have a verdict: the baseline has a number, or a verdict there is."""
-    return finding.verdict is not Verdict.INCOMPARABLE or finding.baseline is not None
+    return finding.status is not ChangeStatus.INCOMPARABLE or finding.baseline is not None
 
 
-def _was_skipped(finding: Finding) -> bool:
+def _was_skipped(finding: Change) -> bool:
     """Return whether a case was ok in the baseline and is skipped in the candidate."""
-    return finding.kind == OUTCOME and finding.code is Code.NOT_MEASURED
+    return finding.kind == OUTCOME and finding.code is ChangeCode.NOT_MEASURED
 
 
 def _with_other_weights(comparison: Comparison, policy: Policy) -> tuple[str, ...]:
@@ -725,7 +729,7 @@ def _with_other_weights(comparison: Comparison, policy: Policy) -> tuple[str, ..
     return tuple(sorted(name for name in comparison.other_numbers if policy.ignore_of(ERROR, name) is None))
 
 
-def _order(finding: Finding) -> tuple[int, float, str, str, str]:
+def _order(finding: Change) -> tuple[int, float, str, str, str]:
     """Order findings by kind, the largest change first, what has no number before it.
 
     The order is total: the one in which findings come in never shows.
@@ -734,7 +738,7 @@ def _order(finding: Finding) -> tuple[int, float, str, str, str]:
     return (FINDING_KINDS.index(finding.kind), -change, finding.case.case_id, finding.metric, finding.reason)
 
 
-def _change(finding: Finding) -> str:
+def _change(finding: Change) -> str:
     said = change_text(finding)
     if not said or finding.change is None or not math.isfinite(finding.change):
         return f"({finding.reason})"

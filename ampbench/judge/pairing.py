@@ -16,9 +16,9 @@ from ampbench.base.metrics import GATED
 from ampbench.errors import UsageError
 from ampbench.judge.rounds import MeasuredRun
 from ampbench.records.case import VISIBLE_DEVICES, Case, DeviceDescription, Environment, kind_of
+from ampbench.records.changes import Change, ChangeCode, ChangeStatus, Difference
 from ampbench.records.labels import few
 from ampbench.records.run import DIRTY, SPREAD, Footer, Header, Shard, short_commit
-from ampbench.records.verdicts import Code, Difference, Finding, Verdict
 from ampbench.store import StoredRun, new_run_id
 
 _FIELDS: Mapping[str, tuple[str, ...]] = {
@@ -330,7 +330,7 @@ _UNGATED: Mapping[str, str] = {"items_per_second": "time", "output_floor_ratio":
 
 def imported_finding(
     pair: Pair, metric: str, values: Values, baseline: MeasuredRun, candidate: MeasuredRun
-) -> Finding | None:
+) -> Change | None:
     """Return the finding on a metric of which a side has a reading alone; None where neither side has.
 
     `values` are what the sides have raw entries for, None where they have none. It is incomparable: a reading has no
@@ -347,12 +347,12 @@ def imported_finding(
     if readings == [None, None]:
         return None
     kind = GATED[metric].kind if metric in GATED else _UNGATED[metric]
-    return Finding(
+    return Change(
         case=pair.baseline,
         metric=metric,
         kind=kind,
-        verdict=Verdict.INCOMPARABLE,
-        code=Code.IMPORTED,
+        status=ChangeStatus.INCOMPARABLE,
+        code=ChangeCode.IMPORTED,
         reason=_reason(kind, readings, baseline, candidate),
         baseline=values[0] if readings[0] is None else readings[0],
         candidate=values[1] if readings[1] is None else readings[1],

@@ -17,30 +17,30 @@ from ampbench.base.units import (
 from ampbench.instruments.rules.findings import changed_ops_said, few_phrases, others_said
 from ampbench.judge.exact import far_text
 from ampbench.present.document import Block, Column, table
-from ampbench.records.labels import case_labels, few
-from ampbench.records.rules import RuleChange, short_name
-from ampbench.records.run import short_commit
-from ampbench.records.verdicts import (
+from ampbench.records.changes import (
     OUTCOME,
-    Code,
+    Change,
+    ChangeCode,
+    ChangeStatus,
     Comparison,
     Difference,
-    Finding,
     PrecisionMean,
     Side,
     Traces,
-    Verdict,
 )
+from ampbench.records.labels import case_labels, few
+from ampbench.records.rules import RuleChange, short_name
+from ampbench.records.run import short_commit
 
 KINDS = (OUTCOME, "time", "memory", "accuracy")
-CHANGED = (Verdict.REGRESSED, Verdict.IMPROVED)
-WORST_FIRST = (*CHANGED, Verdict.INCONCLUSIVE, Verdict.INCOMPARABLE, Verdict.UNCHANGED)
+CHANGED = (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED)
+WORST_FIRST = (*CHANGED, ChangeStatus.INCONCLUSIVE, ChangeStatus.INCOMPARABLE, ChangeStatus.UNCHANGED)
 STYLES: Mapping[str, str] = {
-    Verdict.REGRESSED: "bold red",
-    Verdict.IMPROVED: "bold green",
-    Verdict.INCONCLUSIVE: "yellow",
-    Verdict.INCOMPARABLE: "magenta",
-    Verdict.UNCHANGED: "",
+    ChangeStatus.REGRESSED: "bold red",
+    ChangeStatus.IMPROVED: "bold green",
+    ChangeStatus.INCONCLUSIVE: "yellow",
+    ChangeStatus.INCOMPARABLE: "magenta",
+    ChangeStatus.UNCHANGED: "",
 }
 """How a terminal shows each verdict."""
 CHANGE_LEGEND = (
@@ -128,32 +128,32 @@ def rules_not_seen(unobserved: Sequence[RuleChange], missing: Sequence[str]) -> 
     return [*said, *([f"the candidate lacks the rules of autocast on {', '.join(missing)}"] if missing else [])]
 
 
-def most_important(findings: Sequence[Finding]) -> Finding | None:
+def most_important(findings: Sequence[Change]) -> Change | None:
     """Return the first change among findings that are sorted by what matters, regressions before all."""
-    return next((one for verdict in CHANGED for one in findings if one.verdict is verdict), None)
+    return next((one for verdict in CHANGED for one in findings if one.status is verdict), None)
 
 
-def worst_of_cases(findings: Sequence[Finding]) -> dict[str, Finding]:
+def worst_of_cases(findings: Sequence[Change]) -> dict[str, Change]:
     """Return, by case id, the finding under which a case is explained: the first that regressed or, without, improved.
 
     Findings are sorted by what matters; a case of which nothing changed is not among them.
     """
-    found: dict[str, Finding] = {}
+    found: dict[str, Change] = {}
     for one in findings:
-        if one.verdict in CHANGED:
+        if one.status in CHANGED:
             found.setdefault(one.case.case_id, one)
     return found
 
 
-def summary(findings: Sequence[Finding], names: Mapping[str, str]) -> str:
+def summary(findings: Sequence[Change], names: Mapping[str, str]) -> str:
     """Return in one line what changed: how many findings have each verdict, and which change is the worst.
 
     Findings are sorted by what matters; `names` are those of the cases, by id.
     """
-    counts = {verdict: [one for one in findings if one.verdict is verdict] for verdict in WORST_FIRST}
+    counts = {verdict: [one for one in findings if one.status is verdict] for verdict in WORST_FIRST}
     worst = most_important(findings)
-    otherwise = [one for one in counts[Verdict.REGRESSED] if one.metric == DRIFT]
-    counts[Verdict.REGRESSED] = [one for one in counts[Verdict.REGRESSED] if one.metric != DRIFT]
+    otherwise = [one for one in counts[ChangeStatus.REGRESSED] if one.metric == DRIFT]
+    counts[ChangeStatus.REGRESSED] = [one for one in counts[ChangeStatus.REGRESSED] if one.metric != DRIFT]
     said = [something_else(len(otherwise))] if otherwise else []
     for verdict, having in counts.items():
         if having:
@@ -162,9 +162,9 @@ def summary(findings: Sequence[Finding], names: Mapping[str, str]) -> str:
             said.append(f"{len(having):,} {verdict}" + (f" ({listed})" if verdict in CHANGED else ""))
     text = ", ".join(said) or "nothing to compare"
     if worst is None:
-        undecided = counts[Verdict.INCONCLUSIVE] or counts[Verdict.INCOMPARABLE]
+        undecided = counts[ChangeStatus.INCONCLUSIVE] or counts[ChangeStatus.INCOMPARABLE]
         return f"{'no change is certain' if undecided else 'nothing changed'}: {text}"
-    which = "most of all " if sum(one.verdict in CHANGED for one in findings) > 1 else ""
+    which = "most of all " if sum(one.status in CHANGED for one in findings) > 1 else ""
     return f"{text}: {which}{names[worst.case.case_id]}, {change_said(worst)}"
 
 
@@ -174,13 +174,13 @@ def something_else(cases: int, of: str = "") -> str:
     return f"{which} {'computes' if cases == 1 else 'compute'} something else"
 
 
-def change_said(one: Finding) -> str:
+def change_said(one: Change) -> str:
     """Return what became of a case whose finding is a change: "time +7.2%", "fails now"."""
     if one.change is not None and one.metric != DRIFT:
         return f"{metric_label(one.metric)} {change_text(one)}"
     if one.metric == DRIFT:
         return one.brief
-    fails = "fails now" if one.verdict is Verdict.REGRESSED else "is ok now"
+    fails = "fails now" if one.status is ChangeStatus.REGRESSED else "is ok now"
     return fails if one.metric == OUTCOME else one.reason
 
 
@@ -245,7 +245,7 @@ def value_text(metric: str, value: float | None) -> str:
     return UNDEFINED if value is None else format_quantity(value, (COLUMNS.get(metric) or COMPARED[metric]).unit)
 
 
-def change_text(one: Finding) -> str:
+def change_text(one: Change) -> str:
     """Return a finding's change as "+7.2%", "" where there is none; of a count the difference, of fp64 how far."""
     if one.metric == DRIFT and one.change is not None:
         return far_text(one.change)
@@ -258,13 +258,13 @@ def change_text(one: Finding) -> str:
     return (format_percent if one.kind == "time" else format_exact_percent)(one.change, sign=True)
 
 
-def threshold_text(one: Finding) -> str:
+def threshold_text(one: Change) -> str:
     """Return the threshold that a finding's change lies beyond, or within."""
-    beyond = one.change if one.code is Code.BEYOND_THRESHOLD and one.change is not None else 0.0
+    beyond = one.change if one.code is ChangeCode.BEYOND_THRESHOLD and one.change is not None else 0.0
     return f"threshold {format_limit(one.threshold, beyond)}"
 
 
-def interval_text(one: Finding) -> str:
+def interval_text(one: Change) -> str:
     """Return the interval of a change that luck has part in."""
     return (
         ""

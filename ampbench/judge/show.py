@@ -47,8 +47,8 @@ from ampbench.present.data import csv_text, finite, json_document, json_object, 
 from ampbench.present.document import Column, picked, records, table
 from ampbench.present.markdown import block_table, escaped, folded
 from ampbench.present.terminal import padded, wrapped
+from ampbench.records.changes import OUTCOME, UNTRUSTED, Change, ChangeCode, ChangeStatus, Comparison
 from ampbench.records.labels import case_labels, common_traits
-from ampbench.records.verdicts import OUTCOME, UNTRUSTED, Code, Comparison, Finding, Verdict
 
 COLLAPSED = 3
 """More findings than this that have one reason are one line, unless all are asked for."""
@@ -56,14 +56,14 @@ SHOWN = 20
 """So many undecided and incomparable findings are listed, unless all are asked for; what changed always is."""
 
 
-IN_TABLES = ("verdict", "case_id", "metric", "baseline", "candidate", "change", "low")
+IN_TABLES = ("status", "case_id", "metric", "baseline", "candidate", "change", "low")
 """The columns of findings that people read."""
 
 
-def finding_columns(names: Mapping[str, str]) -> list[Column[Finding]]:
+def finding_columns(names: Mapping[str, str]) -> list[Column[Change]]:
     """Return the columns of findings; `names` are those of the cases, by id."""
 
-    def value(one: Finding, value: float | None) -> str:
+    def value(one: Change, value: float | None) -> str:
         return "" if one.metric == OUTCOME else value_text(one.metric, value)
 
     return [
@@ -74,7 +74,7 @@ def finding_columns(names: Mapping[str, str]) -> list[Column[Finding]]:
         ),
         Column("metric", lambda one: one.metric, "metric", said=lambda one: metric_label(one.metric)),
         Column("kind", lambda one: one.kind),
-        Column("verdict", lambda one: one.verdict, "verdict", said=lambda one: one.verdict.value),
+        Column("status", lambda one: one.status, "verdict", said=lambda one: one.status.value),
         Column("code", lambda one: one.code),
         Column("reason", lambda one: one.reason, "why", said=lambda one: "; ".join([one.reason, *one.remarks])),
         Column("baseline", lambda one: one.baseline, "baseline", "ratio", lambda one: value(one, one.baseline)),
@@ -162,8 +162,8 @@ def _finding_lines(comparison: Comparison, width: int, show_all: bool) -> list[T
         most = len(head) if sum(map(cell_len, head)) + 2 * (len(head) - 1) <= width else len(head) - 1
         lines.append(_row(head[:most], "dim", "dim"))
         for one, cells in zip(listed, rows, strict=True):
-            lines.append(_row(cells[:most], STYLES[one.verdict]))
-            why = [*([one.reason] if one.verdict is not Verdict.UNCHANGED else []), *one.remarks]
+            lines.append(_row(cells[:most], STYLES[one.status]))
+            why = [*([one.reason] if one.status is not ChangeStatus.UNCHANGED else []), *one.remarks]
             if worst.get(one.case.case_id) is one and one.case.case_id in comparison.explained:
                 why += comparison.explained[one.case.case_id].said
             for sentence in why:
@@ -196,29 +196,29 @@ def _indented(sentence: str, width: int, style: str = "") -> list[Text]:
     return [Text("  ", style=style).append(line) for line in wrapped(sentence, width - 2, style)]
 
 
-def _chosen(findings: Sequence[Finding], show_all: bool) -> tuple[list[Finding], list[str]]:
+def _chosen(findings: Sequence[Change], show_all: bool) -> tuple[list[Change], list[str]]:
     """Return the findings to list, and sentences about the others."""
     if show_all:
         return list(findings), []
-    alike = Counter((one.verdict, one.kind, one.reason) for one in findings)
-    listed: list[Finding] = []
+    alike = Counter((one.status, one.kind, one.reason) for one in findings)
+    listed: list[Change] = []
     said: dict[str, None] = {}
-    left_out: Counter[Verdict] = Counter()
+    left_out: Counter[ChangeStatus] = Counter()
     unchanged: Counter[str] = Counter()
-    kept: Counter[Verdict] = Counter()
+    kept: Counter[ChangeStatus] = Counter()
     for one in findings:
-        count = alike[one.verdict, one.kind, one.reason]
-        if one.verdict in CHANGED or (one.remarks and one.verdict is Verdict.UNCHANGED):
+        count = alike[one.status, one.kind, one.reason]
+        if one.status in CHANGED or (one.remarks and one.status is ChangeStatus.UNCHANGED):
             listed.append(one)
-        elif one.verdict is Verdict.UNCHANGED:
+        elif one.status is ChangeStatus.UNCHANGED:
             unchanged[one.kind] += 1
-        elif count > COLLAPSED and one.code is not Code.UNDECIDED:
-            said[f"{one.verdict}: {one.kind}, {count} findings: {one.reason}"] = None
-        elif kept[one.verdict] < SHOWN:
-            kept[one.verdict] += 1
+        elif count > COLLAPSED and one.code is not ChangeCode.UNDECIDED:
+            said[f"{one.status}: {one.kind}, {count} findings: {one.reason}"] = None
+        elif kept[one.status] < SHOWN:
+            kept[one.status] += 1
             listed.append(one)
         else:
-            left_out[one.verdict] += 1
+            left_out[one.status] += 1
     rest = [f"{count} more {verdict} (--all lists them)" for verdict, count in left_out.items()]
     names = {"time": "typical time"}  # its tail is bounded, too, or it would not be called so
     kinds = ", ".join(f"{names.get(kind, kind)} {unchanged[kind]}" for kind in KINDS if unchanged[kind])
@@ -279,21 +279,21 @@ def comparison_markdown(comparison: Comparison) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def by_weight(findings: Sequence[Finding]) -> dict[str, list[Finding]]:
+def by_weight(findings: Sequence[Change]) -> dict[str, list[Change]]:
     """Return the findings that are "changed", "not judged" (`NOT_JUDGED`), otherwise "undecided" or "unchanged"."""
-    parts: dict[str, list[Finding]] = {"changed": [], "not judged": [], "undecided": [], "unchanged": []}
+    parts: dict[str, list[Change]] = {"changed": [], "not judged": [], "undecided": [], "unchanged": []}
     for one in findings:
-        if one.verdict in CHANGED:
+        if one.status in CHANGED:
             part = "changed"
         elif one.code in UNTRUSTED:
             part = "not judged"
         else:
-            part = "unchanged" if one.verdict is Verdict.UNCHANGED else "undecided"
+            part = "unchanged" if one.status is ChangeStatus.UNCHANGED else "undecided"
         parts[part].append(one)
     return parts
 
 
-def findings_table(findings: Sequence[Finding], names: Mapping[str, str]) -> str:
+def findings_table(findings: Sequence[Change], names: Mapping[str, str]) -> str:
     """Return a table of findings, a line each with its reason and remarks; cases by `names`."""
     return block_table(table("", picked(finding_columns(names), *IN_TABLES, "reason"), findings))
 
@@ -313,7 +313,7 @@ def conditions(comparison: Comparison) -> list[str]:
     return [f"* {escaped(one)}" for one in said]
 
 
-def _cut_table(findings: Sequence[Finding], names: Mapping[str, str]) -> str:
+def _cut_table(findings: Sequence[Change], names: Mapping[str, str]) -> str:
     table = findings_table(findings[:ROWS], names)
     more = len(findings) - ROWS
     return table if more <= 0 else f"{table}\n\nand {more} more: `--format csv` has them all"
@@ -375,7 +375,7 @@ def control_said(found: SelfComparison) -> list[str]:
 def control_data(found: SelfComparison) -> dict[str, Any]:
     """Return the same as data for JSON."""
 
-    def ids(findings: Iterable[Finding]) -> list[str]:
+    def ids(findings: Iterable[Change]) -> list[str]:
         return [one.case.case_id for one in findings]
 
     return {
@@ -463,7 +463,7 @@ def _gate_verdict(result: GateResult, policy: Policy) -> tuple[str, str]:
 
 
 def _gate_data(result: GateResult, policy: Policy) -> dict[str, Any]:
-    def briefly(findings: Iterable[Finding]) -> list[dict[str, Any]]:
+    def briefly(findings: Iterable[Change]) -> list[dict[str, Any]]:
         return [{"case_id": one.case.case_id, "metric": one.metric, "reason": one.reason} for one in findings]
 
     return {

@@ -23,7 +23,7 @@ from ampbench.judge.deciding import (
 from ampbench.judge.exact import ThresholdOf, other_numbers
 from ampbench.judge.pairing import EnvironmentDifferences, Pair, imported_finding
 from ampbench.judge.rounds import UNFIT_SHARE, MeasuredRun, Role, grid, known_medians, said_of
-from ampbench.records.verdicts import Code, ControlVerdict, Finding, Verdict
+from ampbench.records.changes import Change, ChangeCode, ChangeStatus, ControlVerdict
 
 LARGEST_WORTH_SAYING = 10.0
 """Changes beyond this are not told as numbers where nothing is certain: three rounds can bound next to nothing."""
@@ -45,32 +45,32 @@ def decision_in_words(
     all samples may change by, where it was judged.
     """
     counted = _counted(decision, what)
-    if decision.code is Code.INVALID:
+    if decision.code is ChangeCode.INVALID:
         return "a time that is no time: zero, negative or infinite"
-    if decision.code is Code.TOO_FEW_BLOCKS or decision.change is None:
+    if decision.code is ChangeCode.TOO_FEW_BLOCKS or decision.change is None:
         needed = f"; about {decision.blocks_needed} would decide" if decision.blocks_needed else ""
         return f"only {counted}: too few for a verdict{needed}"
     change = f"{change_in_words(decision.change)}{_interval(decision)}"
     bound = f"threshold {format_limit(threshold, decision.change)}"
     match decision.code:
-        case Code.BEYOND_THRESHOLD:
+        case ChangeCode.BEYOND_THRESHOLD:
             confirmed = f", confirmed by {fresh} fresh ones" if fresh else ""
             return f"{change}, certainly over {format_limit(threshold, decision.change)}, {counted}{confirmed}"
-        case Code.WITHIN_THRESHOLD:
+        case ChangeCode.WITHIN_THRESHOLD:
             mean = ""
-            if mean_threshold is not None and decision.mean_code is Code.WITHIN_THRESHOLD:
+            if mean_threshold is not None and decision.mean_code is ChangeCode.WITHIN_THRESHOLD:
                 mean = f", the mean of all samples within {format_limit(mean_threshold)}"
             return f"typical time {change}, within {format_limit(threshold)}{mean}, {counted}"
-        case Code.TAIL_UNDECIDED:
+        case ChangeCode.TAIL_UNDECIDED:
             typical = f"typical time {change}, within {format_limit(threshold)}"
             if mean_threshold is None or decision.mean_change is None:
                 return f"{typical}, but nothing bounds the mean of all samples, {counted}"
             mean = f"{change_in_words(decision.mean_change)}{_ends(decision.mean_low, decision.mean_high)}"
             allowed = format_limit(mean_threshold)
             return f"{typical}, but the mean of all samples {mean}, which is not certainly within {allowed}, {counted}"
-        case Code.UNCONFIRMED:
+        case ChangeCode.UNCONFIRMED:
             return f"{change}, {bound}, {counted}; {_unconfirmed(fresh)}"
-        case Code.NOT_CONFIRMED:
+        case ChangeCode.NOT_CONFIRMED:
             return f"a change was seen in {counted}, and {fresh} fresh ones did not confirm it: {change}, {bound}"
     return _undecided(decision, threshold, what)
 
@@ -82,14 +82,14 @@ def mean_in_words(decision: Decision, threshold: float, what: str, fresh: int) -
     limit = format_limit(threshold, decision.mean_change or 0.0)
     bound = f"threshold {limit}"
     match decision.mean_code:
-        case Code.UNCONFIRMED:
+        case ChangeCode.UNCONFIRMED:
             said = f"{change}, {bound}, {counted}; {_unconfirmed(fresh)}"
-        case Code.NOT_CONFIRMED:
+        case ChangeCode.NOT_CONFIRMED:
             said = f"a change was seen in {counted}, and {fresh} fresh ones did not confirm it: {change}, {bound}"
         case _:
             confirmed = f", confirmed by {fresh} fresh ones" if fresh else ""
             said = f"{change}, certainly over {limit}, {counted}{confirmed}"
-    typical = "is not known to have changed" if decision.code is Code.UNDECIDED else "did not change"
+    typical = "is not known to have changed" if decision.code is ChangeCode.UNDECIDED else "did not change"
     return f"mean of all samples, slow steps among them: {said}; the typical step {typical}"
 
 
@@ -156,8 +156,8 @@ CLOCK_APART = 0.02
 the device was another: cooler, or under another limit. Only a change beyond what clocks make of a time is judged."""
 CLOCKS_SAID = "the accelerator's clock under load was {:.2f} GHz in the baseline and {:.2f} GHz in the candidate"
 SAME_CLOCK = "what of the change is the device's is not known; measure both in turns (ampbench ab)"
-_FOUND = frozenset({Code.BEYOND_THRESHOLD, Code.UNCONFIRMED})
-_TAILS = frozenset({Code.BEYOND_THRESHOLD, Code.UNCONFIRMED, Code.NOT_CONFIRMED})
+_FOUND = frozenset({ChangeCode.BEYOND_THRESHOLD, ChangeCode.UNCONFIRMED})
+_TAILS = frozenset({ChangeCode.BEYOND_THRESHOLD, ChangeCode.UNCONFIRMED, ChangeCode.NOT_CONFIRMED})
 
 _CONTROL_FIRED = "the control fired: the same code, measured twice, seemed to differ, so no time of this session counts"
 
@@ -217,7 +217,7 @@ def time_findings(
     differences: EnvironmentDifferences,
     interleaved: bool,
     threshold_of: ThresholdOf,
-) -> tuple[list[Finding], ControlVerdict]:
+) -> tuple[list[Change], ControlVerdict]:
     """Return the verdicts on the times of `pairs`, which are ok on both sides, and what the controls say.
 
     The cells of times that cannot be compared take no part in any decision. A pair without rounds on either side, which
@@ -248,12 +248,12 @@ def time_findings(
             thresholds[cell] = (1 + thresholds[cell]) * math.exp(moved[cell]) - 1
         decisions, unfit, fresh, control = _stored(cells, ours, theirs, thresholds, allowed)
     findings = unjudged + [
-        Finding(
+        Change(
             case=pair.baseline,
             metric=TIME,
             kind="time",
-            verdict=Verdict.INCOMPARABLE,
-            code=Code.OTHER_MACHINE,
+            status=ChangeStatus.INCOMPARABLE,
+            code=ChangeCode.OTHER_MACHINE,
             reason="; ".join(f"another {one.name}: {one.baseline} → {one.candidate}" for one in obstacle),
             baseline=baseline.seconds[pair.baseline_id],
             candidate=candidate.seconds[pair.candidate_id],
@@ -263,26 +263,30 @@ def time_findings(
     ]
     what = "blocks" if interleaved else "rounds"
     for cell, (pair, decision) in enumerate(zip(cells, decisions, strict=True)):
-        verdict, code, change = decision.verdict, decision.code, (decision.change, decision.low, decision.high)
+        verdict, code, change = decision.status, decision.code, (decision.change, decision.low, decision.high)
         reason = decision_in_words(decision, float(thresholds[cell]), what, fresh[cell], float(allowed[cell]))
-        if verdict is not Verdict.INCOMPARABLE:
+        if verdict is not ChangeStatus.INCOMPARABLE:
             if control.fired:
-                verdict, code, reason = Verdict.INCONCLUSIVE, Code.CONTROL_FIRED, _CONTROL_FIRED
+                verdict, code, reason = ChangeStatus.INCONCLUSIVE, ChangeCode.CONTROL_FIRED, _CONTROL_FIRED
             elif cell in other_clock and cell not in unfit and code in _FOUND:
                 reason += f"; {other_clock[cell]}, which accounts for less"
             elif cell in other_clock and cell not in unfit:
-                verdict, code, reason = Verdict.INCONCLUSIVE, Code.UNFIT_MACHINE, f"{other_clock[cell]}: {SAME_CLOCK}"
+                verdict, code, reason = (
+                    ChangeStatus.INCONCLUSIVE,
+                    ChangeCode.UNFIT_MACHINE,
+                    f"{other_clock[cell]}: {SAME_CLOCK}",
+                )
             elif cell in unfit and interleaved and code in _FOUND:
                 reason += f"; {unfit[cell]}, so only what takes twice as long, or half, is judged"
             elif cell in unfit:
-                verdict, code, reason = Verdict.INCONCLUSIVE, Code.UNFIT_MACHINE, unfit[cell]
+                verdict, code, reason = ChangeStatus.INCONCLUSIVE, ChangeCode.UNFIT_MACHINE, unfit[cell]
                 change = (None, None, None)  # that of the few fit blocks, beside values of all, would mislead
         findings.append(
-            Finding(
+            Change(
                 case=pair.baseline,
                 metric=TIME,
                 kind="time",
-                verdict=verdict,
+                status=verdict,
                 code=code,
                 reason=reason,
                 baseline=baseline.seconds[pair.baseline_id],
@@ -298,26 +302,35 @@ def time_findings(
                 details=_details(decision, float(allowed[cell])),
             )
         )
-        if verdict is not Verdict.INCOMPARABLE and not control.fired and cell not in unfit and cell not in other_clock:
+        if (
+            verdict is not ChangeStatus.INCOMPARABLE
+            and not control.fired
+            and cell not in unfit
+            and cell not in other_clock
+        ):
             findings += _mean_findings(pair, decision, float(allowed[cell]), (ours, theirs), what, fresh[cell])
     return findings, control
 
 
 def _mean_findings(
     pair: Pair, decision: Decision, threshold: float, sides: tuple[_Side, _Side], what: str, fresh: int
-) -> list[Finding]:
+) -> list[Change]:
     """Return the finding on the mean over all samples where it moved and the typical time did not: the tail's."""
     code = decision.mean_code
-    if code not in _TAILS or decision.code not in (Code.UNDECIDED, Code.TAIL_UNDECIDED, Code.WITHIN_THRESHOLD):
+    if code not in _TAILS or decision.code not in (
+        ChangeCode.UNDECIDED,
+        ChangeCode.TAIL_UNDECIDED,
+        ChangeCode.WITHIN_THRESHOLD,
+    ):
         return []
-    beyond = Verdict.REGRESSED if (decision.mean_change or 0.0) > 0 else Verdict.IMPROVED
+    beyond = ChangeStatus.REGRESSED if (decision.mean_change or 0.0) > 0 else ChangeStatus.IMPROVED
     values = [sides[0].mean(pair.baseline_id), sides[1].mean(pair.candidate_id)]
     return [
-        Finding(
+        Change(
             case=pair.baseline,
             metric=MEAN,
             kind="time",
-            verdict=beyond if code is Code.BEYOND_THRESHOLD else Verdict.INCONCLUSIVE,
+            status=beyond if code is ChangeCode.BEYOND_THRESHOLD else ChangeStatus.INCONCLUSIVE,
             code=code,
             reason=mean_in_words(decision, threshold, what, fresh),
             baseline=values[0],
@@ -342,7 +355,7 @@ def _raw(pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun) -> tuple[flo
     return baseline.seconds.get(pair.baseline_id), candidate.seconds.get(pair.candidate_id)
 
 
-def _without_rounds(pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun) -> Finding | None:
+def _without_rounds(pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun) -> Change | None:
     """Return the finding on a pair of which a side has no rounds; None where both have, or neither has any number."""
     values = _raw(pair, baseline, candidate)
     imported = imported_finding(pair, TIME, values, baseline, candidate)
@@ -351,12 +364,12 @@ def _without_rounds(pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun) -
         return imported_finding(pair, "items_per_second", values, baseline, candidate)
     if imported is not None or None not in values:
         return imported
-    return Finding(
+    return Change(
         case=pair.baseline,
         metric=TIME,
         kind="time",
-        verdict=Verdict.INCOMPARABLE,
-        code=Code.NOT_MEASURED,
+        status=ChangeStatus.INCOMPARABLE,
+        code=ChangeCode.NOT_MEASURED,
         reason=f"the {'candidate' if values[1] is None else 'baseline'} has no number",
         baseline=values[0],
         candidate=values[1],

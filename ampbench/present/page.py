@@ -15,8 +15,8 @@ from ampbench.base.units import counted
 from ampbench.present.charts import Chart, Drawing, Named, Rows, drawn
 from ampbench.present.document import Block, Section
 from ampbench.records.case import Case
+from ampbench.records.changes import Comparison
 from ampbench.records.labels import few
-from ampbench.records.verdicts import Comparison
 from ampbench.store import StoredRun
 
 if TYPE_CHECKING:

@@ -26,9 +26,9 @@ from ampbench.judge.times import TIME as TIME_METRIC
 from ampbench.measure.environment import read_environment
 from ampbench.present.terminal import make_console, wrapped
 from ampbench.records.case import Case
+from ampbench.records.changes import ChangeStatus, Comparison, ControlVerdict
 from ampbench.records.measured import Divergence, Failure, MemoryPass, Round
 from ampbench.records.run import SCHEMA, Footer, Header, Selection, Settings
-from ampbench.records.verdicts import Comparison, ControlVerdict, Verdict
 from ampbench.store import StoredRun, find_run, read_run
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Seen:
         means = [one for one in found.means if one.metric != TIME_METRIC]
         untimed = ControlVerdict(cells=0, fired=False, sentence="no times are compared: they are of one process")
         self.compared = dataclasses.replace(found, findings=findings, means=means, apart=False, control=untimed)
-        return not any(one.verdict is Verdict.REGRESSED for one in findings)
+        return not any(one.status is ChangeStatus.REGRESSED for one in findings)
 
     def lines(self, width: int) -> Iterator[Text]:
         """Yield the table for a terminal of `width` columns, and what its headers mean."""

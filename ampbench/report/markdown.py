@@ -10,7 +10,7 @@ from ampbench.judge.said import NOT_IN_TURNS, case_names, means_block
 from ampbench.judge.show import NOT_JUDGED, by_weight, conditions, findings_table
 from ampbench.present import page
 from ampbench.present.markdown import block_table, escaped, folded, markdown_table
-from ampbench.records.verdicts import Comparison
+from ampbench.records.changes import Comparison
 from ampbench.report.answers import Machine, advised_machines, ranked_parts
 from ampbench.report.facts import changed, parts
 from ampbench.report.material import Material

@@ -20,10 +20,10 @@ from ampbench.judge.pairing import arm_settings, lanes_together, pair_cases
 from ampbench.judge.rows import Group, Row, grouped
 from ampbench.present.page import run_name
 from ampbench.records.case import Case
+from ampbench.records.changes import Change, Comparison
 from ampbench.records.kinds import KINDS, deed_of
 from ampbench.records.labels import case_labels, told_apart
 from ampbench.records.run import LATEST, Header
-from ampbench.records.verdicts import Comparison, Finding
 from ampbench.store import CUT, StoredRun, find_run, find_runs, list_runs, measures, read_header, read_run, run_files
 from ampbench.trend.building import make_trend, place_of, public_version
 from ampbench.trend.reducing import RunValues, read_runs
@@ -200,7 +200,7 @@ class ShownCase:
     row: Row
     case: Case
     shown: Shown
-    findings: Sequence[Finding] = ()
+    findings: Sequence[Change] = ()
     baseline_id: str | None = None
 
     @property
@@ -235,7 +235,7 @@ class Material:
         names = iter(told_apart([label for label, _ in placed], (run for _, run in placed)))
         cases: list[ShownCase] = []
         for shown in self.shown:
-            findings: dict[str, list[Finding]] = {}
+            findings: dict[str, list[Change]] = {}
             for one in shown.comparison.findings if shown.comparison else ():
                 findings.setdefault(one.case.case_id, []).append(one)
             for row in shown.rows:

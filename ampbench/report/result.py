@@ -17,9 +17,9 @@ from ampbench.judge.rows import precision_label
 from ampbench.present.document import as_sentence
 from ampbench.present.page import View
 from ampbench.records.case import Case
+from ampbench.records.changes import OUTCOME, Change, ChangeStatus, Comparison
 from ampbench.records.kinds import KINDS
 from ampbench.records.labels import case_labels, few
-from ampbench.records.verdicts import OUTCOME, Comparison, Finding, Verdict
 from ampbench.report import answers
 from ampbench.report.answers import Machine, machines
 from ampbench.report.facts import LISTED, Facts, contents, facts, first_finding, over_versions, run_facts
@@ -72,7 +72,7 @@ def _of_baseline(material: Material) -> list[notes.Note]:
     return notes.statements(baseline, rows)
 
 
-Ranked = tuple[Finding, str, str, Sequence[str]]
+Ranked = tuple[Change, str, str, Sequence[str]]
 """A finding, the name of its case, its run ("" where there is but one comparison), and what accounts for it."""
 
 WORST = 3
@@ -80,7 +80,7 @@ WORST = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class ShownChange:
     """A change in words; `run` is the one that it was found in, where several are compared.
 
     `why` are sentences on what accounts for it, where both runs were traced.
@@ -137,7 +137,7 @@ class Result:
     about: str
     answers: Sequence[answers.Answer]
     counts: Sequence[tuple[str, int]]
-    changes: Sequence[Change]
+    changes: Sequence[ShownChange]
     sides: Sequence[Sides]
     warnings: Sequence[str]
     failures: Failures | None
@@ -177,7 +177,7 @@ def result(material: Material) -> Result:
     versions = {one.stored.header.environment.torch_version for one in material.shown}
     if over_versions(material) and len(versions) == 1 and "" not in versions and not about:
         heading = f"with torch {versions.pop()}: {heading}"  # of a history, it is that of one version
-    counts = Counter(one.verdict for one, *_ in ranked)
+    counts = Counter(one.status for one, *_ in ranked)
     names = {one.name for one in material.shown}
     return Result(
         heading=heading if about else heading[:1].upper() + heading[1:],
@@ -197,7 +197,7 @@ def result(material: Material) -> Result:
 
 def _ranked(material: Material) -> Iterator[Ranked]:
     """Yield the findings of all comparisons, what matters most first, with their cases' names and runs."""
-    found: list[tuple[Finding, Case, str, Sequence[str]]] = []
+    found: list[tuple[Change, Case, str, Sequence[str]]] = []
     for shown in material.shown:
         if shown.comparison is not None:
             run, others = shown.name if len(material.comparisons) > 1 else "", shown.comparison.candidates
@@ -211,20 +211,20 @@ def _ranked(material: Material) -> Iterator[Ranked]:
         yield finding, labels[case.case_id], run, why
 
 
-def _fails(one: Finding) -> bool:
+def _fails(one: Change) -> bool:
     """Return whether a finding is that a case fails now, which is told with the failures."""
-    return one.metric == OUTCOME and one.verdict is Verdict.REGRESSED
+    return one.metric == OUTCOME and one.status is ChangeStatus.REGRESSED
 
 
 def _varied(ranked: Sequence[Ranked]) -> list[Ranked]:
     """Return the changes but for failures: regressions first, and of each kind one before a second of the same."""
-    seen: Counter[tuple[Verdict, str]] = Counter()
+    seen: Counter[tuple[ChangeStatus, str]] = Counter()
     placed: list[tuple[int, int, Ranked]] = []
     for one in ranked:
         finding = one[0]
-        if finding.verdict in sentences.CHANGED and not _fails(finding):
-            key = (finding.verdict, finding.kind)
-            placed.append((sentences.CHANGED.index(finding.verdict), seen[key], one))
+        if finding.status in sentences.CHANGED and not _fails(finding):
+            key = (finding.status, finding.kind)
+            placed.append((sentences.CHANGED.index(finding.status), seen[key], one))
             seen[key] += 1
     return [one for _, _, one in sorted(placed, key=lambda each: each[:2])]
 
@@ -233,18 +233,20 @@ def _verdict(ranked: Sequence[Ranked]) -> str:
     """Return how many of the cases compared changed, and which most of all; failures are told beside it."""
     if not ranked:
         return "nothing to compare: no case was measured in both runs"
-    cases: dict[Verdict, set[tuple[str, str]]] = {verdict: set() for verdict in Verdict}
+    cases: dict[ChangeStatus, set[tuple[str, str]]] = {verdict: set() for verdict in ChangeStatus}
     for one, _, run, _ in ranked:
-        cases[one.verdict].add((run, one.case.case_id))
+        cases[one.status].add((run, one.case.case_id))
     failing = {(run, one.case.case_id) for one, _, run, _ in ranked if _fails(one)}
     otherwise = {
-        (run, one.case.case_id) for one, _, run, _ in ranked if one.metric == DRIFT and one.verdict is Verdict.REGRESSED
+        (run, one.case.case_id)
+        for one, _, run, _ in ranked
+        if one.metric == DRIFT and one.status is ChangeStatus.REGRESSED
     }
-    regressed, improved = cases[Verdict.REGRESSED], cases[Verdict.IMPROVED]
+    regressed, improved = cases[ChangeStatus.REGRESSED], cases[ChangeStatus.IMPROVED]
     compared = f"of {counted(len(set().union(*cases.values())), 'case')}"
     changed = _varied(ranked)
     if not regressed and not improved:
-        undecided = cases[Verdict.INCONCLUSIVE] or cases[Verdict.INCOMPARABLE]
+        undecided = cases[ChangeStatus.INCONCLUSIVE] or cases[ChangeStatus.INCOMPARABLE]
         return "no change is certain" if undecided else "nothing changed"
     if not regressed:
         said = f"{len(improved):,} {compared} improved, none regressed"
@@ -285,10 +287,10 @@ def _without_result(outcomes: Counter[str]) -> str:
     return ", ".join(f"{counted(outcomes[name], 'case')} {name}" for name in ("failed", "skipped") if outcomes[name])
 
 
-def _change(one: Finding, label: str, run: str, why: Sequence[str]) -> Change:
+def _change(one: Change, label: str, run: str, why: Sequence[str]) -> ShownChange:
     values = [sentences.value_text(one.metric, value) for value in (one.baseline, one.candidate)]
-    return Change(
-        verdict=one.verdict.value,
+    return ShownChange(
+        verdict=one.status.value,
         label=label,
         run=run,
         metric=sentences.metric_label(one.metric),

@@ -14,8 +14,9 @@ import numpy as np
 from ampbench.base import stats
 from ampbench.judge.exact import other_function
 from ampbench.judge.pairing import EnvironmentDifferences
+from ampbench.records.changes import Change as CaseChange
+from ampbench.records.changes import ChangeCode, ChangeStatus, Difference
 from ampbench.records.run import DIRTY, Header, short_commit
-from ampbench.records.verdicts import Code, Difference, Finding, Verdict
 from ampbench.trend import steps
 from ampbench.trend.reducing import RunValues
 from ampbench.trend.series import Change, History, Place, Rule, Series, Shift
@@ -98,7 +99,7 @@ REFERENCE = "reference"
 """The metric that is what a case computes: it changes there, and nowhere else."""
 MOST_RUNS = 4
 """Of each of two neighbouring points so many runs, the newest, are compared, each with each."""
-_CHANGED = (Verdict.REGRESSED, Verdict.IMPROVED)
+_CHANGED = (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED)
 
 
 @dataclass(slots=True)
@@ -366,11 +367,13 @@ class _Times:
         before, after = (one.runs(point)[-MOST_RUNS:] for point in (found.since, found.place))
         case_id = one.raw.series.case.case_id
         findings = [self._comparisons.finding(ours, theirs, case_id) for ours in before for theirs in after]
-        if any(each is not None and each.code is Code.IMPORTED for each in findings):
+        if any(each is not None and each.code is ChangeCode.IMPORTED for each in findings):
             return found
         better = (found.after > found.before) == (one.raw.series.metric.column.better == "higher")
-        verdicts = {each.verdict for each in findings if each is not None}
-        if verdicts & {*_CHANGED, Verdict.UNCHANGED} != {Verdict.IMPROVED if better else Verdict.REGRESSED}:
+        verdicts = {each.status for each in findings if each is not None}
+        if verdicts & {*_CHANGED, ChangeStatus.UNCHANGED} != {
+            ChangeStatus.IMPROVED if better else ChangeStatus.REGRESSED
+        }:
             return None
         [only, *more] = findings
         if more or only is None or None in (only.change, only.low, only.high) or one.raw.series.metric.name != "time":
@@ -382,9 +385,9 @@ class _Comparisons:
     """What `ampbench compare` says of the times of two runs, each pair compared once."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, str], Mapping[str, Finding]] = {}
+        self._found: dict[tuple[str, str], Mapping[str, CaseChange]] = {}
 
-    def finding(self, before: RunValues, after: RunValues, case_id: str) -> Finding | None:
+    def finding(self, before: RunValues, after: RunValues, case_id: str) -> CaseChange | None:
         pair = (before.header.run, after.header.run)
         if pair not in self._found:
             from ampbench.judge.compare import compare_times  # many trends have nothing but long series

@@ -192,16 +192,16 @@ def planted(given: Given, changed: int, arguments: Sequence[str] = ()) -> Found:
     )  # fmt: skip
     times = [one for one in json.loads(text)["findings"] if one["metric"] == "seconds_median"]
     if changed:
-        good = [one for one in times if one["verdict"] == "regressed" and abs(one["change"] - DIFFERENCE) <= WITHIN]
+        good = [one for one in times if one["status"] == "regressed" and abs(one["change"] - DIFFERENCE) <= WITHIN]
     else:
-        good = [one for one in times if one["verdict"] not in ("regressed", "improved")]
-    said = "; ".join(f"{_precision(one)}: {one['verdict']}, {_percent(one['change'])}" for one in times)
+        good = [one for one in times if one["status"] not in ("regressed", "improved")]
+    said = "; ".join(f"{_precision(one)}: {one['status']}, {_percent(one['change'])}" for one in times)
     return Found(
         bool(times) and len(good) == len(times) and code == 0,
         said or f"no case was compared, exit code {code}",
         ("case", "verdict", "change", "95% interval", "reason"),
         [
-            [one["case_id"], one["verdict"], _percent(one["change"]),
+            [one["case_id"], one["status"], _percent(one["change"]),
              f"{_percent(one['low'])} to {_percent(one['high'])}", one["reason"]]
             for one in times
         ],

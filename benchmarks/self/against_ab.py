@@ -99,9 +99,9 @@ def _trend(repository: Path, results: Path, hashes: dict[str, str]) -> Said:
 def _ab(repository: Path, commit: str, *arguments: str) -> Said:
     found = json.loads(_ampbench(repository, "ab", *arguments, "--only", "time", "--json"))
     return {
-        (commit, one["workload"].rpartition(":")[2], one["precision"]): f"{one['verdict']} {one['change']:+.1%}"
+        (commit, one["workload"].rpartition(":")[2], one["precision"]): f"{one['status']} {one['change']:+.1%}"
         for one in found["findings"]
-        if one["verdict"] in ("regressed", "improved")
+        if one["status"] in ("regressed", "improved")
     }
 
 

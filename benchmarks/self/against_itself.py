@@ -12,7 +12,7 @@ from ampbench.base import stats
 from ampbench.judge import rounds
 from ampbench.judge.deciding import ALPHA, LOOKS, Blocks, decide_interleaved
 from ampbench.judge.rounds import MeasuredRun, Role, grid
-from ampbench.records.verdicts import Code, Verdict
+from ampbench.records.changes import ChangeCode, ChangeStatus
 
 GATE = 8
 THRESHOLD = 0.02
@@ -30,12 +30,12 @@ def main(baseline: str, candidate: str) -> None:
     for start in range(0, len(names), GATE):
         cells = slice(start, start + GATE)
         found = _decided(first[cells], second[cells])
-        verdicts += [one.verdict for one in found]
+        verdicts += [one.status for one in found]
         codes += [one.code for one in found]
-        gates.append(any(one.verdict in (Verdict.REGRESSED, Verdict.IMPROVED) for one in found))
+        gates.append(any(one.status in (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED) for one in found))
         worst = [min(one.p_worse or 1.0, one.p_better or 1.0) for one in found]
         lone += sum(p <= ALPHA / len(LOOKS) for p in worst)
-    alarms = sum(verdict in (Verdict.REGRESSED, Verdict.IMPROVED) for verdict in verdicts)
+    alarms = sum(verdict in (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED) for verdict in verdicts)
     low, high = stats.wilson_interval(alarms, len(verdicts))
     spread = np.nanmedian(np.abs(np.log(second / first)), axis=1) * 1.4826
     print(f"| cells | {len(names)} |")
@@ -44,8 +44,8 @@ def main(baseline: str, candidate: str) -> None:
     print(f"| alarms before confirmation | {alarms} of {len(verdicts)} (95%: {low:.2%} to {high:.2%}) |")
     print(f"| gates of {GATE} with an alarm | {sum(gates)} of {len(gates)} |")
     print(f"| p below the level of a look, whatever its size | {lone} of {len(verdicts)} |")
-    print(f"| proven unchanged | {verdicts.count(Verdict.UNCHANGED)} of {len(verdicts)} |")
-    print(f"| undecided | {codes.count(Code.UNDECIDED)} of {len(verdicts)} |")
+    print(f"| proven unchanged | {verdicts.count(ChangeStatus.UNCHANGED)} of {len(verdicts)} |")
+    print(f"| undecided | {codes.count(ChangeCode.UNDECIDED)} of {len(verdicts)} |")
 
 
 def _decided(baseline: stats.Floats, candidate: stats.Floats) -> list:

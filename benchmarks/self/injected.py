@@ -35,10 +35,10 @@ def main(only: str, sessions: int, results: str) -> None:
     for seed in range(sessions):
         for finding in measure(seed, only, names, results):
             name = finding["workload"].partition(":")[2]
-            if finding["metric"] == CHANGES[name][0] and finding["verdict"] != "incomparable":
+            if finding["metric"] == CHANGES[name][0] and finding["status"] != "incomparable":
                 counts[name] += 1
-                print(seed, name, finding["verdict"], finding["reason"], file=sys.stderr, flush=True)
-                if finding["verdict"] == "regressed":
+                print(seed, name, finding["status"], finding["reason"], file=sys.stderr, flush=True)
+                if finding["status"] == "regressed":
                     sizes[name].append(finding["change"])
     print("| change | found in | size (median) | found |\n|---|---|---|---|")
     for name, found in sizes.items():

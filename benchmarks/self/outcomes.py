@@ -328,7 +328,7 @@ def outcomes(lines: Iterable[Line], proof: Proof = PROOF) -> list[Outcome]:
                     setting=setting,
                     precision=row.name,
                     trains=row.trains,
-                    score=row.verdict.value if row.verdict is not None else "",
+                    score=row.status.value if row.status is not None else "",
                     ratio=row.loss_ratio,
                     objections={place: said.get(case_id, "") for place, said in objected.items()},
                 )

@@ -14,7 +14,7 @@ from torch import Tensor
 from ampbench.judge.deciding import CONFIRMATION_BLOCKS, LOOKS, Blocks, decide_interleaved
 from ampbench.judge.exact import growth_by_order
 from ampbench.judge.times import FAR
-from ampbench.records.verdicts import Verdict
+from ampbench.records.changes import ChangeStatus
 from tests.simulation.noise import NOISES
 from tests.simulation.suite import CELLS, run_gates, run_stored, run_tables, share_of_cells, share_of_gates
 
@@ -50,13 +50,13 @@ def interleaved_table(names: Iterable[str] = NOISES, gates: int = 2000, slowed_g
             share_of_cells(same.changed),
             share_of_gates(same.changed),
             share_of_cells(same.control_fired),
-            same.share(Verdict.UNCHANGED),
+            same.share(ChangeStatus.UNCHANGED),
             share_of_cells(same.tail_open),
             f"{same.blocks.mean():.0f}",
             *(share_of_cells(each.changed) for each in within),
-            *(each.share(Verdict.REGRESSED) for each in slowed.values()),
+            *(each.share(ChangeStatus.REGRESSED) for each in slowed.values()),
             share_of_cells(tail.mean_changed),
-            without.share(Verdict.UNCHANGED),
+            without.share(ChangeStatus.UNCHANGED),
             share_of_cells(same.asv),
             " / ".join(f"{slowed[effect].asv.mean():.0%}" for effect in LARGE),
             share_of_cells(same.pytest_benchmark),
@@ -72,14 +72,14 @@ def stored_table(names: Iterable[str] = NOISES, gates: int = 2000, slowed_gates:
     for name in names:
         for rounds in ROUNDS:
             same = run_stored(name, gates, rounds)
-            changed = (same == Verdict.REGRESSED) | (same == Verdict.IMPROVED)
-            slowed = [run_stored(name, slowed_gates, rounds, effect) == Verdict.REGRESSED for effect in LARGE]
+            changed = (same == ChangeStatus.REGRESSED) | (same == ChangeStatus.IMPROVED)
+            slowed = [run_stored(name, slowed_gates, rounds, effect) == ChangeStatus.REGRESSED for effect in LARGE]
             cells = [
                 name,
                 rounds,
                 share_of_cells(changed),
                 share_of_gates(changed),
-                share_of_cells(same == Verdict.UNCHANGED),
+                share_of_cells(same == ChangeStatus.UNCHANGED),
                 *(share_of_cells(each) for each in slowed),
             ]
             yield f"| {' | '.join(map(str, cells))} |"
@@ -122,7 +122,7 @@ def unfit_table(cells: int = 500) -> Iterator[str]:
                 confirm_baseline=baseline[:, looks:], confirm_candidate=candidate[:, looks:],
             )  # fmt: skip
             (decision,) = decide_interleaved(blocks, np.array([FAR]))
-            changed.append(decision.verdict in (Verdict.REGRESSED, Verdict.IMPROVED))
+            changed.append(decision.status in (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED))
         code = "identical" if slower == 1 else f"{slower:g} times as slow"
         yield f"| {code} | {share_of_cells(np.array(changed))} |"
 

@@ -20,9 +20,9 @@ from ampbench.instruments.check.records import Checked
 from ampbench.judge.compare import compare_files
 from ampbench.records.case import DeviceDescription
 from ampbench.records.casts import CastPass, CastTrace, Operation
+from ampbench.records.changes import Change, ChangeCode, ChangeStatus, Comparison
 from ampbench.records.measured import Failure, Round
 from ampbench.records.run import Selection, Settings
-from ampbench.records.verdicts import Code, Comparison, Finding, Verdict
 from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import read_run
 from tests.drive.test_rounds import good
@@ -119,14 +119,14 @@ def session(
     return compare_files(files[0], files[1]), files
 
 
-def time_of(comparison: Comparison) -> Finding:
+def time_of(comparison: Comparison) -> Change:
     return next(one for one in comparison.findings if one.kind == "time")
 
 
 def test_a_slower_arm_is_found_after_sixteen_blocks_and_confirmed(servers: Servers, tmp_path: Path) -> None:
     comparison, (baseline, candidate, ended) = session(tmp_path, ["here"], ["FACTOR=1.1"])
     found = time_of(comparison)
-    assert (found.verdict, ended) == (Verdict.REGRESSED, "complete")
+    assert (found.status, ended) == (ChangeStatus.REGRESSED, "complete")
     assert found.change == pytest.approx(0.1, abs=0.01)
     assert found.blocks == 16
     assert comparison.interleaved
@@ -136,12 +136,12 @@ def test_a_slower_arm_is_found_after_sixteen_blocks_and_confirmed(servers: Serve
 
 def test_swapped_arms_mirror_the_verdict(servers: Servers, tmp_path: Path) -> None:
     comparison, _ = session(tmp_path, ["FACTOR=1.1"], ["here"])
-    assert time_of(comparison).verdict is Verdict.IMPROVED
+    assert time_of(comparison).status is ChangeStatus.IMPROVED
 
 
 def test_the_same_code_is_proven_unchanged_and_no_longer_measured(servers: Servers, tmp_path: Path) -> None:
     comparison, (baseline, _, ended) = session(tmp_path, ["here"], ["LABEL=same"])
-    assert (time_of(comparison).verdict, ended) == (Verdict.UNCHANGED, "complete")
+    assert (time_of(comparison).status, ended) == (ChangeStatus.UNCHANGED, "complete")
     assert {one.round for one in read_run(baseline).rounds} == set(range(8))
 
 
@@ -164,13 +164,13 @@ def test_a_threshold_decides_what_is_a_change(servers: Servers, tmp_path: Path) 
         return 0.2
 
     _, (baseline, candidate, _) = session(tmp_path, ["here"], ["FACTOR=1.1"], threshold_of=generous)
-    assert time_of(compare_files(baseline, candidate, generous)).verdict is Verdict.UNCHANGED
+    assert time_of(compare_files(baseline, candidate, generous)).status is ChangeStatus.UNCHANGED
 
 
 def test_arms_that_set_a_precision_are_compared_with_each_other(servers: Servers, tmp_path: Path) -> None:
     comparison, _ = session(tmp_path, ["precision=fp32"], ["precision=bf16_autocast", "FACTOR=0.5"])
     found = time_of(comparison)
-    assert (found.case.precision, found.verdict) == ("fp32", Verdict.IMPROVED)
+    assert (found.case.precision, found.status) == ("fp32", ChangeStatus.IMPROVED)
 
 
 def test_an_arm_that_keeps_the_switches_of_its_code_is_measured_with_them_and_told_apart(
@@ -187,7 +187,7 @@ def test_an_arm_that_keeps_the_switches_of_its_code_is_measured_with_them_and_to
     comparison, (baseline, candidate, _) = session(tmp_path, ["here"], ["keep_flags=true", "FACTOR=1.1"])
     assert asked == {(False, False), (True, True)}
     assert [read_run(path).header.settings.keep_flags for path in (baseline, candidate)] == [False, True]
-    assert time_of(comparison).verdict is Verdict.REGRESSED
+    assert time_of(comparison).status is ChangeStatus.REGRESSED
     told = {one.name: (one.baseline, one.candidate) for one in comparison.differences}
     assert told["switches of torch"] == ("as torch ships them", "the user's own (none is set)")
 
@@ -214,7 +214,7 @@ def test_an_interruption_keeps_what_was_measured(servers: Servers, tmp_path: Pat
     assert ended == "interrupted"
     for path in (baseline, candidate):
         assert json.loads(path.read_text().splitlines()[-1])["footer"]["ended"] == "interrupted"
-    assert time_of(comparison).verdict is Verdict.INCONCLUSIVE
+    assert time_of(comparison).status is ChangeStatus.INCONCLUSIVE
     assert read_run(baseline).rounds
 
 
@@ -243,14 +243,14 @@ def test_a_case_that_only_the_candidate_cannot_run_is_a_regression(servers: Serv
     servers.answer = answer
     comparison, _ = session(tmp_path, ["here"], ["FACTOR=1"])
     (found,) = comparison.findings
-    assert (found.metric, found.verdict, found.code) == ("outcome", Verdict.REGRESSED, Code.OUTCOME_CHANGED)
+    assert (found.metric, found.status, found.code) == ("outcome", ChangeStatus.REGRESSED, ChangeCode.OUTCOME_CHANGED)
 
 
 def test_without_times_a_single_block_shows_that_the_cases_run(servers: Servers, tmp_path: Path) -> None:
     comparison, (baseline, _, ended) = session(tmp_path, ["here"], ["FACTOR=1"], kinds=("memory", "accuracy"))
     assert ended == "complete"
     assert len(read_run(baseline).rounds) == 1
-    assert next(one for one in comparison.findings if one.kind == "memory").verdict is Verdict.UNCHANGED
+    assert next(one for one in comparison.findings if one.kind == "memory").status is ChangeStatus.UNCHANGED
 
 
 def test_an_arm_against_itself_has_all_its_blocks(servers: Servers, tmp_path: Path) -> None:
@@ -327,7 +327,7 @@ def test_what_did_not_regress_is_not_traced_nor_is_a_control_explained(servers: 
     better, _ = session(tmp_path, ["FACTOR=1.1"], ["here"])
     memory, _ = session(tmp_path, ["here"], ["FACTOR=1.1"], kinds=("time",), explain=False)
     assert (better.explained, memory.explained) == ({}, {})
-    assert time_of(memory).verdict is Verdict.REGRESSED
+    assert time_of(memory).status is ChangeStatus.REGRESSED
 
 
 def test_a_case_that_cannot_be_traced_is_told_and_fails_nothing(servers: Servers, tmp_path: Path) -> None:
@@ -340,7 +340,7 @@ def test_a_case_that_cannot_be_traced_is_told_and_fails_nothing(servers: Servers
     servers.answer = answer
     told: list[str] = []
     comparison, (_, candidate, ended) = session(tmp_path, ["here"], ["FACTOR=1.1"], tell=told.append)
-    assert (time_of(comparison).verdict, ended, comparison.explained) == (Verdict.REGRESSED, "complete", {})
+    assert (time_of(comparison).status, ended, comparison.explained) == (ChangeStatus.REGRESSED, "complete", {})
     assert told[-1].startswith("could not be traced: mlp[")
     assert told[-1].endswith("in the candidate: odd tensor")
     assert read_run(candidate).failures == {}
@@ -362,7 +362,7 @@ def test_an_interruption_while_tracing_leaves_verdicts_and_traces_that_are_compl
     two = replace(MLP, precisions=["fp32", "bf16_autocast"])
     comparison, (baseline, candidate, ended) = session(tmp_path, ["here"], ["FACTOR=1.1", "DTYPE=fp32"], two)
     assert ended == "interrupted"
-    assert len({one.case.case_id for one in comparison.findings if one.verdict is Verdict.REGRESSED}) == 2
+    assert len({one.case.case_id for one in comparison.findings if one.status is ChangeStatus.REGRESSED}) == 2
     assert list(comparison.explained) == asked[:1]
     assert read_run(baseline).ended == read_run(candidate).ended == "complete"
 
@@ -391,7 +391,7 @@ def test_rules_are_probed_where_torch_differs_with_or_without_a_regression(serve
     servers.versions = {"NEW": "2.12.0"}
     told: list[str] = []
     comparison, _ = session(tmp_path, ["here"], ["NEW=1"], tell=told.append)
-    assert time_of(comparison).verdict is Verdict.UNCHANGED
+    assert time_of(comparison).status is ChangeStatus.UNCHANGED
     assert [(one.op, one.before, one.after) for one in comparison.rule_changes] == [
         ("aten::rms_norm", "unlisted", "float32")
     ]
@@ -410,5 +410,5 @@ def test_a_server_that_starts_no_more_costs_the_explanation_alone(servers: Serve
         servers.broken = True
 
     comparison, (_, _, ended) = session(tmp_path, ["here"], ["FACTOR=1.1"], tell=tell)
-    assert (time_of(comparison).verdict, ended) == (Verdict.REGRESSED, "complete")
+    assert (time_of(comparison).status, ended) == (ChangeStatus.REGRESSED, "complete")
     assert told[-1].startswith("no more can be explained: no worker could start")

@@ -7,10 +7,10 @@ from ampbench.drive.planning import PlannedCase, find_workloads
 from ampbench.instruments.check.instrument import TASK
 from ampbench.instruments.check.records import Checked
 from ampbench.records.casts import CastPass, CastTrace
+from ampbench.records.changes import OUTCOME, Change, ChangeCode, ChangeStatus
 from ampbench.records.kinds import CHECK
 from ampbench.records.measured import Failure
 from ampbench.records.run import Settings
-from ampbench.records.verdicts import OUTCOME, Code, Finding, Verdict
 from ampbench.records.wire import Nothing, Reply, Request, reply_with
 from tests.drive.test_rounds import Script
 from tests.stored_runs import make_case, make_header
@@ -18,9 +18,15 @@ from tests.stored_runs import make_case, make_header
 CASES = [make_case(precision) for precision in ("fp32", "bf16_autocast", "fp16_autocast")]
 
 
-def finding(case, kind="time", verdict=Verdict.REGRESSED):
-    return Finding(
-        case=case, metric=kind, kind=kind, verdict=verdict, code=Code.BEYOND_THRESHOLD, reason="because", change=0.1
+def finding(case, kind="time", status=ChangeStatus.REGRESSED):
+    return Change(
+        case=case,
+        metric=kind,
+        kind=kind,
+        status=status,
+        code=ChangeCode.BEYOND_THRESHOLD,
+        reason="because",
+        change=0.1,
     )
 
 
@@ -43,7 +49,7 @@ def test_regressed_cases_come_worst_first_and_once_without_those_that_fail_now()
     ]  # fmt: skip
     assert regressed_cases(findings, ["time", "memory"]) == [other.case_id, one.case_id]
     assert regressed_cases(findings, ["accuracy"]) == [one.case_id]
-    assert regressed_cases([finding(one, verdict=Verdict.IMPROVED)], ["time"]) == []
+    assert regressed_cases([finding(one, status=ChangeStatus.IMPROVED)], ["time"]) == []
 
 
 def test_sides_take_turns_case_by_case_and_their_servers_end():

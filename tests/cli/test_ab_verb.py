@@ -93,7 +93,7 @@ def test_two_commits_are_measured_with_their_own_files_and_gated(ampbench: Run, 
     found = ampbench("ab", "model.py:make", *arms, "--gate", "--precision", "fp32", *EXACT)
     document = json.loads(found.out)
     memory = next(one for one in document["findings"] if one["metric"] == "peak_memory_bytes")
-    assert (found.code, memory["verdict"]) == (1, "regressed")
+    assert (found.code, memory["status"]) == (1, "regressed")
     assert memory["candidate"] - memory["baseline"] >= 64 * 65 * 4  # a layer's weights and bias
     assert document["interleaved"]
     (why,) = document["explained"].values()
@@ -118,7 +118,7 @@ def test_injected_changes_of_memory_and_accuracy_are_found_at_any_size(
 ) -> None:
     arms = ("--baseline", "changed=0", "--candidate", "changed=1")
     found = ampbench("ab", f"{NETWORKS}:{workload}", *arms, "--precision", "bf16_autocast", *EXACT)
-    verdicts = {one["metric"]: one["verdict"] for one in json.loads(found.out)["findings"]}
+    verdicts = {one["metric"]: one["status"] for one in json.loads(found.out)["findings"]}
     assert verdicts[metric] == "regressed"
 
 
@@ -149,7 +149,7 @@ def test_a_layer_that_runs_in_fp32_in_one_arm_explains_what_it_costs_whenever_it
     arms = ("--baseline", "upcast=false", "--candidate", "upcast=true", "--precision", "bf16_autocast")
     found = ampbench("ab", f"{tmp_path}/model.py:make", *arms, *EXACT)
     document = json.loads(found.out)
-    assert next(one for one in document["findings"] if one["kind"] == "memory")["verdict"] == "regressed"
+    assert next(one for one in document["findings"] if one["kind"] == "memory")["status"] == "regressed"
     ((case_id, why),) = document["explained"].items()
     assert "upcast=False" in case_id
     assert why[0].startswith("linear: bf16 → fp32 in second (traced: ")
@@ -207,8 +207,8 @@ def test_another_environment_variable_of_no_effect_is_no_change(ampbench: Run, t
     )  # fmt: skip
     findings = json.loads(found.out)["findings"]
     assert found.code == 0
-    assert {one["verdict"] for one in findings} <= {"unchanged", "inconclusive"}
-    assert {one["verdict"] for one in findings if one["kind"] != "time"} == {"unchanged"}
+    assert {one["status"] for one in findings} <= {"unchanged", "inconclusive"}
+    assert {one["status"] for one in findings if one["kind"] != "time"} == {"unchanged"}
 
 
 def test_an_arm_cannot_be_resumed_as_a_run(ampbench: Run, tmp_path: Path) -> None:

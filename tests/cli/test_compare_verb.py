@@ -59,7 +59,7 @@ def test_a_threshold_for_times_is_given_in_percent(ampbench, folder):
     verdicts = {}
     for limit in ("2", "5"):
         found = rows(ampbench(*arguments, "-k", "not bf16", "--threshold", limit))
-        verdicts[limit] = {row["metric"]: row["verdict"] for row in found}
+        verdicts[limit] = {row["metric"]: row["status"] for row in found}
     assert verdicts["2"]["seconds_median"] == "regressed"
     assert verdicts["5"]["seconds_median"] == "unchanged"
     assert verdicts["2"]["peak_memory_bytes"] == verdicts["5"]["peak_memory_bytes"] == "regressed"

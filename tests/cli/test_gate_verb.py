@@ -301,7 +301,7 @@ def test_json_holds_the_comparison_and_the_gate(measured: Run, ampbench: Run) ->
 def test_csv_keeps_stdout_to_the_findings(measured: Run, ampbench: Run) -> None:
     said = ampbench("gate", measured("base"), measured("new", 1.1), "--format", "csv")
     rows = list(csv.DictReader(io.StringIO(said.out)))
-    assert sum(row["verdict"] == "regressed" for row in rows) == 2
+    assert sum(row["status"] == "regressed" for row in rows) == 2
     assert said.err.splitlines()[-1].startswith("FAILED with exit code 1: ")
 
 

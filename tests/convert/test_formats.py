@@ -23,7 +23,7 @@ from ampbench.cli.main import main
 from ampbench.convert import FORMATS, Selected, formats, select
 from ampbench.convert.formats import defined
 from ampbench.errors import NothingToRunError
-from ampbench.records.verdicts import Code, Comparison, ControlVerdict, Difference, Finding, Side, Verdict
+from ampbench.records.changes import Change, ChangeCode, ChangeStatus, Comparison, ControlVerdict, Difference, Side
 
 
 class Metric(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -167,13 +167,13 @@ def suite_of(text: str) -> tuple[ElementTree.Element, Tests]:
     return suite, tests
 
 
-def finding(metric: str = "seconds_median", verdict: Verdict = Verdict.REGRESSED, **changes: Any) -> Finding:
+def finding(metric: str = "seconds_median", verdict: ChangeStatus = ChangeStatus.REGRESSED, **changes: Any) -> Change:
     fields: dict[str, Any] = {
         "case": CASE,
         "metric": metric,
         "kind": "time",
-        "verdict": verdict,
-        "code": Code.BEYOND_THRESHOLD,
+        "status": verdict,
+        "code": ChangeCode.BEYOND_THRESHOLD,
         "reason": "12% slower, beyond the threshold",
         "baseline": 1e-3,
         "candidate": 1.12e-3,
@@ -182,10 +182,10 @@ def finding(metric: str = "seconds_median", verdict: Verdict = Verdict.REGRESSED
         "high": 0.13,
         "threshold": 0.02,
     }
-    return Finding(**fields | changes)
+    return Change(**fields | changes)
 
 
-def comparison(*findings: Finding, **changes: Any) -> Comparison:
+def comparison(*findings: Change, **changes: Any) -> Comparison:
     fields: dict[str, Any] = {
         "baseline": Side(run="before", path="before.jsonl"),
         "candidate": Side(run="after", path="after.jsonl"),
@@ -242,16 +242,16 @@ def test_a_failed_case_is_an_error_with_its_frames_and_a_skipped_one_is_skipped_
 @pytest.mark.parametrize(
     ("verdict", "kind", "element"),
     [
-        (Verdict.REGRESSED, "time", "failure"),
-        (Verdict.REGRESSED, "outcome", "error"),
-        (Verdict.INCONCLUSIVE, "time", "skipped"),
-        (Verdict.INCOMPARABLE, "memory", "skipped"),
-        (Verdict.UNCHANGED, "time", None),
-        (Verdict.IMPROVED, "accuracy", None),
+        (ChangeStatus.REGRESSED, "time", "failure"),
+        (ChangeStatus.REGRESSED, "outcome", "error"),
+        (ChangeStatus.INCONCLUSIVE, "time", "skipped"),
+        (ChangeStatus.INCOMPARABLE, "memory", "skipped"),
+        (ChangeStatus.UNCHANGED, "time", None),
+        (ChangeStatus.IMPROVED, "accuracy", None),
     ],
 )
-def test_a_verdict_becomes_an_outcome(verdict: Verdict, kind: str, element: str | None) -> None:
-    one = finding(verdict=verdict, kind=kind, reason="because")
+def test_a_verdict_becomes_an_outcome(verdict: ChangeStatus, kind: str, element: str | None) -> None:
+    one = finding(status=verdict, kind=kind, reason="because")
     suite, tests = suite_of(formats.comparison_xml(comparison(one)))
     test = tests[f"{CASE.case_id} seconds_median"]
     found = [child for child in test if child.tag != "system-out"]
@@ -277,7 +277,7 @@ def test_a_failure_holds_the_evidence() -> None:
 
 
 def test_what_is_undefined_is_left_out_of_the_evidence() -> None:
-    one = finding(verdict=Verdict.INCOMPARABLE, baseline=None, change=None, low=None, high=None)
+    one = finding(status=ChangeStatus.INCOMPARABLE, baseline=None, change=None, low=None, high=None)
     _, tests = suite_of(formats.comparison_xml(comparison(one)))
     output = tests[f"{CASE.case_id} seconds_median"].find("system-out")
     assert output is not None

@@ -9,9 +9,9 @@ from ampbench.errors import NothingComparableError, StoreError
 from ampbench.judge.compare import block_seconds, compare, compare_files, judge_self, precision_means
 from ampbench.judge.notes import statements
 from ampbench.records.case import WorkloadSource
+from ampbench.records.changes import ChangeCode, ChangeStatus, Comparison
 from ampbench.records.measured import Failure
 from ampbench.records.run import Footer
-from ampbench.records.verdicts import Code, Comparison, Verdict
 from tests.compared_runs import BF16, FP32, Times, arms, make_run, noisy
 from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round, write_run
 
@@ -32,7 +32,7 @@ def test_runs_without_a_common_case_raise_and_both_are_named_with_an_example():
 def test_a_run_compared_with_itself_has_changed_in_nothing_and_says_that_it_is_itself():
     stored = run((FP32, noisy(1e-3)), (BF16, noisy(5e-4)))
     comparison = compare(stored, stored)
-    assert {one.verdict for one in comparison.findings} == {Verdict.UNCHANGED}
+    assert {one.status for one in comparison.findings} == {ChangeStatus.UNCHANGED}
     assert "both sides are the same run, which cannot differ from itself: name two" in comparison.notes
     assert comparison.differences == []
 
@@ -51,7 +51,7 @@ def test_two_files_are_compared_as_two_runs_are(tmp_path):
     ]
     comparison = compare_files(*files)
     assert comparison.findings[0].metric == "seconds_median"
-    assert comparison.findings[0].verdict is Verdict.REGRESSED
+    assert comparison.findings[0].status is ChangeStatus.REGRESSED
     assert comparison.baseline.path == str(files[0])
     with pytest.raises(StoreError):
         compare_files(tmp_path / "none.jsonl", files[0])
@@ -68,13 +68,13 @@ def test_findings_come_in_the_order_of_what_matters_and_always_the_same():
         case_id=failing.case_id, stage="round", cause="crash", message="signal 11"
     )
     comparison = compare(ours, theirs)
-    decided = [one for one in comparison.findings if one.verdict is not Verdict.UNCHANGED]
-    assert [(one.case, one.verdict) for one in decided] == [
-        (failing, Verdict.REGRESSED),
-        (worst, Verdict.REGRESSED),
-        (worse, Verdict.REGRESSED),
-        (better, Verdict.IMPROVED),
-        (noisy_one, Verdict.INCONCLUSIVE),
+    decided = [one for one in comparison.findings if one.status is not ChangeStatus.UNCHANGED]
+    assert [(one.case, one.status) for one in decided] == [
+        (failing, ChangeStatus.REGRESSED),
+        (worst, ChangeStatus.REGRESSED),
+        (worse, ChangeStatus.REGRESSED),
+        (better, ChangeStatus.IMPROVED),
+        (noisy_one, ChangeStatus.INCONCLUSIVE),
     ]
     assert comparison.only_baseline == [lonely.case_id]
     theirs.rounds.reverse()
@@ -121,7 +121,7 @@ def test_arms_with_settings_are_compared_across_what_they_set():
     ours, theirs = arms(precision="bf16_autocast")
     comparison = compare(run((FP32, noisy(1e-3)), header=ours), run((BF16, noisy(0.5e-3, seed=1)), header=theirs))
     assert comparison.findings[0].case == FP32
-    assert comparison.findings[0].code is Code.UNCONFIRMED
+    assert comparison.findings[0].code is ChangeCode.UNCONFIRMED
     assert comparison.candidate.arm == ("here",)
 
 
@@ -170,7 +170,7 @@ def test_a_comparison_of_nothing_but_failures_has_outcomes_alone():
     stored = run((FP32, []))
     stored.failures[FP32.case_id] = Failure(case_id=FP32.case_id, stage="round", cause="crash", message="signal 11")
     comparison = compare(stored, stored)
-    assert [one.code for one in comparison.findings] == [Code.NOT_RUN]
+    assert [one.code for one in comparison.findings] == [ChangeCode.NOT_RUN]
     assert comparison.means == []
 
 

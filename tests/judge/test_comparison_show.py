@@ -20,9 +20,9 @@ from ampbench.judge.show import (
     control_said,
     finding_columns,
 )
+from ampbench.records.changes import Change, ChangeCode, ChangeStatus, DefectChange, Explanation, Traces
 from ampbench.records.measured import Failure
 from ampbench.records.rules import RuleChange
-from ampbench.records.verdicts import Code, DefectChange, Explanation, Finding, Traces, Verdict
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
 from tests.stored_runs import make_case, make_header
 
@@ -164,16 +164,17 @@ def test_json_is_one_object_with_a_flat_row_per_finding():
     assert (row["case_id"], row["workload"], row["metric"], row["kind"]) == (
         FP32.case_id, "linear_chain", "seconds_median", "time",
     )  # fmt: skip
-    assert (row["verdict"], row["code"]) == ("regressed", "beyond-threshold")
+    assert (row["status"], row["code"]) == ("regressed", "beyond-threshold")
     assert row["change"] == comparison.findings[0].change
     assert row["remarks"] == []
     assert row["details"]["slow_share_baseline"] == 0.0
 
 
 def test_numbers_that_are_undefined_are_null_in_json_and_empty_in_csv():
-    endless = Finding(
-        case=FP32, metric="output_rel_l2", kind="accuracy", verdict=Verdict.REGRESSED, code=Code.BEYOND_THRESHOLD,
-        reason="a, b", baseline=0.0, candidate=math.nan, change=math.inf, remarks=("one", "two"),
+    endless = Change(
+        case=FP32, metric="output_rel_l2", kind="accuracy", status=ChangeStatus.REGRESSED,
+        code=ChangeCode.BEYOND_THRESHOLD, reason="a, b",
+        baseline=0.0, candidate=math.nan, change=math.inf, remarks=("one", "two"),
     )  # fmt: skip
     comparison = replace(same(), findings=[endless])
     row = json.loads(comparison_json(comparison))["findings"][0]
@@ -306,8 +307,13 @@ def test_why_a_control_could_raise_no_alarm_speaks_of_many_cases_where_there_are
     ],
 )
 def test_that_a_control_was_not_judged_is_blamed_on_the_machine_where_it_was_unfit(unfit: int, why: str):
-    busy = Finding(
-        case=FP32, metric="time", kind="time", verdict=Verdict.INCONCLUSIVE, code=Code.UNFIT_MACHINE, reason="busy"
+    busy = Change(
+        case=FP32,
+        metric="time",
+        kind="time",
+        status=ChangeStatus.INCONCLUSIVE,
+        code=ChangeCode.UNFIT_MACHINE,
+        reason="busy",
     )
     found = SelfComparison(
         cases=2, blocks=16, alarms=[], suspected=[], unfit=[busy] * unfit, unchanged=[], able=0,
@@ -317,13 +323,13 @@ def test_that_a_control_was_not_judged_is_blamed_on_the_machine_where_it_was_unf
 
 
 def test_every_verdict_has_a_colour_that_terminals_know():
-    colours = {verdict: Style.parse(show.STYLES[verdict]).color for verdict in Verdict}
+    colours = {verdict: Style.parse(show.STYLES[verdict]).color for verdict in ChangeStatus}
     known = {verdict: colour.name for verdict, colour in colours.items() if colour is not None}
     assert known == {
-        Verdict.REGRESSED: "red",
-        Verdict.IMPROVED: "green",
-        Verdict.INCONCLUSIVE: "yellow",
-        Verdict.INCOMPARABLE: "magenta",
+        ChangeStatus.REGRESSED: "red",
+        ChangeStatus.IMPROVED: "green",
+        ChangeStatus.INCONCLUSIVE: "yellow",
+        ChangeStatus.INCOMPARABLE: "magenta",
     }
 
 

@@ -15,10 +15,10 @@ from ampbench.judge.deciding import (
     decide_stored,
     judge_control,
 )
-from ampbench.records.verdicts import Code, Verdict
+from ampbench.records.changes import ChangeCode, ChangeStatus
 
 NAN = math.nan
-MIRRORED = {Verdict.REGRESSED: Verdict.IMPROVED, Verdict.IMPROVED: Verdict.REGRESSED}
+MIRRORED = {ChangeStatus.REGRESSED: ChangeStatus.IMPROVED, ChangeStatus.IMPROVED: ChangeStatus.REGRESSED}
 
 
 def quiet(cells=1, blocks=32, seed=0, spread=0.01):
@@ -51,7 +51,7 @@ def slowed(by, blocks, first_seed):
 def test_a_slowdown_that_fresh_blocks_show_too_is_a_regression_and_their_estimate_is_reported():
     fresh = slowed(1.10, CONFIRMATION_BLOCKS, 3)
     found = decide(*slowed(1.20, 16, 1), fresh=fresh)
-    assert (found.verdict, found.code) == (Verdict.REGRESSED, Code.BEYOND_THRESHOLD)
+    assert (found.status, found.code) == (ChangeStatus.REGRESSED, ChangeCode.BEYOND_THRESHOLD)
     assert found.change == pytest.approx(0.10, abs=0.02)
     assert 0.02 < found.low < found.change < found.high < 0.2
     assert found.p_worse == 0.5**16
@@ -60,25 +60,25 @@ def test_a_slowdown_that_fresh_blocks_show_too_is_a_regression_and_their_estimat
 
 def test_a_speedup_is_an_improvement():
     found = decide(*slowed(0.8, 16, 1), fresh=slowed(0.8, CONFIRMATION_BLOCKS, 3))
-    assert found.verdict is Verdict.IMPROVED
+    assert found.status is ChangeStatus.IMPROVED
     assert found.change == pytest.approx(-0.2, abs=0.02)
     assert found.p_better == 0.5**16
 
 
 def test_a_change_is_unconfirmed_until_fresh_blocks_are_there():
     found = decide(*slowed(1.2, 16, 1))
-    assert (found.verdict, found.code) == (Verdict.INCONCLUSIVE, Code.UNCONFIRMED)
+    assert (found.status, found.code) == (ChangeStatus.INCONCLUSIVE, ChangeCode.UNCONFIRMED)
     assert found.change == pytest.approx(0.2, abs=0.02)
 
 
 def test_four_fresh_blocks_cannot_confirm_and_leave_a_change_unconfirmed():
-    assert decide(*slowed(1.2, 16, 1), fresh=slowed(1.2, 4, 3)).code is Code.UNCONFIRMED
+    assert decide(*slowed(1.2, 16, 1), fresh=slowed(1.2, 4, 3)).code is ChangeCode.UNCONFIRMED
 
 
 @pytest.mark.parametrize("really", [1.0, 0.8, 1.01])
 def test_a_change_that_fresh_blocks_do_not_show_is_not_confirmed(really):
     found = decide(*slowed(1.2, 16, 1), fresh=slowed(really, CONFIRMATION_BLOCKS, 3))
-    assert (found.verdict, found.code) == (Verdict.INCONCLUSIVE, Code.NOT_CONFIRMED)
+    assert (found.status, found.code) == (ChangeStatus.INCONCLUSIVE, ChangeCode.NOT_CONFIRMED)
     assert found.change == pytest.approx(really - 1, abs=0.02)
 
 
@@ -87,40 +87,40 @@ def test_fresh_blocks_that_show_a_change_within_the_threshold_do_not_confirm_one
         quiet(blocks=CONFIRMATION_BLOCKS, spread=0.001),
         1.01 * quiet(blocks=CONFIRMATION_BLOCKS, seed=1, spread=0.001),
     )
-    assert decide(*slowed(1.2, 16, 1), fresh=fresh).code is Code.NOT_CONFIRMED
+    assert decide(*slowed(1.2, 16, 1), fresh=fresh).code is ChangeCode.NOT_CONFIRMED
 
 
 def test_no_confirmation_is_asked_for_where_it_is_not_wanted():
-    assert decide(*slowed(1.2, 16, 1), confirm=False).verdict is Verdict.REGRESSED
+    assert decide(*slowed(1.2, 16, 1), confirm=False).status is ChangeStatus.REGRESSED
 
 
 def test_eight_blocks_never_show_a_change_but_can_show_that_there_is_none():
-    assert decide(*slowed(3.0, 8, 1)).code is Code.UNDECIDED
-    assert decide(quiet(blocks=8, spread=0.002), quiet(blocks=8, spread=0.002, seed=1)).verdict is Verdict.UNCHANGED
+    assert decide(*slowed(3.0, 8, 1)).code is ChangeCode.UNDECIDED
+    assert decide(quiet(blocks=8, spread=0.002), quiet(blocks=8, spread=0.002, seed=1)).status is ChangeStatus.UNCHANGED
 
 
 def test_a_certain_change_within_the_threshold_is_none():
     found = decide(*slowed(1.01, 32, 1), threshold=0.05)
     assert found.p_worse < 0.001
-    assert (found.verdict, found.code) == (Verdict.UNCHANGED, Code.WITHIN_THRESHOLD)
+    assert (found.status, found.code) == (ChangeStatus.UNCHANGED, ChangeCode.WITHIN_THRESHOLD)
 
 
 def test_nothing_is_proven_unchanged_at_a_threshold_of_zero():
     same = quiet()
-    assert decide(same, same, threshold=0.0).code is Code.UNDECIDED
-    assert decide(quiet(), quiet(seed=1), threshold=0.0).code is Code.UNDECIDED
+    assert decide(same, same, threshold=0.0).code is ChangeCode.UNDECIDED
+    assert decide(quiet(), quiet(seed=1), threshold=0.0).code is ChangeCode.UNDECIDED
 
 
 def test_times_that_are_all_equal_are_unchanged():
     found = decide(np.full((1, 8), 1e-3), np.full((1, 8), 1e-3))
-    assert (found.verdict, found.change, found.low, found.high) == (Verdict.UNCHANGED, 0.0, 0.0, 0.0)
+    assert (found.status, found.change, found.low, found.high) == (ChangeStatus.UNCHANGED, 0.0, 0.0, 0.0)
     assert (found.p_worse, found.p_better) == (1.0, 1.0)
 
 
 def test_an_undecided_cell_says_what_could_have_been_found_and_how_many_blocks_would_decide():
     baseline, candidate = quiet(spread=0.05), quiet(spread=0.05, seed=1)
     found = decide(baseline, candidate)
-    assert found.code is Code.UNDECIDED
+    assert found.code is ChangeCode.UNDECIDED
     assert 0.04 < found.detectable_change < 0.2
     assert found.blocks_needed > 32
 
@@ -132,7 +132,7 @@ def test_blocks_needed_do_decide_if_spread_and_estimate_stay():
     needed = int(np.median([each.blocks_needed for each in found if each.blocks_needed]))
     more = (generator.lognormal(0, 0.02, (400, needed)) for _ in "ab")
     again = decide_interleaved(make_blocks(*more), np.full(400, 0.02))
-    assert np.mean([each.verdict is Verdict.UNCHANGED for each in again]) >= 0.8
+    assert np.mean([each.status is ChangeStatus.UNCHANGED for each in again]) >= 0.8
 
 
 def test_the_detectable_change_is_detected():
@@ -156,13 +156,13 @@ def test_the_detectable_change_is_detected():
 )
 def test_too_few_blocks_are_those_that_cannot_decide_anything(blocks, looks, code):
     found = decide(*slowed(3.0, blocks, 1), looks=looks)
-    assert (found.verdict, found.code) == (Verdict.INCONCLUSIVE, Code(code))
+    assert (found.status, found.code) == (ChangeStatus.INCONCLUSIVE, ChangeCode(code))
     assert found.blocks == blocks
 
 
 def test_without_blocks_nothing_is_said_of_the_change():
     found = decide(np.full((1, 8), NAN), quiet(blocks=8))
-    assert found.code is Code.TOO_FEW_BLOCKS
+    assert found.code is ChangeCode.TOO_FEW_BLOCKS
     assert (found.change, found.low, found.high, found.mean_change, found.p90_change) == (None,) * 5
 
 
@@ -171,9 +171,9 @@ def test_without_blocks_nothing_is_said_of_the_change():
 def test_a_time_that_is_no_time_makes_a_cell_incomparable(bad, side):
     sides = [quiet(), quiet(seed=1)]
     sides[side][0, 5] = bad
-    assert (decide(*sides).verdict, decide(*sides).code) == (Verdict.INCOMPARABLE, Code.INVALID)
+    assert (decide(*sides).status, decide(*sides).code) == (ChangeStatus.INCOMPARABLE, ChangeCode.INVALID)
     stored = decide_stored(*sides, np.array([0.02]), [])[0]
-    assert (stored.verdict, stored.code) == (Verdict.INCOMPARABLE, Code.INVALID)
+    assert (stored.status, stored.code) == (ChangeStatus.INCOMPARABLE, ChangeCode.INVALID)
 
 
 def test_a_missing_block_is_missing_on_both_sides():
@@ -201,8 +201,8 @@ def test_many_cells_pay_for_being_many():
     baseline, candidate = quiet(200, 16, spread=0.02), quiet(200, 16, 1, spread=0.02)
     candidate[0] *= 1.2
     together = decide_interleaved(make_blocks(baseline, candidate), np.full(200, 0.02))[0]
-    assert together.code is Code.UNDECIDED
-    assert decide(baseline[:1], candidate[:1]).code is Code.UNCONFIRMED
+    assert together.code is ChangeCode.UNDECIDED
+    assert decide(baseline[:1], candidate[:1]).code is ChangeCode.UNCONFIRMED
 
 
 TIMES = st.lists(
@@ -212,7 +212,7 @@ SCALES = st.sampled_from([0.7, 0.95, 1.0, 1.05, 1.5])
 
 
 def assert_mirrored(one, other):
-    assert other.verdict is MIRRORED.get(one.verdict, one.verdict)
+    assert other.status is MIRRORED.get(one.status, one.status)
     assert other.code is one.code
     assert (other.p_worse, other.p_better, other.slow_p) == (one.p_better, one.p_worse, pytest.approx(one.slow_p))
     assert (other.slow_share_baseline, other.slow_share_candidate) == (
@@ -241,7 +241,7 @@ def test_swapping_stored_runs_mirrors_every_verdict(first, second, scale, contro
         decide_stored(baseline, candidate, thresholds, controls),
         decide_stored(candidate, baseline, thresholds, controls),
     )
-    assert there[0].verdict is MIRRORED.get(back[0].verdict, back[0].verdict)
+    assert there[0].status is MIRRORED.get(back[0].status, back[0].status)
     assert there[0].code is back[0].code
 
 
@@ -249,7 +249,7 @@ def test_a_changed_share_of_slow_blocks_is_reported_and_so_are_mean_and_tail():
     baseline, candidate = quiet(), quiet(seed=1)
     candidate[0, :6] *= 2
     found = decide(baseline, candidate)
-    assert found.verdict is Verdict.UNCHANGED
+    assert found.status is ChangeStatus.UNCHANGED
     assert (found.slow_share_baseline, found.slow_share_candidate) == (0.0, 6 / 32)
     assert found.slow_p == pytest.approx(0.0237, abs=1e-3)
     assert found.mean_change == pytest.approx(6 / 32, abs=0.01)
@@ -262,17 +262,17 @@ def test_a_share_of_slow_blocks_that_has_changed_for_certain_is_never_unchanged(
     candidate[0, :12] *= 2
     found = decide(baseline, candidate)
     assert abs(found.change) < 0.01
-    assert (found.verdict, found.code) == (Verdict.INCONCLUSIVE, Code.UNDECIDED)
+    assert (found.status, found.code) == (ChangeStatus.INCONCLUSIVE, ChangeCode.UNDECIDED)
 
 
 def test_two_blocks_in_sixteen_that_are_slow_hide_no_regression_and_make_none():
     for side in (0, 1):
         for factor in (1.0, 1.1):
             sides, fresh = list(slowed(factor, 16, 1)), list(slowed(factor, CONFIRMATION_BLOCKS, 3))
-            expected = decide(*sides, fresh=tuple(fresh)).verdict
+            expected = decide(*sides, fresh=tuple(fresh)).status
             sides[side][0, :2] *= 2
             fresh[side][0, :2] *= 2
-            assert decide(*sides, fresh=tuple(fresh)).verdict is expected
+            assert decide(*sides, fresh=tuple(fresh)).status is expected
 
 
 def test_the_same_code_measured_twice_does_not_fire():
@@ -338,7 +338,7 @@ def test_no_cells_have_no_decisions():
 
 def test_stored_rounds_far_apart_are_a_regression_with_the_interval_of_welch():
     found = decide_stored(quiet(blocks=10), 1.1 * quiet(blocks=10, seed=1), np.array([0.02]), [0.001, 0.001])[0]
-    assert found.verdict is Verdict.REGRESSED
+    assert found.status is ChangeStatus.REGRESSED
     assert 0.08 < found.low < found.change < found.high < 0.12
     assert found.blocks == 10
 
@@ -348,19 +348,19 @@ def test_a_control_that_differed_makes_stored_runs_undecided():
     sure, unsure = (
         decide_stored(*sides, np.array([0.02]), controls)[0] for controls in ([0.001, 0.001], [0.001, 0.05])
     )
-    assert sure.verdict is Verdict.REGRESSED
-    assert unsure.code is Code.UNDECIDED
+    assert sure.status is ChangeStatus.REGRESSED
+    assert unsure.code is ChangeCode.UNDECIDED
     assert unsure.high - unsure.low > 3 * (sure.high - sure.low)
 
 
 def test_stored_rounds_within_the_threshold_are_unchanged():
     found = decide_stored(quiet(blocks=10), quiet(blocks=12, seed=1), np.array([0.05]), [0.001])[0]
-    assert (found.verdict, found.blocks) == (Verdict.UNCHANGED, 10)
+    assert (found.status, found.blocks) == (ChangeStatus.UNCHANGED, 10)
 
 
 def test_two_stored_rounds_are_too_few():
     found = decide_stored(quiet(blocks=10), quiet(blocks=2), np.array([0.5]), [])[0]
-    assert (found.verdict, found.code) == (Verdict.INCONCLUSIVE, Code.TOO_FEW_BLOCKS)
+    assert (found.status, found.code) == (ChangeStatus.INCONCLUSIVE, ChangeCode.TOO_FEW_BLOCKS)
 
 
 def test_one_slow_stored_round_in_four_is_set_apart_and_two_are_not():
@@ -372,20 +372,20 @@ def test_one_slow_stored_round_in_four_is_set_apart_and_two_are_not():
     assert abs(one.change) < 0.02
     assert one.mean_change == pytest.approx(0.25, abs=0.02)
     assert two.change > 0.3
-    assert two.code is Code.UNDECIDED
+    assert two.code is ChangeCode.UNDECIDED
 
 
 def test_stored_rounds_that_never_vary_are_not_taken_for_a_change_where_there_is_none():
     same = np.full((1, 4), 1e-3)
     found = decide_stored(same, same, np.array([0.02]), [])[0]
-    assert (found.verdict, found.change, found.p_worse, found.p_better) == (Verdict.UNCHANGED, 0.0, 1.0, 1.0)
+    assert (found.status, found.change, found.p_worse, found.p_better) == (ChangeStatus.UNCHANGED, 0.0, 1.0, 1.0)
 
 
 def test_stored_rounds_that_never_vary_and_differ_have_certainly_changed():
     before, after = np.full((1, 4), 1e-3), np.full((1, 4), 1.1e-3)
     slower = decide_stored(before, after, np.array([0.02]), [])[0]
-    assert (slower.verdict, slower.p_worse, slower.p_better) == (Verdict.REGRESSED, 0.0, 1.0)
-    assert decide_stored(after, before, np.array([0.02]), [])[0].verdict is Verdict.IMPROVED
+    assert (slower.status, slower.p_worse, slower.p_better) == (ChangeStatus.REGRESSED, 0.0, 1.0)
+    assert decide_stored(after, before, np.array([0.02]), [])[0].status is ChangeStatus.IMPROVED
 
 
 def test_a_stored_regression_says_nothing_of_blocks_needed():
@@ -400,13 +400,13 @@ def test_a_change_of_many_blocks_of_one_arm_is_not_proven_to_be_none(slow, block
     baseline, candidate = quiet(blocks=blocks), quiet(seed=1, blocks=blocks)
     candidate[0, :slow] *= factor
     for one, other in ((baseline, candidate), (candidate, baseline)):
-        assert decide(one, other).verdict is not Verdict.UNCHANGED
+        assert decide(one, other).status is not ChangeStatus.UNCHANGED
 
 
 def test_a_few_slow_blocks_of_one_arm_do_not_hide_that_nothing_changed():
     baseline, candidate = quiet(), quiet(seed=1)
     candidate[0, :5] *= 2
-    assert decide(baseline, candidate).verdict is Verdict.UNCHANGED
+    assert decide(baseline, candidate).status is ChangeStatus.UNCHANGED
 
 
 def with_means(baseline, candidate, means, mean_fresh=None, fresh=None, threshold=0.05, **options):
@@ -416,10 +416,10 @@ def with_means(baseline, candidate, means, mean_fresh=None, fresh=None, threshol
 
 def test_unchanged_takes_a_mean_within_its_threshold():
     same = quiet(), quiet(seed=1)
-    assert with_means(*same, (quiet(seed=2), quiet(seed=3))).code is Code.WITHIN_THRESHOLD
+    assert with_means(*same, (quiet(seed=2), quiet(seed=3))).code is ChangeCode.WITHIN_THRESHOLD
     loose = with_means(*same, (quiet(seed=2, spread=0.3), quiet(seed=3, spread=0.3)))
-    assert (loose.verdict, loose.code, loose.mean_code) == (
-        Verdict.INCONCLUSIVE, Code.TAIL_UNDECIDED, Code.UNDECIDED,
+    assert (loose.status, loose.code, loose.mean_code) == (
+        ChangeStatus.INCONCLUSIVE, ChangeCode.TAIL_UNDECIDED, ChangeCode.UNDECIDED,
     )  # fmt: skip
     assert loose.mean_low < loose.mean_change < loose.mean_high
 
@@ -427,25 +427,25 @@ def test_unchanged_takes_a_mean_within_its_threshold():
 def test_slow_blocks_of_one_arm_alone_leave_the_tail_open():
     baseline, candidate = quiet(), quiet(seed=1)
     candidate[0, :4] *= 2
-    assert decide(baseline, candidate).verdict is Verdict.UNCHANGED
-    assert with_means(baseline, candidate, (baseline, candidate)).code is Code.TAIL_UNDECIDED
+    assert decide(baseline, candidate).status is ChangeStatus.UNCHANGED
+    assert with_means(baseline, candidate, (baseline, candidate)).code is ChangeCode.TAIL_UNDECIDED
 
 
 def test_a_mean_that_moved_alone_is_found_confirmed_and_reported_from_the_fresh_blocks():
     typical, fresh = (quiet(), quiet(seed=1)), (quiet(1, 10, 4), quiet(1, 10, 5))
     waiting = with_means(*typical, slowed(1.2, 32, 6))
-    assert (waiting.code, waiting.mean_code) == (Code.TAIL_UNDECIDED, Code.UNCONFIRMED)
+    assert (waiting.code, waiting.mean_code) == (ChangeCode.TAIL_UNDECIDED, ChangeCode.UNCONFIRMED)
     found = with_means(*typical, slowed(1.2, 32, 6), slowed(1.1, 10, 8), fresh)
-    assert (found.verdict, found.mean_code) == (Verdict.UNCHANGED, Code.BEYOND_THRESHOLD)
+    assert (found.status, found.mean_code) == (ChangeStatus.UNCHANGED, ChangeCode.BEYOND_THRESHOLD)
     assert found.mean_change == pytest.approx(0.1, abs=0.02)
     refuted = with_means(*typical, slowed(1.2, 32, 6), slowed(1.0, 10, 8), fresh)
-    assert (refuted.code, refuted.mean_code) == (Code.TAIL_UNDECIDED, Code.NOT_CONFIRMED)
+    assert (refuted.code, refuted.mean_code) == (ChangeCode.TAIL_UNDECIDED, ChangeCode.NOT_CONFIRMED)
 
 
 @pytest.mark.parametrize("factor", [0.97, 1.03])
 def test_a_certain_change_of_the_mean_within_its_threshold_is_none(factor):
     found = with_means(quiet(), quiet(seed=1), slowed(factor, 32, 6))
-    assert (found.verdict, found.mean_code) == (Verdict.UNCHANGED, Code.WITHIN_THRESHOLD)
+    assert (found.status, found.mean_code) == (ChangeStatus.UNCHANGED, ChangeCode.WITHIN_THRESHOLD)
 
 
 @given(TIMES, TIMES, SCALES)
@@ -475,6 +475,9 @@ def test_stored_rounds_are_unchanged_only_with_their_means_and_a_mean_can_regres
         means = Means(blocks=make_blocks(*sides), thresholds=np.array([0.05]))
         return decide_stored(*typical, np.array([0.02]), [0.001], means, [0.001])[0]
 
-    assert decided(1.0, 0.005).code is Code.WITHIN_THRESHOLD
-    assert decided(1.0, 0.3).code is Code.TAIL_UNDECIDED
-    assert (decided(1.3, 0.005).verdict, decided(1.3, 0.005).mean_code) == (Verdict.UNCHANGED, Code.BEYOND_THRESHOLD)
+    assert decided(1.0, 0.005).code is ChangeCode.WITHIN_THRESHOLD
+    assert decided(1.0, 0.3).code is ChangeCode.TAIL_UNDECIDED
+    assert (decided(1.3, 0.005).status, decided(1.3, 0.005).mean_code) == (
+        ChangeStatus.UNCHANGED,
+        ChangeCode.BEYOND_THRESHOLD,
+    )

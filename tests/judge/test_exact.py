@@ -14,8 +14,8 @@ from ampbench.judge import exact
 from ampbench.judge.compare import compare
 from ampbench.judge.said import change_text, lonely, summary, threshold_text, verdict
 from ampbench.records.case import WorkloadSource
+from ampbench.records.changes import OUTCOME, ChangeCode, ChangeStatus
 from ampbench.records.measured import Failure, Skip, Update
-from ampbench.records.verdicts import OUTCOME, Code, Verdict
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
 from tests.stored_runs import make_header, make_memory
 
@@ -42,16 +42,16 @@ def error(metric, before, after, header=None, **every):
 @pytest.mark.parametrize(
     ("after", "header", "verdict"),
     [
-        (1_000_001, None, Verdict.REGRESSED),
-        (999_999, None, Verdict.IMPROVED),
-        (1_000_000, None, Verdict.UNCHANGED),
-        (1_000_001, ELSEWHERE, Verdict.UNCHANGED),
-        (1_010_001, ELSEWHERE, Verdict.REGRESSED),
+        (1_000_001, None, ChangeStatus.REGRESSED),
+        (999_999, None, ChangeStatus.IMPROVED),
+        (1_000_000, None, ChangeStatus.UNCHANGED),
+        (1_000_001, ELSEWHERE, ChangeStatus.UNCHANGED),
+        (1_010_001, ELSEWHERE, ChangeStatus.REGRESSED),
     ],
 )
 def test_memory_is_exact_on_one_environment_and_has_a_tolerance_between_two(after, header, verdict):
     found = memory(1_000_000, after, header=header)
-    assert found.verdict is verdict
+    assert found.status is verdict
     assert found.change == pytest.approx(after / 1e6 - 1)
     assert found.low == found.high == found.change
 
@@ -60,28 +60,28 @@ def test_memory_is_exact_on_one_environment_and_has_a_tolerance_between_two(afte
 def test_swapped_sides_mirror_every_verdict_on_errors_and_bytes(one, other, threshold):
     ours, theirs = (make_run(TIMES, output_rel_l2=each, peak_bytes=round(each * 1e9)) for each in (one, other))
     for metric in ("output_rel_l2", "peak_memory_bytes"):
-        there = finding(metric, ours, theirs, lambda metric, case: threshold).verdict
-        back = finding(metric, theirs, ours, lambda metric, case: threshold).verdict
+        there = finding(metric, ours, theirs, lambda metric, case: threshold).status
+        back = finding(metric, theirs, ours, lambda metric, case: threshold).status
         assert back is MIRRORED.get(there, there)
 
 
 def test_a_threshold_that_is_given_takes_the_place_of_the_default():
     baseline, candidate = make_run(TIMES), make_run(TIMES, peak_bytes=1_040_000)
-    assert finding("peak_memory_bytes", baseline, candidate, lambda metric, case: 0.05).verdict is Verdict.UNCHANGED
+    assert finding("peak_memory_bytes", baseline, candidate, lambda metric, case: 0.05).status is ChangeStatus.UNCHANGED
 
 
 def test_bytes_counted_by_other_means_and_peaks_of_nothing_are_incomparable():
     candidate = make_run(TIMES)
     candidate.memory[FP32.case_id] = make_memory(FP32, 1_000_000, source="allocator")
-    assert finding("peak_memory_bytes", make_run(TIMES), candidate).code is Code.OTHER_COUNTER
-    assert memory(0, 0).code is Code.INVALID
+    assert finding("peak_memory_bytes", make_run(TIMES), candidate).code is ChangeCode.OTHER_COUNTER
+    assert memory(0, 0).code is ChangeCode.INVALID
 
 
 def test_memory_of_one_side_alone_is_incomparable_and_of_neither_is_nothing():
     baseline, candidate = make_run(TIMES), make_run(TIMES)
     candidate.memory.clear()
     found = finding("peak_memory_bytes", baseline, candidate)
-    assert (found.verdict, found.code) == (Verdict.INCOMPARABLE, Code.NOT_MEASURED)
+    assert (found.status, found.code) == (ChangeStatus.INCOMPARABLE, ChangeCode.NOT_MEASURED)
     assert found.reason == "the candidate has no number"
     baseline.memory.clear()
     assert finding("peak_memory_bytes", baseline, candidate) is None
@@ -90,20 +90,20 @@ def test_memory_of_one_side_alone_is_incomparable_and_of_neither_is_nothing():
 @pytest.mark.parametrize(
     ("after", "header", "verdict"),
     [
-        (4e-3 * (1 + 1e-6), None, Verdict.REGRESSED),
-        (4e-3 * (1 + 1e-14), None, Verdict.UNCHANGED),
-        (4.2e-3, ELSEWHERE, Verdict.UNCHANGED),
-        (4.5e-3, ELSEWHERE, Verdict.REGRESSED),
-        (3e-3, ELSEWHERE, Verdict.IMPROVED),
+        (4e-3 * (1 + 1e-6), None, ChangeStatus.REGRESSED),
+        (4e-3 * (1 + 1e-14), None, ChangeStatus.UNCHANGED),
+        (4.2e-3, ELSEWHERE, ChangeStatus.UNCHANGED),
+        (4.5e-3, ELSEWHERE, ChangeStatus.REGRESSED),
+        (3e-3, ELSEWHERE, ChangeStatus.IMPROVED),
     ],
 )
 def test_errors_are_exact_on_one_environment_and_have_a_tolerance_between_two(after, header, verdict):
-    assert error("output_rel_l2", {}, {"output_rel_l2": after}, header).verdict is verdict
+    assert error("output_rel_l2", {}, {"output_rel_l2": after}, header).status is verdict
 
 
 def test_errors_of_a_step_that_is_not_repeatable_have_the_tolerance_of_two_environments():
     found = error("output_rel_l2", {"repeatable": False}, {"output_rel_l2": 4.2e-3})
-    assert (found.verdict, found.threshold) == (Verdict.UNCHANGED, 0.1)
+    assert (found.status, found.threshold) == (ChangeStatus.UNCHANGED, 0.1)
 
 
 def commits(*names):
@@ -112,12 +112,12 @@ def commits(*names):
 
 @pytest.mark.parametrize(
     ("after", "verdict"),
-    [(1_009_999, Verdict.UNCHANGED), (1_010_001, Verdict.REGRESSED), (980_000, Verdict.IMPROVED)],
+    [(1_009_999, ChangeStatus.UNCHANGED), (1_010_001, ChangeStatus.REGRESSED), (980_000, ChangeStatus.IMPROVED)],
 )
 def test_memory_of_two_commits_has_a_tolerance(after, verdict):
     ours, theirs = commits("a", "b")
     found = finding("peak_memory_bytes", make_run(TIMES, header=ours), make_run(TIMES, header=theirs, peak_bytes=after))
-    assert found.verdict is verdict
+    assert found.status is verdict
     assert (found.threshold, "threshold 1%" in found.reason) == (0.01, True)
 
 
@@ -130,33 +130,33 @@ def of_commits(metric, before, after, asked=None, **every):
 @pytest.mark.parametrize(
     ("elements", "after", "verdict"),
     [
-        (80, 5.3e-3, Verdict.UNCHANGED),
-        (80, 5.5e-3, Verdict.REGRESSED),
-        (80, 2.9e-3, Verdict.IMPROVED),
-        (1_000_000, 4.3e-3, Verdict.UNCHANGED),
-        (1_000_000, 4.5e-3, Verdict.REGRESSED),
+        (80, 5.3e-3, ChangeStatus.UNCHANGED),
+        (80, 5.5e-3, ChangeStatus.REGRESSED),
+        (80, 2.9e-3, ChangeStatus.IMPROVED),
+        (1_000_000, 4.3e-3, ChangeStatus.UNCHANGED),
+        (1_000_000, 4.5e-3, ChangeStatus.REGRESSED),
     ],
 )
 def test_errors_of_two_commits_count_beyond_the_luck_of_another_order_of_summation(elements, after, verdict):
     shapes = {"output_shapes": [[elements // 8, 8]]}
-    assert of_commits("output_rel_l2", {}, {"output_rel_l2": after}, **shapes).verdict is verdict
+    assert of_commits("output_rel_l2", {}, {"output_rel_l2": after}, **shapes).status is verdict
 
 
 @pytest.mark.parametrize(
     ("elements", "growth", "verdict"),
     [
-        (8, 3.3, Verdict.UNCHANGED),
-        (8, 3.4, Verdict.REGRESSED),
-        (8, 1 / 3.4, Verdict.IMPROVED),
-        (20, 2.01, Verdict.UNCHANGED),
-        (24, 1.99, Verdict.UNCHANGED),
-        (24, 2.01, Verdict.REGRESSED),
+        (8, 3.3, ChangeStatus.UNCHANGED),
+        (8, 3.4, ChangeStatus.REGRESSED),
+        (8, 1 / 3.4, ChangeStatus.IMPROVED),
+        (20, 2.01, ChangeStatus.UNCHANGED),
+        (24, 1.99, ChangeStatus.UNCHANGED),
+        (24, 2.01, ChangeStatus.REGRESSED),
     ],
 )
 def test_fp32s_own_error_over_few_elements_may_more_than_double_by_the_order_of_its_sums(elements, growth, verdict):
     errors = [{"output_rel_l2": each, "output_fp32_rel_l2": each} for each in (1e-6, 1e-6 * growth)]
     assert (
-        of_commits("output_rel_l2", *errors, output_floor_rel_l2=2e-8, output_shapes=[[1, elements]]).verdict is verdict
+        of_commits("output_rel_l2", *errors, output_floor_rel_l2=2e-8, output_shapes=[[1, elements]]).status is verdict
     )
 
 
@@ -169,12 +169,12 @@ def test_growth_that_is_none_is_as_rare_as_three_deviations_where_nothing_but_lu
 
 def test_errors_as_small_as_those_of_fp32_are_those_of_an_order_of_summation():
     def judged(metric, before, after):
-        return of_commits(metric, {metric: before}, {metric: after, "output_fp32_rel_l2": after}).verdict
+        return of_commits(metric, {metric: before}, {metric: after, "output_fp32_rel_l2": after}).status
 
-    assert judged("output_rel_l2", 2.4e-7, 2.41e-7) is Verdict.UNCHANGED
-    assert judged("grad_rel_l2", 2.4e-7, 4.7e-7) is Verdict.UNCHANGED
-    assert judged("grad_rel_l2", 2.4e-7, 4.9e-7) is Verdict.REGRESSED
-    assert judged("param_rel_l2", 2.2e-8, 1.2e-8) is Verdict.UNCHANGED
+    assert judged("output_rel_l2", 2.4e-7, 2.41e-7) is ChangeStatus.UNCHANGED
+    assert judged("grad_rel_l2", 2.4e-7, 4.7e-7) is ChangeStatus.UNCHANGED
+    assert judged("grad_rel_l2", 2.4e-7, 4.9e-7) is ChangeStatus.REGRESSED
+    assert judged("param_rel_l2", 2.2e-8, 1.2e-8) is ChangeStatus.UNCHANGED
 
 
 def test_of_other_precisions_what_fp32_is_wrong_by_in_the_same_run_is_known():
@@ -183,18 +183,18 @@ def test_of_other_precisions_what_fp32_is_wrong_by_in_the_same_run_is_known():
     for run, error in ((ours, 5e-7), (theirs, 6.9e-7)):
         run.divergence[BF16.case_id] = replace(run.divergence[BF16.case_id], grad_rel_l2=error)
     found = [one for one in compare(ours, theirs).findings if one.metric == "grad_rel_l2"]
-    assert [one.verdict for one in found] == [Verdict.UNCHANGED] * 2
+    assert [one.status for one in found] == [ChangeStatus.UNCHANGED] * 2
     assert max(one.threshold for one in found) == 1.0
 
 
 def test_a_threshold_of_zero_is_taken_at_its_word():
     found = of_commits("output_rel_l2", {}, {"output_rel_l2": 4e-3 * (1 + 1e-6)}, asked=0.0)
-    assert found.verdict is Verdict.REGRESSED
+    assert found.status is ChangeStatus.REGRESSED
 
 
 def test_a_change_that_is_not_zero_is_never_written_as_zero():
     found = error("output_rel_l2", {}, {"output_rel_l2": 4e-3 * (1 + 2e-7)})
-    assert found.verdict is Verdict.REGRESSED
+    assert found.status is ChangeStatus.REGRESSED
     assert found.reason == "2e-05% more output error; the same code should give equal numbers"
     assert change_text(found) == "+2e-05%"
 
@@ -204,39 +204,39 @@ def test_a_parameter_that_an_arm_sets_changes_no_environment():
     deeper = replace(FP32, parameters={"depth": 5, "width": 512})
     candidate = make_run(Times((deeper, noisy(1e-3))), header=theirs, output_rel_l2=4.2e-3)
     found = finding("output_rel_l2", make_run(TIMES, header=ours), candidate)
-    assert (found.verdict, found.threshold) == (Verdict.REGRESSED, 0.0)
+    assert (found.status, found.threshold) == (ChangeStatus.REGRESSED, 0.0)
 
 
 def test_errors_of_arms_with_other_settings_have_the_tolerance_of_two_environments():
     ours, theirs = arms(path="compiled")
     after = replace(FP32, path="compiled")
     candidate = make_run(Times((after, noisy(1e-3))), header=theirs, output_rel_l2=4.2e-3)
-    assert finding("output_rel_l2", make_run(TIMES, header=ours), candidate).verdict is Verdict.UNCHANGED
+    assert finding("output_rel_l2", make_run(TIMES, header=ours), candidate).status is ChangeStatus.UNCHANGED
 
 
 def test_an_error_below_that_of_rounding_counts_relative_to_it():
     found = error("output_rel_l2", {"output_rel_l2": 1e-6}, {"output_rel_l2": 5e-5}, ELSEWHERE)
     assert found.change == pytest.approx(0.049)
-    assert found.verdict is Verdict.UNCHANGED
+    assert found.status is ChangeStatus.UNCHANGED
     assert "of what rounding to the dtype costs" in found.reason
 
 
 def test_an_error_where_there_was_none_and_no_floor_is_a_regression():
     found = error("output_rel_l2", {"output_rel_l2": 0.0}, {"output_rel_l2": 1e-9}, output_floor_rel_l2=None)
-    assert found.verdict is Verdict.REGRESSED
+    assert found.status is ChangeStatus.REGRESSED
     assert math.isinf(found.change)
 
 
 def test_any_more_nonfinite_outputs_are_a_regression():
     found = error("output_nonfinite", {"output_nonfinite": 2}, {"output_nonfinite": 3}, ELSEWHERE)
-    assert found.verdict is Verdict.REGRESSED
+    assert found.status is ChangeStatus.REGRESSED
     assert found.reason == "1 more non-finite output element"
 
 
-@pytest.mark.parametrize(("flushed", "verdict"), [(20_050, Verdict.UNCHANGED), (23_000, Verdict.REGRESSED)])
+@pytest.mark.parametrize(("flushed", "verdict"), [(20_050, ChangeStatus.UNCHANGED), (23_000, ChangeStatus.REGRESSED)])
 def test_a_share_of_flushed_gradients_has_an_absolute_floor(flushed, verdict):
     found = error("grad_flushed_share", {"grad_flushed": 20_000}, {"grad_flushed": flushed}, grad_elements=1_000_000)
-    assert found.verdict is verdict
+    assert found.status is verdict
 
 
 @pytest.mark.parametrize(
@@ -263,14 +263,14 @@ def test_a_fall_beyond_the_threshold_is_told_with_one_that_it_is_beyond(after, l
 def test_an_error_that_became_undefined_because_something_is_not_finite_is_a_regression_and_back_an_improvement():
     broken = {"output_rel_l2": None, "output_nonfinite": 7}
     worse, better = error("output_rel_l2", {}, broken), error("output_rel_l2", broken, {})
-    assert (worse.verdict, better.verdict) == (Verdict.REGRESSED, Verdict.IMPROVED)
+    assert (worse.status, better.status) == (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED)
     assert worse.reason == "output error became undefined: 7 output elements that are not finite"
     assert better.reason == "output error is 4.0e-03 after 7 output elements that are not finite"
 
 
 def test_an_error_that_is_undefined_for_another_reason_is_incomparable():
     found = error("output_rel_l2", {}, {"output_rel_l2": None})
-    assert (found.verdict, found.code) == (Verdict.INCOMPARABLE, Code.NOT_MEASURED)
+    assert (found.status, found.code) == (ChangeStatus.INCOMPARABLE, ChangeCode.NOT_MEASURED)
 
 
 def test_an_error_that_neither_side_has_is_no_finding():
@@ -301,7 +301,7 @@ def test_cases_skipped_on_both_sides_for_one_reason_are_told_together_and_have_n
 
 def test_errors_of_chance_are_incomparable_and_say_why():
     found = error("output_rel_l2", {}, {"output_rel_l2": 1.3, "chance_rel_l2": 1.2})
-    assert (found.verdict, found.code) == (Verdict.INCOMPARABLE, Code.INVALID)
+    assert (found.status, found.code) == (ChangeStatus.INCOMPARABLE, ChangeCode.INVALID)
     assert found.reason == "the errors are those of chance: the network draws random numbers, or keeps state of its own"
 
 
@@ -309,16 +309,16 @@ def test_errors_of_chance_are_incomparable_and_say_why():
 def test_other_weights_or_inputs_make_accuracy_incomparable_and_are_remarked_upon_elsewhere(digest):
     comparison = compare(make_run(TIMES), make_run(TIMES, **{digest: "other"}))
     accuracy = [one for one in comparison.findings if one.kind == "accuracy"]
-    assert {one.code for one in accuracy} == {Code.OTHER_WEIGHTS}
+    assert {one.code for one in accuracy} == {ChangeCode.OTHER_WEIGHTS}
     (time,) = [one for one in comparison.findings if one.kind == "time"]
-    assert time.verdict is Verdict.UNCHANGED
+    assert time.status is ChangeStatus.UNCHANGED
     assert time.remarks == (f"other {digest.split('_')[0]}: the time may differ for that",)
 
 
 def test_another_version_of_a_workload_makes_accuracy_incomparable():
     candidate = make_run(Times((replace(FP32, version=1), noisy(1e-3))))
     found = finding("output_rel_l2", make_run(TIMES), candidate)
-    assert found.code is Code.OTHER_WEIGHTS
+    assert found.code is ChangeCode.OTHER_WEIGHTS
     assert found.reason == "another version of the workload (0 → 1)"
 
 
@@ -346,13 +346,25 @@ def ok(stored):
 @pytest.mark.parametrize(
     ("before", "after", "verdict", "code", "said"),
     [
-        (ok, failed, Verdict.REGRESSED, Code.OUTCOME_CHANGED, "was ok and failed: out of memory: CUDA out of memory"),
-        (ok, weights_differ, Verdict.REGRESSED, Code.OUTCOME_CHANGED, "weights differ between rounds"),
-        (failed, ok, Verdict.IMPROVED, Code.OUTCOME_CHANGED, "failed and is ok now"),
-        (ok, skipped, Verdict.INCOMPARABLE, Code.NOT_MEASURED, "was ok and is skipped: this CPU has no tf32"),
-        (skipped, ok, Verdict.INCOMPARABLE, Code.NOT_RUN, "skipped in the baseline: this CPU has no tf32"),
-        (failed, skipped, Verdict.INCOMPARABLE, Code.NOT_RUN, "failed in the baseline: out of memory"),
-        (failed, failed, Verdict.INCOMPARABLE, Code.NOT_RUN, "failed on both sides"),
+        (
+            ok,
+            failed,
+            ChangeStatus.REGRESSED,
+            ChangeCode.OUTCOME_CHANGED,
+            "was ok and failed: out of memory: CUDA out of memory",
+        ),
+        (ok, weights_differ, ChangeStatus.REGRESSED, ChangeCode.OUTCOME_CHANGED, "weights differ between rounds"),
+        (failed, ok, ChangeStatus.IMPROVED, ChangeCode.OUTCOME_CHANGED, "failed and is ok now"),
+        (
+            ok,
+            skipped,
+            ChangeStatus.INCOMPARABLE,
+            ChangeCode.NOT_MEASURED,
+            "was ok and is skipped: this CPU has no tf32",
+        ),
+        (skipped, ok, ChangeStatus.INCOMPARABLE, ChangeCode.NOT_RUN, "skipped in the baseline: this CPU has no tf32"),
+        (failed, skipped, ChangeStatus.INCOMPARABLE, ChangeCode.NOT_RUN, "failed in the baseline: out of memory"),
+        (failed, failed, ChangeStatus.INCOMPARABLE, ChangeCode.NOT_RUN, "failed on both sides"),
     ],
 )
 def test_outcomes_are_compared_and_no_time_of_a_case_that_is_not_ok_on_both_sides(before, after, verdict, code, said):
@@ -360,7 +372,7 @@ def test_outcomes_are_compared_and_no_time_of_a_case_that_is_not_ok_on_both_side
     (found,) = [one for one in every if one.kind == OUTCOME]
     assert not any(one.kind == "time" for one in every)
     assert (found.metric, found.kind) == (OUTCOME, OUTCOME)
-    assert (found.verdict, found.code) == (verdict, code)
+    assert (found.status, found.code) == (verdict, code)
     assert said in found.reason
 
 
@@ -371,9 +383,9 @@ def test_a_case_that_is_ok_on_both_sides_has_no_finding_on_its_outcome():
 def test_a_baseline_that_failed_late_hides_no_regression_of_what_it_had_counted():
     ours, theirs = make_run(TIMES), make_run(TIMES, peak_bytes=2_000_000)
     ours.failures[FP32.case_id] = Failure(case_id=FP32.case_id, stage="round", cause="killed", message="signal 9")
-    verdicts = {one.metric: one.verdict for one in compare(ours, theirs).findings}
-    assert verdicts[OUTCOME] is Verdict.IMPROVED
-    assert verdicts["peak_memory_bytes"] is Verdict.REGRESSED
+    verdicts = {one.metric: one.status for one in compare(ours, theirs).findings}
+    assert verdicts[OUTCOME] is ChangeStatus.IMPROVED
+    assert verdicts["peak_memory_bytes"] is ChangeStatus.REGRESSED
 
 
 def test_a_case_that_only_the_candidate_skips_is_seen_to_go_although_the_baseline_did_not_reach_it():
@@ -382,14 +394,14 @@ def test_a_case_that_only_the_candidate_skips_is_seen_to_go_although_the_baselin
     theirs.rounds.clear()
     theirs.skips[FP32.case_id] = Skip(case_id=FP32.case_id, reason="torchvision cannot be imported")
     (found,) = compare(ours, theirs).findings
-    assert (found.verdict, found.code) == (Verdict.INCOMPARABLE, Code.NOT_MEASURED)
+    assert (found.status, found.code) == (ChangeStatus.INCOMPARABLE, ChangeCode.NOT_MEASURED)
     assert "runs in the baseline and is skipped: torchvision" in found.reason
 
 
 def test_updated_parameters_that_became_undefined_are_a_regression():
     before, after = {"param_rel_l2": 1e-6}, {"param_rel_l2": None}
-    assert error("param_rel_l2", before, after).verdict is Verdict.REGRESSED
-    assert error("param_rel_l2", after, before).verdict is Verdict.IMPROVED
+    assert error("param_rel_l2", before, after).status is ChangeStatus.REGRESSED
+    assert error("param_rel_l2", after, before).status is ChangeStatus.IMPROVED
 
 
 def test_other_weights_are_known_without_any_error_being_measured():
@@ -406,11 +418,11 @@ def test_a_reference_that_became_nan_is_a_regression_and_back_an_improvement():
     }  # fmt: skip
     whole = {"output_reference_nonfinite": 0}
     worse, better = error("output_rel_l2", whole, broken), error("output_rel_l2", broken, whole)
-    assert (worse.verdict, better.verdict) == (Verdict.REGRESSED, Verdict.IMPROVED)
+    assert (worse.status, better.status) == (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED)
     assert worse.reason == "output error became undefined: 16 of 32 output elements are NaN in fp64 already"
     counts = error("output_reference_nonfinite", whole, broken, ELSEWHERE)
-    assert (counts.verdict, counts.reason) == (
-        Verdict.REGRESSED,
+    assert (counts.status, counts.reason) == (
+        ChangeStatus.REGRESSED,
         "16 more non-finite output elements in the reference",
     )
 
@@ -420,7 +432,7 @@ def test_a_reference_that_became_nan_is_a_regression_and_back_an_improvement():
 )
 def test_what_is_not_finite_on_both_sides_is_said_and_nothing_where_there_is_none(metric, where):
     found = error(metric, {metric: 16}, {metric: 16})
-    assert found.verdict is Verdict.UNCHANGED
+    assert found.status is ChangeStatus.UNCHANGED
     assert found.reason == f"16 non-finite output elements in {where}, on both sides"
     assert error(metric, {metric: 0}, {metric: 0}) is error(metric, {}, {}) is None
 
@@ -429,10 +441,10 @@ def test_errors_against_different_references_are_incomparable_and_no_regression(
     failed = {"reference_dtype": "fp32", "reference_error": "RuntimeError: no (m.py, line 3)", "output_rel_l2": 0.5}
     for before, after in (({}, failed), (failed, {})):
         found = error("output_rel_l2", before, after)
-        assert (found.verdict, found.code) == (Verdict.INCOMPARABLE, Code.OTHER_REFERENCE)
+        assert (found.status, found.code) == (ChangeStatus.INCOMPARABLE, ChangeCode.OTHER_REFERENCE)
         assert "against fp32" in found.reason
         assert "RuntimeError: no (m.py, line 3)" in found.reason
-    assert error("output_rel_l2", failed, failed).verdict is Verdict.UNCHANGED
+    assert error("output_rel_l2", failed, failed).status is ChangeStatus.UNCHANGED
 
 
 def test_a_number_that_is_missing_says_why():
@@ -447,24 +459,24 @@ def kept(value, **told):
 @pytest.mark.parametrize(
     ("after", "header", "verdict"),
     [
-        (0.5, None, Verdict.REGRESSED),
-        (0.5, ELSEWHERE, Verdict.REGRESSED),
-        (0.95, None, Verdict.UNCHANGED),
-        (0.97, None, Verdict.IMPROVED),
-        (0.955, ELSEWHERE, Verdict.UNCHANGED),
-        (-0.2, None, Verdict.REGRESSED),
+        (0.5, None, ChangeStatus.REGRESSED),
+        (0.5, ELSEWHERE, ChangeStatus.REGRESSED),
+        (0.95, None, ChangeStatus.UNCHANGED),
+        (0.97, None, ChangeStatus.IMPROVED),
+        (0.955, ELSEWHERE, ChangeStatus.UNCHANGED),
+        (-0.2, None, ChangeStatus.REGRESSED),
     ],
 )
 def test_what_a_step_keeps_of_its_update_gets_worse_as_it_gets_less(after, header, verdict):
     found = error("update_kept", kept(0.95), kept(after), header)
-    assert found.verdict is verdict
-    assert error("update_kept", kept(after), kept(0.95), header).verdict is MIRRORED[verdict]
+    assert found.status is verdict
+    assert error("update_kept", kept(after), kept(0.95), header).status is MIRRORED[verdict]
 
 
 MIRRORED = {
-    Verdict.REGRESSED: Verdict.IMPROVED,
-    Verdict.IMPROVED: Verdict.REGRESSED,
-    Verdict.UNCHANGED: Verdict.UNCHANGED,
+    ChangeStatus.REGRESSED: ChangeStatus.IMPROVED,
+    ChangeStatus.IMPROVED: ChangeStatus.REGRESSED,
+    ChangeStatus.UNCHANGED: ChangeStatus.UNCHANGED,
 }
 
 
@@ -477,7 +489,7 @@ def test_parameters_that_are_no_longer_finite_are_a_regression_and_the_update_ha
     lost = Update(steps=20, undefined="3 parameter elements are not finite after the step", nonfinite=3)
     ours, theirs = make_run(TIMES, **kept(1.0), param_nonfinite=0), make_run(TIMES, update=lost, param_nonfinite=3)
     found = {one.metric: one for one in compare(ours, theirs).findings}
-    assert found["param_nonfinite"].verdict is Verdict.REGRESSED
+    assert found["param_nonfinite"].status is ChangeStatus.REGRESSED
     assert found["param_nonfinite"].reason == "3 more non-finite parameter elements"
     assert lost.undefined in found["update_kept"].reason
 
@@ -514,12 +526,12 @@ def found(before, after, ours=A, theirs=B, threshold_of=lambda metric, case: Non
 def test_another_function_is_a_regression_of_its_own_and_its_errors_are_of_another_function(after, distance):
     every = found(gave(X, output_rel_l2=4e-3), gave(after, output_rel_l2=3e-3))
     drift = every[DRIFT]
-    assert (drift.verdict, drift.code) == (Verdict.REGRESSED, Code.OTHER_FUNCTION)
+    assert (drift.status, drift.code) == (ChangeStatus.REGRESSED, ChangeCode.OTHER_FUNCTION)
     assert drift.change == pytest.approx(distance, rel=0.2)
     assert drift.reason.startswith("computes something else: the fp64 output moved by ")
     assert drift.reason.endswith(f" {change_text(drift)}")
     error = every["output_rel_l2"]
-    assert (error.verdict, error.code) == (Verdict.INCOMPARABLE, Code.OTHER_FUNCTION)
+    assert (error.status, error.code) == (ChangeStatus.INCOMPARABLE, ChangeCode.OTHER_FUNCTION)
     assert error.reason.startswith("errors of another function: the fp64 output moved by ")
 
 
@@ -576,7 +588,7 @@ def test_references_in_fp32_are_compared_up_to_its_rounding_and_two_dtypes_not_a
     assert drift.brief == "the fp32 output moved by 11%"
     every = found(gave(X), gave(0.9 * X, **fp32))
     assert DRIFT not in every
-    assert every["output_rel_l2"].code is Code.OTHER_REFERENCE
+    assert every["output_rel_l2"].code is ChangeCode.OTHER_REFERENCE
 
 
 def test_a_network_that_draws_random_numbers_has_moved_beyond_what_chance_does():
@@ -590,7 +602,7 @@ def test_a_network_that_draws_random_numbers_has_moved_beyond_what_chance_does()
 def test_other_weights_are_no_other_function():
     every = found(gave(X), gave(-X, weights_digest="cc"))
     assert DRIFT not in every
-    assert every["output_rel_l2"].code is Code.OTHER_WEIGHTS
+    assert every["output_rel_l2"].code is ChangeCode.OTHER_WEIGHTS
 
 
 def allowing(share):
@@ -600,19 +612,19 @@ def allowing(share):
 def test_what_a_threshold_allows_is_told_and_errors_are_compared():
     every = found(gave(X), gave(0.9 * X, output_rel_l2=8e-3), threshold_of=allowing(0.2))
     drift = every[DRIFT]
-    assert (drift.verdict, drift.code) == (Verdict.UNCHANGED, Code.WITHIN_THRESHOLD)
+    assert (drift.status, drift.code) == (ChangeStatus.UNCHANGED, ChangeCode.WITHIN_THRESHOLD)
     assert drift.remarks == ("the fp64 output moved by 11%, which the threshold of 20% allows",)
-    assert every["output_rel_l2"].verdict is Verdict.REGRESSED
-    assert found(gave(X), gave(-X), threshold_of=allowing(0.2))[DRIFT].verdict is Verdict.REGRESSED
+    assert every["output_rel_l2"].status is ChangeStatus.REGRESSED
+    assert found(gave(X), gave(-X), threshold_of=allowing(0.2))[DRIFT].status is ChangeStatus.REGRESSED
 
 
 def test_what_is_not_finite_is_told_of_another_function_too():
     every = found(gave(X, X), gave(-X, -X, output_rel_l2=None, output_nonfinite=7))
-    assert every["output_nonfinite"].verdict is Verdict.REGRESSED
+    assert every["output_nonfinite"].status is ChangeStatus.REGRESSED
     assert every["output_rel_l2"].reason == "output error became undefined: 7 output elements that are not finite"
-    assert found(gave(X), gave(-X))["output_nonfinite"].verdict is Verdict.UNCHANGED
+    assert found(gave(X), gave(-X))["output_nonfinite"].status is ChangeStatus.UNCHANGED
     back = found(gave(X, X, output_rel_l2=None, output_nonfinite=7), gave(-X, -X))
-    assert back["output_nonfinite"].code is Code.OTHER_FUNCTION
+    assert back["output_nonfinite"].code is ChangeCode.OTHER_FUNCTION
 
 
 def test_a_comparison_says_first_what_computes_something_else():

@@ -10,9 +10,9 @@ from ampbench.instruments.casts.changes import compare_traces
 from ampbench.instruments.rules.findings import rule_change_said
 from ampbench.judge.compare import change_sentences, compare, explanation, of_cases
 from ampbench.records.casts import Cast, CastPass, CastTrace, Operation, WeightUse
+from ampbench.records.changes import ChangeStatus, Explanation, Traces
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.rules import FAKE, NOT_OBSERVED, RuleChange
-from ampbench.records.verdicts import Explanation, Traces, Verdict
 from ampbench.store import gathered, read_run
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
 from tests.rule_probes import observation, probe
@@ -194,7 +194,7 @@ def slower(before=(), after=()):
 def test_a_regressed_case_that_both_runs_traced_is_explained_with_the_rule_that_changed():
     before = traced(FP32, "bf16"), rules("unlisted")
     found = compare(*slower(before, (traced(FP32, "fp32"), rules("float32", version="2.12.0"))))
-    assert found.findings[0].verdict is Verdict.REGRESSED
+    assert found.findings[0].status is ChangeStatus.REGRESSED
     assert found.explained == {
         FP32.case_id: Explanation(
             Traces.CHANGED,
@@ -219,7 +219,7 @@ def test_traces_of_cases_that_did_not_change_are_neither_explained_nor_decoded(t
         path.write_text(broken)
         sides.append(replace(run, found=read_run(path).found))
     found = compare(*sides)
-    assert [one.case.case_id for one in found.findings if one.verdict is Verdict.REGRESSED] == [FP32.case_id]
+    assert [one.case.case_id for one in found.findings if one.status is ChangeStatus.REGRESSED] == [FP32.case_id]
     assert list(found.explained) == [FP32.case_id]
 
 

@@ -15,30 +15,35 @@ from ampbench.base.metrics import DRIFT, GATED
 from ampbench.base.units import format_percent
 from ampbench.judge.gate import Ignore, Policy, Rule, judge
 from ampbench.records.case import Case
+from ampbench.records.changes import OUTCOME, Change, ChangeCode, ChangeStatus, Comparison, ControlVerdict, Side
 from ampbench.records.rules import RuleChange
-from ampbench.records.verdicts import OUTCOME, Code, Comparison, ControlVerdict, Finding, Side, Verdict
 from tests.stored_runs import make_case
 
 QUIET = ControlVerdict(cells=1, fired=False, sentence="1 cell measured twice: no difference")
 FIRED = ControlVerdict(cells=1, fired=True, sentence="mlp measured twice differs by 9%")
 CODES = {
-    Verdict.REGRESSED: Code.BEYOND_THRESHOLD,
-    Verdict.IMPROVED: Code.BEYOND_THRESHOLD,
-    Verdict.UNCHANGED: Code.WITHIN_THRESHOLD,
-    Verdict.INCONCLUSIVE: Code.UNDECIDED,
-    Verdict.INCOMPARABLE: Code.NOT_MEASURED,
+    ChangeStatus.REGRESSED: ChangeCode.BEYOND_THRESHOLD,
+    ChangeStatus.IMPROVED: ChangeCode.BEYOND_THRESHOLD,
+    ChangeStatus.UNCHANGED: ChangeCode.WITHIN_THRESHOLD,
+    ChangeStatus.INCONCLUSIVE: ChangeCode.UNDECIDED,
+    ChangeStatus.INCOMPARABLE: ChangeCode.NOT_MEASURED,
 }
-CHANGES = {Verdict.REGRESSED: 0.08, Verdict.IMPROVED: -0.08, Verdict.UNCHANGED: 0.001, Verdict.INCONCLUSIVE: 0.01}
+CHANGES = {
+    ChangeStatus.REGRESSED: 0.08,
+    ChangeStatus.IMPROVED: -0.08,
+    ChangeStatus.UNCHANGED: 0.001,
+    ChangeStatus.INCONCLUSIVE: 0.01,
+}
 TIME, MEMORY, ERROR = "seconds_median", "peak_memory_bytes", "output_rel_l2"
 UNTIL = datetime.date(2026, 12, 31)
 
 
-def finding(verdict: Verdict, metric: str = TIME, case: Case | None = None, **changes: Any) -> Finding:
+def finding(verdict: ChangeStatus, metric: str = TIME, case: Case | None = None, **changes: Any) -> Change:
     fields: dict[str, Any] = {
         "case": case or make_case(),
         "metric": metric,
         "kind": metric if metric == OUTCOME else GATED[metric].kind,
-        "verdict": verdict,
+        "status": verdict,
         "code": CODES[verdict],
         "reason": f"{verdict} for a reason",
         "baseline": 1.0,
@@ -47,11 +52,11 @@ def finding(verdict: Verdict, metric: str = TIME, case: Case | None = None, **ch
         "threshold": 0.02,
     }
     if metric == OUTCOME:
-        fields |= {"code": Code.OUTCOME_CHANGED, "change": None, "baseline": None, "candidate": None}
-    return Finding(**fields | changes)
+        fields |= {"code": ChangeCode.OUTCOME_CHANGED, "change": None, "baseline": None, "candidate": None}
+    return Change(**fields | changes)
 
 
-def compared(*findings: Finding, **changes: Any) -> Comparison:
+def compared(*findings: Change, **changes: Any) -> Comparison:
     fields: dict[str, Any] = {
         "baseline": Side(run="base", path="runs/base.jsonl"),
         "candidate": Side(run="new", path="runs/new.jsonl"),
@@ -60,19 +65,19 @@ def compared(*findings: Finding, **changes: Any) -> Comparison:
         "control": QUIET,
         "findings": findings,
         "means": [],
-        "other_numbers": [one.case.case_id for one in findings if one.code is Code.OTHER_WEIGHTS],
+        "other_numbers": [one.case.case_id for one in findings if one.code is ChangeCode.OTHER_WEIGHTS],
     }
     return Comparison(**fields | changes)
 
 
-def anchored(*findings: Finding, **changes: Any) -> Comparison:
+def anchored(*findings: Change, **changes: Any) -> Comparison:
     return compared(*findings, baseline=Side(run="release-1", path="runs/release-1.jsonl"), **changes)
 
 
-SAME = finding(Verdict.UNCHANGED)
-WORSE = finding(Verdict.REGRESSED)
-UNDECIDED = finding(Verdict.INCONCLUSIVE)
-FAILS = finding(Verdict.REGRESSED, OUTCOME)
+SAME = finding(ChangeStatus.UNCHANGED)
+WORSE = finding(ChangeStatus.REGRESSED)
+UNDECIDED = finding(ChangeStatus.INCONCLUSIVE)
+FAILS = finding(ChangeStatus.REGRESSED, OUTCOME)
 OTHER = make_case("bf16_autocast")
 
 
@@ -84,7 +89,7 @@ def test_what_is_unchanged_passes() -> None:
 
 @pytest.mark.parametrize("metric", [*GATED, OUTCOME])
 def test_a_regression_of_any_gated_metric_fails(metric: str) -> None:
-    worse = finding(Verdict.REGRESSED, metric)
+    worse = finding(ChangeStatus.REGRESSED, metric)
     result = judge(compared(SAME, worse), Policy())
     assert (result.passed, result.exit_code) == (False, 1)
     assert result.regressions == (worse,)
@@ -97,14 +102,14 @@ def test_it_says_what_regressed_by_how_much_of_which_threshold() -> None:
 
 
 MOVED = finding(
-    Verdict.REGRESSED,
+    ChangeStatus.REGRESSED,
     DRIFT,
-    code=Code.OTHER_FUNCTION,
+    code=ChangeCode.OTHER_FUNCTION,
     reason="computes something else: the fp64 output moved by 23%",
     brief="the fp64 output moved by 23%",
     change=0.23,
 )
-LOST = finding(Verdict.INCOMPARABLE, ERROR, code=Code.OTHER_FUNCTION, reason="errors of another function")
+LOST = finding(ChangeStatus.INCOMPARABLE, ERROR, code=ChangeCode.OTHER_FUNCTION, reason="errors of another function")
 
 
 def test_what_computes_something_else_fails_and_is_told_before_any_regression() -> None:
@@ -127,7 +132,9 @@ def test_another_function_that_an_ignore_allows_passes_with_its_errors() -> None
 
 def test_many_regressions_are_counted_and_the_worst_are_named() -> None:
     cases = [make_case(batch_size=size) for size in range(1, 6)]
-    found = [finding(Verdict.REGRESSED, case=case, change=case.batch_size / 10) for case in cases if case.batch_size]
+    found = [
+        finding(ChangeStatus.REGRESSED, case=case, change=case.batch_size / 10) for case in cases if case.batch_size
+    ]
     (sentence,) = judge(compared(*found), Policy()).sentences
     assert sentence.startswith("5 time regressions: linear_chain b5 fp32 time +50%")
     assert sentence.endswith("; and 2 more")
@@ -135,21 +142,21 @@ def test_many_regressions_are_counted_and_the_worst_are_named() -> None:
 
 @pytest.mark.parametrize("change", [None, math.inf])
 def test_a_regression_without_a_finite_change_is_told_by_its_reason_and_first(change: float | None) -> None:
-    broken = finding(Verdict.REGRESSED, ERROR, case=OTHER, change=change, reason="output error became undefined")
-    worse = finding(Verdict.REGRESSED, ERROR, change=900.0)
+    broken = finding(ChangeStatus.REGRESSED, ERROR, case=OTHER, change=change, reason="output error became undefined")
+    worse = finding(ChangeStatus.REGRESSED, ERROR, change=900.0)
     (sentence,) = judge(compared(worse, broken), Policy()).sentences
     assert "linear_chain bf16_autocast output error (output error became undefined); " in sentence
 
 
 def test_what_is_not_gated_cannot_fail_but_outcomes_always_can() -> None:
     policy = Policy(only=("memory",))
-    same = finding(Verdict.UNCHANGED, MEMORY)
+    same = finding(ChangeStatus.UNCHANGED, MEMORY)
     assert judge(compared(same, WORSE), policy).exit_code == 0
     assert judge(compared(same, FAILS), policy).exit_code == 1
 
 
 def test_a_case_that_was_ok_and_fails_is_a_regression_even_if_nothing_else_can_be_compared() -> None:
-    lost = finding(Verdict.INCOMPARABLE, candidate=None)
+    lost = finding(ChangeStatus.INCOMPARABLE, candidate=None)
     result = judge(compared(FAILS, lost), Policy(), failed=[FAILS.case.case_id])
     assert result.exit_code == 1
     assert result.sentences == ("1 case that was ok fails now: linear_chain fp32",)
@@ -162,18 +169,18 @@ def test_a_case_that_failed_before_as_well_is_exit_3() -> None:
 
 
 def test_nothing_comparable_is_exit_4() -> None:
-    result = judge(compared(finding(Verdict.INCOMPARABLE, reason="another CPU")), Policy())
+    result = judge(compared(finding(ChangeStatus.INCOMPARABLE, reason="another CPU")), Policy())
     assert (result.passed, result.exit_code) == (False, 4)
     assert result.sentences == (
         "no gated metric (time, memory, accuracy) has a case that can be compared: another CPU",
     )
     assert judge(compared(), Policy()).exit_code == 4
     assert judge(compared(SAME), Policy(only=("memory",))).exit_code == 4
-    assert judge(compared(finding(Verdict.IMPROVED, OUTCOME)), Policy()).exit_code == 4
+    assert judge(compared(finding(ChangeStatus.IMPROVED, OUTCOME)), Policy()).exit_code == 4
 
 
 def test_an_anchor_that_cannot_be_compared_does_not_pass() -> None:
-    result = judge(compared(SAME), Policy(), anchored(finding(Verdict.INCOMPARABLE)))
+    result = judge(compared(SAME), Policy(), anchored(finding(ChangeStatus.INCOMPARABLE)))
     assert result.exit_code == 4
     assert "compared against the anchor release-1" in result.sentences[0]
 
@@ -181,10 +188,10 @@ def test_an_anchor_that_cannot_be_compared_does_not_pass() -> None:
 def test_ten_losses_of_less_than_the_threshold_do_not_pass_the_anchor() -> None:
     seconds = [1.019**step for step in range(11)]
 
-    def against(baseline: float, candidate: float) -> Finding:
+    def against(baseline: float, candidate: float) -> Change:
         """Judge two exact times with a threshold of 2%."""
         change = candidate / baseline - 1
-        verdict = Verdict.REGRESSED if change > 0.02 else Verdict.UNCHANGED
+        verdict = ChangeStatus.REGRESSED if change > 0.02 else ChangeStatus.UNCHANGED
         return finding(verdict, baseline=baseline, candidate=candidate, change=change)
 
     steps = [judge(compared(against(*pair)), Policy()) for pair in itertools.pairwise(seconds)]
@@ -208,14 +215,14 @@ def test_an_ignore_leaves_a_regression_out_and_is_shown() -> None:
     assert (left_out.case_id, left_out.metric, left_out.ignore) == (WORSE.case.case_id, TIME, ignore)
     assert left_out.what == "regressed +8.0% (threshold 2%)"
     assert (result.decided, result.findings) == (1, 1)
-    assert judge(compared(WORSE, finding(Verdict.REGRESSED, MEMORY)), policy).exit_code == 1
+    assert judge(compared(WORSE, finding(ChangeStatus.REGRESSED, MEMORY)), policy).exit_code == 1
 
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_an_ignore_covers_failures_missing_cases_and_the_anchor(strict: bool) -> None:
     policy = Policy(strict=strict, ignores=(Ignore(cases="linear_chain", until=UNTIL, reason="known"),))
     gone = make_case("tf32").case_id
-    comparison = compared(FAILS, UNDECIDED, finding(Verdict.UNCHANGED, MEMORY), only_baseline=[gone])
+    comparison = compared(FAILS, UNDECIDED, finding(ChangeStatus.UNCHANGED, MEMORY), only_baseline=[gone])
     result = judge(comparison, policy, anchored(WORSE), failed=[FAILS.case.case_id, OTHER.case_id])
     assert (result.exit_code, result.sentences, result.failed) == (0, (), ())
     assert {(one.case_id, one.metric) for one in result.ignored} >= {
@@ -234,7 +241,7 @@ def test_an_ignore_of_a_metric_does_not_excuse_a_failure() -> None:
 
 @pytest.mark.parametrize(("allowed", "code"), [(0.0, 1), (0.24, 1), (0.25, 0), (1.0, 0)])
 def test_noise_passes_only_as_far_as_the_policy_says(allowed: float, code: int) -> None:
-    others = [finding(Verdict.UNCHANGED, case=make_case(batch_size=size)) for size in (1, 2, 3)]
+    others = [finding(ChangeStatus.UNCHANGED, case=make_case(batch_size=size)) for size in (1, 2, 3)]
     result = judge(compared(UNDECIDED, *others), Policy(max_inconclusive=allowed))
     assert result.exit_code == code
     assert result.decided_share == 0.75
@@ -245,50 +252,53 @@ def test_noise_passes_only_as_far_as_the_policy_says(allowed: float, code: int) 
         )
 
 
-@pytest.mark.parametrize("code", [Code.INVALID, Code.NOT_MEASURED, Code.OTHER_MACHINE])
-def test_a_time_that_cannot_be_compared_is_undecided_too(code: Code) -> None:
-    gone = finding(Verdict.INCOMPARABLE, code=code, case=OTHER)
+@pytest.mark.parametrize("code", [ChangeCode.INVALID, ChangeCode.NOT_MEASURED, ChangeCode.OTHER_MACHINE])
+def test_a_time_that_cannot_be_compared_is_undecided_too(code: ChangeCode) -> None:
+    gone = finding(ChangeStatus.INCOMPARABLE, code=code, case=OTHER)
     assert judge(compared(SAME, gone), Policy(max_inconclusive=0.4)).exit_code == 1
     assert judge(compared(SAME, gone), Policy(max_inconclusive=0.5)).exit_code == 0
 
 
 def test_a_gate_that_passes_without_any_time_decided_says_so() -> None:
-    noisy, memory = finding(Verdict.INCONCLUSIVE), finding(Verdict.UNCHANGED, MEMORY)
+    noisy, memory = finding(ChangeStatus.INCONCLUSIVE), finding(ChangeStatus.UNCHANGED, MEMORY)
     said = "nothing is known of speed; max_inconclusive can ask that some are"
     passed = judge(compared(noisy, memory), Policy())
     assert (passed.exit_code, passed.notes) == (0, (f"the time is not decided: {said}",))
-    other = finding(Verdict.INCONCLUSIVE, case=OTHER)
+    other = finding(ChangeStatus.INCONCLUSIVE, case=OTHER)
     assert judge(compared(noisy, other, memory), Policy()).notes == (f"none of 2 times is decided: {said}",)
-    assert not judge(compared(noisy, finding(Verdict.UNCHANGED, case=OTHER), memory), Policy()).notes
+    assert not judge(compared(noisy, finding(ChangeStatus.UNCHANGED, case=OTHER), memory), Policy()).notes
     assert not judge(compared(memory), Policy()).notes
 
 
 def test_what_is_not_time_or_ignored_does_not_count_as_noise() -> None:
-    memory = finding(Verdict.INCONCLUSIVE, MEMORY)
+    memory = finding(ChangeStatus.INCONCLUSIVE, MEMORY)
     assert judge(compared(SAME, memory), Policy(max_inconclusive=0)).exit_code == 0
     ignore = Ignore(cases="bf16", until=UNTIL, reason="noisy")
-    noisy = finding(Verdict.INCONCLUSIVE, case=OTHER)
+    noisy = finding(ChangeStatus.INCONCLUSIVE, case=OTHER)
     assert judge(compared(SAME, noisy), Policy(max_inconclusive=0, ignores=(ignore,))).exit_code == 0
 
 
 def test_a_number_the_baseline_does_not_have_is_no_cell() -> None:
-    new = finding(Verdict.INCOMPARABLE, ERROR, baseline=None)
+    new = finding(ChangeStatus.INCOMPARABLE, ERROR, baseline=None)
     result = judge(compared(SAME, new), Policy(strict=True))
     assert (result.exit_code, result.findings, result.notes) == (0, 1, ())
 
 
 STRICT: dict[str, Comparison] = {
-    "1 finding inconclusive": compared(SAME, finding(Verdict.INCONCLUSIVE, case=OTHER)),
+    "1 finding inconclusive": compared(SAME, finding(ChangeStatus.INCONCLUSIVE, case=OTHER)),
     "the machine was unfit for 1 finding": compared(
-        SAME, finding(Verdict.INCONCLUSIVE, case=OTHER, code=Code.UNFIT_MACHINE)
+        SAME, finding(ChangeStatus.INCONCLUSIVE, case=OTHER, code=ChangeCode.UNFIT_MACHINE)
     ),
     "the control fired: mlp measured twice": compared(SAME, control=FIRED),
     "other weights, inputs or workload versions in 1 case": compared(
-        SAME, finding(Verdict.INCOMPARABLE, ERROR, code=Code.OTHER_WEIGHTS)
+        SAME, finding(ChangeStatus.INCOMPARABLE, ERROR, code=ChangeCode.OTHER_WEIGHTS)
     ),
-    "1 finding not comparable": compared(SAME, finding(Verdict.INCOMPARABLE, ERROR, candidate=None)),
+    "1 finding not comparable": compared(SAME, finding(ChangeStatus.INCOMPARABLE, ERROR, candidate=None)),
     "the candidate skipped 1 case": compared(
-        SAME, finding(Verdict.INCOMPARABLE, OUTCOME, case=OTHER, code=Code.NOT_MEASURED, reason="was ok and is skipped")
+        SAME,
+        finding(
+            ChangeStatus.INCOMPARABLE, OUTCOME, case=OTHER, code=ChangeCode.NOT_MEASURED, reason="was ok and is skipped"
+        ),
     ),
     "the candidate lacks 1 case of the baseline: gone": compared(SAME, only_baseline=["gone"]),
 }
@@ -317,13 +327,15 @@ def test_without_strict_the_doubt_is_noted(sentence: str) -> None:
 
 
 def test_a_case_that_never_ran_is_no_doubt() -> None:
-    never = finding(Verdict.INCOMPARABLE, OUTCOME, case=OTHER, code=Code.NOT_RUN, reason="skipped on both sides")
+    never = finding(
+        ChangeStatus.INCOMPARABLE, OUTCOME, case=OTHER, code=ChangeCode.NOT_RUN, reason="skipped on both sides"
+    )
     result = judge(compared(SAME, never), Policy(strict=True))
     assert (result.exit_code, result.notes) == (0, ())
 
 
 def test_bumping_a_version_is_no_way_round_a_strict_gate_of_times() -> None:
-    other = finding(Verdict.INCOMPARABLE, ERROR, code=Code.OTHER_WEIGHTS)
+    other = finding(ChangeStatus.INCOMPARABLE, ERROR, code=ChangeCode.OTHER_WEIGHTS)
     assert judge(compared(SAME, other), Policy(strict=True, only=("time",))).exit_code == 1
 
 
@@ -339,10 +351,10 @@ def test_a_rule_or_ignore_that_matches_nothing_is_noted() -> None:
 @pytest.mark.parametrize("combined", list(itertools.product([False, True], repeat=4)))
 def test_4_comes_before_1_and_1_before_3(combined: tuple[bool, ...]) -> None:
     incomparable, anchor_worse, undecided, failed = combined
-    findings = [finding(Verdict.INCOMPARABLE)] if incomparable else [SAME]
+    findings = [finding(ChangeStatus.INCOMPARABLE)] if incomparable else [SAME]
     anchor = anchored(WORSE) if anchor_worse else None
     found = compared(
-        *findings, *([finding(Verdict.INCONCLUSIVE, case=OTHER)] if undecided and not incomparable else [])
+        *findings, *([finding(ChangeStatus.INCONCLUSIVE, case=OTHER)] if undecided and not incomparable else [])
     )
     gone = ["gone"] if undecided else []
     result = judge(
@@ -451,7 +463,7 @@ def test_where_neither_a_metric_nor_a_rule_is_comparable_it_is_exit_4() -> None:
     assert judge(probed(devices=()), Policy()).exit_code == 4
     result = judge(compared(SAME), Policy(only=("rules",)))
     assert (result.exit_code, result.sentences) == (4, ("no rules of autocast were probed in both runs",))
-    assert judge(compared(finding(Verdict.INCOMPARABLE), rule_devices=["cpu"]), Policy()).exit_code == 0
+    assert judge(compared(finding(ChangeStatus.INCOMPARABLE), rule_devices=["cpu"]), Policy()).exit_code == 0
 
 
 def test_an_ignore_leaves_a_changed_rule_out_by_its_op_and_device() -> None:
@@ -486,11 +498,11 @@ def test_a_device_that_the_candidate_no_longer_probed_is_noted_and_fails_a_stric
 
 def mirrored(comparison: Comparison) -> Comparison:
     """Return what comparing the other way round says."""
-    swap = {Verdict.REGRESSED: Verdict.IMPROVED, Verdict.IMPROVED: Verdict.REGRESSED}
+    swap = {ChangeStatus.REGRESSED: ChangeStatus.IMPROVED, ChangeStatus.IMPROVED: ChangeStatus.REGRESSED}
     findings = [
         dataclasses.replace(
             one,
-            verdict=swap.get(one.verdict, one.verdict),
+            status=swap.get(one.status, one.status),
             change=None if one.change is None else 1 / (1 + one.change) - 1,
             baseline=one.candidate,
             candidate=one.baseline,
@@ -505,7 +517,7 @@ def mirrored(comparison: Comparison) -> Comparison:
 comparisons = st.lists(
     st.builds(
         finding,
-        st.sampled_from(Verdict),
+        st.sampled_from(ChangeStatus),
         st.sampled_from([*GATED, OUTCOME]),
         st.builds(make_case, batch_size=st.integers(1, 4)),
         change=st.none() | st.floats(-0.9, 9) | st.just(math.nan),
@@ -552,7 +564,7 @@ def test_no_regression_passes_unless_it_is_ignored_or_not_gated(comparison: Comp
     worse = {
         (one.case.case_id, one.metric)
         for one in comparison.findings
-        if one.verdict is Verdict.REGRESSED and (one.kind == OUTCOME or one.kind in policy.only)
+        if one.status is ChangeStatus.REGRESSED and (one.kind == OUTCOME or one.kind in policy.only)
     }
     excused = {(one.case_id, one.metric) for one in result.ignored}
     assert keys(result.regressions) == worse - excused
@@ -580,7 +592,7 @@ def test_cases_that_the_candidate_lacks_are_told_of_the_baseline_and_of_the_anch
 def test_the_worst_regression_comes_first_whichever_way_is_worse() -> None:
     changes = {4: -0.03, 8: -0.95, 16: -0.04}
     found = [
-        finding(Verdict.REGRESSED, "update_kept", make_case(batch_size=size), change=change)
+        finding(ChangeStatus.REGRESSED, "update_kept", make_case(batch_size=size), change=change)
         for size, change in changes.items()
     ]
     assert [one.change for one in judge(compared(*found), Policy()).regressions] == [-0.95, -0.04, -0.03]
@@ -589,4 +601,4 @@ def test_the_worst_regression_comes_first_whichever_way_is_worse() -> None:
 def test_an_ignore_of_a_case_that_both_sides_skipped_has_not_done_its_work() -> None:
     ignore = Ignore(cases="fp16_pure", reason="emulated", until=UNTIL)
     skipped = {make_case("fp16_pure").case_id: "emulated"}
-    assert judge(compared(finding(Verdict.UNCHANGED), skipped=skipped), Policy(ignores=[ignore])).notes == ()
+    assert judge(compared(finding(ChangeStatus.UNCHANGED), skipped=skipped), Policy(ignores=[ignore])).notes == ()

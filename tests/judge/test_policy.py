@@ -9,7 +9,7 @@ from ampbench.base.keywords import matches
 from ampbench.base.metrics import DRIFT, GATED, MEAN
 from ampbench.errors import UsageError
 from ampbench.judge.gate import KINDS, METRIC_KINDS, Policy, Rule, kind_of, parse_percent, read_policy
-from ampbench.records.verdicts import OUTCOME
+from ampbench.records.changes import OUTCOME
 from tests.stored_runs import make_case
 
 TODAY = datetime.date(2026, 1, 31)

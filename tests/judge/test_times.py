@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from ampbench.judge.compare import compare
 from ampbench.judge.deciding import Decision
 from ampbench.judge.times import change_in_words, decision_in_words, mean_in_words
+from ampbench.records.changes import Change, ChangeCode, ChangeStatus
 from ampbench.records.measured import Fitness
-from ampbench.records.verdicts import Code, Finding, Verdict
 from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy, rounds_of
 from tests.stored_runs import make_case, make_header, make_round
 
 
-def times(comparison) -> list[Finding]:
+def times(comparison) -> list[Change]:
     return [one for one in comparison.findings if one.kind == "time"]
 
 
@@ -46,7 +46,7 @@ def test_a_certain_and_confirmed_slowdown_is_a_regression_with_the_change_of_the
     fresh = (noisy(1e-3, 8, seed=3), noisy(1.08e-3, 8, seed=4))
     comparison = interleaved(noisy(1e-3), noisy(1.07e-3, seed=1), fresh, control=noisy(1e-3, seed=2))
     (found,) = times(comparison)
-    assert (found.verdict, found.code) == (Verdict.REGRESSED, Code.BEYOND_THRESHOLD)
+    assert (found.status, found.code) == (ChangeStatus.REGRESSED, ChangeCode.BEYOND_THRESHOLD)
     assert found.change == pytest.approx(0.08, abs=0.004)
     assert found.low < found.change < found.high
     assert found.blocks == 16
@@ -58,7 +58,7 @@ def test_a_certain_and_confirmed_slowdown_is_a_regression_with_the_change_of_the
 
 def test_an_unconfirmed_slowdown_is_inconclusive():
     (found,) = times(interleaved(noisy(1e-3), noisy(1.07e-3, seed=1)))
-    assert (found.verdict, found.code) == (Verdict.INCONCLUSIVE, Code.UNCONFIRMED)
+    assert (found.status, found.code) == (ChangeStatus.INCONCLUSIVE, ChangeCode.UNCONFIRMED)
     assert "fresh ones are still to confirm it" in found.reason
 
 
@@ -69,27 +69,27 @@ def partly_busy(run, blocks):
     return run
 
 
-@pytest.mark.parametrize(("factor", "verdict"), [(4.5, Verdict.REGRESSED), (1.07, Verdict.INCONCLUSIVE)])
+@pytest.mark.parametrize(("factor", "verdict"), [(4.5, ChangeStatus.REGRESSED), (1.07, ChangeStatus.INCONCLUSIVE)])
 def test_of_confirming_blocks_on_a_busy_machine_only_a_change_beyond_twice_as_long_is_believed(factor, verdict):
     ours, theirs = (
         make_run(Times((FP32, noisy(value, 16, seed=seed))), fresh=noisy(value, 10, seed=seed + 2), header=header)
         for seed, (value, header) in enumerate(zip((1e-3, factor * 1e-3), arms(), strict=True))
     )
     (found,) = times(compare(partly_busy(ours, 6), partly_busy(theirs, 6)))  # six of 26, too few of all to matter
-    assert found.verdict is verdict
+    assert found.status is verdict
     assert "other processes used 45% of the CPU in 6 of 26 blocks" in found.reason
 
 
 def test_confirming_blocks_that_are_too_few_are_said_to_be():
     few = (noisy(1e-3, 3, seed=3), noisy(1.08e-3, 3, seed=4))
     (found,) = times(interleaved(noisy(1e-3), noisy(1.07e-3, seed=1), few))
-    assert (found.verdict, found.code) == (Verdict.INCONCLUSIVE, Code.UNCONFIRMED)
+    assert (found.status, found.code) == (ChangeStatus.INCONCLUSIVE, ChangeCode.UNCONFIRMED)
     assert found.reason.endswith("16 blocks; 3 fresh ones are too few to confirm it")
 
 
 def test_identical_code_is_shown_to_be_unchanged():
     comparison = interleaved(noisy(1e-3), noisy(1e-3, seed=1), control=noisy(1e-3, seed=2))
-    assert times(comparison)[0].verdict is Verdict.UNCHANGED
+    assert times(comparison)[0].status is ChangeStatus.UNCHANGED
     assert "within 2%, the mean of all samples within 5%, 16 blocks" in times(comparison)[0].reason
     assert (comparison.control.cells, comparison.control.fired) == (1, False)
     assert "none seemed to differ" in comparison.control.sentence
@@ -114,10 +114,10 @@ def test_a_tail_that_grew_is_a_finding_of_its_own_beside_an_unchanged_typical_ti
     typical, mean = sorted(
         times(compare(sampled(ours, 1), sampled(theirs, 2, slow_steps=0.06))), key=lambda one: one.metric, reverse=True
     )
-    assert (typical.metric, typical.verdict, typical.code) == (
-        "seconds_median", Verdict.UNCHANGED, Code.WITHIN_THRESHOLD,
+    assert (typical.metric, typical.status, typical.code) == (
+        "seconds_median", ChangeStatus.UNCHANGED, ChangeCode.WITHIN_THRESHOLD,
     )  # fmt: skip
-    assert (mean.metric, mean.kind, mean.verdict) == ("seconds_mean", "time", Verdict.REGRESSED)
+    assert (mean.metric, mean.kind, mean.status) == ("seconds_mean", "time", ChangeStatus.REGRESSED)
     assert mean.change == pytest.approx(2 * 0.06, abs=0.03)
     assert 0.05 < mean.low < mean.change < mean.high
     assert (mean.baseline, mean.threshold) == (pytest.approx(1.01e-3, rel=0.01), 0.05)
@@ -128,8 +128,8 @@ def test_a_tail_that_grew_is_a_finding_of_its_own_beside_an_unchanged_typical_ti
 def test_a_tail_that_went_away_is_an_improvement_of_the_mean():
     ours, theirs = arms()
     found = times(compare(sampled(ours, 1, slow_steps=0.06), sampled(theirs, 2)))
-    assert {one.metric: one.verdict for one in found} == {
-        "seconds_median": Verdict.UNCHANGED, "seconds_mean": Verdict.IMPROVED,
+    assert {one.metric: one.status for one in found} == {
+        "seconds_median": ChangeStatus.UNCHANGED, "seconds_mean": ChangeStatus.IMPROVED,
     }  # fmt: skip
 
 
@@ -137,16 +137,16 @@ def test_a_tail_that_grew_waits_for_fresh_blocks():
     ours, theirs = arms()
     found = times(compare(sampled(ours, 1, fresh=0), sampled(theirs, 2, slow_steps=0.06, fresh=0)))
     assert {one.metric: one.code for one in found} == {
-        "seconds_median": Code.TAIL_UNDECIDED, "seconds_mean": Code.UNCONFIRMED,
+        "seconds_median": ChangeCode.TAIL_UNDECIDED, "seconds_mean": ChangeCode.UNCONFIRMED,
     }  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("policy", "threshold", "verdict"),
     [
-        ({}, 0.05, Verdict.REGRESSED),
+        ({}, 0.05, ChangeStatus.REGRESSED),
         ({"seconds_median": 0.2}, 0.2, None),
-        ({"seconds_median": 0.2, "seconds_mean": 0.03}, 0.03, Verdict.REGRESSED),
+        ({"seconds_median": 0.2, "seconds_mean": 0.03}, 0.03, ChangeStatus.REGRESSED),
         ({"seconds_mean": 0.3}, 0.3, None),
     ],
 )
@@ -155,13 +155,13 @@ def test_a_mean_may_change_by_what_is_said_of_it_or_as_much_as_the_time_may(poli
     both = sampled(ours, 1), sampled(theirs, 2, slow_steps=0.06)
     found = {one.metric: one for one in times(compare(*both, lambda metric, case: policy.get(metric)))}
     assert found["seconds_median"].details["mean_threshold"] == threshold
-    assert (found["seconds_mean"].verdict if "seconds_mean" in found else None) == verdict
+    assert (found["seconds_mean"].status if "seconds_mean" in found else None) == verdict
 
 
 def test_a_slowdown_of_every_step_is_told_once():
     fresh = (noisy(1e-3, 10, seed=3), noisy(1.2e-3, 10, seed=4))
     (found,) = times(interleaved(noisy(1e-3), noisy(1.2e-3, seed=1), fresh))
-    assert (found.metric, found.verdict) == ("seconds_median", Verdict.REGRESSED)
+    assert (found.metric, found.status) == ("seconds_median", ChangeStatus.REGRESSED)
     assert found.details["mean_change"] == pytest.approx(0.2, abs=0.01)
 
 
@@ -169,12 +169,12 @@ def test_rounds_whose_builds_have_no_count_of_steps_have_a_mean():
     run = make_run(Times((FP32, noisy(1e-3, 10, 0.001))))
     rounds = [replace(one, samples=[*one.samples, *one.samples]) for one in run.rounds]
     found = times(compare(replace(run, rounds=rounds), make_run(Times((FP32, noisy(1e-3, 10, 0.001, 1))))))
-    assert [one.verdict for one in found] == [Verdict.UNCHANGED]
+    assert [one.status for one in found] == [ChangeStatus.UNCHANGED]
 
 
 def test_too_noisy_blocks_say_what_would_have_been_seen_and_what_would_decide():
     (found,) = times(interleaved(noisy(1e-3, spread=0.05), noisy(1e-3, spread=0.05, seed=1)))
-    assert (found.verdict, found.code) == (Verdict.INCONCLUSIVE, Code.UNDECIDED)
+    assert (found.status, found.code) == (ChangeStatus.INCONCLUSIVE, ChangeCode.UNDECIDED)
     assert "a change of" in found.reason
     assert "blocks would decide" in found.reason
     assert found.details["detectable_change"] > 0.02
@@ -188,7 +188,7 @@ def test_blocks_are_paired_by_their_number_not_by_their_order():
     candidate = make_run(Times((FP32, drift)), header=theirs)
     del candidate.rounds[0]
     (found,) = times(compare(baseline, candidate))
-    assert found.verdict is Verdict.UNCHANGED
+    assert found.status is ChangeStatus.UNCHANGED
     assert found.change == pytest.approx(0, abs=1e-9)
     assert found.blocks == 16
 
@@ -196,7 +196,7 @@ def test_blocks_are_paired_by_their_number_not_by_their_order():
 def test_a_control_that_fires_takes_every_time_verdict_away():
     comparison = interleaved(noisy(1e-3), noisy(1e-3, seed=1), control=noisy(1.07e-3, seed=2))
     (found,) = times(comparison)
-    assert (found.verdict, found.code) == (Verdict.INCONCLUSIVE, Code.CONTROL_FIRED)
+    assert (found.status, found.code) == (ChangeStatus.INCONCLUSIVE, ChangeCode.CONTROL_FIRED)
     assert comparison.control.fired
     assert "slower on linear_chain" in comparison.control.sentence
     assert not [one for one in comparison.means if one.metric == "seconds_median"]
@@ -228,29 +228,29 @@ def test_arms_without_a_control_say_so():
 @given(change=st.sampled_from([0.5, 0.9, 0.98, 1.0, 1.02, 1.1, 2.0]), seed=st.integers(0, 99))
 def test_swapping_the_arms_mirrors_the_verdict(change, seed):
     before, after = noisy(1e-3, seed=seed), noisy(change * 1e-3, seed=seed + 100)
-    mirrored = {Verdict.REGRESSED: Verdict.IMPROVED, Verdict.IMPROVED: Verdict.REGRESSED}
+    mirrored = {ChangeStatus.REGRESSED: ChangeStatus.IMPROVED, ChangeStatus.IMPROVED: ChangeStatus.REGRESSED}
     for forth, back in (
         (times(interleaved(before, after))[0], times(interleaved(after, before))[0]),
         (times(stored(before, after))[0], times(stored(after, before))[0]),
     ):
-        assert back.verdict is mirrored.get(forth.verdict, forth.verdict)
+        assert back.status is mirrored.get(forth.status, forth.status)
         assert back.change == pytest.approx(1 / (1 + forth.change) - 1)
 
 
 @pytest.mark.parametrize(
     ("before", "after", "code"),
     [
-        ([0.0] * 16, [0.0] * 16, Code.INVALID),
-        (noisy(1e-3), [*noisy(1e-3, 15), -1.0], Code.INVALID),
-        ([*noisy(1e-3, 15), math.inf], noisy(1e-3), Code.INVALID),
-        ([math.nan] * 16, [math.nan] * 16, Code.TOO_FEW_BLOCKS),
-        ([1e-3], [1e-3], Code.TOO_FEW_BLOCKS),
+        ([0.0] * 16, [0.0] * 16, ChangeCode.INVALID),
+        (noisy(1e-3), [*noisy(1e-3, 15), -1.0], ChangeCode.INVALID),
+        ([*noisy(1e-3, 15), math.inf], noisy(1e-3), ChangeCode.INVALID),
+        ([math.nan] * 16, [math.nan] * 16, ChangeCode.TOO_FEW_BLOCKS),
+        ([1e-3], [1e-3], ChangeCode.TOO_FEW_BLOCKS),
     ],
 )
 @pytest.mark.parametrize("how", [interleaved, stored])
 def test_times_that_are_none_and_missing_rounds_are_never_unchanged(how, before, after, code):
     (found,) = times(how(before, after))
-    assert found.verdict in (Verdict.INCOMPARABLE, Verdict.INCONCLUSIVE)
+    assert found.status in (ChangeStatus.INCOMPARABLE, ChangeStatus.INCONCLUSIVE)
     assert found.code is code
 
 
@@ -258,9 +258,9 @@ def test_stored_runs_are_widened_by_their_controls():
     quiet = make_run(Times((FP32, noisy(1e-3, 8))), control=noisy(1e-3, 8, seed=5))
     lucky = make_run(Times((FP32, noisy(1e-3, 8))), control=noisy(1.2e-3, 8, seed=5))
     candidate = make_run(Times((FP32, noisy(1.1e-3, 8, seed=1))))
-    assert times(compare(quiet, candidate))[0].verdict is Verdict.REGRESSED
+    assert times(compare(quiet, candidate))[0].status is ChangeStatus.REGRESSED
     widened = compare(lucky, candidate)
-    assert times(widened)[0].verdict is Verdict.INCONCLUSIVE
+    assert times(widened)[0].status is ChangeStatus.INCONCLUSIVE
     assert (
         "apart in the baseline; intervals are widened by that; the candidate has no control" in widened.control.sentence
     )
@@ -302,7 +302,7 @@ def test_too_many_unfit_blocks_are_no_evidence_and_the_cause_is_named(fitness, c
     ours, theirs = arms()
     found = compare(make_run(Times((FP32, noisy(1e-3, 8))), header=ours), unfit_run(fitness, 4, header=theirs))
     (found,) = times(found)
-    assert (found.verdict, found.code) == (Verdict.INCONCLUSIVE, Code.UNFIT_MACHINE)
+    assert (found.status, found.code) == (ChangeStatus.INCONCLUSIVE, ChangeCode.UNFIT_MACHINE)
     assert found.change is None
     assert found.reason == cause
 
@@ -320,38 +320,38 @@ def disturbed(factor, seed, count=32):
     return [float(factor * value * times) for value, times in zip(noisy(1e-3, count, seed=seed), held_up, strict=True)]
 
 
-@pytest.mark.parametrize(("factor", "verdict"), [(15, Verdict.REGRESSED), (1 / 15, Verdict.IMPROVED)])
+@pytest.mark.parametrize(("factor", "verdict"), [(15, ChangeStatus.REGRESSED), (1 / 15, ChangeStatus.IMPROVED)])
 def test_in_turns_a_change_far_beyond_what_disturbs_both_arms_is_judged_on_a_busy_machine(factor, verdict):
     ours, theirs = arms()
     baseline = busy_run(disturbed(1, 0), ours, fresh=disturbed(1, 1, 10))
     (found,) = times(compare(baseline, busy_run(disturbed(factor, 2), theirs, fresh=disturbed(factor, 3, 10))))
-    assert (found.verdict, found.code, found.threshold) == (verdict, Code.BEYOND_THRESHOLD, 1.0)
+    assert (found.status, found.code, found.threshold) == (verdict, ChangeCode.BEYOND_THRESHOLD, 1.0)
     assert found.reason.endswith(
         "; other processes used 92% of the CPU in 42 of 42 blocks, so only what takes twice as long, or half, is judged"
     )
     (found,) = times(compare(busy_run(disturbed(1, 0), ours), busy_run(disturbed(factor, 2), theirs)))
-    assert found.code is Code.UNCONFIRMED
+    assert found.code is ChangeCode.UNCONFIRMED
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.3])
 def test_a_smaller_change_is_not_judged_on_a_busy_machine(factor):
     ours, theirs = arms()
     (found,) = times(compare(busy_run(disturbed(1, 0), ours), busy_run(disturbed(factor, 2), theirs)))
-    assert (found.code, found.change) == (Code.UNFIT_MACHINE, None)
+    assert (found.code, found.change) == (ChangeCode.UNFIT_MACHINE, None)
     assert found.reason == "other processes used 92% of the CPU in 32 of 32 blocks"
 
 
 def test_blocks_in_which_one_arm_alone_was_disturbed_decide_nothing():
     ours, theirs = arms()
     (found,) = times(compare(make_run(Times((FP32, noisy(1e-3, 32))), header=ours), busy_run(disturbed(15, 2), theirs)))
-    assert found.code is Code.UNFIT_MACHINE
+    assert found.code is ChangeCode.UNFIT_MACHINE
 
 
 def test_few_unfit_blocks_are_left_out_in_pairs():
     ours, theirs = arms()
     busy = unfit_run(Fitness(other_share=0.41), 2, header=theirs)
     (found,) = times(compare(make_run(Times((FP32, noisy(1e-3, 8))), header=ours), busy))
-    assert found.code is not Code.UNFIT_MACHINE
+    assert found.code is not ChangeCode.UNFIT_MACHINE
     assert found.blocks == 6
     assert abs(found.change) < 0.01
 
@@ -360,7 +360,7 @@ def test_a_load_is_judged_only_where_nothing_better_is_known():
     ours, theirs = arms()
     loaded = unfit_run(Fitness(load=8.0, other_share=0.01), 8, header=theirs)
     (found,) = times(compare(make_run(Times((FP32, noisy(1e-3, 8))), header=ours), loaded))
-    assert found.code is not Code.UNFIT_MACHINE
+    assert found.code is not ChangeCode.UNFIT_MACHINE
 
 
 def test_stored_runs_say_whose_rounds_were_unfit():
@@ -393,9 +393,9 @@ def test_times_of_another_machine_are_incomparable_and_memory_and_accuracy_are_n
     other = make_run(Times((FP32, noisy(1e-3))), header=environment(make_header(), **changes))
     comparison = compare(make_run(Times((FP32, noisy(1e-3)))), other)
     (found,) = times(comparison)
-    assert (found.verdict, found.code) == (Verdict.INCOMPARABLE, Code.OTHER_MACHINE)
+    assert (found.status, found.code) == (ChangeStatus.INCOMPARABLE, ChangeCode.OTHER_MACHINE)
     assert found.reason == said
-    assert {one.verdict for one in comparison.findings if one.kind != "time"} == {Verdict.UNCHANGED}
+    assert {one.status for one in comparison.findings if one.kind != "time"} == {ChangeStatus.UNCHANGED}
 
 
 @pytest.mark.parametrize("name", ["threads", "OMP_NUM_THREADS"])
@@ -403,7 +403,7 @@ def test_threads_that_an_arm_sets_on_purpose_are_compared(name):
     ours, theirs = arms(**{name: "1"})
     baseline = make_run(Times((FP32, noisy(1e-3))), header=ours)
     candidate = make_run(Times((FP32, noisy(1e-3))), header=environment(theirs, threads=1))
-    assert times(compare(baseline, candidate))[0].verdict is Verdict.UNCHANGED
+    assert times(compare(baseline, candidate))[0].status is ChangeStatus.UNCHANGED
 
 
 def test_a_threshold_holds_for_its_case_and_is_never_below_what_the_clock_resolves():
@@ -433,10 +433,10 @@ def test_changes_are_said_in_words(change, text):
 @pytest.mark.parametrize(("detectable", "said"), [(0.5, True), (10.0, True), (10.01, False), (1.4e26, False)])
 def test_a_change_beyond_all_reason_is_not_said_to_have_been_seen(detectable: float, said: bool):
     decision = Decision(
-        verdict=Verdict.INCONCLUSIVE, code=Code.UNDECIDED, change=0.1, low=-0.99, high=detectable, p_worse=None,
-        p_better=None, p_beyond=None, blocks=3, slow_share_baseline=0.0, slow_share_candidate=0.0, slow_p=1.0,
-        mean_change=None, mean_low=None, mean_high=None, mean_code=None, p90_change=None, standard_error=None,
-        detectable_change=detectable, blocks_needed=40,
+        status=ChangeStatus.INCONCLUSIVE, code=ChangeCode.UNDECIDED, change=0.1, low=-0.99, high=detectable,
+        p_worse=None, p_better=None, p_beyond=None, blocks=3, slow_share_baseline=0.0, slow_share_candidate=0.0,
+        slow_p=1.0, mean_change=None, mean_low=None, mean_high=None, mean_code=None, p90_change=None,
+        standard_error=None, detectable_change=detectable, blocks_needed=40,
     )  # fmt: skip
     text = decision_in_words(decision, 0.02, "rounds", 0)
     assert ("would have been seen" in text) is said
@@ -448,28 +448,28 @@ def test_a_change_beyond_all_reason_is_not_said_to_have_been_seen(detectable: fl
 @pytest.mark.parametrize(("p_worse", "p_better", "word"), [(1e-4, 0.9999, "slower"), (0.9999, 1e-4, "faster")])
 def test_what_certainly_changed_by_an_uncertain_size_is_told_so(p_worse: float, p_better: float, word: str):
     decision = Decision(
-        verdict=Verdict.INCONCLUSIVE, code=Code.UNDECIDED, change=0.03, low=0.012, high=0.047, p_worse=p_worse,
-        p_better=p_better, p_beyond=0.02, blocks=32, slow_share_baseline=0.0, slow_share_candidate=0.0, slow_p=1.0,
-        mean_change=None, mean_low=None, mean_high=None, mean_code=None, p90_change=None, standard_error=None,
-        detectable_change=0.05, blocks_needed=90,
+        status=ChangeStatus.INCONCLUSIVE, code=ChangeCode.UNDECIDED, change=0.03, low=0.012, high=0.047,
+        p_worse=p_worse, p_better=p_better, p_beyond=0.02, blocks=32, slow_share_baseline=0.0, slow_share_candidate=0.0,
+        slow_p=1.0, mean_change=None, mean_low=None, mean_high=None, mean_code=None, p90_change=None,
+        standard_error=None, detectable_change=0.05, blocks_needed=90,
     )  # fmt: skip
     assert decision_in_words(decision, 0.02, "blocks", 0).startswith(
         f"certainly {word}, between +1.2% and +4.7%, but not certainly by more than 2%; a change of 5.0%"
     )
 
 
-def settled(code: Code, mean_code: Code, mean: tuple[float, float, float]) -> Decision:
+def settled(code: ChangeCode, mean_code: ChangeCode, mean: tuple[float, float, float]) -> Decision:
     """A typical time that did not change, and a mean that did so."""
     return Decision(
-        verdict=Verdict.INCONCLUSIVE, code=code, change=0.001, low=-0.004, high=0.006, p_worse=0.4, p_better=0.6,
+        status=ChangeStatus.INCONCLUSIVE, code=code, change=0.001, low=-0.004, high=0.006, p_worse=0.4, p_better=0.6,
         p_beyond=1.0, blocks=32, slow_share_baseline=0.0, slow_share_candidate=0.0, slow_p=1.0, mean_change=mean[0],
-        mean_low=mean[1], mean_high=mean[2], mean_code=mean_code, p90_change=None, standard_error=None,
-        detectable_change=None, blocks_needed=None,
+        mean_low=mean[1], mean_high=mean[2], mean_code=mean_code, p90_change=None,
+        standard_error=None, detectable_change=None, blocks_needed=None,
     )  # fmt: skip
 
 
 def test_unchanged_names_the_typical_time_and_the_mean():
-    decision = settled(Code.WITHIN_THRESHOLD, Code.WITHIN_THRESHOLD, (0.002, -0.01, 0.014))
+    decision = settled(ChangeCode.WITHIN_THRESHOLD, ChangeCode.WITHIN_THRESHOLD, (0.002, -0.01, 0.014))
     assert decision_in_words(decision, 0.02, "blocks", 0, 0.05) == (
         "typical time 0.1% slower (95%: -0.4 to 0.6%), within 2%, the mean of all samples within 5%, 32 blocks"
     )
@@ -477,14 +477,16 @@ def test_unchanged_names_the_typical_time_and_the_mean():
 
 @pytest.mark.parametrize(("change", "limit"), [(-0.55, "50%"), (1.2, "100%"), (-0.4, "50%")])
 def test_what_takes_half_as_long_is_over_a_threshold_of_twice_as_long(change, limit):
-    decision = replace(settled(Code.BEYOND_THRESHOLD, Code.UNDECIDED, (0.0, 0.0, 0.0)), change=change, low=change)
+    decision = replace(
+        settled(ChangeCode.BEYOND_THRESHOLD, ChangeCode.UNDECIDED, (0.0, 0.0, 0.0)), change=change, low=change
+    )
     assert f"certainly over {limit}," in decision_in_words(decision, 1.0, "blocks", 0)
-    moved = settled(Code.UNDECIDED, Code.BEYOND_THRESHOLD, (change, change, change))
+    moved = settled(ChangeCode.UNDECIDED, ChangeCode.BEYOND_THRESHOLD, (change, change, change))
     assert f"certainly over {limit}," in mean_in_words(moved, 1.0, "blocks", 0)
 
 
 def test_an_open_tail_says_what_is_known_of_the_mean():
-    decision = settled(Code.TAIL_UNDECIDED, Code.UNDECIDED, (0.03, -0.04, 0.11))
+    decision = settled(ChangeCode.TAIL_UNDECIDED, ChangeCode.UNDECIDED, (0.03, -0.04, 0.11))
     assert decision_in_words(decision, 0.02, "blocks", 0, 0.05) == (
         "typical time 0.1% slower (95%: -0.4 to 0.6%), within 2%, but the mean of all samples 3.0% slower "
         "(95%: -4.0 to +11.0%), which is not certainly within 5%, 32 blocks"
@@ -492,12 +494,12 @@ def test_an_open_tail_says_what_is_known_of_the_mean():
 
 
 def test_a_mean_that_moved_alone_is_told_as_the_slow_steps_doing():
-    decision = settled(Code.WITHIN_THRESHOLD, Code.BEYOND_THRESHOLD, (0.1, 0.08, 0.12))
+    decision = settled(ChangeCode.WITHIN_THRESHOLD, ChangeCode.BEYOND_THRESHOLD, (0.1, 0.08, 0.12))
     assert mean_in_words(decision, 0.05, "blocks", 10) == (
         "mean of all samples, slow steps among them: 10% slower (95%: +8.0 to +12.0%), certainly over 5%, 32 blocks, "
         "confirmed by 10 fresh ones; the typical step did not change"
     )
-    open_still = settled(Code.UNDECIDED, Code.BEYOND_THRESHOLD, (0.1, 0.08, 0.12))
+    open_still = settled(ChangeCode.UNDECIDED, ChangeCode.BEYOND_THRESHOLD, (0.1, 0.08, 0.12))
     assert mean_in_words(open_still, 0.05, "rounds", 0).endswith(
         "certainly over 5%, 32 rounds; the typical step is not known to have changed"
     )
@@ -508,10 +510,10 @@ def test_a_mean_that_moved_alone_is_told_as_the_slow_steps_doing():
     [(0.08, 0.07, 0.09, "8.0% slower (95%: 7.0 to 9.0%)"), (-0.08, -0.09, -0.07, "8.0% faster (95%: 7.0 to 9.0%)")],
 )
 def test_the_interval_of_a_certain_change_is_told_in_its_direction(change: float, low: float, high: float, said: str):
-    verdict = Verdict.REGRESSED if change > 0 else Verdict.IMPROVED
+    verdict = ChangeStatus.REGRESSED if change > 0 else ChangeStatus.IMPROVED
     decision = replace(
-        settled(Code.BEYOND_THRESHOLD, Code.BEYOND_THRESHOLD, (change, low, high)),
-        verdict=verdict, change=change, low=low, high=high,
+        settled(ChangeCode.BEYOND_THRESHOLD, ChangeCode.BEYOND_THRESHOLD, (change, low, high)),
+        status=verdict, change=change, low=low, high=high,
     )  # fmt: skip
     assert decision_in_words(decision, 0.02, "blocks", 8) == (
         f"{said}, certainly over 2%, 32 blocks, confirmed by 8 fresh ones"

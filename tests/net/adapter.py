@@ -22,9 +22,9 @@ from ampbench.judge import frame as frames
 from ampbench.judge.advice import advise_run
 from ampbench.judge.compare import compare
 from ampbench.judge.gate import Policy, judge, read_policy
+from ampbench.records.changes import Comparison
 from ampbench.records.kinds import KINDS, Kind, named
 from ampbench.records.rules import RuleChange
-from ampbench.records.verdicts import Comparison
 from ampbench.trend.building import make_trend
 from ampbench.trend.reducing import read_runs
 from ampbench.trend.series import tracked
@@ -119,7 +119,10 @@ def _compared(found: Comparison) -> Tables:
     numbers = ("baseline", "candidate", "change", "low", "high", "threshold", "p_worse", "p_better", "blocks")
     findings = []
     for one in found.findings:
-        cells = {name: getattr(one, name) for name in ("kind", "verdict", "code", *numbers)} | dict(one.details)
+        cells = {name: getattr(one, name) for name in ("kind", "code", *numbers)} | {
+            "verdict": one.status,
+            **one.details,
+        }
         findings.append((f"{one.case.case_id} {one.metric}", as_cells(cells)))
     means = [(f"{one.precision} {one.device} {one.metric}", tokens(asdict(one))) for one in found.means]
     whole = {"interleaved": found.interleaved, "cells": found.control.cells, "fired": found.control.fired}

@@ -79,6 +79,6 @@ def test_decisions_by_a_sentence_are_seen() -> None:
 if one.reason.startswith("failed") or row["reason"] in (NOT_MEASURED, OUT_OF_TIME) or LOSS_NOT_FINITE in found.notes:
     word = why.partition(":")[0]
 if note != NOT_IN_TURNS and KNOWN.search(said) and "busy" in one.text:
-    fine = " ".join(why.split()) or one.verdict in (REGRESSED, IMPROVED) or name.startswith("fp16") or reason == other
+    fine = " ".join(why.split()) or one.status in (REGRESSED, IMPROVED) or name.startswith("fp16") or reason == other
 """
     assert len(list(decisions(told))) == 7

@@ -12,8 +12,8 @@ from ampbench.base.units import UNDEFINED, format_bytes, format_count, format_se
 from ampbench.judge.rows import precision_label
 from ampbench.judge.table import COLUMNS
 from ampbench.records.case import Case
+from ampbench.records.changes import Change, ChangeCode, ChangeStatus
 from ampbench.records.measured import Failure, Skip
-from ampbench.records.verdicts import Code, Finding, Verdict
 from ampbench.report import page
 from ampbench.report.material import Material
 from ampbench.report.views.cases import DRAWN, cases, verdicts_of
@@ -212,12 +212,12 @@ def test_a_time_that_is_none_is_not_drawn(value: float | None):
     assert time_bar(row, (0.0, 1.0)) == ""
 
 
-def finding(change: float | None, **fields: Any) -> Finding:
+def finding(change: float | None, **fields: Any) -> Change:
     given: dict[str, Any] = {
-        "case": FP32, "metric": "seconds_median", "kind": "time", "verdict": Verdict.REGRESSED,
-        "code": Code.BEYOND_THRESHOLD, "reason": "slower", "baseline": 1.0, "candidate": 2.0, "threshold": 0.02,
+        "case": FP32, "metric": "seconds_median", "kind": "time", "status": ChangeStatus.REGRESSED,
+        "code": ChangeCode.BEYOND_THRESHOLD, "reason": "slower", "baseline": 1.0, "candidate": 2.0, "threshold": 0.02,
     }  # fmt: skip
-    return Finding(change=change, **given | fields)
+    return Change(change=change, **given | fields)
 
 
 def test_a_change_is_drawn_around_zero_with_its_threshold():
@@ -258,7 +258,7 @@ def test_what_regressed_comes_first_with_its_reason_and_change():
     material, parsed = compared(1.5e-3, output_rel_l2=4e-3)
     row = row_of(parsed, FP32)
     assert [one.split()[0] for one in said(row)] == ["regressed", "unchanged"]
-    reason = next(one.reason for one in material.cases[0].findings if one.verdict is Verdict.REGRESSED)
+    reason = next(one.reason for one in material.cases[0].findings if one.status is ChangeStatus.REGRESSED)
     assert reason in said(row)[0]
     assert said(row)[1] == "unchanged memory, accuracy"
     change = cell(parsed, FP32, "time change, drawn to ±10%")
@@ -313,7 +313,7 @@ def test_a_case_that_was_ok_and_is_skipped_stays_a_row():
 
 
 def test_what_has_one_verdict_for_one_reason_is_told_together():
-    other = {"verdict": Verdict.INCOMPARABLE, "code": Code.OTHER_MACHINE, "reason": "another host"}
+    other = {"status": ChangeStatus.INCOMPARABLE, "code": ChangeCode.OTHER_MACHINE, "reason": "another host"}
     (case,) = make_material(run_of((FP32, noisy(1e-3)))).cases
     findings = [finding(None, **other), finding(None, metric="peak_memory_bytes", kind="memory", **other)]
     assert [(one.verdict, one.sentence) for one in verdicts_of(replace(case, findings=findings))] == [
@@ -323,7 +323,9 @@ def test_what_has_one_verdict_for_one_reason_is_told_together():
 
 def test_remarks_on_what_is_unchanged_are_not_hidden():
     (case,) = make_material(run_of((FP32, noisy(1e-3)))).cases
-    remarked = finding(0.0, verdict=Verdict.UNCHANGED, code=Code.WITHIN_THRESHOLD, remarks=["more slow blocks"])
+    remarked = finding(
+        0.0, status=ChangeStatus.UNCHANGED, code=ChangeCode.WITHIN_THRESHOLD, remarks=["more slow blocks"]
+    )
     assert verdicts_of(replace(case, findings=[remarked]))[0].sentence == "time: more slow blocks"
 
 

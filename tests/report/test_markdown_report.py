@@ -8,8 +8,8 @@ from bs4 import BeautifulSoup
 from markdown_it import MarkdownIt
 
 from ampbench.present.markdown import escaped
+from ampbench.records.changes import Explanation, Traces
 from ampbench.records.measured import Failure, Fitness, Skip
-from ampbench.records.verdicts import Explanation, Traces
 from ampbench.report import markdown as module
 from ampbench.report.markdown import make_markdown
 from ampbench.report.material import Material, gather, material_of

@@ -8,10 +8,10 @@ from bs4 import BeautifulSoup
 
 from ampbench.errors import NothingToRunError, StoreError, UsageError
 from ampbench.records.casts import CastPass
+from ampbench.records.changes import Traces
 from ampbench.records.kinds import KINDS
 from ampbench.records.measured import Failure
 from ampbench.records.rules import RuleProbe
-from ampbench.records.verdicts import Traces
 from ampbench.report import page as report_page
 from ampbench.report import views
 from ampbench.report.facts import contents, held

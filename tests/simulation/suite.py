@@ -19,7 +19,7 @@ from ampbench.judge.deciding import (
     judge_control,
 )
 from ampbench.judge.rows import Row
-from ampbench.records.verdicts import Code, Verdict
+from ampbench.records.changes import ChangeCode, ChangeStatus
 from tests.simulation.noise import CANDIDATE, CONTROL, NOISES, interleaved, one_after_the_other, sample_means
 from tests.simulation.peers import asv_regressed, pytest_benchmark_regressed
 from tests.stored_runs import make_case, make_round
@@ -28,7 +28,7 @@ CELLS = 8
 PROBED = 8
 """So many gates tell whether to judge all together is worth it."""
 THRESHOLD, MEAN_THRESHOLD = 0.02, 0.05
-OPEN = (Code.UNDECIDED, Code.TAIL_UNDECIDED, Code.TOO_FEW_BLOCKS)
+OPEN = (ChangeCode.UNDECIDED, ChangeCode.TAIL_UNDECIDED, ChangeCode.TOO_FEW_BLOCKS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,13 +67,13 @@ class Outcome:
     asv: Booleans
     pytest_benchmark: Booleans
 
-    def share(self, verdict: Verdict) -> Share:
+    def share(self, verdict: ChangeStatus) -> Share:
         """Return the share of cells with a verdict."""
         return _share(self.verdicts == verdict)
 
     @property
     def changed(self) -> Booleans:
-        return np.isin(self.verdicts, [Verdict.REGRESSED, Verdict.IMPROVED]) | self.mean_changed
+        return np.isin(self.verdicts, [ChangeStatus.REGRESSED, ChangeStatus.IMPROVED]) | self.mean_changed
 
 
 def run_gates(
@@ -95,14 +95,14 @@ def run_gates(
         part = slice(gate * CELLS, (gate + 1) * CELLS)
         beside = None if means is None else _means(means[part, : LOOKS[-1]])
         control.append(bool(judge_control(_blocks(first[part]), np.full(CELLS, THRESHOLD), beside)[0]))
-    verdicts = np.array([each.verdict for each in decisions], dtype=object)
+    verdicts = np.array([each.status for each in decisions], dtype=object)
     shape = (gates, CELLS)
     return Outcome(
         verdicts=verdicts.reshape(shape),
         mean_changed=np.array(
-            [each.mean_code is Code.BEYOND_THRESHOLD and _is_tails(each) for each in decisions]
+            [each.mean_code is ChangeCode.BEYOND_THRESHOLD and _is_tails(each) for each in decisions]
         ).reshape(shape),
-        tail_open=np.array([each.code is Code.TAIL_UNDECIDED for each in decisions]).reshape(shape),
+        tail_open=np.array([each.code is ChangeCode.TAIL_UNDECIDED for each in decisions]).reshape(shape),
         blocks=blocks.reshape(shape),
         control_fired=np.array(control),
         asv=asv_regressed(first[..., 0], first[..., CANDIDATE]).reshape(shape),
@@ -133,7 +133,9 @@ def run_stored(name: str, gates: int, rounds: int, effect: float = 0.0, seed: in
         )  # fmt: skip
         verdicts.append(
             [
-                Verdict.REGRESSED if _is_tails(each) and each.mean_code is Code.BEYOND_THRESHOLD else each.verdict
+                ChangeStatus.REGRESSED
+                if _is_tails(each) and each.mean_code is ChangeCode.BEYOND_THRESHOLD
+                else each.status
                 for each in found
             ]
         )
@@ -197,7 +199,7 @@ def _sentence(seconds: Floats) -> str:
 
 def _is_tails(decision: Decision) -> bool:
     """Return whether what became of the mean is told by itself, as `comparing.times` does."""
-    return decision.code in (Code.UNDECIDED, Code.TAIL_UNDECIDED, Code.WITHIN_THRESHOLD)
+    return decision.code in (ChangeCode.UNDECIDED, ChangeCode.TAIL_UNDECIDED, ChangeCode.WITHIN_THRESHOLD)
 
 
 def _sequentially(seconds: Floats, means: Floats | None) -> tuple[list[Decision], np.ndarray]:
@@ -233,7 +235,9 @@ def _judge_again(
 
 
 def _is_unconfirmed(decision: Decision) -> bool:
-    return decision.code is Code.UNCONFIRMED or (_is_tails(decision) and decision.mean_code is Code.UNCONFIRMED)
+    return decision.code is ChangeCode.UNCONFIRMED or (
+        _is_tails(decision) and decision.mean_code is ChangeCode.UNCONFIRMED
+    )
 
 
 def _judge(seconds: Floats, means: Floats | None, measured: np.ndarray, confirmed: Booleans) -> list[Decision]:

@@ -17,9 +17,9 @@ from ampbench.judge.gate import Policy, judge
 from ampbench.judge.notes import statements
 from ampbench.judge.table import shown
 from ampbench.measure.timing import time_sustained
+from ampbench.records.changes import Change, ChangeCode, ChangeStatus
 from ampbench.records.measured import HEAT, POWER_CAP, Fitness, Round
 from ampbench.records.run import Header
-from ampbench.records.verdicts import Code, Finding, Verdict
 from ampbench.store import StoredRun
 from tests.compared_runs import Times, arms, make_run
 from tests.scripted_accelerator import FULL_HZ, Script, ScriptedAccelerator, falling
@@ -85,7 +85,7 @@ def arms_on(script: Script, slower: float = 1.0, blocks: int = 16) -> tuple[Stor
     return run_of([one for one, _ in turns], ours), run_of([other for _, other in turns], theirs)
 
 
-def of_time(baseline: StoredRun, candidate: StoredRun) -> Finding:
+def of_time(baseline: StoredRun, candidate: StoredRun) -> Change:
     (found,) = [one for one in compare(baseline, candidate).findings if one.metric == "seconds_median"]
     return found
 
@@ -118,13 +118,13 @@ def test_a_steady_device_is_unfit_in_no_round_and_nothing_is_said_of_it() -> Non
     assert frame.unquiet(run) == []
     assert "under load" not in said(run)
     found = of_time(run, run_on(Script(), run="other"))
-    assert found.verdict not in (Verdict.REGRESSED, Verdict.IMPROVED)
-    assert found.code is not Code.UNFIT_MACHINE
+    assert found.status not in (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED)
+    assert found.code is not ChangeCode.UNFIT_MACHINE
 
 
 def test_a_true_slowdown_on_a_steady_device_is_found() -> None:
     found = of_time(run_on(Script()), run_on(Script(), slower=1.3, run="other"))
-    assert (found.verdict, found.code) == (Verdict.REGRESSED, Code.BEYOND_THRESHOLD)
+    assert (found.status, found.code) == (ChangeStatus.REGRESSED, ChangeCode.BEYOND_THRESHOLD)
     assert found.change == pytest.approx(0.3, abs=0.01)
 
 
@@ -132,7 +132,7 @@ def test_a_true_slowdown_on_a_steady_device_is_found() -> None:
 def test_heat_in_the_second_run_is_named_and_no_regression(begin: float) -> None:
     baseline, candidate = run_on(Script()), run_on(hot_from(begin), run="other")
     found = of_time(baseline, candidate)
-    assert (found.verdict, found.code) == (Verdict.INCONCLUSIVE, Code.UNFIT_MACHINE)
+    assert (found.status, found.code) == (ChangeStatus.INCONCLUSIVE, ChangeCode.UNFIT_MACHINE)
     assert "heat or a fault held the accelerator's clock down 100% of the time" in found.reason
     assert not gate_fails(baseline, candidate)
     assert "the accelerator was not steady: heat or a fault" in said(candidate)
@@ -140,7 +140,7 @@ def test_heat_in_the_second_run_is_named_and_no_regression(begin: float) -> None
 
 def test_the_fastest_samples_would_have_called_that_a_regression() -> None:
     found = of_time(by_fastest(run_on(Script())), by_fastest(run_on(hot_from(-10.0), run="other")))
-    assert found.verdict is Verdict.REGRESSED
+    assert found.status is ChangeStatus.REGRESSED
     assert gate_fails(by_fastest(run_on(Script())), by_fastest(run_on(hot_from(-10.0), run="other")))
 
 
@@ -148,19 +148,19 @@ def test_a_lower_clock_that_nobody_explains_is_not_the_codes_and_a_larger_change
     slow = 0.9 * FULL_HZ
     baseline = run_on(Script())
     found = of_time(baseline, run_on(Script(clock_hz=lambda now: slow), run="other"))
-    assert (found.verdict, found.code) == (Verdict.INCONCLUSIVE, Code.UNFIT_MACHINE)
+    assert (found.status, found.code) == (ChangeStatus.INCONCLUSIVE, ChangeCode.UNFIT_MACHINE)
     assert "2.00 GHz in the baseline and 1.80 GHz in the candidate" in found.reason
     found = of_time(baseline, run_on(Script(clock_hz=lambda now: slow), slower=1.5, run="other"))
-    assert (found.verdict, found.code) == (Verdict.REGRESSED, Code.BEYOND_THRESHOLD)
+    assert (found.status, found.code) == (ChangeStatus.REGRESSED, ChangeCode.BEYOND_THRESHOLD)
     assert found.reason.endswith("which accounts for less")
     found = of_time(run_on(Script(clock_hz=lambda now: slow)), run_on(Script(), slower=0.5, run="other"))
-    assert found.verdict is Verdict.IMPROVED
+    assert found.status is ChangeStatus.IMPROVED
 
 
 def test_an_arm_is_not_blamed_for_a_device_that_slows_during_the_session() -> None:
     slowing = falling(FULL_HZ, 0.8 * FULL_HZ, 0.0, 400.0)
     found = of_time(*arms_on(Script(clock_hz=slowing)))
-    assert found.verdict not in (Verdict.REGRESSED, Verdict.IMPROVED)
+    assert found.status not in (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED)
     found = of_time(*arms_on(Script(clock_hz=slowing), slower=1.3))
     assert found.change is None or found.change == pytest.approx(0.3, abs=0.03)
 

@@ -8,7 +8,7 @@ import pytest
 import scipy.stats
 
 from ampbench.judge.deciding import LOOKS
-from ampbench.records.verdicts import Verdict
+from ampbench.records.changes import ChangeStatus
 from tests.simulation.noise import NOISES, interleaved
 from tests.simulation.peers import asv_regressed, pytest_benchmark_regressed
 from tests.simulation.suite import CELLS, Share, run_gates, run_stored, run_tables, share_of_cells, share_of_gates
@@ -44,7 +44,7 @@ def test_the_same_code_raises_no_alarm_whatever_the_noise(name):
 
 @pytest.mark.parametrize("name", STEADY)
 def test_a_slowdown_of_five_percent_is_found(name):
-    assert run_gates(name, gates=25, effect=0.05).share(Verdict.REGRESSED).value >= 0.95
+    assert run_gates(name, gates=25, effect=0.05).share(ChangeStatus.REGRESSED).value >= 0.95
 
 
 @pytest.mark.parametrize("name", STEADY)
@@ -56,17 +56,17 @@ def test_a_change_that_is_no_larger_than_the_threshold_is_not_called_one(name, e
 @pytest.mark.parametrize("name", STEADY)
 def test_a_change_just_beyond_the_threshold_is_taken_for_none_as_rarely_as_the_level_says_and_never_for_a_gain(name):
     outcome = run_gates(name, gates=12, effect=0.03)
-    assert outcome.share(Verdict.UNCHANGED).value <= 0.05
-    assert outcome.share(Verdict.IMPROVED).count == 0
+    assert outcome.share(ChangeStatus.UNCHANGED).value <= 0.05
+    assert outcome.share(ChangeStatus.IMPROVED).count == 0
 
 
 @pytest.mark.parametrize("name", [name for name in STEADY if name != OUTLIER])
 def test_the_same_code_is_proven_unchanged(name):
-    assert run_gates(name, gates=25).share(Verdict.UNCHANGED).value >= 0.8
+    assert run_gates(name, gates=25).share(ChangeStatus.UNCHANGED).value >= 0.8
 
 
 @pytest.mark.parametrize("name", SLOW)
-@pytest.mark.parametrize(("effect", "verdict"), [(0.0, Verdict.UNCHANGED), (0.1, Verdict.REGRESSED)])
+@pytest.mark.parametrize(("effect", "verdict"), [(0.0, ChangeStatus.UNCHANGED), (0.1, ChangeStatus.REGRESSED)])
 def test_slow_blocks_change_no_verdict_on_the_typical_time(name, effect, verdict):
     outcome = run_gates(name, gates=25, effect=effect, judge_means=False)
     assert outcome.share(verdict).value >= 0.93  # 0.95, and room for 200 cells
@@ -75,16 +75,16 @@ def test_slow_blocks_change_no_verdict_on_the_typical_time(name, effect, verdict
 @pytest.mark.parametrize("name", [*SLOW, OUTLIER])
 def test_where_blocks_are_slow_now_and_then_the_mean_is_open_and_nothing_is_called_unchanged(name):
     outcome = run_gates(name, gates=12)
-    assert outcome.share(Verdict.UNCHANGED).value <= 0.2
+    assert outcome.share(ChangeStatus.UNCHANGED).value <= 0.2
     assert outcome.tail_open.mean() >= 0.7
     assert not outcome.changed.any()
 
 
 def test_steps_that_are_slow_now_and_then_are_seen_by_the_mean_and_by_nothing_else():
     fastest, mean = (run_gates("iid", gates=12, slow_steps=0.05, judge_means=judge) for judge in (False, True))
-    assert fastest.share(Verdict.UNCHANGED).value >= 0.95
+    assert fastest.share(ChangeStatus.UNCHANGED).value >= 0.95
     assert mean.mean_changed.mean() >= 0.9
-    assert not np.isin(mean.verdicts, [Verdict.REGRESSED, Verdict.IMPROVED]).any()
+    assert not np.isin(mean.verdicts, [ChangeStatus.REGRESSED, ChangeStatus.IMPROVED]).any()
 
 
 def test_a_tail_that_makes_the_mean_no_longer_than_its_threshold_allows_is_no_alarm():
@@ -94,7 +94,7 @@ def test_a_tail_that_makes_the_mean_no_longer_than_its_threshold_allows_is_no_al
 @pytest.mark.parametrize("rounds", [4, 10])
 def test_stored_runs_with_independent_rounds_raise_no_alarm(rounds):
     verdicts = run_stored("iid", gates=100, rounds=rounds)
-    assert not np.isin(verdicts, [Verdict.REGRESSED, Verdict.IMPROVED]).any()
+    assert not np.isin(verdicts, [ChangeStatus.REGRESSED, ChangeStatus.IMPROVED]).any()
 
 
 def test_drift_between_the_slots_of_a_block_hits_the_arms_alike():
@@ -150,7 +150,7 @@ def test_changes_of_the_thresholds_size_are_called_ones_as_rarely_as_none(name):
 @pytest.mark.parametrize("name", STEADY)
 @pytest.mark.parametrize(("effect", "goal"), [(0.05, 0.95), (0.10, 0.999), (0.20, 0.999)])
 def test_power_reaches_the_goals_in_thousands_of_cells(name, effect, goal):
-    assert run_gates(name, gates=250, effect=effect).share(Verdict.REGRESSED).value >= goal
+    assert run_gates(name, gates=250, effect=effect).share(ChangeStatus.REGRESSED).value >= goal
 
 
 @pytest.mark.parametrize("name", NOISES)

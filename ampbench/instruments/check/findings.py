@@ -10,9 +10,9 @@ from ampbench.defects.check import INFERENCE, TRAINING, Check
 from ampbench.instruments.check.records import DEFECTIVE, DIFFERS, GOOD, NOT_SHOWN, Checked
 from ampbench.records.case import Environment
 from ampbench.records.casts import CastPass
+from ampbench.records.changes import DefectChange
 from ampbench.records.labels import few
 from ampbench.records.rules import FAKE
-from ampbench.records.verdicts import DefectChange
 from ampbench.store import StoredRun
 
 WORST = (DEFECTIVE, DIFFERS, NOT_SHOWN, GOOD)

@@ -25,9 +25,9 @@ from ampbench.base import stats
 from ampbench.base.precisions import BASELINE
 from ampbench.base.units import UNDEFINED, counted
 from ampbench.instruments.convergence.records import CONTROL, REFERENCE, Drift, Training
+from ampbench.records.changes import ChangeStatus
 from ampbench.records.labels import few
 from ampbench.records.measured import Score
-from ampbench.records.verdicts import Verdict
 
 ALPHA = 0.05
 """At most so often is any precision of a study said to regress where none does; as often for improve."""
@@ -50,7 +50,7 @@ class Judged:
     decided, or never).
     """
 
-    verdict: Verdict
+    verdict: ChangeStatus
     difference: float
     low: float
     high: float
@@ -90,7 +90,7 @@ def _judged(values: Sequence[float], variance: float | None, freedom: float, mar
     """Return the verdict on differences with a known variance, made from `freedom` degrees of freedom."""
     mean, count = float(np.mean(values)), len(values)
     if variance is None:
-        return Judged(verdict=Verdict.INCONCLUSIVE, difference=mean, low=-math.inf, high=math.inf, spread=None)
+        return Judged(verdict=ChangeStatus.INCONCLUSIVE, difference=mean, low=-math.inf, high=math.inf, spread=None)
     from scipy.special import stdtrit
 
     error = math.sqrt(variance / count)
@@ -98,11 +98,11 @@ def _judged(values: Sequence[float], variance: float | None, freedom: float, mar
     wide = float(stdtrit(freedom, 1 - EQUIVALENCE_ALPHA)) * error
     needed = None
     if abs(mean) > margin and abs(mean) > bound:
-        verdict = Verdict.IMPROVED if mean > 0 else Verdict.REGRESSED
+        verdict = ChangeStatus.IMPROVED if mean > 0 else ChangeStatus.REGRESSED
     elif abs(mean) + wide <= margin:
-        verdict = Verdict.UNCHANGED
+        verdict = ChangeStatus.UNCHANGED
     else:
-        verdict = Verdict.INCONCLUSIVE
+        verdict = ChangeStatus.INCONCLUSIVE
         needed = _needed(0.0 if abs(mean) <= wide else mean, variance, count, margin, level)
     return Judged(
         verdict=verdict,
@@ -465,7 +465,7 @@ class Withheld:
     `of_fp32`: fp32's own trainings are why, which is said once of all precisions.
     """
 
-    verdict: Verdict = Verdict.INCONCLUSIVE
+    verdict: ChangeStatus = ChangeStatus.INCONCLUSIVE
     reason: str
     without_numbers: bool = False
     of_fp32: bool = False
@@ -480,7 +480,7 @@ def withheld(
 ) -> Withheld | None:
     """Return the verdict on a precision that its differences do not decide; None where they do."""
     if not own:
-        return Withheld(verdict=Verdict.INCOMPARABLE, reason=NO_BASELINE, without_numbers=True)
+        return Withheld(verdict=ChangeStatus.INCOMPARABLE, reason=NO_BASELINE, without_numbers=True)
     ended = ended_of(own, metric)
     if not ended:
         return Withheld(reason=NO_END, without_numbers=True, of_fp32=True)
@@ -490,9 +490,9 @@ def withheld(
     for what, one in (("weights", "weights_digest"), ("batches", "inputs_digest")):
         if any(getattr(mine, one) != getattr(theirs, one) for mine, theirs in pairs):
             reason = f"its {what} are not those that fp32 was trained with"
-            return Withheld(verdict=Verdict.INCOMPARABLE, reason=reason, without_numbers=True)
+            return Withheld(verdict=ChangeStatus.INCOMPARABLE, reason=reason, without_numbers=True)
     if troubles := troubles_said([mine for mine, _ in pairs], metric):
-        return Withheld(verdict=Verdict.REGRESSED, reason=troubles, without_numbers=True)
+        return Withheld(verdict=ChangeStatus.REGRESSED, reason=troubles, without_numbers=True)
     if learns is False:
         return Withheld(reason=NOT_LEARNING, of_fp32=True)
     if reason := only_one(seeds, ended):
@@ -503,10 +503,10 @@ def withheld(
 def reason_of(judged: Judged, metric: Metric, low: float | None, high: float | None) -> str:
     """Return why a verdict that numbers decided is what it is; `low` and `high` are the interval as it is told."""
     between = interval_said(low, high, metric)
-    if judged.verdict is Verdict.UNCHANGED:
+    if judged.verdict is ChangeStatus.UNCHANGED:
         return f"within {size_said(metric.margin, metric)} of fp32 {between}".strip()
     said = f"{change_said(judged.difference * metric.sign, metric)} than in fp32 {between}".strip()
-    if judged.verdict is not Verdict.INCONCLUSIVE:
+    if judged.verdict is not ChangeStatus.INCONCLUSIVE:
         return said
     return seeds_said(said, judged.seeds_needed, size_said(metric.margin, metric))
 
@@ -534,7 +534,7 @@ def only_one(seeds: Mapping[int, Training], own: Mapping[int, Training]) -> str:
 
 def fires(judged: Judged | None) -> bool:
     """Return whether an arm of fp32 itself is said to differ from it."""
-    return judged is not None and judged.verdict in (Verdict.REGRESSED, Verdict.IMPROVED)
+    return judged is not None and judged.verdict in (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED)
 
 
 def control_remarks(controls: Mapping[str, Judged], metric: Metric) -> list[str]:

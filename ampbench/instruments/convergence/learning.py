@@ -43,8 +43,8 @@ from ampbench.instruments.convergence.findings import (
 )
 from ampbench.instruments.convergence.records import CONTROL, ConvergenceAsked, Training
 from ampbench.records.case import Case
+from ampbench.records.changes import ChangeStatus
 from ampbench.records.kinds import CONVERGENCE
-from ampbench.records.verdicts import Verdict
 from ampbench.store import StoredRun
 
 SETTLES, NOISE, BIAS, PARTS = "settles", "noise", "bias", "parts"
@@ -155,7 +155,7 @@ class Learning:
     difference: float | None = None
     low: float | None = None
     high: float | None = None
-    verdict: Verdict | None = None
+    verdict: ChangeStatus | None = None
     reason: str = ""
     of_fp32: bool = False
     seeds_needed: int | None = None
@@ -167,7 +167,7 @@ class Learning:
     loss_ratio: float | None = None
     loss_low: float | None = None
     loss_high: float | None = None
-    loss_verdict: Verdict | None = None
+    loss_verdict: ChangeStatus | None = None
     loss_reason: str = ""
     way: Way | None = None
 
@@ -178,9 +178,9 @@ class Learning:
         False where either is shown to be worse, None where neither is known.
         """
         found = self.verdict, self.loss_verdict
-        if Verdict.REGRESSED in found:
+        if ChangeStatus.REGRESSED in found:
             return False
-        return True if all(one in (Verdict.UNCHANGED, Verdict.IMPROVED) for one in found) else None
+        return True if all(one in (ChangeStatus.UNCHANGED, ChangeStatus.IMPROVED) for one in found) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -381,7 +381,7 @@ def _row(
         low, high = (low, high) if told and math.isfinite(low) else (None, None)
     verdict, reason = (held_back.verdict, held_back.reason) if held_back is not None else (None, "")
     if held_back is None and not (arm.arm or name == BASELINE):
-        verdict, reason = Verdict.INCONCLUSIVE, NO_SCALE
+        verdict, reason = ChangeStatus.INCONCLUSIVE, NO_SCALE
         if judged is not None:
             verdict, reason = judged.verdict, reason_of(judged, metric, low, high)
     return Learning(
@@ -454,7 +454,7 @@ def _times(log: float) -> float | None:
 
 def _loss_verdict(
     row: Learning, judged: Judged | None, margin: float | None, held_back: Withheld | None, *, fired: bool
-) -> tuple[Verdict, str]:
+) -> tuple[ChangeStatus, str]:
     """Return whether a training loss is no worse than fp32's, and why: `held_back` is what keeps that from being known.
 
     No worse: the one-sided bound at 5% lies within the margin (non-inferiority). Worse, or lower, as `judge` says.
@@ -462,15 +462,15 @@ def _loss_verdict(
     if held_back is not None:
         return held_back.verdict, held_back.reason
     if judged is None or margin is None or row.loss_ratio is None:
-        return Verdict.INCONCLUSIVE, NO_LOGARITHM
+        return ChangeStatus.INCONCLUSIVE, NO_LOGARITHM
     if fired:
-        return Verdict.INCONCLUSIVE, CONTROL_FIRED
+        return ChangeStatus.INCONCLUSIVE, CONTROL_FIRED
     reason = ratio_said(row.loss_ratio, row.loss_low, row.loss_high)
-    if judged.verdict in (Verdict.REGRESSED, Verdict.IMPROVED):
+    if judged.verdict in (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED):
         return judged.verdict, reason
     if judged.low >= -margin:
-        return Verdict.UNCHANGED, reason
-    return Verdict.INCONCLUSIVE, seeds_said(reason, judged.seeds_needed, f"{math.expm1(margin):.2g} of the loss")
+        return ChangeStatus.UNCHANGED, reason
+    return ChangeStatus.INCONCLUSIVE, seeds_said(reason, judged.seeds_needed, f"{math.expm1(margin):.2g} of the loss")
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -521,7 +521,7 @@ def trained_cases(measured: StoredRun, studies: Iterable[StoredRun]) -> dict[str
 def _trained(study: StoredRun, one: Learned, row: Learning) -> Trained:
     assert row.trains is not None
     name = f"study {study.header.run.rpartition('-')[2]}, {counted(one.steps, 'step')} from"
-    worse = row.reason if row.verdict is Verdict.REGRESSED else row.loss_reason
+    worse = row.reason if row.verdict is ChangeStatus.REGRESSED else row.loss_reason
     return Trained(
         trains=row.trains,
         study=f"{name} {counted(len(row.trainings), 'seed')}",

@@ -57,8 +57,8 @@ from ampbench.present.page import (
     run_name,
     told_part,
 )
+from ampbench.records.changes import ChangeStatus
 from ampbench.records.labels import case_labels, told_apart
-from ampbench.records.verdicts import Verdict
 from ampbench.store import StoredRun
 
 if TYPE_CHECKING:
@@ -67,10 +67,10 @@ if TYPE_CHECKING:
 _LONGER = "train for longer, or at another learning rate, to conclude"
 _SCHEDULES = {LINEAR: "linear schedule", COSINE: "cosine schedule", OWN: "its own schedule"}
 _SAID = {
-    Verdict.REGRESSED: "does not train as fp32 does",
-    Verdict.IMPROVED: "ends better than fp32",
-    Verdict.INCONCLUSIVE: "is inconclusive",
-    Verdict.INCOMPARABLE: "cannot be compared",
+    ChangeStatus.REGRESSED: "does not train as fp32 does",
+    ChangeStatus.IMPROVED: "ends better than fp32",
+    ChangeStatus.INCONCLUSIVE: "is inconclusive",
+    ChangeStatus.INCOMPARABLE: "cannot be compared",
 }
 
 
@@ -106,12 +106,12 @@ def verdict_said(one: Learned) -> str:
 def _verdicts_said(one: Learned) -> list[str]:
     """Return which precisions train as fp32 does, which score as it does, which regressed, and which are open."""
     said, score = [], margin_said(one.metric)
-    same = [row for row in one.judged if row.verdict is Verdict.UNCHANGED]
+    same = [row for row in one.judged if row.verdict is ChangeStatus.UNCHANGED]
     if trained := [row.name for row in same if row.trains]:
         loss = f"{100 * math.expm1(one.loss_margin or 0.0):.2g}% of the training loss"
         said.append(f"{all_of(trained)} {_plural('trains', len(trained))} as fp32 does, within {score} and {loss}")
     for row in same:
-        if row.loss_verdict is Verdict.REGRESSED:
+        if row.loss_verdict is ChangeStatus.REGRESSED:
             worse = f"but does not train as it does: {row.loss_reason}"
             said.append(f"{row.name} scores as fp32 does, within {score}, {worse}")
     for rows in _alike((row for row in same if row.trains is None), lambda row: row.loss_reason):
@@ -140,7 +140,11 @@ def _ways_said(one: Learned) -> list[str]:
 
 def _why(row: Learning) -> str:
     """Return the reason of a verdict on a score, with that of the loss where only the loss is shown to be worse."""
-    loss = row.loss_reason if row.loss_verdict is Verdict.REGRESSED and row.verdict is not Verdict.REGRESSED else ""
+    loss = (
+        row.loss_reason
+        if row.loss_verdict is ChangeStatus.REGRESSED and row.verdict is not ChangeStatus.REGRESSED
+        else ""
+    )
     return "; ".join(filter(None, [row.reason, loss]))
 
 
@@ -278,7 +282,7 @@ def training_frame(stored: StoredRun) -> "pd.DataFrame":
     return frame.astype({column.key: float for column in TRAININGS if column.unit not in ("", "whole")})
 
 
-_NO_WORSE = {Verdict.UNCHANGED: "no worse", Verdict.REGRESSED: "worse", Verdict.IMPROVED: "lower"}
+_NO_WORSE = {ChangeStatus.UNCHANGED: "no worse", ChangeStatus.REGRESSED: "worse", ChangeStatus.IMPROVED: "lower"}
 
 
 def conclusions(metric: Metric) -> list[Column[Learning]]:
@@ -328,7 +332,7 @@ def conclusions(metric: Metric) -> list[Column[Learning]]:
     ]  # fmt: skip
 
 
-def _word(verdict: Verdict | None) -> str | None:
+def _word(verdict: ChangeStatus | None) -> str | None:
     return verdict.value if verdict is not None else None
 
 
@@ -526,7 +530,13 @@ def _data(one: Learned) -> dict[str, Any]:
     }
 
 
-_WORST_FIRST = (Verdict.REGRESSED, Verdict.INCOMPARABLE, Verdict.INCONCLUSIVE, Verdict.IMPROVED, Verdict.UNCHANGED)
+_WORST_FIRST = (
+    ChangeStatus.REGRESSED,
+    ChangeStatus.INCOMPARABLE,
+    ChangeStatus.INCONCLUSIVE,
+    ChangeStatus.IMPROVED,
+    ChangeStatus.UNCHANGED,
+)
 _ARM_LOOKS: Mapping[str, tuple[str, str]] = {
     NAMES[CONTROL]: ("--faint", "triangle-right"),
     NAMES[REFERENCE]: ("--dtype-fp64", "triangle-left"),

@@ -21,6 +21,7 @@ from ampbench.instruments.rules.findings import (
 )
 from ampbench.present.document import Block, Document, Section
 from ampbench.present.page import Held, Part, told_part
+from ampbench.records.changes import Comparison
 from ampbench.records.rules import (
     BANNED,
     CATEGORIES,
@@ -41,7 +42,6 @@ from ampbench.records.rules import (
     short_name,
 )
 from ampbench.records.run import Header
-from ampbench.records.verdicts import Comparison
 from ampbench.store import StoredRun
 
 SOURCES = {XPU_REFERENCE: "XPU reference", PYTORCH_PAGE: "PyTorch page"}

@@ -27,8 +27,8 @@ from ampbench.judge.table import Column
 from ampbench.judge.times import TIME
 from ampbench.present.charts import NAMES_ABOVE, Chart, Rows, middle_cut, quantity, rule_at, tooltip
 from ampbench.present.page import View
+from ampbench.records.changes import OUTCOME, Change, ChangeCode, ChangeStatus
 from ampbench.records.labels import common_traits
-from ampbench.records.verdicts import OUTCOME, Code, Finding, Verdict
 from ampbench.report.facts import reasons
 from ampbench.report.material import Material, Shown, ShownCase
 from ampbench.report.views.precisions import Scale, change_bar, change_limit, time_bar, time_scale
@@ -55,15 +55,15 @@ def verdicts_of(case: ShownCase) -> list[Said]:
 
     That nothing changed needs no reason, nor how far what luck has no part in did: the numbers stand beside it.
     """
-    together: dict[tuple[Verdict, str], list[Finding]] = {}
-    for one in sorted(case.findings, key=lambda one: WORST_FIRST.index(one.verdict)):
+    together: dict[tuple[ChangeStatus, str], list[Change]] = {}
+    for one in sorted(case.findings, key=lambda one: WORST_FIRST.index(one.status)):
         reason = "; ".join(part for part in (_reason(one), *one.remarks) if part)
-        together.setdefault((one.verdict, reason), []).append(one)
+        together.setdefault((one.status, reason), []).append(one)
     said = []
     for (verdict, reason), findings in together.items():
         names = [metric_label(one.metric) for one in findings]
-        if verdict is Verdict.UNCHANGED and not reason:
-            moved = {one.kind for one in case.findings if one.verdict is not Verdict.UNCHANGED}
+        if verdict is ChangeStatus.UNCHANGED and not reason:
+            moved = {one.kind for one in case.findings if one.status is not ChangeStatus.UNCHANGED}
             # a kind of which something did change is told metric by metric
             names = [kind for kind in KINDS if kind not in moved and any(one.kind == kind for one in findings)]
             names += [metric_label(one.metric) for one in findings if one.kind in moved]
@@ -72,18 +72,18 @@ def verdicts_of(case: ShownCase) -> list[Said]:
     return said
 
 
-def _reason(one: Finding) -> str:
+def _reason(one: Change) -> str:
     """Return why a finding has its verdict, as far as the columns of changes do not say it."""
-    if one.verdict is Verdict.UNCHANGED:
+    if one.status is ChangeStatus.UNCHANGED:
         return ""
-    if one.code is Code.BEYOND_THRESHOLD and one.kind != "time" and change_text(one):
+    if one.code is ChangeCode.BEYOND_THRESHOLD and one.kind != "time" and change_text(one):
         return threshold_text(one) if one.threshold else ""
     return one.brief if one.metric == OUTCOME else one.reason  # the row says why a case failed or was skipped
 
 
 def change_limits(cases: Iterable[ShownCase]) -> dict[str, float | None]:
     """Return the metrics of which any change is shown, and to where it is drawn; None where luck has no part in it."""
-    findings: dict[str, list[Finding]] = {}
+    findings: dict[str, list[Change]] = {}
     for case in cases:
         for one in case.findings:
             findings.setdefault(one.metric, []).append(one)
@@ -95,7 +95,7 @@ def change_limits(cases: Iterable[ShownCase]) -> dict[str, float | None]:
     return {name: change_limit(findings[name]) if GATED[name].kind == "time" else None for name in moved}
 
 
-def change_cells(findings: Sequence[Finding], limits: Mapping[str, float | None]) -> list[Cell]:
+def change_cells(findings: Sequence[Change], limits: Mapping[str, float | None]) -> list[Cell]:
     """Return the cells of the columns of changes."""
     by_metric = {one.metric: one for one in findings}
     cells = []
@@ -120,23 +120,23 @@ LEAST, MOST = 0.1, 1.0
 """The axis reaches to a change of so much at least and at most; what lies beyond stands at its edge."""
 _FAR = 1e3
 _LONGEST = 60
-_TOLD = (*CHANGED, Verdict.INCONCLUSIVE)
+_TOLD = (*CHANGED, ChangeStatus.INCONCLUSIVE)
 
 
 def forest(cases: Iterable[ShownCase]) -> tuple[Chart, Rows] | None:
     """Return the chart of changes, those that are certain first, then those that are not; None without any."""
-    pairs = [(case, one) for case in cases for one in case.findings if one.verdict in _TOLD and _has_a_place(one)]
+    pairs = [(case, one) for case in cases for one in case.findings if one.status in _TOLD and _has_a_place(one)]
     pairs.sort(key=lambda pair: rank(pair[1]))
-    pairs.sort(key=lambda pair: WORST_FIRST.index(pair[1].verdict))
+    pairs.sort(key=lambda pair: WORST_FIRST.index(pair[1].status))
     rows = [_row(case, one) for case, one in pairs[:DRAWN]]
     if not rows:
         return None
     farthest = max(abs(row[end]) for row in rows for end in ("change", "low", "high"))
     edge = min(max(farthest, LEAST), MOST)
     counts = [
-        f"{sum(one.verdict is verdict for _, one in pairs):,} {verdict.value}"
+        f"{sum(one.status is verdict for _, one in pairs):,} {verdict.value}"
         for verdict in _TOLD
-        if any(one.verdict is verdict for _, one in pairs)
+        if any(one.status is verdict for _, one in pairs)
     ]
     said = [f"{', '.join(counts)}: {rows[0]['name']} {rows[0]['text']} first."]
     beyond = sum(abs(row["change"]) > edge for row in rows)
@@ -153,17 +153,17 @@ def forest(cases: Iterable[ShownCase]) -> tuple[Chart, Rows] | None:
     return chart, rows
 
 
-def _has_a_place(one: Finding) -> bool:
+def _has_a_place(one: Change) -> bool:
     """Return whether a finding is a change in parts of the baseline's value; the drift of a function is a distance."""
     return one.change is not None and not math.isnan(one.change) and one.metric != DRIFT
 
 
-def _row(case: ShownCase, one: Finding) -> dict[str, Any]:
+def _row(case: ShownCase, one: Change) -> dict[str, Any]:
     change = _within(one.change or 0.0)
     low, high = (change if end is None else _within(end) for end in (one.low, one.high))
     return {
         "name": f"{case.name}, {metric_label(one.metric)}",
-        "verdict": one.verdict.value,
+        "verdict": one.status.value,
         "change": change,
         "low": low,
         "high": high,
@@ -177,7 +177,7 @@ def _within(change: float) -> float:
     return 0.0 if math.isnan(change) else min(max(change, -_FAR), _FAR)
 
 
-def _spec(edge: float, verdicts: list[Verdict]) -> dict[str, Any]:
+def _spec(edge: float, verdicts: list[ChangeStatus]) -> dict[str, Any]:
     names = [one.value for one in verdicts]
     axis = {"labelExpr": "datum.value ? format(datum.value, '+.0%') : '0'", "tickCount": 5}
     scale = {"domain": [-edge, edge], "clamp": True, "nice": False, "padding": 6}
@@ -300,7 +300,9 @@ def _set_aside(own: Mapping[str, ShownCase]) -> list[tuple[str, list[str]]]:
 
     A skip that a comparison has more to say of than that nothing ran stays a row.
     """
-    groups = grouped(one.row for one in own.values() if all(finding.code is Code.NOT_RUN for finding in one.findings))
+    groups = grouped(
+        one.row for one in own.values() if all(finding.code is ChangeCode.NOT_RUN for finding in one.findings)
+    )
     kept, said = notes.without_common_skips(groups)
     rows = {row["case_id"] for members in kept.values() for row in members}
     reasons: dict[str, list[str]] = {}  # in the order of the lines: that of each reason's first case
@@ -349,7 +351,7 @@ def _lines(
             said = verdicts_of(case)
             verdicts = dict.fromkeys(one.verdict for one in said)
             if len(verdicts) > 1:
-                verdicts.pop(Verdict.UNCHANGED, None)  # what moved is what such a case is looked for by
+                verdicts.pop(ChangeStatus.UNCHANGED, None)  # what moved is what such a case is looked for by
             lines.append(
                 Line(
                     case=case,
@@ -372,7 +374,7 @@ def _lines(
 
 def _badness(case: ShownCase) -> int:
     """Return the place of a case's worst verdict among them; without a comparison all have one."""
-    return min((WORST_FIRST.index(one.verdict) for one in case.findings), default=len(WORST_FIRST))
+    return min((WORST_FIRST.index(one.status) for one in case.findings), default=len(WORST_FIRST))
 
 
 def _told_apart(lines: list[Line]) -> list[Line]:

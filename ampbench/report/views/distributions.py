@@ -22,7 +22,7 @@ from ampbench.judge.rounds import CAUSES, MeasuredRun, Role, Summary, said_of
 from ampbench.judge.said import CHANGED
 from ampbench.present.charts import Chart, Choice, label_expression, quantity, tooltip
 from ampbench.present.page import View
-from ampbench.records.verdicts import Finding, Verdict
+from ampbench.records.changes import Change, ChangeStatus
 from ampbench.report.material import Material, ShownCase
 from ampbench.store import StoredRun
 
@@ -311,7 +311,7 @@ def _ranks(count: int, most: int) -> tuple[int, ...]:
     return tuple((number + 1) * count // most - 1 for number in range(most))
 
 
-TELLING = (Verdict.REGRESSED, Verdict.IMPROVED, Verdict.INCONCLUSIVE)
+TELLING = (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED, ChangeStatus.INCONCLUSIVE)
 LISTED = 20
 """The table has so many cases at most; the chart has all."""
 
@@ -367,7 +367,7 @@ def _sides(case: ShownCase, material: Material, runs: Mapping[int, RunRounds]) -
     return [Side("baseline", runs[id(material.baseline)], case.baseline_id), Side("candidate", run, case_id)]
 
 
-def _finding(case: ShownCase) -> Finding | None:
+def _finding(case: ShownCase) -> Change | None:
     """Return what the comparison says of a case's time."""
     return next((one for one in case.findings if one.kind == "time"), None)
 
@@ -375,17 +375,17 @@ def _finding(case: ShownCase) -> Finding | None:
 def _rank(case: ShownCase) -> tuple[int, float]:
     """Return where a case stands in the choice: changed ones first, the largest change before others."""
     found = _finding(case)
-    if found is None or found.verdict not in CHANGED:
+    if found is None or found.status not in CHANGED:
         return len(CHANGED), 0.0
-    return CHANGED.index(found.verdict), -abs(math.log1p(max(found.change or 0.0, -0.999)))
+    return CHANGED.index(found.status), -abs(math.log1p(max(found.change or 0.0, -0.999)))
 
 
 def _listed(cases: Sequence[ShownCase], sides: Mapping[int, Sequence[Side]]) -> tuple[list[ShownCase], str]:
     """Return the cases of the table, and which they are."""
-    verdicts = {case.number: found.verdict for case in cases if (found := _finding(case))}
+    verdicts = {case.number: found.status for case in cases if (found := _finding(case))}
     telling = [case for case in cases if verdicts.get(case.number) in TELLING]
     if telling:
-        telling.sort(key=lambda case: verdicts[case.number] is Verdict.INCONCLUSIVE)
+        telling.sort(key=lambda case: verdicts[case.number] is ChangeStatus.INCONCLUSIVE)
         return telling[:LISTED], _counted(len(telling), "whose time changed or is inconclusive")
     timed = [case for case in cases if sides[case.number][-1].summary]
     wide = sorted(timed, key=lambda case: -_width(sides[case.number][-1].summary))
@@ -409,7 +409,7 @@ def _table_row(case: ShownCase, sides: Sequence[Side]) -> dict[str, Any]:
     return {
         "name": case.name,
         "case_id": case.row["case_id"],
-        "verdict": found.verdict if found else "",
+        "verdict": found.status if found else "",
         "sides": [_cells(side) for side in sides if side.summary],
     }
 

@@ -29,7 +29,7 @@ from ampbench.present.charts import (
     tooltip,
 )
 from ampbench.present.page import View, fit
-from ampbench.records.verdicts import Finding
+from ampbench.records.changes import Change
 from ampbench.report.answers import (
     Machine,
     Spread,
@@ -94,14 +94,14 @@ def time_bar(row: Row, scale: Scale | None) -> str:
     return log_bar(row["seconds_median"], row["seconds_low"], row["seconds_high"], scale)
 
 
-def change_limit(findings: Iterable[Finding]) -> float:
+def change_limit(findings: Iterable[Change]) -> float:
     """Return the change at the edges of a column of changes."""
     return (
         max((THRESHOLDS * one.threshold for one in findings if math.isfinite(one.threshold)), default=0) or LEAST_LIMIT
     )
 
 
-def change_bar(one: Finding, limit: float) -> str:
+def change_bar(one: Change, limit: float) -> str:
     """Return a change and its interval between `-limit` and `limit`, and half the width of the threshold's band."""
     if one.change is None or math.isnan(one.change):
         return ""

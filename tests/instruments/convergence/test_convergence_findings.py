@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ampbench.instruments.convergence.findings import judge
-from ampbench.records.verdicts import Verdict
+from ampbench.records.changes import ChangeStatus
 
 DECISIONS = 800
 MARGIN = 0.005
@@ -28,7 +28,7 @@ def verdicts(
     losses: tuple[float, ...] = (0, 0, 0, 0),
     shape: str = "normal",
     studies: int = 300,
-) -> list[list[Verdict]]:
+) -> list[list[ChangeStatus]]:
     """Return the verdicts of many studies; `full` and `low` are the SD of trainings in fp32 and in low precisions.
 
     Both are in points of accuracy about the level of a seed, as are `losses`, one per precision.
@@ -46,7 +46,7 @@ def verdicts(
     return found
 
 
-def share(found: list[list[Verdict]], *which: Verdict) -> float:
+def share(found: list[list[ChangeStatus]], *which: ChangeStatus) -> float:
     """Return the share of studies in which any precision has one of the verdicts."""
     return sum(any(one in which for one in each) for each in found) / len(found)
 
@@ -55,8 +55,8 @@ def share(found: list[list[Verdict]], *which: Verdict) -> float:
 @pytest.mark.parametrize(("seeds", "noise"), [(2, 0.2), (3, 0.05), (3, 0.2), (3, 0.5)])
 def test_precisions_that_lose_nothing_are_seldom_said_to_regress(seeds: int, noise: float, shape: str):
     found = verdicts(seeds, noise, noise, shape=shape)
-    assert share(found, Verdict.REGRESSED) <= 0.05
-    assert share(found, Verdict.IMPROVED) <= 0.05
+    assert share(found, ChangeStatus.REGRESSED) <= 0.05
+    assert share(found, ChangeStatus.IMPROVED) <= 0.05
 
 
 @pytest.mark.slow
@@ -65,37 +65,37 @@ def test_precisions_that_lose_nothing_are_seldom_said_to_regress(seeds: int, noi
 @pytest.mark.parametrize(("full", "low"), [(0.1, 0.1), (0.5, 0.5), (2, 2), (0, 0.2), (0, 0.5), (0, 1), (0.25, 0.5)])
 def test_nor_are_those_that_vary_more_than_rounding_alone_does(seeds: int, full: float, low: float, shape: str):
     found = verdicts(seeds, full, low, shape=shape, studies=2000)
-    assert share(found, Verdict.REGRESSED) <= 0.05
-    assert share(found, Verdict.IMPROVED) <= 0.05
+    assert share(found, ChangeStatus.REGRESSED) <= 0.05
+    assert share(found, ChangeStatus.IMPROVED) <= 0.05
 
 
 @pytest.mark.parametrize(("paired", "least"), [(0.2, 0.98), (0.3, 0.9)])
 def test_a_loss_of_one_point_is_found_with_three_seeds(paired: float, least: float):
     found = verdicts(3, paired / np.sqrt(2), paired / np.sqrt(2), losses=(0, 0, 0, 1))
-    assert np.mean([each[3] is Verdict.REGRESSED for each in found]) >= least
+    assert np.mean([each[3] is ChangeStatus.REGRESSED for each in found]) >= least
 
 
 def test_a_loss_of_one_point_is_found_in_the_only_precision():
     found = verdicts(3, 0.2, 0.2, losses=(1,))
-    assert share(found, Verdict.REGRESSED) >= 0.9
+    assert share(found, ChangeStatus.REGRESSED) >= 0.9
 
 
 def test_precisions_that_are_as_fp32_are_shown_to_be():
     found = verdicts(3, 0.1, 0.1)
-    assert np.mean([one is Verdict.UNCHANGED for each in found for one in each]) >= 0.95
+    assert np.mean([one is ChangeStatus.UNCHANGED for each in found for one in each]) >= 0.95
 
 
 def test_a_precision_that_varies_far_more_does_not_hide_what_others_show():
     loud = {"loud": [-0.02, 0.03, -0.04]}
     quiet = {"first": [0.0, 0.001, -0.001], "second": [-0.011, -0.012, -0.01]}
     judged = judge(quiet | loud, [0.001, -0.001, 0.0, 0.001, 0.0, -0.001], MARGIN, resolution=1 / DECISIONS)
-    assert [judged[name].verdict for name in ("first", "second")] == [Verdict.UNCHANGED, Verdict.REGRESSED]
-    assert judged["loud"].verdict is Verdict.INCONCLUSIVE
+    assert [judged[name].verdict for name in ("first", "second")] == [ChangeStatus.UNCHANGED, ChangeStatus.REGRESSED]
+    assert judged["loud"].verdict is ChangeStatus.INCONCLUSIVE
 
 
 def test_the_spread_of_the_precisions_counts_where_rounding_alone_moves_nothing():
     judged = judge({"a": [0.001, -0.02, -0.013], "b": [0.02, -0.003, 0.001]}, [0.0] * 6, MARGIN)
-    assert judged["a"].verdict is Verdict.INCONCLUSIVE
+    assert judged["a"].verdict is ChangeStatus.INCONCLUSIVE
     assert judged["a"].seeds_needed is not None
     assert judged["a"].seeds_needed > 3
 
@@ -103,19 +103,19 @@ def test_the_spread_of_the_precisions_counts_where_rounding_alone_moves_nothing(
 def test_seeds_said_to_decide_do_where_there_is_no_difference():
     rounding = [0.004, -0.004] * 3
     first = judge({"a": [0.003, 0.002, 0.001]}, rounding, MARGIN)["a"]
-    assert first.verdict is Verdict.INCONCLUSIVE
+    assert first.verdict is ChangeStatus.INCONCLUSIVE
     assert first.seeds_needed is not None
     random, shown = np.random.default_rng(3), 0
     for _ in range(200):
         values = (0.004 * random.standard_normal((3, first.seeds_needed))).tolist()
-        shown += judge({"a": values[0]}, [*values[1], *values[2]], MARGIN)["a"].verdict is Verdict.UNCHANGED
+        shown += judge({"a": values[0]}, [*values[1], *values[2]], MARGIN)["a"].verdict is ChangeStatus.UNCHANGED
     assert 0.6 <= shown / 200 <= 0.95
 
 
 @pytest.mark.parametrize("decisions", [20, 100, 800, 100_000])
 def test_identical_precisions_are_unchanged_on_data_of_any_size(decisions: int):
     judged = judge({"same": [0.0, 0.0, 0.0]}, [0.0] * 6, MARGIN, resolution=1 / decisions)
-    assert judged["same"].verdict is Verdict.UNCHANGED
+    assert judged["same"].verdict is ChangeStatus.UNCHANGED
     assert judged["same"].high > 0
 
 
@@ -123,17 +123,17 @@ def test_swapped_signs_mirror_the_verdict():
     values, rounding = [-0.012, -0.011, -0.0125], [0.001, -0.002, 0.001, 0.0]
     worse = judge({"a": values}, rounding, MARGIN)["a"]
     better = judge({"a": [-value for value in values]}, rounding, MARGIN)["a"]
-    assert (worse.verdict, better.verdict) == (Verdict.REGRESSED, Verdict.IMPROVED)
+    assert (worse.verdict, better.verdict) == (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED)
     assert (worse.low, worse.high) == pytest.approx((-better.high, -better.low))
 
 
 def test_a_certain_loss_within_the_margin_is_no_regression():
     judged = judge({"a": [-0.002, -0.0021, -0.0019]}, [0.0001, -0.0001] * 3, MARGIN)["a"]
     assert judged.high < 0
-    assert judged.verdict is Verdict.UNCHANGED
+    assert judged.verdict is ChangeStatus.UNCHANGED
 
 
 def test_one_seed_without_a_control_has_no_interval_and_no_verdict():
     judged = judge({"a": [-0.5]}, [], MARGIN)["a"]
-    assert (judged.verdict, judged.spread) == (Verdict.INCONCLUSIVE, None)
+    assert (judged.verdict, judged.spread) == (ChangeStatus.INCONCLUSIVE, None)
     assert np.isinf(judged.low)

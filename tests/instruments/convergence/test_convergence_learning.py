@@ -32,8 +32,8 @@ from ampbench.instruments.convergence.learning import (
 )
 from ampbench.instruments.convergence.records import Drift, Training
 from ampbench.instruments.convergence.show import learned_said, learned_section, trained_title, ways
+from ampbench.records.changes import ChangeStatus
 from ampbench.records.measured import Failure, Score
-from ampbench.records.verdicts import Verdict
 from ampbench.store import StoredRun, gathered
 from tests.instruments.convergence.planted_trainings import GOOD, STEPS, WHOLE, case_of, moved, study, training
 from tests.stored_runs import make_divergence, make_header
@@ -46,7 +46,7 @@ def only(stored: StoredRun) -> Learned:
     return one
 
 
-def told(stored: StoredRun) -> dict[str, tuple[Verdict, str]]:
+def told(stored: StoredRun) -> dict[str, tuple[ChangeStatus, str]]:
     return {row.name: (row.verdict, row.reason) for row in only(stored).judged if row.verdict is not None}
 
 
@@ -73,10 +73,10 @@ def test_each_precision_gets_its_verdict_in_the_order_of_every_table():
         "fp32", "control", "fp64", "fp16_autocast", "bf16_autocast", "fp16_pure", "bf16_pure",
     ]  # fmt: skip
     assert {row.name: row.verdict for row in one.judged} == {
-        "fp16_autocast": Verdict.UNCHANGED,
-        "bf16_autocast": Verdict.UNCHANGED,
-        "fp16_pure": Verdict.REGRESSED,
-        "bf16_pure": Verdict.REGRESSED,
+        "fp16_autocast": ChangeStatus.UNCHANGED,
+        "bf16_autocast": ChangeStatus.UNCHANGED,
+        "fp16_pure": ChangeStatus.REGRESSED,
+        "bf16_pure": ChangeStatus.REGRESSED,
     }
     row = one.rows[-1]
     assert row.difference == pytest.approx(-0.015)
@@ -109,14 +109,14 @@ def test_rounding_that_changes_no_decision_is_said_to_change_nothing():
 
 def test_a_training_that_gives_up_in_one_seed_regresses():
     verdict, reason = told(study(NULL | {"fp16_pure": [0.975, None, 0.97]}))["fp16_pure"]
-    assert (verdict, reason) == (Verdict.REGRESSED, "loss not finite from step 15 in 1 of 3 seeds")
+    assert (verdict, reason) == (ChangeStatus.REGRESSED, "loss not finite from step 15 in 1 of 3 seeds")
 
 
 def test_a_training_that_raises_regresses_with_what_it_raised():
     stored = study(NULL | {"bf16_pure": GOOD})
     rows = stored.several_of(Training)[case_of("bf16_pure").case_id]
     rows[:] = [dataclasses.replace(one, error="RuntimeError: no bf16 here", scores=one.scores[:1]) for one in rows]
-    assert told(stored)["bf16_pure"] == (Verdict.REGRESSED, "raised RuntimeError: no bf16 here in 3 of 3 seeds")
+    assert told(stored)["bf16_pure"] == (ChangeStatus.REGRESSED, "raised RuntimeError: no bf16 here in 3 of 3 seeds")
 
 
 def test_trainings_that_give_up_at_several_steps_name_the_earliest():
@@ -148,13 +148,13 @@ def test_what_broke_a_training_off_is_said(changes: dict[str, Any], said: str):
 def test_one_seed_gives_no_verdict_unless_it_gave_up():
     first = {name: values[:1] for name, values in (NULL | {"bf16_pure": [0.5], "fp16_pure": [None]}).items()}
     found = told(study(first, seeds=1))
-    assert found["bf16_pure"] == (Verdict.INCONCLUSIVE, ONE_SEED)
-    assert found["fp16_pure"][0] is Verdict.REGRESSED
+    assert found["bf16_pure"] == (ChangeStatus.INCONCLUSIVE, ONE_SEED)
+    assert found["fp16_pure"][0] is ChangeStatus.REGRESSED
 
 
 def test_seeds_that_change_nothing_are_one_training():
     found = told(study(NULL | {"bf16_pure": GOOD}, weights_digest="same", inputs_digest="same"))
-    assert found["bf16_pure"] == (Verdict.INCONCLUSIVE, SAME_START)
+    assert found["bf16_pure"] == (ChangeStatus.INCONCLUSIVE, SAME_START)
 
 
 @pytest.mark.parametrize(("seeds", "digests"), [(1, {}), (3, {"weights_digest": "same", "inputs_digest": "same"})])
@@ -167,7 +167,7 @@ def test_where_no_verdict_is_possible_there_is_no_interval(seeds: int, digests: 
 
 def test_two_seeds_are_enough_for_a_verdict():
     two = {name: values[:2] for name, values in (NULL | {"bf16_pure": moved([-20, -21, -19])}).items()}
-    assert told(study(two, seeds=2))["bf16_pure"][0] is Verdict.REGRESSED
+    assert told(study(two, seeds=2))["bf16_pure"][0] is ChangeStatus.REGRESSED
 
 
 def overflowed(stored: StoredRun, precision: str, **changes: Any) -> None:
@@ -183,10 +183,10 @@ def test_a_classifier_whose_loss_is_not_finite_at_the_end_regresses(seeds: int, 
     stored = study({name: values[:seeds] for name, values in (NULL | {"fp16_autocast": GOOD}).items()}, **digests)
     overflowed(stored, "fp16_autocast", skipped_steps=3)
     said = f"held-out loss not finite at the end in {seeds} of {seeds} seed{'s' * (seeds > 1)}"
-    assert told(stored)["fp16_autocast"] == (Verdict.REGRESSED, said)
+    assert told(stored)["fp16_autocast"] == (ChangeStatus.REGRESSED, said)
     assert only(stored).rows[-1].mean is None
     overflowed(stored, "fp16_autocast", skipped_steps=STEPS)
-    assert told(stored)["fp16_autocast"] == (Verdict.REGRESSED, f"every step skipped by GradScaler, {said}")
+    assert told(stored)["fp16_autocast"] == (ChangeStatus.REGRESSED, f"every step skipped by GradScaler, {said}")
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_a_training_loss_that_ends_worse_at_the_same_score_is_no_training_as_in_
     late = [2.3 / (1 + step / 20) for step in range(225, 300)]
     share = sum(late[25:]) / sum(late)
     ratio = math.exp(sum(math.log(1 + share * (factor - 1)) for factor in (2.4, 2.3, 2.5)) / 3)
-    assert (row.verdict, row.loss_verdict, row.trains) == (Verdict.UNCHANGED, Verdict.REGRESSED, False)
+    assert (row.verdict, row.loss_verdict, row.trains) == (ChangeStatus.UNCHANGED, ChangeStatus.REGRESSED, False)
     assert row.loss_ratio == pytest.approx(ratio, rel=1e-9)
     assert row.loss_low < ratio < row.loss_high
     said = learned_said(one)[0]
@@ -230,14 +230,14 @@ def test_a_training_loss_that_ends_worse_at_the_same_score_is_no_training_as_in_
 
 def test_a_training_loss_that_ends_lower_is_no_worse():
     one = only(with_ends([0.5, 0.52, 0.48]))
-    assert one.judged[0].loss_verdict is Verdict.IMPROVED
+    assert one.judged[0].loss_verdict is ChangeStatus.IMPROVED
     assert learned_said(one)[0].startswith("bf16_pure trains as fp32 does, within half a point of accuracy and 5% of")
 
 
 @pytest.mark.parametrize("factors", [[2.4, 1.4, 0.4], [1.05, 1.15, 1.0]])
 def test_whether_a_precision_trains_as_fp32_is_open_where_its_losses_do_not_tell(factors: list[float]):
     one = only(with_ends(factors))
-    assert (one.judged[0].loss_verdict, one.judged[0].trains) == (Verdict.INCONCLUSIVE, None)
+    assert (one.judged[0].loss_verdict, one.judged[0].trains) == (ChangeStatus.INCONCLUSIVE, None)
     assert learned_said(one)[0].startswith(
         f"{SCORES}; whether it trains as fp32 does is open: its training loss ends 1.0"
         if max(factors) < 2
@@ -246,8 +246,8 @@ def test_whether_a_precision_trains_as_fp32_is_open_where_its_losses_do_not_tell
     assert learned_said(one)[0].endswith(" seeds would decide")
 
 
-@pytest.mark.parametrize(("excess", "verdict"), [(0.02, Verdict.UNCHANGED), (0.08, Verdict.REGRESSED)])
-def test_five_percent_of_the_training_loss_is_what_a_precision_may_lose(excess: float, verdict: Verdict):
+@pytest.mark.parametrize(("excess", "verdict"), [(0.02, ChangeStatus.UNCHANGED), (0.08, ChangeStatus.REGRESSED)])
+def test_five_percent_of_the_training_loss_is_what_a_precision_may_lose(excess: float, verdict: ChangeStatus):
     stored = study(NULL | {"bf16_pure": GOOD})
     for one in stored.several_of(Training)[case_of("bf16_pure").case_id]:
         one.losses[:] = [(1 + excess) * loss for loss in one.losses]
@@ -263,7 +263,7 @@ def test_where_fp32s_training_loss_hardly_falls_the_margin_is_a_tenth_of_that():
             one.losses[:] = [excess * (2.0 if step < 150 else 1.9) for step in range(STEPS)]
     found = only(stored)
     assert found.loss_margin == pytest.approx(0.1 * math.log(2 / 1.9))
-    assert found.judged[0].loss_verdict is Verdict.REGRESSED
+    assert found.judged[0].loss_verdict is ChangeStatus.REGRESSED
 
 
 def test_training_losses_below_zero_have_no_ratio_and_only_scores_are_told():
@@ -282,7 +282,11 @@ def test_a_control_whose_training_loss_differs_leaves_the_losses_open_and_the_sc
         if one.arm == "control":
             one.losses[:] = [2 * loss for loss in one.losses]
     (row,) = only(stored).judged
-    assert (row.verdict, row.loss_verdict, row.loss_reason) == (Verdict.UNCHANGED, Verdict.INCONCLUSIVE, CONTROL_FIRED)
+    assert (row.verdict, row.loss_verdict, row.loss_reason) == (
+        ChangeStatus.UNCHANGED,
+        ChangeStatus.INCONCLUSIVE,
+        CONTROL_FIRED,
+    )
 
 
 def test_a_training_loss_counts_where_the_score_is_open():
@@ -298,7 +302,7 @@ def test_a_training_loss_counts_where_the_score_is_open():
 def test_the_same_weights_with_other_batches_are_remarked_on():
     one = only(study(WHOLE, weights_digest="same"))
     assert "the weights are the same from every seed" in one.remarks
-    assert one.judged[0].verdict is Verdict.UNCHANGED
+    assert one.judged[0].verdict is ChangeStatus.UNCHANGED
 
 
 @pytest.mark.parametrize(("what", "said"), [("inputs_digest", "batches"), ("weights_digest", "weights")])
@@ -307,7 +311,7 @@ def test_other_batches_or_weights_than_those_of_fp32_cannot_be_compared(what: st
     rows = stored.several_of(Training)[case_of("bf16_pure").case_id]
     rows[1] = dataclasses.replace(rows[1], **{what: "other"})
     verdict, reason = told(stored)["bf16_pure"]
-    assert verdict is Verdict.INCOMPARABLE
+    assert verdict is ChangeStatus.INCOMPARABLE
     assert said in reason
     assert only(stored).judged[0].difference is None
 
@@ -318,34 +322,34 @@ def test_fp32_that_does_not_learn_is_said_first_and_nothing_is_concluded():
     assert one.learns is False
     assert learned_said(one)[0].startswith("fp32 itself does not learn: it reaches 10.00% accuracy")
     found = told(stored)
-    assert found["bf16_pure"] == (Verdict.INCONCLUSIVE, NOT_LEARNING)
-    assert found["fp16_pure"][0] is Verdict.REGRESSED
+    assert found["bf16_pure"] == (ChangeStatus.INCONCLUSIVE, NOT_LEARNING)
+    assert found["fp16_pure"][0] is ChangeStatus.REGRESSED
 
 
 def test_a_control_that_differs_takes_every_verdict():
     one = only(study(NULL | {"control": moved([-20, -21, -19]), "bf16_pure": moved([-20, -20, -21])}))
-    assert (one.judged[0].verdict, one.judged[0].reason) == (Verdict.INCONCLUSIVE, CONTROL_FIRED)
+    assert (one.judged[0].verdict, one.judged[0].reason) == (ChangeStatus.INCONCLUSIVE, CONTROL_FIRED)
     assert any(remark.startswith("no verdict is given") for remark in one.remarks)
 
 
 def test_fp64_that_differs_is_remarked_on_and_verdicts_stay():
     one = only(study(NULL | {"fp64": moved([10, 11, 12]), "bf16_pure": GOOD, "fp16_pure": [None] * 3}))
     assert any(remark.startswith("fp64 ends elsewhere than fp32: its accuracy is 1.38") for remark in one.remarks)
-    assert [row.verdict for row in one.judged] == [Verdict.REGRESSED, Verdict.UNCHANGED]
+    assert [row.verdict for row in one.judged] == [ChangeStatus.REGRESSED, ChangeStatus.UNCHANGED]
 
 
 def test_without_fp32_nothing_can_be_compared():
-    assert told(study({"bf16_pure": GOOD}))["bf16_pure"] == (Verdict.INCOMPARABLE, NO_BASELINE)
+    assert told(study({"bf16_pure": GOOD}))["bf16_pure"] == (ChangeStatus.INCOMPARABLE, NO_BASELINE)
 
 
 def test_seeds_that_fp32_did_not_end_are_left_out():
     stored = study(NULL | {"fp32": [0.97, None, None], "bf16_pure": [None, 0.97, 0.97]})
-    assert told(stored)["bf16_pure"][0] is Verdict.REGRESSED
+    assert told(stored)["bf16_pure"][0] is ChangeStatus.REGRESSED
     assert "fp32 itself: loss not finite from step 15 in 2 of 3 seeds" in only(stored).remarks
     stored = study(NULL | {"fp32": [None, None, None], "bf16_pure": GOOD})
-    assert told(stored)["bf16_pure"] == (Verdict.INCONCLUSIVE, NO_END)
+    assert told(stored)["bf16_pure"] == (ChangeStatus.INCONCLUSIVE, NO_END)
     stored = study(NULL | {"fp32": [None, 0.97, 0.97], "bf16_pure": GOOD[:1]})
-    assert told(stored)["bf16_pure"] == (Verdict.INCONCLUSIVE, NO_PAIR)
+    assert told(stored)["bf16_pure"] == (ChangeStatus.INCONCLUSIVE, NO_PAIR)
 
 
 def test_an_fp32_that_explodes_is_said_first_and_once():
@@ -416,7 +420,7 @@ def test_of_a_workload_whose_own_fp32_training_failed_nothing_is_told():
     assert learned(stored) == []
     stored = study(NULL | {"bf16_pure": GOOD})
     stored.failures[fp32] = failed(fp32)
-    assert [row.verdict for row in only(stored).judged] == [Verdict.UNCHANGED]
+    assert [row.verdict for row in only(stored).judged] == [ChangeStatus.UNCHANGED]
 
 
 def failed(case_id: str) -> Failure:
@@ -436,7 +440,8 @@ def test_losses_decide_where_nothing_is_classified_and_less_is_better():
     one = only(stored)
     rows = {row.name: row for row in one.judged}
     assert {name: row.verdict for name, row in rows.items()} == {
-        "bf16_autocast": Verdict.UNCHANGED, "fp16_pure": Verdict.REGRESSED, "bf16_pure": Verdict.REGRESSED,
+        "bf16_autocast": ChangeStatus.UNCHANGED, "fp16_pure": ChangeStatus.REGRESSED,
+        "bf16_pure": ChangeStatus.REGRESSED,
     }  # fmt: skip
     assert rows["fp16_pure"].reason == "held-out loss not finite at the end in 1 of 3 seeds"
     assert rows["bf16_pure"].difference == pytest.approx(0.1033, abs=1e-4)
@@ -488,7 +493,7 @@ def test_a_loss_is_judged_by_what_fp32s_own_falls_by_where_that_is_little():
     one = only(with_falls(4.191, HARDLY))
     assert one.metric.margin == pytest.approx(0.1 * 0.035 / 4.156, rel=1e-6)
     assert {row.name: row.verdict for row in one.judged} == {
-        "bf16_autocast": Verdict.UNCHANGED, "bf16_pure": Verdict.REGRESSED,
+        "bf16_autocast": ChangeStatus.UNCHANGED, "bf16_pure": ChangeStatus.REGRESSED,
     }  # fmt: skip
     hardly = "fp32 itself has hardly fallen, by 0.84% of the loss"
     assert learned_said(one)[:2] == [

@@ -12,7 +12,7 @@ from ampbench.records.case import Case
 from ampbench.records.rules import RuleChange
 
 
-class Verdict(StrEnum):
+class ChangeStatus(StrEnum):
     """What became of one metric of one case between baseline and candidate."""
 
     REGRESSED = "regressed"
@@ -22,7 +22,7 @@ class Verdict(StrEnum):
     INCOMPARABLE = "incomparable"
 
 
-class Code(StrEnum):
+class ChangeCode(StrEnum):
     """Why a verdict is what it is, for machines; a finding's `reason` says it in a sentence."""
 
     BEYOND_THRESHOLD = "beyond-threshold"
@@ -66,7 +66,7 @@ class Code(StrEnum):
     """Incomparable: a number that cannot be compared, such as a time of zero."""
 
 
-UNTRUSTED = (Code.CONTROL_FIRED, Code.UNFIT_MACHINE)
+UNTRUSTED = (ChangeCode.CONTROL_FIRED, ChangeCode.UNFIT_MACHINE)
 """Inconclusive because of the machine: a change seen there is told with those that are certain, and not judged."""
 
 OUTCOME = "outcome"
@@ -74,7 +74,7 @@ OUTCOME = "outcome"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Change:
     """The verdict on one `metric` of one `case` (the baseline's), with the evidence.
 
     `kind` is "time", "memory", "accuracy" or "outcome". `baseline` and `candidate` are the metric's values in base
@@ -95,8 +95,8 @@ class Finding:
     case: Case
     metric: str
     kind: str
-    verdict: Verdict
-    code: Code
+    status: ChangeStatus
+    code: ChangeCode
     reason: str
     baseline: float | None = None
     candidate: float | None = None
@@ -215,7 +215,7 @@ class Comparison:
     interleaved: bool
     differences: Sequence[Difference]
     control: ControlVerdict
-    findings: Sequence[Finding]
+    findings: Sequence[Change]
     means: Sequence[PrecisionMean]
     only_baseline: Sequence[str] = ()
     only_candidate: Sequence[str] = ()
