@@ -245,7 +245,8 @@ def _with_gradients(found: Divergence, numbers: StepNumbers, held: Reference) ->
     if not itself:
         by_name = dict(zip(numbers.gradients, each, strict=True))
         worst, part = worst_gradient(by_name), worst_gradient(by_name, PART)
-    updated = compare(list(numbers.updated.values()), [reference.updated[name] for name in numbers.updated])
+    there = reference.updated or numbers.updated
+    updated = compare(list(numbers.updated.values()), [there[name] for name in numbers.updated])
     return dataclasses.replace(
         found,
         grad_rel_l2=gradients.rel_l2,
@@ -263,7 +264,7 @@ def _with_gradients(found: Divergence, numbers: StepNumbers, held: Reference) ->
         grad_undefined=gradients.undefined,
         grad_tensor_parameter=None if part is None else part[0],
         grad_tensor_rel_l2=None if part is None else part[1],
-        param_rel_l2=None if itself else updated.rel_l2,
+        param_rel_l2=updated.rel_l2 if there is reference.updated and not itself else None,
         param_nonfinite=updated.nonfinite,
     )
 

@@ -91,7 +91,8 @@ def run_step(
     """Run one step of `case` (in another `precision` if one is named) and return its numbers on device `keep`.
 
     `kept` are the modules kept in fp32, as in `build_network`. Without `update` the optimizer does not run, and outputs
-    and gradients are not copied into fp64. With `native` gradients are kept as they came, too.
+    and gradients are not copied into fp64. With `native` gradients are kept as they came, too. Where the optimizer
+    refuses fp64, that step has no updated weights.
     Dropout is switched off: two precisions draw different masks, whose distance says nothing about precision. What else
     is random draws from the same seed and, in eager mode with `equal`, the same numbers in every precision.
     """
@@ -122,7 +123,11 @@ def run_step(
             _note_decisions(numbers, loss)
             if native and find_recipe(case.recipe).clip:  # in place
                 gradients = {name: gradient.clone() for name, gradient in gradients.items()}
-            _update(step, numbers, keep)
+            try:
+                _update(step, numbers, keep)
+            except Exception as error:
+                if precision is not FP64 or is_out_of_memory(error):
+                    raise  # an optimizer may refuse fp64 alone
         if native:
             second: Mapping[str, torch.Tensor] = {}
             if update:

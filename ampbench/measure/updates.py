@@ -93,8 +93,8 @@ class Gradients:
 class Intended:
     """What the step changes in fp64, `moves` by parameter, from a snapshot with `gradients`; on the CPU.
 
-    `sizes` are |Δ*|² and the number of elements that move, by parameter. `bins` caches for each storage dtype what
-    `_headroom` returns.
+    Where the optimizer refuses fp64, the step is taken in fp32, and `dtype` says so. `sizes` are |Δ*|² and the number
+    of elements that move, by parameter. `bins` caches for each storage dtype what `_headroom` returns.
     """
 
     snapshot: Snapshot
@@ -102,6 +102,7 @@ class Intended:
     moves: Tensors = field(default_factory=dict)
     sizes: Mapping[str, tuple[float, int]] = field(default_factory=dict)
     undefined: str = ""
+    dtype: str = "fp64"
     bins: dict[torch.dtype, tuple[list[int], list[float]]] = field(default_factory=dict)
 
 
@@ -195,30 +196,43 @@ def second_gradients(step: TrainingStep, workload: Workload) -> Tensors:
 
 
 def intended_update(snapshot: Snapshot, gradients: Gradients, where: Device) -> Intended:
-    """Return what the optimizer changes in fp64, on device `where`, with the `gradients` of the fp64 step."""
+    """Return what the optimizer changes in fp64, on device `where`, with the `gradients` of the fp64 step.
+
+    Where the optimizer refuses fp64, the step is that in fp32.
+    """
     if snapshot.undefined:
         return Intended(snapshot, undefined=snapshot.undefined)
-    kept = Gradients(
-        first={name: value.detach().cpu() for name, value in gradients.first.items()},
-        second={name: value.detach().cpu() for name, value in gradients.second.items()},
-        stored=gradients.stored,
-        make=gradients.make,
-    )
-    try:
-        weights = _weights(snapshot, gradients.stored, where)
-        taken = _take_step(gradients.make, weights, gradients.first, snapshot)
+    refused = ""
+    for dtype, stored in (("fp64", gradients.stored), ("fp32", _in_fp32(gradients.stored))):
+        try:
+            weights = _weights(snapshot, stored, where)
+            taken = _take_step(gradients.make, weights, gradients.first, snapshot)
+        except Exception as error:  # noqa: BLE001 - a user's optimizer
+            refused = refused or f"the optimizer's step fails in fp64: {said_of(error)}"
+            continue
         moves = {name: difference(taken.weights[name], weights[name], where).cpu() for name in weights}
-    except Exception as error:  # noqa: BLE001 - a user's optimizer
-        return Intended(snapshot, undefined=f"the optimizer's step fails in fp64: {said_of(error)}")
-    if not is_finite(moves.values()):
-        return Intended(snapshot, undefined="parameters are not finite after the step in fp64")
-    if not any(bool(move.any()) for move in moves.values()):
-        return Intended(snapshot, undefined="the step changes no parameter in fp64")
-    sizes = {
-        name: (float(torch.linalg.vector_norm(move)) ** 2, int(torch.count_nonzero(move)))
-        for name, move in moves.items()
-    }
-    return Intended(snapshot, kept, moves, sizes)
+        if not is_finite(moves.values()):
+            return Intended(snapshot, undefined=f"parameters are not finite after the step in {dtype}")
+        if not any(bool(move.any()) for move in moves.values()):
+            return Intended(snapshot, undefined=f"the step changes no parameter in {dtype}")
+        kept = Gradients(
+            first={name: value.detach().cpu() for name, value in gradients.first.items()},
+            second={name: value.detach().cpu() for name, value in gradients.second.items()},
+            stored=stored,
+            make=gradients.make,
+        )
+        sizes = {
+            name: (float(torch.linalg.vector_norm(move)) ** 2, int(torch.count_nonzero(move)))
+            for name, move in moves.items()
+        }
+        return Intended(snapshot, kept, moves, sizes, dtype=dtype)
+    return Intended(snapshot, undefined=refused)
+
+
+def _in_fp32(stored: Mapping[str, torch.dtype]) -> dict[str, torch.dtype]:
+    """Return dtypes with fp32 in place of fp64."""
+    single = {torch.float64: torch.float32, torch.complex128: torch.complex64}
+    return {name: single.get(dtype, dtype) for name, dtype in stored.items()}
 
 
 def measure_update(intended: Intended, gradients: Gradients, device: Device, keep: Device) -> Update:
@@ -253,6 +267,7 @@ def _measured(intended: Intended, gradients: Gradients, device: Device, keep: De
             steps=snapshot.steps,
             rates=snapshot.rates,
             storage=short_dtype(storage),
+            intended=intended.dtype,
             nonfinite=nonfinite,
             undefined=f"{nonfinite:,} {said} not finite after the step",
         )
@@ -281,6 +296,7 @@ def _measured(intended: Intended, gradients: Gradients, device: Device, keep: De
         steps=snapshot.steps,
         rates=snapshot.rates,
         storage=short_dtype(storage),
+        intended=intended.dtype,
         nonfinite=0,
         counted_state=counted,
         **update,
@@ -426,9 +442,9 @@ def _give(parameters: Mapping[str, torch.nn.Parameter], gradients: Tensors) -> N
 
 
 def _beside(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """Return a copy of a tensor of state on a parameter's device, where it is as large, in its dtype."""
+    """Return a copy of a tensor of state on a parameter's device; in its dtype, unless that is a number by itself."""
     floating = value.is_floating_point() or value.is_complex()
-    dtype = parameter.dtype if floating and value.numel() == parameter.numel() else value.dtype
+    dtype = parameter.dtype if floating and (value.ndim or value.numel() == parameter.numel()) else value.dtype
     if value.is_complex() != dtype.is_complex:
         dtype = stored_dtype(value.dtype, parameter.dtype)
     return value.to(parameter.device, dtype, copy=True)

@@ -379,7 +379,8 @@ class Update:
 
     Both begin where `steps` fp32 steps led (0: the workload's own weights with `Workload.optimizer_state`), with
     weights, state and gradients rounded to what the precision stores, most weights in the dtype `storage` ("bf16").
-    `rates` are the learning rates. `undefined` says why the numbers are None.
+    `intended` is the dtype of Δ*: "fp64", or "fp32" where the optimizer refuses fp64. `rates` are the learning rates.
+    `undefined` says why the numbers are None.
 
     `rel_l2` is |ΔL - Δ*| / |Δ*|, `kept` κ = <ΔL, Δ*> / |Δ*|², `noise` |ΔL - κΔ*| / |Δ*|; `swallowed` of the `moving`
     elements (Δ* is not zero) do not move, and carry the share `swallowed_energy` of |Δ*|². `worst_parameter` keeps
@@ -397,6 +398,7 @@ class Update:
     steps: Steps
     undefined: str = ""
     storage: str = ""
+    intended: str = "fp64"
     rates: list[Signed] = field(default_factory=list)
     rel_l2: ErrorSize | None = None
     kept: KeptShare | None = None

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from ampbench.base.recipes import OPTIMIZERS
 from ampbench.errors import WorkloadError
 from ampbench.measure import sources, updates
 from ampbench.measure.divergence import measure_divergence
@@ -320,6 +321,50 @@ def test_a_step_that_changes_nothing_or_breaks_fp32_leaves_the_update_undefined_
     found = update_of(workload, case("bf16_pure", "training"))
     assert why in found.undefined
     assert found.kept is found.rel_l2 is found.noise is None
+
+
+class SingleOnly(torch.optim.SGD):
+    """SGD with momentum that refuses fp64."""
+
+    def step(self, closure: Any = None) -> Any:
+        if any(p.dtype is torch.float64 for group in self.param_groups for p in group["params"]):
+            raise RuntimeError("no fp64")
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16_autocast", "bf16_pure"])
+def test_where_an_optimizer_refuses_fp64_the_intended_step_is_that_in_fp32(precision: str, case: MakeCase) -> None:
+    refusing, plain = (
+        update_of(exact_gradients(lambda p, kind=kind: kind(p, lr=1e-3, momentum=0.9)), case(precision, "training"))
+        for kind in (SingleOnly, torch.optim.SGD)
+    )
+    assert (refusing.intended, plain.intended, refusing.undefined) == ("fp32", "fp64", "")
+    assert refusing.kept == pytest.approx(plain.kept, rel=1e-5)
+    assert refusing.swallowed == plain.swallowed
+    assert refusing.rel_l2 == pytest.approx(plain.rel_l2, rel=1e-2 if precision == "bf16_pure" else 1)
+
+
+LOW = ("fp16_autocast", "bf16_autocast", "fp16_pure", "bf16_pure", "bf16_master", "fp16_master")
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_is_measured_in_every_precision_or_undefined_with_a_reason(
+    name: str, classifier: Workload, case: MakeCase
+) -> None:
+    references = References()
+    for precision in ("fp32", *LOW):
+        found = update_of(classifier, case(precision, "training", recipe=f"optimizer={name},lr=0.001"), references)
+        assert found.intended == "fp64"
+        if found.storage == "fp32":
+            assert found.kept == pytest.approx(1, abs=0.01)
+        else:  # an eps of 1e-8 is zero in fp16, and a step divides by zero
+            broken = precision == "fp16_pure" and "not finite after the step" in found.undefined
+            assert (found.kept is None) == bool(found.undefined) == broken
+
+
+def test_adafactor_loses_updates_in_pure_bf16(classifier: Workload, case: MakeCase) -> None:
+    found = update_of(classifier, case("bf16_pure", "training", recipe="optimizer=adafactor,lr=0.001"))
+    assert found.kept < 0.95
 
 
 def test_an_optimizer_that_fails_from_given_state_leaves_the_update_undefined_with_what_it_says(case: MakeCase) -> None:

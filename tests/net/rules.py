@@ -51,4 +51,9 @@ RULES: tuple[Rule, ...] = (
         lambda one: one.table == "study, rows" and one.column in ("area", "mended", "matters", "remedy", "threads"),
         cells=410,
     ),
+    Rule(
+        "an update says in which dtype its intended step was taken",
+        lambda one: one.table == "records" and one.key == "divergence[].update.intended",
+        cells=68,
+    ),
 )
