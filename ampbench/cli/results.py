@@ -48,6 +48,7 @@ from ampbench.judge.rows import (
     precision_label,
 )
 from ampbench.judge.table import Layout, lay_out, legend, speed_interval, table_lines, table_markdown
+from ampbench.present import wording
 from ampbench.present.data import csv_text, json_text
 from ampbench.present.markdown import escaped, markdown
 from ampbench.present.terminal import make_console, padded, print_lines, wrapped
@@ -232,6 +233,8 @@ def _memory(memory: "MemoryPass", variables: Mapping[str, str]) -> Iterator[tupl
         why = f", {WORKSPACE_CONFIG}={given}" if given else ""
         kept = f"which libraries take once and keep (cuBLAS{why}): not in the peak"
         yield "workspaces", f"{format_bytes(memory.workspace_bytes):<12} {kept}"
+    if memory.busy_undefined:
+        yield "busy", f"unknown: {memory.busy_undefined}"
     if memory.graphs_left_aside:
         yield "graphs", f"left aside by torch.compile: {'; '.join(memory.graphs_left_aside)}"
     if memory.rss_bytes is not None:
@@ -393,12 +396,11 @@ def _said(
 ) -> tuple[dict[Group, Advice], list[str]]:
     """Return the advice on `every` row of a run, and what is said below the tables of `rows`, but for skips."""
     advice = advise_run(stored, every, budget, runs_beside(stored, CONVERGENCE))
-    swept = notes.sweep_remarks(advice, stored.header.selection.sweeps)
+    swept = notes.sweep_notes(advice, stored.header.selection.sweeps)
     across = across_tables(stored, every, advice)
     return advice, [
         *across,
-        *swept,
-        *(note.text for note in notes.statements(stored, rows)),
+        *(line.text for line in wording.lines([*swept, *notes.statements(stored, rows)], stored.cases)),
         *registry.pointers(stored),
     ]
 
@@ -407,7 +409,7 @@ def markdown_text(stored: StoredRun, every: Sequence[Row], rows: Sequence[Row], 
     """Return `rows` of a run as Markdown: the tables, the advice on `every` row, the notes."""
     groups, skipped = notes.without_common_skips(grouped(rows))
     advice, said = _said(stored, every, rows, budget)
-    return "\n\n".join([table_markdown(groups, advice), *map(escaped, [*said, *skipped])])
+    return "\n\n".join([table_markdown(groups, advice), *map(escaped, [*said, *map(wording.words, skipped)])])
 
 
 def result_lines(
@@ -419,7 +421,7 @@ def result_lines(
     layouts = {phase: lay_out(shown, phase, width) for phase in dict.fromkeys(group.phase for group in groups)}
     advice, said = _said(stored, every, rows, budget)
     lines = table_lines(groups, advice, layouts)
-    remarks = dict.fromkeys((*said, *skipped), "")
+    remarks = dict.fromkeys((*said, *map(wording.words, skipped)), "")
     remarks |= dict.fromkeys(_legend(layouts), "dim")
     if lines:
         lines.append(Text())

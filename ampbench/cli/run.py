@@ -2,7 +2,6 @@
 
 import secrets
 import sys
-from collections import Counter
 from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -327,7 +326,8 @@ def _print_end(stored: "StoredRun", ended: str, ending: Ending, problem: Nothing
 def _print_plan(prepared: "Scheduled", results: Path, format: OutputFormat) -> None:
     """Print the planned cases, what is skipped and why, and the estimated time."""
     from ampbench.drive.rounds import estimate
-    from ampbench.judge.notes import skip_note
+    from ampbench.judge.notes import skipped
+    from ampbench.present.wording import words
 
     ids = [planned.case.case_id for planned in prepared.plan if not planned.skip]
     if format is OutputFormat.TABLE:  # what is searched and copied is not folded
@@ -337,12 +337,12 @@ def _print_plan(prepared: "Scheduled", results: Path, format: OutputFormat) -> N
     else:
         rows = [{"case_id": planned.case.case_id, "skip": planned.skip} for planned in prepared.plan]
         print_listing(rows, list(rows[0]), format, "")
-    skipped: dict[str, Counter[str]] = {}
+    reasons: dict[str, list[str]] = {}
     for planned in prepared.plan:
         if planned.skip:
-            skipped.setdefault(planned.skip, Counter())[planned.case.precision] += 1
-    for reason, counts in skipped.items():
-        print_note(skip_note(reason, counts))
+            reasons.setdefault(planned.skip, []).append(planned.case.precision)
+    for reason, names in reasons.items():
+        print_note(words(skipped(reason, names)))
     found = estimate(prepared.servers, prepared.settings, _runs(results, prepared.environment.host))
     unknown = found.cases - found.known
     which = f"{unknown} of them" if found.known else "they"

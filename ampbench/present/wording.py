@@ -1,14 +1,15 @@
 """The words of statements: one plain line for each code, whose facts are spelled by what stands behind their names."""
 
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
-from ampbench.base.statement import Flaw, Refusal, Remedy, Statement
+from ampbench.base.statement import Flaw, Note, Refusal, Remedy, Severity, Statement
 from ampbench.base.units import counted, format_error, format_kept, format_share, times
-from ampbench.records.labels import AGAINST_FP32, FP32_INSTEAD
+from ampbench.records.case import Case
+from ampbench.records.labels import AGAINST_FP32, FP32_INSTEAD, case_labels, few
 from ampbench.records.measured import CHANCE
 
 _IN_RANGE = ", though finite in fp64: the network leaves fp32's range"
@@ -69,6 +70,56 @@ TEMPLATES: Mapping[StrEnum, str] = {
         "{bytes:if|, |counted;byte;bytes| a parameter more than }{than}"
     ),
     Remedy.TRAIN_FIRST: "train a few steps first, or give weights that are trained",
+    Note.EMULATED: "{why}",
+    Note.DEVICE: "{why}",
+    Note.INCOMPLETE: "this run {why}",
+    Note.IMPORTED: "imported from {program}: {file}{readings:only|; numbers without rounds are the program's own}",
+    Note.OTHER_CODE: "{why}",
+    Note.CONTROL: "control: {cases} measured twice differs by {apart:share}; ignore smaller differences",
+    Note.BY_CHANCE: f"{{workloads}}: {CHANCE.replace('{', '{apart')}",
+    Note.MODIFIES_INPUTS: (
+        "{workloads} modifies its inputs ({names}): they are restored before each step; errors refer to the first step"
+    ),
+    Note.COMPILED: "{workloads} is compiled by torch.compile already: its eager path is compiled code",
+    Note.ROUNDED: "{cases}: fp32 is not fp32 here: factors of products are rounded to {dtypes}{variables:if| (||)}",
+    Note.NOT_ROUNDED: "{cases}: no fp32 product was rounded to {dtype}: this is fp32{variables:if| (||)}",
+    Note.ATTENTION: (
+        "{tables}: attention runs by {kernels}; differences in time and error include the kernel's"
+        "{held:only|; --sdpa math gives all precisions the same}"
+    ),
+    Note.SWITCHES: "{workloads}: {switches} is reset to torch's default; --keep-flags keeps it",
+    Note.PRESET: "--preset {preset} sets sizes of built-in workloads alone; use --set for {workloads}",
+    Note.RANDOM_WEIGHTS: (
+        "{workloads}: random weights: errors are not those of a trained network; --set weights=PATH loads trained ones"
+    ),
+    Note.CEILINGS_DISTURBED: (
+        "other work took up to {share:share} of the CPU's time while ceilings of {operations} were measured: shares of "
+        "the ceiling may be too high; measure the ceilings again: ampbench study ceilings"
+    ),
+    Note.NO_CEILING: "no ceiling of {operations} is known here: ampbench study ceilings, then measure again",
+    Note.ABOVE_CEILING: (
+        "{cases} exceeds the measured peak ({share:share}): the peak or the FLOP count is wrong; measure the ceilings "
+        "again: ampbench study ceilings"
+    ),
+    Note.POWER_LIMIT: "{device} {why}: times hold under this limit",
+    Note.UNSETTLED: "{cases}: time or clock still changed when the warm-up ended: times may be too short",
+    Note.OTHER_PROCESSES: "{processes} used the accelerator during the measurement: end other work, then measure again",
+    Note.NO_TELEMETRY: "{device}: clock, power and temperature are not all known: {why}",
+    Note.NO_GRAPHS: "{cases}: torch.compile left graphs aside, and launches one by one: {why}",
+    Note.UNSTEADY: (
+        "the accelerator was not steady: {causes}: let it cool, or end what else runs on it, and measure again, or "
+        "lock its clock (nvidia-smi --lock-gpu-clocks) where only a speedup matters"
+    ),
+    Note.UNQUIET: (
+        "this machine was not quiet: {causes}; measure again when other work has ended, or with "
+        "{threads:only|--threads 1 and }more --rounds"
+    ),
+    Note.SKIPPED: "skipped: {names}: {why} ({cases:counted;case})",
+    Note.PENDING: "missing: {names}: {why} ({cases:counted;case})",
+    Note.SWEEP: (
+        "by {parameter}, {table}: {values}{first:if|; low precision pays from || on}"
+        "{last:if|; low precision does not pay at ||}"
+    ),
 }
 """A fact is spelled by `_SPELLED`, by a format specification, or not at all: `{fact:if|before|how|behind}` is "" where
 there is none of that name, `{fact:only|words}` where it is none or false."""
@@ -107,6 +158,40 @@ def _are(count: int, what: str, elements: int | None = None, **_: Any) -> str:
     return f"{count:,}{of} {what} {noun} {'is' if count == 1 else 'are'}"
 
 
-def words(statement: Statement) -> str:
-    """Return a statement in a plain line."""
-    return _Words().vformat(TEMPLATES[statement.code], (), statement.facts)
+def words(statement: Statement, **names: str) -> str:
+    """Return a statement in a plain line; `names` are those of its cases, tables and workloads."""
+    return _Words().vformat(TEMPLATES[statement.code], (), {**names, **statement.facts})
+
+
+class Line(NamedTuple):
+    """A line of text; no reader may miss one of a `problem`."""
+
+    text: str
+    problem: bool = False
+
+
+OF_PRECISION = (Flaw.ELEMENTS, Flaw.UNDEFINED, Flaw.PARAMETERS)
+"""Flaws of a precision; others are of all precisions of a table."""
+
+
+def lines(statements: Iterable[Statement], cases: Mapping[str, Case]) -> list[Line]:
+    """Return statements about the `cases` of a run in plain lines: those that differ in their case alone are one."""
+    alike: dict[tuple[object, ...], list[Statement]] = {}
+    for each in statements:
+        alike.setdefault((each.code, each.severity, *each.facts.items()), []).append(each)
+    if not alike:
+        return []
+    labels, tables = case_labels(cases.values()), case_labels(cases.values(), precision=False)
+    told = []
+    for first, *others in alike.values():
+        subjects = [each.subject for each in (first, *others) if each.subject]
+        names = {
+            "cases": few(labels[subject] for subject in subjects),
+            "tables": few(tables[subject] for subject in subjects),
+            "workloads": few(cases[subject].workload for subject in subjects),
+        }
+        text = words(first, **names)
+        if isinstance(first.code, Flaw):
+            text = f"{names['cases' if first.code in OF_PRECISION else 'tables']}: {text}"
+        told.append(Line(text, first.severity is Severity.PROBLEM))
+    return told

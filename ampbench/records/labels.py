@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from ampbench.base.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.base.statement import Flaw, Statement, state
@@ -121,13 +121,6 @@ AGAINST_FP32 = "against fp32: fp64 failed"
 """What stands beside an error whose reference is the fp32 step."""
 
 
-class Remark(NamedTuple):
-    """A statement about a case; `of_precision`: it is about its precision, not about all those of its table."""
-
-    statement: Statement
-    of_precision: bool = False
-
-
 _COUNTS = {of: attrgetter(f"{of}_reference_nan", f"{of}_nonfinite", f"{of}_nan") for of in ("output", "grad")}
 
 
@@ -176,28 +169,27 @@ def fp32s_fault(found: Divergence) -> tuple[str, Statement] | None:
     return None
 
 
-def remarks(found: Divergence) -> list[Remark]:
+def remarks(found: Divergence) -> list[Statement]:
     """Return what is to be said of a case beside its numbers, the worst first."""
-    said: list[Remark] = []
+    said: list[Statement] = []
 
     def add(code: Flaw, **facts: float | str | None) -> None:
-        said.append(Remark(state(code, found.case_id, **facts)))
+        said.append(state(code, found.case_id, **facts))
 
     def add_elements(what: str, count: int | None, why: str) -> None:
         facts = {"why": why} if why else {"count": count, "what": what}
-        said.append(Remark(state(Flaw.UNDEFINED if why else Flaw.ELEMENTS, found.case_id, **facts), True))
+        said.append(state(Flaw.UNDEFINED if why else Flaw.ELEMENTS, found.case_id, **facts))
 
     fault = no_precisions_fault(found)
     if fault is not None:
-        said.append(Remark(fault[1]))
+        said.append(fault[1])
     alone = found.output_nonfinite and found.output_nonfinite != (found.output_fp32_nonfinite or 0)
     if alone or (found.output_unlike and not found.output_reference_nan):
         add_elements("output", found.output_nonfinite, found.output_undefined)
     if found.grad_nonfinite and not found.grad_reference_nan:
         add_elements("gradient", found.grad_nonfinite, found.grad_undefined)
     elif found.param_nonfinite and found.grad_nonfinite == 0:
-        flaw = state(Flaw.PARAMETERS, found.case_id, count=found.param_nonfinite, what="parameter")
-        said.append(Remark(flaw, True))
+        add(Flaw.PARAMETERS, count=found.param_nonfinite, what="parameter")
     infinite = (found.output_reference_nonfinite or 0) - (found.output_reference_nan or 0)
     if infinite and not found.output_reference_nan and not found.output_undefined:
         elements, dtype = found.output_elements, found.reference_dtype

@@ -15,10 +15,10 @@ from ampbench.errors import NothingComparableError, NothingToRunError, StoreErro
 from ampbench.judge import frame, notes
 from ampbench.judge.advice import Advice, advise_run
 from ampbench.judge.compare import compare, of_cases
-from ampbench.judge.notes import Note
 from ampbench.judge.pairing import arm_settings, lanes_together, pair_cases
 from ampbench.judge.rows import Group, Row, grouped
 from ampbench.present.page import run_name
+from ampbench.present.wording import Line, lines
 from ampbench.records.case import Case
 from ampbench.records.changes import Change, Comparison
 from ampbench.records.kinds import KINDS, deed_of
@@ -179,9 +179,9 @@ class Shown:
         return run_name(self.stored)
 
     @cached_property
-    def notes(self) -> list[Note]:
+    def notes(self) -> list[Line]:
         """For which device the run speaks, what the control said and how quiet the machine was."""
-        return notes.statements(self.stored, self.rows)
+        return lines(notes.statements(self.stored, self.rows), self.stored.cases)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

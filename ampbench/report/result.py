@@ -12,10 +12,11 @@ from ampbench.base.units import all_of, counted
 from ampbench.judge import frame, notes
 from ampbench.judge import said as sentences
 from ampbench.judge.compare import rank
-from ampbench.judge.notes import skip_note
+from ampbench.judge.notes import skipped
 from ampbench.judge.rows import precision_label
 from ampbench.present.document import as_sentence
 from ampbench.present.page import View
+from ampbench.present.wording import Line, lines, words
 from ampbench.records.case import Case
 from ampbench.records.changes import OUTCOME, Change, ChangeStatus, Comparison
 from ampbench.records.kinds import KINDS
@@ -45,7 +46,7 @@ def warnings(material: Material) -> list[str]:
     said: dict[str, list[str]] = {}
     for side, found in sides:
         for note in found:
-            if note.warning:
+            if note.problem:
                 said.setdefault(note.text, []).append(side)
     warned += [text if len(of) == len(sides) else f"{few(of, NAMED)}: {text}" for text, of in said.items()]
     return list(dict.fromkeys([*warned, *material.remarks]))
@@ -57,19 +58,19 @@ def remarks(material: Material, found: Sequence[Machine]) -> list[str]:
     `found` are the machines of the runs.
     """
     if len(material.shown) == 1 and not material.comparisons:
-        return [note.text for note in material.shown[0].notes if not note.warning]
+        return [note.text for note in material.shown[0].notes if not note.problem]
     statements = [machine.statement for machine in found if machine.statement]
-    known = {note.text for shown in material.shown for note in shown.notes if note.warning}
+    known = {note.text for shown in material.shown for note in shown.notes if note.problem}
     return [one for one in statements if one not in known] if len(statements) == 1 else []
 
 
-def _of_baseline(material: Material) -> list[notes.Note]:
+def _of_baseline(material: Material) -> list[Line]:
     """Return the notes of the baseline, as far as its cases are compared."""
     baseline = material.baseline
     assert baseline is not None
     compared = {one for shown in material.shown for one in shown.partners.values()}
     rows = [row for row in frame.run_rows(baseline) if row["case_id"] in compared]
-    return notes.statements(baseline, rows)
+    return lines(notes.statements(baseline, rows), baseline.cases)
 
 
 Ranked = tuple[Change, str, str, Sequence[str]]
@@ -335,11 +336,11 @@ def _failure(reason: str, names: Sequence[str]) -> Failure:
 
 def _skips(cases: Sequence[ShownCase]) -> list[str]:
     """Return a line for each of the commonest reasons that cases were skipped for, and how many more there are."""
-    reasons: dict[str, Counter[str]] = {}
+    reasons: dict[str, list[str]] = {}
     for one in cases:
         if one.row["outcome"] == "skipped":
-            reasons.setdefault(one.row["reason"], Counter())[precision_label(one.row)] += 1
-    ranked = sorted(reasons.items(), key=lambda each: -each[1].total())
+            reasons.setdefault(one.row["reason"], []).append(precision_label(one.row))
+    ranked = sorted(reasons.items(), key=lambda each: -len(each[1]))
     more = len(ranked) - WORST
-    lines = [skip_note(reason, counts) for reason, counts in ranked[:WORST]]
+    lines = [words(skipped(reason, names)) for reason, names in ranked[:WORST]]
     return [*lines, *([f"skipped: cases for {counted(more, 'other reason')}"] if more > 0 else [])]

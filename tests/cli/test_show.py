@@ -60,7 +60,7 @@ def test_it_says_for_which_device_the_numbers_speak(results: Path, ampbench: Run
         "These numbers speak for this CPU (AMD EPYC: bf16 native, fp16 emulated); "
         "an emulated fp16 says nothing about a GPU."
     ) in out
-    assert "control: mlp fp32 training measured twice took " in out
+    assert "control: mlp fp32 training measured twice differs by " in out
 
 
 def test_stdout_holds_the_result_alone(results: Path, ampbench: Run) -> None:

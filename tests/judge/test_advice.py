@@ -14,7 +14,7 @@ from ampbench.instruments.convergence.learning import Trained
 from ampbench.instruments.ranges.arithmetic import remark_line
 from ampbench.judge import frame
 from ampbench.judge.advice import Advice, Trust, across_tables, advise, advise_run
-from ampbench.judge.notes import sweep_remarks
+from ampbench.judge.notes import sweep_notes
 from ampbench.judge.objections import Objection, run_objections
 from ampbench.judge.rows import grouped
 from ampbench.records.measured import Divergence, OptimizerGroup, Recipe, Round
@@ -117,19 +117,11 @@ def test_the_advice_on_a_sweep_answers_where_low_precision_begins_to_pay() -> No
         for batch, fast, error in batches
         for name, time in (("fp32", 10), ("bf16_pure", fast))
     ]
-    (line,) = sweep_remarks(advise(rows, {}, BUDGET), ["batch_size"])
-    assert line == (
-        "by batch_size, net inference eager on cpu: 1 fp32, 8 bf16_pure, 64 bf16_pure; low precision pays from 8 on "
-        "(bf16_pure: 2.00x the speed and 0.52x the memory of fp32), not at 1 (nothing is faster, at best bf16_pure "
-        "with 0.83x)"
-    )
-    rounded = [one | {"output_rel_l2": 0.5} for one in rows]
-    (line,) = sweep_remarks(advise(rounded, {}, BUDGET), ["batch_size"])
-    at_none = "; low precision pays at none of them: at 64 bf16_pure is 2.50x as fast, but its error is 5.0e-01, more "
-    assert at_none in line
-    unsure = [one | {"seconds_low": None, "seconds_high": None} for one in rows]  # two rounds
-    (line,) = sweep_remarks(advise(unsure, {}, BUDGET), ["batch_size"])
-    assert ";" not in line
+    unsure = [each | {"seconds_low": None, "seconds_high": None} for each in rows]  # two rounds
+    rounded = [each | {"output_rel_l2": 0.5} for each in rows]
+    for given, pays in ((rows, {"first": "8", "last": "1"}), (rounded, {"last": "64"}), (unsure, {})):
+        (note,) = sweep_notes(advise(given, {}, BUDGET), ["batch_size"])
+        assert {name: note.facts[name] for name in ("first", "last") if name in note.facts} == pays
 
 
 def test_objections_are_told_of_every_precision_whatever_its_time(tmp_path: Path) -> None:

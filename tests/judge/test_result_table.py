@@ -8,6 +8,7 @@ from rich.cells import cell_len
 from ampbench.base.budget import Budget
 from ampbench.base.metrics import COLUMNS
 from ampbench.base.precisions import PRECISIONS
+from ampbench.base.statement import Note
 from ampbench.judge import notes, table
 from ampbench.judge.advice import Advice, advise
 from ampbench.judge.rows import described, grouped
@@ -250,11 +251,10 @@ def test_many_skips_for_one_reason_are_one_line() -> None:
     ]
     kept, said = notes.without_common_skips(grouped([*rows, *ROWS]))
     assert [group.workload for group in kept] == ["resnet50"]
-    (line,) = said
-    assert line.startswith(
-        "skipped: net0 training eager, net1 training eager, net2 training eager, net3 training eager"
-    )
-    assert line.endswith(" and 2 more: no loss given (6 cases)")
+    (note,) = said
+    assert (note.code, note.facts["why"], note.facts["cases"]) == (Note.SKIPPED, "no loss given", 6)
+    assert str(note.facts["names"]).startswith("net0 training eager, net1 training eager")
+    assert str(note.facts["names"]).endswith(" and 2 more")
 
 
 def test_a_reason_of_several_rows_of_one_group_stays_in_its_table() -> None:

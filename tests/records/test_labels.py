@@ -92,46 +92,44 @@ OF_OUTPUTS = {"elements": 32, "what": "output"}
 
 
 @pytest.mark.parametrize(
-    ("fields", "code", "facts", "of_precision"),
+    ("fields", "code", "facts"),
     [
         (
             {"output_reference_nonfinite": 16, "output_reference_nan": 16, "output_undefined": "x"},
-            Flaw.REFERENCE_NAN, {"count": 16, "dtype": "fp64"} | OF_OUTPUTS, False,
+            Flaw.REFERENCE_NAN, {"count": 16, "dtype": "fp64"} | OF_OUTPUTS,
         ),
         (
             {"output_nonfinite": 3, "output_nan": 0, "output_undefined": "3 of 32 output elements are infinite"},
-            Flaw.UNDEFINED, {"why": "3 of 32 output elements are infinite"}, True,
+            Flaw.UNDEFINED, {"why": "3 of 32 output elements are infinite"},
         ),
-        ({"output_nonfinite": 3}, Flaw.ELEMENTS, {"count": 3, "what": "output"}, True),
+        ({"output_nonfinite": 3}, Flaw.ELEMENTS, {"count": 3, "what": "output"}),
         (
             {"output_nonfinite": 3, "output_fp32_nonfinite": 3},
-            Flaw.FP32_OUTPUT, {"count": 3} | OF_OUTPUTS, False,
+            Flaw.FP32_OUTPUT, {"count": 3} | OF_OUTPUTS,
         ),
         (
             {"output_reference_nonfinite": 8, "output_reference_nan": 0},
-            Flaw.REFERENCE_INFINITE, {"count": 8, "dtype": "fp64"} | OF_OUTPUTS, False,
+            Flaw.REFERENCE_INFINITE, {"count": 8, "dtype": "fp64"} | OF_OUTPUTS,
         ),
         (
             {"reference_dtype": "fp32", "reference_error": "RuntimeError: no (m.py, line 3)"},
-            Flaw.REFERENCE_IS_FP32, {"why": "RuntimeError: no (m.py, line 3)"}, False,
+            Flaw.REFERENCE_IS_FP32, {"why": "RuntimeError: no (m.py, line 3)"},
         ),
         (
             {"reference_dtype": "", "reference_error": "RuntimeError: no; fp32 failed: no", "output_undefined": "x"},
-            Flaw.REFERENCE_FAILED, {"why": "RuntimeError: no; fp32 failed: no"}, False,
+            Flaw.REFERENCE_FAILED, {"why": "RuntimeError: no; fp32 failed: no"},
         ),
-        ({"output_undefined": "the output is empty"}, Flaw.NO_ERROR, {"why": "the output is empty"}, False),
+        ({"output_undefined": "the output is empty"}, Flaw.NO_ERROR, {"why": "the output is empty"}),
         (
             {"grad_nonfinite": 2, "grad_undefined": "2 of 8 gradient elements are NaN", "param_nonfinite": 5},
-            Flaw.UNDEFINED, {"why": "2 of 8 gradient elements are NaN"}, True,
+            Flaw.UNDEFINED, {"why": "2 of 8 gradient elements are NaN"},
         ),
-        ({"grad_nonfinite": 0, "param_nonfinite": 5}, Flaw.PARAMETERS, {"count": 5, "what": "parameter"}, True),
+        ({"grad_nonfinite": 0, "param_nonfinite": 5}, Flaw.PARAMETERS, {"count": 5, "what": "parameter"}),
     ],
 )  # fmt: skip
-def test_what_stands_beside_the_numbers(
-    fields: dict[str, Any], code: Flaw, facts: dict[str, Any], of_precision: bool
-) -> None:
+def test_what_stands_beside_the_numbers(fields: dict[str, Any], code: Flaw, facts: dict[str, Any]) -> None:
     found = made(**fields)
-    assert remarks(found) == [(state(code, found.case_id, **facts), of_precision)]
+    assert remarks(found) == [state(code, found.case_id, **facts)]
 
 
 def test_nothing_stands_beside_numbers_that_are_finite() -> None:

@@ -12,6 +12,7 @@ from ampbench.judge import frame
 from ampbench.judge.advice import advise_run
 from ampbench.judge.notes import statements
 from ampbench.present.document import as_sentence
+from ampbench.present.wording import lines
 from ampbench.records.case import DeviceDescription, WorkloadSource
 from ampbench.records.measured import Fitness
 from ampbench.records.run import Imported, Selection
@@ -103,7 +104,7 @@ def test_the_page_and_markdown_say_every_caveat_that_the_terminal_does(kind: str
     run = KINDS[kind]()
     rows = frame.run_rows(run)
     advised = list(advise_run(run, rows, Budget()).values())
-    notes = statements(run, rows)
+    notes = lines(statements(run, rows), run.cases)
     assert notes or any(one.caveat or one.precision is None for one in advised), "nothing is qualified"
 
     material = make_material(run)

@@ -310,7 +310,7 @@ def test_what_sweeps_say_is_said() -> None:
         for name, speed in (("fp32", 1.0), ("bf16_pure", speed))
     ]
     run = make_run(Times(*pairs), header=make_header(selection=selection))
-    assert "by batch size, linear_chain inference eager on cpu: 1 fp32, 8 bf16_pure" in page(make_material(run)).text
+    assert "by batch_size, linear_chain inference eager on cpu: 1 fp32, 8 bf16_pure" in page(make_material(run)).text
 
 
 def test_precisions_nobody_knows_come_last() -> None:

@@ -27,6 +27,7 @@ from ampbench.judge.table import Column
 from ampbench.judge.times import TIME
 from ampbench.present.charts import NAMES_ABOVE, Chart, Rows, middle_cut, quantity, rule_at, tooltip
 from ampbench.present.page import View
+from ampbench.present.wording import words
 from ampbench.records.changes import OUTCOME, Change, ChangeCode, ChangeStatus
 from ampbench.records.labels import common_traits
 from ampbench.report.facts import reasons
@@ -310,7 +311,7 @@ def _set_aside(own: Mapping[str, ShownCase]) -> list[tuple[str, list[str]]]:
         for row in members:
             if row["case_id"] not in rows:
                 reasons.setdefault(row["reason"], []).append(row["case_id"])
-    return list(zip(said, reasons.values(), strict=True))
+    return list(zip(map(words, said), reasons.values(), strict=True))
 
 
 def _heads(material: Material, shown_columns: Sequence[Column], limits: Mapping[str, float | None]) -> list[Head]:

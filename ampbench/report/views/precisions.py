@@ -29,6 +29,7 @@ from ampbench.present.charts import (
     tooltip,
 )
 from ampbench.present.page import View, fit
+from ampbench.present.wording import words
 from ampbench.records.changes import Change
 from ampbench.report.answers import (
     Machine,
@@ -130,8 +131,6 @@ def _log(value: object) -> float | None:
 _MARGIN = 0.03
 """The part of a cell that stays free on either side of the intervals drawn in it."""
 
-_CALLED = {"batch_size": "batch size"}
-"""What parameters are called where they are not typed."""
 _FASTEST = "the fastest within the error budget"
 _SMALLEST = "the least memory within the error budget, at fp32's speed"
 
@@ -261,7 +260,7 @@ def _machine(machine: Machine, statement: str) -> MachineTables:
         advice=[] if machine.is_ranked else [_advised(table) for table in machine.advised],
         swept=[
             *(said for shown in machine.runs for said in across_tables(shown.stored, shown.rows, shown.advice)),
-            *notes.sweep_remarks(advised, swept, called=lambda name: _CALLED.get(name, name)),
+            *map(words, notes.sweep_notes(advised, swept)),
         ],
     )
 

@@ -15,6 +15,7 @@ from ampbench.judge import notes
 from ampbench.judge.rows import Group, Row, described, grouped, number, precision_label
 from ampbench.present.charts import DASHED, Chart, Choice, Rows, precision_encoded, tooltip
 from ampbench.present.page import View, fit
+from ampbench.present.wording import words
 from ampbench.report.material import Material, Shown
 
 _ORDERS = {1: "faster", -1: "slower", 0: "within the intervals"}
@@ -420,5 +421,5 @@ def _table(sweep: Sweep) -> dict[str, Any]:
         precision = next(iter(members.values()))["precision"]
         lines.append({"precision": precision, "name": name, "against": _against(sweep, name), "cells": cells})
     advice = {group: sweep.shown.advice[group] for group in sweep.groups.values() if group in sweep.shown.advice}
-    remarks = notes.sweep_remarks(advice, [sweep.swept])
+    remarks = [words(note) for note in notes.sweep_notes(advice, [sweep.swept])]
     return {"title": sweep.title, "values": list(sweep.groups), "lines": lines, "remarks": remarks}
