@@ -1,10 +1,10 @@
-"""Every column of a case's row once: what it is called, its unit, which way is better, what it says.
+"""Every column of a case's row once: name, label, unit, which way is better, where it comes from and its meaning.
 
 Frames, tables, comparisons, gates and docs iterate over these; a metric is a column with a unit.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -31,523 +31,301 @@ class Column:
     itself. `better` is the direction in which a metric improves; None: neither (a bound of an interval). `gate` says
     how comparisons judge it; None: they do not. `noun` is what a sentence has more or less of, where that is not the
     label. `undefined_by` is the count of a `Divergence` that makes the metric undefined, and what it counts.
+
+    `of` is the path to the value in the stored records (`header`, `case`, `memory`, `divergence`): "memory.peak_bytes".
+    "divergence.grad_bias / grad_noise" is the ratio of two fields of one record. "": `judge.frame.FUNCTIONS` has the
+    function that computes the column.
     """
 
     name: str
     label: str
-    summary: str
+    summary: str = ""
     unit: str = ""
     better: Literal["lower", "higher"] | None = None
+    of: str = ""
     gate: Gate | None = None
     noun: str = ""
     undefined_by: tuple[str, str] | None = None
 
+    @property
+    def whole(self) -> bool:
+        """Whether its values are whole numbers."""
+        return self.unit in ("count", "B") or self.name in ("rounds", "batch_size")
 
-COLUMNS: Mapping[str, Column] = MappingProxyType(
-    {
-        column.name: column
-        for column in (
-            Column(name="run", label="run", summary="The run's id, which is also its file's name."),
-            Column(name="case_id", label="case", summary="The case's stable id, the join key of every comparison."),
-            Column(name="workload", label="workload", summary="The network measured."),
-            Column(name="family", label="family", summary="The family of the workload; `user` for a user's own."),
-            Column(name="parameters", label="parameters", summary="Resolved parameters by name: `depth=4,width=512`."),
-            Column(name="precision", label="precision", summary="The precision's name."),
-            Column(name="device", label="device", summary="The device type, such as `cuda`."),
-            Column(name="phase", label="phase", summary="`inference` or `training`."),
-            Column(
-                name="path",
-                label="path",
-                summary="How it is run: `eager`, `compiled` (or `compiled-` and a mode) or `traced`.",
-            ),
-            Column(name="batch_size", label="batch", summary="The batch size; undefined where a workload has none."),
-            Column(name="input_dtype", label="input", summary="The dtype floating inputs are given in."),
-            Column(name="memory_format", label="format", summary="`contiguous` or `channels_last`."),
-            Column(name="recipe", label="recipe", summary="What it is trained by; undefined: the workload's own way."),
-            Column(
-                name="sdpa",
-                label="sdpa",
-                summary="The one kernel of attention that `--sdpa` allows; undefined where torch chooses.",
-            ),
-            Column(
-                name="attention",
-                label="attention",
-                summary="The kernels of attention in one step, with how often each ran: `flash 12`, "
-                "`flash 10, math 2`, `none`; undefined where it is not known.",
-            ),
-            Column(name="outcome", label="outcome", summary="`ok`, `skipped` or `failed`."),
-            Column(name="reason", label="reason", summary="Why a case was skipped or failed; undefined where ok."),
-            Column(name="rounds", label="rounds", summary="The rounds measured, without those of the control."),
-            Column(
-                name="seconds_median",
-                label="time",
-                unit="s",
-                better="lower",
-                gate=Gate(kind="time", threshold=0.02, elsewhere=0.02, floor=50e-9),
-                summary="Seconds per step: median over rounds; a round is its fastest sample, on accelerators "
-                "its median window.",
-            ),
-            Column(
-                name="seconds_low",
-                label="low",
-                unit="s",
-                summary="Lower end of the 95% t interval of the log round values; undefined under three rounds.",
-            ),
-            Column(name="seconds_high", label="high", unit="s", summary="Upper end of the same interval."),
-            Column(
-                name="items_per_second",
-                label="items/s",
-                unit="items/s",
-                better="higher",
-                summary="Items per step divided by seconds_median.",
-            ),
-            Column(
-                name="speedup_vs_fp32",
-                label="speed",
-                unit="ratio",
-                better="higher",
-                summary="seconds_median of the same case in fp32 (tf32 off), divided by this one's.",
-            ),
-            Column(
-                name="speedup_low",
-                label="speed low",
-                unit="ratio",
-                summary="Lower end of the speedup's 95% interval, paired round by round; undefined under three rounds.",
-            ),
-            Column(name="speedup_high", label="speed high", unit="ratio", summary="Upper end of the same interval."),
-            Column(
-                name="speedup_vs_tf32",
-                label="vs tf32",
-                unit="ratio",
-                better="higher",
-                summary="seconds_median of the same case in tf32, divided by this one's.",
-            ),
-            Column(
-                name="speedup_vs_default",
-                label="vs default",
-                unit="ratio",
-                better="higher",
-                summary="seconds_median of the same case in fp32 as torch ships it (`default`), divided by this one's.",
-            ),
-            Column(
-                name="speedup_default_low",
-                label="vs default low",
-                unit="ratio",
-                summary="Lower end of the 95% interval of speedup_vs_default, made as speedup_low.",
-            ),
-            Column(
-                name="speedup_default_high",
-                label="vs default high",
-                unit="ratio",
-                summary="Upper end of the same interval.",
-            ),
-            Column(
-                name="peak_memory_bytes",
-                label="peak memory",
-                unit="B",
-                better="lower",
-                gate=Gate(kind="memory", elsewhere=0.01),
-                noun="memory",
-                summary="Peak memory of one step: weights, inputs, gradients, optimizer state and everything between.",
-            ),
-            Column(
-                name="memory_source",
-                label="memory from",
-                summary="Who counted: `allocator` (accelerator) or `profiler` (CPU).",
-            ),
-            Column(
-                name="memory_ratio_vs_fp32",
-                label="memory vs fp32",
-                unit="ratio",
-                better="lower",
-                summary="peak_memory_bytes divided by that of the same case in fp32.",
-            ),
-            Column(
-                name="reserved_memory_bytes",
-                label="reserved",
-                unit="B",
-                better="lower",
-                summary="The most that an accelerator's caching allocator took from the device in the step, all told.",
-            ),
-            Column(
-                name="bytes_per_parameter",
-                label="B/param",
-                unit="B/param",
-                better="lower",
-                summary="In training: weights, gradients, master weights and optimizer state, by parameter.",
-            ),
-            Column(
-                name="output_rel_l2",
-                label="output error",
-                unit="error",
-                better="lower",
-                gate=Gate(kind="accuracy", elsewhere=0.1),
-                undefined_by=("output_nonfinite", "output"),
-                summary="Euclidean norm of the output's error, relative to the norm of the fp64 reference.",
-            ),
-            Column(
-                name="output_worst_rel_l2",
-                label="worst output",
-                unit="error",
-                better="lower",
-                summary="The same of the output that errs most, logits without their common shift: what is judged.",
-            ),
-            Column(
-                name="output_worst_name",
-                label="erring output",
-                summary="The name of that output; undefined where there is only one.",
-            ),
-            Column(
-                name="output_worst_floor_ratio",
-                label="worst ×floor",
-                unit="ratio",
-                better="lower",
-                summary="output_worst_rel_l2 divided by what merely rounding that output to the dtype errs.",
-            ),
-            Column(
-                name="sample_p99_rel_l2",
-                label="p99 sample",
-                unit="error",
-                better="lower",
-                summary="The 99% quantile of the samples' relative errors, in the output in which it is largest.",
-            ),
-            Column(
-                name="sample_worst_rel_l2",
-                label="worst sample",
-                unit="error",
-                better="lower",
-                summary="The largest relative error of a sample.",
-            ),
-            Column(
-                name="output_max_abs",
-                label="max error",
-                unit="error",
-                better="lower",
-                summary="The largest absolute error of an output element.",
-            ),
-            Column(
-                name="output_cosine",
-                label="cosine",
-                unit="cosine",
-                better="higher",
-                summary="Cosine similarity of output and reference.",
-            ),
-            Column(
-                name="output_sqnr_db",
-                label="SQNR",
-                unit="dB",
-                better="higher",
-                summary="Signal to quantisation noise: -20 log10(output_rel_l2); undefined where there is no error.",
-            ),
-            Column(
-                name="output_nonfinite",
-                label="nonfinite",
-                unit="count",
-                better="lower",
-                gate=Gate(kind="accuracy"),
-                summary="Output elements that are not finite where the reference's are.",
-            ),
-            Column(
-                name="output_not_finite",
-                label="not finite",
-                summary="`nan` or `inf` in the output; `nan in fp64` or `inf in fp64` where it is in the reference.",
-            ),
-            Column(
-                name="output_reference_nonfinite",
-                label="ref. nonfinite",
-                unit="count",
-                better="lower",
-                gate=Gate(kind="accuracy"),
-                summary="Output elements that are not finite in the reference.",
-            ),
-            Column(
-                name="output_fp32_nonfinite",
-                label="fp32 nonfinite",
-                unit="count",
-                better="lower",
-                gate=Gate(kind="accuracy"),
-                summary="Output elements that are not finite in fp32 where the reference's are.",
-            ),
-            Column(
-                name="reference_dtype",
-                label="reference",
-                summary="What errors are against: `fp64`, or `fp32` where the fp64 step fails; undefined if both do.",
-            ),
-            Column(
-                name="output_floor_ratio",
-                label="×floor",
-                unit="ratio",
-                better="lower",
-                undefined_by=("output_nonfinite", "output"),
-                summary="The error divided by that of merely rounding the reference output to the precision's dtype.",
-            ),
-            Column(
-                name="output_fp32_ratio",
-                label="error/fp32",
-                unit="ratio",
-                better="lower",
-                summary="The error divided by fp32's own on the same device.",
-            ),
-            Column(
-                name="argmax_agreement",
-                label="argmax",
-                unit="share",
-                better="higher",
-                summary="The share of a classifier's decisions that are those of the reference.",
-            ),
-            Column(
-                name="argmax_bound",
-                label="argmax bound",
-                unit="share",
-                better="higher",
-                summary="The least agreement that so many decisions leave possible: one-sided 95% Clopper-Pearson.",
-            ),
-            Column(
-                name="kl_mean",
-                label="KL",
-                unit="nats",
-                better="lower",
-                summary="KL divergence of a classifier's probabilities from the reference's: mean over rows.",
-            ),
-            Column(
-                name="kl_p99",
-                label="p99 KL",
-                unit="nats",
-                better="lower",
-                summary="The same: 99% quantile over rows.",
-            ),
-            Column(
-                name="loss_rel_error",
-                label="relative loss",
-                unit="error",
-                better="lower",
-                summary="The difference of the loss and the reference's, relative to the reference's.",
-            ),
-            Column(
-                name="loss_abs_error",
-                label="loss error",
-                unit="error",
-                better="lower",
-                summary="The absolute difference of the loss and the reference's.",
-            ),
-            Column(
-                name="grad_rel_l2",
-                label="gradient error",
-                unit="error",
-                better="lower",
-                gate=Gate(kind="accuracy", elsewhere=0.1),
-                undefined_by=("grad_nonfinite", "gradient"),
-                summary="Euclidean norm of the error over all gradients, relative to the reference's norm.",
-            ),
-            Column(
-                name="grad_not_finite",
-                label="grad nonfinite",
-                summary="`nan` or `inf` in the gradients; `nan in fp64` where it is in the reference.",
-            ),
-            Column(
-                name="grad_worst_parameter",
-                label="worst gradient",
-                summary="The parameter whose gradient has the largest relative error.",
-            ),
-            Column(
-                name="grad_flushed_share",
-                label="flushed",
-                unit="share",
-                better="lower",
-                gate=Gate(kind="accuracy", elsewhere=0.1, floor=1e-4),
-                noun="flushed gradients",
-                undefined_by=("grad_nonfinite", "gradient"),
-                summary="The share of gradient elements that are exactly zero where the reference's are not.",
-            ),
-            Column(
-                name="grad_tensor_parameter",
-                label="judged grad",
-                summary="The parameter with the largest error of its gradient, of those with 1% of the norm or more.",
-            ),
-            Column(
-                name="grad_tensor_rel_l2",
-                label="tensor's error",
-                unit="error",
-                better="lower",
-                summary="The relative error of that parameter's gradient.",
-            ),
-            Column(
-                name="grad_bias_ratio",
-                label="bias/noise",
-                unit="ratio",
-                better="lower",
-                summary="What errors of gradients have in common over batches, divided by the noise of a batch.",
-            ),
-            Column(
-                name="param_rel_l2",
-                label="parameter error",
-                unit="error",
-                better="lower",
-                gate=Gate(kind="accuracy", elsewhere=0.1),
-                undefined_by=("grad_nonfinite", "gradient"),
-                summary="Relative error of parameters and buffers after one optimizer step, not of what it changed.",
-            ),
-            Column(
-                name="param_nonfinite",
-                label="param nonfinite",
-                unit="count",
-                better="lower",
-                gate=Gate(kind="accuracy"),
-                summary="Elements of parameters and buffers that are not finite after an optimizer step.",
-            ),
-            Column(
-                name="update_rel_l2",
-                label="update error",
-                unit="error",
-                better="lower",
-                gate=Gate(kind="accuracy", elsewhere=0.1),
-                summary="Error of what an optimizer step changes of the stored weights, relative to fp64's change.",
-            ),
-            Column(
-                name="update_kept",
-                label="kept",
-                unit="kept",
-                better="higher",
-                gate=Gate(kind="accuracy", elsewhere=0.01, floor=0.01),
-                noun="update",
-                summary="The share of fp64's update that arrives in the stored weights: <own, fp64> / <fp64, fp64>.",
-            ),
-            Column(
-                name="update_noise",
-                label="update noise",
-                unit="error",
-                better="lower",
-                summary="What else the weights move by, relative to fp64's update: the norm of own - kept × fp64.",
-            ),
-            Column(
-                name="update_swallowed_share",
-                label="swallowed",
-                unit="share",
-                better="lower",
-                summary="The share of weights that fp64's update moves and that do not move where they are stored.",
-            ),
-            Column(
-                name="update_swallowed_energy",
-                label="swallowed part",
-                unit="share",
-                better="lower",
-                summary="The same, each weighted by its square in fp64's update.",
-            ),
-            Column(
-                name="update_worst_parameter",
-                label="worst update",
-                summary="The parameter that keeps least of its update, of those with 1% of its square or more.",
-            ),
-            Column(
-                name="update_worst_kept",
-                label="worst kept",
-                unit="kept",
-                better="higher",
-                summary="The share of its update that this parameter keeps.",
-            ),
-            Column(
-                name="busy_share",
-                label="busy",
-                unit="share",
-                summary="The share of a step's time in which the accelerator computes or copies: its profiled work "
-                "divided by seconds_median, at most 1; undefined on a CPU.",
-            ),
-            Column(
-                name="flops_per_step",
-                label="FLOPs/step",
-                unit="count",
-                summary="FLOPs of one step: matrix products, convolutions, attention; a multiply-add is two.",
-            ),
-            Column(
-                name="flops_per_second",
-                label="FLOP/s",
-                unit="FLOP/s",
-                better="higher",
-                summary="flops_per_step divided by seconds_median.",
-            ),
-            Column(
-                name="least_bytes_per_step",
-                label="least bytes",
-                unit="B",
-                summary="What a step must read and write: weights, inputs, outputs; in training state, too.",
-            ),
-            Column(
-                name="ceiling_share",
-                label="of ceiling",
-                unit="share",
-                better="higher",
-                summary="The least time of the step by its FLOPs and bytes at the ceilings, by seconds_median.",
-            ),
-            Column(
-                name="bound_by",
-                label="bound by",
-                summary="What that least time is of: products, convolutions, attention or memory.",
-            ),
-            Column(
-                name="burst_seconds",
-                label="burst",
-                unit="s",
-                better="lower",
-                summary="Seconds per step of an accelerator's fastest sample, warming included: median over rounds.",
-            ),
-            Column(
-                name="energy_per_step",
-                label="energy/step",
-                unit="J",
-                better="lower",
-                summary="Mean power while an accelerator was timed, times the seconds of a step: median over rounds.",
-            ),
-            Column(
-                name="energy_per_item",
-                label="energy/item",
-                unit="J",
-                better="lower",
-                summary="energy_per_step divided by the items per step.",
-            ),
-            Column(
-                name="energy_error",
-                label="energy ±",
-                unit="share",
-                better="lower",
-                summary="By what share that may be off: accuracy of the sensor, and how seldom it is read.",
-            ),
-            Column(
-                name="other_share",
-                label="CPU of others",
-                unit="share",
-                better="lower",
-                summary="What other processes used of the CPU while the case was timed: the median over rounds.",
-            ),
-            Column(name="torch_version", label="torch", summary="The version of torch measured."),
-        )
-    }
+    def means(self, summary: str) -> "Column":
+        """Return the column with its summary."""
+        return replace(self, summary=summary)
+
+
+def text(name: str, label: str, of: str = "") -> Column:
+    """Return a column that names or counts the case itself."""
+    return Column(name=name, label=label, of=of)
+
+
+def metric(
+    name: str,
+    label: str,
+    unit: str,
+    better: Literal["lower", "higher"] | None,
+    of: str = "",
+    gate: Gate | None = None,
+    *,
+    noun: str = "",
+    undefined_by: tuple[str, str] | None = None,
+) -> Column:
+    """Return a measured column."""
+    return Column(
+        name=name, label=label, unit=unit, better=better, of=of, gate=gate, noun=noun, undefined_by=undefined_by
+    )
+
+
+_TIME = Gate(kind="time", threshold=0.02, elsewhere=0.02, floor=50e-9)
+_MEMORY = Gate(kind="memory", elsewhere=0.01)
+_ERROR = Gate(kind="accuracy", elsewhere=0.1)
+_FLUSHED = Gate(kind="accuracy", elsewhere=0.1, floor=1e-4)
+_KEPT = Gate(kind="accuracy", elsewhere=0.01, floor=0.01)
+_COUNT = Gate(kind="accuracy")
+_OUTPUT, _GRADIENT = ("output_nonfinite", "output"), ("grad_nonfinite", "gradient")
+
+
+def _by_name(*columns: Column) -> Mapping[str, Column]:
+    return MappingProxyType({column.name: column for column in columns})
+
+
+COLUMNS = _by_name(
+    text("run", "run", "header.run").means("The run's id, which is also its file's name."),
+    text("case_id", "case", "case.case_id").means("The case's stable id, the join key of every comparison."),
+    text("workload", "workload", "case.workload").means("The network measured."),
+    text("family", "family", "case.family").means("The family of the workload; `user` for a user's own."),
+    text("parameters", "parameters").means("Resolved parameters by name: `depth=4,width=512`."),
+    text("precision", "precision", "case.precision").means("The precision's name."),
+    text("device", "device", "case.device").means("The device type, such as `cuda`."),
+    text("phase", "phase", "case.phase").means("`inference` or `training`."),
+    text("path", "path", "case.path").means(
+        "How it is run: `eager`, `compiled` (or `compiled-` and a mode) or `traced`."
+    ),
+    text("batch_size", "batch", "case.batch_size").means("The batch size; undefined where a workload has none."),
+    text("input_dtype", "input", "case.input_dtype").means("The dtype floating inputs are given in."),
+    text("memory_format", "format", "case.memory_format").means("`contiguous` or `channels_last`."),
+    text("recipe", "recipe").means("What it is trained by; undefined: the workload's own way."),
+    text("sdpa", "sdpa").means("The one kernel of attention that `--sdpa` allows; undefined where torch chooses."),
+    text("attention", "attention").means(
+        "The kernels of attention in one step, with how often each ran: `flash 12`, `flash 10, math 2`, `none`; "
+        "undefined where it is not known."
+    ),
+    text("outcome", "outcome").means("`ok`, `skipped` or `failed`."),
+    text("reason", "reason").means("Why a case was skipped or failed; undefined where ok."),
+    text("rounds", "rounds").means("The rounds measured, without those of the control."),
+    metric("seconds_median", "time", "s", "lower", gate=_TIME).means(
+        "Seconds per step: median over rounds; a round is its fastest sample, on accelerators its median window."
+    ),
+    metric("seconds_low", "low", "s", None).means(
+        "Lower end of the 95% t interval of the log round values; undefined under three rounds."
+    ),
+    metric("seconds_high", "high", "s", None).means("Upper end of the same interval."),
+    metric("items_per_second", "items/s", "items/s", "higher").means("Items per step divided by seconds_median."),
+    metric("speedup_vs_fp32", "speed", "ratio", "higher").means(
+        "seconds_median of the same case in fp32 (tf32 off), divided by this one's."
+    ),
+    metric("speedup_low", "speed low", "ratio", None).means(
+        "Lower end of the speedup's 95% interval, paired round by round; undefined under three rounds."
+    ),
+    metric("speedup_high", "speed high", "ratio", None).means("Upper end of the same interval."),
+    metric("speedup_vs_tf32", "vs tf32", "ratio", "higher").means(
+        "seconds_median of the same case in tf32, divided by this one's."
+    ),
+    metric("speedup_vs_default", "vs default", "ratio", "higher").means(
+        "seconds_median of the same case in fp32 as torch ships it (`default`), divided by this one's."
+    ),
+    metric("speedup_default_low", "vs default low", "ratio", None).means(
+        "Lower end of the 95% interval of speedup_vs_default, made as speedup_low."
+    ),
+    metric("speedup_default_high", "vs default high", "ratio", None).means("Upper end of the same interval."),
+    metric("peak_memory_bytes", "peak memory", "B", "lower", "memory.peak_bytes", _MEMORY, noun="memory").means(
+        "Peak memory of one step: weights, inputs, gradients, optimizer state and everything between."
+    ),
+    text("memory_source", "memory from", "memory.source").means(
+        "Who counted: `allocator` (accelerator) or `profiler` (CPU)."
+    ),
+    metric("memory_ratio_vs_fp32", "memory vs fp32", "ratio", "lower").means(
+        "peak_memory_bytes divided by that of the same case in fp32."
+    ),
+    metric("reserved_memory_bytes", "reserved", "B", "lower", "memory.reserved_bytes").means(
+        "The most that an accelerator's caching allocator took from the device in the step, all told."
+    ),
+    metric("bytes_per_parameter", "B/param", "B/param", "lower", "memory.bytes_per_parameter").means(
+        "In training: weights, gradients, master weights and optimizer state, by parameter."
+    ),
+    metric(
+        "output_rel_l2", "output error", "error", "lower", "divergence.output_rel_l2", _ERROR, undefined_by=_OUTPUT
+    ).means("Euclidean norm of the output's error, relative to the norm of the fp64 reference."),
+    metric("output_worst_rel_l2", "worst output", "error", "lower", "divergence.worst_output.rel_l2").means(
+        "The same of the output that errs most, logits without their common shift: what is judged."
+    ),
+    text("output_worst_name", "erring output").means("The name of that output; undefined where there is only one."),
+    metric(
+        "output_worst_floor_ratio", "worst ×floor", "ratio", "lower", "divergence.worst_output.rel_l2 / floor_rel_l2"
+    ).means("output_worst_rel_l2 divided by what merely rounding that output to the dtype errs."),
+    metric("sample_p99_rel_l2", "p99 sample", "error", "lower").means(
+        "The 99% quantile of the samples' relative errors, in the output in which it is largest."
+    ),
+    metric("sample_worst_rel_l2", "worst sample", "error", "lower").means("The largest relative error of a sample."),
+    metric("output_max_abs", "max error", "error", "lower", "divergence.output_max_abs").means(
+        "The largest absolute error of an output element."
+    ),
+    metric("output_cosine", "cosine", "cosine", "higher", "divergence.output_cosine").means(
+        "Cosine similarity of output and reference."
+    ),
+    metric("output_sqnr_db", "SQNR", "dB", "higher").means(
+        "Signal to quantisation noise: -20 log10(output_rel_l2); undefined where there is no error."
+    ),
+    metric("output_nonfinite", "nonfinite", "count", "lower", "divergence.output_nonfinite", _COUNT).means(
+        "Output elements that are not finite where the reference's are."
+    ),
+    text("output_not_finite", "not finite").means(
+        "`nan` or `inf` in the output; `nan in fp64` or `inf in fp64` where it is in the reference."
+    ),
+    metric(
+        "output_reference_nonfinite",
+        "ref. nonfinite",
+        "count",
+        "lower",
+        "divergence.output_reference_nonfinite",
+        _COUNT,
+    ).means("Output elements that are not finite in the reference."),
+    metric(
+        "output_fp32_nonfinite", "fp32 nonfinite", "count", "lower", "divergence.output_fp32_nonfinite", _COUNT
+    ).means("Output elements that are not finite in fp32 where the reference's are."),
+    text("reference_dtype", "reference").means(
+        "What errors are against: `fp64`, or `fp32` where the fp64 step fails; undefined if both do."
+    ),
+    metric(
+        "output_floor_ratio",
+        "×floor",
+        "ratio",
+        "lower",
+        "divergence.output_rel_l2 / output_floor_rel_l2",
+        undefined_by=_OUTPUT,
+    ).means("The error divided by that of merely rounding the reference output to the precision's dtype."),
+    metric("output_fp32_ratio", "error/fp32", "ratio", "lower", "divergence.output_rel_l2 / output_fp32_rel_l2").means(
+        "The error divided by fp32's own on the same device."
+    ),
+    metric("argmax_agreement", "argmax", "share", "higher").means(
+        "The share of a classifier's decisions that are those of the reference."
+    ),
+    metric("argmax_bound", "argmax bound", "share", "higher").means(
+        "The least agreement that so many decisions leave possible: one-sided 95% Clopper-Pearson."
+    ),
+    metric("kl_mean", "KL", "nats", "lower", "divergence.predictions.kl_mean").means(
+        "KL divergence of a classifier's probabilities from the reference's: mean over rows."
+    ),
+    metric("kl_p99", "p99 KL", "nats", "lower", "divergence.predictions.kl_p99").means(
+        "The same: 99% quantile over rows."
+    ),
+    metric("loss_rel_error", "relative loss", "error", "lower").means(
+        "The difference of the loss and the reference's, relative to the reference's."
+    ),
+    metric("loss_abs_error", "loss error", "error", "lower").means(
+        "The absolute difference of the loss and the reference's."
+    ),
+    metric(
+        "grad_rel_l2", "gradient error", "error", "lower", "divergence.grad_rel_l2", _ERROR, undefined_by=_GRADIENT
+    ).means("Euclidean norm of the error over all gradients, relative to the reference's norm."),
+    text("grad_not_finite", "grad nonfinite").means(
+        "`nan` or `inf` in the gradients; `nan in fp64` where it is in the reference."
+    ),
+    text("grad_worst_parameter", "worst gradient", "divergence.grad_worst_parameter").means(
+        "The parameter whose gradient has the largest relative error."
+    ),
+    metric(
+        "grad_flushed_share",
+        "flushed",
+        "share",
+        "lower",
+        "divergence.grad_flushed / grad_elements",
+        _FLUSHED,
+        noun="flushed gradients",
+        undefined_by=_GRADIENT,
+    ).means("The share of gradient elements that are exactly zero where the reference's are not."),
+    text("grad_tensor_parameter", "judged grad", "divergence.grad_tensor_parameter").means(
+        "The parameter with the largest error of its gradient, of those with 1% of the norm or more."
+    ),
+    metric("grad_tensor_rel_l2", "tensor's error", "error", "lower", "divergence.grad_tensor_rel_l2").means(
+        "The relative error of that parameter's gradient."
+    ),
+    metric("grad_bias_ratio", "bias/noise", "ratio", "lower", "divergence.grad_bias / grad_noise").means(
+        "What errors of gradients have in common over batches, divided by the noise of a batch."
+    ),
+    metric(
+        "param_rel_l2", "parameter error", "error", "lower", "divergence.param_rel_l2", _ERROR, undefined_by=_GRADIENT
+    ).means("Relative error of parameters and buffers after one optimizer step, not of what it changed."),
+    metric("param_nonfinite", "param nonfinite", "count", "lower", "divergence.param_nonfinite", _COUNT).means(
+        "Elements of parameters and buffers that are not finite after an optimizer step."
+    ),
+    metric("update_rel_l2", "update error", "error", "lower", "divergence.update.rel_l2", _ERROR).means(
+        "Error of what an optimizer step changes of the stored weights, relative to fp64's change."
+    ),
+    metric("update_kept", "kept", "kept", "higher", "divergence.update.kept", _KEPT, noun="update").means(
+        "The share of fp64's update that arrives in the stored weights: <own, fp64> / <fp64, fp64>."
+    ),
+    metric("update_noise", "update noise", "error", "lower", "divergence.update.noise").means(
+        "What else the weights move by, relative to fp64's update: the norm of own - kept × fp64."
+    ),
+    metric("update_swallowed_share", "swallowed", "share", "lower", "divergence.update.swallowed / moving").means(
+        "The share of weights that fp64's update moves and that do not move where they are stored."
+    ),
+    metric("update_swallowed_energy", "swallowed part", "share", "lower", "divergence.update.swallowed_energy").means(
+        "The same, each weighted by its square in fp64's update."
+    ),
+    text("update_worst_parameter", "worst update", "divergence.update.worst_parameter").means(
+        "The parameter that keeps least of its update, of those with 1% of its square or more."
+    ),
+    metric("update_worst_kept", "worst kept", "kept", "higher", "divergence.update.worst_kept").means(
+        "The share of its update that this parameter keeps."
+    ),
+    metric("busy_share", "busy", "share", None).means(
+        "The share of a step's time in which the accelerator computes or copies: its profiled work divided by "
+        "seconds_median, at most 1; undefined on a CPU."
+    ),
+    metric("flops_per_step", "FLOPs/step", "count", None).means(
+        "FLOPs of one step: matrix products, convolutions, attention; a multiply-add is two."
+    ),
+    metric("flops_per_second", "FLOP/s", "FLOP/s", "higher").means("flops_per_step divided by seconds_median."),
+    metric("least_bytes_per_step", "least bytes", "B", None, "memory.least_bytes").means(
+        "What a step must read and write: weights, inputs, outputs; in training state, too."
+    ),
+    metric("ceiling_share", "of ceiling", "share", "higher").means(
+        "The least time of the step by its FLOPs and bytes at the ceilings, by seconds_median."
+    ),
+    text("bound_by", "bound by").means("What that least time is of: products, convolutions, attention or memory."),
+    metric("burst_seconds", "burst", "s", "lower").means(
+        "Seconds per step of an accelerator's fastest sample, warming included: median over rounds."
+    ),
+    metric("energy_per_step", "energy/step", "J", "lower").means(
+        "Mean power while an accelerator was timed, times the seconds of a step: median over rounds."
+    ),
+    metric("energy_per_item", "energy/item", "J", "lower").means("energy_per_step divided by the items per step."),
+    metric("energy_error", "energy ±", "share", "lower").means(
+        "By what share that may be off: accuracy of the sensor, and how seldom it is read."
+    ),
+    metric("other_share", "CPU of others", "share", "lower").means(
+        "What other processes used of the CPU while the case was timed: the median over rounds."
+    ),
+    text("torch_version", "torch", "header.environment.torch_version").means("The version of torch measured."),
 )
 """The columns of `ampbench.load`, in their order."""
 
-METRICS: Mapping[str, Column] = MappingProxyType({name: column for name, column in COLUMNS.items() if column.unit})
+METRICS: Mapping[str, Column] = _by_name(*(column for column in COLUMNS.values() if column.unit))
 """Those of the columns that are measured quantities."""
 
-DRIFT = "reference_drift"
-MEAN = "seconds_mean"
-COMPARED: Mapping[str, Column] = MappingProxyType(
-    {
-        DRIFT: Column(
-            name=DRIFT,
-            label="fp64 result",
-            unit="error",
-            better="lower",
-            gate=Gate(kind="accuracy", threshold=1e-8, elsewhere=1e-6),
-            summary="How far the candidate's fp64 output, gradients or loss lie from the baseline's, relative to it.",
-        ),
-        MEAN: Column(
-            name=MEAN,
-            label="mean time",
-            unit="s",
-            better="lower",
-            gate=Gate(kind="time", threshold=0.05, elsewhere=0.05, floor=50e-9),
-            summary="Mean seconds per step over all samples of all rounds, the slow ones too: what throughput goes by.",
-        ),
-    }
+DRIFT, MEAN = "reference_drift", "seconds_mean"
+COMPARED = _by_name(
+    metric(DRIFT, "fp64 result", "error", "lower", gate=Gate(kind="accuracy", threshold=1e-8, elsewhere=1e-6)).means(
+        "How far the candidate's fp64 output, gradients or loss lie from the baseline's, relative to it."
+    ),
+    metric(MEAN, "mean time", "s", "lower", gate=replace(_TIME, threshold=0.05, elsewhere=0.05)).means(
+        "Mean seconds per step over all samples of all rounds, the slow ones too: what throughput goes by."
+    ),
 )
 """The metrics that comparisons alone have.
 
@@ -556,6 +334,6 @@ insists on fp32 in places. 1e-8 is what a sketch resolves.
 """
 
 GATED: Mapping[str, Gate] = MappingProxyType(
-    {name: column.gate for name, column in {**COLUMNS, **COMPARED}.items() if column.gate is not None}
+    {column.name: column.gate for column in (*COLUMNS.values(), *COMPARED.values()) if column.gate is not None}
 )
 """How each metric that comparisons judge is judged."""

@@ -15,7 +15,7 @@ from ampbench import __version__
 from ampbench.base.keywords import matches
 from ampbench.base.metrics import COLUMNS
 from ampbench.errors import NothingToRunError, UsageError
-from ampbench.judge.frame import COUNTS, Columns, file_columns
+from ampbench.judge.frame import Array, Frame
 from ampbench.records.run import Header
 from ampbench.store import read_header
 
@@ -44,14 +44,14 @@ RUN_COLUMNS: Mapping[str, str] = {
 
 def column_type(name: str) -> str:
     """Return the type of a column: `TEXT`, `WHOLE` or `NUMBER`."""
-    return RUN_COLUMNS.get(name) or (WHOLE if name in COUNTS else NUMBER if COLUMNS[name].unit else TEXT)
+    return RUN_COLUMNS.get(name) or (WHOLE if COLUMNS[name].whole else NUMBER if COLUMNS[name].unit else TEXT)
 
 
 @dataclass(frozen=True, slots=True)
 class Cases:
     """The columns of the cases of some runs, one after the other, and the files whose last line is cut."""
 
-    columns: Columns
+    columns: Mapping[str, Array]
     cut: Sequence[Path]
 
     def matching(self, keyword: str) -> "Cases":
@@ -66,11 +66,11 @@ def cases_of(files: Sequence[Path]) -> Cases:
     """Return the cases of the runs in `files`, at least one file; raises as `ampbench.load` does."""
     tables, cut = [], []
     for file in files:
-        columns, is_cut = file_columns(file)
-        rows = len(columns["case_id"])
+        frame = Frame.read(file)
+        rows = len(frame["case_id"])
         run = {name: np.full(rows, value, dtype=object) for name, value in run_values(read_header(file)).items()}
-        tables.append(columns | run)
-        cut += [file] if is_cut else []
+        tables.append({**frame.columns, **run})
+        cut += [file] if frame.cut else []
     return Cases({name: np.concatenate([table[name] for table in tables]) for name in (*COLUMNS, *RUN_COLUMNS)}, cut)
 
 
@@ -81,7 +81,7 @@ def run_values(header: Header) -> dict[str, Any]:
     return {name: values[name] if name in values else getattr(header.environment, name) or None for name in RUN_COLUMNS}
 
 
-def parquet(columns: Columns) -> bytes:
+def parquet(columns: Mapping[str, Array]) -> bytes:
     """Return cases as a Parquet file, with the unit of each column in its metadata; `UsageError` without pyarrow."""
     try:
         import pyarrow

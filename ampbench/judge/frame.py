@@ -6,42 +6,83 @@ for pandas, which takes longer to import than most runs to read; rows and column
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ampbench.base import stats
-from ampbench.base.metrics import COLUMNS, METRICS
+from ampbench.base.metrics import COLUMNS, Column
 from ampbench.base.precisions import BASELINE, DEFAULT
 from ampbench.base.units import format_seconds
 from ampbench.errors import UsageError
 from ampbench.instruments.ceilings.findings import Bounds
 from ampbench.instruments.ceilings.records import Ceiling
-from ampbench.judge.rounds import ON_ACCELERATOR, UNFIT_SHARE, ByCase, MeasuredRun, Rounds, said_of
-from ampbench.records.case import Case
-from ampbench.records.labels import Pending, attention_said, case_labels, not_finite
-from ampbench.records.measured import Divergence, OutputError, Predictions, Update
+from ampbench.judge.rounds import OK, ON_ACCELERATOR, UNFIT_SHARE, MeasuredRun, said_of
+from ampbench.records.labels import attention_said, case_labels, not_finite
+from ampbench.records.measured import OutputError
 from ampbench.store import StoredRun, measured_files, not_measured, once
 from ampbench.store.lines import no_garbage_collection
 
 if TYPE_CHECKING:
     import pandas as pd
 
-R = TypeVar("R")
-S = TypeVar("S")
+Array = np.ndarray[Any, Any]
 
-WEIGHTS_DIFFER = "weights differ between rounds"
 
-Columns = dict[str, "np.ndarray[Any, Any]"]
-"""The columns of a table by name, in their order."""
+class Frame:
+    """The cases of a run as columns by name, in the order of `COLUMNS`: arrays with an element for each case.
 
-COUNTS = ("rounds", "batch_size", *(name for name, one in METRICS.items() if one.unit in ("count", "B")))
-"""The columns of whole numbers."""
+    Text and `batch_size` are objects, None where undefined. `cut`: the last line of the run's file is cut.
+    """
+
+    def __init__(self, run: MeasuredRun):
+        cases = _Cases(run)
+        self.columns: Mapping[str, Array] = {name: cases[name] for name in COLUMNS}
+        self.cut = run.stored.cut
+
+    @classmethod
+    @no_garbage_collection()  # until all that a large run is made of is given back
+    def read(cls, path: Path) -> "Frame":
+        """Return the frame of the run in a file; raises as `load` does."""
+        run = MeasuredRun.read(path, averaging=False)
+        require_measured(run.stored)
+        return cls(run)
+
+    def __getitem__(self, name: str) -> Array:
+        return self.columns[name]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the rows as plain values, ready for JSON: None where undefined, counts and bytes as integers."""
+        values = [_plain(COLUMNS[name], column) for name, column in self.columns.items()]
+        return [dict(zip(self.columns, row, strict=True)) for row in zip(*values, strict=True)]
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return the table as a DataFrame."""
+        import pandas as pd
+
+        columns: dict[str, Any] = {
+            # or newer versions of pandas would make NaN of a text that is None
+            name: pd.Series(column, dtype=object) if column.dtype == object else column
+            for name, column in self.columns.items()
+        }
+        columns["batch_size"] = pd.array(self["batch_size"].tolist(), dtype="Int64")
+        return pd.DataFrame(columns, index=pd.RangeIndex(len(self["case_id"])))
+
+
+def _plain(column: Column, values: Array) -> list[Any]:
+    if values.dtype.kind != "f":
+        return values.tolist()  # type: ignore[no-any-return]
+    undefined, plain = np.isnan(values), values.astype(object)
+    if column.whole:
+        plain[~undefined] = [int(value) for value in plain[~undefined]]
+    plain[undefined] = None
+    return plain.tolist()  # type: ignore[no-any-return]
 
 
 def load(path: Path | str) -> "pd.DataFrame":
@@ -55,7 +96,13 @@ def load(path: Path | str) -> "pd.DataFrame":
     import pandas as pd
 
     path = Path(path)
-    frames = [_load_file(file) for file in measured_files(path)] if path.is_dir() else [_load_file(path)]
+    frames = []
+    for file in measured_files(path) if path.is_dir() else [path]:
+        frame = Frame.read(file)
+        if frame.cut:
+            cut = "the last line is cut and was left out; the run was killed, or goes on"
+            warnings.warn(f"{file}: {cut}", stacklevel=2)
+        frames.append(frame.to_pandas())
     return frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
 
 
@@ -67,33 +114,8 @@ def require_measured(stored: StoredRun) -> None:
 
 @once
 def run_rows(stored: StoredRun) -> list[dict[str, Any]]:
-    """Return a run's rows, one a case in order, as plain values, as `plain_rows` gives them, without pandas."""
-    columns = measured_columns(MeasuredRun.of(stored, averaging=False))
-    return _rows({name: _values(column) for name, column in columns.items()})
-
-
-def _values(column: "np.ndarray[Any, Any]") -> list[Any]:
-    """Return a column's values, None where a number is undefined."""
-    if column.dtype.kind != "f":
-        return column.tolist()  # type: ignore[no-any-return]
-    undefined = np.isnan(column)
-    values = column.astype(object)
-    values[undefined] = None
-    return values.tolist()  # type: ignore[no-any-return]
-
-
-def plain_rows(frame: "pd.DataFrame") -> list[dict[str, Any]]:
-    """Return a frame's rows as plain values, ready for JSON: None where undefined, counts and bytes as integers."""
-    texts = frame.astype(object)  # in which undefined can be None
-    return _rows({name: texts[name].where(frame[name].notna(), None).tolist() for name in frame.columns})
-
-
-def _rows(columns: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
-    """Return the rows of columns in which what is undefined is None."""
-    plain = dict(columns)
-    for name in COUNTS:
-        plain[name] = [None if value is None else int(value) for value in columns[name]]
-    return [dict(zip(plain, row, strict=True)) for row in zip(*plain.values(), strict=True)]
+    """Return a run's rows (`Frame.rows`), one a case in order."""
+    return Frame(MeasuredRun.of(stored, averaging=False)).rows()
 
 
 DISTURBED = 1.1
@@ -220,315 +242,227 @@ def unquiet(stored: StoredRun) -> list[str]:
     return [cause for cause in causes if cause]
 
 
-def _load_file(path: Path) -> "pd.DataFrame":
-    columns, cut = file_columns(path)
-    if cut:
-        warnings.warn(f"{path}: the last line is cut and was left out; the run was killed, or goes on", stacklevel=3)
-    return framed(columns)
+class _Cases:
+    """What the columns of a run are made of; each is made when it is first asked for."""
 
+    def __init__(self, run: MeasuredRun):
+        stored, ids = run.stored, list(run.stored.cases)
+        self.run = run
+        self._records: dict[str, list[Any]] = {
+            "header": [stored.header] * len(ids),
+            "case": list(stored.cases.values()),
+            "memory": [stored.memory.get(case_id) for case_id in ids],
+            "divergence": [stored.divergence.get(case_id) for case_id in ids],
+        }
+        self._columns: dict[str, Array] = {}
 
-@no_garbage_collection()  # until all that a large run is made of is given back
-def file_columns(path: Path) -> tuple[Columns, bool]:
-    """Return the columns of the run in a file, as `measured_columns` does, and whether its last line is cut.
+    def __getitem__(self, name: str) -> Array:
+        if name not in self._columns:
+            column = COLUMNS[name]
+            values = self._stored(column) if column.of else FUNCTIONS[name](self)
+            self._columns[name] = self._filled(column, values)
+        return self._columns[name]
 
-    Raises as `load` does.
-    """
-    run = MeasuredRun.read(path, averaging=False)
-    require_measured(run.stored)
-    return measured_columns(run), run.stored.cut
+    def _stored(self, column: Column) -> Array:
+        """Return what is stored under the paths of a column."""
+        if not column.unit:
+            return self.texts(column.of)
+        path, _, divisor = column.of.partition(" / ")
+        values = self.numbers(path)
+        return stats.ratio(values, self.numbers(f"{path.rpartition('.')[0]}.{divisor}")) if divisor else values
 
+    def _filled(self, column: Column, values: Array) -> Array:
+        """Return a column with another program's numbers where the run has no raw ones."""
+        readings = self.run.stored.readings.get(column.name)
+        if not readings:
+            return values
+        given = stats.numbers([readings.get(case_id) for case_id in self.run.stored.cases])
+        return np.where(np.isnan(values), given, values)
 
-def framed(found: Columns) -> "pd.DataFrame":
-    """Return such columns as a frame."""
-    import pandas as pd
+    def each(self, path: str, of: Callable[[Any], Any] | None = None) -> list[Any]:
+        """Return what is at `path`, or what `of` makes of it, for each case; None where anything on the way is."""
+        root, *names = path.split(".")
+        values = self._records[root]
+        for name in names:
+            values = [None if value is None else getattr(value, name) for value in values]
+        return [None if value is None else of(value) for value in values] if of else values
 
-    columns: dict[str, Any] = {
-        # or newer versions of pandas would make NaN of a text that is None
-        name: pd.Series(column, dtype=object) if column.dtype == object else column
-        for name, column in found.items()
-    }
-    columns["batch_size"] = pd.array(columns["batch_size"].tolist(), dtype="Int64")
-    return pd.DataFrame(columns, index=pd.RangeIndex(len(found["case_id"])))
+    def texts(self, path: str, of: Callable[[Any], Any] | None = None) -> Array:
+        """Return a column of text or of objects, None where undefined."""
+        return np.array(self.each(path, of), dtype=object)
 
+    def numbers(self, path: str, of: Callable[[Any], float | None] | None = None) -> stats.Floats:
+        """Return a column of numbers, NaN where undefined."""
+        return stats.numbers(self.each(path, of))
 
-def measured_columns(run: MeasuredRun) -> Columns:
-    """Return the columns of such a frame, one value for each case in order; text and `batch_size` are objects."""
-    stored = run.stored
-    cases = list(stored.cases.values())
-    rows = {case_id: row for row, case_id in enumerate(stored.cases)}
-    parameters = [",".join(f"{name}={value}" for name, value in sorted(case.parameters.items())) for case in cases]
-    columns: dict[str, Any] = {
-        "run": np.full(len(rows), stored.header.run, dtype=object),
-        "case_id": _text(rows),
-        "parameters": _text(parameters),
-        "torch_version": np.full(len(rows), stored.header.environment.torch_version, dtype=object),
-    }
-    for name in ("workload", "family", "precision", "device", "phase", "path", "input_dtype", "memory_format"):
-        columns[name] = _text(map(attrgetter(name), cases))
-    columns["recipe"] = _text([case.recipe or None for case in cases])
-    columns["sdpa"] = _text([case.sdpa or None for case in cases])
-    columns["batch_size"] = np.array([case.batch_size for case in cases], dtype=object)
-    columns |= _times(run)
-    columns |= _memory(stored, rows, columns["seconds_median"])
-    columns |= _flops(stored, rows, columns["seconds_median"])
-    columns |= _divergences(stored, rows)
-    columns |= _outcomes(stored, columns["rounds"], run.differing)
-    columns |= _readings(stored, rows, columns)
-    columns |= _against_baselines(cases, parameters, columns, run.own, run.rounds)
-    return {name: columns[name] for name in COLUMNS}
+    def medians(self, values: stats.Floats) -> stats.Floats:
+        """Return the median of each case's `values`, one for each round, those of the control left out."""
+        return self.run.own.medians(values)
 
+    @cached_property
+    def interval(self) -> tuple[stats.Floats, stats.Floats]:
+        """The ends of the 95% interval of seconds_median."""
+        return self.run.own.intervals(self.run.rounds.seconds)
 
-def _text(values: Iterable[str | None]) -> "np.ndarray[Any, Any]":
-    """Return a column of text, None where undefined."""
-    return np.array(list(values), dtype=object)
+    @cached_property
+    def items(self) -> stats.Floats:
+        """The items per step."""
+        return self.numbers("case.case_id", self.run.items)
 
+    @cached_property
+    def decided(self) -> tuple[stats.Floats, stats.Floats]:
+        """How many decisions are the reference's, and how many there are."""
+        agreeing, decisions = (self.numbers("divergence.decided", itemgetter(part)) for part in (0, 1))
+        return agreeing, decisions
 
-def _times(run: MeasuredRun) -> dict[str, Any]:
-    """Return the columns made from rounds: those of the control are left out."""
-    seconds, own = run.rounds.seconds, run.own
-    median = own.medians(seconds)
-    low, high = own.intervals(seconds)
-    items = stats.numbers([run.items(case_id) for case_id in run.stored.cases])
-    energy = own.medians(run.rounds.power * seconds)
-    return {
-        "rounds": own.lengths,
-        "seconds_median": median,
-        "seconds_low": low,
-        "seconds_high": high,
-        "items_per_second": stats.ratio(items, median),
-        "burst_seconds": own.medians(run.rounds.bursts),
-        "energy_per_step": energy,
-        "energy_per_item": stats.ratio(energy, items),
-        "energy_error": own.medians(run.rounds.power_error),
-        "other_share": own.medians(run.rounds.other),
-    }
+    @cached_property
+    def loss_error(self) -> stats.Floats:
+        """The absolute difference of the loss and the reference's."""
+        return np.abs(self.numbers("divergence.loss") - self.numbers("divergence.reference_loss"))
 
+    @cached_property
+    def bounds(self) -> list[Any]:
+        """What bounds each step whose FLOPs were counted."""
+        bounds = Bounds(self.run.stored.every(Ceiling))
+        pairs = zip(self._records["memory"], self.each("case.device"), strict=True)
+        return [None if memory is None or memory.flops is None else bounds.of(memory, on) for memory, on in pairs]
 
-class _Told(Generic[R]):
-    """What some of a run's cases have one of, with their rows: made into columns with an element for every case."""
+    def rounds(self) -> Array:
+        """Return how many rounds each case has, NaN where another program's number stands for them."""
+        lengths, read = self.run.own.lengths, set[str]().union(*self.run.stored.readings.values())
+        unknown = np.array([case_id in read for case_id in self.run.stored.cases], dtype=np.bool_) & (lengths == 0)
+        return np.where(unknown, np.nan, lengths) if read else lengths
 
-    def __init__(self, records: Iterable[R], places: stats.Integers, length: int):
-        self._records, self._places, self._length = list(records), places, length
+    @cached_property
+    def _tables(self) -> stats.Integers:
+        """The number of the table that each case is of: of all cases that differ in precision and its inputs alone."""
+        known: dict[Any, int] = {}
+        names = ("workload", "device", "phase", "path", "batch_size", "memory_format", "sdpa", "recipe")
+        keys = zip(self["parameters"], *(self.each(f"case.{name}") for name in names), strict=True)
+        return np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
 
-    @classmethod
-    def by_case(cls, records: Mapping[str, R], rows: Mapping[str, int]) -> "_Told[R]":
-        return cls(records.values(), np.fromiter(map(rows.__getitem__, records), np.int64, len(records)), len(rows))
-
-    def each(self, of: Callable[[R], S | None]) -> "_Told[S]":
-        """Return what `of` says of each record, of those of which it is something."""
-        found = list(map(of, self._records))
-        places = self._places[[one is not None for one in found]]
-        return _Told([one for one in found if one is not None], places, self._length)
-
-    def numbers(self, of: Callable[[R], float | None]) -> stats.Floats:
-        """Return a number of each record, NaN where it is None and where there is no record."""
-        column = np.full(self._length, np.nan)
-        column[self._places] = stats.numbers(list(map(of, self._records)))
-        return column
-
-    def texts(self, of: Callable[[R], str | None]) -> "np.ndarray[Any, Any]":
-        """Return a text of each record, None where there is none."""
-        column = np.full(self._length, None, dtype=object)
-        column[self._places] = _text(map(of, self._records))
-        return column
-
-
-def _memory(stored: StoredRun, rows: dict[str, int], seconds: stats.Floats) -> dict[str, Any]:
-    told = _Told.by_case(stored.memory, rows)
-    return {
-        "peak_memory_bytes": told.numbers(attrgetter("peak_bytes")),
-        "memory_source": told.texts(attrgetter("source")),
-        "reserved_memory_bytes": told.numbers(attrgetter("reserved_bytes")),
-        "bytes_per_parameter": told.numbers(attrgetter("bytes_per_parameter")),
-        "attention": told.texts(lambda one: attention_said(one.attention)),
-        "busy_share": np.minimum(stats.ratio(told.numbers(attrgetter("busy_seconds")), seconds), 1.0),
-    }
-
-
-def _flops(stored: StoredRun, rows: dict[str, int], seconds: stats.Floats) -> dict[str, Any]:
-    """Return how much there is to compute and to move, how fast that goes, and how long it would take at least."""
-    bounds = Bounds(stored.every(Ceiling))
-    count, moved, least = (np.full(len(rows), np.nan) for _ in range(3))
-    binds = np.full(len(rows), None, dtype=object)
-    for case_id, found in stored.memory.items():
-        if found.flops is not None:
-            row, bound = rows[case_id], bounds.of(found, stored.cases[case_id].device)
-            binds[row] = bound.binds
-            count[row] = sum(found.flops.values())
-            moved[row] = np.nan if found.least_bytes is None else found.least_bytes
-            least[row] = bound.least or np.nan
-    return {
-        "flops_per_step": count,
-        "flops_per_second": stats.ratio(count, seconds),
-        "least_bytes_per_step": moved,
-        "ceiling_share": stats.ratio(least, seconds),
-        "bound_by": binds,
-    }
-
-
-def _divergences(stored: StoredRun, rows: dict[str, int]) -> dict[str, Any]:
-    told = _Told.by_case(stored.divergence, rows)
-    outputs: _Told[list[OutputError]] = told.each(lambda one: one.outputs or None)
-    worst: _Told[OutputError] = told.each(attrgetter("worst_output"))
-    of_several = told.each(lambda one: one.worst_output if len(one.outputs or ()) > 1 else None)
-    decided: _Told[tuple[int, int]] = told.each(attrgetter("decided"))
-    predictions: _Told[Predictions] = told.each(attrgetter("predictions"))
-    updates: _Told[Update] = told.each(attrgetter("update"))
-
-    def numbers(name: str) -> stats.Floats:
-        return told.numbers(attrgetter(name))
-
-    def of_update(name: str) -> stats.Floats:
-        return updates.numbers(attrgetter(name))
-
-    output, judged = numbers("output_rel_l2"), worst.numbers(attrgetter("rel_l2"))
-    agreeing, decisions = (decided.numbers(itemgetter(part)) for part in (0, 1))
-    loss, expected = numbers("loss"), numbers("reference_loss")
-    columns: dict[str, Any] = {one.name: numbers(one.name) for one in fields(Divergence) if one.name in METRICS}
-    columns |= {
-        f"update_{name}": of_update(name) for name in ("rel_l2", "kept", "noise", "swallowed_energy", "worst_kept")
-    }
-    columns |= {
-        name: outputs.numbers(partial(_largest, name=name)) for name in ("sample_p99_rel_l2", "sample_worst_rel_l2")
-    }
-    return columns | {
-        "output_sqnr_db": stats.sqnr_decibels(output),
-        "output_floor_ratio": stats.ratio(output, numbers("output_floor_rel_l2")),
-        "output_fp32_ratio": stats.ratio(output, numbers("output_fp32_rel_l2")),
-        "output_worst_rel_l2": judged,
-        "output_worst_floor_ratio": stats.ratio(judged, worst.numbers(attrgetter("floor_rel_l2"))),
-        "output_worst_name": of_several.texts(attrgetter("name")),
-        "output_not_finite": told.texts(lambda one: not_finite(one) or None),
-        "kl_mean": predictions.numbers(attrgetter("kl_mean")),
-        "kl_p99": predictions.numbers(attrgetter("kl_p99")),
-        "argmax_agreement": stats.ratio(agreeing, decisions),
-        "argmax_bound": stats.share_bound(agreeing, decisions),
-        "loss_abs_error": np.abs(loss - expected),
-        "loss_rel_error": stats.ratio(np.abs(loss - expected), np.abs(expected)),
-        "grad_worst_parameter": told.texts(attrgetter("grad_worst_parameter")),
-        "grad_tensor_parameter": told.texts(attrgetter("grad_tensor_parameter")),
-        "grad_not_finite": told.texts(lambda one: not_finite(one, "grad") or None),
-        "grad_flushed_share": stats.ratio(numbers("grad_flushed"), numbers("grad_elements")),
-        "grad_bias_ratio": stats.ratio(numbers("grad_bias"), numbers("grad_noise")),
-        "update_swallowed_share": stats.ratio(of_update("swallowed"), of_update("moving")),
-        "update_worst_parameter": updates.texts(attrgetter("worst_parameter")),
-        "reference_dtype": told.texts(lambda one: one.reference_dtype or None),
-    }
-
-
-def _largest(outputs: list[OutputError], name: str) -> float | None:
-    """Return the largest value of a field among the outputs of a step; None where there is none."""
-    return max((value for one in outputs if (value := getattr(one, name)) is not None), default=None)
-
-
-def _readings(stored: StoredRun, rows: dict[str, int], columns: dict[str, Any]) -> dict[str, Any]:
-    """Return the columns that another program's numbers fill; the rounds behind a case's readings are not known."""
-    filled: dict[str, Any] = {}
-    for metric, values in stored.readings.items():
-        places = [rows[case_id] for case_id in values]
-        column = np.array(columns.get(metric, np.full(len(rows), np.nan)), dtype=np.float64)
-        given = np.fromiter(values.values(), np.float64, len(values))
-        column[places] = np.where(np.isnan(column[places]), given, column[places])
-        filled[metric] = column
-    if read := set().union(*stored.readings.values()):
-        unknown = np.fromiter((case_id in read for case_id in rows), np.bool_, len(rows))
-        filled["rounds"] = np.where(unknown & (columns["rounds"] == 0), np.nan, columns["rounds"])
-    return filled
-
-
-def _outcomes(stored: StoredRun, rounds: stats.Integers, differing: frozenset[str]) -> dict[str, Any]:
-    pending = Pending.OUT_OF_TIME if stored.ended == "out of time" else Pending.NOT_YET
-    outcomes: list[str] = []
-    reasons: list[str | None] = []
-    read = set().union(*stored.readings.values())
-    for case_id, count in zip(stored.cases, rounds.tolist(), strict=True):
-        failure, skip = stored.failures.get(case_id), stored.skips.get(case_id)
-        if failure or case_id in differing:
-            outcomes.append("failed")
-            reasons.append(failure.said if failure else WEIGHTS_DIFFER)
-        elif count or case_id in read:
-            outcomes.append("ok")
-            reasons.append(None)
-        else:
-            outcomes.append("skipped")
-            reasons.append(skip.reason if skip else pending)
-    return {"outcome": _text(outcomes), "reason": _text(reasons)}
-
-
-def _against_baselines(
-    cases: list[Case], parameters: list[str], columns: dict[str, Any], own: ByCase, rounds: Rounds
-) -> dict[str, stats.Floats]:
-    """Return the ratios to the same case in fp32 and tf32, NaN where that one is missing or not ok."""
-    # a time of zero is no time, and how many times it is as fast no number
-    seconds = np.where(columns["seconds_median"] > 0, columns["seconds_median"], np.nan)
-    memory = columns["peak_memory_bytes"]
-    source, ok = columns["memory_source"], columns["outcome"] == "ok"
-    groups: dict[Any, int] = {}
-    keys = (
-        (one.workload, text, one.device, one.phase, one.path, one.batch_size, one.memory_format, one.sdpa, one.recipe)
-        for one, text in zip(cases, parameters, strict=True)
-    )
-    group = np.array([groups.setdefault(key, len(groups)) for key in keys], dtype=np.int64)
-
-    def baselines(precision: str) -> tuple[stats.Integers, Any]:
-        """Return the row of each case's baseline, and whether it has one."""
-        rows = np.full(len(groups), -1)
-        for row in np.flatnonzero((columns["precision"] == precision) & ok).tolist():
+    def baselines(self, precision: str) -> stats.Integers:
+        """Return the row of each case's own case in `precision`, -1 where that is missing or not ok."""
+        rows = np.full(len(self._tables), -1)
+        for row in np.flatnonzero((self["precision"] == precision) & (self["outcome"] == OK)).tolist():
             # the baseline's inputs are fp32; inputs stored otherwise are a baseline only where there is no other
-            if rows[group[row]] < 0 or cases[row].input_dtype == "fp32":
-                rows[group[row]] = row
-        return rows[group], rows[group] >= 0
+            if rows[self._tables[row]] < 0 or self["input_dtype"][row] == "fp32":
+                rows[self._tables[row]] = row
+        return rows[self._tables]
 
-    fp32, has_fp32 = baselines(BASELINE)
-    tf32, has_tf32 = baselines("tf32")
-    todays, has_todays = baselines(DEFAULT)
-    comparable = has_fp32 & (source[fp32] == source) if cases else has_fp32
-    order = own.order[np.lexsort((rounds.blocks[own.order], rounds.owners[own.order]))]
-    owned = _Owned(rounds.owners[order], rounds.blocks[order], rounds.seconds[order])
-    low, high = _speedup_intervals(owned, np.where(has_fp32, fp32, -1), columns)
-    default_low, default_high = _speedup_intervals(owned, np.where(has_todays, todays, -1), columns)
-    return {
-        "speedup_vs_fp32": np.where(has_fp32, stats.ratio(seconds[fp32], seconds), np.nan),
-        "speedup_low": low,
-        "speedup_high": high,
-        "speedup_vs_tf32": np.where(has_tf32, stats.ratio(seconds[tf32], seconds), np.nan),
-        "speedup_vs_default": np.where(has_todays, stats.ratio(seconds[todays], seconds), np.nan),
-        "speedup_default_low": default_low,
-        "speedup_default_high": default_high,
-        "memory_ratio_vs_fp32": np.where(comparable, stats.ratio(memory, memory[fp32]), np.nan),
+    def speedup(self, precision: str) -> stats.Floats:
+        """Return how many times as long each case's own case in `precision` takes."""
+        rows, seconds = self.baselines(precision), _positive(self["seconds_median"])
+        return np.where(rows >= 0, stats.ratio(seconds[rows], seconds), np.nan)
+
+    def saving(self) -> stats.Floats:
+        """Return each case's memory, relative to that of its own case in fp32, where both are counted alike."""
+        rows, memory, source = self.baselines(BASELINE), self["peak_memory_bytes"], self["memory_source"]
+        alike = (rows >= 0) & (source[rows] == source)
+        return np.where(alike, stats.ratio(memory, memory[rows]), np.nan)
+
+    @cached_property
+    def _owned(self) -> tuple[stats.Integers, stats.Integers, stats.Floats]:
+        """The rounds' rows, ascending, their numbers, ascending within these, and their seconds."""
+        rounds, order = self.run.rounds, self.run.own.order
+        order = order[np.lexsort((rounds.blocks[order], rounds.owners[order]))]
+        return rounds.owners[order], rounds.blocks[order], rounds.seconds[order]
+
+    @cached_property
+    def speedups(self) -> dict[str, tuple[stats.Floats, stats.Floats]]:
+        """The intervals (`_speedup_interval`) over fp32 and over what torch ships."""
+        return {precision: self._speedup_interval(precision) for precision in (BASELINE, DEFAULT)}
+
+    def _speedup_interval(self, precision: str) -> tuple[stats.Floats, stats.Floats]:
+        """Return the ends of the 95% interval of each case's speedup over its own case in `precision`.
+
+        The precisions of a table are measured next to each other in every round, so that what slows the machine down
+        for a while slows all of them down: it is the t interval of the logarithms of the ratios, round by round.
+        Without three common rounds, it is what the intervals of both leave open. NaN where there is none, and of a
+        baseline itself.
+        """
+        baselines, (owners, numbers, seconds) = self.baselines(precision), self._owned
+        compared = (baselines >= 0) & (baselines != np.arange(len(baselines)))
+        mine = np.flatnonzero(compared[owners])
+        span = int(numbers.max(initial=0)) + 1
+        keys = owners * span + numbers
+        wanted = baselines[owners[mine]] * span + numbers[mine]
+        theirs = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        common = (keys[theirs] == wanted) & (seconds[mine] > 0) & (seconds[theirs] > 0)
+        mine, theirs = mine[common], theirs[common]
+        counts = np.bincount(owners[mine], minlength=len(baselines))
+        low, high = np.full((2, len(baselines)), np.nan)
+        low[counts > 0], high[counts > 0] = stats.log_t_intervals(seconds[theirs] / seconds[mine], counts[counts > 0])
+        own_low, own_high = _positive(self["seconds_low"]), _positive(self["seconds_high"])
+        open_low, open_high = stats.ratio(own_low[baselines], own_high), stats.ratio(own_high[baselines], own_low)
+        return (
+            np.where(np.isnan(low) & compared, open_low, low),
+            np.where(np.isnan(high) & compared, open_high, high),
+        )
+
+
+def _positive(seconds: Array) -> stats.Floats:
+    """Return times, NaN for a time of zero, which is none."""
+    return np.where(seconds > 0, seconds, np.nan)
+
+
+def _or_none(text: str) -> str | None:
+    return text or None
+
+
+def _largest(name: str) -> Callable[[Iterable[OutputError]], float | None]:
+    """Return what finds the largest value of a field among the outputs of a step; None where there is none."""
+    return lambda outputs: max((value for one in outputs if (value := getattr(one, name)) is not None), default=None)
+
+
+FUNCTIONS: Mapping[str, Callable[[_Cases], Array]] = MappingProxyType(
+    {
+        "parameters": lambda of: of.texts(
+            "case.parameters", lambda values: ",".join(f"{name}={value}" for name, value in sorted(values.items()))
+        ),
+        "recipe": lambda of: of.texts("case.recipe", _or_none),
+        "sdpa": lambda of: of.texts("case.sdpa", _or_none),
+        "attention": lambda of: of.texts("memory.attention", attention_said),
+        "outcome": lambda of: of.texts("case.case_id", lambda case_id: of.run.outcome(case_id).name),
+        "reason": lambda of: of.texts("case.case_id", lambda case_id: of.run.outcome(case_id).reason or None),
+        "rounds": _Cases.rounds,
+        "seconds_median": lambda of: of.medians(of.run.rounds.seconds),
+        "seconds_low": lambda of: of.interval[0],
+        "seconds_high": lambda of: of.interval[1],
+        "items_per_second": lambda of: stats.ratio(of.items, of["seconds_median"]),
+        "speedup_vs_fp32": lambda of: of.speedup(BASELINE),
+        "speedup_low": lambda of: of.speedups[BASELINE][0],
+        "speedup_high": lambda of: of.speedups[BASELINE][1],
+        "speedup_vs_tf32": lambda of: of.speedup("tf32"),
+        "speedup_vs_default": lambda of: of.speedup(DEFAULT),
+        "speedup_default_low": lambda of: of.speedups[DEFAULT][0],
+        "speedup_default_high": lambda of: of.speedups[DEFAULT][1],
+        "memory_ratio_vs_fp32": _Cases.saving,
+        "output_worst_name": lambda of: of.texts(
+            "divergence", lambda one: one.worst_output.name if one.worst_output and len(one.outputs) > 1 else None
+        ),
+        "sample_p99_rel_l2": lambda of: of.numbers("divergence.outputs", _largest("sample_p99_rel_l2")),
+        "sample_worst_rel_l2": lambda of: of.numbers("divergence.outputs", _largest("sample_worst_rel_l2")),
+        "output_sqnr_db": lambda of: stats.sqnr_decibels(of.numbers("divergence.output_rel_l2")),
+        "output_not_finite": lambda of: of.texts("divergence", lambda one: not_finite(one) or None),
+        "reference_dtype": lambda of: of.texts("divergence.reference_dtype", _or_none),
+        "argmax_agreement": lambda of: stats.ratio(*of.decided),
+        "argmax_bound": lambda of: stats.share_bound(*of.decided),
+        "loss_rel_error": lambda of: stats.ratio(of.loss_error, np.abs(of.numbers("divergence.reference_loss"))),
+        "loss_abs_error": lambda of: of.loss_error,
+        "grad_not_finite": lambda of: of.texts("divergence", lambda one: not_finite(one, "grad") or None),
+        "busy_share": lambda of: np.minimum(stats.ratio(of.numbers("memory.busy_seconds"), of["seconds_median"]), 1.0),
+        "flops_per_step": lambda of: of.numbers("memory.flops", lambda flops: sum(flops.values())),
+        "flops_per_second": lambda of: stats.ratio(of["flops_per_step"], of["seconds_median"]),
+        "ceiling_share": lambda of: stats.ratio(
+            stats.numbers([one and (one.least or None) for one in of.bounds]), of["seconds_median"]
+        ),
+        "bound_by": lambda of: np.array([one and one.binds for one in of.bounds], dtype=object),
+        "burst_seconds": lambda of: of.medians(of.run.rounds.bursts),
+        "energy_per_step": lambda of: of.medians(of.run.rounds.power * of.run.rounds.seconds),
+        "energy_per_item": lambda of: stats.ratio(of["energy_per_step"], of.items),
+        "energy_error": lambda of: of.medians(of.run.rounds.power_error),
+        "other_share": lambda of: of.medians(of.run.rounds.other),
     }
-
-
-class _Owned(NamedTuple):
-    """Rounds as arrays: the rows of their `owners`, ascending, their numbers, ascending, too, and values in seconds."""
-
-    owners: stats.Integers
-    numbers: stats.Integers
-    seconds: stats.Floats
-
-
-def _speedup_intervals(
-    rounds: _Owned, baselines: stats.Integers, columns: dict[str, Any]
-) -> tuple[stats.Floats, stats.Floats]:
-    """Return the ends of the 95% interval of each case's speedup over that in the row `baselines` (-1: none).
-
-    The precisions of a table are measured next to each other in every round, so that what slows the machine down for a
-    while slows all of them down: it is the t interval of the logarithms of the ratios, round by round. Without three
-    common rounds, it is what the intervals of both leave open. NaN where there is none, and of a baseline itself.
-    """
-    compared = (baselines >= 0) & (baselines != np.arange(len(baselines)))
-    mine = np.flatnonzero(compared[rounds.owners])
-    span = int(rounds.numbers.max(initial=0)) + 1
-    keys = rounds.owners * span + rounds.numbers
-    wanted = baselines[rounds.owners[mine]] * span + rounds.numbers[mine]
-    theirs = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    common = (keys[theirs] == wanted) & (rounds.seconds[mine] > 0) & (rounds.seconds[theirs] > 0)
-    mine, theirs = mine[common], theirs[common]
-    counts = np.bincount(rounds.owners[mine], minlength=len(baselines))
-    low, high = (np.full(len(baselines), np.nan) for _ in range(2))
-    paired = counts > 0
-    low[paired], high[paired] = stats.log_t_intervals(rounds.seconds[theirs] / rounds.seconds[mine], counts[paired])
-    ends = {name: np.where(columns[name] > 0, columns[name], np.nan) for name in ("seconds_low", "seconds_high")}
-    open_low = stats.ratio(ends["seconds_low"][baselines], ends["seconds_high"])
-    open_high = stats.ratio(ends["seconds_high"][baselines], ends["seconds_low"])
-    return np.where(np.isnan(low) & compared, open_low, low), np.where(np.isnan(high) & compared, open_high, high)
+)
+"""How each column is computed that is not simply stored."""

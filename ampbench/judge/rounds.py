@@ -16,15 +16,12 @@ import numpy as np
 
 from ampbench.base import stats
 from ampbench.judge.rows import number
-from ampbench.records.measured import (
-    OTHER_SHARE,
-    STEAL_SHARE,
-    THROTTLES,
-    Telemetry,
-)
+from ampbench.records.labels import Pending
+from ampbench.records.measured import OTHER_SHARE, STEAL_SHARE, THROTTLES, Telemetry
 from ampbench.store import StoredRun, TimedRound, once, read_run
 
 OK, FAILED, SKIPPED = "ok", "failed", "skipped"
+WEIGHTS_DIFFER = "weights differ between rounds"
 
 
 class Role(IntEnum):
@@ -363,16 +360,17 @@ class MeasuredRun:
         return self.stored.readings.get(metric, {}).get(case_id)
 
     def outcome(self, case_id: str) -> Outcome:
-        """Return what became of a case, as `ampbench.load` tells it."""
+        """Return what became of a case, which `ampbench.load` has as outcome and reason."""
         failure = self.stored.failures.get(case_id)
         if failure is not None:
             return Outcome(FAILED, failure.said, timed=case_id in self.seconds)
         if case_id in self._columns.differing:
-            return Outcome(FAILED, "its weights differ between rounds")
+            return Outcome(FAILED, WEIGHTS_DIFFER)
         if case_id in self.seconds or any(case_id in values for values in self.stored.readings.values()):
             return Outcome(OK)
+        pending = Pending.OUT_OF_TIME if self.stored.ended == "out of time" else Pending.NOT_YET
         skip = self.stored.skips.get(case_id)
-        return Outcome(SKIPPED, skip.reason if skip else "it was not reached before the run ended", pending=not skip)
+        return Outcome(SKIPPED, skip.reason if skip else pending, pending=not skip)
 
 
 @once

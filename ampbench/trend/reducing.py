@@ -17,7 +17,7 @@ from ampbench.base.keywords import matches
 from ampbench.base.metrics import COLUMNS, DRIFT
 from ampbench.base.units import format_share
 from ampbench.errors import NothingToRunError, StoreError
-from ampbench.judge.frame import measured_columns
+from ampbench.judge.frame import Frame
 from ampbench.judge.rounds import UNFIT_SHARE, MeasuredRun, Role, grid, said_of
 from ampbench.records.case import Case
 from ampbench.records.measured import OTHER_SHARE, Divergence
@@ -99,7 +99,7 @@ _FUNCTION = ("output_reference_norm", "output_sketch", "grad_sketch", "reference
 def reduced(run: MeasuredRun, columns: Sequence[str], is_chosen: Callable[[str], bool]) -> RunValues:
     """Return the values of `columns` of the cases whose ids are chosen."""
     stored = run.stored
-    every = measured_columns(run)
+    every = Frame(run)
     cases = {case_id: case for case_id, case in stored.cases.items() if is_chosen(case_id)}
     rows = {case_id: row for row, case_id in enumerate(cases)}
     chosen = np.fromiter((case_id in cases for case_id in stored.cases), np.bool_, len(stored.cases))

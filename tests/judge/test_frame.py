@@ -10,11 +10,10 @@ import ampbench
 from ampbench.base.metrics import COLUMNS, METRICS
 from ampbench.errors import StoreError
 from ampbench.judge.frame import (
+    FUNCTIONS,
+    Frame,
     control_ratio,
     disturbed_share,
-    framed,
-    measured_columns,
-    plain_rows,
     run_rows,
     unfit_said,
     unquiet,
@@ -36,6 +35,10 @@ from tests.stored_runs import (
 )
 
 FP32, TF32, BF16 = make_case("fp32"), make_case("tf32"), make_case("bf16_autocast")
+
+
+def test_a_column_is_stored_or_computed():
+    assert {name for name, column in COLUMNS.items() if not column.of} == FUNCTIONS.keys()
 
 
 def rows_of(tmp_path, cases, *entries, **header):
@@ -291,7 +294,7 @@ def test_there_is_no_share_without_work_or_where_one_dtypes_ceiling_is_unknown(t
 
 def test_work_is_a_whole_number_in_plain_rows(tmp_path):
     path = write_run(tmp_path, [FP32, BF16], make_memory(FP32, 1, flops={"fp32": 10**9}), make_round(FP32))
-    one, other = plain_rows(ampbench.load(path))
+    one, other = run_rows(read_run(path))
     assert (one["flops_per_step"], type(one["flops_per_step"])) == (10**9, int)
     assert other["flops_per_step"] is None
 
@@ -450,14 +453,15 @@ def test_a_cut_run_is_loaded_with_a_warning(tmp_path):
 
 
 def test_a_run_without_cases_is_an_empty_frame_with_all_columns(tmp_path):
-    frame = ampbench.load(write_run(tmp_path, []))
+    path = write_run(tmp_path, [])
+    frame = ampbench.load(path)
     assert len(frame) == 0
     assert list(frame.columns) == list(COLUMNS)
-    assert plain_rows(frame) == []
+    assert run_rows(read_run(path)) == []
 
 
 def frame_of(stored: StoredRun) -> pd.DataFrame:
-    return framed(measured_columns(MeasuredRun.of(stored, averaging=False)))
+    return Frame(MeasuredRun.of(stored, averaging=False)).to_pandas()
 
 
 def test_loading_and_a_stored_run_give_the_same_frame(tmp_path):
@@ -475,16 +479,16 @@ def test_rows_of_a_run_are_those_of_its_frame(tmp_path):
     stored = read_run(
         write_run(tmp_path, [FP32, TF32, make_case("bf16_autocast", batch_size=None)], *entries, *readings)
     )
-    rows = run_rows(stored)
-    assert rows == plain_rows(frame_of(stored))
-    types = [{name: type(value) for name, value in row.items()} for row in plain_rows(frame_of(stored))]
-    assert [{name: type(value) for name, value in row.items()} for row in rows] == types
+    frame = frame_of(stored)
+    undefined = frame.isna().to_dict("records")
+    for row, cells, lacks in zip(run_rows(stored), frame.to_dict("records"), undefined, strict=True):
+        assert row == {name: None if lacks[name] else value for name, value in cells.items()}
 
 
 def test_plain_rows_are_ready_for_json(tmp_path):
     case = make_case("bf16_autocast", batch_size=None)
     path = write_run(tmp_path, [case], make_round(case), make_memory(case, 5), make_divergence(case))
-    (row,) = plain_rows(ampbench.load(path))
+    (row,) = run_rows(read_run(path))
     assert {type(row[name]) for name in ("rounds", "batch_size", "peak_memory_bytes")} <= {int, type(None)}
     assert type(row["rounds"]) is int
     assert list(row) == list(COLUMNS)
@@ -572,19 +576,20 @@ def test_readings_fill_the_columns_that_have_no_raw_numbers(tmp_path):
 
 def test_how_many_rounds_are_behind_a_reading_is_not_known(tmp_path):
     path = write_run(tmp_path, [FP32, BF16], make_round(FP32), reading(BF16, "seconds_median", 1e-3))
-    counts = [row["rounds"] for row in plain_rows(ampbench.load(path))]
+    counts = [row["rounds"] for row in run_rows(read_run(path))]
     assert [(count, type(count)) for count in counts] == [(1, int), (None, type(None))]
 
 
 def test_nor_is_it_where_an_imported_case_has_no_time(tmp_path):
     path = write_run(tmp_path, [FP32, BF16], reading(FP32, "peak_memory_bytes", 64.0), COMPLETE)
-    rows = plain_rows(ampbench.load(path))
+    rows = run_rows(read_run(path))
     assert [(row["outcome"], row["rounds"]) for row in rows] == [("ok", None), ("skipped", 0)]
 
 
 def test_a_case_that_failed_keeps_its_readings(tmp_path):
     failure = Failure(case_id=FP32.case_id, stage="round", cause="unknown", message="no value")
-    (row,) = plain_rows(rows_of(tmp_path, [FP32], reading(FP32, "peak_memory_bytes", 64.0), failure))
+    path = write_run(tmp_path, [FP32], reading(FP32, "peak_memory_bytes", 64.0), failure)
+    (row,) = run_rows(read_run(path))
     assert (row["outcome"], row["reason"], row["peak_memory_bytes"]) == ("failed", "unknown: no value", 64)
 
 

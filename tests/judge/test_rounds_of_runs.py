@@ -102,5 +102,5 @@ def test_a_case_whose_weights_differ_between_rounds_has_failed_and_says_so():
     stored = make_run(Times((FP32, [])))
     rounds = [make_round(FP32, 1e-3, number, weights_digest=digest) for number, digest in enumerate(("aa", "bb"))]
     assert MeasuredRun.of(replace(stored, rounds=rounds)).outcome(FP32.case_id) == Outcome(
-        "failed", "its weights differ between rounds"
+        "failed", "weights differ between rounds"
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 from ampbench.base.precisions import BASELINE
 from ampbench.base.units import UNDEFINED, counted, format_error, format_loss, format_share, format_whole
-from ampbench.judge.frame import WEIGHTS_DIFFER
+from ampbench.judge.rounds import WEIGHTS_DIFFER
 from ampbench.judge.rows import number, precision_label
 from ampbench.present.charts import (
     CHOICES,
