@@ -22,8 +22,7 @@ from ampbench.drive.sharding import digest_of
 from ampbench.errors import AmpbenchError, NothingToRunError, in_one_line
 from ampbench.records.run import Entry, Selection, Settings
 from ampbench.records.wire import ready_line
-from ampbench.store import lines
-from ampbench.store.writing import CannotBeError
+from ampbench.store import CannotBeError, lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

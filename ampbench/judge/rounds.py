@@ -17,8 +17,8 @@ import numpy as np
 from ampbench.base import stats
 from ampbench.judge.rows import number
 from ampbench.records.labels import Pending
-from ampbench.records.measured import OTHER_SHARE, STEAL_SHARE, THROTTLES, Telemetry
-from ampbench.store import StoredRun, TimedRound, once, read_run
+from ampbench.records.measured import OTHER_SHARE, STEAL_SHARE, THROTTLES, Round, Telemetry
+from ampbench.store import StoredRun, once, read_run
 
 OK, FAILED, SKIPPED = "ok", "failed", "skipped"
 WEIGHTS_DIFFER = "weights differ between rounds"
@@ -70,7 +70,7 @@ class _Columns:
     alone: dict[str, str] = field(default_factory=dict)
     timed: dict[str, int] = field(default_factory=dict)
 
-    def add(self, rounds: Sequence[TimedRound]) -> None:
+    def add(self, rounds: Sequence[Round]) -> None:
         """Add rounds, which follow those that there are."""
         begins, own, control, confirmation = len(self.owners), Role.OWN, Role.CONTROL, Role.CONFIRMATION
         timed = self.timed
@@ -91,7 +91,7 @@ class _Columns:
                 self.differing.add(case_id)
 
 
-def _mean(one: TimedRound) -> float:
+def _mean(one: Round) -> float:
     """Return the mean over all samples of a round, NaN where their steps are not known."""
     return stats.round_mean(one.samples, one.steps_per_sample, one.cpu_samples) if one.steps_per_sample else math.nan
 

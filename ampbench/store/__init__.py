@@ -19,17 +19,28 @@ from ampbench.store.folder import (
     run_files,
     runs_beside,
     runs_with,
-    sync_folder,
 )
-from ampbench.store.reading import CUT, StoredRun, TimedRound, gathered, once, read_header, read_run, run_id
-from ampbench.store.writing import CannotBeError, RunWriter, encode_run, new_run_id, require_writable, write_whole
+from ampbench.store.run_file import (
+    CUT,
+    CannotBeError,
+    RunWriter,
+    StoredRun,
+    encode_run,
+    gathered,
+    new_run_id,
+    once,
+    read_header,
+    read_run,
+    require_writable,
+    run_id,
+    write_whole,
+)
 
 __all__ = [
     "CUT",
     "CannotBeError",
     "RunWriter",
     "StoredRun",
-    "TimedRound",
     "check_folder",
     "check_results",
     "check_runs",
@@ -52,6 +63,5 @@ __all__ = [
     "run_id",
     "runs_beside",
     "runs_with",
-    "sync_folder",
     "write_whole",
 ]

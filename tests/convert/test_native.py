@@ -122,7 +122,7 @@ def test_a_disk_that_fills_up_leaves_nothing(whole: int, tmp_path: Path, monkeyp
             raise OSError(28, "No space left on device")
         sync(descriptor)
 
-    monkeypatch.setattr("ampbench.store.writing.os.fsync", full)
+    monkeypatch.setattr("ampbench.store.run_file.os.fsync", full)
     said = f"cannot write {tmp_path / 'results'}: No space left on device; nothing was imported, choose another"
     with pytest.raises(StoreError, match=said):
         native.write_runs(runs, tmp_path / "results")

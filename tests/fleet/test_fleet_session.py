@@ -257,6 +257,27 @@ def test_a_full_disk_ends_the_fleet_and_what_was_stored_before_is_there(
     assert_whole(runs_of(tmp_path), again)
 
 
+def test_a_run_file_that_is_deleted_meanwhile_ends_the_fleet_and_the_other_lanes_keep_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, sync = itertools.count(), os.fsync
+
+    def deleting(descriptor: int) -> None:
+        sync(descriptor)
+        if next(written) == 40:
+            Path(f"/proc/self/fd/{descriptor}").readlink().unlink()
+
+    cluster = cluster_of(Machine("a"), Machine("b"))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", deleting)
+        with pytest.raises(StoreError, match=r"was moved or deleted .* then ampbench run anew$"):
+            fleet_session(cluster, tmp_path, SPREAD).run()
+    assert cluster.closed
+    (kept,) = runs_of(tmp_path).values()
+    assert kept.rounds
+    assert not kept.cut
+
+
 def test_progress_ends_where_all_turns_are_done(tmp_path: Path) -> None:
     case_id = make_plan(CASES)[5].case.case_id
     seen = []

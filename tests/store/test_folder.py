@@ -11,7 +11,6 @@ import pytest
 from ampbench.cli.main import main
 from ampbench.errors import NothingToRunError, StoreError, UnknownNameError, UsageError
 from ampbench.judge.frame import load
-from ampbench.records.casts import CastPass, CastTrace
 from ampbench.records.kinds import CASTS, RULES
 from ampbench.records.measured import Skip
 from ampbench.store import (
@@ -207,17 +206,6 @@ def test_a_check_looks_into_every_file_the_compressed_ones_too(compressed):
     found = dict(check_results(compressed))
     assert len(found) == 4
     assert [path for path, problem in found.items() if problem] == [damaged]
-
-
-def test_a_check_decodes_every_trace_also_one_that_a_later_outdid(tmp_path):
-    case = make_case()
-    passes = [CastPass(case_id=case.case_id, how="device", trace=CastTrace())] * 2
-    path = write_run(tmp_path, [case], *passes, COMPLETE, explains=CASTS)
-    assert check_results(tmp_path) == [(path, None)]
-    path.write_bytes(path.read_bytes().replace(b'"timed":false', b'"timed":0', 1))
-    assert read_run(path).of(CastPass)[case.case_id] == passes[1]
-    ((_, problem),) = check_results(tmp_path)
-    assert problem.startswith(f"{path}, line 3: damaged: Expected `bool`")
 
 
 @pytest.mark.parametrize("name", ["torch-2.15.jsonl.gz", "old.json.gz", "run.jsonl"])

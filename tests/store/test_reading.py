@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from ampbench import store
 from ampbench.errors import StoreError
-from ampbench.records.casts import CastPass, CastTrace, Operation
 from ampbench.records.measured import Failure, FurtherDecisions, Reading, Skip
 from ampbench.records.run import Arm, Footer, Imported, Settings
-from ampbench.store import check_results, lines, once, read_header, read_run, reading
+from ampbench.store import check_results, lines, once, read_header, read_run, run_file
 from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round, write_run
 
 FP32, BF16 = make_case("fp32"), make_case("bf16_autocast")
@@ -137,7 +136,7 @@ def test_rounds_are_handed_over_in_their_order_however_many_there_are(path, monk
     rounds = [make_round(FP32, number=number) for number in range(7)]
     many = write_run(path.parent / "other", [FP32], *rounds)
     for size in (1, 3, 7, 128):
-        monkeypatch.setattr(reading, "_AT_ONCE", size)
+        monkeypatch.setattr(run_file, "_AT_ONCE", size)
         handed = []
         read_run(many, lambda some, handed=handed: handed.extend(one.round for one in some))
         assert handed == list(range(7))
@@ -303,71 +302,6 @@ def test_an_imported_run_keeps_where_it_is_from_and_what_was_not_told(tmp_path):
     assert read_header(path) == make_header(**told)
 
 
-TRACE = CastPass(case_id=FP32.case_id, how="device", trace=CastTrace(ops=[Operation(index=0, name="aten.mul")]))
-
-
-@pytest.fixture
-def traced(tmp_path):
-    """A file with a trace in each of lines 4 to 6, the second damaged: those of one case, then of the other."""
-    other = replace(TRACE, case_id=BF16.case_id)
-    path = write_run(tmp_path, [FP32, BF16], TRACE, other, replace(other, how="fake tensors"), COMPLETE)
-    path.write_bytes(
-        path.read_bytes()
-        .replace(b'"how":"device","trace":{"ops":[{"index":0', b'"how":"device","trace":{"ops":[{"index":""', 2)
-        .replace(b'"index":""', b'"index":0', 1)
-    )
-    return path
-
-
-def test_a_trace_is_decoded_when_it_is_asked_for_and_then_is_the_record(traced):
-    stored = read_run(traced)
-    assert (list(stored.of(CastPass)), len(stored.of(CastPass)), BF16.case_id in stored.of(CastPass)) == (
-        [*stored.cases],
-        2,
-        True,
-    )
-    assert "other" not in stored.of(CastPass)
-    assert stored.of(CastPass).get("other") is None
-    assert stored.of(CastPass)[FP32.case_id] == TRACE
-    assert stored.of(CastPass)[FP32.case_id] is stored.of(CastPass)[FP32.case_id]
-    assert dict(stored.of(CastPass))[BF16.case_id].how == "fake tensors"
-
-
-def test_a_damaged_trace_is_refused_by_file_and_line_when_it_is_asked_for_or_all_are_checked(traced):
-    with pytest.raises(StoreError, match=f"^{traced}, line 5: damaged: Expected `int`, got `str`"):
-        read_run(traced, check_traces=True)
-    traced.write_bytes(traced.read_bytes().replace(b'"how":"fake tensors"', b'"how":3'))
-    stored = read_run(traced, on_rounds=lambda _: None)
-    for _ in range(2):
-        with pytest.raises(StoreError, match=f"^{traced}, line 6: damaged: Expected `str`, got `int`"):
-            stored.of(CastPass)[BF16.case_id]
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "problem"),
-    [
-        (b"width=512", b"width=513", "a casts of a case that is not listed"),
-        (b'"case_id":"', b'"case_id":"\\x', "damaged"),
-        (b'"case_id":', b'"casa_id":', "damaged"),
-        (b"}}\n", b"}\n", "damaged"),
-    ],
-)
-def test_the_beginning_and_the_end_of_a_trace_are_checked_at_once(traced, old, new, problem):
-    content = traced.read_bytes().splitlines(keepends=True)
-    assert old in content[3]
-    traced.write_bytes(b"".join([*content[:3], content[3].replace(old, new, 1), *content[4:]]))
-    with pytest.raises(StoreError, match=f"^{traced}, line 4: {problem}"):
-        read_run(traced)
-
-
-def test_a_trace_whose_fields_have_another_order_is_read_too(traced):
-    content = traced.read_bytes().splitlines(keepends=True)
-    fields = json.loads(content[3])["casts"]
-    line = json.dumps({"casts": dict(reversed(fields.items()))}, separators=(",", ":")).encode()
-    traced.write_bytes(b"".join([*content[:3], line, b"\n", content[-1]]))
-    assert dict(read_run(traced).of(CastPass)) == {FP32.case_id: TRACE}
-
-
 @pytest.mark.parametrize("compress", [bytes, gzip.compress], ids=["plain", "compressed"])
 def test_a_run_is_read_from_a_pipe(path, tmp_path, compress):
     pipe, data = tmp_path / "pipe", compress(path.read_bytes())
@@ -395,21 +329,12 @@ def test_a_reading_that_cannot_be_one_is_refused(line, message, path):
         read_run(path)
 
 
-@pytest.mark.parametrize("line", [b" ", b'{"footer":{"ended":"complete","finished_at":"2026-01-31T12:05:00Z"}}\n'])
-def test_a_file_that_unpacks_to_more_than_any_run_is_refused_early(tmp_path, line, monkeypatch):
-    monkeypatch.setattr(reading, "_ALWAYS_UNPACKED", 1 << 16)
-    bomb = write_run(tmp_path, [FP32]).with_suffix(".jsonl.gz")
-    with gzip.open(bomb, "wb") as file:
-        file.write(bomb.with_suffix("").read_bytes())
-        for _ in range(4):
-            file.write(line * ((1 << 20) // len(line)))
-    with pytest.raises(StoreError, match=rf"^{bomb}, line \d+: damaged: unpacks to over 100 times its size"):
-        read_run(bomb)
-
-
-def test_a_line_longer_than_any_of_a_run_is_refused_by_its_number(path, monkeypatch):
-    path.write_bytes(path.read_bytes() + b'{"skip":{"reason":"' + b"x" * 5_000_000)
-    monkeypatch.setattr(reading, "_LONGEST_LINE", 4 << 20)
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
+def test_a_line_longer_than_any_of_a_run_is_refused_by_its_number(path, suffix, monkeypatch):
+    data = path.read_bytes() + b'{"skip":{"reason":"' + b"x" * 5_000_000
+    path = path.with_suffix(suffix)
+    path.write_bytes(gzip.compress(data) if suffix.endswith("gz") else data)
+    monkeypatch.setattr(run_file, "_LONGEST_LINE", 4 << 20)
     with pytest.raises(StoreError, match=f"^{path}, line 10: damaged: longer than 4 MiB, which no line of a run is"):
         read_run(path)
 

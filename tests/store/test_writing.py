@@ -11,7 +11,7 @@ import pytest
 
 from ampbench.errors import StoreError
 from ampbench.records.run import Arm
-from ampbench.store import RunWriter, new_run_id, read_run, require_writable, write_whole, writing
+from ampbench.store import RunWriter, new_run_id, read_run, require_writable, write_whole
 from tests.stored_runs import COMPLETE, RUN, make_case, make_header, make_round
 
 CASE = make_case()
@@ -70,17 +70,6 @@ def test_reopening_trims_a_cut_line_and_says_so(writer, lost):
         assert stored.cut
         again.append(make_round(CASE, number=2))
     assert [one.round for one in read_run(writer.path).rounds] == [0, 2]
-
-
-def test_a_line_longer_than_a_block_is_trimmed_too(writer, monkeypatch):
-    monkeypatch.setattr(writing, "_BLOCK_BYTES", 16)
-    writer.append(make_round(CASE))
-    whole = writer.path.read_bytes()
-    writer.close()
-    writer.path.write_bytes(whole + whole[:-1].rpartition(b"\n")[2])
-    again, _ = RunWriter.reopen(writer.path)
-    again.close()
-    assert writer.path.read_bytes() == whole
 
 
 def test_a_damaged_run_is_not_reopened_and_not_touched(writer):
@@ -222,7 +211,7 @@ def test_a_file_in_the_place_of_the_folder_of_runs_is_named(tmp_path):
 def test_where_a_run_can_be_written_is_known_before_and_nothing_is_made_there(tmp_path, monkeypatch):
     require_writable(tmp_path / "not" / "there")
     assert not list(tmp_path.iterdir())
-    monkeypatch.setattr("ampbench.store.writing.os.access", lambda *_: False)
+    monkeypatch.setattr("ampbench.store.run_file.os.access", lambda *_: False)
     with pytest.raises(StoreError, match=f"{tmp_path} may not be written to; choose another"):
         require_writable(tmp_path / "not" / "there")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ampbench.errors import UnknownNameError, UsageError
-from ampbench.store.reading import read_run
+from ampbench.store import read_run
 from ampbench.workloads import index
 from ampbench.workloads.index import WORKLOADS, resolve_parameters, source
 

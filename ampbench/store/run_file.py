@@ -1,0 +1,625 @@
+"""A run file: read whole, or begun and appended to line by line, each on the disk before the next is measured.
+
+What is damaged is refused with the file and the line's number. Both sides take a line in through `_Known.take`, so that
+nothing is written that could not be read again.
+"""
+
+import contextlib
+import errno
+import fcntl
+import gzip
+import os
+import re
+import secrets
+import stat
+import tempfile
+import zlib
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from functools import wraps
+from itertools import chain
+from pathlib import Path
+from shlex import quote
+from typing import Any, Self, TypeVar, cast
+
+from ampbench.errors import StoreError
+from ampbench.records.case import Case
+from ampbench.records.kinds import KINDS, LINES, verb_of
+from ampbench.records.labels import few
+from ampbench.records.measured import Divergence, Failure, MemoryPass, Reading, Round, Skip
+from ampbench.records.run import COMPRESSED, SUFFIX, Entry, Footer, Header
+from ampbench.store import lines
+from ampbench.store.lines import LineError
+
+CUT = "ends in a cut line, which was left out"
+"""What is said of a run file that was killed while it was written to."""
+CLOCKS_APART = timedelta(minutes=1)
+"""Runs of several machines, or begun at once, may be named in another order than they were begun in."""
+
+_LONGEST_LINE = 1 << 26
+"""The trace of a step of a hundred thousand ops, the longest line that there is, is a third of it."""
+_AT_ONCE = 128
+"""So many rounds are handed over at once."""
+_LAST = {"case": "cases", "memory": "memory", "divergence": "divergence", "failure": "failures", "skip": "skips"}
+"""Lines of which the last of each case counts, and where a `StoredRun` has them."""
+_DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
+_OTHER_KINDS = {
+    stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}  # fmt: skip
+_TIME = re.compile(r"(\d{8}T\d{6})Z-")
+_AN_ID = re.compile(r"\d{8}T\d{6}Z-.+-[0-9a-f]{6}")
+
+R = TypeVar("R")
+
+
+def run_id(file: Path) -> str:
+    """Return the id of the run in `file`, which is the file's name without its suffix."""
+    return file.name.removesuffix(".gz").removesuffix(SUFFIX)
+
+
+def new_run_id(host: str, started: datetime | None = None) -> str:
+    """Return an id for a run begun on `host` at `started` (now): `20260131T120000Z-myhost-1f9a3c`, sorted by time."""
+    time = (started or datetime.now(UTC)).astimezone(UTC)
+    name = re.sub(r"[^A-Za-z0-9_.]+", "-", host).strip("-") or "host"
+    return f"{time:%Y%m%dT%H%M%SZ}-{name}-{secrets.token_hex(3)}"
+
+
+def begun_at(run: str) -> datetime | None:
+    """Return when a run was begun, as its id says; None where that tells no time."""
+    if time := _TIME.match(run):
+        with contextlib.suppress(ValueError):
+            return datetime.strptime(time[1], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRun:
+    """A run file's contents. `cases` are by case id, in the order of the file, as are `rounds`.
+
+    `memory`, `divergence`, `failures` and `skips` hold each case's last entry of that kind, `readings` the values by
+    metric and case id. `found` is what a run explains or studies, by the name of a line (`records.kinds`) and case id,
+    or device: ask for it by its type, with `of`, `several_of` or `every`. `cut`: the last line had no end, which is
+    what a killed run leaves, and was left out. `lacks` says by case what a run that ended as complete should hold and
+    does not ("round 2", "the memory pass"): lines of its file were lost.
+    """
+
+    path: Path
+    header: Header
+    cases: dict[str, Case] = field(default_factory=dict)
+    rounds: list[Round] = field(default_factory=list)
+    memory: dict[str, MemoryPass] = field(default_factory=dict)
+    divergence: dict[str, Divergence] = field(default_factory=dict)
+    failures: dict[str, Failure] = field(default_factory=dict)
+    skips: dict[str, Skip] = field(default_factory=dict)
+    readings: dict[str, dict[str, float]] = field(default_factory=dict)
+    found: dict[str, dict[str, Any]] = field(default_factory=dict)
+    footers: list[Footer] = field(default_factory=list)
+    cut: bool = False
+    lacks: dict[str, list[str]] = field(default_factory=dict)
+    _derived: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def of(self, record: type[R]) -> Mapping[str, R]:
+        """Return what is stored as `record`, by case id or device: of several of one the last."""
+        return self.found.get(lines.line_of(record), {})
+
+    def several_of(self, record: type[R]) -> Mapping[str, list[R]]:
+        """Return what is stored as `record`, of which there may be several of a case or device, by that."""
+        return self.found.get(lines.line_of(record), {})
+
+    def every(self, record: type[R]) -> list[R]:
+        """Return all that is stored as `record`, of which there may be several of a case or device, by these."""
+        return list(chain.from_iterable(self.several_of(record).values()))
+
+    @property
+    def asked(self) -> Any:
+        """What the run was asked for, as the record that the row of its kind names; None where it does not say."""
+        return lines.asked_in(self.header)
+
+    def narrowed(self, case_ids: Container[str]) -> "StoredRun":
+        """Return the run with what is of these cases alone; rounds, readings and what is of devices stay."""
+
+        def kept(entries: Mapping[str, R]) -> dict[str, R]:
+            return {case_id: entry for case_id, entry in entries.items() if case_id in case_ids}
+
+        by_case: dict[str, Any] = {name: kept(getattr(self, name)) for name in _LAST.values()}
+        found = {line: kept(held) if LINES[line].of == "case_id" else held for line, held in self.found.items()}
+        return replace(self, **by_case, found=found)
+
+    @property
+    def misnamed(self) -> str:
+        """What is wrong with the file's name, in words after it; "": nothing.
+
+        A run may be kept under any name, but not under the id of another.
+        """
+        name, own = run_id(self.path), self.header.run
+        return f"is run {own} under the id of another" if name != own and _AN_ID.fullmatch(name) else ""
+
+    @property
+    def lost(self) -> str:
+        """What is missing of what it `lacks`, in words after its name; "": nothing."""
+        if not self.lacks:
+            return ""
+        case_id, missing = next(iter(self.lacks.items()))
+        others = f", and something of {len(self.lacks) - 1} more cases" if len(self.lacks) > 1 else ""
+        return f"says that it is complete, but lines are missing: {few(missing)} of {case_id}{others}"
+
+    @property
+    def explained(self) -> list[str]:
+        """The ids of the cases that it explains or studies, but those of which only a search's beginning is there."""
+        held = (self.found.get(kind.found.line, ()) for kind in KINDS.values() if kind.of_cases)
+        explained = set(chain.from_iterable(held))
+        return [case_id for case_id in self.cases if case_id in explained]
+
+    @property
+    def given_up(self) -> set[str]:
+        """The ids of the cases of which nothing is measured any more, however often the run is resumed."""
+        return {*self.skips, *(case_id for case_id, failure in self.failures.items() if failure.final)}
+
+    @property
+    def ended(self) -> str:
+        """How the last session ended, as its footer says; "" where there is none (killed, or still running)."""
+        return self.footers[-1].ended if self.footers else ""
+
+    @property
+    def ending(self) -> str:
+        """How the run ended, in words; "" for an imported one whose program did not tell."""
+        return self.ended or ("" if self.header.imported else "killed, or still running")
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing says that the run broke off."""
+        return self.ending in ("complete", "")
+
+    def entries(self) -> Iterator[Entry]:
+        """Yield all that the run holds, in an order in which it can be written: footers last."""
+        yield from chain(self.cases.values(), self.rounds, self.memory.values(), self.divergence.values())
+        for metric, values in self.readings.items():
+            for case_id, value in values.items():
+                yield Reading(case_id=case_id, metric=metric, value=value)
+        for line, held in self.found.items():
+            yield from chain.from_iterable(held.values()) if LINES[line].several else held.values()
+        yield from chain(self.failures.values(), self.skips.values(), self.footers)
+
+    def _take(self, line: str, record: Any) -> None:
+        """Add a record, which outdoes an earlier failure of its case that was not final: it was tried again."""
+        case_id = getattr(record, "case_id", "")
+        if case_id in self.failures and not self.failures[case_id].final:
+            del self.failures[case_id]
+        if line == "round":
+            self.rounds.append(record)
+        elif line in _LAST:
+            getattr(self, _LAST[line])[case_id] = record
+        elif line == "reading":
+            self.readings.setdefault(record.metric, {})[case_id] = record.value
+        elif line == "footer":
+            self.footers.append(record)
+        elif LINES[line].several:
+            self.found.setdefault(line, {}).setdefault(getattr(record, LINES[line].of), []).append(record)
+        else:
+            self.found.setdefault(line, {})[getattr(record, LINES[line].of)] = record
+
+
+def once(derive: Callable[[StoredRun], R]) -> Callable[[StoredRun], R]:
+    """Have what a function derives of a run derived when it is first asked for, and then known: a page asks ten times.
+
+    Nobody may change a run after that, nor what is derived of it; a copy with changes (`replace`) begins anew.
+    """
+
+    @wraps(derive)
+    def known(stored: StoredRun) -> R:
+        if derive not in stored._derived:
+            stored._derived[derive] = derive(stored)
+        return cast("R", stored._derived[derive])
+
+    return known
+
+
+def gathered(path: Path, header: Header, entries: Iterable[Entry], begun: StoredRun | None = None) -> StoredRun:
+    """Return the run that a file at `path` would hold had all of `entries` been written.
+
+    They follow what is in the run `begun`, if there was one.
+    """
+    run = StoredRun(path=path, header=header)
+    for entry in chain(begun.entries() if begun else (), entries):
+        run._take(lines.line_of(type(entry)), entry)
+    return run
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is in a file so far: the ids of its cases, what each kind of line is of, and the rounds."""
+
+    cases: set[str] = field(default_factory=set)
+    found: dict[str, set[str]] = field(default_factory=dict)
+    rounds: lines.Rounds = field(default_factory=dict)
+
+    def take(self, line: bytes) -> tuple[str, Any]:
+        """Return the kind and the record of the next line; `LineError` where it is damaged, or may not follow."""
+        kind, record = lines.decode(line)
+        record = lines.to_record(kind, record)
+        lines.check_entry(kind, getattr(record, "case_id", ""), record, self.cases, self.found, self.rounds)
+        if kind == "case":
+            self.cases.add(record.case_id)
+        elif kind in LINES:
+            self.found.setdefault(kind, set()).add(getattr(record, LINES[kind].of))
+        return kind, record
+
+    def copy(self) -> "_Known":
+        """Return the same, of which nothing is shared."""
+        return _Known(set(self.cases), {line: set(held) for line, held in self.found.items()}, dict(self.rounds))
+
+
+def read_run(path: Path | str, on_rounds: Callable[[list[Round]], None] | None = None) -> StoredRun:
+    """Return the contents of the run file at `path`, compressed or not.
+
+    An unterminated last line is a cut and left out. Raises `StoreError` with the file and the line's number for any
+    other damage: a damaged line, an unknown schema, a foreign or empty file, an entry of a case that is not listed, or
+    of a search without its space.
+
+    With `on_rounds`, rounds are not kept: they are handed over, some at a time, in the order of the file, so that a
+    table of a run of any size is made in little memory.
+    """
+    return _read(Path(path), on_rounds)[0]
+
+
+def read_header(path: Path | str) -> Header:
+    """Return the header of the run file at `path` without reading further; `StoreError` where there is none."""
+    return _header(Path(path), next(_read_lines(Path(path)), b""))
+
+
+def _read(path: Path, on_rounds: Callable[[list[Round]], None] | None) -> tuple[StoredRun, _Known, int]:
+    """Return what a run file holds, what is known of it, and how many bytes its whole lines are."""
+    known, cut, read = _Known(), False, _read_lines(path)
+    with lines.no_garbage_collection():
+        line = next(read, b"")
+        run, size = StoredRun(path=path, header=_header(path, line)), len(line)
+        for number, line in enumerate(read, 2):
+            if cut := not line.endswith(b"\n"):
+                break
+            try:
+                run._take(*known.take(line))
+            except LineError as error:
+                raise StoreError(f"{path}, line {number}: {error}") from None
+            size += len(line)
+            if on_rounds and len(run.rounds) == _AT_ONCE:
+                on_rounds(run.rounds.copy())
+                run.rounds.clear()
+        if on_rounds and run.rounds:
+            on_rounds(run.rounds.copy())
+            run.rounds.clear()
+    return replace(run, cut=cut, lacks=_lacking(run, known.rounds)), known, size
+
+
+def _read_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a file, decompressed where it is compressed; `StoreError` where it cannot be read.
+
+    It may be a pipe, but not under the name of a run file: those are found in folders, and reading one that nobody
+    writes to would never end. A line longer than any of a run is refused before it takes all memory.
+    """
+    number = 0
+    try:
+        if path.name.endswith((SUFFIX, COMPRESSED)) and (other := what_else(path)):
+            raise StoreError(f"cannot read {path}: it is {other}, not a file")
+        with path.open("rb") as file:
+            source = gzip.open(file) if _is_compressed(file.peek(2)) else file  # noqa: SIM115 - closed with `file`
+            while line := source.readline(_LONGEST_LINE):
+                number += 1
+                if len(line) == _LONGEST_LINE and not line.endswith(b"\n"):
+                    longest = f"{_LONGEST_LINE >> 20} MiB"
+                    raise StoreError(
+                        f"{path}, line {number}: damaged: longer than {longest}, which no line of a run is"
+                    )
+                yield line
+    except _DAMAGED as error:
+        raise StoreError(f"{path}, line {number + 1}: damaged: {error}") from None
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror}") from None
+
+
+def what_else(path: Path) -> str:
+    """Return what is at `path` where that is no file ("a named pipe"); "" for a file, and where there is nothing."""
+    try:
+        return _OTHER_KINDS.get(stat.S_IFMT(path.stat().st_mode), "")
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+
+
+def _is_compressed(beginning: bytes) -> bool:
+    return beginning.startswith(b"\x1f\x8b")
+
+
+def _header(path: Path, line: bytes) -> Header:
+    """Return the header in the first line of a file; `StoreError` where there is none."""
+    try:
+        if not line:
+            raise LineError("no header: the file is empty")
+        if not line.endswith(b"\n"):
+            raise LineError("no whole header: cut before anything was measured, or not an ampbench run")
+        return _checked_header(line)
+    except LineError as error:
+        raise StoreError(f"{path}, line 1: {error}") from None
+
+
+def _checked_header(line: bytes) -> Header:
+    lines.check_header(line)
+    header: Header = lines.to_record(*lines.decode(line))
+    lines.check_said(header)
+    return header
+
+
+def _lacking(stored: StoredRun, known: lines.Rounds) -> dict[str, list[str]]:
+    """Return what a run that measured to its end should have of each case and has not: rounds, or a pass.
+
+    That of `ab` has as many rounds of a case as were needed, and an imported one what its program kept.
+    """
+    header = stored.header
+    if header.explains or header.arm is not None or header.imported is not None or stored.ended != "complete":
+        return {}
+    lacks: dict[str, list[str]] = {}
+    for case_id in stored.cases.keys() - stored.failures.keys() - stored.skips.keys():
+        has = known.get(case_id, 0)
+        missing = [f"round {number}" for number in range(header.settings.rounds) if not lines.has_own(has, number)]
+        for what, passes in (("memory", stored.memory), ("divergence", stored.divergence)):
+            missing += [] if case_id in passes else [f"the {what} pass"]
+        if missing:
+            lacks[case_id] = missing
+    return {case_id: lacks[case_id] for case_id in stored.cases if case_id in lacks}
+
+
+class CannotBeError(StoreError):
+    """An entry that could not be read again, because it says what cannot be: `why`; its `line` is of this name."""
+
+    def __init__(self, message: str, why: str, line: str):
+        super().__init__(message)
+        self.why, self.line = why, line
+
+    def failure(self, case_id: str, stage: str) -> Failure:
+        """Return what stands for the entry: that its case failed at a `stage`."""
+        message = f"what came out cannot be: {self.why}"
+        return Failure(case_id=case_id, stage=stage, cause="exception", message=message)
+
+
+def require_writable(results: Path | str) -> None:
+    """Raise `StoreError` where no run can be written into the folder `results`: before the work that is to fill it."""
+    folder = Path(results) / "runs"
+    try:
+        nearest = next(above for above in (folder, *folder.parents) if above.exists() or above.is_symlink())
+        if not nearest.is_dir():
+            problem = f"{nearest} is no folder"
+        elif not os.access(nearest, os.W_OK | os.X_OK):
+            problem = f"{nearest} may not be written to"
+        else:
+            return
+    except OSError as error:
+        problem = error.strerror or str(error)
+    raise StoreError(f"cannot write {folder}: {problem}; choose another --results folder")
+
+
+class RunWriter:
+    """A run file that is being written; locked against a second writer until closed.
+
+    `create` begins a file, `reopen` continues one. Use it as a context manager.
+    """
+
+    def __init__(self, path: Path, header: Header, known: _Known, descriptor: int, size: int = 0):
+        self.path = path
+        self._header, self._known, self._descriptor, self._size = header, known, descriptor, size
+
+    @classmethod
+    def create(cls, results: Path | str, header: Header, cases: Iterable[Case] = ()) -> Self:
+        """Begin `runs/<header.run>.jsonl` in the folder `results` with the header and the cases, in one write.
+
+        The header says which run it follows where the clock has gone back since that was begun. Raises `StoreError`
+        where the folder cannot be written (its cause is then the `OSError`) or the file exists.
+        """
+        path = Path(results) / "runs" / f"{header.run}{SUFFIX}"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            writer = cls._begin(path, replace(header, follows=_followed(header.run, path.parent)), cases)
+            _sync_folder(path.parent)
+        except FileExistsError:
+            if not path.parent.is_dir():
+                require_writable(results)  # says which
+            raise StoreError(f"{path} exists: choose another --results folder, or continue it with --resume") from None
+        except OSError as error:
+            raise StoreError(f"cannot write {path}: {error.strerror}; choose another --results folder") from error
+        return writer
+
+    @classmethod
+    def _begin(cls, path: Path, header: Header, entries: Iterable[Entry]) -> Self:
+        """Begin a file with what it is to hold, in one write; where that fails, there is none.
+
+        It is made once what it is to hold is ready: only a kill between two calls of the system leaves it empty.
+        """
+        writer = cls(path, header, _Known(), -1)
+        begun = writer._encoded([header, *entries])
+        writer._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
+        try:
+            _lock(path, writer._descriptor)
+            writer._write(*begun)
+        except BaseException:
+            writer.close()
+            path.unlink(missing_ok=True)
+            raise
+        return writer
+
+    @classmethod
+    def reopen(cls, path: Path | str) -> tuple[Self, StoredRun]:
+        """Continue the run file at `path`; return the writer and what the file holds.
+
+        An unterminated last line is trimmed, which the returned `StoredRun.cut` says. Raises `StoreError` where the
+        file is damaged or compressed, cannot be written, or is being written by another process.
+        """
+        path, descriptor = Path(path), -1
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
+            _lock(path, descriptor)
+            if _is_compressed(os.pread(descriptor, 2, 0)):
+                raise StoreError(f"cannot resume {path}: it is compressed; gunzip it first")
+            stored, known, size = _read(path, None)
+            os.ftruncate(descriptor, size)
+        except BaseException as error:
+            if descriptor >= 0:
+                os.close(descriptor)
+            if isinstance(error, OSError):
+                raise StoreError(f"cannot resume {path}: {error.strerror}") from None
+            raise
+        return cls(path, stored.header, known, descriptor, size), stored
+
+    def append(self, *entries: Entry) -> None:
+        """Write `entries`, a line each; when this returns, they are on the disk.
+
+        Raises `StoreError` where they cannot be written (a full disk; its cause is then the `OSError`) or could not be
+        read again: a number that must be finite is not, or a case is not listed. The file then holds what it held
+        before. Raises it, too, where the file is not its own any more: deleted, replaced or changed by somebody else.
+        """
+        self._write(*self._encoded(entries))
+
+    def check(self, entry: Entry) -> None:
+        """Raise `CannotBeError` where `append` would, for what `entry` says."""
+        self._encoded([entry])
+
+    def close(self) -> None:
+        """Release the file and its lock; closing twice is fine."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _encoded(self, records: Iterable[Header | Entry]) -> tuple[bytes, _Known]:
+        """Return the lines of `records`, sure to be readable again, and what is known of the file with them."""
+        known, encoded = self._known.copy(), []
+        for record in records:
+            line = lines.encode(record)
+            try:
+                if record is self._header:
+                    _checked_header(line)
+                else:
+                    known.take(line)
+            except LineError as error:
+                message = f"{self.path}: cannot store a {type(record).__name__}: {error}"
+                raise CannotBeError(message, str(error), lines.line_of(type(record))) from None
+            encoded.append(line)
+        return b"".join(encoded), known
+
+    def _write(self, data: bytes, known: _Known) -> None:
+        self._require_own()
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(self._descriptor, view) :]
+            os.fsync(self._descriptor)
+        except BaseException as error:
+            with contextlib.suppress(OSError):  # should that fail, too, the reader takes it for the cut that it is
+                os.ftruncate(self._descriptor, self._size)
+            if isinstance(error, OSError):
+                raise StoreError(f"cannot write {self.path}: {error.strerror}; {self._advice}") from error
+            raise
+        self._size += len(data)
+        self._known = known
+
+    def _require_own(self) -> None:
+        """Raise `StoreError` where the file at the path is not the one that was written here, as it was written."""
+        own = os.fstat(self._descriptor)
+        try:
+            there = self.path.stat()
+        except OSError:
+            there = None
+        if there is None:
+            what = "was moved or deleted"
+        elif not os.path.samestat(own, there):
+            what = "was replaced by another file"
+        elif own.st_size != self._size:
+            what = f"was changed by another program (it has {own.st_size:,} bytes, {self._size:,} were written)"
+        else:
+            return
+        raise StoreError(
+            f"{self.path} {what} while this run wrote to it, so what it measured may be lost: leave the file alone, "
+            f"then {self._anew}"
+        )
+
+    @property
+    def _anew(self) -> str:
+        """How such a run is made again."""
+        return f"ampbench {'ab' if self._header.arm is not None else verb_of(self._header.explains)} anew"
+
+    @property
+    def _advice(self) -> str:
+        """What to do when the file cannot be written any more."""
+        if not self._size:
+            return "choose another --results folder"
+        explains = self._header.explains
+        kept = f"what was {'stored' if explains else 'measured'} before is kept"
+        if not self._header.goes_on:
+            return f"{kept}, but cannot be resumed: mend this, then {self._anew}"
+        fleet = self._header.fleet
+        run = f"{fleet.id} --ray ADDRESS" if fleet else self.path.stem
+        again = f"--resume {run} --results {quote(str(self.path.parent.parent))}"
+        command = f"ampbench {verb_of(explains)} " if explains else ""
+        return f"{kept}: mend this, then continue with {command}{again}"
+
+
+def write_whole(runs: Iterable[StoredRun], results: Path | str) -> dict[str, Path]:
+    """Write each run as `runs/<id>.jsonl` in the folder `results`; return the files by the runs' ids.
+
+    They get their names once all of them are whole. Raises `StoreError` where they cannot be written (its cause is
+    then the `OSError`); then there is none.
+    """
+    folder, written = Path(results) / "runs", {}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".writing-", dir=results) as temporary:
+            for stored in runs:
+                path = folder / f"{stored.header.run}{SUFFIX}"
+                RunWriter._begin(Path(temporary) / path.name, stored.header, stored.entries()).close()
+                written[stored.header.run] = path
+            for path in written.values():
+                (Path(temporary) / path.name).replace(path)
+        _sync_folder(folder)
+    except OSError as error:
+        raise StoreError(f"cannot write {folder}: {error.strerror}; choose another --results folder") from error
+    return written
+
+
+def encode_run(header: Header, entries: Iterable[Entry], path: Path) -> bytes:
+    """Return what a run file of this name holds, compressed where it ends in .gz; the same bytes for the same run."""
+    data = b"".join(map(lines.encode, [header, *entries]))
+    return gzip.compress(data, mtime=0) if path.suffix == ".gz" else data
+
+
+def _lock(path: Path, descriptor: int) -> None:
+    """Lock the file against other writers until it is closed; `StoreError` where another writes it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise StoreError(f"{path} is being written by another ampbench: wait for it or begin a new run") from None
+    except OSError as error:
+        # some network file systems have no locks; measuring must be possible there, too
+        if error.errno not in _NO_LOCKS:
+            raise StoreError(f"cannot lock {path}: {error.strerror}") from None
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a new file's name as lasting as its contents, where the file system can (some network ones cannot)."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _followed(run: str, folder: Path) -> str | None:
+    """Return the id of the run in the folder that is the latest by its name, where `run`, now begun, looks older."""
+    names = (run_id(file) for file in folder.iterdir() if file.name.endswith((SUFFIX, COMPRESSED)))
+    latest = max((name for name in names if name != run and begun_at(name)), default="")
+    own, other = begun_at(run), begun_at(latest)
+    return latest if own and other and other > own + CLOCKS_APART else None

@@ -1,0 +1,143 @@
+"""What is wrong with files and folders of runs, through the real command line: one clear line, nothing half-written."""
+
+import errno
+import gzip
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ampbench.cli.main import main
+from ampbench.errors import StoreError
+from ampbench.store import RunWriter, read_run
+from tests.stored_runs import COMPLETE, make_case, make_header, make_round, write_run
+
+QUICK = ["mlp", "--preset", "tiny", "-k", "inference", "--rounds", "2", "--min-run-time", "0.001", "--no-isolation"]
+
+
+def whole(folder: Path) -> bytes:
+    return write_run(folder, [make_case()], make_round(make_case()), COMPLETE).read_bytes()
+
+
+BAD: dict[str, tuple[Callable[[bytes], bytes], str, str]] = {
+    "empty": (lambda data: b"", "line 1: ", "the file is empty"),
+    "foreign": (lambda data: b'{"version": 3}\n' * 9, "line 1: ", "another program's file"),
+    "binary": (lambda data: bytes(range(256)) * 99, "line 1: ", "another program's file"),
+    "half a header": (lambda data: data[:99], "line 1: ", "no whole header"),
+    "future": (lambda data: data.replace(b'"schema":7', b'"schema":8', 1), "line 1: ", "upgrade ampbench"),
+    "past": (lambda data: data.replace(b'"schema":7', b'"schema":6', 1), "line 1: ", "measure anew"),
+    "unknown field": (lambda data: data.replace(b'"round":0', b'"ruond":0'), "line 3: ", "unknown field `ruond`"),
+    "no number": (lambda data: data.replace(b'"items_per_step":', b'"items_per_step":1e999,"x":'), "line 3: ", ""),
+    "zeros": (lambda data: data.replace(b"}\n", b"\0\0", 2), "line 1: ", ""),
+    "cut gzip": (lambda data: gzip.compress(data)[:-20], "line ", "damaged"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_bad_file_is_one_line_with_its_name_and_the_lines_number(
+    what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spoil, place, problem = BAD[what]
+    path = tmp_path / "bad.jsonl"
+    path.write_bytes(spoil(whole(tmp_path)))
+    before = path.read_bytes()
+    for command in (["show", str(path)], ["run", "--resume", str(path)]):
+        assert main(command) == 2
+        (told,) = capsys.readouterr().err.splitlines()
+        if what == "cut gzip" and command[0] == "run":
+            place, problem = "", f"cannot resume {path}: it is compressed"
+        assert told.startswith(f"ampbench: error: {path}, {place}" if place else "ampbench: error: ")
+        assert problem in told
+    assert path.read_bytes() == before
+
+
+def test_a_cut_last_line_is_told_of_and_what_is_before_it_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "cut.jsonl"
+    path.write_bytes(whole(tmp_path)[:-5])
+    assert main(["show", str(path)]) == 0
+    assert f"{path} ends in a cut line, which was left out" in capsys.readouterr().err
+
+
+def replace_by_a_copy(path: Path) -> None:
+    Path(shutil.copy(path, path.with_suffix(".copy"))).replace(path)
+
+
+DONE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "deleted": (Path.unlink, "was moved or deleted"),
+    "its folder moved": (lambda path: path.parent.rename(path.parent.with_name("elsewhere")), "was moved or deleted"),
+    "replaced": (replace_by_a_copy, "was replaced by another file"),
+    "truncated": (lambda path: os.truncate(path, 3000), "was changed by another program (it has 3,000 bytes, "),
+    "appended to": (lambda path: path.write_bytes(path.read_bytes() + b"\n"), "was changed by another program (it has"),
+}
+
+
+RUN = ["run", *QUICK], "ampbench run anew"
+CASTS = ["explain", "casts", "mlp", "gru", "--preset", "tiny"], "ampbench explain casts anew"
+AB = ["ab", "mlp", "--preset", "tiny", "--baseline", "OMP_NUM_THREADS=1", "--candidate", "OMP_NUM_THREADS=2"]
+
+
+@pytest.mark.parametrize(
+    ("command", "anew", "done"),
+    [*((*RUN, done) for done in DONE), (*CASTS, "deleted"), (AB, "ampbench ab anew", "deleted")],
+)
+def test_a_file_that_is_not_its_writers_any_more_ends_the_run_at_once(
+    command: list[str], anew: str, done: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    do, problem = DONE[done]
+    left: dict[Path, bytes] = {}
+    appended: list[int] = []
+    append = RunWriter.append
+
+    def meddled(writer: RunWriter, *entries: object) -> None:
+        appended.append(len(entries))
+        if len(appended) == 4:
+            do(writer.path)
+            left.update({file: file.read_bytes() for file in tmp_path.rglob("*.jsonl")})
+        append(writer, *entries)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(RunWriter, "append", meddled)
+    assert main([*command, "--results", str(tmp_path)]) == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told.startswith(f"ampbench: error: {tmp_path / 'runs'}")
+    assert problem in told
+    assert told.endswith(f"leave the file alone, then {anew}")
+    assert len(appended) <= 5  # a footer may have been tried
+    assert {file: file.read_bytes() for file in tmp_path.rglob("*.jsonl")} == left
+
+
+@pytest.mark.parametrize("call", ["write", "fsync"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO])
+def test_what_cannot_be_written_leaves_the_file_whole(
+    call: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, real = make_case(), getattr(os, call)
+    with RunWriter.create(tmp_path, make_header(), [case]) as writer:
+        before = writer.path.read_bytes()
+
+        def fail(descriptor: int, *data: bytes) -> int:
+            if data:
+                real(descriptor, data[0][:10])
+            raise OSError(code, os.strerror(code))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, fail)
+            with pytest.raises(StoreError, match=f"{os.strerror(code)}; what was measured before is kept: mend this"):
+                writer.append(make_round(case))
+        assert writer.path.read_bytes() == before
+        writer.append(make_round(case), COMPLETE)
+    assert read_run(writer.path).complete
+
+
+def test_a_results_folder_that_is_read_only_is_refused_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("ampbench.store.run_file.os.access", lambda _, mode: not mode & os.W_OK)  # root may
+    assert main(["run", *QUICK, "--results", str(tmp_path)]) == 2
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told.endswith(f"{tmp_path} may not be written to; choose another --results folder")
+    assert list(tmp_path.iterdir()) == []
