@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 
 from ampbench.base.precisions import BASELINE, PRECISIONS
 from ampbench.base.sketch import BLOCK, Floats, Sketch, sketch_of
-from ampbench.measure.data import Larger, inputs_digest, pairs_of, weights_digest
+from ampbench.measure.data import Larger, inputs_digest, pairs_of, tensors_of, weights_digest
 from ampbench.measure.distances import Distance, argmax_agreement, compare, compare_each, identical, worst_gradient
 from ampbench.measure.machine import Cpu, Device, fp64_device, precision_flags, rounded_products
 from ampbench.measure.memory import is_out_of_memory
@@ -113,6 +113,7 @@ def measure_divergence(
         inputs_digest=inputs_digest(workload),
         repeatable=None if isinstance(device, Cpu) else is_repeatable(workload, case, device, numbers, held, keep),
         fp32_products=fp32_products(case, device),
+        input_largest=largest(batch for batch, _ in pairs_of(workload)),
         notes=list(numbers.notes),
     )
     training = case.phase == "training"
@@ -126,6 +127,7 @@ def measure_divergence(
             scaler_scale=numbers.scaler_scale,
             skipped_steps=numbers.skipped_steps,
             recipe=numbers.recipe,
+            target_largest=largest((targets for _, targets in pairs_of(workload)), numbers.half),
         )
     if held.numbers is None:
         why = NO_REFERENCE.format(held.error)
@@ -292,6 +294,21 @@ def is_repeatable(
     first = [*numbers.outputs, *numbers.gradients.values(), *numbers.updated.values()]
     second = [*again.outputs, *again.gradients.values(), *again.updated.values()]
     return identical(first, second)
+
+
+def largest(trees: Iterable[Any], elements: Sequence[int] | None = None) -> float | None:
+    """Return the largest finite magnitude of the floating tensors in `trees`; None where there are none.
+
+    Those count that have a number of `elements`; without it, all but masks, which hold 0 and one number below.
+    """
+    most = []
+    for tensor in tensors_of(list(trees)):
+        if tensor.is_floating_point() and tensor.layout is torch.strided and not tensor.is_nested and tensor.numel():
+            values = tensor.detach().where(tensor.isfinite(), 0.0)
+            mask = elements is None and bool(((values == 0) | (values == values.min())).all() and values.min() < 0)
+            if not mask and (elements is None or tensor.numel() in elements):
+                most.append(float(values.abs().max()))
+    return max(most, default=None)
 
 
 def batch_targets(workload: Workload) -> Any:

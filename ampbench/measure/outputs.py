@@ -48,6 +48,8 @@ FEWEST_NUMBERS = 4
 of one normal number is below a tenth of the typical one in 8% of samples, of two in 1%, of four in 0.02%."""
 ROWS_AT_ONCE = 1 << 22
 """So many logits are turned into probabilities at a time: 32 MiB, a few times over."""
+ALIKE = 2.0**-24
+"""Rows that differ by less than this share of their norm are alike: rounded to fp32, they are the same."""
 ONE_CLASS = "{} has a single class, and decides nothing"
 
 
@@ -184,6 +186,7 @@ class Compared:
                     centred=made is not None,
                     rel_l2=None if undefined else distance.rel_l2,
                     floor_rel_l2=floors[place].rel_l2,
+                    over_spread=None if undefined else over_spread(distance, pair[1]),
                     undefined=undefined,
                     sample_count=samples.count,
                     sample_p99_rel_l2=samples.p99,
@@ -253,6 +256,18 @@ def sample_errors(value: torch.Tensor, reference: torch.Tensor, samples: int | N
     if not len(known):
         return SampleErrors("every sample of the reference is zero")
     return SampleErrors(count=len(known), p99=float(np.quantile(known, 0.99)), worst=float(known.max()))
+
+
+def over_spread(distance: Distance, reference: torch.Tensor) -> float | None:
+    """Return the norm of an output's error over that of its reference's rows less their mean; rows lie in the first
+    dimension. None where there are fewer than two, or they are `ALIKE`; elements that are not finite are left out.
+    """
+    if distance.rel_l2 is None or not distance.reference_norm or reference.numel() < 2 or len(reference) < 2:
+        return None
+    rows, exponent = scaled(torch.where(torch.isfinite(reference), reference, 0.0))
+    norm = distance.reference_norm * 2.0**-exponent
+    spread = float((rows - rows.mean(0)).norm())
+    return distance.rel_l2 * norm / spread if spread > ALIKE * norm else None
 
 
 def centred(tensor: torch.Tensor, made: Decisions) -> torch.Tensor:

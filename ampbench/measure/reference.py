@@ -23,6 +23,7 @@ from ampbench.measure.distances import (
     kept_one,
     kept_outputs,
     named_outputs,
+    outputs_in,
 )
 from ampbench.measure.draws import EQUAL_DRAWS, EqualDraws, random_states, seed_all, switch_off_dropout
 from ampbench.measure.machine import Cpu, Device, fp64_device, precision_flags
@@ -57,6 +58,8 @@ Made = TypeVar("Made")
 class StepNumbers:
     """What one step gave, in fp64 on the reference device: outputs with their names, and for training the rest.
 
+    `half` are how many elements those outputs of training have that came in a narrower dtype than fp32.
+
     Of a step that was not to `update`, outputs and gradients are in the dtypes they came in, and that is all. `native`
     are its gradients as they came, where they were asked for. `drew` tells whether it drew random numbers; `decided`
     are a reference's decisions, as its loss was seen to make them; `recipe` is what trains it.
@@ -64,6 +67,7 @@ class StepNumbers:
 
     outputs: list[torch.Tensor]
     names: list[str] = field(default_factory=list)
+    half: list[int] = field(default_factory=list)
     loss: float | None = None
     gradients: dict[str, torch.Tensor] = field(default_factory=dict)
     updated: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -171,6 +175,7 @@ def _of_backward(
     numbers = StepNumbers(
         outputs=kept_outputs(taken, keep, copy=copy),
         names=_names(taken),
+        half=[one.numel() for one in outputs_in(taken) if one.itemsize < 4],
         loss=float(step.loss.detach()),
         gradients=gradients,
         drew=random_states(step.device) != before,

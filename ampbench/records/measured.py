@@ -426,9 +426,10 @@ class OutputError:
     `name` is the way to it in what the network returns ("scores", "[1]"), "" of a tensor alone. `rel_l2` is the
     Euclidean norm of its error, relative to its norm in the reference; `centred`: it holds logits, and each row, less
     its mean over classes, is compared, as softmax does not see a shift. `floor_rel_l2` is the same of merely rounding
-    the reference to the precision's dtype. Samples lie in its first dimension, and the error of each is relative to
-    itself: `sample_p99_rel_l2` is the 99% quantile (linear between order statistics) and `sample_worst_rel_l2` the
-    largest of the `sample_count` that are defined.
+    the reference to the precision's dtype. `over_spread` is the norm of the error relative to that of what the rows of
+    the reference, in its first dimension, differ by: each less their mean (None: they do not differ). Samples lie in
+    its first dimension, too, and the error of each is relative to itself: `sample_p99_rel_l2` is the 99% quantile
+    (linear between order statistics) and `sample_worst_rel_l2` the largest of the `sample_count` that are defined.
     """
 
     name: str
@@ -436,6 +437,7 @@ class OutputError:
     centred: bool = False
     rel_l2: ErrorSize | None = None
     floor_rel_l2: ErrorSize | None = None
+    over_spread: ErrorSize | None = None
     undefined: str = ""
     sample_count: Count | None = None
     sample_p99_rel_l2: ErrorSize | None = None
@@ -517,7 +519,9 @@ class Divergence:
     nothing was to be decided). `output_shapes` are those of the output's floating tensors. `output_sketch`
     and `grad_sketch` are sketches (`ampbench.base.sketch`) of the reference's outputs and gradients, whose norms are
     `output_reference_norm` and `grad_reference_norm`: with them, what two commits compute in fp64 can be compared.
-    `fp32_products` is as in `Round`.
+    `fp32_products` is as in `Round`. `input_largest` and `target_largest` are the largest finite magnitudes of floating
+    inputs and targets, of all batches (None: there are none): of inputs but masks, which hold 0 and one number below,
+    and of targets of the size of an output that the precision returns in half.
     """
 
     case_id: str
@@ -570,6 +574,8 @@ class Divergence:
     chance_rel_l2: ErrorSize | None = None
     recipe: Recipe | None = None
     fp32_products: dict[str, str] | None = None
+    input_largest: Magnitude | None = None
+    target_largest: Magnitude | None = None
     output_shapes: list[list[Count]] | None = None
     output_sketch: str | None = None
     grad_reference_norm: Magnitude | None = None

@@ -239,6 +239,7 @@ def test_every_number_of_a_record_is_what_numpy_makes_of_the_step(
             centred=False,
             rel_l2=apart(value, exact),
             floor_rel_l2=apart(rounded(exact), exact),
+            over_spread=np.linalg.norm(value - exact) / np.linalg.norm(exact - exact.mean(0)),
             sample_count=8,
             sample_p99_rel_l2=np.quantile(samples, 0.99),
             sample_worst_rel_l2=max(samples),
@@ -266,6 +267,7 @@ def test_every_number_of_a_record_is_what_numpy_makes_of_the_step(
         output_fp32_rel_l2=apart(fp32[0], truth[0]),
         outputs=[output(0, "low"), output(1, "high")],
         fp32_products={} if precision == "fp32" else None,
+        input_largest=x.max(),
         output_shapes=[[8, 6], [8, 6]],
         output_sketch=sketch("0 1", truth[0]).text,
     )
@@ -306,6 +308,26 @@ def test_every_number_of_a_record_is_what_numpy_makes_of_the_step(
         value = getattr(found, name)
         value = [dataclasses.asdict(one) for one in value] if name == "outputs" else value
         assert value == near(getattr(expected, name)), name
+
+
+def test_the_largest_values_of_all_batches_are_told(case: MakeCase) -> None:
+    """Of inputs but masks, and of targets that an output in half is to reach."""
+    mask = torch.tensor([[0.0, -1e9]])
+    inputs = [{"x": torch.tensor([[1.0, size]]), "mask": mask, "ids": torch.tensor([2**40])} for size in (-3.0, 7e4)]
+    targets = [{"y": torch.tensor([[1.0, size, math.inf]]), "time": torch.tensor(1e9)} for size in (2.0, -1e5)]
+
+    class Masked(torch.nn.Linear):
+        def forward(self, x: torch.Tensor, mask: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+            return super().forward(x + mask.clamp_min(-1))
+
+    def loss(output: torch.Tensor, targets: dict[str, torch.Tensor]) -> torch.Tensor:
+        return (output - targets["y"].clamp(-1, 1)).square().mean()
+
+    workload = Workload(module=Masked(2, 3), inputs=inputs, targets=targets, loss=loss)
+    found = measure_divergence(workload, case("fp16_autocast", "training"), Cpu(), References())
+    assert (found.input_largest, found.target_largest) == (7e4, 1e5)
+    found = measure_divergence(workload, case("fp32", "training"), Cpu(), References())
+    assert (found.input_largest, found.target_largest) == (7e4, None)
 
 
 def test_numbers_that_are_not_finite_are_counted_by_where_they_arise(case: MakeCase) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.special import log_softmax, softmax
 from scipy.stats import entropy
 
@@ -89,6 +91,31 @@ def test_a_large_exact_output_hides_no_ruined_one(two_heads: Workload, case: Mak
     assert scores.rel_l2 == pytest.approx(np.linalg.norm(low - exact) / np.linalg.norm(exact), rel=1e-9)
     assert found.worst_output == scores
     assert scores.centred is False
+
+
+def test_an_error_is_held_against_what_rows_differ_by(two_heads: Workload, case: MakeCase) -> None:
+    boxes, scores = divergence(two_heads, case("bf16_autocast")).outputs or []
+    assert scores.rel_l2 < 5e-3
+    assert scores.over_spread > 0.9  # all rows are 40: nothing of them is left
+    assert boxes.over_spread < 1e-3
+    assert all((one.over_spread or 0) < 1e-2 for one in divergence(two_heads, case("fp32")).outputs or [])
+
+
+@given(st.integers(2, 6), st.floats(-1e3, 1e3), st.floats(1e-3, 1e3), st.integers(0, 2**32 - 1))
+def test_no_offset_and_no_scale_changes_an_error_over_its_spread(
+    rows: int, offset: float, scale: float, seed: int
+) -> None:
+    draw = np.random.default_rng(seed)
+    reference, error = draw.normal(size=(2, rows, 3))
+    expected = np.linalg.norm(error) / np.linalg.norm(reference - reference.mean(0))
+    found, _ = errors_of(scale * (reference + error) + offset, scale * reference + offset)
+    assert found.over_spread == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("rows", [np.ones((1, 4)), np.ones((4, 4)), 1 + 1e-9 * RANDOM.normal(size=(4, 4))])
+def test_rows_that_are_alike_have_no_spread(rows: np.ndarray) -> None:
+    found, _ = errors_of(rows * 1.01, rows)
+    assert (found.rel_l2, found.over_spread) == (pytest.approx(0.01), None)
 
 
 def test_the_shift_of_logits_that_hides_their_differences_is_taken_off(two_heads: Workload, case: MakeCase) -> None:
