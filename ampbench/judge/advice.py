@@ -85,7 +85,7 @@ class Trust:
     """What a run tells of how far its times can be trusted.
 
     `apart` is by what factor two measurements of its control differ (1: by nothing, or there is none), `cause` why its
-    rounds were unfit (`frame.unfit_said`; "": they were not).
+    rounds were unfit (`fitness.unfit_said`; "": they were not).
     """
 
     apart: float = 1.0
@@ -234,10 +234,10 @@ def _fastest_table(
 
 def _evidence(stored: "StoredRun") -> tuple[dict[str, list[Round]], Trust]:
     """Return the rounds of each case of a run without the control's, and how far its times can be trusted."""
-    from ampbench.judge import frame
+    from ampbench.judge import fitness
 
-    control = frame.control_ratio(stored)
-    return own_rounds(stored), Trust(apart=control.apart if control else 1.0, cause=frame.unfit_said(stored))
+    control = fitness.control_ratio(stored)
+    return own_rounds(stored), Trust(apart=control.apart if control else 1.0, cause=fitness.unfit_said(stored))
 
 
 def _decide(

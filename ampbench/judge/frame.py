@@ -5,10 +5,8 @@ for pandas, which takes longer to import than most runs to read; rows and column
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
@@ -19,12 +17,11 @@ import numpy as np
 from ampbench.base import stats
 from ampbench.base.metrics import COLUMNS, Column
 from ampbench.base.precisions import BASELINE, DEFAULT
-from ampbench.base.units import format_seconds
 from ampbench.errors import UsageError
 from ampbench.instruments.ceilings.findings import Bounds
 from ampbench.instruments.ceilings.records import Ceiling
-from ampbench.judge.rounds import OK, ON_ACCELERATOR, UNFIT_SHARE, MeasuredRun, said_of
-from ampbench.records.labels import attention_said, case_labels, not_finite
+from ampbench.judge.rounds import OK, MeasuredRun
+from ampbench.records.labels import attention_said, not_finite
 from ampbench.records.measured import OutputError
 from ampbench.store import StoredRun, measured_files, not_measured, once
 from ampbench.store.lines import no_garbage_collection
@@ -116,130 +113,6 @@ def require_measured(stored: StoredRun) -> None:
 def run_rows(stored: StoredRun) -> list[dict[str, Any]]:
     """Return a run's rows (`Frame.rows`), one a case in order."""
     return Frame(MeasuredRun.of(stored, averaging=False)).rows()
-
-
-DISTURBED = 1.1
-"""A sample this many times as long as the fastest of its build, or as its CPU time, was delayed by something else."""
-DISTURBED_BY = f"{DISTURBED} times the fastest of their build, or their CPU time"
-"""What samples took longer than that were disturbed."""
-
-UNQUIET_SHARE = 0.2
-"""With more disturbed samples than this, a machine was not quiet."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Control:
-    """How far apart two measurements of the very same case came out in one run.
-
-    `ratio` is the control's seconds_median divided by that of the case's own rounds.
-    """
-
-    case_id: str
-    label: str
-    rounds: int
-    own_seconds: float
-    control_seconds: float
-
-    @property
-    def ratio(self) -> float:
-        """How many times as long the control took."""
-        return self.control_seconds / self.own_seconds
-
-    @property
-    def apart(self) -> float:
-        """By what factor the two differ, whichever is larger; 1 where they are equal."""
-        return max(self.ratio, 1 / self.ratio) if self.ratio > 0 else 1.0
-
-    @property
-    def sentence(self) -> str:
-        """What the control says, for the foot of a table."""
-        return (
-            f"control: {self.label} measured twice took {format_seconds(self.own_seconds)} and "
-            f"{format_seconds(self.control_seconds)}, {self.apart - 1:.1%} apart; take no smaller difference for real"
-        )
-
-
-@once
-def control_ratio(stored: StoredRun) -> Control | None:
-    """Return what the run's control says; None where the run measured no case twice."""
-    case_ids = list(stored.cases)
-    for one in MeasuredRun.of(stored, averaging=False).controlled():
-        if one.own.size and one.own.min() > 0:
-            case_id = case_ids[one.owner]
-            return Control(
-                case_id=case_id,
-                label=case_labels(stored.cases.values())[case_id],
-                rounds=min(len(one.own), len(one.again)),
-                own_seconds=stats.median(one.own.tolist()),
-                control_seconds=stats.median(one.again.tolist()),
-            )
-    return None
-
-
-@once
-def disturbed_share(stored: StoredRun) -> float | None:
-    """Return the share of samples that took over `DISTURBED` times the fastest of their build, or their CPU time.
-
-    On a quiet machine it is a few hundredths. A build of a single sample whose CPU time is not known is held against
-    the other such builds of its case. None where nothing can be held against anything.
-    """
-    builds: list[Sequence[float]] = []
-    known: list[Sequence[float]] = []
-    alone: dict[str, list[float]] = {}
-    for each in stored.rounds:
-        if each.cpu_samples is not None:
-            builds += each.samples
-            known += each.cpu_samples
-            continue
-        for build in each.samples:
-            if len(build) == 1:
-                alone.setdefault(each.case_id, []).extend(build)
-            else:
-                builds.append(build)
-                known.append(build)
-    single: list[Sequence[float]] = [samples for samples in alone.values() if len(samples) > 1]
-    builds, known = builds + single, known + single
-    if not builds:
-        return None
-    lengths = np.fromiter(map(len, builds), np.int64, len(builds))
-    samples, cpu = (np.fromiter(chain.from_iterable(each), np.float64, lengths.sum()) for each in (builds, known))
-    fastest = np.minimum.reduceat(samples, np.cumsum(lengths) - lengths)
-    return float(np.mean(samples > DISTURBED * np.minimum(cpu, np.repeat(fastest, lengths))))
-
-
-@once
-def unfit_said(stored: StoredRun) -> str:
-    """Return why too many rounds were unfit for their times to be trusted: "other processes used 76% of the CPU in …".
-
-    They are unfit as they are for a comparison (`rounds.unfit_rounds`). "" where they were not or no machine tells.
-    """
-    if not stored.rounds:
-        return ""
-    found = MeasuredRun.of(stored, averaging=False).unfit
-    unfit = found.cause >= 0
-    if np.mean(unfit) <= UNFIT_SHARE:
-        return ""
-    return said_of(found.cause[unfit], found.value[unfit], len(stored.rounds), "rounds")
-
-
-def unsteady_device(stored: StoredRun) -> bool:
-    """Return whether what `unfit_said` says is an accelerator's own doing: heat, a falling clock, others on it."""
-    causes = MeasuredRun.of(stored, averaging=False).unfit.cause
-    unfit = causes[causes >= 0]
-    return bool(unfit.size) and int(np.bincount(unfit).argmax()) in ON_ACCELERATOR
-
-
-def unquiet(stored: StoredRun) -> list[str]:
-    """Return what tells that a machine was not quiet while a run was measured, in words; [] where nothing does."""
-    causes = [unfit_said(stored)]
-    disturbed = disturbed_share(stored)
-    if disturbed is not None and disturbed > UNQUIET_SHARE:
-        causes.append(f"{disturbed:.0%} of the samples took over {DISTURBED_BY}")
-    held_up = sum(stats.all_inflated(each.samples, each.cpu_samples) for each in stored.rounds)
-    if held_up:
-        rounds = f"{held_up} of {len(stored.rounds)} rounds"
-        causes.append(f"in {rounds} no sample ran at one go, and CPU time stands for theirs")
-    return [cause for cause in causes if cause]
 
 
 class _Cases:

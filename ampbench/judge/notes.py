@@ -7,7 +7,7 @@ from ampbench.base.precisions import PRECISIONS
 from ampbench.base.statement import Note, Severity, Statement, state
 from ampbench.instruments.ceilings.findings import BINDING, Bounds, disturbance, shown
 from ampbench.instruments.ceilings.records import Ceiling
-from ampbench.judge import frame
+from ampbench.judge import fitness
 from ampbench.judge.advice import TODAYS, Advice
 from ampbench.judge.pairing import not_the_commits
 from ampbench.judge.rows import Group, Row, grouped, number, precision_label
@@ -61,7 +61,7 @@ def _imported(stored: StoredRun, _: Sequence[Row]) -> Iterator[Held]:
 
 
 def _control(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
-    control = frame.control_ratio(stored)
+    control = fitness.control_ratio(stored)
     if control is not None and any(row["case_id"] == control.case_id for row in rows):
         yield [control.case_id], {"apart": control.apart - 1}
 
@@ -215,8 +215,8 @@ def _no_graphs(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
 
 
 def _unquiet(stored: StoredRun, rows: Sequence[Row], *, device: bool) -> Iterator[Held]:
-    causes, devices = frame.unquiet(stored), set(measured_devices(rows))
-    if causes and device is (devices != {"cpu"} and frame.unsteady_device(stored)):
+    causes, devices = fitness.unquiet(stored), set(measured_devices(rows))
+    if causes and device is (devices != {"cpu"} and fitness.unsteady_device(stored)):
         threads = "cpu" in devices and stored.header.settings.threads != 1
         yield THE_RUN, {"causes": "; ".join(causes), **({} if device else {"threads": threads})}
 

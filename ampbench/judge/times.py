@@ -21,8 +21,9 @@ from ampbench.judge.deciding import (
     judge_control,
 )
 from ampbench.judge.exact import ThresholdOf, other_numbers
+from ampbench.judge.fitness import UNFIT_SHARE, said_of, unfit_rounds
 from ampbench.judge.pairing import EnvironmentDifferences, Pair, imported_finding
-from ampbench.judge.rounds import UNFIT_SHARE, MeasuredRun, Role, grid, known_medians, said_of
+from ampbench.judge.rounds import MeasuredRun, Role, grid, known_medians
 from ampbench.records.changes import Change, ChangeCode, ChangeStatus, ControlVerdict
 
 LARGEST_WORTH_SAYING = 10.0
@@ -167,7 +168,7 @@ class _Sided:
     """One side's blocks of one role, shape (cells, blocks), NaN where missing.
 
     `seconds` are their values, `means` the means over all their samples. `causes` and `values` say which are unfit and
-    why, as in `rounds.Unfit`.
+    why, as in `fitness.Unfit`.
     """
 
     seconds: stats.Floats
@@ -192,7 +193,7 @@ class _Side:
     def __init__(self, run: MeasuredRun, case_ids: Sequence[str]):
         self.run = run
         self._places = [run.places[case_id] for case_id in case_ids]
-        self._unfit = run.unfit
+        self._unfit = unfit_rounds(run)
 
     def mean(self, case_id: str) -> float:
         """Return the mean over the rounds of a case, but the control's, of the means over their samples."""

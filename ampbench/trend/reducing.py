@@ -17,8 +17,9 @@ from ampbench.base.keywords import matches
 from ampbench.base.metrics import COLUMNS, DRIFT
 from ampbench.base.units import format_share
 from ampbench.errors import NothingToRunError, StoreError
+from ampbench.judge.fitness import UNFIT_SHARE, controls, said_of, unfit_rounds
 from ampbench.judge.frame import Frame
-from ampbench.judge.rounds import UNFIT_SHARE, MeasuredRun, Role, grid, said_of
+from ampbench.judge.rounds import MeasuredRun, Role, grid
 from ampbench.records.case import Case
 from ampbench.records.measured import OTHER_SHARE, Divergence
 from ampbench.records.run import Header, Imported
@@ -189,12 +190,12 @@ def _undisturbed(run: MeasuredRun) -> tuple[stats.Floats, stats.Integers, dict[s
     """Return the logarithms of the rounds that count, case after case, how many each case has, and what disturbed the
     cases that have too few of them.
 
-    Both as comparisons have it: `MeasuredRun.unfit`, no more than `UNFIT_SHARE` of a case's, `without_slow`.
+    Both as comparisons have it: `unfit_rounds`, no more than `UNFIT_SHARE` of a case's, `without_slow`.
     """
     from ampbench.judge.deciding import without_slow  # imports SciPy
 
-    rounds, count = run.rounds, len(run.stored.cases)
-    columns = (rounds.seconds, run.unfit.cause.astype(np.float64), run.unfit.value)
+    rounds, found, count = run.rounds, unfit_rounds(run), len(run.stored.cases)
+    columns = (rounds.seconds, found.cause.astype(np.float64), found.value)
     seconds, causes, values = (grid(rounds, each, Role.OWN, range(count), None) for each in columns)
     unfit, there = causes >= 0, ~np.isnan(seconds)
     usual = without_slow(np.where(unfit | ~(seconds > 0), np.nan, seconds))
@@ -212,8 +213,8 @@ def _undisturbed(run: MeasuredRun) -> tuple[stats.Floats, stats.Integers, dict[s
 
 def _control(run: MeasuredRun) -> float | None:
     """Return log(control / own) of the first case that was measured twice; None where none was."""
-    timed = (one for one in run.controlled() if one.own.size and min(one.own.min(), one.again.min()) > 0)
-    return next((one.log_ratio for one in timed), None)
+    timed = (one for one in controls(run) if one.own.size and min(one.own.min(), one.again.min()) > 0)
+    return next((math.log(one.ratio) for one in timed), None)
 
 
 def _is_of_asv(imported: Imported) -> bool:

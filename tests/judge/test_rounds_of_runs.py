@@ -1,10 +1,7 @@
-import math
-import statistics
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.stats import t as student
 
 from ampbench.judge.frame import run_rows
 from ampbench.judge.rounds import MeasuredRun, Outcome, Role, grid, power_error
@@ -43,33 +40,6 @@ def test_rounds_become_a_table_by_their_numbers_or_by_their_order():
     np.testing.assert_array_equal(ordered, [[1.0, np.nan], [3.0, 2.0]])
     assert grid(rounds, rounds.seconds, Role.CONTROL, [0], None).shape == (1, 0)
     assert grid(rounds, rounds.seconds, Role.OWN, [], None).shape == (0, 0)
-
-
-def test_a_summary_is_what_statistics_says_of_the_rounds_with_a_time():
-    times = noisy(1e-3, 6)
-    stored = make_run(Times((FP32, times), (BF16, [2e-3])), control=noisy(5e-3, 3))
-    stored.rounds.append(make_round(FP32, 0.0, 9))
-    found = MeasuredRun.of(stored, averaging=False).summaries
-    logs = [math.log(value) for value in times]
-    half = student.ppf(0.975, 5) * statistics.stdev(logs) / math.sqrt(6)
-    one = found[FP32.case_id]
-    assert (one.rounds, one.fastest, one.slowest) == (6, min(times), max(times))
-    assert one.median == pytest.approx(statistics.median(times), rel=1e-12)
-    assert one.low == pytest.approx(math.exp(statistics.fmean(logs) - half), rel=1e-9)
-    assert one.high == pytest.approx(math.exp(statistics.fmean(logs) + half), rel=1e-9)
-    assert one.spread == pytest.approx(statistics.stdev(logs), rel=1e-9)
-    alone = found[BF16.case_id]
-    assert (alone.rounds, alone.median, alone.low, alone.high, alone.spread) == (1, 2e-3, None, None, None)
-
-
-def test_a_case_that_was_measured_twice_has_its_own_rounds_beside_the_controls():
-    stored = make_run(Times((FP32, [1e-3, 3e-3]), (BF16, [])))
-    stored.rounds.append(make_round(FP32, 4e-3, 0, control=True))
-    stored.rounds.append(make_round(FP32, 5e-3, 2, confirmation=True))
-    (one,) = MeasuredRun.of(stored).controlled()
-    assert (one.owner, one.own.tolist(), one.again.tolist()) == (0, [1e-3, 3e-3, 5e-3], [4e-3])
-    assert one.log_ratio == pytest.approx(math.log(4 / 3))
-    assert list(MeasuredRun.of(make_run(Times((FP32, [1e-3])))).controlled()) == []
 
 
 def test_means_are_taken_only_where_they_are_asked_for():

@@ -18,6 +18,7 @@ from ampbench.cli.compare import failed_cases
 from ampbench.cli.main import main
 from ampbench.errors import AmpbenchError
 from ampbench.instruments.casts.show import By
+from ampbench.judge import fitness
 from ampbench.judge import frame as frames
 from ampbench.judge.advice import advise_run
 from ampbench.judge.compare import compare
@@ -49,10 +50,14 @@ def of_run(path: Path) -> Tables:
     rows = frames.run_rows(stored)
     for name, budget in BUDGETS.items():
         tables[f"advice, {name} budget"] = list(_advice(stored, rows, budget))
-    control = frames.control_ratio(stored)
-    told = {"disturbed_share": frames.disturbed_share(stored), "unfit": bool(frames.unfit_said(stored))}
+    control = fitness.control_ratio(stored)
+    told = {"disturbed_share": fitness.disturbed_share(stored), "unfit": bool(fitness.unfit_said(stored))}
     if control:
-        told |= {"case_id": control.case_id, "rounds": control.rounds, "ratio": control.ratio}
+        told |= {
+            "case_id": control.case_id,
+            "rounds": min(len(control.own), len(control.again)),
+            "ratio": control.ratio,
+        }
     return tables | {"control": [("control", as_cells(told))]}
 
 

@@ -1,16 +1,20 @@
 import json
+import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from bs4 import BeautifulSoup
+from scipy.stats import t as student
 
+from ampbench.judge.rounds import MeasuredRun
 from ampbench.present.page import View
 from ampbench.records.measured import Failure, Fitness
 from ampbench.report.material import Material
 from ampbench.report.page import chart_payload, packed
-from ampbench.report.views.distributions import LISTED, SAMPLES_OF_A_CASE, STEPS, distributions
+from ampbench.report.views.distributions import LISTED, SAMPLES_OF_A_CASE, STEPS, distributions, summaries
 from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, arms, make_run, noisy, rounds_of
 from tests.report.materials import make_material, section_of
@@ -52,6 +56,23 @@ def session() -> Material:
 
 def cells(section: BeautifulSoup) -> list[list[str]]:
     return [[cell.get_text(" ", strip=True) for cell in row.select("th, td")] for row in section.select("tbody tr")]
+
+
+def test_a_summary_is_what_statistics_says_of_the_rounds_with_a_time():
+    times = noisy(1e-3, 6)
+    stored = make_run(Times((FP32, times), (BF16, [2e-3])), control=noisy(5e-3, 3))
+    stored.rounds.append(make_round(FP32, 0.0, 9))
+    found = summaries(MeasuredRun.of(stored, averaging=False))
+    logs = [math.log(value) for value in times]
+    half = student.ppf(0.975, 5) * statistics.stdev(logs) / math.sqrt(6)
+    one = found[FP32.case_id]
+    assert (one.rounds, one.fastest, one.slowest) == (6, min(times), max(times))
+    assert one.median == pytest.approx(statistics.median(times), rel=1e-12)
+    assert one.low == pytest.approx(math.exp(statistics.fmean(logs) - half), rel=1e-9)
+    assert one.high == pytest.approx(math.exp(statistics.fmean(logs) + half), rel=1e-9)
+    assert one.spread == pytest.approx(statistics.stdev(logs), rel=1e-9)
+    alone = found[BF16.case_id]
+    assert (alone.rounds, alone.median, alone.low, alone.high, alone.spread) == (1, 2e-3, None, None, None)
 
 
 def test_every_round_is_drawn_at_its_fastest_sample():

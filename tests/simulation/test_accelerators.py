@@ -12,7 +12,7 @@ import pytest
 
 from ampbench.base import stats
 from ampbench.base.statement import Note
-from ampbench.judge import frame
+from ampbench.judge import fitness, frame
 from ampbench.judge.compare import compare
 from ampbench.judge.gate import Policy, judge
 from ampbench.judge.notes import statements
@@ -117,7 +117,7 @@ def hot_from(begin: float) -> Script:
 
 def test_a_steady_device_is_unfit_in_no_round_and_nothing_is_said_of_it() -> None:
     run = run_on(Script())
-    assert frame.unquiet(run) == []
+    assert fitness.unquiet(run) == []
     assert Note.UNSTEADY not in [note.code for note in statements(run, frame.run_rows(run))]
     found = of_time(run, run_on(Script(), run="other"))
     assert found.status not in (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED)
@@ -171,9 +171,10 @@ def test_a_round_in_which_the_clock_falls_and_one_slower_than_the_others_are_eac
     steady = [measured(Script(), number) for number in range(6)]
     falls = measured(Script(clock_hz=falling(FULL_HZ, 0.85 * FULL_HZ, 3.5, 6.0)), 6)
     low = measured(Script(clock_hz=lambda now: 0.9 * FULL_HZ), 7)
-    from ampbench.judge.rounds import CAUSES, MeasuredRun
+    from ampbench.judge.fitness import CAUSES, unfit_rounds
+    from ampbench.judge.rounds import MeasuredRun
 
-    unfit = MeasuredRun.of(run_of([*steady, falls, low])).unfit
+    unfit = unfit_rounds(MeasuredRun.of(run_of([*steady, falls, low])))
     assert unfit.cause[:6].tolist() == [-1] * 6
     named = [CAUSES[cause].format(value) for cause, value in zip(unfit.cause[6:], unfit.value[6:], strict=True)]
     assert named[0].startswith("the accelerator's clock fell to 8")
@@ -187,7 +188,7 @@ def test_cases_at_different_clocks_are_each_their_own_measure() -> None:
     heavy = [measured(Script(clock_hz=lambda now: 1.3e9), number) for number in range(4)]
     light = [replace(measured(Script(), number), case_id=copy.case_id) for number in range(4)]
     run.rounds[:] = heavy + light
-    assert frame.unquiet(run) == []
+    assert fitness.unquiet(run) == []
 
 
 def test_another_process_at_work_on_the_device_makes_rounds_unfit_and_is_named() -> None:
@@ -196,7 +197,7 @@ def test_another_process_at_work_on_the_device_makes_rounds_unfit_and_is_named()
     assert "other processes used 40% of the accelerator in 8 of 8 rounds" in text
     assert "4711 python3 (8.00 GiB) used the accelerator" in text
     idle = run_on(Script(others=["4711 python3 (8.00 GiB)"]))
-    assert frame.unquiet(idle) == []
+    assert fitness.unquiet(idle) == []
     assert "4711 python3" in said(idle)
 
 
@@ -211,7 +212,7 @@ def at_the_limit() -> Script:
 
 def test_the_power_limit_is_no_fault_and_the_fastest_sample_stands_beside_the_median() -> None:
     run = run_of([measured(at_the_limit(), number) for number in range(ROUNDS)])
-    assert frame.unquiet(run) == []
+    assert fitness.unquiet(run) == []
     (row,) = frame.run_rows(run)
     assert row["seconds_median"] == pytest.approx(2e6 / (0.85 * FULL_HZ), rel=0.01)
     assert row["burst_seconds"] == pytest.approx(1e-3, rel=0.01)

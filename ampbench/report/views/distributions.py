@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ampbench.base.stats import median
+from ampbench.base import stats
 from ampbench.base.units import UNDEFINED, counted, format_percent, format_seconds
-from ampbench.judge import frame
-from ampbench.judge.frame import DISTURBED_BY
-from ampbench.judge.rounds import CAUSES, MeasuredRun, Role, Summary, said_of
+from ampbench.judge.fitness import CAUSES, DISTURBED_BY, disturbed_share, said_of, unfit_rounds
+from ampbench.judge.rounds import MeasuredRun, Role
+from ampbench.judge.rows import number
 from ampbench.judge.said import CHANGED
 from ampbench.present.charts import Chart, Choice, label_expression, quantity, tooltip
 from ampbench.present.page import View
@@ -44,15 +44,70 @@ class One(NamedTuple):
         return None if self.cause < 0 else CAUSES[self.cause].format(self.value)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """A case's rounds in numbers, those of the control left out; all times are seconds a step.
+
+    `low` and `high` are the 95% interval of `median`, `spread` is the standard deviation of the logarithms: about the
+    relative one. None where there are too few rounds for them.
+    """
+
+    rounds: int
+    fastest: float
+    median: float
+    slowest: float
+    low: float | None
+    high: float | None
+    spread: float | None
+
+
+def summaries(run: MeasuredRun) -> dict[str, Summary]:
+    """Return what the rounds of each case say, by case id, of those with a time that is finite and above zero."""
+    seconds = run.rounds.seconds
+    found = run.by_case((run.rounds.roles != Role.CONTROL) & np.isfinite(seconds) & (seconds > 0))
+    timed = np.flatnonzero(found.lengths)
+    if not timed.size:
+        return {}
+    lengths, values = found.lengths[timed], seconds[found.order]
+    starts = np.cumsum(lengths) - lengths
+    segments = np.repeat(np.arange(len(timed)), lengths)
+    logs = np.log(values)
+    squares = np.bincount(segments, (logs - (np.bincount(segments, logs) / lengths)[segments]) ** 2)
+    low, high = found.intervals(seconds)
+    columns = (
+        np.minimum.reduceat(values, starts),
+        found.medians(seconds)[timed],
+        np.maximum.reduceat(values, starts),
+        low[timed],
+        high[timed],
+        np.sqrt(stats.ratio(squares, lengths - 1)),
+    )
+    ids = list(run.stored.cases)
+    return {
+        ids[place]: Summary(
+            rounds=count,
+            fastest=fastest,
+            median=median,
+            slowest=slowest,
+            low=number(low),
+            high=number(high),
+            spread=number(spread),
+        )
+        for place, count, fastest, median, slowest, low, high, spread in zip(
+            timed.tolist(), lengths.tolist(), *(column.tolist() for column in columns), strict=True
+        )
+    }
+
+
 class RunRounds:
     """A run's rounds, found by case. Rounds without a time that can be drawn are left out."""
 
     def __init__(self, stored: StoredRun):
         self.stored = stored
         run = MeasuredRun.of(stored, averaging=False)
-        self.summaries = run.summaries
+        self.summaries, unfit = summaries(run), unfit_rounds(run)
         self._rounds: dict[str, list[One]] = {}
-        columns = (run.rounds.roles, run.rounds.blocks, run.rounds.seconds, run.unfit.cause, run.unfit.value)
+        columns = (run.rounds.roles, run.rounds.blocks, run.rounds.seconds, unfit.cause, unfit.value)
         for place, (role, block, seconds, cause, value) in enumerate(
             zip(*(column.tolist() for column in columns), strict=True)
         ):
@@ -66,9 +121,9 @@ class RunRounds:
         return self._rounds.get(case_id, [])
 
     def disturbed(self, case_id: str) -> float | None:
-        """Return the share of a case's samples that something else on the machine delayed (`frame.disturbed_share`)."""
+        """Return the share of a case's samples that something else on the machine delayed (`disturbed_share`)."""
         rounds = [self.stored.rounds[one.place] for one in self._own(case_id)]
-        return frame.disturbed_share(replace(self.stored, rounds=rounds))
+        return disturbed_share(replace(self.stored, rounds=rounds))
 
     def unfit(self, case_id: str) -> str:
         """Return why some of a case's rounds are unfit, the commonest cause in words; "" where none is."""
@@ -450,7 +505,7 @@ def _alt(cases: Sequence[ShownCase], sides: Mapping[int, Sequence[Side]]) -> str
     most, widest = max(spreads, key=lambda one: one[0])
     return (
         f"In half of the {len(spreads):,} cases with several rounds these spread by at most "
-        f"{format_percent(median([spread for spread, _ in spreads]))} (standard deviation); most in {widest}, by "
+        f"{format_percent(stats.median([spread for spread, _ in spreads]))} (standard deviation); most in {widest}, by "
         f"{format_percent(most)}."
     )
 

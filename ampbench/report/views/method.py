@@ -16,7 +16,7 @@ from ampbench.base.budget import LEAST_KEPT
 from ampbench.base.metrics import COLUMNS, COMPARED, GATED, MEAN, Column, Gate
 from ampbench.base.precisions import DEFAULT, PRECISIONS, ordered
 from ampbench.base.units import UNDEFINED, counted, format_limit, format_percent, format_quantity, format_seconds
-from ampbench.judge import deciding, frame, objections, rounds, table
+from ampbench.judge import deciding, fitness, objections, table
 from ampbench.judge.advice import FASTER_WITHOUT_INTERVALS, LARGEST_SPEEDUP, WORTH
 from ampbench.judge.exact import LUCK
 from ampbench.judge.objections import DISAGREEMENT_ALPHA
@@ -109,14 +109,16 @@ def _meanings(material: Material) -> dict[str, str]:
 
 def _quietness(stored: StoredRun) -> Facts:
     """Return how a run went: whether it is whole, what its control says, how much else the machine was doing."""
-    control = frame.control_ratio(stored)
-    disturbed = frame.disturbed_share(stored)
+    control = fitness.control_ratio(stored)
+    disturbed = fitness.disturbed_share(stored)
     return {
         "started": moment(stored.header.started_at),
         "ended": "; ".join(part for part in (stored.ending, _CUT if stored.cut else "") if part),
         "rounds": _rounds(stored),
         "control": "" if control is None else _apart(control),
-        "disturbed samples": "" if disturbed is None else f"{format_percent(disturbed)} took over {frame.DISTURBED_BY}",
+        "disturbed samples": ""
+        if disturbed is None
+        else f"{format_percent(disturbed)} took over {fitness.DISTURBED_BY}",
         "CPU time given to other machines": _shares(one.fitness.steal_share for one in stored.rounds),
         "CPU time of other processes": _shares(one.fitness.other_share for one in stored.rounds),
         "unfit rounds": _unfit(stored),
@@ -124,7 +126,7 @@ def _quietness(stored: StoredRun) -> Facts:
     }
 
 
-def _apart(control: frame.Control) -> str:
+def _apart(control: fitness.Control) -> str:
     """Return how far apart two measurements of one case were, as the banner says what follows from it."""
     own, again = format_seconds(control.own_seconds), format_seconds(control.control_seconds)
     return f"{control.case_id}, measured twice: {own} and {again}, {format_percent(control.apart - 1)} apart"
@@ -152,11 +154,11 @@ def _unfit(stored: StoredRun) -> str:
     """Return how many rounds a comparison would leave out, and the commonest cause."""
     if not stored.rounds:
         return ""
-    found = MeasuredRun.of(stored, averaging=False).unfit
+    found = fitness.unfit_rounds(MeasuredRun.of(stored, averaging=False))
     unfit, count = found.cause >= 0, len(stored.rounds)
     if not np.any(unfit):
         return f"none of {count:,}"
-    cause = rounds.said_of(found.cause[unfit], found.value[unfit], count, "rounds")
+    cause = fitness.said_of(found.cause[unfit], found.value[unfit], count, "rounds")
     return f"{format_percent(float(np.mean(unfit)))}; {cause}"
 
 
@@ -255,8 +257,8 @@ def gate_in_words(gate: Gate, unit: str) -> str:
 
 _CONSTANTS: Mapping[str, Any] = {
     "rounds_for_interval": stats.ROUNDS_FOR_INTERVAL,
-    "disturbed": frame.DISTURBED,
-    "unquiet": format_limit(frame.UNQUIET_SHARE),
+    "disturbed": fitness.DISTURBED,
+    "unquiet": format_limit(fitness.UNQUIET_SHARE),
     "inflated": stats.INFLATED,
     "faster": FASTER_WITHOUT_INTERVALS,
     "worth": WORTH,
@@ -280,9 +282,9 @@ _CONSTANTS: Mapping[str, Any] = {
     "minimum_rounds": deciding.MINIMUM_ROUNDS,
     "steal": format_limit(STEAL_SHARE),
     "other": format_limit(OTHER_SHARE),
-    "load": rounds.LOAD_PER_CPU,
-    "clock": format_limit(rounds.SLOW_CLOCK),
-    "unfit": format_limit(rounds.UNFIT_SHARE),
+    "load": fitness.LOAD_PER_CPU,
+    "clock": format_limit(fitness.SLOW_CLOCK),
+    "unfit": format_limit(fitness.UNFIT_SHARE),
     "points": steps.POINTS,
     "certainty": steps.CERTAINTY,
     "ordered": format_limit((1 + steps.SEPARATION) / 2),

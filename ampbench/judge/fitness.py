@@ -1,0 +1,220 @@
+"""How fit a machine was while a run was measured: unfit rounds, disturbed samples, and the control."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+
+from ampbench.base import stats
+from ampbench.judge.rounds import MeasuredRun, Role, known_medians
+from ampbench.records.measured import OTHER_SHARE, STEAL_SHARE
+from ampbench.store import StoredRun, once
+
+SLOW_CLOCK = 0.8
+"""Share of the run's median clock under which a round is unfit: thermal and power throttling lower clocks by more, and
+a clock a fifth lower makes a step by up to a quarter slower, many times the threshold."""
+
+SLOW_ACCELERATOR = 0.95
+"""Share of the median clock of its case under which a round on an accelerator is unfit. Its clock, under load, moves in
+steps of less than a hundredth; a twentieth lower makes a step by up to 5% slower, over twice the threshold."""
+
+THROTTLED_SHARE = 0.1
+"""Share of the readings with heat or a fault as the limit from which a round is unfit: a window in ten is then slow."""
+
+LOAD_PER_CPU = 2.0
+"""Load average per CPU from which a round is unfit, where the machine does not tell what others used. Torch's own
+threads make a load of about one per CPU."""
+
+UNFIT_SHARE = 0.25
+"""Share of unfit blocks above which a case gets no verdict: what is left is then no fair sample of the session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """Which rounds are unfit: the number of the first cause in `CAUSES` that holds, -1 for none, and its value."""
+
+    cause: stats.Integers
+    value: stats.Floats
+
+
+CAUSES = (
+    "the hypervisor gave {:.0%} of the CPU time to other machines",
+    "other processes used {:.0%} of the CPU",
+    "the load was {:.1f} per CPU",
+    "the CPU's clock was at {:.0%} of its usual one",
+    "heat or a fault held the accelerator's clock down {:.0%} of the time",
+    "the accelerator's clock fell to {:.0%} while it was timed",
+    "the accelerator's clock was at {:.0%} of its usual one",
+    "other processes used {:.0%} of the accelerator",
+)
+"""What makes a round unfit, in words, around the value."""
+ON_ACCELERATOR = frozenset(range(4, len(CAUSES)))
+"""The numbers of those that are an accelerator's own."""
+
+
+def unfit_rounds(run: MeasuredRun) -> Unfit:
+    """Return which rounds are unfit, and why.
+
+    A CPU's clock is compared with its median over the run's rounds on it. That of an accelerator under load depends on
+    what it computes, and is compared with its median over the rounds of the same case.
+    """
+    rounds, cases = run.rounds, run.stored.cases.values()
+    on_cpu = np.array([case.device == "cpu" for case in cases], dtype=bool)[rounds.owners]
+    cpus = run.stored.header.environment.cpu_count or np.nan
+    load = np.where(np.isnan(rounds.other), rounds.load / cpus, np.nan)
+    clocks = np.where(on_cpu, np.nan, rounds.clock)
+    rows = (
+        (rounds.steal, STEAL_SHARE, 1),
+        (rounds.other, OTHER_SHARE, 1),
+        (load, LOAD_PER_CPU, 1),
+        (_of_median(np.where(on_cpu, rounds.frequency, np.nan)), SLOW_CLOCK, -1),
+        (rounds.throttled, THROTTLED_SHARE, 1),
+        (rounds.fell, SLOW_ACCELERATOR, -1),
+        (clocks / known_medians(clocks, rounds.owners, len(cases))[rounds.owners], SLOW_ACCELERATOR, -1),
+        (rounds.shared, OTHER_SHARE, 1),
+    )
+    values = np.array([row for row, _, _ in rows])
+    with np.errstate(invalid="ignore"):
+        holds = np.array([way * row > way * limit for row, limit, way in rows])
+    cause = np.where(holds.any(axis=0), holds.argmax(axis=0), -1)
+    value = np.take_along_axis(values, np.maximum(cause, 0)[None], axis=0)[0]
+    return Unfit(cause, value)
+
+
+def said_of(causes: stats.Integers, values: stats.Floats, blocks: int, what: str) -> str:
+    """Return the commonest cause among unfit rounds in words: "other processes used 41% of the CPU in 6 of 8 blocks".
+
+    `causes` and `values` are those of the unfit blocks alone.
+    """
+    commonest = int(np.bincount(causes).argmax())
+    chosen = causes == commonest
+    text = CAUSES[commonest].format(stats.median(values[chosen].tolist()))
+    return f"{text} in {int(chosen.sum())} of {blocks} {what}"
+
+
+def _of_median(values: stats.Floats) -> stats.Floats:
+    known = values[np.isfinite(values) & (values > 0)]
+    return values / np.median(known) if known.size else np.full(len(values), np.nan)
+
+
+DISTURBED = 1.1
+"""A sample this many times as long as the fastest of its build, or as its CPU time, was delayed by something else."""
+DISTURBED_BY = f"{DISTURBED} times the fastest of their build, or their CPU time"
+"""What samples took longer than that were disturbed."""
+
+UNQUIET_SHARE = 0.2
+"""With more disturbed samples than this, a machine was not quiet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """The very same case measured twice in one run: the seconds of its own rounds, and of the control's."""
+
+    case_id: str
+    own: stats.Floats
+    again: stats.Floats
+
+    @property
+    def own_seconds(self) -> float:
+        """The median of its own rounds."""
+        return stats.median(self.own.tolist())
+
+    @property
+    def control_seconds(self) -> float:
+        """The median of the control's."""
+        return stats.median(self.again.tolist())
+
+    @property
+    def ratio(self) -> float:
+        """How many times as long the control took."""
+        return self.control_seconds / self.own_seconds
+
+    @property
+    def apart(self) -> float:
+        """By what factor the two differ, whichever is larger; 1 where they are equal."""
+        return max(self.ratio, 1 / self.ratio) if self.ratio > 0 else 1.0
+
+
+def controls(run: MeasuredRun) -> Iterator[Control]:
+    """Yield the cases that were measured twice, in the order of the file; confirmations count as their own."""
+    rounds, case_ids = run.rounds, list(run.stored.cases)
+    is_control = rounds.roles == Role.CONTROL
+    for owner in dict.fromkeys(rounds.owners[is_control].tolist()):
+        own = rounds.owners == owner
+        yield Control(
+            case_id=case_ids[owner], own=rounds.seconds[own & ~is_control], again=rounds.seconds[own & is_control]
+        )
+
+
+@once
+def control_ratio(stored: StoredRun) -> Control | None:
+    """Return what the run's control says; None where the run measured no case twice."""
+    found = controls(MeasuredRun.of(stored, averaging=False))
+    return next((one for one in found if one.own.size and one.own.min() > 0), None)
+
+
+@once
+def disturbed_share(stored: StoredRun) -> float | None:
+    """Return the share of samples that took over `DISTURBED` times the fastest of their build, or their CPU time.
+
+    On a quiet machine it is a few hundredths. A build of a single sample whose CPU time is not known is held against
+    the other such builds of its case. None where nothing can be held against anything.
+    """
+    builds: list[Sequence[float]] = []
+    known: list[Sequence[float]] = []
+    alone: dict[str, list[float]] = {}
+    for each in stored.rounds:
+        if each.cpu_samples is not None:
+            builds += each.samples
+            known += each.cpu_samples
+            continue
+        for build in each.samples:
+            if len(build) == 1:
+                alone.setdefault(each.case_id, []).extend(build)
+            else:
+                builds.append(build)
+                known.append(build)
+    single: list[Sequence[float]] = [samples for samples in alone.values() if len(samples) > 1]
+    builds, known = builds + single, known + single
+    if not builds:
+        return None
+    lengths = np.fromiter(map(len, builds), np.int64, len(builds))
+    samples, cpu = (np.fromiter(chain.from_iterable(each), np.float64, lengths.sum()) for each in (builds, known))
+    fastest = np.minimum.reduceat(samples, np.cumsum(lengths) - lengths)
+    return float(np.mean(samples > DISTURBED * np.minimum(cpu, np.repeat(fastest, lengths))))
+
+
+@once
+def unfit_said(stored: StoredRun) -> str:
+    """Return why too many rounds were unfit for their times to be trusted: "other processes used 76% of the CPU in …".
+
+    They are unfit as they are for a comparison (`unfit_rounds`). "" where they were not or no machine tells.
+    """
+    if not stored.rounds:
+        return ""
+    found = unfit_rounds(MeasuredRun.of(stored, averaging=False))
+    unfit = found.cause >= 0
+    if np.mean(unfit) <= UNFIT_SHARE:
+        return ""
+    return said_of(found.cause[unfit], found.value[unfit], len(stored.rounds), "rounds")
+
+
+def unsteady_device(stored: StoredRun) -> bool:
+    """Return whether what `unfit_said` says is an accelerator's own doing: heat, a falling clock, others on it."""
+    causes = unfit_rounds(MeasuredRun.of(stored, averaging=False)).cause
+    unfit = causes[causes >= 0]
+    return bool(unfit.size) and int(np.bincount(unfit).argmax()) in ON_ACCELERATOR
+
+
+def unquiet(stored: StoredRun) -> list[str]:
+    """Return what tells that a machine was not quiet while a run was measured, in words; [] where nothing does."""
+    causes = [unfit_said(stored)]
+    disturbed = disturbed_share(stored)
+    if disturbed is not None and disturbed > UNQUIET_SHARE:
+        causes.append(f"{disturbed:.0%} of the samples took over {DISTURBED_BY}")
+    held_up = sum(stats.all_inflated(each.samples, each.cpu_samples) for each in stored.rounds)
+    if held_up:
+        rounds = f"{held_up} of {len(stored.rounds)} rounds"
+        causes.append(f"in {rounds} no sample ran at one go, and CPU time stands for theirs")
+    return [cause for cause in causes if cause]
