@@ -274,7 +274,7 @@ def _with_gradients(found: Divergence, numbers: StepNumbers, held: Reference) ->
 def _with_update(found: Divergence, measured: Updated) -> Divergence:
     """Return the divergence of a training step with what `updated_by` returned."""
     update, (bias, noise) = measured
-    nonfinite = max(found.param_nonfinite or 0, update.nonfinite or 0)
+    nonfinite = max(found.param_nonfinite or 0, update.nonfinite or 0 if update else 0)
     return dataclasses.replace(found, update=update, grad_bias=bias, grad_noise=noise, param_nonfinite=nonfinite)
 
 

@@ -11,13 +11,19 @@ import torch
 from ampbench.base.recipes import FOREACH, FUSED, OPTIMIZERS, TrainingRecipe
 from ampbench.errors import WorkloadError
 from ampbench.records.measured import OptimizerGroup, Recipe
+from ampbench.workload import Workload
 
 MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 
 
 def default_optimizer(parameters: Any) -> torch.optim.Optimizer:
-    """Return plain SGD with lr 0.01: what trains a workload that names no optimizer."""
+    """Return plain SGD with lr 0.01: by it steps are timed where no optimizer is named."""
     return torch.optim.SGD(parameters, lr=0.01)
+
+
+def is_named(workload: Workload, recipe: TrainingRecipe) -> bool:
+    """Return whether the workload or the recipe names an optimizer; without one, updates are not measured."""
+    return workload.optimizer is not None or bool(recipe.optimizer)
 
 
 def optimizer_of(recipe: TrainingRecipe, own: MakeOptimizer) -> MakeOptimizer:

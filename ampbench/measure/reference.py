@@ -28,7 +28,7 @@ from ampbench.measure.distances import (
 from ampbench.measure.draws import EQUAL_DRAWS, EqualDraws, random_states, seed_all, switch_off_dropout
 from ampbench.measure.machine import Cpu, Device, fp64_device, precision_flags
 from ampbench.measure.memory import is_out_of_memory, said_of
-from ampbench.measure.optimizer import recipe_of
+from ampbench.measure.optimizer import is_named, recipe_of
 from ampbench.measure.outputs import compared_outputs
 from ampbench.measure.step import InferenceStep, OwnStep, TrainingStep, build_step
 from ampbench.measure.updates import (
@@ -62,7 +62,8 @@ class StepNumbers:
 
     Of a step that was not to `update`, outputs and gradients are in the dtypes they came in, and that is all. `native`
     are its gradients as they came, where they were asked for. `drew` tells whether it drew random numbers; `decided`
-    are a reference's decisions, as its loss was seen to make them; `recipe` is what trains it.
+    are a reference's decisions, as its loss was seen to make them; `recipe` is what trains it (None: no optimizer is
+    named).
     """
 
     outputs: list[torch.Tensor]
@@ -123,6 +124,8 @@ def run_step(
             step.let_go()
             return numbers
         numbers, gradients = _of_backward(step, workload, keep, notes, equal=equal, copy=update)
+        if is_named(workload, find_recipe(case.recipe)):
+            numbers.recipe = recipe_of(step.optimizer, step.module)
         if update:
             _note_decisions(numbers, loss)
             if native and find_recipe(case.recipe).clip:  # in place
@@ -180,7 +183,6 @@ def _of_backward(
         gradients=gradients,
         drew=random_states(step.device) != before,
         notes=notes,
-        recipe=recipe_of(step.optimizer, step.module),
     )
     return numbers, unscaled
 
@@ -282,10 +284,11 @@ class References:
 def passing_reference(workload: Workload, case: Case, device: Device, *, updates: bool = False) -> Reference:
     """Return outputs and gradients of the fp64 step, on the CPU; where it fails, of the fp32 step on the device.
 
-    With `updates`, what an optimizer's step should change, too, where the fp64 step runs.
+    With `updates`, what a named optimizer's step should change, too, where the fp64 step runs.
     Raises `torch.OutOfMemoryError` where the step does not fit into the memory, and what the fp32 step raises.
     """
     where = fp64_device(device)
+    updates = updates and is_named(workload, find_recipe(case.recipe))
     try:
         exact = reference_step(workload, case, where, keep=Cpu(), update=False, native=updates)
     except Exception as error:

@@ -9,7 +9,7 @@ import copy
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from ampbench.measure.distances import dense, is_finite, real_parts
 from ampbench.measure.draws import random_states, seed_all, switch_off_dropout
 from ampbench.measure.machine import Device, fp64_device, precision_flags
 from ampbench.measure.memory import said_of
-from ampbench.measure.optimizer import default_optimizer, with_settings
+from ampbench.measure.optimizer import default_optimizer, is_named, with_settings
 from ampbench.measure.step import SETTLING_STEPS, OwnStep, TrainingStep, build_training
 from ampbench.measure.work import count_flops
 from ampbench.records.case import Case
@@ -45,8 +45,8 @@ DRAWS = 16
 RECOVERED = 0.1
 """The relative error of an update with what the optimizer's state holds of it, up to which the state is counted."""
 
-Updated = tuple[Update, tuple[float | None, float | None]]
-"""What an optimizer's step changes; bias and noise of gradients over batches."""
+Updated = tuple[Update | None, tuple[float | None, float | None]]
+"""What an optimizer's step changes (None: no optimizer is named); bias and noise of gradients over batches."""
 Make = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 Tensors = Mapping[str, torch.Tensor]
 
@@ -57,7 +57,7 @@ class Snapshot:
 
     `weights` are parameters and buffers by name, `trained` names the parameters that require a gradient. `state` is the
     optimizer's by parameter and key, where `resident` keys lie beside their parameter; `groups` are its
-    hyperparameters, in the order of its groups. `undefined` says why there is none.
+    hyperparameters, in the order of its groups. `undefined` says why there is none; not `named`: no optimizer is.
     """
 
     steps: int = 0
@@ -67,6 +67,7 @@ class Snapshot:
     resident: frozenset[str] = frozenset()
     groups: Sequence[Mapping[str, Any]] = ()
     undefined: str = ""
+    named: bool = True
 
     @property
     def rates(self) -> list[float]:
@@ -113,13 +114,15 @@ def take_snapshot(workload: Workload, case: Case, device: Device) -> Snapshot:
     changes; where that names another optimizer, the state is not for it. Dropout is switched off. What
     the network or its optimizer raises, and values that are not finite, leave it undefined.
     """
+    recipe = find_recipe(case.recipe)
+    if not is_named(workload, recipe):
+        return Snapshot(undefined="no optimizer is named", named=False)
     try:
         with precision_flags(PRECISIONS[BASELINE]):
             seed_all(0)
             step = build_training(workload, case, device, precision=PRECISIONS[BASELINE])
             switch_off_dropout(step.module, [])
             steps = 0
-            recipe = find_recipe(case.recipe)
             if workload.optimizer_state is not None and not recipe.optimizer:
                 step.optimizer.load_state_dict(copy.deepcopy(dict(workload.optimizer_state)))
                 with_settings(step.optimizer, recipe)
@@ -200,8 +203,12 @@ def intended_update(snapshot: Snapshot, gradients: Gradients, where: Device) -> 
 
     Where the optimizer refuses fp64, the step is that in fp32.
     """
+    first, second = (
+        {name: value.detach().cpu() for name, value in each.items()} for each in (gradients.first, gradients.second)
+    )
+    kept = replace(gradients, first=first, second=second)
     if snapshot.undefined:
-        return Intended(snapshot, undefined=snapshot.undefined)
+        return Intended(snapshot, kept, undefined=snapshot.undefined)
     refused = ""
     for dtype, stored in (("fp64", gradients.stored), ("fp32", _in_fp32(gradients.stored))):
         try:
@@ -212,21 +219,15 @@ def intended_update(snapshot: Snapshot, gradients: Gradients, where: Device) -> 
             continue
         moves = {name: difference(taken.weights[name], weights[name], where).cpu() for name in weights}
         if not is_finite(moves.values()):
-            return Intended(snapshot, undefined=f"parameters are not finite after the step in {dtype}")
+            return Intended(snapshot, kept, undefined=f"parameters are not finite after the step in {dtype}")
         if not any(bool(move.any()) for move in moves.values()):
-            return Intended(snapshot, undefined=f"the step changes no parameter in {dtype}")
-        kept = Gradients(
-            first={name: value.detach().cpu() for name, value in gradients.first.items()},
-            second={name: value.detach().cpu() for name, value in gradients.second.items()},
-            stored=stored,
-            make=gradients.make,
-        )
+            return Intended(snapshot, kept, undefined=f"the step changes no parameter in {dtype}")
         sizes = {
             name: (float(torch.linalg.vector_norm(move)) ** 2, int(torch.count_nonzero(move)))
             for name, move in moves.items()
         }
-        return Intended(snapshot, kept, moves, sizes, dtype=dtype)
-    return Intended(snapshot, undefined=refused)
+        return Intended(snapshot, replace(kept, stored=stored), moves, sizes, dtype=dtype)
+    return Intended(snapshot, kept, undefined=refused)
 
 
 def _in_fp32(stored: Mapping[str, torch.dtype]) -> dict[str, torch.dtype]:
@@ -306,7 +307,8 @@ def _measured(intended: Intended, gradients: Gradients, device: Device, keep: De
 def updated_by(intended: Intended, gradients: Gradients, device: Device) -> Updated:
     """Return what an optimizer's step changes with these gradients, and bias and noise of these over batches."""
     keep = fp64_device(device)
-    return measure_update(intended, gradients, device, keep), batch_bias(intended, gradients, keep)
+    update = measure_update(intended, gradients, device, keep) if intended.snapshot.named else None
+    return update, batch_bias(intended, gradients, keep)
 
 
 def batch_bias(intended: Intended, gradients: Gradients, keep: Device) -> tuple[float | None, float | None]:

@@ -39,7 +39,7 @@ from ampbench.records.labels import few
 from ampbench.records.wire import Description, NamedNetwork
 from ampbench.workload import Workload
 from ampbench.workloads.index import LIMITS, RANDOM, check_parameter
-from ampbench.workloads.weights import ACTIVE, adamw, class_loss, momentum
+from ampbench.workloads.weights import ACTIVE, class_loss
 
 VERSION = 1
 """Of all networks by name; bumped when what is made of a library's network changes."""
@@ -156,8 +156,7 @@ class Library:
             raise
         except Exception as error:
             raise WorkloadError(f"{called} cannot be built: {first_line(error)}") from error
-        normalised = any(isinstance(layer, _BatchNorm) for layer in module.modules())
-        return Workload(module=module, optimizer=momentum if normalised else adamw, version=VERSION, **fed)
+        return Workload(module=module, version=VERSION, **fed)
 
     def batch(self, name: str, parameters: Parameters, seed: int) -> tuple[Any, Any]:
         """Return the inputs and targets that `build` gives a network, which is not built."""

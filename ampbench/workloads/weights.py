@@ -40,12 +40,15 @@ def class_loss(output: Tensor, targets: Tensor) -> Tensor:
 
 
 def momentum(parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
-    """Return SGD with lr 0.01 and momentum 0.9."""
+    """Return SGD with lr 0.01 and momentum 0.9, as VGG begins with (Simonyan and Zisserman 2015, section 3.1)."""
     return optim.SGD(parameters, lr=0.01, momentum=0.9)
 
 
 def adamw(parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
-    """Return AdamW with lr 1e-4 and else PyTorch's defaults: in pure fp16, its epsilon of 1e-8 is zero."""
+    """Return AdamW with lr 1e-4, as DiT has (Peebles and Xie 2023, section 4), and else PyTorch's defaults.
+
+    In pure fp16, its epsilon of 1e-8 is zero.
+    """
     return optim.AdamW(parameters, lr=1e-4)
 
 

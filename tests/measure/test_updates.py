@@ -1,3 +1,4 @@
+import dataclasses
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -11,6 +12,7 @@ from ampbench.errors import WorkloadError
 from ampbench.measure import sources, updates
 from ampbench.measure.divergence import measure_divergence
 from ampbench.measure.machine import Cpu
+from ampbench.measure.optimizer import default_optimizer
 from ampbench.measure.reference import References
 from ampbench.records.case import Case
 from ampbench.records.measured import BINS, LOWEST_BIN, Divergence, Update
@@ -277,7 +279,10 @@ def test_frozen_and_shared_parameters_are_counted_as_they_move(case: MakeCase) -
     second.weight = first.weight
     first.bias.requires_grad_(requires_grad=False)
     workload = Workload(
-        module=torch.nn.Sequential(first, second), inputs=torch.randn(4, 8), loss=lambda output: output.square().mean()
+        module=torch.nn.Sequential(first, second),
+        inputs=torch.randn(4, 8),
+        loss=lambda output: output.square().mean(),
+        optimizer=default_optimizer,
     )
     found = update_of(workload, case("bf16_pure", "training"))
     assert found.moving == 64 + 8
@@ -300,7 +305,7 @@ class Adapted(torch.nn.Module):
 def test_weights_that_are_frozen_in_half_do_not_stand_for_those_that_move(precision: str, case: MakeCase) -> None:
     """Of frozen ones there is no update to take apart: 0 / 0 could not be stored, and the case failed."""
     workload = Workload(module=Adapted(), inputs=torch.randn(4, 64), loss=lambda output: output.square().mean())
-    found = update_of(workload, case(precision, "training"))
+    found = update_of(workload, case(precision, "training", recipe="optimizer=sgd"))
     assert (found.storage, found.undefined) == ("bf16" if precision == "bf16_pure" else "fp32", "")
     assert found.sizes is None or sum(found.sizes) == 64 * 2 + 2
     assert all(map(math.isfinite, found.energies or [0.0]))
@@ -389,6 +394,20 @@ def test_without_a_training_step_there_is_no_update(case: MakeCase) -> None:
     found = measured(exact_gradients(groups), case("bf16_pure"))
     assert found.update is None
     assert found.param_nonfinite is None
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16_pure"])
+def test_without_an_optimizer_gradients_are_measured_and_the_update_is_not(precision: str, case: MakeCase) -> None:
+    named = exact_gradients(default_optimizer)
+    found, known = (
+        measured(one, case(precision, "training")) for one in (dataclasses.replace(named, optimizer=None), named)
+    )
+    assert (found.recipe, found.update) == (None, None)
+    assert known.recipe is not None
+    assert (found.grad_rel_l2, found.grad_elements, found.loss) == (known.grad_rel_l2, known.grad_elements, known.loss)
+    chosen = measured(dataclasses.replace(named, optimizer=None), case(precision, "training", recipe="optimizer=sgd"))
+    assert chosen.recipe is not None
+    assert chosen.update is not None
 
 
 def test_the_bias_of_gradients_over_batches_is_what_their_errors_have_in_common(case: MakeCase) -> None:

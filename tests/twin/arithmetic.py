@@ -8,7 +8,6 @@ import copy
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +15,6 @@ from torch import nn
 from torch.utils._pytree import tree_map_only
 
 Tensors = Mapping[str, torch.Tensor]
-SGD = partial(torch.optim.SGD, lr=0.01)  # where a workload names no optimizer
 
 
 @dataclass(frozen=True)
@@ -104,7 +102,7 @@ def train(workload: Any, kind: Format) -> Step:
     if kind.master:
         originals = copy.deepcopy(dict(workload.module.named_parameters()))
         weights |= {name: originals[name] for name, own in weights.items() if own.requires_grad}
-    optimizer = (workload.optimizer or SGD)(weights.values())
+    optimizer = workload.optimizer(weights.values())
     scaler = torch.amp.GradScaler("cpu", enabled=kind.scaler)
 
     def backward(inputs: Any, targets: Any) -> tuple[Any, torch.Tensor, Tensors]:
@@ -143,7 +141,7 @@ def train(workload: Any, kind: Format) -> Step:
 def late(workload: Any) -> tuple[Tensors, dict[str, Any]]:
     """Return weights and optimizer state after 20 fp32 steps, or 2 of an optimizer that keeps no state."""
     module = trained_module(workload, torch.float32)
-    optimizer, batches = (workload.optimizer or SGD)(module.parameters()), batches_in(workload, torch.float32)
+    optimizer, batches = workload.optimizer(module.parameters()), batches_in(workload, torch.float32)
     for number in range(20):
         inputs, targets = batches[number % len(batches)]
         optimizer.zero_grad()
@@ -158,7 +156,7 @@ def update(workload: Any, gradients: Tensors, begin: tuple[Tensors, dict[str, An
     """Return what a step with `gradients` changes of weights, from those and the state of `begin`, in `storage`."""
     weights = {name: nn.Parameter(own.detach().to(storage, copy=True)) for name, own in begin[0].items()}
     before = doubled(weights)
-    optimizer = (workload.optimizer or SGD)(weights.values())
+    optimizer = workload.optimizer(weights.values())
     optimizer.load_state_dict(copy.deepcopy(begin[1]))  # in the dtypes that the optimizer chooses
     for name, gradient in gradients.items():
         weights[name].grad = gradient.to(storage)

@@ -11,6 +11,7 @@ from torch.nn import functional
 from ampbench import Workload
 
 Make = Callable[[], Workload]
+SGD = partial(torch.optim.SGD, lr=0.01)
 LOGITS = {"mlp": "", "convolutions": "", "recurrent": "", "tokens": "", "heads": "scores"}
 """The names of the outputs that are logits, with classes in dimension 1."""
 
@@ -67,7 +68,7 @@ def of_heads(output: dict[str, torch.Tensor], targets: tuple[torch.Tensor, torch
     return functional.l1_loss(output["boxes"], targets[0]) + functional.cross_entropy(output["scores"], targets[1])
 
 
-def workload(module: nn.Module, inputs: Any, targets: Any, loss: Any, optimizer: Any = None) -> Workload:
+def workload(module: nn.Module, inputs: Any, targets: Any, loss: Any, optimizer: Any = SGD) -> Workload:
     """Return a workload of one batch."""
     return Workload(module=module, inputs=[inputs], targets=[targets], loss=loss, optimizer=optimizer)
 

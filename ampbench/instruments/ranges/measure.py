@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from ampbench.base.precisions import BASELINE, PRECISIONS, SHORT_DTYPES, Precision
+from ampbench.base.recipes import find_recipe
 from ampbench.errors import UsageError, first_line
 from ampbench.explain.dtypes import Dtypes, watch_dtypes
 from ampbench.explain.errors import Given, watch_errors
@@ -22,7 +23,7 @@ from ampbench.measure.distances import Fp32Check, dense, is_finite, outputs_in
 from ampbench.measure.draws import seed_all, seeded_step, unfused
 from ampbench.measure.machine import Device, precision_flags
 from ampbench.measure.memory import is_out_of_memory
-from ampbench.measure.optimizer import recipe_of
+from ampbench.measure.optimizer import is_named, recipe_of
 from ampbench.measure.origins import measure_origin
 from ampbench.measure.outputs import batch_length
 from ampbench.measure.step import Step, TrainingStep
@@ -80,7 +81,8 @@ def measure_ranges(
     with precision_flags(PRECISIONS[BASELINE]):
         step = seeded_step(workload, case, device, notes, precision=PRECISIONS[BASELINE])
         steps = steps or len(step.data.batches)
-        optimizer = step.optimizer if isinstance(step, TrainingStep) else None
+        named = is_named(workload, find_recipe(case.recipe))
+        optimizer = step.optimizer if named and isinstance(step, TrainingStep) else None
         recipe = recipe_of(optimizer, step.module) if optimizer is not None else None
         with step.mode(), unfused(), watch_ranges(step.module, optimizer) as seen:
             for turn in range(steps):
