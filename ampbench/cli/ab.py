@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 MOST_BLOCKS, CONTROL_BLOCKS = 32, 16
-OF_THE_GATE = ("anchor", "max_inconclusive", "strict")
+OF_THE_GATE = ("anchor", "min_decided", "strict")
 """What only a gate goes by: a settings file may have it for all sessions, typed without --gate it is a slip."""
 ARM = "A Python, git:REF, NAME=VALUE or here; repeat to combine."
 
@@ -113,7 +113,7 @@ def command(
     require_writable(results)
     ours = parse_arm("--baseline", baseline or [])
     theirs = parse_arm("--candidate", (baseline if control else candidate) or [])
-    kinds = ("time",) if control else rules.only
+    kinds = ("time",) if control else rules.kinds
     plan = session.Plan(
         kinds=kinds, control=not control, blocks=count, max_seconds=settings.max_seconds, to_the_end=control,
         explain=not control, threshold_of=rules.threshold_of,
@@ -191,7 +191,7 @@ def _reported(
                 raise
             code = report_gate(comparison, policy, anchor, failed_cases(candidate), format, every)
         else:
-            print_comparison(narrowed(comparison, "", policy.only), format, every)
+            print_comparison(narrowed(comparison, "", policy.kinds), format, every)
     shows = "shows the verdicts on each case" if control else "shows this again"
     print_note(f"{ended}: both arms are stored; {again} {shows}")
     return INTERRUPTED if ended == "interrupted" else code

@@ -53,10 +53,9 @@ class Judging:
     only: Only = ""
     anchor: Annotated[str, run_option("--anchor", "Another run to compare with, such as the last release's.")] = ""
     threshold: Threshold = ""
-    max_inconclusive: Annotated[
-        float | None,
-        typer.Option(metavar="SHARE", help="The largest share (0 to 1) of time findings that may stay undecided."),
-    ] = None
+    min_decided: Annotated[
+        str, typer.Option(metavar="SHARE", help="The share of each kind's findings that must be decided. Default: 50%.")
+    ] = ""
     strict: Annotated[
         bool | None, typer.Option("--strict/--no-strict", help="Fail on any doubt as well.", show_default=False)
     ] = None
@@ -66,7 +65,7 @@ class Judging:
 
         Where there is none, it is the default one. What flags say wins. Raises `UsageError` for what cannot be meant.
         """
-        from ampbench.judge.gate import FILE_NAME, Policy, check_kinds, parse_percent, read_policy
+        from ampbench.judge.gate import FILE_NAME, Policy, check_kinds, parse_share, read_policy
 
         path = Path(self.policy or FILE_NAME)
         policy = read_policy(path) if self.policy or (found and path.is_file()) else Policy()
@@ -75,25 +74,21 @@ class Judging:
             changes["only"] = check_kinds(name.strip() for name in self.only.split(","))
         if self.anchor:
             changes["anchor"] = self.anchor
-        if self.max_inconclusive is not None:
-            if not 0 <= self.max_inconclusive <= 1:
-                raise UsageError(f"--max-inconclusive is a share from 0 to 1, not {self.max_inconclusive:g}")
-            changes["max_inconclusive"] = self.max_inconclusive
+        if self.min_decided:
+            changes["min_decided"] = typed("--min-decided", partial(parse_share, most=1.0), self.min_decided)
         if self.strict is not None:
             changes["strict"] = self.strict
         policy = replace(policy, **changes)
         if not self.threshold:
             return policy
-        return policy.with_time_threshold(typed("--threshold", parse_percent, self.threshold))
+        return policy.with_time_threshold(typed("--threshold", parse_share, self.threshold))
 
     def words(self, gate: bool) -> str:
         """Return the options that have stored runs judged like this by a `gate`, or compared, each after a space."""
         values = {"--only": self.only, "--threshold": self.threshold}
         if not gate:
             return _words(values)
-        values |= {"--policy": self.policy, "--anchor": self.anchor}
-        if self.max_inconclusive is not None:
-            values["--max-inconclusive"] = f"{self.max_inconclusive:g}"
+        values |= {"--policy": self.policy, "--anchor": self.anchor, "--min-decided": self.min_decided}
         return _words(values) + {None: "", True: " --strict", False: " --no-strict"}[self.strict]
 
 
@@ -123,7 +118,7 @@ def command(
     \b
     Examples:
       ampbench compare 20260131T120000Z latest
-      ampbench compare main.jsonl branch.jsonl -k "resnet and training" --only time --threshold 5
+      ampbench compare main.jsonl branch.jsonl -k "resnet and training" --only time --threshold 5%
       ampbench compare BASE CANDIDATE --format markdown >> "$GITHUB_STEP_SUMMARY"
     """
     from ampbench import store
@@ -139,19 +134,18 @@ def command(
         print_document(named(kind.changes)(*map(store.read_run, paths)), format)
         return 0
     compared = compare_files(paths[0], paths[1], policy.threshold_of)
-    print_comparison(narrowed(compared, keyword, policy.only), format, show_all=every)
+    print_comparison(narrowed(compared, keyword, policy.kinds), format, show_all=every)
     return 0
 
 
 def narrowed(comparison: "Comparison", keyword: str, kinds: Collection[str]) -> "Comparison":
     """Return a comparison with the findings of the cases that match `keyword`, of `kinds` and of outcomes alone.
 
-    What explains cases, and changed rules, are findings of no kind and stay. Raises `NothingToRunError` where no case
+    What explains cases is of no kind and stays. Raises `NothingToRunError` where no case
     matches, or none of both runs has a number and nothing is explained.
     """
     from ampbench.base.keywords import matches
-    from ampbench.judge.compare import of_cases, precision_means
-    from ampbench.records.changes import OUTCOME
+    from ampbench.judge.compare import of_cases, of_kinds
 
     chosen = of_cases(comparison, partial(matches, keyword))
     explains = bool(comparison.explained or comparison.rule_devices)
@@ -159,8 +153,7 @@ def narrowed(comparison: "Comparison", keyword: str, kinds: Collection[str]) -> 
         raise NothingToRunError("the runs have cases in common, but no number of any of them on either side")
     if keyword and not chosen.findings and not chosen.explained:
         raise NothingToRunError(f"no case of both runs matches -k {keyword!r}")
-    findings = [one for one in chosen.findings if one.kind in (OUTCOME, *kinds)]
-    return replace(chosen, findings=findings, means=precision_means(findings))
+    return of_kinds(chosen, kinds)
 
 
 def print_comparison(comparison: "Comparison", format: OutputFormat, show_all: bool = False) -> None:
@@ -192,7 +185,7 @@ def gate(
     Examples:
       ampbench gate main.jsonl latest
       ampbench gate main.jsonl latest --anchor release-1.4.jsonl
-      ampbench gate main.jsonl latest --only time --threshold 5 --max-inconclusive 0.25
+      ampbench gate main.jsonl latest --only time --threshold 5% --min-decided 75%
     """
     rules = judging.read()
     from ampbench import store
@@ -237,16 +230,18 @@ def report_gate(
     stderr; JSON has the verdict as "gate".
     """
     from ampbench.judge import show
+    from ampbench.judge.compare import of_kinds
     from ampbench.judge.gate import judge
 
     result = judge(comparison, policy, anchor, failed)
+    shown = of_kinds(comparison, policy.kinds)
     print_forms(
         format,
-        lines=lambda console: show.gate_lines(comparison, result, policy, console.width, every),
-        markdown=lambda: show.gate_markdown(comparison, result, policy),
-        json=lambda: show.gate_json(comparison, result, policy),
-        csv=lambda: show.comparison_csv(comparison),
+        lines=lambda console: show.gate_lines(shown, result, policy, console.width, every),
+        markdown=lambda: show.gate_markdown(shown, result, policy),
+        json=lambda: show.gate_json(shown, result, policy),
+        csv=lambda: show.comparison_csv(shown),
     )
-    for line in show.gate_said(result, policy) if format in (OutputFormat.JSON, OutputFormat.CSV) else ():
+    for line in show.gate_said(shown, result, policy) if format in (OutputFormat.JSON, OutputFormat.CSV) else ():
         print_note(line)
     return result.exit_code

@@ -129,7 +129,7 @@ def _short(label: str) -> str:
 
 Label = Annotated[str, typer.Option(metavar="TEXT", callback=_short, help="A name for the run in lists and reports.")]
 Threshold = Annotated[
-    str, typer.Option(metavar="PERCENT", help="The largest change of any case's time that counts as none. Default: 2.")
+    str, typer.Option(metavar="SHARE", help="The largest change of any case's time that counts as none. Default: 2%.")
 ]
 Only = Annotated[str, typer.Option(metavar="KIND,...", help="Only these of time, memory, accuracy and rules.")]
 Every = Annotated[bool, typer.Option("--all", help="List what is unchanged, too.")]

@@ -7,7 +7,7 @@ traces of the same cases, probes of the same devices.
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -242,6 +242,15 @@ def of_cases(comparison: Comparison, wanted: Callable[[str], bool]) -> Compariso
         other_numbers=[case_id for case_id in comparison.other_numbers if wanted(case_id)],
         explained={case_id: said for case_id, said in comparison.explained.items() if wanted(case_id)},
     )
+
+
+def of_kinds(comparison: Comparison, kinds: Collection[str]) -> Comparison:
+    """Return a comparison with the findings of `kinds` and of outcomes alone; changed rules are those of "rules"."""
+    findings = [one for one in comparison.findings if one.kind in (OUTCOME, *kinds)]
+    narrowed = replace(comparison, findings=findings, means=precision_means(findings))
+    if RULES in kinds:
+        return narrowed
+    return replace(narrowed, rule_changes=(), rule_devices=(), rule_devices_missing=(), rules_unobserved=())
 
 
 def precision_means(findings: Iterable[Change]) -> list[PrecisionMean]:

@@ -1,4 +1,4 @@
-"""The gate: a comparison and a policy become one verdict with an exit code, and sentences that say why.
+"""The gate: a comparison and a policy become one verdict with an exit code, and the points that say why.
 
 A policy says what a gate lets pass, and is read from a TOML file (docs/gate.md explains every key); beside that nothing
 is read, printed or raised here.
@@ -13,28 +13,20 @@ from typing import Any
 
 from ampbench.base.keywords import matches
 from ampbench.base.metrics import DRIFT, GATED, MEAN
-from ampbench.base.units import counted, format_percent
 from ampbench.errors import CASE_FAILED, NothingComparableError, UnknownNameError, UsageError
-from ampbench.instruments.rules.findings import (
-    alters,
-    changed_ops_said,
-    few_phrases,
-    others_said,
-    rank,
-    rule_change_said,
-    rule_id,
-)
-from ampbench.judge.said import KINDS as FINDING_KINDS
-from ampbench.judge.said import (
-    case_names,
-    change_text,
-    metric_label,
-    rules_not_seen,
-    something_else,
-    threshold_text,
-)
+from ampbench.instruments.rules.findings import alters, changed_ops_said, others_said, rank, rule_id
+from ampbench.judge.said import rules_not_seen
 from ampbench.records.case import Case
-from ampbench.records.changes import OUTCOME, Change, ChangeCode, ChangeStatus, Comparison
+from ampbench.records.changes import (
+    OUTCOME,
+    Change,
+    ChangeCode,
+    ChangeStatus,
+    Comparison,
+    GateCode,
+    GatePoint,
+    GateStatus,
+)
 from ampbench.records.rules import RuleChange
 from ampbench.records.run import is_path
 from ampbench.settings import read_toml
@@ -51,7 +43,9 @@ KINDS = (*METRIC_KINDS, RULES)
 Thresholds = Mapping[str, float]
 """Relative changes that count as none, by metric or by kind; a metric's own comes before its kind's."""
 
-_KEYS = ("strict", "only", "max_inconclusive", "anchor", "thresholds", "anchor_thresholds", "rule", "ignore")
+_KEYS = ("strict", "only", "min_decided", "anchor", "thresholds", "anchor_thresholds", "rule", "ignore")
+MIN_DECIDED = 0.5
+"""The share of findings of each kind that must be decided: below half, a gate knows less than it does not know."""
 _USER_FAMILY = "user"
 _NO_SHARE = 1e6
 """What is neither a share nor a percentage that anyone means; integers of TOML may have thousands of digits."""
@@ -101,8 +95,9 @@ class Ignore:
 class Policy:
     """What a gate lets pass.
 
-    `only` are the kinds that are gated; outcomes always are. `max_inconclusive` is the largest share (0 to 1) of the
-    gated time findings that may stay undecided. `anchor` names a run that the candidate is compared with as well as
+    `only` are the kinds that are asked for, each of which must then have numbers (none: all that there are numbers of);
+    outcomes always count. `min_decided` is the share of the findings of each metric kind that must be decided.
+    `anchor` names a run that the candidate is compared with as well as
     with the baseline ("" for none); then `anchor_thresholds` come before `thresholds`. The last rule that covers a case
     and says something about a metric comes before both. How far the fp64 result may move is said by its own name alone:
     a threshold of accuracy speaks of errors; so is what the mean of all samples may change by, which is no less than
@@ -110,8 +105,8 @@ class Policy:
     """
 
     strict: bool = False
-    only: Sequence[str] = KINDS
-    max_inconclusive: float = 1.0
+    only: Sequence[str] = ()
+    min_decided: float = MIN_DECIDED
     anchor: str = ""
     thresholds: Thresholds = field(default_factory=dict)
     anchor_thresholds: Thresholds = field(default_factory=dict)
@@ -119,6 +114,11 @@ class Policy:
     ignores: Sequence[Ignore] = ()
     path: str = ""
     _covering: dict[tuple[str, str], list[Rule]] = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    @property
+    def kinds(self) -> Sequence[str]:
+        """The kinds that are gated."""
+        return self.only or KINDS
 
     def threshold_of(self, metric: str, case: Case) -> float | None:
         """Return the largest relative change that counts as none; None where the policy leaves it to the metric."""
@@ -145,8 +145,8 @@ class Policy:
             rules=tuple(replace(rule, thresholds=without_time(rule.thresholds)) for rule in self.rules),
         )
 
-    def idle(self, cases: Iterable[Case], other_ids: Iterable[str] = ()) -> list[str]:
-        """Return a sentence for each rule that covers none of `cases`, and each ignore that covers no id at all.
+    def idle(self, cases: Iterable[Case], other_ids: Iterable[str] = ()) -> list[GatePoint]:
+        """Return each rule that covers none of `cases`, and each ignore that covers no id at all.
 
         `other_ids` are those of cases that only one of the runs has or both skipped, and of changed rules.
         """
@@ -154,12 +154,12 @@ class Policy:
         ids = [*(case.case_id for case in known), *other_ids]
         return [
             *(
-                f"rule {number} of the policy matches no case that is compared"
+                GatePoint(code=GateCode.IDLE_RULE, number=number)
                 for number, rule in enumerate(self.rules, start=1)
                 if not any(map(rule.covers, known))
             ),
             *(
-                f"ignore {number} of the policy ({one.reason}) matches no case: it may have done its work"
+                GatePoint(code=GateCode.IDLE_IGNORE, number=number, names=(one.reason,))
                 for number, one in enumerate(self.ignores, start=1)
                 if not any(matches(one.cases, case_id) for case_id in ids)
             ),
@@ -203,8 +203,8 @@ def read_policy(path: Path, today: datetime.date | None = None) -> Policy:
         anchor = str(path.parent / anchor)
     return Policy(
         strict=top.flag("strict"),
-        only=check_kinds(top.names("only", "kind", KINDS)) or KINDS,
-        max_inconclusive=_max_inconclusive(top),
+        only=check_kinds(top.names("only", "kind", KINDS)),
+        min_decided=top.share("min_decided", top.values.get("min_decided", MIN_DECIDED), most=1.0),
         anchor=anchor,
         thresholds=_thresholds(top.table("thresholds")),
         anchor_thresholds=_thresholds(top.table("anchor_thresholds")),
@@ -223,15 +223,24 @@ def check_kinds(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(kind for kind in KINDS if kind in chosen)
 
 
-def parse_percent(text: str) -> float:
-    """Return the share that "5" or "5%" stands for, 0.05; `UsageError` for what is no percentage of 0 or more."""
+def parse_share(value: object, most: float = math.inf) -> float:
+    """Return the share that 0.05, "0.05" or "5%" stands for; `UsageError` for anything else, or beyond `most`.
+
+    A number from 1 on is refused: 5 might be 5% or 500%.
+    """
+    text = "" if isinstance(value, bool) else str(value).strip()
     try:
-        percent = float(text.strip().removesuffix("%"))
+        number = float(text.removesuffix("%"))
     except ValueError:
-        percent = math.nan
-    if not 0 <= percent < math.inf:
-        raise UsageError(f"{text!r} is not a percentage of 0 or more, such as 5%")
-    return percent / 100
+        number = math.nan
+    if not 0 <= number < _NO_SHARE:
+        raise UsageError(f'must be a share such as 0.05 or "5%", 0 or more, not {value!r:.100}')
+    if not text.endswith("%") and number >= 1:
+        raise UsageError(f'= {value} may mean {number:g}% or {number:.0%}: write it in percent, as in "5%"')
+    share = number / 100 if text.endswith("%") else number
+    if share > most:
+        raise UsageError(f"must be at most {most:.0%}, not {value!r}")
+    return share
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,18 +294,12 @@ class _Table:
             raise self.error(f"{key} = {str(error).removeprefix('-k ')}") from None
         return text
 
-    def share(self, key: str, value: Any) -> float:
-        """Return the share that `value` stands for: a number under 1, or a percentage in quotes."""
-        if isinstance(value, str) and value.strip().endswith("%"):
-            try:
-                return parse_percent(value)
-            except UsageError as error:
-                raise self.error(f"{key}: {error}") from None
-        if type(value) not in (int, float) or not 0 <= value < _NO_SHARE:
-            raise self.error(f'{key} must be a share such as 0.05 or "5%", 0 or more, not {value!r:.100}')
-        if value >= 1:
-            raise self.error(f'{key} = {value} may mean {value:g}% or {value:.0%}: write it in percent, as in "5%"')
-        return float(value)
+    def share(self, key: str, value: object, most: float = math.inf) -> float:
+        """Return the share that `value` of a `key` stands for."""
+        try:
+            return parse_share(value, most)
+        except UsageError as error:
+            raise self.error(f"{key} {error}") from None
 
     def table(self, key: str) -> "_Table":
         """Return the table called `key`, an empty one where there is none."""
@@ -311,15 +314,6 @@ class _Table:
         if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
             raise self.error(f"{key} must be given as [[{key}]], once for each")
         return [_Table(self.path, f"{key} {number}", each) for number, each in enumerate(value, start=1)]
-
-
-def _max_inconclusive(table: _Table) -> float:
-    key = "max_inconclusive"
-    value = table.values.get(key, 1)
-    share = 1.0 if type(value) in (int, float) and value == 1 else table.share(key, value)
-    if share > 1:
-        raise table.error(f"{key} is a share of all findings, at most 1, not {value!r}")
-    return share
 
 
 def _thresholds(table: _Table) -> Thresholds:
@@ -365,91 +359,49 @@ def _ignore(table: _Table, today: datetime.date) -> Ignore:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GatedRules:
-    """The rules of one comparison as a policy sees them; empty where it does not gate rules.
-
-    `counting` are the changes that count, the observed ones first, `ignored` others, each by its id, with what happened
-    and the ignore. `devices` are the device types whose rules were compared. `changed` says what counts, a sentence a
-    rule; `not_seen` what the candidate's probe does not answer for, `unjudged` what altered no rule. `ids` are those of
-    all that changed.
-    """
-
-    counting: Sequence[RuleChange] = ()
-    ignored: Sequence[tuple[str, str, Ignore]] = ()
-    devices: Sequence[str] = ()
-    changed: Sequence[str] = ()
-    not_seen: Sequence[str] = ()
-    unjudged: Sequence[str] = ()
-    ids: Sequence[str] = ()
-
-
-def weigh_rules(comparison: Comparison, policy: Policy, against: str = "") -> GatedRules:
-    """Return what `policy` makes of the rules in `comparison`; `against` names its baseline in sentences."""
-    if RULES not in policy.only:
-        return GatedRules()
-    altering = sorted(filter(alters, comparison.rule_changes), key=rank)
-    counting, ignored = _weighed(altering, policy)
-    unseen, also_ignored = _weighed(comparison.rules_unobserved, policy)
-    said = changed_ops_said(counting)
-    not_seen = rules_not_seen(unseen, comparison.rule_devices_missing)
-    return GatedRules(
-        counting=tuple(counting),
-        ignored=(*ignored, *also_ignored),
-        devices=tuple(comparison.rule_devices),
-        changed=[f"{counted(len(said), 'change')} of autocast's rules{against}: {few_phrases(said)}"] if said else [],
-        not_seen=[f"{sentence}{against}" for sentence in not_seen],
-        unjudged=[f"not judged{against}: {phrase}" for phrase in others_said(comparison.rule_changes)],
-        ids=tuple(rule_id(one) for one in (*comparison.rule_changes, *comparison.rules_unobserved)),
-    )
-
-
-def _weighed(changes: Iterable[RuleChange], policy: Policy) -> tuple[list[RuleChange], list[tuple[str, str, Ignore]]]:
-    counting, ignored = [], []
-    for one in changes:
-        ignore = policy.ignore_of(RULES, rule_id(one))
-        if ignore is None:
-            counting.append(one)
-        else:
-            ignored.append((rule_id(one), rule_change_said(one), ignore))
-    return counting, ignored
-
-
-PASSED = 0
-REGRESSED = 1
-
-ERROR = "output_rel_l2"
-"""The metric that an ignore must cover to leave out a case's other weights."""
-
-_DECIDED = (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED, ChangeStatus.UNCHANGED)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Ignored:
-    """What would have counted against the candidate, and the ignore that left it out; `what` happened, in words.
+    """What would have counted against the candidate, and the ignore that left it out.
 
-    A changed rule of autocast has the metric "rules" and, for `case_id`, its op and device: "rms_norm/cuda".
+    It is the `change`, a changed or unobserved `rule`, or, without either, a case that failed or is `missing`. A
+    changed rule of autocast has the metric "rules" and, for `case_id`, its op and device: "rms_norm/cuda".
     """
 
     case_id: str
     metric: str
-    what: str
     ignore: Ignore
+    change: Change | None = None
+    rule: RuleChange | None = None
+    missing: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """How many findings of a kind are decided, of all that should be."""
+
+    decided: int
+    findings: int
+
+    @property
+    def share(self) -> float | None:
+        """The share that is decided; None where there is nothing to decide."""
+        return self.decided / self.findings if self.findings else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateResult:
     """The verdict of a gate.
 
-    `exit_code` is 4 where nothing gated could be compared, else 1 where the gate found a regression or something else
-    that the policy does not let pass, else 3 where a case failed in the candidate, else 0. `sentences` say why it is
-    not 0, in that order; `notes` are what must be seen although it decides nothing. Findings are of gated metrics and
-    outcomes, without what is `ignored`, the worst first. `findings` counts the gated metrics of cases that the baseline
-    has a number of, and `decided` those of them that regressed, improved or are unchanged, whether ignored or not.
-    `missing` are the ids of cases that the candidate does not have, `failed` of those that failed in it. `rule_changes`
-    are those of autocast's rules that count, `rule_devices` the device types whose rules were compared; none where
-    rules are not gated.
+    `exit_code` is 1 where the gate found a regression, else 4 (`status` undecided) where too little of a gated kind is
+    decided or nothing can be compared, else 1 where a strict gate has a doubt, else 3 where a case failed in the
+    candidate, else 0. `why` says why it is not 0, in that order; `notes` are what must be seen although it decides
+    nothing. Findings are of gated metrics and outcomes, without what is `ignored`, the worst first. `decided` counts
+    the gated findings by kind that the baseline has a number of, and those of them that regressed, improved or are
+    unchanged; what is ignored is not among them. `missing` are the ids of cases that the candidate does not have,
+    `failed` of those that failed in it. `rule_changes` are those of autocast's rules that count, `rule_devices` the
+    device types whose rules were compared; none where rules are not gated.
     """
 
+    status: GateStatus
     exit_code: int
     regressions: Sequence[Change]
     anchor_regressions: Sequence[Change]
@@ -457,25 +409,25 @@ class GateResult:
     inconclusive: Sequence[Change]
     ignored: Sequence[Ignored]
     unchanged: Sequence[Change]
-    findings: int
-    decided: int
+    decided: Mapping[str, Decided]
     missing: Sequence[str]
     failed: Sequence[str]
     rule_changes: Sequence[RuleChange]
     anchor_rule_changes: Sequence[RuleChange]
     rule_devices: Sequence[str]
-    sentences: Sequence[str]
-    notes: Sequence[str]
+    why: Sequence[GatePoint]
+    notes: Sequence[GatePoint]
 
     @property
     def passed(self) -> bool:
         """Whether the candidate may pass."""
-        return self.exit_code == PASSED
+        return self.status is GateStatus.PASSED
 
-    @property
-    def decided_share(self) -> float | None:
-        """The share of gated findings with a verdict; None where there is none."""
-        return self.decided / self.findings if self.findings else None
+
+REGRESSED = 1
+_DECIDED = (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED, ChangeStatus.UNCHANGED)
+ERROR = "output_rel_l2"
+"""The metric that an ignore must cover to leave out a case's other weights."""
 
 
 def judge(
@@ -486,108 +438,101 @@ def judge(
     `failed` are the ids of cases that failed in the candidate. The order in which findings are given does not matter.
     """
     last = _Weighed(comparison, policy)
-    weighed = (
-        [last] if anchor is None else [last, _Weighed(anchor, policy, f" against the anchor {anchor.baseline.run}")]
-    )
-    ignored = {(one.case_id, one.metric, one.what): one for each in weighed for one in each.ignored}
-    left_out = {(one.case_id, one.metric) for one in ignored.values()}
+    weighed = [last] if anchor is None else [last, _Weighed(anchor, policy, anchor.baseline.run)]
+    ignored = list({repr(one): one for each in weighed for one in each.ignored}.values())
+    left_out = {(one.case_id, one.metric) for one in ignored}
     still_failed = []
     for case_id in sorted(set(failed)):
         ignore = policy.ignore_of(OUTCOME, case_id)
         if ignore is None:
             still_failed.append(case_id)
         elif (case_id, OUTCOME) not in left_out:
-            entry = Ignored(case_id=case_id, metric=OUTCOME, what="failed", ignore=ignore)
-            ignored[case_id, OUTCOME, entry.what] = entry
-
-    incomparable = [sentence for each in weighed for sentence in each.nothing_comparable(policy)]
-    against = [
-        *(sentence for each in weighed for sentence in each.regressed()),
-        *last.undecided(policy.max_inconclusive),
-        *(sentence for each in weighed for sentence in (each.strict() if policy.strict else ())),
-    ]
+            ignored.append(Ignored(case_id=case_id, metric=OUTCOME, ignore=ignore))
     newly = {one.case.case_id for one in last.regressions if one.metric == OUTCOME}
     as_before = [case_id for case_id in still_failed if case_id not in newly]
-    failing = few_phrases(last.names_of(as_before))
-    failures = [f"{counted(len(as_before), 'case')} failed in the candidate: {failing}"] if as_before else []
-    code = PASSED
-    if incomparable:
-        code = NothingComparableError.exit_code
-    elif against:
-        code = REGRESSED
+    regressed = [point for each in weighed for point in each.regressed()]
+    undecided = [point for each in weighed for point in each.undecided(policy)]
+    doubts = [point for each in weighed for point in each.doubts()]
+    strict = [replace(point, strict=True) for point in doubts] if policy.strict else []
+    failures = [GatePoint(code=GateCode.FAILED, names=tuple(as_before))] if as_before else []
+    status, code = GateStatus.PASSED, 0
+    if regressed:
+        status, code = GateStatus.FAILED, REGRESSED
+    elif undecided:
+        status, code = GateStatus.UNDECIDED, NothingComparableError.exit_code
+    elif strict:
+        status, code = GateStatus.FAILED, REGRESSED
     elif still_failed:
-        code = CASE_FAILED
+        status, code = GateStatus.FAILED, CASE_FAILED
     cases = {one.case.case_id: one.case for each in weighed for one in each.comparison.findings}
-    others = {name for each in weighed for name in (*each.missing, *each.rules.ids)}
+    others = {name for each in weighed for name in (*each.missing, *each.rule_ids)}
     others |= {*comparison.only_candidate, *comparison.skipped}
     notes = [note for each in weighed for note in each.notes(policy)]
     return GateResult(
+        status=status,
         exit_code=code,
         regressions=last.regressions,
         anchor_regressions=weighed[1].regressions if anchor else (),
         improved=last.improved,
         inconclusive=last.inconclusive,
-        ignored=tuple(ignored.values()),
+        ignored=tuple(ignored),
         unchanged=last.unchanged,
-        findings=last.findings,
         decided=last.decided,
         missing=tuple(last.missing),
         failed=tuple(still_failed),
-        rule_changes=last.rules.counting,
-        anchor_rule_changes=weighed[1].rules.counting if anchor else (),
-        rule_devices=last.rules.devices,
-        sentences=tuple(dict.fromkeys((*incomparable, *against, *failures))),
-        notes=tuple(dict.fromkeys((*notes, *policy.idle(cases.values(), sorted(others))))),
+        rule_changes=last.rule_changes,
+        anchor_rule_changes=weighed[1].rule_changes if anchor else (),
+        rule_devices=last.rule_devices,
+        why=(*regressed, *undecided, *strict, *failures),
+        notes=(*notes, *policy.idle(cases.values(), sorted(others))),
     )
 
 
 class _Weighed:
     """One comparison as the policy sees it: what counts, sorted, without what is ignored.
 
-    `against` names the baseline in sentences where it is not the usual one.
+    `against` is the run of the baseline where it is not the usual one.
     """
 
     def __init__(self, comparison: Comparison, policy: Policy, against: str = ""):
         self.comparison, self.against = comparison, against
-        self._names = case_names(comparison)
-        gated = sorted((one for one in comparison.findings if one.kind in (OUTCOME, *policy.only)), key=_order)
-        metrics = [one for one in gated if one.kind != OUTCOME]
-        with_number = [one for one in metrics if _is_gated(one)]
+        gated = sorted((one for one in comparison.findings if one.kind in (OUTCOME, *policy.kinds)), key=_order)
         counting: list[Change] = []
         self.ignored: list[Ignored] = []
         for one in gated:
             ignore = policy.ignore_of(one.metric, one.case.case_id)
-            if (
-                one.code is ChangeCode.OTHER_FUNCTION
-                and policy.ignore_of(DRIFT, one.case.case_id)
-                and one.metric != DRIFT
-            ):
+            drifts = one.code is ChangeCode.OTHER_FUNCTION and one.metric != DRIFT
+            if drifts and policy.ignore_of(DRIFT, one.case.case_id):
                 continue  # the errors go with the function
             if ignore is None or one.status in (ChangeStatus.IMPROVED, ChangeStatus.UNCHANGED):
                 counting.append(one)
             elif _is_gated(one) or _was_skipped(one):
-                what = f"regressed {_change(one)}" if one.status is ChangeStatus.REGRESSED else f"{one.status}"
-                what = one.reason if one.metric == DRIFT else what
-                self.ignored.append(Ignored(case_id=one.case.case_id, metric=one.metric, what=what, ignore=ignore))
+                self.ignored.append(Ignored(case_id=one.case.case_id, metric=one.metric, ignore=ignore, change=one))
         self.regressions = _of(ChangeStatus.REGRESSED, counting)
         self.improved = _of(ChangeStatus.IMPROVED, counting)
         self.inconclusive = _of(ChangeStatus.INCONCLUSIVE, counting)
         self.unchanged = _of(ChangeStatus.UNCHANGED, counting)
         self.skipped = [one for one in counting if _was_skipped(one)]
         self.lost = [one for one in _of(ChangeStatus.INCOMPARABLE, counting) if _is_gated(one)]
-        self.findings = len(with_number)
-        self.decided = len([one for one in with_number if one.status in _DECIDED])
-        self.undecided_time = len([one for one in (*self.inconclusive, *self.lost) if one.kind == "time"])
-        self.time_findings = len([one for one in counting if one.kind == "time" and _is_gated(one)])
-        self.rules = weigh_rules(comparison, policy, against)
-        for name, what, ignore in self.rules.ignored:
-            self.ignored.append(Ignored(case_id=name, metric=RULES, what=what, ignore=ignore))
-        self.comparable = bool(self.rules.devices) or any(
+        self.kinds = {one.kind for one in gated if one.kind != OUTCOME and _is_gated(one)}
+        self.decided = {
+            kind: Decided(decided=sum(one.status in _DECIDED for one in having), findings=len(having))
+            for kind in METRIC_KINDS
+            if (having := [one for one in counting if one.kind == kind and _is_gated(one)])
+        }
+        self.rule_changes: tuple[RuleChange, ...] = ()
+        self.rule_devices: tuple[str, ...] = ()
+        self.unseen_rules: list[RuleChange] = []
+        self._with_rules = RULES in policy.kinds
+        if self._with_rules:
+            self.rule_devices = tuple(comparison.rule_devices)
+            self.rule_changes = tuple(self._weighed(sorted(filter(alters, comparison.rule_changes), key=rank), policy))
+            self.unseen_rules = self._weighed(comparison.rules_unobserved, policy)
+        self.comparable = bool(self.rule_devices) or any(
             one.status is not ChangeStatus.INCOMPARABLE if one.kind != OUTCOME else one.status is ChangeStatus.REGRESSED
             for one in gated
         )
-        self.other_weights = _with_other_weights(comparison, policy)
-        self.control_fired = comparison.control.fired and "time" in policy.only
+        self.control_fired = comparison.control.fired and "time" in policy.kinds
         self.missing = sorted(comparison.only_baseline)
         self.missed = []
         for case_id in self.missing:
@@ -595,124 +540,107 @@ class _Weighed:
             if ignore is None:
                 self.missed.append(case_id)
             else:
-                what = "missing in the candidate"
-                self.ignored.append(Ignored(case_id=case_id, metric=OUTCOME, what=what, ignore=ignore))
+                self.ignored.append(Ignored(case_id=case_id, metric=OUTCOME, ignore=ignore, missing=True))
+        # whichever kinds are gated: it was other mathematics, whose times and bytes say little about a regression
+        self.other_numbers = sorted(
+            case_id for case_id in comparison.other_numbers if policy.ignore_of(ERROR, case_id) is None
+        )
 
-    def nothing_comparable(self, policy: Policy) -> list[str]:
-        """Say that no gated metric could be compared, where that is so."""
-        if self.comparable:
-            return []
-        metrics = [kind for kind in policy.only if kind != RULES]
-        if not metrics:
-            return [f"no rules of autocast were probed in both runs{self.against}"]
-        reasons = dict.fromkeys(one.reason for one in self.lost if one.reason)
-        reasons |= dict.fromkeys(f"skipped on both sides: {reason}" for reason in self.comparison.skipped.values())
-        why = f": {few_phrases(list(reasons))}" if reasons else ""
-        return [f"no gated metric ({', '.join(metrics)}) has a case that can be compared{self.against}{why}"]
+    @property
+    def rule_ids(self) -> list[str]:
+        """The ids of all rules that changed."""
+        return [rule_id(one) for one in (*self.comparison.rule_changes, *self.comparison.rules_unobserved)]
 
-    def regressed(self) -> list[str]:
-        """Return sentences on what computes something else, on each kind that regressed, and on changed rules."""
-        sentences = []
-        if drifted := [one for one in self.regressions if one.metric == DRIFT]:
-            said = [f"{self._names[one.case.case_id]}: {one.brief}" for one in drifted]
-            many = something_else(len(drifted))
-            allow = f"where that is meant, the policy can allow it ({DRIFT} in docs/gate.md)"
-            sentences.append(f"{many}{self.against}: {few_phrases(said)}; {allow}")
-        for kind in FINDING_KINDS:
+    def regressed(self) -> list[GatePoint]:
+        """Return what computes something else, what regressed of each kind, and the changed rules."""
+        drifted = [one for one in self.regressions if one.metric == DRIFT]
+        points = [self._point(GateCode.OTHER_FUNCTION, changes=drifted)]
+        for kind in (OUTCOME, *METRIC_KINDS):
             found = [one for one in self.regressions if one.kind == kind and one.metric != DRIFT]
-            if found and kind == OUTCOME:
-                cases = [self._names[one.case.case_id] for one in found]
-                what = "1 case that was ok fails" if len(found) == 1 else f"{len(found)} cases that were ok fail"
-                sentences.append(f"{what} now{self.against}: {few_phrases(cases)}")
-            elif found:
-                said = [f"{self._named(one)} {_change(one)}" for one in found]
-                sentences.append(f"{counted(len(found), f'{kind} regression')}{self.against}: {few_phrases(said)}")
-        return [*sentences, *self.rules.changed]
+            points.append(self._point(GateCode.FAILS if kind == OUTCOME else GateCode.REGRESSED, kind, changes=found))
+        points.append(self._point(GateCode.RULES_CHANGED, names=changed_ops_said(self.rule_changes)))
+        return _having(points)
 
-    def undecided(self, allowed: float) -> list[str]:
-        """Say that more of the time findings are undecided than is `allowed` (a share), where that is so."""
-        if self.undecided_time <= allowed * self.time_findings:
-            return []
-        share = self.undecided_time / self.time_findings
-        of_all = f"{self.undecided_time} of {counted(self.time_findings, 'time finding')} are undecided"
+    def undecided(self, policy: Policy) -> list[GatePoint]:
+        """Return the gated kinds of which less is decided than the policy asks for, or that have nothing to decide."""
+        lacking = [kind for kind in policy.only if (not self.rule_devices if kind == RULES else kind not in self.kinds)]
+        points = [self._point(GateCode.NOTHING, kind) for kind in lacking]
+        for kind, cells in self.decided.items():
+            if cells.decided < policy.min_decided * cells.findings:
+                open_ones = [one for one in (*self.inconclusive, *self.lost) if one.kind == kind]
+                point = self._point(GateCode.UNDECIDED, kind, changes=open_ones)
+                points.append(replace(point, decided=cells.decided, findings=cells.findings))
+        return (
+            points
+            if points or self.comparable
+            else [self._point(GateCode.NOTHING, changes=self.lost, names=[*self.comparison.skipped.values()])]
+        )
+
+    def doubts(self) -> list[GatePoint]:
+        """Return everything that only a strict gate does not let pass."""
+        unfit = [one for one in self.inconclusive if one.code is ChangeCode.UNFIT_MACHINE]
+        return _having(
+            [
+                *self._control(),
+                self._point(GateCode.UNFIT, changes=unfit),
+                self._point(GateCode.INCONCLUSIVE, changes=self.inconclusive),
+                *self._noted(),
+                self._point(GateCode.MISSING, names=self.missed),
+            ]
+        )
+
+    def notes(self, policy: Policy) -> list[GatePoint]:
+        """Return what must be seen whatever the verdict; under a strict policy it is among the reasons instead."""
+        missing = [self._point(GateCode.MISSING, names=self.missing)]
+        absent = [kind for kind in METRIC_KINDS if not policy.only and kind not in self.kinds]
+        others = [self._point(GateCode.NOT_GATED, names=absent if self.comparable and self.kinds else [])]
+        noted = others_said(self.comparison.rule_changes) if self._with_rules else ()
+        others.append(self._point(GateCode.RULES_NOTED, names=noted))
+        if policy.strict:
+            return _having([*(missing if self.missing != self.missed else []), *others])
+        return _having([*missing, *self._control(), *self._noted(), *others])
+
+    def _control(self) -> list[GatePoint]:
+        return [self._point(GateCode.CONTROL_FIRED)] if self.control_fired else []
+
+    def _noted(self) -> list[GatePoint]:
+        """Return what fails a strict gate and is a note of any other."""
+        lost = [one for one in self.lost if one.code not in (ChangeCode.OTHER_WEIGHTS, ChangeCode.OTHER_FUNCTION)]
+        missing = self.comparison.rule_devices_missing if self._with_rules else ()
         return [
-            f"{of_all} ({format_percent(share)}), more than the {format_percent(allowed)} that max_inconclusive allows"
+            self._point(GateCode.SKIPPED, changes=self.skipped),
+            self._point(GateCode.OTHER_NUMBERS, names=self.other_numbers),
+            self._point(GateCode.LOST, changes=lost),
+            *(self._point(GateCode.RULES_UNSEEN, names=[one]) for one in rules_not_seen(self.unseen_rules, missing)),
         ]
 
-    def strict(self) -> list[str]:
-        """Return a sentence for everything that only a strict gate does not let pass."""
-        sentences = []
-        if self.control_fired:
-            sentences.append(f"the control fired{self.against}: {self.comparison.control.sentence}")
-        unfit = [one for one in self.inconclusive if one.code is ChangeCode.UNFIT_MACHINE]
-        if unfit:
-            sentences.append(
-                f"the machine was unfit for {counted(len(unfit), 'finding')}{self.against}: {unfit[0].reason}"
-            )
-        if self.inconclusive:
-            named = [self._named(one) for one in self.inconclusive]
-            sentences.append(f"{counted(len(named), 'finding')} inconclusive{self.against}: {few_phrases(named)}")
-        sentences += [*self._other_weights(), *self._lost(), *self._skipped(), *self._missed(self.missed)]
-        sentences += self.rules.not_seen
-        return [f"strict: {sentence}" for sentence in sentences]
+    def _weighed(self, changes: Iterable[RuleChange], policy: Policy) -> list[RuleChange]:
+        counting = []
+        for one in changes:
+            ignore = policy.ignore_of(RULES, rule_id(one))
+            if ignore is None:
+                counting.append(one)
+            else:
+                self.ignored.append(Ignored(case_id=rule_id(one), metric=RULES, ignore=ignore, rule=one))
+        return counting
 
-    def notes(self, policy: Policy) -> list[str]:
-        """Return what must be seen whatever the verdict; under a strict policy it is among the sentences instead."""
-        missing, rules = self._missed(self.missing), self.rules
-        if policy.strict:
-            return [*(missing if self.missing != self.missed else []), *rules.unjudged]
-        control = [f"the control fired{self.against}: no time is judged"] if self.control_fired else []
-        return [
-            *missing, *self._skipped(), *control, *self._no_time(), *self._other_weights(), *self._lost(),
-            *rules.not_seen, *rules.unjudged,
-        ]  # fmt: skip
-
-    def names_of(self, ids: Iterable[str]) -> list[str]:
-        """Return what cases are called in the comparison's table, their ids where they are not in it."""
-        return [self._names.get(case_id, case_id) for case_id in ids]
-
-    def _named(self, finding: Change) -> str:
-        return f"{self._names[finding.case.case_id]} {metric_label(finding.metric)}"
-
-    def _missed(self, ids: Sequence[str]) -> list[str]:
-        if not ids:
-            return []
-        which = self.against.replace(" against", " of", 1) or " of the baseline"
-        return [f"the candidate lacks {counted(len(ids), 'case')}{which}: {few_phrases(ids)}"]
-
-    def _skipped(self) -> list[str]:
-        if not self.skipped:
-            return []
-        named = [f"{self._names[one.case.case_id]}: {one.reason}" for one in self.skipped]
-        return [f"the candidate skipped {counted(len(named), 'case')}{self.against}: {few_phrases(named)}"]
-
-    def _other_weights(self) -> list[str]:
-        if not self.other_weights:
-            return []
-        count, named = counted(len(self.other_weights), "case"), few_phrases(self.names_of(self.other_weights))
-        return [f"other weights, inputs or workload versions in {count}{self.against}: {named}"]
-
-    def _no_time(self) -> list[str]:
-        """Say that no time has a verdict, where there are some: passing then tells nothing of speed."""
-        if self.control_fired or not 0 < self.time_findings == self.undecided_time:
-            return []
-        of_all = f"none of {counted(self.time_findings, 'time')} is" if self.time_findings > 1 else "the time is not"
-        return [f"{of_all} decided{self.against}: nothing is known of speed; max_inconclusive can ask that some are"]
-
-    def _lost(self) -> list[str]:
-        lost = [one for one in self.lost if one.code not in (ChangeCode.OTHER_WEIGHTS, ChangeCode.OTHER_FUNCTION)]
-        if not lost:
-            return []
-        named = [f"{self._named(one)} ({one.code})" for one in lost]
-        return [f"{counted(len(lost), 'finding')} not comparable{self.against}: {few_phrases(named)}"]
+    def _point(
+        self, code: GateCode, kind: str = "", changes: Sequence[Change] = (), names: Sequence[str] = ()
+    ) -> GatePoint:
+        return GatePoint(code=code, kind=kind, against=self.against, changes=tuple(changes), names=tuple(names))
 
 
-def _of(verdict: ChangeStatus, findings: Iterable[Change]) -> tuple[Change, ...]:
-    return tuple(one for one in findings if one.status is verdict)
+def _having(points: Iterable[GatePoint]) -> list[GatePoint]:
+    """Return the points that speak of something."""
+    return [one for one in points if one.changes or one.names or one.code is GateCode.CONTROL_FIRED]
+
+
+def _of(status: ChangeStatus, findings: Iterable[Change]) -> tuple[Change, ...]:
+    return tuple(one for one in findings if one.status is status)
 
 
 def _is_gated(finding: Change) -> bool:
-    """Return whether a finding should have a verdict: the baseline has a number, or a verdict there is."""
+    """Return whether a finding should be decided: the baseline has a number, or it is decided already."""
     return finding.status is not ChangeStatus.INCOMPARABLE or finding.baseline is not None
 
 
@@ -721,25 +649,10 @@ def _was_skipped(finding: Change) -> bool:
     return finding.kind == OUTCOME and finding.code is ChangeCode.NOT_MEASURED
 
 
-def _with_other_weights(comparison: Comparison, policy: Policy) -> tuple[str, ...]:
-    """Return the ids of cases whose weights, inputs or version differ, whichever kinds are gated.
-
-    They were other mathematics, so that their times and bytes say little about a regression.
-    """
-    return tuple(sorted(name for name in comparison.other_numbers if policy.ignore_of(ERROR, name) is None))
-
-
-def _order(finding: Change) -> tuple[int, float, str, str, str]:
+def _order(finding: Change) -> tuple[int, float, str, str]:
     """Order findings by kind, the largest change first, what has no number before it.
 
     The order is total: the one in which findings come in never shows.
     """
     change = math.inf if finding.change is None or math.isnan(finding.change) else abs(finding.change)
-    return (FINDING_KINDS.index(finding.kind), -change, finding.case.case_id, finding.metric, finding.reason)
-
-
-def _change(finding: Change) -> str:
-    said = change_text(finding)
-    if not said or finding.change is None or not math.isfinite(finding.change):
-        return f"({finding.reason})"
-    return f"{said} ({threshold_text(finding)})"
+    return ((OUTCOME, *METRIC_KINDS).index(finding.kind), -change, finding.case.case_id, finding.metric)

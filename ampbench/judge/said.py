@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 
 from ampbench.base.metrics import COLUMNS, COMPARED, DRIFT
+from ampbench.base.statement import state
 from ampbench.base.units import (
     UNDEFINED,
     counted,
@@ -17,6 +18,7 @@ from ampbench.base.units import (
 from ampbench.instruments.rules.findings import changed_ops_said, few_phrases, others_said
 from ampbench.judge.exact import far_text
 from ampbench.present.document import Block, Column, table
+from ampbench.present.wording import words
 from ampbench.records.changes import (
     OUTCOME,
     Change,
@@ -24,6 +26,8 @@ from ampbench.records.changes import (
     ChangeStatus,
     Comparison,
     Difference,
+    GateCode,
+    GatePoint,
     PrecisionMean,
     Side,
     Traces,
@@ -299,3 +303,41 @@ def means_block(comparison: Comparison, moved: Container[str] = COLUMNS) -> Bloc
         f"Geometric mean of candidate / baseline: {side_name(comparison.baseline)} → {side_name(comparison.candidate)}"
     )
     return table(title, columns, [one for one in comparison.means if one.metric in moved])
+
+
+def point_said(point: GatePoint, names: Mapping[str, str], limit: float = 0.0) -> str:
+    """Return a point of a gate in a line; cases go by `names`, `limit` is the share that must be decided."""
+
+    def named(one: Change) -> str:
+        return names.get(one.case.case_id, one.case.case_id)
+
+    match point.code:
+        case GateCode.OTHER_FUNCTION:
+            which = [f"{named(one)}: {one.brief}" for one in point.changes]
+        case GateCode.REGRESSED:
+            which = [f"{named(one)} {metric_label(one.metric)} {gated_change(one)}" for one in point.changes]
+        case GateCode.FAILS:
+            which = list(map(named, point.changes))
+        case GateCode.INCONCLUSIVE:
+            which = [f"{named(one)} {metric_label(one.metric)}" for one in point.changes]
+        case GateCode.LOST:
+            which = [f"{named(one)} {metric_label(one.metric)} ({one.code})" for one in point.changes]
+        case GateCode.SKIPPED:
+            which = [f"{named(one)}: {one.reason}" for one in point.changes]
+        case GateCode.UNDECIDED | GateCode.NOTHING | GateCode.UNFIT:
+            skipped = [f"skipped on both sides: {reason}" for reason in dict.fromkeys(point.names)]
+            which = [*(reason for reason, _ in Counter(one.reason for one in point.changes).most_common(1)), *skipped]
+        case _:
+            which = [names.get(name, name) for name in point.names]
+    facts: dict[str, float | str] = {"count": len(point.changes or point.names), "which": few_phrases(which)}
+    facts |= {"kind": point.kind, "decided": point.decided, "findings": point.findings, "number": point.number}
+    facts |= {"limit": limit, "share": point.decided / point.findings if point.findings else 0.0}
+    against = {"against": point.against} if point.against else {}
+    return f"{'strict: ' if point.strict else ''}{words(state(point.code, **facts, **against))}"
+
+
+def gated_change(one: Change) -> str:
+    """Return a change with its threshold, or why it has none: "+8.0% (threshold 2%)"."""
+    said = change_text(one)
+    finite = said and one.change is not None and math.isfinite(one.change)
+    return f"{said} ({threshold_text(one)})" if finite else f"({one.reason})"

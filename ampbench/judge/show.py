@@ -13,11 +13,12 @@ from typing import Any
 from rich.cells import cell_len
 from rich.text import Text
 
+from ampbench.base.metrics import DRIFT
 from ampbench.base.units import counted, format_percent
-from ampbench.instruments.rules.findings import changed_ops_said
+from ampbench.instruments.rules.findings import changed_ops_said, rule_change_said
 from ampbench.judge.compare import Detectable, SelfComparison
 from ampbench.judge.exact import EQUAL
-from ampbench.judge.gate import GateResult, Policy
+from ampbench.judge.gate import GateResult, Ignored, Policy
 from ampbench.judge.said import (
     CHANGE_LEGEND,
     CHANGED,
@@ -28,11 +29,13 @@ from ampbench.judge.said import (
     defects_said,
     difference_said,
     differences_said,
+    gated_change,
     interval_text,
     lonely,
     means_block,
     metric_label,
     notes,
+    point_said,
     precision_heading,
     rules_said,
     rules_title,
@@ -47,7 +50,7 @@ from ampbench.present.data import csv_text, finite, json_document, json_object, 
 from ampbench.present.document import Column, picked, records, table
 from ampbench.present.markdown import block_table, escaped, folded
 from ampbench.present.terminal import padded, wrapped
-from ampbench.records.changes import OUTCOME, UNTRUSTED, Change, ChangeCode, ChangeStatus, Comparison
+from ampbench.records.changes import OUTCOME, UNTRUSTED, Change, ChangeCode, ChangeStatus, Comparison, GatePoint
 from ampbench.records.labels import case_labels, common_traits
 
 COLLAPSED = 3
@@ -396,7 +399,7 @@ def gate_lines(
     comparison: Comparison, result: GateResult, policy: Policy, width: int, show_all: bool = False
 ) -> list[Text]:
     """Return what a terminal of `width` columns shows of a comparison, and below what a gate says of it."""
-    *said, verdict = gate_said(result, policy)
+    *said, verdict = gate_said(comparison, result, policy)
     style = "bold green" if result.passed else "bold red"
     return [
         # what the candidate lacks is among the gate's own lines
@@ -409,7 +412,7 @@ def gate_lines(
 
 def gate_markdown(comparison: Comparison, result: GateResult, policy: Policy) -> str:
     """Return what a gate says of a comparison as Markdown, and below the comparison."""
-    said = gate_said(result, policy)[:-1]
+    said = gate_said(comparison, result, policy)[:-1]
     word, counts = _gate_verdict(result, policy)
     listed = "\n".join(f"* {escaped(line)}" for line in said)
     blocks = [f"**{escaped(word)}**: {escaped(counts)}", listed, comparison_markdown(comparison)]
@@ -418,21 +421,33 @@ def gate_markdown(comparison: Comparison, result: GateResult, policy: Policy) ->
 
 def gate_json(comparison: Comparison, result: GateResult, policy: Policy) -> str:
     """Return a comparison as one JSON object that has the verdict of a gate as "gate"."""
-    return json_document(finite({"gate": _gate_data(result, policy), **_data(comparison)}))
+    return json_document(finite({"gate": _gate_data(comparison, result, policy), **_data(comparison)}))
 
 
-def gate_said(result: GateResult, policy: Policy) -> list[str]:
+def gate_said(comparison: Comparison, result: GateResult, policy: Policy) -> list[str]:
     """Return what the gate says in lines: what it left out, what must be seen, why it failed, and last the verdict."""
     left_out: dict[str, list[str]] = {}
     for one in result.ignored:
         heading = f"ignored until {one.ignore.until} ({one.ignore.reason})"
-        left_out.setdefault(heading, []).append(f"{one.case_id} {one.metric}: {one.what}")
+        left_out.setdefault(heading, []).append(f"{one.case_id} {one.metric}: {ignored_said(one)}")
+    names = case_names(comparison)
     return [
         *(f"{heading}: {'; '.join(said)}" for heading, said in left_out.items()),
-        *(f"note: {note}" for note in result.notes),
-        *(f"why: {sentence}" for sentence in result.sentences),
+        *(f"note: {point_said(point, names)}" for point in result.notes),
+        *(f"why: {point_said(point, names, policy.min_decided)}" for point in result.why),
         ": ".join(_gate_verdict(result, policy)),
     ]
+
+
+def ignored_said(one: Ignored) -> str:
+    """Return what an ignore left out."""
+    if one.rule is not None:
+        return rule_change_said(one.rule)
+    if one.change is None:
+        return "missing in the candidate" if one.missing else "failed"
+    if one.metric == DRIFT:
+        return one.change.reason
+    return f"regressed {gated_change(one.change)}" if one.change.status is ChangeStatus.REGRESSED else one.change.status
 
 
 def _gate_verdict(result: GateResult, policy: Policy) -> tuple[str, str]:
@@ -452,28 +467,44 @@ def _gate_verdict(result: GateResult, policy: Policy) -> tuple[str, str]:
     for changes, against in ((result.rule_changes, ""), (result.anchor_rule_changes, " against the anchor")):
         if changes:
             counts.append(f"{counted(len(changed_ops_said(changes)), 'change')} of rules{against}")
-    share = "" if result.decided_share is None else f" ({format_percent(result.decided_share)})"
-    verdict = "PASSED" if result.passed else f"FAILED with exit code {result.exit_code}"
-    under = f" under {policy.path}" if policy.path else ""
-    if result.findings or not result.rule_devices:
-        counts.append(f"{result.decided} of {result.findings} gated findings decided{share}")
+    if result.decided:
+        shares = (f"{kind} {one.decided} of {one.findings}" for kind, one in result.decided.items())
+        counts.append(f"decided: {', '.join(shares)}")
     if result.rule_devices:
         counts.append(f"rules of autocast compared on {', '.join(result.rule_devices)}")
-    return f"{verdict}{under}", ", ".join(counts)
+    word = result.status.upper() + ("" if result.passed else f" with exit code {result.exit_code}")
+    return f"{word}{f' under {policy.path}' if policy.path else ''}", ", ".join(counts) or "nothing was compared"
 
 
-def _gate_data(result: GateResult, policy: Policy) -> dict[str, Any]:
+def _gate_data(comparison: Comparison, result: GateResult, policy: Policy) -> dict[str, Any]:
+    names = case_names(comparison)
+
     def briefly(findings: Iterable[Change]) -> list[dict[str, Any]]:
-        return [{"case_id": one.case.case_id, "metric": one.metric, "reason": one.reason} for one in findings]
+        return [
+            {"case_id": one.case.case_id, "metric": one.metric, "code": one.code, "reason": one.reason}
+            for one in findings
+        ]
+
+    def points(of: Iterable[GatePoint]) -> list[dict[str, Any]]:
+        return [
+            {
+                "code": one.code,
+                "kind": one.kind,
+                "against": one.against,
+                "strict": one.strict,
+                "count": len(one.changes or one.names),
+                "text": point_said(one, names, policy.min_decided),
+            }
+            for one in of
+        ]
 
     return {
+        "status": result.status,
         "passed": result.passed,
         "exit_code": result.exit_code,
-        "sentences": list(result.sentences),
-        "notes": list(result.notes),
-        "findings": result.findings,
-        "decided": result.decided,
-        "decided_share": result.decided_share,
+        "why": points(result.why),
+        "notes": points(result.notes),
+        "decided": {kind: asdict(one) for kind, one in result.decided.items()},
         "regressions": briefly(result.regressions),
         "anchor_regressions": briefly(result.anchor_regressions),
         "improved": briefly(result.improved),
@@ -482,7 +513,7 @@ def _gate_data(result: GateResult, policy: Policy) -> dict[str, Any]:
             {
                 "case_id": one.case_id,
                 "metric": one.metric,
-                "what": one.what,
+                "what": ignored_said(one),
                 "until": one.ignore.until.isoformat(),
                 "reason": one.ignore.reason,
             }
@@ -496,8 +527,8 @@ def _gate_data(result: GateResult, policy: Policy) -> dict[str, Any]:
         "policy": {
             "path": policy.path or None,
             "strict": policy.strict,
-            "only": list(policy.only),
-            "max_inconclusive": policy.max_inconclusive,
+            "only": list(policy.kinds),
+            "min_decided": policy.min_decided,
             "anchor": policy.anchor or None,
         },
     }

@@ -7,12 +7,15 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ampbench.base.statement import Flaw, Note, Refusal, Remedy, Severity, Statement
-from ampbench.base.units import counted, format_error, format_kept, format_share, times
+from ampbench.base.units import counted, format_error, format_kept, format_percent, format_share, times
 from ampbench.records.case import Case
+from ampbench.records.changes import GateCode
 from ampbench.records.labels import AGAINST_FP32, FP32_INSTEAD, case_labels, few
 from ampbench.records.measured import CHANCE
 
 _IN_RANGE = ", though finite in fp64: the network leaves fp32's range"
+
+_AGAINST = "{against:if| against the anchor ||}"
 
 TEMPLATES: Mapping[StrEnum, str] = {
     Flaw.REFERENCE_NAN: "{are} NaN in {dtype} already: the network, not a precision, makes them",
@@ -122,7 +125,42 @@ TEMPLATES: Mapping[StrEnum, str] = {
     ),
 }
 """A fact is spelled by `_SPELLED`, by a format specification, or not at all: `{fact:if|before|how|behind}` is "" where
-there is none of that name, `{fact:only|words}` where it is none or false."""
+there is none of that name, `{fact:only|words}` where it is none or false, `{fact:else|words}` where it is any."""
+
+OF_GATES: Mapping[StrEnum, str] = {
+    GateCode.OTHER_FUNCTION: (
+        f"{{count:counted;case}} {{count:verb;computes;compute}} something else{_AGAINST}: {{which}}; where that is "
+        "meant, the policy can allow it (reference_drift in docs/gate.md)"
+    ),
+    GateCode.REGRESSED: f"{{count:counted;{{kind}} regression}}{_AGAINST}: {{which}}",
+    GateCode.FAILS: (
+        f"{{count:counted;case}} that {{count:verb;was;were}} ok {{count:verb;fails;fail}} now{_AGAINST}: {{which}}"
+    ),
+    GateCode.RULES_CHANGED: f"{{count:counted;change}} of autocast's rules{_AGAINST}: {{which}}",
+    GateCode.UNDECIDED: (
+        f"{{kind}} is undecided{_AGAINST}: {{decided}} of {{findings:counted;finding}} decided ({{share:percent}}), "
+        "the policy asks for {limit:percent}: {which}"
+    ),
+    GateCode.NOTHING: f"no {{kind:else|gated number}}{{kind}} can be compared{_AGAINST}{{which:if|: ||}}",
+    GateCode.NOT_GATED: "not gated, as there are no numbers: {which}",
+    GateCode.FAILED: "{count:counted;case} failed in the candidate: {which}",
+    GateCode.CONTROL_FIRED: f"the control fired{_AGAINST}: no time is judged",
+    GateCode.UNFIT: f"the machine was unfit for {{count:counted;finding}}{_AGAINST}: {{which}}",
+    GateCode.INCONCLUSIVE: f"{{count:counted;finding}} inconclusive{_AGAINST}: {{which}}",
+    GateCode.OTHER_NUMBERS: (
+        f"other weights, inputs or workload versions in {{count:counted;case}}{_AGAINST}: {{which}}"
+    ),
+    GateCode.LOST: f"{{count:counted;finding}} not comparable{_AGAINST}: {{which}}",
+    GateCode.SKIPPED: f"the candidate skipped {{count:counted;case}}{_AGAINST}: {{which}}",
+    GateCode.MISSING: (
+        "the candidate lacks {count:counted;case} of the {against:if|anchor ||}{against:else|baseline}: {which}"
+    ),
+    GateCode.RULES_UNSEEN: f"{{which}}{_AGAINST}",
+    GateCode.RULES_NOTED: f"not judged{_AGAINST}: {{which}}",
+    GateCode.IDLE_RULE: "rule {number} of the policy matches no case that is compared",
+    GateCode.IDLE_IGNORE: "ignore {number} of the policy ({which}) matches no case: it may have done its work",
+}
+"""Those of the points of a gate."""
 
 _SPELLED: Mapping[str, Callable[..., str]] = MappingProxyType(
     {
@@ -131,6 +169,8 @@ _SPELLED: Mapping[str, Callable[..., str]] = MappingProxyType(
         "kept": format_kept,
         "times": times,
         "counted": counted,
+        "percent": format_percent,
+        "verb": lambda count, singular, plural: singular if count == 1 else plural,
         "column": {"output_rel_l2": "error", "grad_rel_l2": "gradient error"}.__getitem__,
     }
 )
@@ -146,6 +186,8 @@ class _Words(string.Formatter):
         how, *words = format_spec.split("|")
         if how == "only":
             return words[0] if value else ""
+        if how == "else":
+            return "" if value else words[0]
         if how == "if":
             return "" if value == "" else f"{words[0]}{self.format_field(value, words[1])}{words[2]}"
         how, *words = format_spec.split(";")
@@ -160,7 +202,8 @@ def _are(count: int, what: str, elements: int | None = None, **_: Any) -> str:
 
 def words(statement: Statement, **names: str) -> str:
     """Return a statement in a plain line; `names` are those of its cases, tables and workloads."""
-    return _Words().vformat(TEMPLATES[statement.code], (), {**names, **statement.facts})
+    templates = OF_GATES if isinstance(statement.code, GateCode) else TEMPLATES
+    return _Words().vformat(templates[statement.code], (), {**names, **statement.facts})
 
 
 class Line(NamedTuple):

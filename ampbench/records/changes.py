@@ -230,3 +230,71 @@ class Comparison:
     rules_unobserved: Sequence[RuleChange] = ()
     explained: Mapping[str, Explanation] = field(default_factory=dict)
     defects: Sequence[DefectChange] = ()
+
+
+class GateCode(StrEnum):
+    """Why a gate does not let a candidate pass, or what must be seen although it decides nothing."""
+
+    OTHER_FUNCTION = "other-function"
+    """Cases compute something else."""
+    REGRESSED = "regressed"
+    """Findings of a kind regressed."""
+    FAILS = "fails"
+    """Cases that were ok fail."""
+    RULES_CHANGED = "rules-changed"
+    """Rules of autocast changed."""
+    UNDECIDED = "undecided"
+    """Too few findings of a kind are decided."""
+    NOTHING = "nothing"
+    """There is no number of a kind that was asked for; of no kind: nothing at all can be compared."""
+    NOT_GATED = "not-gated"
+    """There is no number of a kind that nobody asked for."""
+    FAILED = "failed"
+    """Cases failed in the candidate, as before."""
+    CONTROL_FIRED = "control-fired"
+    UNFIT = "unfit"
+    """The machine was unfit for findings."""
+    INCONCLUSIVE = "inconclusive"
+    OTHER_NUMBERS = "other-numbers"
+    """Cases have other weights, inputs or versions."""
+    LOST = "lost"
+    """Numbers of the baseline cannot be compared."""
+    SKIPPED = "skipped"
+    """The candidate skipped cases."""
+    MISSING = "missing"
+    """The candidate lacks cases."""
+    RULES_UNSEEN = "rules-unseen"
+    """The candidate's probe did not observe rules that the baseline's did."""
+    RULES_NOTED = "rules-noted"
+    """What changed of autocast without altering a rule."""
+    IDLE_RULE = "idle-rule"
+    """A rule of the policy matches no case."""
+    IDLE_IGNORE = "idle-ignore"
+    """An ignore of the policy matches no case."""
+
+
+class GateStatus(StrEnum):
+    """Whether a candidate may pass."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatePoint:
+    """A reason not to pass, or a note: its code, and the findings, cases or rules (`names`) that it speaks of.
+
+    `kind` is that of the findings, `against` the run of the anchor ("": the baseline), `strict` whether only a strict
+    gate minds. `decided` and `findings` are those of an undecided kind, `number` is that of a rule or ignore.
+    """
+
+    code: GateCode
+    kind: str = ""
+    against: str = ""
+    strict: bool = False
+    changes: Sequence[Change] = ()
+    names: Sequence[str] = ()
+    decided: int = 0
+    findings: int = 0
+    number: int = 0

@@ -45,7 +45,7 @@ EXACT = ("--only", "memory,accuracy", "--phase", "inference", "--threads", "1", 
         (("--candidate", "X=1", "--gate", "--anchor", "nothing"), "there is no results folder"),
         (("--candidate", "X=1", "--policy", "nothing.toml"), "nothing.toml"),
         (("--candidate", "X=1", "--no-strict"), "--strict does nothing without --gate"),
-        (("--candidate", "X=1", "--anchor", "a", "--max-inconclusive", "1"), "max-inconclusive do nothing without"),
+        (("--candidate", "X=1", "--anchor", "a", "--min-decided", "1%"), "min-decided do nothing without"),
         (("--candidate", "X=1", "--max-time", "soon"), "soon"),
     ],
 )
@@ -60,7 +60,7 @@ def test_what_cannot_be_meant_is_one_line_and_stores_nothing(
 
 
 def test_a_settings_file_may_have_what_only_a_gate_goes_by(ampbench: Run, tmp_path: Path) -> None:
-    (tmp_path / "ampbench.toml").write_text("[ab]\nstrict = true\nmax-inconclusive = 0.5\n")
+    (tmp_path / "ampbench.toml").write_text("[ab]\nstrict = true\nmin-decided = 0.5\n")
     found = ampbench("ab", "--candidate", "X=1", "mpl")
     assert (found.code, "did you mean mlp" in found.err) == (2, True)
 
@@ -189,13 +189,13 @@ def test_a_session_that_is_interrupted_says_what_it_has_and_how_to_see_it(tmp_pa
 def test_time_that_is_over_before_anything_can_be_compared_is_exit_5_and_how_to_see_it_is_said(
     ampbench: Run, judged: str
 ) -> None:
-    measured = ("--precision", "fp32", "--phase", "inference", "--only", "time", "--threshold", "5")
+    measured = ("--precision", "fp32", "--phase", "inference", "--only", "time", "--threshold", "5%")
     found = ampbench("ab", "mlp", "--preset", "tiny", judged, *measured, "--max-time", "0")
     assert found.code == 5
     assert "no time of 1 of 1 case: --max-time was over before a first block" in found.err
     said = re.search(r"out of time: both arms are stored; ampbench (compare .*) shows", found.err)
     assert said
-    assert said[1].endswith(" --only time --threshold 5")
+    assert said[1].endswith(" --only time --threshold 5%")
     assert ampbench(*said[1].split()).code == 0
 
 

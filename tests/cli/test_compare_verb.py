@@ -54,15 +54,15 @@ def test_a_keyword_and_kinds_narrow_what_is_shown(ampbench, folder):
     assert {row["kind"] for row in narrowed} == {"time", "memory"}
 
 
-def test_a_threshold_for_times_is_given_in_percent(ampbench, folder):
+def test_a_threshold_for_times_is_given_as_a_share(ampbench, folder):
     arguments = ("compare", "1-before", "2-after", "--results", folder, "--json")
     verdicts = {}
-    for limit in ("2", "5"):
+    for limit in ("2%", "0.05"):
         found = rows(ampbench(*arguments, "-k", "not bf16", "--threshold", limit))
         verdicts[limit] = {row["metric"]: row["status"] for row in found}
-    assert verdicts["2"]["seconds_median"] == "regressed"
-    assert verdicts["5"]["seconds_median"] == "unchanged"
-    assert verdicts["2"]["peak_memory_bytes"] == verdicts["5"]["peak_memory_bytes"] == "regressed"
+    assert verdicts["2%"]["seconds_median"] == "regressed"
+    assert verdicts["0.05"]["seconds_median"] == "unchanged"
+    assert verdicts["2%"]["peak_memory_bytes"] == verdicts["0.05"]["peak_memory_bytes"] == "regressed"
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_every_format_is_written_to_stdout(ampbench, folder, format, begins):
     [
         (("1-before", "3-other"), 4, "no case in common: 1-before has 2, such as linear_chain"),
         (("1-before", "4-none"), 2, "unknown run '4-none'"),
-        (("1-before", "2-after", "--threshold", "much"), 2, "--threshold 'much' is not a percentage"),
+        (("1-before", "2-after", "--threshold", "much"), 2, "--threshold must be a share"),
         (("1-before", "2-after", "--only", "tme"), 2, "unknown kind 'tme': did you mean time?"),
         (("1-before", "2-after", "-k", "resnet"), 5, "no case of both runs matches -k 'resnet'"),
         (("1-before", "2-after", "-k", "and"), 2, "is not an expression"),
@@ -156,7 +156,7 @@ CHECKS = [
 ]
 
 
-@pytest.mark.parametrize("given", [("--keyword", "fp16"), ("--only", "time"), ("--threshold", "5")])
+@pytest.mark.parametrize("given", [("--keyword", "fp16"), ("--only", "time"), ("--threshold", "5%")])
 def test_what_narrows_or_judges_cases_is_refused_between_two_runs_of_checks(ampbench, given):
     found = ampbench("compare", *CHECKS, *given)
     assert (found.code, found.out) == (2, "")
@@ -165,5 +165,5 @@ def test_what_narrows_or_judges_cases_is_refused_between_two_runs_of_checks(ampb
 
 
 def test_a_settings_file_may_say_what_means_nothing_between_two_runs_of_checks(ampbench, tmp_path):
-    (tmp_path / "ampbench.toml").write_text("threshold = '5'\n")
+    (tmp_path / "ampbench.toml").write_text("threshold = '5%'\n")
     assert ampbench("compare", *CHECKS).code == 0

@@ -87,4 +87,4 @@ def test_the_workflow_finds_each_arm_by_the_first_line_of_its_run(tmp_path: Path
 
 def test_the_policy_beside_the_workflow_is_found_without_being_named() -> None:
     assert not any("--policy" in call.words for call in CALLS)
-    assert read_policy(CI / FILE_NAME).max_inconclusive == 0.5
+    assert read_policy(CI / FILE_NAME).min_decided == 0.5

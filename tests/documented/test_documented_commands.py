@@ -19,7 +19,7 @@ SLOW = (
 """What starts workers, does every check, or draws many pages; all else is in the fast set."""
 
 EXITS: dict[str, tuple[set[int], str]] = {
-    r"ampbench (gate|ab .*--gate)\b.*": ({0, 1}, "a verdict on times is luck here"),
+    r"ampbench (gate|ab .*--gate)\b.*": ({0, 1, 4}, "a verdict on times is luck here"),
     r"ampbench gate results/rules/.*": ({1}, "its page says that rules have changed"),
     r"ampbench doctor\b.*": ({0, 3}, "the machine that runs the tests may be unfit"),
 }

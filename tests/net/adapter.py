@@ -124,10 +124,8 @@ def _compared(found: Comparison) -> Tables:
     numbers = ("baseline", "candidate", "change", "low", "high", "threshold", "p_worse", "p_better", "blocks")
     findings = []
     for one in found.findings:
-        cells = {name: getattr(one, name) for name in ("kind", "code", *numbers)} | {
-            "verdict": one.status,
-            **one.details,
-        }
+        cells = {name: getattr(one, name) for name in ("kind", "code", *numbers)} | dict(one.details)
+        cells["verdict"] = one.status
         findings.append((f"{one.case.case_id} {one.metric}", as_cells(cells)))
     means = [(f"{one.precision} {one.device} {one.metric}", tokens(asdict(one))) for one in found.means]
     whole = {"interleaved": found.interleaved, "cells": found.control.cells, "fired": found.control.fired}
@@ -153,5 +151,7 @@ def _gate(found: Comparison, policy: Policy, candidate: Any) -> dict[str, Any]:
     result = judge(found, policy, failed=failed_cases(candidate))
     lists = ("regressions", "improved", "inconclusive", "unchanged", "ignored", "missing", "failed", "rule_changes")
     counts = {name: len(getattr(result, name)) for name in lists}
-    shared = ("exit_code", "passed", "findings", "decided", "decided_share")
-    return as_cells({name: getattr(result, name) for name in shared} | counts)
+    findings = sum(one.findings for one in result.decided.values())
+    decided = sum(one.decided for one in result.decided.values())
+    shares = {"findings": findings, "decided": decided, "decided_share": decided / findings if findings else None}
+    return as_cells({"exit_code": result.exit_code, "passed": result.passed} | shares | counts)

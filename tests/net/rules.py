@@ -56,4 +56,18 @@ RULES: tuple[Rule, ...] = (
         lambda one: one.table == "records" and one.key == "divergence[].update.intended",
         cells=68,
     ),
+    Rule(
+        "a gate is undecided where less than half of what it gates of a kind is decided",
+        lambda one: (
+            one.table in ("gates", "command") and (one.column, one.after) in (("exit_code", 4), ("passed", False))
+        ),
+        cells=145,
+    ),
+    Rule(
+        "what a policy ignores is not among the findings that a gate decides",
+        lambda one: (
+            (one.table, one.key) == ("gates", "of a file") and one.column in ("findings", "decided", "decided_share")
+        ),
+        cells=13,
+    ),
 )

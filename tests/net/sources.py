@@ -30,7 +30,7 @@ POLICIES: Mapping[str, Mapping[str, Any]] = {
     "memory": {"only": ("memory",)},
     "accuracy": {"only": ("accuracy",)},
     "rules": {"only": ("rules",)},
-    "all decided": {"max_inconclusive": 0.0},
+    "all decided": {"min_decided": 1.0},
     "time within 50%": {"only": ("time",), "thresholds": {"time": 0.5}},
     "nothing may change": {"thresholds": {"time": 0.0, "memory": 0.0, "accuracy": 0.0}},
 }
@@ -39,7 +39,7 @@ SCRIPTED_POLICIES: Mapping[str, Mapping[str, Any]] = {
     **POLICIES,
     "of a file": {"file": HERE / "policy.toml"},
     "strict on times": {"strict": True, "only": ("time",)},
-    "half decided": {"max_inconclusive": 0.5},
+    "half decided": {"min_decided": 0.5},
 }
 """Those of the pairs on scripted devices."""
 SCRIPTED = ("cuda", "xpu", "ab", "fired", "import")
