@@ -170,6 +170,10 @@ COLUMNS = _by_name(
         "The 99% quantile of the samples' relative errors, in the output in which it is largest."
     ),
     metric("sample_worst_rel_l2", "worst sample", "error", "lower").means("The largest relative error of a sample."),
+    metric("output_over_spread", "error/spread", "ratio", "lower", "divergence.noisiest_output.over_spread").means(
+        "An output's error divided by what its rows differ by in the reference, in the output in which it is largest."
+    ),
+    text("output_spread_name", "noisy output").means("The name of that output; undefined where there is only one."),
     metric("output_max_abs", "max error", "error", "lower", "divergence.output_max_abs").means(
         "The largest absolute error of an output element."
     ),
@@ -255,6 +259,18 @@ COLUMNS = _by_name(
     ),
     metric("grad_bias_ratio", "bias/noise", "ratio", "lower", "divergence.grad_bias / grad_noise").means(
         "What errors of gradients have in common over batches, divided by the noise of a batch."
+    ),
+    metric("scaler_scale", "loss scale", "number", None, "divergence.scaler_scale").means(
+        "The scale at which GradScaler settled in the step that errors are of."
+    ),
+    metric("input_largest", "largest input", "number", None, "divergence.input_largest").means(
+        "The largest magnitude of the floating inputs of all batches, masks apart."
+    ),
+    metric("target_largest", "largest target", "number", None, "divergence.target_largest").means(
+        "The same of the targets that an output in half is to reach."
+    ),
+    metric("statistics_stall", "stall", "share", "lower", "divergence.statistics_stall").means(
+        "How far running statistics stop from those of batches: half a unit in their last place / momentum."
     ),
     metric(
         "param_rel_l2", "parameter error", "error", "lower", "divergence.param_rel_l2", _ERROR, undefined_by=_GRADIENT

@@ -125,6 +125,11 @@ def format_error(value: float | None) -> str:
     return f"{value:.1e}" if value != 0 else "0"
 
 
+def format_number(value: float | None) -> str:
+    """Return a number of no unit, of whatever size, as "65536" or "0.00012207"."""
+    return UNDEFINED if value is None or math.isnan(value) else f"{value:.6g}"
+
+
 def format_nats(value: float | None) -> str:
     """Return a divergence as "5.4e-03 nats"."""
     return UNDEFINED if value is None or math.isnan(value) else f"{format_error(value)} nats"
@@ -227,6 +232,7 @@ FORMATS: Mapping[str, Callable[[float | None], str]] = MappingProxyType(
         "loss": format_loss,
         "ratio": format_ratio,
         "error": format_error,
+        "number": format_number,
         "share": format_share,
         "nats": format_nats,
         "kept": format_kept,

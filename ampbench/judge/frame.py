@@ -314,6 +314,10 @@ FUNCTIONS: Mapping[str, Callable[[_Cases], Array]] = MappingProxyType(
         "output_worst_name": lambda of: of.texts(
             "divergence", lambda one: one.worst_output.name if one.worst_output and len(one.outputs) > 1 else None
         ),
+        "output_spread_name": lambda of: of.texts(
+            "divergence",
+            lambda one: one.noisiest_output.name if one.noisiest_output and len(one.outputs) > 1 else None,
+        ),
         "sample_p99_rel_l2": lambda of: of.numbers("divergence.outputs", _largest("sample_p99_rel_l2")),
         "sample_worst_rel_l2": lambda of: of.numbers("divergence.outputs", _largest("sample_worst_rel_l2")),
         "output_sqnr_db": lambda of: stats.sqnr_decibels(of.numbers("divergence.output_rel_l2")),

@@ -128,6 +128,7 @@ def measure_divergence(
             skipped_steps=numbers.skipped_steps,
             recipe=numbers.recipe,
             target_largest=largest((targets for _, targets in pairs_of(workload)), numbers.half),
+            statistics_stall=numbers.stall,
         )
     if held.numbers is None:
         why = NO_REFERENCE.format(held.error)

@@ -3,7 +3,7 @@
 import copy
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -226,7 +226,7 @@ def recipe_of(optimizer: torch.optim.Optimizer, module: torch.nn.Module) -> Reci
     return Recipe(
         optimizer=f"torch.optim.{kind.__name__}" if own else f"{kind.__module__}.{kind.__qualname__}",
         groups=[_group(kind.__name__ if own else "", group) for group in optimizer.param_groups],
-        running_momenta=sorted(_momenta(module), reverse=True),
+        running_momenta=sorted({momentum for momentum, _ in _statistics(module)}, reverse=True),
     )
 
 
@@ -252,15 +252,18 @@ def _group(kind: str, given: Mapping[str, Any]) -> OptimizerGroup:
     )
 
 
-def _momenta(module: torch.nn.Module) -> set[float]:
-    """Return the momenta of running statistics: a cumulative average, which has none, is left out."""
-    found = set()
+def statistics_stall(module: torch.nn.Module) -> float | None:
+    """Return `Divergence.statistics_stall` of a network as it is stored."""
+    return max((torch.finfo(dtype).eps / 4 / momentum for momentum, dtype in _statistics(module)), default=None)
+
+
+def _statistics(module: torch.nn.Module) -> Iterator[tuple[float, torch.dtype]]:
+    """Yield momentum and dtype of running statistics: a cumulative average, which has no momentum, is left out."""
     for layer in module.modules():
         if isinstance(layer, torch.nn.modules.batchnorm._NormBase) and layer.running_mean is not None:
             momentum = _number(layer.momentum)
             if momentum is not None and 0 < momentum <= 1:
-                found.add(momentum)
-    return found
+                yield momentum, layer.running_mean.dtype
 
 
 def _number(value: Any) -> float | None:

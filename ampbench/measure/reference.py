@@ -28,7 +28,7 @@ from ampbench.measure.distances import (
 from ampbench.measure.draws import EQUAL_DRAWS, EqualDraws, random_states, seed_all, switch_off_dropout
 from ampbench.measure.machine import Cpu, Device, fp64_device, precision_flags
 from ampbench.measure.memory import is_out_of_memory, said_of
-from ampbench.measure.optimizer import is_named, recipe_of
+from ampbench.measure.optimizer import is_named, recipe_of, statistics_stall
 from ampbench.measure.outputs import compared_outputs
 from ampbench.measure.step import InferenceStep, OwnStep, TrainingStep, build_step
 from ampbench.measure.updates import (
@@ -58,7 +58,8 @@ Made = TypeVar("Made")
 class StepNumbers:
     """What one step gave, in fp64 on the reference device: outputs with their names, and for training the rest.
 
-    `half` are how many elements those outputs of training have that came in a narrower dtype than fp32.
+    `half` are how many elements those outputs of training have that came in a narrower dtype than fp32, `stall` is how
+    far its running statistics stop from those of batches.
 
     Of a step that was not to `update`, outputs and gradients are in the dtypes they came in, and that is all. `native`
     are its gradients as they came, where they were asked for. `drew` tells whether it drew random numbers; `decided`
@@ -78,6 +79,7 @@ class StepNumbers:
     drew: bool = False
     decided: list[Decisions] = field(default_factory=list)
     recipe: Recipe | None = None
+    stall: float | None = None
     notes: list[str] = field(default_factory=list)
 
 
@@ -183,6 +185,7 @@ def _of_backward(
         gradients=gradients,
         drew=random_states(step.device) != before,
         notes=notes,
+        stall=statistics_stall(step.module),
     )
     return numbers, unscaled
 

@@ -521,7 +521,9 @@ class Divergence:
     `output_reference_norm` and `grad_reference_norm`: with them, what two commits compute in fp64 can be compared.
     `fp32_products` is as in `Round`. `input_largest` and `target_largest` are the largest finite magnitudes of floating
     inputs and targets, of all batches (None: there are none): of inputs but masks, which hold 0 and one number below,
-    and of targets of the size of an output that the precision returns in half.
+    and of targets of the size of an output that the precision returns in half. `statistics_stall` is how far running
+    statistics, as the precision stores them, stop from those of batches, relative to themselves: half a unit in the
+    last place, at least, over the momentum, the most of all (None: there are none with a momentum).
     """
 
     case_id: str
@@ -576,6 +578,7 @@ class Divergence:
     fp32_products: dict[str, str] | None = None
     input_largest: Magnitude | None = None
     target_largest: Magnitude | None = None
+    statistics_stall: ErrorSize | None = None
     output_shapes: list[list[Count]] | None = None
     output_sketch: str | None = None
     grad_reference_norm: Magnitude | None = None
@@ -594,6 +597,12 @@ class Divergence:
             return None
         more = (self.further.agreeing, self.further.decisions) if self.further else (0, 0)
         return self.argmax_agreeing + more[0], self.argmax_decisions + more[1]
+
+    @property
+    def noisiest_output(self) -> OutputError | None:
+        """The output tensor whose error is the largest of what its rows differ by; None where none is known."""
+        known = [one for one in self.outputs or () if one.over_spread is not None]
+        return max(known, key=lambda one: one.over_spread or 0.0, default=None)
 
     @property
     def worst_output(self) -> OutputError | None:

@@ -330,6 +330,20 @@ def test_the_largest_values_of_all_batches_are_told(case: MakeCase) -> None:
     assert (found.input_largest, found.target_largest) == (7e4, None)
 
 
+@pytest.mark.parametrize(
+    ("precision", "stall"), [("bf16_pure", 2**-9), ("fp16_master", 2**-12), ("bf16_autocast", 2**-25)]
+)
+def test_running_statistics_stall_in_the_dtype_that_they_are_stored_in(
+    precision: str, stall: float, classifier: Workload, case: MakeCase
+) -> None:
+    classifier.module[1].momentum = 0.01
+    classifier.module.append(torch.nn.BatchNorm1d(4, momentum=0.1))
+    classifier.module.append(torch.nn.BatchNorm1d(4, momentum=None))
+    found = measure_divergence(classifier, case(precision, "training"), Cpu(), References())
+    assert found.statistics_stall == stall / 0.01
+    assert measure_divergence(classifier, case(precision), Cpu(), References()).statistics_stall is None
+
+
 def test_numbers_that_are_not_finite_are_counted_by_where_they_arise(case: MakeCase) -> None:
     """In fp16 1e5 is infinite and 1e-10 is zero; in fp32 1e20 squared is infinite."""
     x = torch.tensor([[1.0, 0.0, 1.0, 1e-10, 1.0, 1.0, 0.0, 1e20]])

@@ -190,12 +190,21 @@ def of_outputs(own: Step, exact: Step, fp32: Step, kind: Format, logits: str | N
         for outputs in (values, references)
     )
     each = {name: relative(judged, {name: reference}) for name, reference in exactly.items()}
+    spread = {
+        name: math.sqrt(
+            float((judged[name] - true).var(0, correction=0).sum() + (judged[name] - true).mean(0).square().sum())
+        )
+        / math.sqrt(float(true.var(0, correction=0).sum()))
+        for name, true in exactly.items()
+    }
     return {
         "output_rel_l2": (error := relative(values, references)),
         "output_max_abs": max(float(apart.abs().max()) for apart in less(values, references).values()),
         "output_cosine": dot(values, references) / math.sqrt(squares(values.values()) * squares(references.values())),
         "output_floor_ratio": error / relative(rounded, references),
         "output_fp32_ratio": error / relative(fp32.outputs, references),
+        "output_over_spread": max(spread.values()),
+        "output_spread_name": max(spread, key=spread.__getitem__) if len(each) > 1 else None,
         "output_worst_rel_l2": max(each.values()),
         "output_worst_name": max(each, key=each.__getitem__) if len(each) > 1 else None,
     }
