@@ -129,8 +129,8 @@ def segment_medians(values: Floats, lengths: Integers) -> Floats:
     return medians
 
 
-def log_t_intervals(values: Floats, lengths: Integers, confidence: float = 0.95) -> tuple[Floats, Floats]:
-    """Return the lower and upper ends of each segment's t interval, computed on logarithms.
+def log_t_intervals(values: Floats, lengths: Integers) -> tuple[Floats, Floats]:
+    """Return the lower and upper ends of each segment's 95% t interval, computed on logarithms.
 
     exp(mean(log x) ± t(n - 1) s / √n), s the standard deviation of log x with n - 1 in the denominator: the interval of
     the geometric mean of log-normal values (Student, "The probable error of a mean", 1908). Shapes as for
@@ -141,18 +141,18 @@ def log_t_intervals(values: Floats, lengths: Integers, confidence: float = 0.95)
     counts = np.where(lengths >= ROUNDS_FOR_INTERVAL, lengths, np.nan)
     means = np.bincount(owners, logs, minlength=len(lengths)) / counts
     squares = np.bincount(owners, (logs - means[owners]) ** 2, minlength=len(lengths))
-    half = _t_quantiles(counts - 1, (1 + confidence) / 2) * np.sqrt(squares / (counts - 1) / counts)
+    half = _t_quantiles(counts - 1) * np.sqrt(squares / (counts - 1) / counts)
     return np.exp(means - half), np.exp(means + half)
 
 
-def _t_quantiles(freedom: Floats, share: float) -> Floats:
-    """Return the quantiles of Student's distributions below which `share` lies: of the usual ones without SciPy."""
+def _t_quantiles(freedom: Floats) -> Floats:
+    """Return the quantiles of Student's distributions below which 97.5% lies: of the usual ones without SciPy."""
     known = np.nan_to_num(freedom, nan=0.0)
-    if share == 0.975 and known.max(initial=0) < len(_T_975):
+    if known.max(initial=0) < len(_T_975):
         return np.array(_T_975)[known.astype(np.int64)]
     from scipy.special import stdtrit
 
-    return np.asarray(stdtrit(freedom, share), np.float64)
+    return np.asarray(stdtrit(freedom, 0.975), np.float64)
 
 
 _T_975 = (
@@ -164,10 +164,10 @@ _T_975 = (
 """SciPy's quantiles for 95% between both ends, by degrees of freedom up to 20."""
 
 
-def log_t_interval(values: ArrayLike, confidence: float = 0.95) -> tuple[float, float] | None:
-    """Return the t interval of one set of values on logarithms; None where `log_t_intervals` has none."""
+def log_t_interval(values: ArrayLike) -> tuple[float, float] | None:
+    """Return the 95% t interval of one set of values on logarithms; None where `log_t_intervals` has none."""
     array = np.asarray(values, dtype=np.float64)
-    low, high = log_t_intervals(array, np.array([len(array)]), confidence)
+    low, high = log_t_intervals(array, np.array([len(array)]))
     return None if np.isnan(low[0]) else (float(low[0]), float(high[0]))
 
 

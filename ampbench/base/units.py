@@ -6,6 +6,7 @@ Three significant digits, rounded before the unit is chosen, so that 999.96 µs 
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from types import MappingProxyType
 
 from ampbench.errors import UsageError
@@ -25,6 +26,11 @@ for _power, _letter in enumerate("kmgtp", start=1):
     _TYPED_BYTES |= {f"{_letter}b": 1000**_power, f"{_letter}ib": 1024**_power, _letter: 1024**_power}
 
 _TYPED = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>[a-zµ]*)", re.IGNORECASE)
+
+
+def _defined(format: Callable[[float], str]) -> Callable[[float | None], str]:
+    """Have `UNDEFINED` stand for None and NaN."""
+    return wraps(format)(lambda value: UNDEFINED if value is None or math.isnan(value) else format(value))
 
 
 def format_seconds(value: float | None) -> str:
@@ -47,9 +53,10 @@ def format_bytes(value: float | None) -> str:
     return _scaled(value, _BYTES, zero="0 B")
 
 
-def format_tenths(value: float | None) -> str:
+@_defined
+def format_tenths(value: float) -> str:
     """Return a number of bytes that are few, by parameter, as "16.0"."""
-    return UNDEFINED if value is None or math.isnan(value) else f"{value:,.1f}"
+    return f"{value:,.1f}"
 
 
 def format_count(value: float | None) -> str:
@@ -59,14 +66,16 @@ def format_count(value: float | None) -> str:
     return _scaled(value, _COUNTS, zero="0")
 
 
-def format_whole(value: float | None) -> str:
+@_defined
+def format_whole(value: float) -> str:
     """Return a whole number as "12,345"."""
-    return UNDEFINED if value is None or math.isnan(value) else f"{value:,}"
+    return f"{value:,}"
 
 
-def format_loss(value: float | None) -> str:
+@_defined
+def format_loss(value: float) -> str:
     """Return a loss as "2.303"; one that is not finite is stored as None."""
-    return UNDEFINED if value is None or math.isnan(value) else f"{value:#.4g}".rstrip(".")
+    return f"{value:#.4g}".rstrip(".")
 
 
 def apart(*values: float) -> list[str]:
@@ -101,10 +110,9 @@ def format_energy(value: float | None) -> str:
     return _scaled(value, _JOULES, zero="0 J")
 
 
-def format_ratio(value: float | None) -> str:
+@_defined
+def format_ratio(value: float) -> str:
     """Return a ratio as "3.10x"; out of 0.001 to 10,000 as "1.20e-04x"."""
-    if value is None or math.isnan(value):
-        return UNDEFINED
     rounded = _rounded(value)
     if rounded != 0 and not 1e-3 <= abs(rounded) < 1e4:
         return f"{rounded:.2e}x"
@@ -118,30 +126,24 @@ def times(ratio: float) -> str:
     return f"{ratio:.2f}x" if ratio < 1000 else format_ratio(ratio)
 
 
-def format_error(value: float | None) -> str:
+@_defined
+def format_error(value: float) -> str:
     """Return a relative or absolute error as "5.4e-03": its size matters, not its digits."""
-    if value is None or math.isnan(value):
-        return UNDEFINED
     return f"{value:.1e}" if value != 0 else "0"
 
 
-def format_number(value: float | None) -> str:
+@_defined
+def format_number(value: float) -> str:
     """Return a number of no unit, of whatever size, as "65536" or "0.00012207"."""
-    return UNDEFINED if value is None or math.isnan(value) else f"{value:.6g}"
+    return f"{value:.6g}"
 
 
-def format_nats(value: float | None) -> str:
-    """Return a divergence as "5.4e-03 nats"."""
-    return UNDEFINED if value is None or math.isnan(value) else f"{format_error(value)} nats"
-
-
-def format_share(value: float | None) -> str:
+@_defined
+def format_share(value: float) -> str:
     """Return a share as "12.3%"; what is not quite all or none is ">99.9%" or "<0.01%", never 100% or 0%.
 
     What is more than all is "117%".
     """
-    if value is None or math.isnan(value):
-        return UNDEFINED
     if value in (0, 1):
         return f"{value:.0%}"
     if value > 1:
@@ -152,10 +154,9 @@ def format_share(value: float | None) -> str:
     return f"{_digits(rounded)}%" if rounded < 100 else ">99.9%"
 
 
-def format_kept(value: float | None) -> str:
+@_defined
+def format_kept(value: float) -> str:
     """Return what arrives of something as "98.4%", "100%" within rounding of all; it may be less than nothing."""
-    if value is None or math.isnan(value):
-        return UNDEFINED
     rounded = _rounded(value * 100)
     if rounded != 0 and abs(rounded) < 0.01:
         return "<0.01%"
@@ -187,16 +188,6 @@ def format_limit(threshold: float, beyond: float = 0.0) -> str:
     if -threshold <= beyond < 0:
         threshold = threshold / (1 + threshold)
     return f"{100 * threshold:.3g}%"
-
-
-def format_decibels(value: float | None) -> str:
-    """Return decibels as "45.3 dB"."""
-    return UNDEFINED if value is None or math.isnan(value) else f"{value:.1f} dB"
-
-
-def format_cosine(value: float | None) -> str:
-    """Return a cosine similarity as "0.999985": what matters lies behind the nines."""
-    return UNDEFINED if value is None or math.isnan(value) else f"{value:.6f}"
 
 
 def one_of(names: Sequence[str]) -> str:
@@ -234,10 +225,10 @@ FORMATS: Mapping[str, Callable[[float | None], str]] = MappingProxyType(
         "error": format_error,
         "number": format_number,
         "share": format_share,
-        "nats": format_nats,
+        "nats": _defined(lambda value: f"{format_error(value)} nats"),
         "kept": format_kept,
-        "dB": format_decibels,
-        "cosine": format_cosine,
+        "dB": _defined("{:.1f} dB".format),
+        "cosine": _defined("{:.6f}".format),
         "J": format_energy,
     }
 )

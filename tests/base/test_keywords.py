@@ -12,12 +12,12 @@ def test_an_expression_is_parsed_once_for_all_cases() -> None:
     assert _test.cache_info().misses == 1
 
 
-@pytest.mark.parametrize("expression", ["not " * 20_000 + "a", "(" * 20_000 + "a" + ")" * 20_000, "not (" * 51 + "a"])
+@pytest.mark.parametrize("expression", ["not " * 20_000 + "a", "(" * 20_000 + "a" + ")" * 20_000])
 def test_an_expression_nested_without_end_is_refused_in_one_short_line(expression: str) -> None:
-    with pytest.raises(UsageError, match="nests parentheses or nots more than 50 deep") as caught:
+    with pytest.raises(UsageError, match="is not an expression of names") as caught:
         matches(expression, "mlp")
     assert len(str(caught.value)) < 200
 
 
-def test_a_few_parentheses_and_nots_within_each_other_are_fine() -> None:
+def test_parentheses_and_nots_within_each_other_are_fine() -> None:
     assert matches("not (not (not (a or not b)))" + " and b" * 300, "b")

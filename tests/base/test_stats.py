@@ -128,12 +128,6 @@ def test_the_interval_holds_the_true_value_as_often_as_it_says():
     assert np.mean((low <= 1) & (high >= 1)) == pytest.approx(0.95, abs=0.015)
 
 
-def test_a_wider_confidence_gives_a_wider_interval():
-    low, high = stats.log_t_interval([1.0, 1.1, 1.2])
-    wider_low, wider_high = stats.log_t_interval([1.0, 1.1, 1.2], confidence=0.999)
-    assert wider_low < low < high < wider_high
-
-
 def test_a_ratio_is_undefined_rather_than_infinite():
     found = stats.ratio([1.0, 1.0, 0.0, math.nan, 1.0, math.inf, 1e300], [2.0, 0.0, 0.0, 1.0, math.nan, 1.0, -1e-10])
     assert found[0] == 0.5
@@ -459,9 +453,9 @@ def test_bounds_of_many_shares_are_those_of_each_alone() -> None:
 def test_intervals_go_by_scipys_quantiles_whether_these_are_known_or_asked_for() -> None:
     freedom = np.array([math.nan, *range(1, 200)])
     expected = scipy.special.stdtrit(freedom, 0.975)
-    assert stats._t_quantiles(freedom, 0.975) == pytest.approx(expected, rel=0, nan_ok=True)
+    assert stats._t_quantiles(freedom) == pytest.approx(expected, rel=0, nan_ok=True)
     for number in range(1, 200):
-        assert stats._t_quantiles(np.array([float(number)]), 0.975)[0] == pytest.approx(expected[number], rel=1e-15)
+        assert stats._t_quantiles(np.array([float(number)]))[0] == pytest.approx(expected[number], rel=1e-15)
 
 
 def test_the_bound_of_nothing_is_undefined() -> None:
