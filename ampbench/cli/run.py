@@ -391,8 +391,8 @@ def _run_fleet(
     from ampbench.fleet.node import Order
     from ampbench.fleet.on_ray import RayCluster
     from ampbench.fleet.session import FleetSession, open_files
-    from ampbench.judge.pairing import lanes_together
     from ampbench.records.wire import ready_line
+    from ampbench.store.merge import lanes_together
 
     files = any(map(is_users, check_selection(selection)))
     if files:

@@ -23,7 +23,6 @@ from ampbench.judge import frame
 from ampbench.judge.advice import Advice, advise_run
 from ampbench.judge.compare import compare
 from ampbench.judge.objections import own_rounds
-from ampbench.judge.pairing import lanes_together
 from ampbench.judge.ranking import missing_blocks, table_labels
 from ampbench.judge.rows import Group, Row, grouped, judged_error, number, precision_label
 from ampbench.judge.table import speed_interval
@@ -32,6 +31,7 @@ from ampbench.records.case import Case, kind_of
 from ampbench.records.changes import ChangeStatus, Comparison
 from ampbench.records.labels import few
 from ampbench.store import StoredRun
+from ampbench.store.merge import lanes_together
 
 BEST, TIED, ALONE = "best", "tied", "alone"
 Network = tuple[str, str, str]

@@ -101,7 +101,7 @@ VISIBLE_DEVICES = (
 """Variables that tell a process which of a node's accelerators are its own."""
 
 
-def kind_of(environment: Environment) -> str:
+def of_kind(environment: Environment) -> Environment:
     """Return what machines of one kind have in common: all of their environment but the name, and the memory's size.
 
     Which of its node's accelerators one has, and who else was on it, is no matter, either.
@@ -111,7 +111,12 @@ def kind_of(environment: Environment) -> str:
         for one in environment.devices
     ]
     variables = {name: value for name, value in environment.variables.items() if name not in VISIBLE_DEVICES}
-    return repr(replace(environment, host="", memory_bytes=None, devices=devices, variables=variables))
+    return replace(environment, host="", memory_bytes=None, devices=devices, variables=variables)
+
+
+def kind_of(environment: Environment) -> str:
+    """Return the same as a text, to be a key."""
+    return repr(of_kind(environment))
 
 
 PHASES = ("inference", "training")

@@ -15,7 +15,7 @@ from ampbench.errors import NothingComparableError, NothingToRunError, StoreErro
 from ampbench.judge import frame, notes
 from ampbench.judge.advice import Advice, advise_run
 from ampbench.judge.compare import compare, of_cases
-from ampbench.judge.pairing import arm_settings, lanes_together, pair_cases
+from ampbench.judge.pairing import arm_settings, pair_cases
 from ampbench.judge.rows import Group, Row, grouped
 from ampbench.present.page import run_name
 from ampbench.present.wording import Line, lines
@@ -25,6 +25,7 @@ from ampbench.records.kinds import KINDS, deed_of
 from ampbench.records.labels import case_labels, told_apart
 from ampbench.records.run import LATEST, Header
 from ampbench.store import CUT, StoredRun, find_run, find_runs, list_runs, measures, read_header, read_run, run_files
+from ampbench.store.merge import lanes_together
 from ampbench.trend.building import make_trend, place_of, public_version
 from ampbench.trend.reducing import RunValues, read_runs
 from ampbench.trend.series import Tracked, Trend, tracked

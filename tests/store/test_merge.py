@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from ampbench.errors import UsageError
-from ampbench.judge.pairing import merged
 from ampbench.records.case import Case
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Settings, Shard
 from ampbench.store import StoredRun, read_run, write_whole
+from ampbench.store.merge import merged
 from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round, write_run
 
 NAMES = ("a", "b", "c", "d", "e")
@@ -122,7 +122,7 @@ def test_what_limits_a_machine_has_and_how_long_a_session_may_take_do_not_keep_s
         ({"shard": None}, r"run \S+ is no shard: ampbench run --shard I/N measures one"),
         ({"settings": replace(SETTINGS, seed=1)}, "does not belong to .*: they differ in the settings"),
         ({"shard": shard(2, plan="q")}, "does not belong to .*: they differ in the cases of the plan"),
-        ({"shard": shard(2, count=4)}, "does not belong to .*: they differ in the number of shards"),
+        ({"shard": shard(2, count=4)}, "does not belong to .*: number of shards 3, there 4"),
         ({"shard": shard(2, places=[1, 3])}, "were not shared out alike: runs were added to their results folder"),
         ({"commit": "abc"}, "does not belong to .*: commit none, there abc"),
     ],
