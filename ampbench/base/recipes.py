@@ -47,14 +47,21 @@ OPTIMIZERS: Mapping[str, Optimizer] = MappingProxyType(
 """torch's optimizers that take any parameter. (Muon takes matrices alone; LBFGS takes a closure.)"""
 
 
+def is_path(optimizer: str) -> bool:
+    """Return whether an optimizer is the place of its class: "file.py:Lion" or "package.module:Lion"."""
+    module, colon, _ = optimizer.partition(":")
+    return bool(colon) and module not in OPTIMIZERS
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRecipe:
     """How a network is trained; None, and "": as the workload itself has it.
 
     `name` is that of the row of `RECIPES` that it began as. With `optimizer`, a name of `OPTIMIZERS` and perhaps an
-    implementation ("adamw:fused"), torch's own is made of what is said here and torch's defaults for all else; without
-    it, the workload's own has its settings changed: of several groups of parameters the one with the highest rate gets
-    `lr`, the others in proportion, and `weight_decay` those that have any. `beta2` is RMSprop's alpha, too.
+    implementation ("adamw:fused"), or where a class is (`is_path`), that is made of what is said here and its defaults
+    for all else; without it, the workload's own has its settings changed: of several groups of parameters the one with
+    the highest rate gets `lr`, the others in proportion, and `weight_decay` those that have any. `beta2` is RMSprop's
+    alpha, too. `more` are further arguments of a class that is not torch's, by name.
 
     Gradients are clipped to the norm `clip` (0: they are not). Rows of `RECIPES` alone have a `schedule`, `LINEAR` or
     `COSINE`, by which the learning rate of a training goes to the share `final` of it, after it rose linearly over the
@@ -71,6 +78,7 @@ class TrainingRecipe:
     beta1: float | None = None
     beta2: float | None = None
     eps: float | None = None
+    more: tuple[tuple[str, bool | float | str], ...] = ()
     schedule: str = ""
     warmup: float | None = None
     final: float | None = None
@@ -84,8 +92,8 @@ class TrainingRecipe:
         """
         row = RECIPES.get(self.name, _OWN)
         own = {name: getattr(self, name) for name in SETTINGS if getattr(self, name) != getattr(row, name)}
-        said = [f"{name}={_spelled(value)}" for name, value in own.items()]
-        return ",".join([*([self.name] if self.name else []), *said])
+        settings = [f"{name}={_spelled(value)}" for name, value in (*own.items(), *self.more)]
+        return ",".join([*([self.name] if self.name else []), *settings])
 
     def rate_share(self, step: int, steps: int) -> float:
         """Return what of the learning rate is taken at a step from 0 of so many, by schedule and warm-up.
@@ -175,6 +183,11 @@ def _number(least: float, most: float, said: str, *, above: bool = False, below:
 
 def _optimizer(value: str) -> str:
     name, colon, implementation = value.partition(":")
+    if is_path(value):
+        if not name or not implementation.isidentifier():
+            where = f"optimizer {value.rstrip(':')}"
+            raise UsageError(f"{where}: name the class, as in optim.py:Lion or package.module:Lion")
+        return value
     if name not in OPTIMIZERS:
         raise UnknownNameError("optimizer", name, OPTIMIZERS)
     if colon and implementation not in IMPLEMENTATIONS:
@@ -203,22 +216,30 @@ SETTINGS: Mapping[str, _Setting] = MappingProxyType(
 
 
 def parse_optimizer(text: str) -> TrainingRecipe:
-    """Return the recipe of `--optimizer NAME[:SETTING=VALUE,...]`, as in "adamw:lr=3e-4,weight_decay=0.1,clip=1.0".
+    """Return the recipe of `--optimizer NAME[:SETTING=VALUE,...]`, as in "adamw:lr=3e-4,betas=0.9/0.95,clip=1.0".
 
-    NAME is one of `RECIPES` or `OPTIMIZERS`; an implementation may stand before the settings ("adamw:fused,lr=3e-4").
-    Settings without a name change the workload's own optimizer ("lr=1e-4"). Raises `UsageError` for a value that cannot
-    be meant and for settings that exclude each other, `UnknownNameError`, with the nearest names, for an unknown one.
+    NAME is one of `RECIPES` or `OPTIMIZERS`, or where a class is: "file.py:Lion", "package.module:Lion" or
+    "package.module.Lion". An implementation of torch's may stand before the settings ("adamw:fused,lr=3e-4"). Settings
+    without a name change the workload's own optimizer ("lr=1e-4"). Raises `UsageError` for a value that cannot be meant
+    and for settings that exclude each other, `UnknownNameError`, with the nearest names, for an unknown one.
     """
     name, colon, rest = (part.strip() for part in text.partition(":"))
+    where = f"optimizer {text}"
     if "=" in name:
-        return _with_settings(_OWN, text.split(","), tuple(SETTINGS)[1:], f"optimizer {text}")
+        return _with_settings(_OWN, text.split(","), tuple(SETTINGS)[1:], where)
+    if "." in name or "/" in name or rest[:1].isupper():
+        kind, _, settings = (part.strip() for part in rest.partition(":"))
+        if not name.endswith(".py") and ("=" in kind or not kind):
+            (name, _, kind), settings = name.rpartition("."), rest
+        recipe = TrainingRecipe(optimizer=_optimizer(f"{name}:{kind}"))
+        return _with_settings(recipe, settings.split(",") if settings else [], (), where)
     if name not in RECIPES and name not in OPTIMIZERS:
         raise UnknownNameError("optimizer", name, (*RECIPES, *OPTIMIZERS))
     recipe = RECIPES.get(name) or TrainingRecipe(optimizer=name)
     kind, parts = recipe.optimizer, rest.split(",") if colon else []
     if parts and "=" not in parts[0]:
         recipe = replace(recipe, optimizer=_optimizer(f"{kind}:{parts.pop(0).strip()}"))
-    return _with_settings(recipe, parts, ("lr", *OPTIMIZERS[kind].settings, "clip"), f"optimizer {text}")
+    return _with_settings(recipe, parts, ("lr", *OPTIMIZERS[kind].settings, "clip"), where)
 
 
 def find_recipe(spelling: str) -> TrainingRecipe:
@@ -238,24 +259,43 @@ def no_own_step(precision: Precision) -> str:
 
 
 def _with_settings(recipe: TrainingRecipe, parts: Iterable[str], known: Iterable[str], where: str) -> TrainingRecipe:
-    """Return a recipe with the settings NAME=VALUE of `parts`, each one of the `known`; errors begin with `where`."""
+    """Return a recipe with the settings NAME=VALUE of `parts`, each one of the `known`; errors begin with `where`.
+
+    A class that is not torch's may have others, too. The word betas stands for beta1 and beta2: betas=0.9/0.95.
+    """
     given: dict[str, Any] = {}
-    for part in parts:
-        name, equals, value = (each.strip() for each in part.partition("="))
-        name = name.replace("-", "_")
-        if not equals or not value:
-            raise UsageError(f"{where}: {part.strip()!r} is no setting: expected NAME=VALUE, as in lr=1e-4")
-        if name not in known:
-            raise UnknownNameError(f"setting of {recipe.optimizer or 'optimizers'}", name, known)
-        if name in given:
+    more: dict[str, Any] = {}
+    for name, value in _pairs(parts, where):
+        if name in given or name in more:
             raise UsageError(f"{where}: {name} is given twice")
+        if is_path(given.get("optimizer", recipe.optimizer)) and name not in SETTINGS:
+            more[name] = parse_value(value)
+            continue
+        if name not in known and name not in (SETTINGS if is_path(recipe.optimizer) else ()):
+            raise UnknownNameError(f"setting of {recipe.optimizer or 'optimizers'}", name, known)
         given[name] = SETTINGS[name].read(value)
         if given[name] is None:
             raise UsageError(f"{where}: {name} must be {SETTINGS[name].said}")
-    changed = replace(recipe, **given)
+    changed = replace(recipe, **given, more=(*recipe.more, *sorted(more.items())))
     if changed.nesterov and changed.optimizer and not changed.momentum:
         raise UsageError(f"{where}: nesterov=true needs a momentum, as in momentum=0.9")
     return changed
+
+
+def _pairs(parts: Iterable[str], where: str) -> Iterable[tuple[str, str]]:
+    """Yield name and value of each NAME=VALUE, of betas=A/B those of beta1 and beta2."""
+    for part in parts:
+        name, equals, value = (each.strip() for each in part.partition("="))
+        if not equals or not value:
+            raise UsageError(f"{where}: {part.strip()!r} is no setting: expected NAME=VALUE, as in lr=1e-4")
+        name = name.replace("-", "_")
+        if name != "betas":
+            yield name, value
+            continue
+        first, slash, second = value.partition("/")
+        if not slash:
+            raise UsageError(f"{where}: betas must be two numbers, as in betas=0.9/0.95")
+        yield from (("beta1", first), ("beta2", second))
 
 
 def _spelled(value: Any) -> str:

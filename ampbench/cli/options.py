@@ -242,8 +242,9 @@ def make_selection(
         typer.Option(
             "--optimizer",
             metavar="NAME[:SETTING=VALUE,...]",
-            help=f"What trains: torch's {one_of(tuple(OPTIMIZERS))}, or a recipe, {one_of(tuple(RECIPES))}; as in "
-            "adamw:lr=3e-4,weight_decay=0.1,clip=1.0. Settings alone change the workload's own. Repeatable.",
+            help=f"What trains: torch's {one_of(tuple(OPTIMIZERS))}, a class as file.py:Lion, or a recipe, "
+            f"{one_of(tuple(RECIPES))}; as in adamw:lr=3e-4,betas=0.9/0.95,clip=1.0. Settings alone change the "
+            "workload's own. Repeatable.",
             autocompletion=completing.optimizers,
         ),
     ] = None,

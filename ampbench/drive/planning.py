@@ -11,7 +11,7 @@ from typing import Protocol
 from ampbench.base import precisions
 from ampbench.base.keywords import matches
 from ampbench.base.precisions import BASELINE, BY_DEVICE, DEFAULT, PRECISIONS, SHORT_DTYPES, Precision, find_precision
-from ampbench.base.recipes import find_recipe, no_own_step
+from ampbench.base.recipes import SETTINGS, find_recipe, is_path, no_own_step
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError, WorkloadError, did_you_mean, nearest
 from ampbench.records.case import (
     COMPILE_MODES,
@@ -54,6 +54,8 @@ MEMORY_FORMATS = ("contiguous", "channels_last")
 ENTRY_POINTS = "ampbench.workloads"
 ENTRY_FAMILY = "precision"
 """The family of a source that is no workload but the entry point of a precision."""
+OPTIMIZER_FAMILY = "optimizer"
+"""The family of a source that is no workload but a recipe, its name, whose optimizer is a class that is not torch's."""
 NO_TRACED_TRAINING = "path traced is measured in inference only: a frozen trace has no gradients to train with"
 NO_FROZEN_TRAINING = "--compile-mode freezing folds weights into the code, which is for inference: they cannot train"
 NO_GRAPHS = "--compile-mode reduce-overhead is CUDA graphs, which a cpu has none of: it would be --compile-mode default"
@@ -98,6 +100,7 @@ class _Variant:
     unavailable: str
     version: int
     own_step: bool = False
+    optimizer_settings: tuple[str, ...] | None = None
 
 
 def make_plan(
@@ -124,6 +127,9 @@ def make_plan(
     recipes = [find_recipe(text).spelling for text in selection.recipes] or [""]
     kernels = ["" if name == TORCHS_CHOICE else name for name in selection.sdpa] or [""]
     _meet_own(selection, sources, describe)
+    for text in recipes:
+        if is_path(find_recipe(text).optimizer):
+            describe(WorkloadSource(name=text, family=OPTIMIZER_FAMILY, module="", function="", builtin=False), {})
     plan: dict[str, PlannedCase] = {}
     settable: set[str] = set()
     for device in devices:
@@ -131,6 +137,8 @@ def make_plan(
         asked = _precisions(selection, device, environment.device(device), keep_flags)
         for variant in _variants(sources, selection, environment, device, describe):
             builtin = WORKLOADS[variant.source.name].settable if variant.source.builtin else {}
+            for text in recipes if variant.has_loss else ():
+                _check_settings(text, variant)
             settable |= variant.parameters.keys() | builtin.keys()
             phases = [phase for phase in PHASES if phase in (selection.phases or variant.phases)]
             for phase, path, memory_format, sdpa, recipe, precision in itertools.product(
@@ -234,6 +242,20 @@ def check_selection(selection: Selection) -> list[WorkloadSource]:
         if source.builtin:
             resolve_parameters(WORKLOADS[source.name], selection.preset or PRESETS[0], overrides_of(source, selection))
     return sources
+
+
+def _check_settings(text: str, variant: _Variant) -> None:
+    """Raise `UsageError` for a recipe that names no optimizer and changes settings that the workload's own has not."""
+    recipe, own, called = find_recipe(text), variant.optimizer_settings, variant.source.name
+    if recipe.optimizer or own is None:
+        return
+    changed = [name for name in SETTINGS if name not in ("optimizer", "clip") and getattr(recipe, name) is not None]
+    if changed and not own:
+        raise UsageError(f"{called} has no optimizer to change: name one, as in --optimizer adamw:lr=3e-4")
+    keys = {"beta1": ("betas",), "beta2": ("betas", "alpha")}
+    for name in changed:
+        if not {name, *keys.get(name, ())} & {*own}:
+            raise UnknownNameError(f"setting of the optimizer of {called}", name, own)
 
 
 def _check_overrides(selection: Selection, sources: list[WorkloadSource]) -> None:
@@ -453,6 +475,7 @@ def _variants(
                     unavailable=found.unavailable,
                     version=found.version,
                     own_step=found.own_step,
+                    optimizer_settings=found.optimizer_settings,
                 )
 
 

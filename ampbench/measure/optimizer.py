@@ -4,12 +4,13 @@ import copy
 import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from ampbench.base.recipes import FOREACH, FUSED, OPTIMIZERS, TrainingRecipe
-from ampbench.errors import WorkloadError
+from ampbench.base.recipes import FOREACH, FUSED, OPTIMIZERS, TrainingRecipe, is_path
+from ampbench.errors import UnknownNameError, WorkloadError, first_line
 from ampbench.records.measured import OptimizerGroup, Recipe
 from ampbench.workload import Workload
 
@@ -27,10 +28,14 @@ def is_named(workload: Workload, recipe: TrainingRecipe) -> bool:
 
 
 def optimizer_of(recipe: TrainingRecipe, own: MakeOptimizer) -> MakeOptimizer:
-    """Return what makes the optimizer of a recipe: torch's that it names, or the workload's `own` with its settings.
+    """Return what makes the optimizer of a recipe: that which it names, or the workload's `own` with its settings.
 
-    What that makes raises `WorkloadError` where the workload's own has no such setting.
+    What that makes raises `WorkloadError` where the workload's own has no such setting. Raises it where the class that
+    is named cannot be imported.
     """
+    if is_path(recipe.optimizer):
+        kind = _kind_at(recipe.optimizer)
+        return lambda parameters: kind(parameters, **_arguments(kind, recipe))
     if recipe.optimizer:
         return lambda parameters: _of_torch(recipe, parameters)
     return (lambda parameters: with_settings(own(parameters), recipe)) if _given(recipe) else own
@@ -59,6 +64,47 @@ def clipping(make: MakeOptimizer, norm: float | None) -> MakeOptimizer:
     return made
 
 
+def check_class(recipe: TrainingRecipe) -> None:
+    """Make the optimizer of the class that a recipe names by its place; `WorkloadError` where it cannot be made."""
+    name = recipe.optimizer
+    make = optimizer_of(recipe, default_optimizer)
+    try:
+        made: Any = make([torch.nn.Parameter(torch.zeros(2, 2))])
+    except Exception as error:
+        raise WorkloadError(f"optimizer {name} cannot be made: {first_line(error)}") from error
+    if not isinstance(made, torch.optim.Optimizer):
+        raise WorkloadError(f"optimizer {name} makes {type(made).__name__}; expected a torch.optim.Optimizer")
+    closure = inspect.signature(made.step).parameters.get("closure")
+    if closure is not None and closure.default is closure.empty:
+        raise WorkloadError(f"optimizer {name} needs a closure, which no step here gives")
+
+
+def _kind_at(place: str) -> Any:
+    """Return the class at a place; `WorkloadError` where there is none."""
+    from ampbench.measure.sources import import_module  # which needs what is here
+
+    name, _, attribute = place.rpartition(":")
+    try:
+        module = import_module(str(Path(name).expanduser().resolve()) if name.endswith(".py") else name)
+    except Exception as error:
+        raise WorkloadError(f"optimizer {place} cannot be imported: {first_line(error)}") from error
+    if not callable(kind := getattr(module, attribute, None)):
+        known = [key for key, value in vars(module).items() if isinstance(value, type)]
+        raise UnknownNameError(f"class of {name}", attribute, known)
+    return kind
+
+
+def _arguments(kind: Any, recipe: TrainingRecipe) -> dict[str, Any]:
+    """Return the arguments that a recipe gives a class: betas as one, where it takes them so."""
+    given = _given(recipe) | dict(recipe.more)
+    takes = inspect.signature(kind).parameters
+    if "betas" in takes and any(name in given for name in _BETAS):
+        default = takes["betas"].default
+        betas = [given.pop(name, None) for name in _BETAS]
+        given["betas"] = _over(betas, default if isinstance(default, tuple | list) else (0.9, 0.999))
+    return given
+
+
 _SETTINGS = ("lr", "weight_decay", "momentum", "nesterov", "beta1", "beta2", "eps")
 _BETAS = ("beta1", "beta2")
 
@@ -71,16 +117,11 @@ def _given(recipe: TrainingRecipe) -> dict[str, Any]:
 def _of_torch(recipe: TrainingRecipe, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
     """Return the optimizer of torch's that a recipe names; raises what torch does where it cannot be made."""
     name, _, implementation = recipe.optimizer.partition(":")
-    row, given = OPTIMIZERS[name], _given(recipe)
+    row = OPTIMIZERS[name]
     kind: Any = getattr(torch.optim, row.kind)
-    settings = {key: value for key, value in given.items() if key not in _BETAS}
-    betas = [given.get(key) for key in _BETAS]
-    known = inspect.signature(kind).parameters
-    if any(value is not None for value in betas):
-        if "betas" in known:
-            settings["betas"] = _over(betas, known["betas"].default)
-        else:
-            settings["alpha"] = betas[1]  # RMSprop's
+    settings = _arguments(kind, recipe)
+    if "beta2" in settings:
+        settings["alpha"] = settings.pop("beta2")  # RMSprop's
     if implementation:
         settings[FOREACH] = implementation == FOREACH
     if implementation and FUSED in row.implementations:

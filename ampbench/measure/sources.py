@@ -16,12 +16,13 @@ from typing import Any
 import torch
 
 from ampbench.base.precisions import BUILT_IN, PRECISIONS, Precision, meet
-from ampbench.drive.planning import ENTRY_FAMILY, own_source
+from ampbench.base.recipes import find_recipe
+from ampbench.drive.planning import ENTRY_FAMILY, OPTIMIZER_FAMILY, own_source
 from ampbench.errors import AmpbenchError, WorkloadError, bounded, did_you_mean, first_line, nearest, text_of
 from ampbench.measure.data import Generator, InputsOnly, batches_of, in_batches, tensors_of
 from ampbench.measure.draws import seed_all
 from ampbench.measure.machine import users_switches, written
-from ampbench.measure.optimizer import default_optimizer
+from ampbench.measure.optimizer import check_class, default_optimizer
 from ampbench.records.case import OwnPrecision, ParameterValue, WorkloadSource
 from ampbench.records.wire import Description
 from ampbench.workload import Workload
@@ -99,8 +100,10 @@ def describe_workload(
         described: Description = known.describe(source.function, parameters, preset)
         return described
     before = users_switches()
-    precisions = meet_precisions(source)
-    if source.family == ENTRY_FAMILY:
+    precisions = () if source.family == OPTIMIZER_FAMILY else meet_precisions(source)
+    if source.family == OPTIMIZER_FAMILY:
+        check_class(find_recipe(source.name))
+    if source.family in (ENTRY_FAMILY, OPTIMIZER_FAMILY):
         return Description(
             parameters={}, has_loss=False, items_per_step=0.0, version=0, channels_last=False, precisions=precisions
         )
@@ -120,6 +123,7 @@ def describe_workload(
         own_step=workload.step is not None,
         items_per_step=items_per_step(workload),
         version=workload.version,
+        optimizer_settings=_optimizer_settings(source.name, workload),
         channels_last=any(leaf.ndim == 4 and leaf.is_floating_point() for leaf in tensors_of(workload.inputs)),
         elsewhere=imported_elsewhere(Path.cwd()),
         precisions=precisions,
@@ -144,7 +148,7 @@ def meet_precisions(source: WorkloadSource) -> tuple[OwnPrecision, ...]:
     if not index.is_users(source):
         return ()
     try:
-        module = _import(source)
+        module = import_module(source.module, builtin=source.builtin)
     except AmpbenchError:
         raise
     except Exception as error:
@@ -206,7 +210,7 @@ def _not_imported(source: WorkloadSource, error: Exception) -> WorkloadError:
 
 def _function(source: WorkloadSource) -> Callable[..., Any]:
     try:
-        module = _import(source)
+        module = import_module(source.module, builtin=source.builtin)
     except Exception as error:
         raise _not_imported(source, error) from error
     function = getattr(module, source.function, None)
@@ -226,12 +230,13 @@ def _function(source: WorkloadSource) -> Callable[..., Any]:
     return function  # type: ignore[no-any-return]
 
 
-def _import(source: WorkloadSource) -> ModuleType:
-    if not source.module.endswith(".py"):
-        if not source.builtin and "" not in sys.path:
+def import_module(module: str, *, builtin: bool = False) -> ModuleType:
+    """Return the module of this name, or of an absolute path that ends in .py; raises what importing it raises."""
+    if not module.endswith(".py"):
+        if not builtin and "" not in sys.path:
             sys.path.insert(0, "")
-        return importlib.import_module(source.module)
-    path = Path(source.module)
+        return importlib.import_module(module)
+    path = Path(module)
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
     name = f"ampbench_user_{path.stem}"
@@ -242,14 +247,14 @@ def _import(source: WorkloadSource) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+    made = importlib.util.module_from_spec(spec)
+    sys.modules[name] = made
     try:
-        spec.loader.exec_module(module)
+        spec.loader.exec_module(made)
     except BaseException:
         del sys.modules[name]
         raise
-    return module
+    return made
 
 
 def _as_module(source: WorkloadSource) -> str:
@@ -371,6 +376,17 @@ def _values(value: object) -> Iterable[object]:
 
 def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _optimizer_settings(name: str, workload: Workload) -> tuple[str, ...]:
+    """Return the settings of a workload's own optimizer; `WorkloadError` where it cannot be made."""
+    if workload.optimizer is None:
+        return ()
+    try:
+        groups = workload.optimizer(workload.module.parameters()).param_groups
+    except Exception as error:
+        raise WorkloadError(f"workload {name}: its optimizer cannot be made: {first_line(error)}") from error
+    return tuple(key for key in groups[0] if key != "params")
 
 
 def _check_state(name: str, workload: Workload) -> None:

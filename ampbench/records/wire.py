@@ -167,7 +167,8 @@ class NamedNetwork:
 class Description:
     """What a workload is once built: its settable parameters with their defaults, and what it gives.
 
-    `elsewhere` and `switches` are those of its `WorkloadSource`; `precisions` are the user's own in its file. Of an
+    `optimizer_settings` are those of the user's own optimizer (none: no optimizer is named), `elsewhere` and `switches`
+    are those of its `WorkloadSource`; `precisions` are the user's own in its file. Of an
     entry point of `precisions.ENTRY_POINTS`, asked for as a source of the family "precision", they are all. A library's
     network is not built for that; `unavailable` is why it cannot be measured here, if that is known. Where what was
     asked for is a pattern, `networks` are those it names, which is all.
@@ -179,6 +180,7 @@ class Description:
     version: int
     channels_last: bool
     own_step: bool = False
+    optimizer_settings: tuple[str, ...] = ()
     elsewhere: tuple[str, ...] = ()
     switches: tuple[str, ...] = ()
     precisions: tuple[OwnPrecision, ...] = ()

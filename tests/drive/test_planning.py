@@ -1,5 +1,6 @@
 import contextlib
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -174,6 +175,38 @@ def test_no_scaler_changes_only_fp16_autocast_training() -> None:
     assert [name for name in ids if "no-scaler" in name] == [
         name for name in ids if "fp16_autocast" in name and "training" in name
     ]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "settings", "said"),
+    [
+        ("lr=0.1", (), "net:make has no optimizer to change: name one, as in --optimizer adamw:lr=3e-4"),
+        ("momentum=0.9", ("lr", "betas"), "unknown setting of the optimizer of net:make 'momentum': known: lr, betas"),
+        ("beta2=0.9,clip=1", ("lr", "betas"), ""),
+        ("beta2=0.9", ("lr", "alpha"), ""),
+        ("optimizer=sgd,momentum=0.9", (), ""),
+    ],
+)
+def test_settings_alone_are_those_of_the_workloads_own_optimizer(
+    recipe: str, settings: tuple[str, ...], said: str
+) -> None:
+    def described(source: WorkloadSource, parameters: Mapping[str, ParameterValue]) -> Description:
+        return replace(describe(source, parameters), has_loss=True, optimizer_settings=settings)
+
+    selection = Selection(workloads=["net:make"], precisions=["fp32"], recipes=[recipe])
+    with pytest.raises(UsageError, match=said) if said else nullcontext():
+        assert make_plan(selection, environment(), described)
+
+
+def test_a_class_by_its_place_is_asked_for_before_anything_is_planned() -> None:
+    asked = []
+
+    def described(source: WorkloadSource, parameters: Mapping[str, ParameterValue]) -> Description:
+        asked.append((source.family, source.name))
+        return describe(source, parameters)
+
+    make_plan(Selection(workloads=["mlp"], recipes=["optimizer=lion.py:Lion,lr=0.1"]), environment(), described)
+    assert asked == [("optimizer", "optimizer=lion.py:Lion,lr=0.1")]
 
 
 def test_each_recipe_is_a_case_of_training_and_inference_has_none() -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,12 @@ import pytest
 import torch
 
 from ampbench.base.precisions import FP64
-from ampbench.base.recipes import OPTIMIZERS, find_recipe
-from ampbench.errors import WorkloadError
+from ampbench.base.recipes import OPTIMIZERS, find_recipe, parse_optimizer
+from ampbench.errors import UsageError, WorkloadError
 from ampbench.measure.distances import Scorer
 from ampbench.measure.divergence import measure_divergence
 from ampbench.measure.machine import Cpu
-from ampbench.measure.optimizer import optimizer_of, recipe_of
+from ampbench.measure.optimizer import check_class, optimizer_of, recipe_of
 from ampbench.measure.reference import References
 from ampbench.measure.step import TrainingStep, build_training
 from ampbench.records.case import Case
@@ -134,6 +135,51 @@ def test_every_optimizer_of_the_table_is_made_with_all_of_its_settings(name: str
         before = module.weight.detach().clone()
         optimizer.step()
         assert not torch.equal(module.weight, before)
+
+
+OWN = """
+import torch
+
+class Quick(torch.optim.SGD):
+    def __init__(self, parameters, lr, betas=(0.5, 0.6), rho=1.0):
+        super().__init__(parameters, lr=lr * rho, momentum=betas[0])
+        self.betas = betas
+
+Late = torch.optim.LBFGS
+
+def number(parameters):
+    return 3
+"""
+
+
+def test_a_class_by_its_place_trains_with_what_it_is_given(tmp_path: Path, case: MakeCase) -> None:
+    (tmp_path / "quick.py").write_text(OWN)
+    recipe = parse_optimizer(f"{tmp_path}/quick.py:Quick:lr=0.5,betas=0.25/0.75,rho=0.5,clip=1").spelling
+    step = built(linear(), case("fp32", "training", recipe=recipe))
+    assert type(step.optimizer).__name__ == "Quick"
+    assert step.optimizer.betas == (0.25, 0.75)
+    assert (step.optimizer.param_groups[0]["lr"], step.optimizer.param_groups[0]["momentum"]) == (0.25, 0.25)
+    check_class(find_recipe(recipe))
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("none.py:Quick", "none.py:Quick cannot be imported: FileNotFoundError: there is no file"),
+        ("nowhere.optim:Quick", "optimizer nowhere.optim:Quick cannot be imported: ModuleNotFoundError"),
+        ("quick.py:Quik", r"unknown class of .*quick.py 'Quik': did you mean Quick\?"),
+        ("quick.py:Quick", "cannot be made: TypeError: .*missing 1 required positional argument: 'lr'"),
+        ("quick.py:Quick:lr=1,speed=2", "cannot be made: TypeError: .*unexpected keyword argument 'speed'"),
+        ("quick.py:number", "makes int; expected a torch.optim.Optimizer"),
+        ("quick.py:Late", "needs a closure, which no step here gives"),
+    ],
+)
+def test_a_class_that_cannot_train_is_refused_in_one_line(typed: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "quick.py").write_text(OWN)
+    place = typed if typed.startswith("nowhere") else f"{tmp_path}/{typed}"
+    with pytest.raises(UsageError, match=said) as raised:
+        check_class(parse_optimizer(place))
+    assert "\n" not in str(raised.value)
 
 
 def test_what_a_recipe_trains_by_is_recorded(classifier: Workload, case: MakeCase) -> None:
