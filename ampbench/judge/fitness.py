@@ -150,7 +150,7 @@ def controls(run: MeasuredRun) -> Iterator[Control]:
 @once
 def control_ratio(stored: StoredRun) -> Control | None:
     """Return what the run's control says; None where the run measured no case twice."""
-    found = controls(MeasuredRun.of(stored, averaging=False))
+    found = controls(MeasuredRun.of(stored))
     return next((one for one in found if one.own.size and one.own.min() > 0), None)
 
 
@@ -193,7 +193,7 @@ def unfit_said(stored: StoredRun) -> str:
     """
     if not stored.rounds:
         return ""
-    found = unfit_rounds(MeasuredRun.of(stored, averaging=False))
+    found = unfit_rounds(MeasuredRun.of(stored))
     unfit = found.cause >= 0
     if np.mean(unfit) <= UNFIT_SHARE:
         return ""
@@ -202,7 +202,7 @@ def unfit_said(stored: StoredRun) -> str:
 
 def unsteady_device(stored: StoredRun) -> bool:
     """Return whether what `unfit_said` says is an accelerator's own doing: heat, a falling clock, others on it."""
-    causes = unfit_rounds(MeasuredRun.of(stored, averaging=False)).cause
+    causes = unfit_rounds(MeasuredRun.of(stored)).cause
     unfit = causes[causes >= 0]
     return bool(unfit.size) and int(np.bincount(unfit).argmax()) in ON_ACCELERATOR
 

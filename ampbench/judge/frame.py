@@ -112,7 +112,7 @@ def require_measured(stored: StoredRun) -> None:
 @once
 def run_rows(stored: StoredRun) -> list[dict[str, Any]]:
     """Return a run's rows (`Frame.rows`), one a case in order."""
-    return Frame(MeasuredRun.of(stored, averaging=False)).rows()
+    return Frame(MeasuredRun.of(stored)).rows()
 
 
 class _Cases:

@@ -4,7 +4,7 @@ A stored run with its rounds as columns, what they say of each case, and what be
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from enum import IntEnum
 from functools import cached_property
 from pathlib import Path
@@ -42,12 +42,13 @@ class _Columns:
     """What is kept of rounds while a file is read, some at a time.
 
     `values` are the fields of `Rounds`, a row a round, in which owners are places in `timed`, the cases in the order of
-    their first rounds. The means over all samples take far longer than the rest: there are none unless `averaging`.
+    their first rounds. `means` over all samples take far longer than the rest: there are none unless `averaging`.
     """
 
     def __init__(self, averaging: bool):
         self.averaging = averaging
         self.values: list[stats.Floats] = []
+        self.means: list[float | None] = []
         self.items: dict[str, float] = {}
         self.weights: dict[str, str] = {}
         self.differing: set[str] = set()
@@ -65,7 +66,6 @@ class _Columns:
                         one.round,
                         Role.CONTROL if one.control else Role.CONFIRMATION if one.confirmation else Role.OWN,
                         stats.round_value(one.samples, one.cpu_samples, one.windows),
-                        _mean(one) if self.averaging else None,
                         *_machine(one),
                     )
                     for one in rounds
@@ -73,6 +73,8 @@ class _Columns:
                 dtype=np.float64,
             )
         )
+        if self.averaging:
+            self.means += map(_mean, rounds)
         self.items.update((one.case_id, one.items_per_step) for one in rounds)
         self.alone.update((one.case_id, one.alone) for one in rounds if one.alone)
         for case_id, digest in dict.fromkeys([(one.case_id, one.weights_digest) for one in rounds]):
@@ -112,18 +114,17 @@ class Rounds:
     """The rounds of a run as arrays of equal length, in the order of the file.
 
     `owners` are places in the run's list of cases, `blocks` the rounds' numbers, `roles` those of `Role`; `seconds` are
-    what the rounds are worth, `means` the means over all their samples, NaN where these were not asked for; `steal`,
-    `other`, `load`, `frequency` and `clock` are the fields of `Fitness`, NaN where the machine did not tell. Of an
-    accelerator `throttled` is the share of time in which heat or a fault held its clock down, `fell` its clock in the
-    last window, times that in the first, `shared` the time that others had of it; `bursts` are the seconds per step of
-    the fastest sample, `power` is the mean power in watts, `power_error` the share of it that it may be off by.
+    what the rounds are worth; `steal`, `other`, `load`, `frequency` and `clock` are the fields of `Fitness`, NaN where
+    the machine did not tell. Of an accelerator `throttled` is the share of time in which heat or a fault held its clock
+    down, `fell` its clock in the last window, times that in the first, `shared` the time that others had of it;
+    `bursts` are the seconds per step of the fastest sample, `power` is the mean power in watts, `power_error` the share
+    of it that it may be off by.
     """
 
     owners: stats.Integers
     blocks: stats.Integers
     roles: stats.Integers
     seconds: stats.Floats
-    means: stats.Floats
     steal: stats.Floats
     other: stats.Floats
     load: stats.Floats
@@ -166,17 +167,21 @@ class ByCase:
 class MeasuredRun:
     """A stored run with its rounds as columns; made by `of` or, without keeping what is not needed, by `read`.
 
-    `averaging` asks for the means over all samples of each round, which only comparisons need.
+    `averaging` keeps the means over all samples of each round, which only comparisons need.
     """
 
     def __init__(self, stored: StoredRun, columns: _Columns):
         self.stored = stored
         self._columns = columns
 
-    @classmethod
-    def of(cls, stored: StoredRun, *, averaging: bool = True) -> "MeasuredRun":
+    @staticmethod
+    @once
+    def of(stored: StoredRun) -> "MeasuredRun":
         """Return a run that has been read with its rounds, reduced once."""
-        return _averaged(stored) if averaging else _reduced(stored)
+        columns = _Columns(averaging=False)
+        if stored.rounds:
+            columns.add(stored.rounds)
+        return MeasuredRun(stored, columns)
 
     @classmethod
     def read(cls, path: Path | str, *, averaging: bool = True) -> "MeasuredRun":
@@ -192,6 +197,12 @@ class MeasuredRun:
         values = np.concatenate([np.empty((0, len(fields(Rounds)))), *self._columns.values]).T.copy()
         owners, blocks, roles = values[:3].astype(np.int64)
         return Rounds(places[owners], blocks, roles, *values[3:])
+
+    @cached_property
+    def means(self) -> stats.Floats:
+        """The mean over all samples of each round, NaN where these or their steps are not known."""
+        known = self._columns.means or list(map(_mean, self.stored.rounds))
+        return stats.numbers(known) if known else np.full(len(self.rounds.seconds), np.nan)
 
     @cached_property
     def seconds(self) -> dict[str, float]:
@@ -229,7 +240,7 @@ class MeasuredRun:
     @property
     def has_means(self) -> bool:
         """Whether the samples behind the rounds' values were read."""
-        return not bool(np.isnan(self.rounds.means).all())
+        return not bool(np.isnan(self.means).all())
 
     @property
     def has_controls(self) -> bool:
@@ -266,23 +277,6 @@ class MeasuredRun:
         pending = Pending.OUT_OF_TIME if self.stored.ended == "out of time" else Pending.NOT_YET
         skip = self.stored.skips.get(case_id)
         return Outcome(SKIPPED, skip.reason if skip else pending, pending=not skip)
-
-
-@once
-def _reduced(stored: StoredRun) -> MeasuredRun:
-    columns = _Columns(averaging=False)
-    if stored.rounds:
-        columns.add(stored.rounds)
-    return MeasuredRun(stored, columns)
-
-
-@once
-def _averaged(stored: StoredRun) -> MeasuredRun:
-    """Return the reduced run with the means that it lacks."""
-    known = _reduced(stored)
-    run = MeasuredRun(stored, known._columns)
-    run.rounds = replace(known.rounds, means=stats.numbers([_mean(one) for one in stored.rounds]))
-    return run
 
 
 def grid(

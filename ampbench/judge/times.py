@@ -199,7 +199,7 @@ class _Side:
         """Return the mean over the rounds of a case, but the control's, of the means over their samples."""
         rounds = self.run.rounds
         own = (rounds.owners == self.run.places[case_id]) & (rounds.roles != Role.CONTROL)
-        return float(np.mean(rounds.means[own]))
+        return float(np.mean(self.run.means[own]))
 
     def numbers(self, role: Role) -> stats.Integers:
         rounds = self.run.rounds
@@ -207,7 +207,7 @@ class _Side:
 
     def table(self, role: Role, blocks: stats.Integers | None) -> _Sided:
         rounds = self.run.rounds
-        columns = (rounds.seconds, rounds.means, self._unfit.cause.astype(np.float64), self._unfit.value)
+        columns = (rounds.seconds, self.run.means, self._unfit.cause.astype(np.float64), self._unfit.value)
         return _Sided(*(grid(rounds, column, role, self._places, blocks) for column in columns))
 
 
@@ -511,7 +511,7 @@ def _control_ratios(run: MeasuredRun) -> tuple[float, float] | None:
     controls = np.unique(rounds.owners[rounds.roles == Role.CONTROL])
     for owner in controls.tolist():
         own, again = ((rounds.owners == owner) & (rounds.roles == role) for role in (Role.OWN, Role.CONTROL))
-        seconds, means = rounds.seconds, rounds.means
+        seconds, means = rounds.seconds, run.means
         if own.any() and min(seconds[own].min(), seconds[again].min()) > 0:
             typical = float(np.median(seconds[again])) / float(np.median(seconds[own]))
             return math.log(typical), float(np.mean(np.log(means[again])) - np.mean(np.log(means[own])))

@@ -336,7 +336,7 @@ class _Reader:
                 # a file that does not tell its device was imported with one; asv keeps it in a folder named by the host
                 device = self._devices.get((file.parent.name, file.name), "")
                 for stored in read_source(file, program, device, self.remarks):
-                    run = MeasuredRun.of(stored, averaging=False)
+                    run = MeasuredRun.of(stored)
                     stored.rounds.clear()  # nor are these
                     self._keep(run)
 

@@ -445,7 +445,7 @@ def test_a_run_without_cases_is_an_empty_frame_with_all_columns(tmp_path):
 
 
 def frame_of(stored: StoredRun) -> pd.DataFrame:
-    return Frame(MeasuredRun.of(stored, averaging=False)).to_pandas()
+    return Frame(MeasuredRun.of(stored)).to_pandas()
 
 
 def test_loading_and_a_stored_run_give_the_same_frame(tmp_path):

@@ -6,6 +6,7 @@ import pytest
 from ampbench.judge.frame import run_rows
 from ampbench.judge.rounds import MeasuredRun, Outcome, Role, grid, power_error
 from ampbench.records.measured import Telemetry
+from ampbench.store import read_run
 from tests.compared_runs import BF16, FP32, Times, make_run, noisy
 from tests.stored_runs import COMPLETE, make_divergence, make_memory, make_round, write_run
 
@@ -42,10 +43,12 @@ def test_rounds_become_a_table_by_their_numbers_or_by_their_order():
     assert grid(rounds, rounds.seconds, Role.OWN, [], None).shape == (0, 0)
 
 
-def test_means_are_taken_only_where_they_are_asked_for():
-    stored = make_run(Times((FP32, [1e-3, 2e-3])))
-    assert MeasuredRun.of(stored).has_means
-    assert not MeasuredRun.of(stored, averaging=False).has_means
+def test_a_file_is_read_with_means_only_where_they_are_asked_for(tmp_path):
+    path = write_run(tmp_path, [FP32], make_round(FP32, 1e-3), make_round(FP32, 2e-3, 1), COMPLETE)
+    asked, whole = MeasuredRun.read(path), MeasuredRun.of(read_run(path))
+    assert asked.has_means
+    assert np.array_equal(asked.means, whole.means)
+    assert not MeasuredRun.read(path, averaging=False).has_means
 
 
 @pytest.mark.parametrize(

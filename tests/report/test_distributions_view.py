@@ -62,7 +62,7 @@ def test_a_summary_is_what_statistics_says_of_the_rounds_with_a_time():
     times = noisy(1e-3, 6)
     stored = make_run(Times((FP32, times), (BF16, [2e-3])), control=noisy(5e-3, 3))
     stored.rounds.append(make_round(FP32, 0.0, 9))
-    found = summaries(MeasuredRun.of(stored, averaging=False))
+    found = summaries(MeasuredRun.of(stored))
     logs = [math.log(value) for value in times]
     half = student.ppf(0.975, 5) * statistics.stdev(logs) / math.sqrt(6)
     one = found[FP32.case_id]

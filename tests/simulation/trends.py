@@ -234,5 +234,5 @@ def _history(luck: Luck, generator: Generator, points: int, effect: float, sprea
         header = make_header(run=f"r{number}", started_at=f"2026-01-{1 + number:02}T12:00:00Z")
         stored = StoredRun(path=Path(f"r{number}"), header=header, cases={case.case_id: case for case in CASES})
         stored.rounds[:] = rounds
-        runs.append(reduced(MeasuredRun.of(stored, averaging=False), ["seconds_median"], chosen.__contains__))
+        runs.append(reduced(MeasuredRun.of(stored), ["seconds_median"], chosen.__contains__))
     return runs

@@ -104,7 +104,7 @@ class RunRounds:
 
     def __init__(self, stored: StoredRun):
         self.stored = stored
-        run = MeasuredRun.of(stored, averaging=False)
+        run = MeasuredRun.of(stored)
         self.summaries, unfit = summaries(run), unfit_rounds(run)
         self._rounds: dict[str, list[One]] = {}
         columns = (run.rounds.roles, run.rounds.blocks, run.rounds.seconds, unfit.cause, unfit.value)

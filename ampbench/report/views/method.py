@@ -154,7 +154,7 @@ def _unfit(stored: StoredRun) -> str:
     """Return how many rounds a comparison would leave out, and the commonest cause."""
     if not stored.rounds:
         return ""
-    found = fitness.unfit_rounds(MeasuredRun.of(stored, averaging=False))
+    found = fitness.unfit_rounds(MeasuredRun.of(stored))
     unfit, count = found.cause >= 0, len(stored.rounds)
     if not np.any(unfit):
         return f"none of {count:,}"
