@@ -171,7 +171,7 @@ COLUMNS = _by_name(
     ),
     metric("sample_worst_rel_l2", "worst sample", "error", "lower").means("The largest relative error of a sample."),
     metric("output_over_spread", "error/spread", "ratio", "lower", "divergence.noisiest_output.over_spread").means(
-        "An output's error divided by what its rows differ by in the reference, in the output in which it is largest."
+        "An output's error divided by what its rows differ by in the reference, where it is largest; classifiers apart."
     ),
     text("output_spread_name", "noisy output").means("The name of that output; undefined where there is only one."),
     metric("output_max_abs", "max error", "error", "lower", "divergence.output_max_abs").means(

@@ -600,8 +600,12 @@ class Divergence:
 
     @property
     def noisiest_output(self) -> OutputError | None:
-        """The output tensor whose error is the largest of what its rows differ by; None where none is known."""
-        known = [one for one in self.outputs or () if one.over_spread is not None]
+        """The output tensor whose error is the largest of what its rows differ by; None where none is known.
+
+        Not a classifier's: its decisions and probabilities are judged, and before it is trained its rows may be alike.
+        """
+        decided = self.predictions.outputs if self.predictions is not None else ()
+        known = [one for one in self.outputs or () if one.over_spread is not None and one.name not in decided]
         return max(known, key=lambda one: one.over_spread or 0.0, default=None)
 
     @property

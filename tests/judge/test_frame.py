@@ -316,6 +316,20 @@ def test_what_one_norm_hides_is_derived_from_outputs_and_predictions(tmp_path):
     assert row["output_worst_name"] == "scores"
 
 
+def test_the_noisiest_output_is_no_classifiers(tmp_path):
+    values = {"boxes": 0.01, "depth": 3.0, "scores": 50.0, "mask": None}
+    outputs = [OutputError(name=name, elements=8, rel_l2=0.1, over_spread=value) for name, value in values.items()]
+    predictions = Predictions(outputs=["scores"], rows=8)
+    found = make_divergence(BF16, outputs=outputs, predictions=predictions)
+    row = rows_of(tmp_path, [BF16], found).iloc[0]
+    assert (row["output_over_spread"], row["output_spread_name"]) == (3.0, "depth")
+    lone = make_divergence(BF16, outputs=[replace(outputs[2], name="")], predictions=predictions)
+    row = rows_of(tmp_path / "lone", [BF16], replace(lone, predictions=None)).iloc[0]
+    assert (row["output_over_spread"], row["output_spread_name"]) == (50.0, None)
+    row = rows_of(tmp_path / "class", [BF16], replace(found, outputs=outputs[2:])).iloc[0]
+    assert (math.isnan(row["output_over_spread"]), row["output_spread_name"]) == (True, None)
+
+
 def test_a_lone_output_has_no_name_and_an_undefined_pool_no_worst(tmp_path):
     lone = [OutputError(name="", elements=8, rel_l2=0.1)]
     row = rows_of(tmp_path, [BF16], make_divergence(BF16, output_rel_l2=0.1, outputs=lone)).iloc[0]

@@ -196,6 +196,7 @@ def of_outputs(own: Step, exact: Step, fp32: Step, kind: Format, logits: str | N
         )
         / math.sqrt(float(true.var(0, correction=0).sum()))
         for name, true in exactly.items()
+        if name != logits
     }
     return {
         "output_rel_l2": (error := relative(values, references)),
@@ -203,8 +204,8 @@ def of_outputs(own: Step, exact: Step, fp32: Step, kind: Format, logits: str | N
         "output_cosine": dot(values, references) / math.sqrt(squares(values.values()) * squares(references.values())),
         "output_floor_ratio": error / relative(rounded, references),
         "output_fp32_ratio": error / relative(fp32.outputs, references),
-        "output_over_spread": max(spread.values()),
-        "output_spread_name": max(spread, key=spread.__getitem__) if len(each) > 1 else None,
+        "output_over_spread": max(spread.values(), default=None),
+        "output_spread_name": max(spread, key=spread.__getitem__) if spread and len(each) > 1 else None,
         "output_worst_rel_l2": max(each.values()),
         "output_worst_name": max(each, key=each.__getitem__) if len(each) > 1 else None,
     }
