@@ -1,11 +1,11 @@
 """Pairs of stored runs for tests of comparisons: times given by block, everything else alike unless said otherwise."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from ampbench.records.case import Case
 from ampbench.records.measured import Round

@@ -13,7 +13,7 @@ from ampbench.records.wire import Description, NamedNetwork, Reply, Request, Rou
 CPU = DeviceDescription(type="cpu", available=True, arithmetic={"bf16": "native"}, autocast_dtype="bf16")
 NO_GPU = DeviceDescription(type="cuda", available=False, reason="no driver", autocast_dtype="fp16", float64=False)
 
-ROUND_ALONE = RoundAsked.__dataclass_fields__
+ROUND_ALONE = RoundAsked.__struct_fields__
 
 
 def _every_task() -> Mapping[str, Task[Any, Any]]:
@@ -35,7 +35,7 @@ def asked_in(request: Request) -> Any:
 def make_request(task: str, **given: Any) -> Request:
     """Return a request for a task, with fields of it and of what is asked; what a round alone has, others pass over."""
     given = {name: value for name, value in given.items() if task == "round" or name not in ROUND_ALONE}
-    wanted = {name: given.pop(name) for name in TASKS[task].asked.__dataclass_fields__ if name in given}
+    wanted = {name: given.pop(name) for name in TASKS[task].asked.__struct_fields__ if name in given}
     return ask(TASKS[task], TASKS[task].asked(**wanted), **given)
 
 

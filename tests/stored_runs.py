@@ -80,11 +80,14 @@ def make_memory(
         case_id=case.case_id,
         source=source,
         peak_bytes=peak_bytes,
-        parameter_bytes=1,
         buffer_bytes=0,
-        input_bytes=1,
+        input_bytes=min(peak_bytes, 1),
         flops=flops,
-        **{"flops_by_operation": None if flops is None else {"matmul": flops}} | changes,
+        **{
+            "parameter_bytes": min(peak_bytes, 1),
+            "flops_by_operation": None if flops is None else {"matmul": flops},
+        }
+        | changes,
     )
 
 

@@ -1,10 +1,10 @@
 """The atlas: which networks it has, what of it is left to measure, and what its page says of what was measured."""
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from ampbench.records.run import Footer, Selection
 from ampbench.store import RunWriter

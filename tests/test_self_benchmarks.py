@@ -1,9 +1,8 @@
 """What measures ampbench itself goes on working; its figures are for docs/performance.md and are not judged here."""
 
-from dataclasses import replace
-
 import pytest
 import torch
+from msgspec.structs import replace
 
 from ampbench.records.measured import Round
 from benchmarks.self import compare, importing, load, outcomes, trainings, trend, verdicts, walls

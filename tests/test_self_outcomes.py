@@ -1,6 +1,5 @@
 """Whether advice comes true: how outcomes are told, counted and read, from planted trainings and objections."""
 
-import dataclasses
 import itertools
 from collections import Counter
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
+from msgspec import structs
 
 from ampbench.base.precisions import BASELINE
 from ampbench.instruments.convergence.records import CONTROL, Training
@@ -120,7 +120,7 @@ def test_trainings_that_end_at_another_loss_are_unsafe_and_those_as_good_safe() 
         case_id = outcomes.case_of(USUAL, precision).case_id
         for seed in PROOF.seeds:
             one = training(final * (1 + 0.001 * seed * len(precision)), seed, arm, 780 + more[seed])
-            found_one = dataclasses.replace(one, case_id=case_id)
+            found_one = structs.replace(one, case_id=case_id)
             lines.append(Line(setting=USUAL, commit="c", precision=precision, training=found_one))
     found = {one.precision: one for one in outcomes.outcomes(lines)}
     assert set(found) == {"bf16_autocast", "bf16_pure"}
@@ -162,7 +162,7 @@ def test_a_line_that_a_killed_run_left_unfinished_is_dropped_from_the_file(tmp_p
 
 def test_what_the_default_scale_is_too_large_for_is_trained_again_from_the_scale_that_settled() -> None:
     def line(precision: str, found: Training, init_scale: float | None = None) -> Line:
-        found = dataclasses.replace(found, case_id=outcomes.case_of(USUAL, precision).case_id)
+        found = structs.replace(found, case_id=outcomes.case_of(USUAL, precision).case_id)
         return Line(setting=USUAL, commit="c", precision=precision, training=found, init_scale=init_scale)
 
     lines = []
@@ -173,8 +173,8 @@ def test_what_the_default_scale_is_too_large_for_is_trained_again_from_the_scale
         ]
     for seed in PROOF.seeds:
         lines += [line(BASELINE, training(0.1 + 0.001 * seed, seed, arm)) for arm in ("", CONTROL)]
-        skipping = dataclasses.replace(training(0.5 + 0.01 * seed, seed, correct=740 - seed), skipped_steps=1)
-        settled = dataclasses.replace(training(0.1001 + 0.001 * seed, seed), skipped_steps=0)
+        skipping = structs.replace(training(0.5 + 0.01 * seed, seed, correct=740 - seed), skipped_steps=1)
+        settled = structs.replace(training(0.1001 + 0.001 * seed, seed), skipped_steps=0)
         lines += [line("fp16_master", skipping), line("fp16_master", settled, 32768.0)]
     assert outcomes.settled_scales(lines) == {(USUAL, "fp16_master"): 32768.0}
     planned = outcomes._from_settled(lines, PROOF)

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec import structs
 
 import ampbench
 from ampbench.base.precisions import PRECISIONS
@@ -145,7 +146,7 @@ def test_a_step_of_training_is_tried_as_on_a_card() -> None:
 def told_everywhere() -> list[str]:
     """Do what reaches the special lines, and return what is said of an XPU."""
     header = make_header()
-    header = dataclasses.replace(header, environment=dataclasses.replace(header.environment, xpu_version="20250201"))
+    header = structs.replace(header, environment=structs.replace(header.environment, xpu_version="20250201"))
     claims = documented.probe_claims("xpu")
     assert documented.documented_ops(documented.XPU_REFERENCE, "xpu")
     assert documented.documented_ops(documented.XPU_REFERENCE, "cuda") is None

@@ -9,9 +9,11 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from ampbench.base.recipes import parse_optimizer
 from ampbench.base.units import counted, parse_value
@@ -127,7 +129,7 @@ def selection_of(arm: ArmRequest, selection: Selection) -> Selection:
             changes["scaler"] = _boolean(name, value)
         elif name not in OF_SETTINGS and not name.isupper():
             overrides[name] = parse_value(value)
-    return replace(selection, overrides=overrides, **changes)  # type: ignore[arg-type]
+    return replace(selection, overrides=overrides, **changes)
 
 
 def settings_of(arm: ArmRequest, settings: Settings) -> Settings:

@@ -15,8 +15,10 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import repeat
+
+from msgspec.structs import replace
 
 from ampbench.base.units import counted, format_bytes
 from ampbench.drive.planning import PlannedCase

@@ -12,6 +12,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import structs
+
 from ampbench.ab.arms import (
     CASE_SETTINGS,
     ArmRequest,
@@ -104,7 +106,7 @@ def prepare(
     `NothingToRunError` where no case can be measured by both.
     """
     if settings.memory_limit_bytes is None:
-        settings = dataclasses.replace(settings, memory_limit_bytes=session.default_memory_limit())
+        settings = structs.replace(settings, memory_limit_bytes=session.default_memory_limit())
     requests = {"--baseline": baseline, "--candidate": candidate}
     with ExitStack() as stack:
         for option, request in requests.items():
@@ -135,7 +137,7 @@ def timed_for(prepared: PreparedComparison, seconds: float | None = None) -> Pre
     seconds = builds * TIMING_SECONDS if seconds is None else seconds
 
     def with_builds(arm: PreparedArm) -> PreparedArm:
-        settings = dataclasses.replace(arm.settings, builds=builds, min_run_seconds=seconds)
+        settings = structs.replace(arm.settings, builds=builds, min_run_seconds=seconds)
         return dataclasses.replace(arm, settings=settings)
 
     return dataclasses.replace(

@@ -1,11 +1,11 @@
 """`ampbench ab`: two environments, commits or settings, measured in turns; and the machine against itself."""
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec.structs import replace
 
 from ampbench.cli.compare import Judging, failed_cases, narrowed, print_comparison, report_gate
 from ampbench.cli.options import (

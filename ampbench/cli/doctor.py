@@ -14,6 +14,7 @@ from ampbench import __version__
 from ampbench.cli.options import DEFAULT_RESULTS, Format
 from ampbench.cli.printing import OutputFormat, listing_table, print_text
 from ampbench.errors import CASE_FAILED, AmpbenchError, UsageError
+from ampbench.present.data import record_data
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -123,7 +124,7 @@ def _document(
     devices = [] if environment is None else environment.devices
     document: dict[str, Any] = {
         "ampbench": __version__,
-        "environment": None if environment is None else asdict(environment),
+        "environment": None if environment is None else record_data(environment),
         "problem": problem or None,
         "findings": [asdict(finding) for finding in findings],
         "known": known,

@@ -5,13 +5,13 @@ Once its options are read, each plans, works, stores, tells and ends cleanly, or
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
+from msgspec.structs import replace
 
 from ampbench.base.units import counted
 from ampbench.cli.options import (

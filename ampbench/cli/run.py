@@ -3,12 +3,13 @@
 import secrets
 import sys
 from contextlib import ExitStack, redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec.structs import replace
 
 from ampbench.base.budget import LIMITS, Budget
 from ampbench.base.units import counted, format_duration

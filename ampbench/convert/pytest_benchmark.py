@@ -13,13 +13,13 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from ampbench.base import stats
 from ampbench.base.metrics import METRICS
@@ -245,7 +245,7 @@ def _time(what: str, text: str) -> datetime:
 def _record(kind: str, value: Any, name: str) -> Any:
     """Return the record of `kind` in `value`, read as strictly as a line of a run file."""
     try:
-        return lines.to_record(*lines.decode(msgspec.json.encode({kind: value})))
+        return lines.decode(msgspec.json.encode({kind: value}))[1]
     except lines.LineError as error:
         raise StoreError(f"{name}: {error}") from None
 

@@ -4,11 +4,12 @@ What planning has in common for all of them stands here, too: a first server, de
 what a run that broke off lacks.
 """
 
-import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from msgspec import structs
 
 from ampbench.base.precisions import AUTOCAST, BUILT_IN, Precision, default_autocast, find_precision
 from ampbench.base.units import all_of, one_of
@@ -168,7 +169,7 @@ def prepared_session(
     open_new: OpenChannel = open_channel or (lambda: ServerChannel(preload=preload_modules(selection, list(sources))))
     with opened_first(open_new, settings.threads) as first:
         if settings.memory_limit_bytes is None:
-            settings = dataclasses.replace(settings, memory_limit_bytes=default_memory_limit())
+            settings = structs.replace(settings, memory_limit_bytes=default_memory_limit())
         planned = plan(first.environment, first.channel, settings)
         if own_elsewhere is not None:
             _refuse_own(selection, own_elsewhere)
@@ -254,7 +255,7 @@ def plan_default_autocast(
     With `absent_devices`, that its device is absent skips no case. Raises what `make_plan` raises.
     """
     precisions = selection.precisions or AUTOCAST
-    asked = dataclasses.replace(selection, precisions=precisions, paths=[])
+    asked = structs.replace(selection, precisions=precisions, paths=[])
     plan = make_plan(asked, environment, describer(channel, settings), absent_devices=absent_devices)
     if selection.precisions:
         return plan

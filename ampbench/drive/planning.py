@@ -4,9 +4,11 @@ import ast
 import importlib.metadata
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from msgspec.structs import fields, replace
 
 from ampbench.base import precisions
 from ampbench.base.keywords import matches

@@ -1,13 +1,14 @@
 """One session of measuring, from a selection to a complete run file."""
 
 import contextlib
-import dataclasses
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from msgspec import structs
 
 from ampbench import __version__
 from ampbench.base.precisions import BUILT_IN, PRECISIONS
@@ -123,7 +124,7 @@ def prepare(
         if resumed is not None:
             check_same(resumed.header.environment, environment, resumed.header.run)
         if settings.memory_limit_bytes is None and settings.isolation:
-            settings = dataclasses.replace(settings, memory_limit_bytes=default_memory_limit())
+            settings = structs.replace(settings, memory_limit_bytes=default_memory_limit())
         describe = describer(first.channel, settings)
         plan = make_plan(selection, environment, describe, keep_flags=settings.keep_flags)
         shard = resumed.header.shard if resumed else None

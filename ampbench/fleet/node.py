@@ -11,10 +11,11 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import IO
 
 import msgspec
+from msgspec.structs import replace
 
 from ampbench.drive import session
 from ampbench.drive.rounds import TurnKey, drive, make_schedule

@@ -9,12 +9,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from ampbench.drive.rounds import TurnKey, kept
 from ampbench.drive.session import now
@@ -258,7 +259,7 @@ class FleetSession:
             return
         done = done_in(event.line)
         if done is None:
-            entry = lines.to_record(*lines.decode(event.line))
+            entry = lines.decode(event.line)[1]
             if lane.state == BUSY:
                 self._measured(lane, entry)
             else:

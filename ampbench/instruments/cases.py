@@ -1,11 +1,10 @@
 """What an instrument saw of each case of a run, and what became of the cases without a result, as one document."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from ampbench.present.data import finite
+from ampbench.present.data import finite, record_data
 from ampbench.present.document import Code, Column, Document, Section, records
 from ampbench.records.case import Case
 from ampbench.records.labels import NOT_REACHED
@@ -67,10 +66,10 @@ def nested_data(
     cases = []
     for case_id, outcome, reason in outcomes(stored, case_ids, passes, begun):
         case = stored.cases[case_id]
-        known = {"case_id": case_id, "case": asdict(case), "outcome": outcome, "reason": reason or None}
+        known = {"case_id": case_id, "case": record_data(case), "outcome": outcome, "reason": reason or None}
         cases.append({**known, **(data(case, passes[case_id]) if case_id in passes else {})})
     header = stored.header
-    told = {"run": header.run, "environment": asdict(header.environment), "ended": stored.ending, "cases": cases}
+    told = {"run": header.run, "environment": record_data(header.environment), "ended": stored.ending, "cases": cases}
     return {name: finite(value) for name, value in told.items()}
 
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from msgspec import structs
+
 from ampbench.drive.pieces import (
     Piece,
     Seen,
@@ -307,7 +309,7 @@ def _selected(kind: str, selects: Selects, selection: Selection) -> Selection:
             f"{selects.question} of which workload? Name one, as in `{verb} mlp` or `{verb} model.py:make`; "
             "ampbench list workloads shows what there is"
         )
-    return dataclasses.replace(
+    return structs.replace(
         selection,
         workloads=selection.workloads or list(selects.workloads),
         phases=selection.phases or list(selects.phases),

@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 from scipy.special import stdtrit
 
 from ampbench.base import stats
@@ -372,8 +373,8 @@ def _slower(one: Machine, other: Machine) -> tuple[list[float], int]:
 def _compared(one: Machine, other: Machine) -> Comparison:
     """Return the comparison of what two machines of a kind measured, as if it were one machine."""
     header = other.stored.header
-    environment = replace(header.environment, host=one.stored.header.environment.host)
-    return compare(one.stored, replace(other.stored, header=replace(header, environment=environment)))
+    environment = structs.replace(header.environment, host=one.stored.header.environment.host)
+    return compare(one.stored, replace(other.stored, header=structs.replace(header, environment=environment)))
 
 
 def _times_as_fast(one: Placed, base: Placed | None) -> tuple[float | None, tuple[float, float] | None]:
@@ -432,7 +433,7 @@ def _labels(rows: Sequence[Placed]) -> dict[Network, str]:
     cases: dict[Network, Case] = {}
     for one in rows:
         cases.setdefault(one.network, one.machine.stored.cases[one.row["case_id"]])
-    neutral = [replace(case, device="cpu", phase="inference", path="eager") for case in cases.values()]
+    neutral = [structs.replace(case, device="cpu", phase="inference", path="eager") for case in cases.values()]
     told = table_labels([{"case_id": case.case_id} for case in neutral], [{case.case_id: case} for case in neutral])
     return dict(zip(cases, told, strict=True))
 

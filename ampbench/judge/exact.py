@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from msgspec import structs
+
 from ampbench.base.metrics import COLUMNS, DRIFT, GATED
 from ampbench.base.precisions import BASELINE
 from ampbench.base.sketch import Moved, moved
@@ -396,7 +398,7 @@ def _fp32_error(metric: str, run: MeasuredRun, case_id: str) -> float:
     own = run.stored.divergence.get(case_id)
     if metric == "output_rel_l2" and own is not None and own.output_fp32_rel_l2 is not None:
         return own.output_fp32_rel_l2
-    fp32 = replace(run.stored.cases[case_id], precision=BASELINE).case_id
+    fp32 = structs.replace(run.stored.cases[case_id], precision=BASELINE).case_id
     return _error(run.stored.divergence.get(fp32), metric) or 0.0
 
 

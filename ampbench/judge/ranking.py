@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from statistics import geometric_mean
 from typing import Any
 
+from msgspec import structs
+
 from ampbench.base import stats
 from ampbench.base.precisions import BASELINE, DEFAULT, rank
 from ampbench.base.units import format_error, times
@@ -104,7 +106,7 @@ def kind_of(workload: str) -> str:
 def table_labels(rows: Sequence[Row], cases: Sequence[Mapping[str, Case]]) -> list[str]:
     """Return the short names of the tables that `rows` are of: those of their cases but for the precision."""
     neutral = [
-        replace(members[row["case_id"]], precision="", input_dtype="", scaler=True)
+        structs.replace(members[row["case_id"]], precision="", input_dtype="", scaler=True)
         for row, members in zip(rows, cases, strict=True)
     ]
     labels = case_labels(neutral)

@@ -4,13 +4,13 @@ A change is built beside the unchanged step again and again, at random places in
 worth more than most casts. What the samples of the pairs come to is for the findings of casts to say.
 """
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
+from msgspec import structs
 from torch.utils import _pytree as pytree
 
 from ampbench.base.precisions import PRECISIONS
@@ -49,7 +49,7 @@ class Change:
     def build(self, workload: Workload, case: Case, device: Device) -> Step:
         """Return the changed step, built."""
         if self.name == PRE_CAST_INPUTS:
-            return build_step(workload, dataclasses.replace(case, input_dtype=short_dtype(self.dtype)), device)
+            return build_step(workload, structs.replace(case, input_dtype=short_dtype(self.dtype)), device)
         step = build_step(workload, case, device, no_grad=self.name == NO_GRAD)
         if self.name == PRE_CAST_WEIGHTS:
             step.network.store_weights(self.tensors, self.dtype)

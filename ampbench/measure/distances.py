@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from msgspec import structs
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
@@ -523,7 +524,7 @@ def _first_nonfinite(workload: Workload, case: Case, device: Device, turn: int) 
             with find_nonfinite(step.module) as found:
                 for _ in range(before, turn + 1):
                     step.run()
-    return found.first and dataclasses.replace(found.first, step=before + found.first.step)
+    return found.first and structs.replace(found.first, step=before + found.first.step)
 
 
 def _is_finite(values: torch.Tensor) -> bool:

@@ -8,6 +8,7 @@ from functools import cached_property, partial
 from typing import Any
 
 import torch
+from msgspec import structs
 
 from ampbench.base.precisions import BASELINE, PRECISIONS
 from ampbench.base.sketch import BLOCK, Floats, Sketch, sketch_of
@@ -120,7 +121,7 @@ def measure_divergence(
     if training:
         if numbers.loss is None or not math.isfinite(numbers.loss):
             found.notes.append(LOSS_NOT_FINITE)
-        found = dataclasses.replace(
+        found = structs.replace(
             found,
             loss=_finite(numbers.loss),
             grad_elements=sum(value.numel() for value in numbers.gradients.values()),
@@ -133,11 +134,11 @@ def measure_divergence(
     if held.numbers is None:
         why = NO_REFERENCE.format(held.error)
         found.notes.append(why)
-        return dataclasses.replace(found, output_undefined=why, grad_undefined=why if training else "")
+        return structs.replace(found, output_undefined=why, grad_undefined=why if training else "")
     if NOT_DECIDED in held.numbers.notes and NOT_DECIDED not in found.notes:
         found.notes.append(NOT_DECIDED)
     outputs, gradients = group.sketches
-    found = dataclasses.replace(
+    found = structs.replace(
         found,
         output_shapes=[list(tensor.shape) for tensor in held.numbers.outputs],
         output_reference_norm=_finite(outputs.norm),
@@ -150,10 +151,10 @@ def measure_divergence(
         further = group.agreement
         taken = spent(device) - started
         decisions = further.measure(case, device, *found.decided, taken, found.notes)
-        found = dataclasses.replace(found, further=decisions)
+        found = structs.replace(found, further=decisions)
     seen = case.path == "eager" and held.dtype == "fp64" and held.fp32 is not None
     if is_chance(held.chance, found.output_fp32_rel_l2 if seen else found.output_rel_l2):
-        found = dataclasses.replace(found, chance_rel_l2=held.chance)
+        found = structs.replace(found, chance_rel_l2=held.chance)
     if not training:
         return found
     found = _with_gradients(found, numbers, held)
@@ -188,7 +189,7 @@ def _with_outputs(
         outputs, each = compared.distances(numbers.outputs)
     except ValueError as error:  # other shapes: a detector found other boxes
         found.notes.append(f"{error}: no error is defined")
-        return dataclasses.replace(found, output_undefined=str(error))
+        return structs.replace(found, output_undefined=str(error))
     outputs = _told_of_itself(outputs, numbers, held)
     found.notes.extend(outputs.notes)
     found.notes.extend(compared.notes)
@@ -198,7 +199,7 @@ def _with_outputs(
         chance if is_chance(chance, (seen if case.path == "eager" else own).rel_l2) else None
         for chance, own, seen in zip(held.chances, each, fp32[1:] or each, strict=False)
     ]
-    return dataclasses.replace(
+    return structs.replace(
         found,
         output_reference_norm=outputs.reference_norm,
         output_elements=outputs.elements,
@@ -235,11 +236,11 @@ def _with_gradients(found: Divergence, numbers: StepNumbers, held: Reference) ->
     reference = held.numbers
     assert reference is not None
     itself = reference is numbers
-    found = dataclasses.replace(found, reference_loss=None if itself else _finite(reference.loss))
+    found = structs.replace(found, reference_loss=None if itself else _finite(reference.loss))
     if others := numbers.gradients.keys() ^ reference.gradients.keys():
         why = f"a gradient that only one of this step and the reference has: {few(sorted(others))}"
         found.notes.append(f"gradients: {why}")
-        return dataclasses.replace(found, grad_undefined=why)
+        return structs.replace(found, grad_undefined=why)
     expected = [reference.gradients[name] for name in numbers.gradients]
     gradients, each = compare_each(list(numbers.gradients.values()), expected, what="gradient", against=held.dtype)
     gradients = _told_of_itself(gradients, numbers, held)
@@ -250,7 +251,7 @@ def _with_gradients(found: Divergence, numbers: StepNumbers, held: Reference) ->
         worst, part = worst_gradient(by_name), worst_gradient(by_name, PART)
     there = reference.updated or numbers.updated
     updated = compare(list(numbers.updated.values()), [there[name] for name in numbers.updated])
-    return dataclasses.replace(
+    return structs.replace(
         found,
         grad_rel_l2=gradients.rel_l2,
         grad_worst_parameter=worst[0] if worst else None,
@@ -276,7 +277,7 @@ def _with_update(found: Divergence, measured: Updated) -> Divergence:
     """Return the divergence of a training step with what `updated_by` returned."""
     update, (bias, noise) = measured
     nonfinite = max(found.param_nonfinite or 0, update.nonfinite or 0 if update else 0)
-    return dataclasses.replace(found, update=update, grad_bias=bias, grad_noise=noise, param_nonfinite=nonfinite)
+    return structs.replace(found, update=update, grad_bias=bias, grad_noise=noise, param_nonfinite=nonfinite)
 
 
 def is_repeatable(

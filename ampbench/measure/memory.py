@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec import structs
 from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
 
 from ampbench.base.precisions import PRECISIONS
@@ -128,7 +129,7 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
     )
     del gradients  # further steps have their own
     busy, why_not = busy_of(partial(_run, step), device)
-    return dataclasses.replace(found, busy_seconds=busy, busy_undefined=why_not)
+    return structs.replace(found, busy_seconds=busy, busy_undefined=why_not)
 
 
 def one_batch(workload: Workload, case: Case) -> Workload:

@@ -3,6 +3,7 @@
 import dataclasses
 
 import torch
+from msgspec import structs
 
 from ampbench.base.precisions import BASELINE, PRECISIONS
 from ampbench.errors import UsageError, first_line
@@ -34,7 +35,7 @@ def measure_origin(workload: Workload, case: Case, device: Device) -> OriginPass
     then. Raises `WorkloadError` where fp32 gives outputs or a loss that are not finite, with the op that begins it,
     `UsageError` for a precision that is not low, and what the network raises in fp32.
     """
-    case = dataclasses.replace(case, path="eager")
+    case = structs.replace(case, path="eager")
     notes: list[str] = []
     low = _run_low(workload, case, device, notes)
     device.release()
@@ -48,7 +49,7 @@ def measure_origin(workload: Workload, case: Case, device: Device) -> OriginPass
         del low.outputs[:]
         device.release()
         first = _first_nonfinite(workload, case, device, notes)
-    return dataclasses.replace(
+    return structs.replace(
         found,
         modules=with_totals(modules, total_errors(exact.samples, low.samples)),
         output_rel_l2=None if distance is None else distance.rel_l2,

@@ -5,7 +5,6 @@ known here. The tasks of every run are done here, too: environment, description,
 """
 
 import contextlib
-import dataclasses
 import random
 import time
 import traceback
@@ -19,6 +18,7 @@ from typing import Any, TypeVar, get_type_hints
 
 import msgspec
 import torch
+from msgspec import structs
 
 import ampbench
 from ampbench.base.precisions import PRECISIONS
@@ -236,7 +236,7 @@ def do_divergence(work: Work, asked: Nothing) -> Divergence:  # noqa: ARG001 - a
             if size is None or size == case.batch_size:
                 return found
             note = f"compared on a batch of {size}: in fp64, {case.batch_size} do not fit into the memory"
-            return dataclasses.replace(found, notes=[*found.notes, note])
+            return structs.replace(found, notes=[*found.notes, note])
         if not size or size == 1:
             smallest = ", not even on a batch of one" if size else ""
             raise torch.OutOfMemoryError(f"the fp64 reference does not fit into the memory{smallest}")

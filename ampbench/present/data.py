@@ -8,6 +8,8 @@ import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """How text begins that spreadsheets run."""
 _NUMBER = re.compile(r"[-+]?[\d.,]+(?:e[-+]?\d+)?\s?[%\w]*", re.IGNORECASE)
@@ -49,6 +51,12 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return None  # pandas' NA and NaT
+
+
+def record_data(record: msgspec.Struct) -> dict[str, Any]:
+    """Return a stored record, and all records in it, as JSON has them."""
+    data: dict[str, Any] = msgspec.to_builtins(record, enc_hook=dict)
+    return data
 
 
 def json_document(document: Any) -> str:

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import pytest
 import torch
+from msgspec import structs
 
 from ampbench.base.metrics import METRICS
 from ampbench.convert import pytest_benchmark as pytest_json
@@ -317,6 +318,6 @@ def _labelled(planned: PlannedCase, label: str) -> PlannedCase:
     """Return the cell under the name that tables and files show."""
     return dataclasses.replace(
         planned,
-        case=dataclasses.replace(planned.case, workload=label),
-        source=dataclasses.replace(planned.source, name=label),
+        case=structs.replace(planned.case, workload=label),
+        source=structs.replace(planned.source, name=label),
     )

@@ -10,6 +10,7 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import structs
 from rich.text import Text
 
 import ampbench
@@ -89,7 +90,7 @@ class Seen:
         Not times: those of one process tell a change from luck no better than pytest-benchmark does.
         """
         ended = Footer(ended="complete", finished_at=self._run.header.started_at)
-        header = dataclasses.replace(self._run.header, commit=current_commit())
+        header = structs.replace(self._run.header, commit=current_commit())
         try:
             found = compare(read_baseline(file), dataclasses.replace(self._run, header=header, footers=[ended]))
         except AmpbenchError as error:

@@ -1,6 +1,7 @@
-"""What the numbers of stored records may be: types of fields. What lies outside is damage, no measurement.
+"""What the numbers and words of stored records may be: types of fields. What lies outside is damage, no measurement.
 
-JSON has no numbers that are not finite, and msgspec refuses what lies outside as it decodes.
+JSON has no numbers that are not finite, and msgspec refuses what lies outside as it decodes. What must hold between
+fields of a record is checked in its `__post_init__`.
 """
 
 from typing import Annotated
@@ -43,3 +44,16 @@ Watts = Annotated[float, Meta(ge=0.0, le=1e6)]
 """Of a device; a rack takes a hundred thousand."""
 Celsius = Annotated[float, Meta(ge=-273.15, le=1e4)]
 Decibels = Annotated[float, Meta(ge=-1e4, le=1e4)]
+
+
+def one_of(*words: str) -> Meta:
+    """Return what a field's text must be: one of these `words`."""
+    return Meta(pattern=rf"^({'|'.join(words)})\Z")
+
+
+def require_parts(record: object, *pairs: tuple[str, str]) -> None:
+    """Raise `ValueError` where a field of `record` is more than what it is a part of; each pair names the two."""
+    for part, whole in pairs:
+        of, all_of = getattr(record, part), getattr(record, whole)
+        if of is not None and all_of is not None and of > all_of:
+            raise ValueError(f"{part}, {of:,}, are more than {whole}, {all_of:,}")

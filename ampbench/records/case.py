@@ -4,11 +4,14 @@ A case is one workload with its resolved parameters, in one precision, on one de
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from typing import Annotated
+
+import msgspec
+from msgspec.structs import fields, replace
 
 from ampbench.base.precisions import Precision
-from ampbench.records.bounds import Count, Watts
+from ampbench.records.bounds import Count, Watts, one_of
 
 DEVICES = ("cpu", "cuda", "xpu")
 """The device types that can be measured. A new one comes last: results of asv tell a device by its place."""
@@ -16,8 +19,7 @@ AUTOCAST_DEVICES = (*DEVICES, "mps")
 """Those on which a program may switch autocast on, which is seen, and undone, on Apple's as well."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceState:
+class DeviceState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """What an accelerator told of itself before anything was measured on it.
 
     `source` says who told, `unavailable` why nothing, or not all, is told, in sentences without a full stop. The device
@@ -26,16 +28,15 @@ class DeviceState:
     """
 
     source: str = ""
-    unavailable: list[str] = field(default_factory=list)
+    unavailable: list[str] = []
     power_limit_watts: Watts | None = None
     default_limit_watts: Watts | None = None
     used_bytes: Count | None = None
-    processes: list[str] = field(default_factory=list)
+    processes: list[str] = []
     mig: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceDescription:
+class DeviceDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """One device type of this machine: what it is and what it can do.
 
     `arithmetic` says per dtype how matrix products run: "native", "emulated" or "unknown" ("unavailable" where the
@@ -50,17 +51,16 @@ class DeviceDescription:
     reason: str = ""
     count: Count = 0
     memory_bytes: Count | None = None
-    arithmetic: dict[str, str] = field(default_factory=dict)
+    arithmetic: dict[str, str] = {}
     tf32: bool = False
     float64: bool = True
     autocast_dtype: str = ""
     driver: str | None = None
-    details: dict[str, str] = field(default_factory=dict)
+    details: dict[str, str] = {}
     state: DeviceState | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Environment:
+class Environment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """The fingerprint of a machine and of the installation a worker runs in.
 
     `unavailable` names what could not be imported and why (such as torchvision beside a torch it was not built for).
@@ -72,7 +72,7 @@ class Environment:
     system: str
     cpu: str
     cpu_count: Count | None
-    cpu_flags: list[str] = field(default_factory=list)
+    cpu_flags: list[str] = []
     memory_bytes: Count | None = None
     python_version: str
     ampbench_version: str = ""
@@ -85,10 +85,10 @@ class Environment:
     xpu_version: str | None = None
     threads: Count | None
     compiler: str | None = None
-    devices: list[DeviceDescription] = field(default_factory=list)
-    unavailable: dict[str, str] = field(default_factory=dict)
-    variables: dict[str, str] = field(default_factory=dict)
-    packages: dict[str, str] = field(default_factory=dict)
+    devices: list[DeviceDescription] = []
+    unavailable: dict[str, str] = {}
+    variables: dict[str, str] = {}
+    packages: dict[str, str] = {}
 
     def device(self, type: str) -> DeviceDescription | None:
         """Return the description of the device `type`, None where this torch does not know it."""
@@ -148,8 +148,7 @@ ParameterValue = bool | int | float | str
 """What a workload's parameter may be: what can be typed on a command line and stored without loss."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadSource:
+class WorkloadSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """Where a worker finds a workload: its `name` in tables and ids, and where its function lives.
 
     `module` is a dotted module name or an absolute path ending in .py, `function` the name in it; `builtin` workloads
@@ -167,8 +166,7 @@ class WorkloadSource:
     switches: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnPrecision:
+class OwnPrecision(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A user's own precision, as `ampbench.Precision` without what is code in it."""
 
     name: str
@@ -188,8 +186,7 @@ class OwnPrecision:
         return cls(**{one.name: getattr(row, one.name) for one in fields(cls)})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Case:
+class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """What is measured, whole; its `case_id` is the join key of every comparison.
 
     `parameters` are the workload's resolved parameters without the batch size, which is None where a user's workload
@@ -203,15 +200,15 @@ class Case:
 
     workload: str
     family: str
-    parameters: Mapping[str, ParameterValue] = field(default_factory=dict)
+    parameters: Mapping[str, ParameterValue] = {}
     precision: str
     device: str
-    phase: str
-    path: str
+    phase: Annotated[str, one_of(*PHASES)]
+    path: Annotated[str, one_of(*PATHS)]
     batch_size: Count | None
     input_dtype: str
     memory_format: str
-    sdpa: str = ""
+    sdpa: Annotated[str, one_of("", *SDPA)] = ""
     scaler: bool = True
     recipe: str = ""
     version: int = 0

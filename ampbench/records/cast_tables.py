@@ -2,8 +2,10 @@
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
+
+from msgspec.structs import fields
 
 from ampbench.base.units import format_bytes, format_seconds, format_share
 from ampbench.records.casts import (

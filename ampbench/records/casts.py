@@ -12,13 +12,13 @@ whole, they take apart into ops that cast where it does not (`casts_inside`).
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+import msgspec
 
 from ampbench.base.units import counted
-from ampbench.records.bounds import Change, Count, Positive, Seconds, StepSeconds
-from ampbench.records.kinds import Before, unknown
+from ampbench.records.bounds import Change, Count, Positive, Seconds, StepSeconds, one_of
 from ampbench.records.measured import Fitness
 
 INPUT, WEIGHT, BUFFER, ACTIVATION, GRADIENT, STATE = "input", "weight", "buffer", "activation", "gradient", "state"
@@ -48,8 +48,7 @@ PRE_CAST_INPUTS, PRE_CAST_WEIGHTS, NO_GRAD = "inputs stored in half", "weights s
 of `torch.inference_mode`, under which autocast keeps no cache."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
+class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """One op that ran; `index` counts from 0 in the order of running.
 
     `name` is the op's ("aten.addmm"), `function` the Python function that asked for it
@@ -72,8 +71,7 @@ class Operation:
     seconds: Seconds | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cast:
+class Cast(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """One copy of a tensor into another dtype, a new one or one that is there (`copy_`).
 
     `index` is the cast's own op, `operation` the op that then used the copy (None: none did, as with a gradient that
@@ -87,7 +85,7 @@ class Cast:
 
     index: Count
     operation: Count | None = None
-    what: str
+    what: Annotated[str, one_of(*SUBJECTS)]
     name: str = ""
     module: str = ""
     phase: str = "forward"
@@ -97,7 +95,7 @@ class Cast:
     bytes_read: Count
     bytes_written: Count
     seconds: Seconds | None = None
-    origin: str = AUTOCAST
+    origin: Annotated[str, one_of(AUTOCAST, EXPLICIT, INTERNAL)] = AUTOCAST
     cached: bool = False
     tensor: Count
     made_by: Count | None = None
@@ -110,8 +108,7 @@ class Cast:
         return self.bytes_read + self.bytes_written
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightUse:
+class WeightUse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """One forward use of a parameter by `operation` in `module`: `status` is cast, reused or not needed.
 
     `cast` is the op that made the copy (None: not needed). A Python function that reads a weight in several ops (an
@@ -121,12 +118,11 @@ class WeightUse:
     name: str
     operation: Count
     module: str = ""
-    status: str
+    status: Annotated[str, one_of(CAST, REUSED, NOT_NEEDED)]
     cast: Count | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModuleCalls:
+class ModuleCalls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """What went in and out of a module, by dtype, in `calls` calls; `parameters` are the dtypes of its own parameters.
 
     `kind` is the module's class.
@@ -140,8 +136,7 @@ class ModuleCalls:
     calls: Count = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CastTrace:
+class CastTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """All that one trace saw.
 
     `timed` says whether ops have seconds, `inference` whether gradients were switched off all along. `model_ops` is how
@@ -149,20 +144,19 @@ class CastTrace:
     loss (None: it was never called).
     """
 
-    ops: list[Operation] = field(default_factory=list)
-    casts: list[Cast] = field(default_factory=list)
-    weights: list[WeightUse] = field(default_factory=list)
-    modules: list[ModuleCalls] = field(default_factory=list)
+    ops: list[Operation] = []
+    casts: list[Cast] = []
+    weights: list[WeightUse] = []
+    modules: list[ModuleCalls] = []
     timed: bool = False
     inference: bool = False
     model_ops: Count | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GraphCast:
+class GraphCast(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """One cast in a graph; fields as in `Cast`, `elements` None where the graph does not know. `fate` is as above."""
 
-    what: str
+    what: Annotated[str, one_of(*SUBJECTS)]
     name: str = ""
     module: str = ""
     phase: str = "forward"
@@ -172,8 +166,7 @@ class GraphCast:
     fate: str = KEPT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GraphTrace:
+class GraphTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """The same step as one `graph` has it: its ops in order, and its casts.
 
     An op's `name` is the graph's own ("aten::addmm"); of autograd's graph there are casts alone. `notes` say what could
@@ -181,14 +174,13 @@ class GraphTrace:
     """
 
     graph: str
-    ops: list[Operation] = field(default_factory=list)
-    casts: list[GraphCast] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    ops: list[Operation] = []
+    casts: list[GraphCast] = []
+    notes: list[str] = []
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckedSaving:
+class CheckedSaving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A `change` that was made and measured in turns with the step as it was; `names` are the tensors concerned.
 
     `casts` is how many casts a step it saved, `bytes_moved` what those read and wrote. `before[p]` are the samples of
@@ -206,9 +198,13 @@ class CheckedSaving:
     peak_bytes_before: Count | None = None
     peak_bytes_after: Count | None = None
 
+    def __post_init__(self) -> None:
+        """Raise `ValueError` where the samples are not those of pairs."""
+        if not self.before or len(self.before) != len(self.after) or not all((*self.before, *self.after)):
+            raise ValueError("a change that was not measured in pairs")
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CastPass:
+
+class CastPass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """One step of a case, traced in eager mode, with what its casts cost and what other graphs make of them.
 
     `how` is "device", or "fake tensors" where the device is absent: then nothing is timed and nothing ran on hardware.
@@ -221,40 +217,26 @@ class CastPass:
     how: str
     trace: CastTrace
     traced_steps: Positive = 1
-    step_samples: list[list[StepSeconds]] = field(default_factory=list)
-    fitness: Fitness = field(default_factory=Fitness)
+    step_samples: list[list[StepSeconds]] = []
+    fitness: Fitness = Fitness()
     peak_bytes: Count | None = None
     memory_source: str | None = None
-    graphs: list[GraphTrace] = field(default_factory=list)
-    checked: list[CheckedSaving] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    graphs: list[GraphTrace] = []
+    checked: list[CheckedSaving] = []
+    notes: list[str] = []
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` where a build has no samples, or an op is pointed to that did not run."""
+        if not all(self.step_samples):
+            raise ValueError("a build without samples")
+        pointing = [op.forward for op in self.trace.ops]
+        for cast in self.trace.casts:
+            pointing += cast.index, cast.operation, cast.producer
+        if any(at is not None and at >= len(self.trace.ops) for at in pointing):
+            raise ValueError("an op that did not run")
 
 
-def wrong_casts(found: CastPass, _: Before) -> str:
-    """Return what of a cast pass cannot be: words that there are not, ops that did not run, pairs that are none."""
-    where, trace = f"a casts of {found.case_id}", found.trace
-    pointing = (
-        *(op.forward for op in trace.ops),
-        *(at for cast in trace.casts for at in (cast.index, cast.operation, cast.producer)),
-    )
-    if any(at is not None and at >= len(trace.ops) for at in pointing):
-        return f"an op that did not run, in {where}"
-    if not all(found.step_samples):
-        return f"a build without samples, in {where}"
-    for one in found.checked:
-        if not one.before or len(one.before) != len(one.after) or not all((*one.before, *one.after)):
-            return f"a change that was not measured in pairs, in {where}"
-    words = (
-        *(("a kind of tensor", cast.what, SUBJECTS) for cast in trace.casts),
-        *(("a kind of tensor", cast.what, SUBJECTS) for graph in found.graphs for cast in graph.casts),
-        *(("an origin", cast.origin, (AUTOCAST, EXPLICIT, INTERNAL)) for cast in trace.casts),
-        *(("a use of a weight", use.status, (CAST, REUSED, NOT_NEEDED)) for use in trace.weights),
-    )
-    return next(filter(None, (unknown(what, word, known, where) for what, word, known in set(words))), "")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tracing:
+class Tracing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """What a cast pass is to do beside tracing one eager step.
 
     `sources` adds the line of code to each op. `time` times ops and the step, for about `seconds`; a slow step takes
@@ -267,7 +249,7 @@ class Tracing:
     time: bool = True
     check: bool = False
     seconds: Seconds = 4.0
-    graphs: list[str] = field(default_factory=list)
+    graphs: list[str] = []
 
 
 FLOATING = ("fp16", "bf16", "fp32", "fp64")

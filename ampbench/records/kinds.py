@@ -5,7 +5,7 @@ stands before it. Its row says which lines its runs hold and where all else of i
 page. Who stores, lists or shows runs goes through the rows and names no kind; to register another is to add a row.
 """
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from types import MappingProxyType
@@ -20,29 +20,23 @@ CONVERGENCE, SCALER, SCOPE, INPUT_STORAGE, CEILINGS = "convergence", "scaler", "
 CHECK = "check"
 """Runs of `ampbench check`, which stands in no group."""
 
-Before = Mapping[str, Container[str]]
-"""What stands in a file before a line: by the name of a line the cases, or devices, that there are lines of."""
-Wrong = Callable[[Any, Before], str]
-"""Says what of a record cannot be, given what is `Before` it, as a sentence without its end; "": nothing."""
-
 
 @dataclass(frozen=True, slots=True)
 class Lines:
     """The lines of a run file called `line`: each is a record of the type that `record` names, as "module:Type".
 
-    They are of what their field `of` names, a case or a device; of each the last counts or, with `several`, all do.
-    `wrong` names a `Wrong`, as "module:function", for what types, ranges and words do not tell ("": they tell all).
-    A `beginning` says nothing without what comes after it. Lines that are `long` begin with their case, and are decoded
-    when first asked for.
+    They are of what their field `of` names, a case or a device; of each the last counts or, with `several`, all do;
+    with `once` there may be one only. They stand behind the line of the name `after` of the same ("": anywhere).
+    A `beginning` says nothing without what comes after it.
     """
 
     line: str
     record: str
     several: bool = False
     of: str = "case_id"
-    wrong: str = ""
+    once: bool = False
+    after: str = ""
     beginning: bool = False
-    long: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +100,7 @@ class Kind:
 _ROWS = (
     Kind(
         HEADROOM, "explain", "the headroom of",
-        (Lines("ranges", "ampbench.records.ranges:RangePass", wrong="ampbench.records.ranges:wrong_ranges"),),
+        (Lines("ranges", "ampbench.records.ranges:RangePass"),),
         summary="How large the values are: what would overflow, flush to zero or be swallowed in fp16 and bf16.",
         instrument="ampbench.instruments.ranges.instrument:WATCHING",
         asked="ampbench.records.ranges:RangesAsked",
@@ -126,13 +120,9 @@ _ROWS = (
     Kind(
         KEEP_FP32, "explain", "what to keep in fp32 in",
         (
-            Lines("search", "ampbench.instruments.keep_fp32.records:KeepSearch",
-                  wrong="ampbench.instruments.keep_fp32.records:wrong_search"),
-            Lines("space", "ampbench.instruments.keep_fp32.records:SearchSpace",
-                  wrong="ampbench.instruments.keep_fp32.records:wrong_space",
-                  beginning=True),
-            Lines("trial", "ampbench.instruments.keep_fp32.records:Trial", several=True,
-                  wrong="ampbench.instruments.keep_fp32.records:wrong_trial"),
+            Lines("search", "ampbench.instruments.keep_fp32.records:KeepSearch", after="space"),
+            Lines("space", "ampbench.instruments.keep_fp32.records:SearchSpace", once=True, beginning=True),
+            Lines("trial", "ampbench.instruments.keep_fp32.records:Trial", several=True, after="space"),
         ),
         summary="The smallest set of modules to keep in fp32 so that an error budget is met, and what it costs.",
         instrument="ampbench.instruments.keep_fp32.instrument:INSTRUMENT",
@@ -145,8 +135,7 @@ _ROWS = (
         resumed=True,
     ),
     Kind(
-        CASTS, "explain", "the casts of", (Lines("casts", "ampbench.records.casts:CastPass", long=True,
-                                               wrong="ampbench.records.casts:wrong_casts"),),
+        CASTS, "explain", "the casts of", (Lines("casts", "ampbench.records.casts:CastPass"),),
         summary="Every cast of a step: of what, for which op, what it costs, what could be saved.",
         instrument="ampbench.instruments.casts.instrument:INSTRUMENT",
         asked="ampbench.records.casts:Tracing",
@@ -156,8 +145,7 @@ _ROWS = (
     ),
     Kind(
         CONVERGENCE, "study", "the convergence of",
-        (Lines("training", "ampbench.instruments.convergence.records:Training", several=True,
-               wrong="ampbench.instruments.convergence.records:wrong_training"),),
+        (Lines("training", "ampbench.instruments.convergence.records:Training", several=True),),
         summary="Whether training converges in each precision as in fp32: real data, several seeds, a verdict.",
         instrument="ampbench.instruments.convergence.instrument:INSTRUMENT",
         asked="ampbench.instruments.convergence.records:ConvergenceAsked",
@@ -170,8 +158,7 @@ _ROWS = (
     ),
     Kind(
         SCALER, "study", "the loss scaling of",
-        (Lines("scaling", "ampbench.instruments.scaler.records:ScalerRun", several=True,
-               wrong="ampbench.instruments.scaler.records:wrong_scaling"),),
+        (Lines("scaling", "ampbench.instruments.scaler.records:ScalerRun", several=True),),
         summary="What GradScaler does: its scale, skipped steps, gradients that flush to zero without and with it.",
         instrument="ampbench.instruments.scaler.instrument:INSTRUMENT",
         asked="ampbench.instruments.scaler.records:ScalerAsked",
@@ -182,8 +169,7 @@ _ROWS = (
     ),
     Kind(
         SCOPE, "study", "the scope of autocast in",
-        (Lines("scopes", "ampbench.instruments.scope.records:ScopePass",
-               wrong="ampbench.instruments.scope.records:wrong_scopes"),),
+        (Lines("scopes", "ampbench.instruments.scope.records:ScopePass"),),
         summary="What entering autocast around more than forward and loss costs in time, memory and accuracy.",
         instrument="ampbench.instruments.scope.instrument:INSTRUMENT",
         asked="ampbench.instruments.scope.records:ScopeAsked",
@@ -194,8 +180,7 @@ _ROWS = (
     ),
     Kind(
         INPUT_STORAGE, "study", "the storage of the inputs of",
-        (Lines("storage", "ampbench.instruments.input_storage.records:StoragePass",
-               wrong="ampbench.instruments.input_storage.records:wrong_storage"),),
+        (Lines("storage", "ampbench.instruments.input_storage.records:StoragePass"),),
         summary="What storing inputs in half saves, and whether it loses anything.",
         instrument="ampbench.instruments.input_storage.instrument:INSTRUMENT",
         asked="ampbench.instruments.input_storage.records:StorageAsked",
@@ -206,7 +191,7 @@ _ROWS = (
     ),
     Kind(
         RULES, "explain", "autocast's rules on",
-        (Lines("rules", "ampbench.records.rules:RuleProbe", of="device", wrong="ampbench.records.rules:wrong_probe"),),
+        (Lines("rules", "ampbench.records.rules:RuleProbe", of="device", once=True),),
         summary="What autocast does to each op, against what documents say of it.",
         verb="ampbench.cli.rules:command",
         asks=("ampbench.records.rules:RulesAsked",),
@@ -215,8 +200,7 @@ _ROWS = (
     ),
     Kind(
         CEILINGS, "study", "the ceilings of",
-        (Lines("ceiling", "ampbench.instruments.ceilings.records:Ceiling", several=True, of="device",
-               wrong="ampbench.instruments.ceilings.records:wrong_ceiling"),),
+        (Lines("ceiling", "ampbench.instruments.ceilings.records:Ceiling", several=True, of="device"),),
         summary="What this device attains at best: FLOP/s of products, convolutions and attention, bandwidth.",
         instrument="ampbench.instruments.ceilings.instrument:INSTRUMENT",
         asked="ampbench.instruments.ceilings.records:CeilingsAsked",
@@ -227,8 +211,7 @@ _ROWS = (
     ),
     Kind(
         CHECK, "", "known defects on",
-        (Lines("checked", "ampbench.instruments.check.records:Checked", several=True, of="device",
-               wrong="ampbench.instruments.check.records:wrong_checked"),),
+        (Lines("checked", "ampbench.instruments.check.records:Checked", several=True, of="device"),),
         summary="Which known defects of mixed precision this torch has here, each shown by a small program.",
         instrument="ampbench.instruments.check.instrument:INSTRUMENT",
         verb="ampbench.cli.check:command",
@@ -277,8 +260,3 @@ def deed_of(explains: str) -> str:
         return "measures"
     deed = {"explain": "explains", "study": "studies"}.get(KINDS[explains].group, "is one of ampbench")
     return f"{deed} {explains}"
-
-
-def unknown(what: str, name: str, known: Container[str], where: str) -> str:
-    """Say that a word in a record is none of the `known` ones: `what` it should be, and `where` it stands."""
-    return "" if name in known else f"{what} that there is not, {name!r}, in {where}"

@@ -4,7 +4,10 @@ Nothing here is derived from samples but a `Reading`, which is all that some oth
 network and what the kernel counts of the machine's processors meanwhile stand beside them.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
 
 from ampbench.records.bounds import (
     Celsius,
@@ -24,12 +27,13 @@ from ampbench.records.bounds import (
     Steps,
     StepSeconds,
     Watts,
+    one_of,
+    require_parts,
 )
 from ampbench.records.kinds import KINDS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizerGroup:
+class OptimizerGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """The settings of one group of an optimizer's parameters, which have `elements`; None: it has no such setting.
 
     They are those of the first step, before any schedule. `decoupled` tells whether `weight_decay` multiplies the
@@ -52,8 +56,7 @@ class OptimizerGroup:
     capturable: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """What trains a case: the class of its optimizer ("torch.optim.AdamW") with its groups, and running statistics.
 
     `groups` are in the optimizer's order; those of an optimizer that is not torch's own have a learning rate alone.
@@ -62,8 +65,8 @@ class Recipe:
     """
 
     optimizer: str
-    groups: list[OptimizerGroup] = field(default_factory=list)
-    running_momenta: list[Fraction] = field(default_factory=list)
+    groups: list[OptimizerGroup] = []
+    running_momenta: list[Fraction] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +119,7 @@ NATIVE = "native"
 scaled_dot_product_attention do not reach it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fitness:
+class Fitness(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """How quiet the machine was during a round; None where the machine does not tell.
 
     `steal_share` is the share of CPU time the hypervisor gave to others (0-1), `other_share` the share of this
@@ -135,8 +137,7 @@ class Fitness:
     accelerator_clock_hz: Rate | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Telemetry:
+class Telemetry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """What an accelerator told of itself in the windows of a round, read every `period_seconds` by a thread beside it.
 
     `source` says who told ("NVML", "sysfs"), `unavailable` why nothing is told, nothing any more or not all of it; None
@@ -160,14 +161,14 @@ class Telemetry:
     first_clock_hz: Rate | None = None
     last_clock_hz: Rate | None = None
     warm_clock_hz: Rate | None = None
-    limited: dict[str, Share] = field(default_factory=dict)
+    limited: dict[str, Share] = {}
     power_watts: Watts | None = None
     power_low_watts: Watts | None = None
     power_high_watts: Watts | None = None
     power_error_watts: Watts | None = None
     averaged_seconds: ShortSeconds | None = None
     temperature_celsius: Celsius | None = None
-    processes: list[str] = field(default_factory=list)
+    processes: list[str] = []
     other_share: Share | None = None
 
 
@@ -179,8 +180,7 @@ THROTTLES = frozenset({HEAT, SLOWDOWN, POWER_BRAKE})
 """Those in which a round is unfit: heat, a hardware slowdown (halved clocks and less), a power supply's brake."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
+class Round(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """One case timed in one fresh process over several builds.
 
     `samples[b]` are the seconds per step of build `b`, each the mean over `steps_per_sample` steps, `cpu_samples[b]`
@@ -221,14 +221,14 @@ class Round:
     scaler_scale: Magnitude | None = None
     skipped_steps: Count | None = None
     param_nonfinite: Count | None = None
-    changed_in_place: list[str] = field(default_factory=list)
+    changed_in_place: list[str] = []
     comes_compiled: bool = False
     fp32_products: dict[str, str] | None = None
     cpu_samples: list[list[ShortSeconds]] | None = None
     rss_peak_bytes: Count | None = None
     free_bytes: Count | None = None
-    alone: str = ""
-    fitness: Fitness = field(default_factory=Fitness)
+    alone: Annotated[str, one_of("", *ALONE)] = ""
+    fitness: Fitness = Fitness()
     warm_seconds: Seconds | None = None
     steady: bool | None = None
     windows: list[list[StepSeconds]] | None = None
@@ -238,9 +238,18 @@ class Round:
     seconds: Seconds
     finished_at: str
 
+    def __post_init__(self) -> None:
+        """Raise `ValueError` where samples are missing, or times that should be of them are not."""
+        of = f"of {self.case_id}"
+        if not (self.samples and all(self.samples)):
+            raise ValueError(f"a round without samples {of}")
+        if self.windows is not None and not (self.windows and all(self.windows)):
+            raise ValueError(f"a round whose windows are empty, {of}")
+        if self.cpu_samples is not None and list(map(len, self.cpu_samples)) != list(map(len, self.samples)):
+            raise ValueError(f"CPU times that are not those of the samples, in a round {of}")
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryPass:
+
+class MemoryPass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """The peak of one step's memory, in bytes, from a separate, untimed pass.
 
     `source` is one of `MEMORY_SOURCES`. `peak_bytes` holds parameters, buffers, inputs, gradients, optimizer state and
@@ -266,7 +275,7 @@ class MemoryPass:
     """
 
     case_id: str
-    source: str
+    source: Annotated[str, one_of(*MEMORY_SOURCES)]
     peak_bytes: Count
     parameter_bytes: Count
     buffer_bytes: Count
@@ -284,7 +293,12 @@ class MemoryPass:
     master_bytes: Count | None = None
     busy_seconds: Seconds | None = None
     busy_undefined: str = ""
-    graphs_left_aside: list[str] = field(default_factory=list)
+    graphs_left_aside: list[str] = []
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` where a part is more than the peak, or than the parameters."""
+        parts = ("parameter_bytes", "buffer_bytes", "input_bytes", "gradient_bytes", "optimizer_bytes")
+        require_parts(self, *((part, "peak_bytes") for part in parts), ("master_bytes", "parameter_bytes"))
 
     @property
     def bytes_per_parameter(self) -> float | None:
@@ -297,8 +311,7 @@ class MemoryPass:
         return (self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes) / self.parameter_count
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
+class Score(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """How a network does on held-out data after `step` steps of training (0: before the first).
 
     `loss` is None where it is not finite. Of `decisions`, `correct` are the targets' (None: it is no classifier).
@@ -309,19 +322,22 @@ class Score:
     correct: Count | None = None
     decisions: Count | None = None
 
+    def __post_init__(self) -> None:
+        """Raise `ValueError` where more are correct than were decided."""
+        require_parts(self, ("correct", "decisions"))
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A case that could not be measured: where it broke (`stage`, one of `STAGES`), by what (`cause`, one of `CAUSES`).
 
     `message` is what it said, `frames` are its last ones.
     """
 
     case_id: str
-    stage: str
-    cause: str
+    stage: Annotated[str, one_of(*STAGES)]
+    cause: Annotated[str, one_of(*CAUSES)]
     message: str
-    frames: list[str] = field(default_factory=list)
+    frames: list[str] = []
 
     @property
     def final(self) -> bool:
@@ -335,16 +351,14 @@ class Failure:
         return ": ".join([*known, *([self.message] if self.message else [])])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Skip:
+class Skip(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A case that was not measured, with the reason: unsupported here, no loss given, not reached in time."""
 
     case_id: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class Reading(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A number that another program kept without the samples behind it, in an imported run.
 
     `metric` is a column of `metrics.METRICS`, `value` is in its unit. It fills the column where the run has no raw
@@ -373,8 +387,7 @@ LOWEST_BIN, BINS = -13, 26
 """The first bin of `Update.sizes`, and how many there are: up to 2**12 times half a unit in the last place."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Update:
+class Update(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """What one optimizer step changes of the stored weights, ΔL, beside what it should change, Δ*, in fp64.
 
     Both begin where `steps` fp32 steps led (0: the workload's own weights with `Workload.optimizer_state`), with
@@ -399,7 +412,7 @@ class Update:
     undefined: str = ""
     storage: str = ""
     intended: str = "fp64"
-    rates: list[Signed] = field(default_factory=list)
+    rates: list[Signed] = []
     rel_l2: ErrorSize | None = None
     kept: KeptShare | None = None
     kept_error: ErrorSize | None = None
@@ -418,9 +431,12 @@ class Update:
     sizes: list[Count] | None = None
     energies: list[Share] | None = None
 
+    def __post_init__(self) -> None:
+        """Raise `ValueError` where more is swallowed than should move."""
+        require_parts(self, ("swallowed", "moving"))
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputError:
+
+class OutputError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """The error of one output tensor of a step; None: undefined, as `undefined` or `sample_undefined` says.
 
     `name` is the way to it in what the network returns ("scores", "[1]"), "" of a tensor alone. `rel_l2` is the
@@ -445,8 +461,7 @@ class OutputError:
     sample_undefined: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Predictions:
+class Predictions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """How far the probabilities of a classifier lie from the reference's: those of `rows` of logits in `outputs`.
 
     Probabilities are the softmax of logits, or the output itself where its rows are probabilities or their logarithms
@@ -471,8 +486,7 @@ ENDS = ("proven", "refuted", "time", "decisions", "batches", "failed")
 """Why further batches ended: the agreement is decided, time was up, no more were to be, there are none, one failed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FurtherDecisions:
+class FurtherDecisions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """What a classifier decides of further batches, in forward passes: `agreeing` of `decisions` are the reference's.
 
     `ended` is one of `ENDS`. How many there are is in part a matter of time.
@@ -481,11 +495,14 @@ class FurtherDecisions:
     batches: Count
     agreeing: Count
     decisions: Count
-    ended: str
+    ended: Annotated[str, one_of(*ENDS)]
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` where more agree than were decided."""
+        require_parts(self, ("agreeing", "decisions"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Divergence:
+class Divergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """The divergence of one step of a case; None: undefined or not measured in this phase (`notes` says why).
 
     Errors are Euclidean norms over all floating output elements (or all gradients, or all parameters and buffers),
@@ -583,7 +600,24 @@ class Divergence:
     output_sketch: str | None = None
     grad_reference_norm: Magnitude | None = None
     grad_sketch: str | None = None
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = []
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` where more elements are counted than there are."""
+        require_parts(
+            self,
+            ("argmax_agreeing", "argmax_decisions"),
+            ("grad_flushed", "grad_elements"),
+            ("grad_nonfinite", "grad_elements"),
+            ("output_nonfinite", "output_elements"),
+            ("output_nan", "output_nonfinite"),
+            ("output_reference_nan", "output_reference_nonfinite"),
+            ("output_reference_nonfinite", "output_elements"),
+            ("output_fp32_nonfinite", "output_elements"),
+            ("grad_nan", "grad_nonfinite"),
+            ("grad_reference_nan", "grad_reference_nonfinite"),
+            ("grad_reference_nonfinite", "grad_elements"),
+        )
 
     @property
     def loss_is_lost(self) -> bool:

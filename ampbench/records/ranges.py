@@ -6,11 +6,14 @@ together. Dtypes are short names ("fp16").
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+from msgspec.structs import replace
 
 from ampbench.base.precisions import PRECISIONS
-from ampbench.records.bounds import Count, ErrorSize, Exponent, Magnitude, Steps
-from ampbench.records.kinds import Before
+from ampbench.records.bounds import Count, ErrorSize, Exponent, Magnitude, Steps, one_of, require_parts
 from ampbench.records.measured import Recipe
 
 INPUT, ACTIVATION, GRADIENT, WEIGHT, UPDATE = "input", "activation", "gradient", "weight", "update"
@@ -18,8 +21,7 @@ INPUT, ACTIVATION, GRADIENT, WEIGHT, UPDATE = "input", "activation", "gradient",
 own parameters and floating buffers; what one optimizer step adds to these."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Magnitudes:
+class Magnitudes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """The magnitudes of all values of one kind in a module, in an fp32 run: a histogram by exponent.
 
     `counts[i]` values have 2**(lowest + i) <= |x| < 2**(lowest + i + 1); `zeros` and `nonfinite` are apart from these.
@@ -34,20 +36,19 @@ class Magnitudes:
 
     module: str
     kind: str
-    what: str
+    what: Annotated[str, one_of(INPUT, ACTIVATION, GRADIENT, WEIGHT, UPDATE)]
     name: str = ""
     elements: Count
     zeros: Count = 0
     nonfinite: Count = 0
     largest: Magnitude | None = None
     lowest: Exponent = 0
-    counts: list[Count] = field(default_factory=list)
-    powers: list[Count] = field(default_factory=list)
+    counts: list[Count] = []
+    powers: list[Count] = []
     together: list[Count] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Swallowed:
+class Swallowed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """Of `moved` elements of a parameter that fp32 steps changed, how many would not change stored in `dtype`.
 
     What a step added in fp32 was added to the parameter rounded to `dtype`, as it would be stored, and rounded again.
@@ -58,9 +59,12 @@ class Swallowed:
     moved: Count
     swallowed: Count
 
+    def __post_init__(self) -> None:
+        """Raise `ValueError` where more are swallowed than moved."""
+        require_parts(self, ("swallowed", "moved"))
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModuleError:
+
+class ModuleError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """What one module does in a low precision.
 
     On exact inputs, that is, those of the fp32 run, rounded where the precision hands it rounded ones: `own_rel_l2` is
@@ -84,8 +88,7 @@ class ModuleError:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FirstNonfinite:
+class FirstNonfinite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """Where a low-precision run first makes a value that is not finite, from finite ones.
 
     `phase` is "forward", "backward" or "optimizer", `step` counts the network's calls from 0, `operation` is the op's
@@ -99,11 +102,10 @@ class FirstNonfinite:
     step: Count
     inputs_largest: Magnitude | None = None
     parameter: str = ""
-    frames: list[str] = field(default_factory=list)
+    frames: list[str] = []
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeenGradient:
+class SeenGradient(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A parameter's gradients as low-precision steps gave them, the loss scale divided out.
 
     Of `elements`, `flushed` are zero where fp32's are not, and `nonfinite` are infinite or NaN where fp32's are finite.
@@ -114,9 +116,12 @@ class SeenGradient:
     flushed: Count
     nonfinite: Count
 
+    def __post_init__(self) -> None:
+        """Raise `ValueError` where more elements are counted than there are."""
+        require_parts(self, ("flushed", "elements"), ("nonfinite", "elements"))
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LowRun:
+
+class LowRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """What really came of a low precision that an fp32 run was asked about.
 
     `modules` tells of each module on exact inputs (what comes after one that overflows is lost in a whole run), those
@@ -130,16 +135,21 @@ class LowRun:
     """
 
     precision: str
-    modules: list[ModuleError] = field(default_factory=list)
-    lowered: list[str] = field(default_factory=list)
-    lowered_weights: list[str] = field(default_factory=list)
-    gradients: list[SeenGradient] = field(default_factory=list)
+    modules: list[ModuleError] = []
+    lowered: list[str] = []
+    lowered_weights: list[str] = []
+    gradients: list[SeenGradient] = []
     scaler_scale: Magnitude | None = None
     first_nonfinite: FirstNonfinite | None = None
-    overflowed_weights: list[str] = field(default_factory=list)
+    overflowed_weights: list[str] = []
     nonfinite_output: Count | None = None
     error: str = ""
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = []
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for a precision that is not known."""
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"an unknown precision, {self.precision!r}")
 
 
 ANOTHER_BATCH, ANOTHER_SEED = "another batch", "another seed"
@@ -147,8 +157,7 @@ ANOTHER_BATCH, ANOTHER_SEED = "another batch", "another seed"
 where these come from the seed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Validation:
+class Validation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """What modules do on exact inputs of another batch, or of another seed (`on`), in each low precision.
 
     `low_runs` are without whole steps: of these, what is lowered is that of the pass's own. `note` says why there are
@@ -156,12 +165,11 @@ class Validation:
     """
 
     on: str
-    low_runs: list[LowRun] = field(default_factory=list)
+    low_runs: list[LowRun] = []
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RangePass:
+class RangePass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """How large the values of `steps` fp32 steps of a case are, and what low precisions then made of as many.
 
     `case_id` is that of the fp32 case, `recipe` what trains it (None: in inference). `notes` say
@@ -170,37 +178,25 @@ class RangePass:
 
     case_id: str
     steps: Steps
-    magnitudes: list[Magnitudes] = field(default_factory=list)
-    swallowed: list[Swallowed] = field(default_factory=list)
-    low_runs: list[LowRun] = field(default_factory=list)
+    magnitudes: list[Magnitudes] = []
+    swallowed: list[Swallowed] = []
+    low_runs: list[LowRun] = []
     recipe: Recipe | None = None
-    validations: list[Validation] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    validations: list[Validation] = []
+    notes: list[str] = []
 
 
-def wrong_ranges(found: RangePass, _: Before) -> str:
-    """Return what of a range pass cannot be: values of no kind, an unknown precision."""
-    for values in found.magnitudes:
-        if values.what not in (INPUT, ACTIVATION, GRADIENT, WEIGHT, UPDATE):
-            return f"values of a kind that there is not, {values.what!r}, of {found.case_id}"
-    for low in [*found.low_runs, *(low for one in found.validations for low in one.low_runs)]:
-        if low.precision not in PRECISIONS:
-            return f"an unknown precision, {low.precision!r}, beside {found.case_id}"
-    return ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OriginPass:
+class OriginPass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """Where the error of a case, in a low precision, begins: each module's own and total error, in order of running.
 
     `output_rel_l2` is the error of what the network itself returns, on all its elements (None: undefined).
     """
 
     case_id: str
-    modules: list[ModuleError] = field(default_factory=list)
+    modules: list[ModuleError] = []
     output_rel_l2: ErrorSize | None = None
     first_nonfinite: FirstNonfinite | None = None
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,9 +262,8 @@ def _inherited(own: float | None, total: float | None) -> float | None:
     return None if own is None or total is None else math.sqrt(max(total**2 - own**2, 0.0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RangesAsked:
+class RangesAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """To watch `steps` fp32 steps of a case (0: one for each of its batches), then a step in each of `precisions`."""
 
     steps: Steps = 0
-    precisions: list[str] = field(default_factory=list)
+    precisions: list[str] = []

@@ -4,15 +4,18 @@ Disagreements and changes are derived from probes, and have their records here. 
 `torch` ("float32"). The same five words name a category wherever it comes from.
 """
 
-import dataclasses
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Annotated
+
+import msgspec
+from msgspec import structs
 
 from ampbench.base.precisions import SHORT_DTYPES
 from ampbench.errors import UnknownNameError, UsageError
+from ampbench.records.bounds import one_of
 from ampbench.records.case import DEVICES
-from ampbench.records.kinds import Before
 
 LOWER = "lower_precision"
 FLOAT32 = "float32"
@@ -35,8 +38,7 @@ CHANGED = "changed"
 REFUSED = "refused"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuleCall:
+class RuleCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """One call of an op: what came out, and what its kernels really got.
 
     `computed` are the floating dtypes that reached computing kernels below autocast (casts and views do not count),
@@ -45,14 +47,13 @@ class RuleCall:
     then fails.
     """
 
-    outputs: list[str] = field(default_factory=list)
-    computed: list[str] = field(default_factory=list)
-    casts: list[str] = field(default_factory=list)
+    outputs: list[str] = []
+    computed: list[str] = []
+    casts: list[str] = []
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuleTrial:
+class RuleTrial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """The same call with and without autocast; `inputs` are the dtypes of its floating inputs, in order."""
 
     inputs: list[str]
@@ -65,8 +66,7 @@ class RuleTrial:
         return self.autocast == self.plain
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuleObservation:
+class RuleObservation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """One op (with its overload, "" the default) on one device type, under autocast to one dtype.
 
     `documented` maps each document that covers the device to a category; None: the document has no list for it.
@@ -81,13 +81,13 @@ class RuleObservation:
     overload: str = ""
     device: str
     dtype: str
-    documented: dict[str, str | None] = field(default_factory=dict)
+    documented: dict[str, str | None] = {}
     registered: bool | None = None
-    observed: str | None = None
-    how: str
+    observed: Annotated[str, one_of(*CATEGORIES)] | None = None
+    how: Annotated[str, one_of(DEVICE, FAKE, NOT_OBSERVED)]
     reason: str = ""
-    trials: dict[str, RuleTrial] = field(default_factory=dict)
-    variants: dict[str, str] = field(default_factory=dict)
+    trials: dict[str, RuleTrial] = {}
+    variants: dict[str, str] = {}
 
     @property
     def name(self) -> str:
@@ -95,8 +95,7 @@ class RuleObservation:
         return f"{self.op}.{self.overload}" if self.overload else self.op
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuleClaim:
+class RuleClaim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """One more statement of a document, or a known trap, tried out: what was `said`, what was `found`.
 
     `holds` is None where it could not be tried (`found` says why) or where nothing was claimed. `how` as above.
@@ -111,8 +110,7 @@ class RuleClaim:
     how: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuleProbe:
+class RuleProbe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """All observations and claims of one device type, with the torch they were made with.
 
     `without_sample` names the ops that have a rule, but no call to try it with.
@@ -121,27 +119,15 @@ class RuleProbe:
     torch_version: str
     device: str
     dtypes: list[str]
-    observations: list[RuleObservation] = field(default_factory=list)
-    claims: list[RuleClaim] = field(default_factory=list)
-    without_sample: list[str] = field(default_factory=list)
+    observations: list[RuleObservation] = []
+    claims: list[RuleClaim] = []
+    without_sample: list[str] = []
 
     @property
     def how(self) -> str:
         """Return how its ops were observed: on the device, on fake tensors, or not at all."""
         seen = {one.how for one in self.observations}
         return next((how for how in (DEVICE, FAKE) if how in seen), NOT_OBSERVED)
-
-
-def wrong_probe(probe: RuleProbe, before: Before) -> str:
-    """Return what of a probe cannot be: a second one of its device, rules or ways to observe that there are not."""
-    if probe.device in before.get("rules", ()):
-        return f"a second probe of autocast's rules on {probe.device}"
-    for one in probe.observations:
-        if one.observed not in (*CATEGORIES, None):
-            return f"{one.op} on {probe.device} has a rule that there is not: {one.observed!r}"
-        if one.how not in (DEVICE, FAKE, NOT_OBSERVED):
-            return f"{one.op} on {probe.device} was observed in a way that there is not: {one.how!r}"
-    return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +207,7 @@ def chosen_ops(given: Iterable[str], known: Collection[str]) -> list[str]:
 def restricted(probe: RuleProbe, dtypes: Collection[str], ops: Collection[str] | None) -> RuleProbe:
     """Return `probe` cut down to `dtypes` and, unless None, to the named `ops`, without which it has its claims."""
     kept = [one for one in probe.observations if one.dtype in dtypes and (ops is None or one.name in ops)]
-    return dataclasses.replace(
+    return structs.replace(
         probe,
         dtypes=[dtype for dtype in probe.dtypes if dtype in dtypes],
         observations=kept,
@@ -240,9 +226,8 @@ def _names(op: str) -> tuple[str, ...]:
     return op, short_name(op), *((op.partition(".")[0], short_name(op).partition(".")[0]) if "::" in op else ())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RulesAsked:
+class RulesAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """To probe autocast to each of `dtypes` ("float16"), for the `ops` as typed or, without any, for all."""
 
     dtypes: list[str]
-    ops: list[str] = field(default_factory=list)
+    ops: list[str] = []

@@ -1,11 +1,12 @@
 """The lines of a run file, and what a run was asked to do."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol
+from typing import Annotated, Any
 
-from ampbench.records.bounds import Count, Magnitude, RoundCount, Seconds
+import msgspec
+
+from ampbench.records.bounds import Count, Magnitude, RoundCount, Seconds, one_of
 from ampbench.records.case import Case, Environment, OwnPrecision, ParameterValue, WorkloadSource
 from ampbench.records.kinds import KINDS
 from ampbench.records.measured import Divergence, Failure, MemoryPass, Reading, Round, Skip
@@ -39,32 +40,30 @@ def short_commit(commit: str) -> str:
     return base[:_SHORT] + commit[len(base) :]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
+class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """What a user selected, as typed and resolved against nothing; empty means the default.
 
     `recipes` are spelled as `find_recipe` reads them; each of `compile_modes` is measured where the path is "compiled",
     which is the default where there are any.
     """
 
-    workloads: list[str] = field(default_factory=list)
-    precisions: list[str] = field(default_factory=list)
-    devices: list[str] = field(default_factory=list)
-    phases: list[str] = field(default_factory=list)
-    paths: list[str] = field(default_factory=list)
-    memory_formats: list[str] = field(default_factory=list)
+    workloads: list[str] = []
+    precisions: list[str] = []
+    devices: list[str] = []
+    phases: list[str] = []
+    paths: list[str] = []
+    memory_formats: list[str] = []
     keyword: str = ""
     preset: str = ""
-    overrides: dict[str, ParameterValue] = field(default_factory=dict)
-    sweeps: dict[str, list[ParameterValue]] = field(default_factory=dict)
+    overrides: dict[str, ParameterValue] = {}
+    sweeps: dict[str, list[ParameterValue]] = {}
     scaler: bool = True
-    recipes: list[str] = field(default_factory=list)
-    sdpa: list[str] = field(default_factory=list)
-    compile_modes: list[str] = field(default_factory=list)
+    recipes: list[str] = []
+    sdpa: list[str] = []
+    compile_modes: list[str] = []
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """How a run measures: counts, times in seconds, sizes in bytes; `threads` 0 leaves torch's own choice.
 
     With `burst` a round on an accelerator is its fastest
@@ -86,8 +85,7 @@ class Settings:
     burst: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScalerSetting:
+class ScalerSetting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """How losses are scaled: `torch.amp.GradScaler`'s own parameters, by their names, or not at all."""
 
     name: str
@@ -98,8 +96,7 @@ class ScalerSetting:
     growth_interval: Count = 2000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arm:
+class Arm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """Which arm of an interleaved comparison a run is; runs of one `session` were measured in the same blocks.
 
     The number of a round is that of its block, and the baseline's control rounds are the arm A′. `name` is "baseline"
@@ -108,12 +105,11 @@ class Arm:
 
     session: str
     name: str
-    given: list[str] = field(default_factory=list)
-    settings: dict[str, str] = field(default_factory=dict)
+    given: list[str] = []
+    settings: dict[str, str] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shard:
+class Shard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """Which part of a plan a run measured: the cases at these `places`, from 0, of the `cases` that the plan has.
 
     It is the `number`th of `count` (from 1). `plan` is the digest of the ids of all cases: shards of one plan have the
@@ -133,8 +129,7 @@ NODE, DEVICE = LANES = ("node", "device")
 """Whether a lane of a fleet is a whole node or one of its accelerators."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fleet:
+class Fleet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """Which `lane` of a fleet measured a run; runs of one fleet have the same `id`, which their own ends in.
 
     `on` is one of `ON`, `lanes` of `LANES`; `labels` say which nodes of the cluster were to take part.
@@ -142,21 +137,19 @@ class Fleet:
 
     id: str
     lane: str
-    on: str = EACH
-    lanes: str = NODE
-    labels: dict[str, str] = field(default_factory=dict)
+    on: Annotated[str, one_of(*ON)] = EACH
+    lanes: Annotated[str, one_of(*LANES)] = NODE
+    labels: dict[str, str] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Imported:
+class Imported(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """Which `program` ("asv", "pytest-benchmark") measured a run, and the name of the `file` it was read from."""
 
     program: str
     file: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
+class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """The first line of a run file.
 
     `commit` is that of the repository measured, `committed_at` its time (ISO 8601). `arm` is set where the run is one
@@ -174,10 +167,10 @@ class Header:
     started_at: str
     label: str = ""
     commit: str | None = None
-    command: list[str] = field(default_factory=list)
+    command: list[str] = []
     selection: Selection
     settings: Settings
-    sources: list[WorkloadSource] = field(default_factory=list)
+    sources: list[WorkloadSource] = []
     environment: Environment
     arm: Arm | None = None
     committed_at: str | None = None
@@ -185,10 +178,10 @@ class Header:
     explains: str = ""
     asked: dict[str, Any] | None = None
     follows: str | None = None
-    precisions: list[OwnPrecision] = field(default_factory=list)
+    precisions: list[OwnPrecision] = []
     shard: Shard | None = None
     fleet: Fleet | None = None
-    merged: list[str] = field(default_factory=list)
+    merged: list[str] = []
 
     @property
     def goes_on(self) -> bool:
@@ -200,19 +193,15 @@ ENDINGS = ("complete", "interrupted", "out of time")
 """How a session can end."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Footer:
+class Footer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """The last line of a session; `ended` is one of `ENDINGS`. A resumed run has several."""
 
-    ended: str
+    ended: Annotated[str, one_of(*ENDINGS)]
     finished_at: str
 
 
-class Entry(Protocol):
-    """What may follow the header, a line each: a record of `CORE`, or of a row of `records.kinds`."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
+Entry = msgspec.Struct
+"""What may follow the header, a line each: a record of `CORE`, or of a row of `records.kinds`."""
 
 CORE: Mapping[str, type] = MappingProxyType(
     {

@@ -13,7 +13,7 @@ import hashlib
 import re
 import signal
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
 import msgspec
@@ -154,8 +154,7 @@ def answer(found: Any, request: Request) -> Reply:
     return reply
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedNetwork:
+class NamedNetwork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A network of a library: its name there, what it does, and its parameters (None: they take long to find out)."""
 
     name: str
@@ -163,8 +162,7 @@ class NamedNetwork:
     parameters: dict[str, ParameterValue] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Description:
+class Description(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """What a workload is once built: its settable parameters with their defaults, and what it gives.
 
     `optimizer_settings` are those of the user's own optimizer (none: no optimizer is named), `elsewhere` and `switches`
@@ -188,21 +186,18 @@ class Description:
     networks: tuple[NamedNetwork, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Nothing:
+class Nothing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """What is asked of a case, or of the worker itself, where that is all."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeAsked:
+class DescribeAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A workload built with `parameters`, all others as they are by default, or a library's by its `preset`."""
 
-    parameters: dict[str, ParameterValue] = field(default_factory=dict)
+    parameters: dict[str, ParameterValue] = {}
     preset: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundAsked:
+class RoundAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """One round: `round`, `server` and `control` as in `Round`.
 
     `placement_seed` decides where in memory the `builds` are put, which are timed for about `min_run_seconds` and give
@@ -259,7 +254,7 @@ def ready_line() -> bytes:
 
 
 def _records_in(hint: Any) -> Iterator[type]:
-    if isinstance(hint, type) and is_dataclass(hint):
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         yield hint
     for argument in get_args(hint):
         yield from _records_in(argument)

@@ -6,6 +6,7 @@ from itertools import chain, pairwise
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from ampbench.errors import UsageError
 from ampbench.records.case import kind_of, of_kind
@@ -34,7 +35,7 @@ def _united(lanes: Sequence[StoredRun]) -> StoredRun:
     header, names = lanes[0].header, [run.header.fleet.lane for run in lanes if run.header.fleet is not None]
     name = " + ".join(names) if len(names) <= 3 else f"{names[0]} + {len(names) - 1:,} others"
     assert header.fleet is not None
-    run = _joined(lanes, replace(header, fleet=replace(header.fleet, lane=name)))
+    run = _joined(lanes, structs.replace(header, fleet=structs.replace(header.fleet, lane=name)))
     order = {source.name: place for place, source in enumerate(header.sources)}
     cases = sorted(run.cases.items(), key=lambda item: order.get(item[1].workload, len(order)))
     failures = dict(chain.from_iterable(lane.failures.items() for lane in lanes))
@@ -132,7 +133,8 @@ def _common(header: Header) -> dict[str, Any]:
         "number of shards": shard.count,
         "cases of the plan": [shard.plan, shard.cases],
         "selection": header.selection,
-        "settings": replace(header.settings, memory_limit_bytes=None, max_seconds=None),  # of the machine, and the day
+        # limits are the machine's, and the day's
+        "settings": structs.replace(header.settings, memory_limit_bytes=None, max_seconds=None),
         "own precisions": header.precisions,
         "commit": header.commit,
         "power limit": [round(each.state.power_limit_watts or 0) for each in header.environment.devices if each.state],
@@ -146,21 +148,21 @@ def _together(members: Sequence[StoredRun], command: list[str]) -> StoredRun:
     hosts = list(dict.fromkeys(header.environment.host for header in headers))
     host = hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts"
     labels = {header.label for header in headers}
-    header = replace(
+    header = structs.replace(
         first.header,
         run=new_run_id(host),
         started_at=min(header.started_at for header in headers),
         label=first.header.label if len(labels) == 1 else "",
         command=command,
         sources=list(dict.fromkeys(source for header in headers for source in header.sources)),
-        environment=replace(first.header.environment, host=host),
+        environment=structs.replace(first.header.environment, host=host),
         follows=None,
         shard=None,
         merged=[header.run for header in headers],
     )
     rounds, server = [], 0
     for run in members:
-        rounds += [replace(each, server=server + each.server) for each in run.rounds]
+        rounds += [structs.replace(each, server=server + each.server) for each in run.rounds]
         server += 1 + max((each.server for each in run.rounds), default=-1)
     whole = _joined(members, header)
     placed = sorted(pair for run in members for pair in zip(_shard(run).places, run.cases, strict=True))

@@ -23,6 +23,8 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Self, TypeVar, cast
 
+from msgspec import structs
+
 from ampbench.errors import StoreError
 from ampbench.records.case import Case
 from ampbench.records.kinds import KINDS, LINES, verb_of
@@ -239,7 +241,6 @@ class _Known:
     def take(self, line: bytes) -> tuple[str, Any]:
         """Return the kind and the record of the next line; `LineError` where it is damaged, or may not follow."""
         kind, record = lines.decode(line)
-        record = lines.to_record(kind, record)
         lines.check_entry(kind, getattr(record, "case_id", ""), record, self.cases, self.found, self.rounds)
         if kind == "case":
             self.cases.add(record.case_id)
@@ -345,7 +346,7 @@ def _header(path: Path, line: bytes) -> Header:
 
 def _checked_header(line: bytes) -> Header:
     lines.check_header(line)
-    header: Header = lines.to_record(*lines.decode(line))
+    header: Header = lines.decode(line)[1]
     lines.check_said(header)
     return header
 
@@ -418,7 +419,7 @@ class RunWriter:
         path = Path(results) / "runs" / f"{header.run}{SUFFIX}"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            writer = cls._begin(path, replace(header, follows=_followed(header.run, path.parent)), cases)
+            writer = cls._begin(path, structs.replace(header, follows=_followed(header.run, path.parent)), cases)
             _sync_folder(path.parent)
         except FileExistsError:
             if not path.parent.is_dir():

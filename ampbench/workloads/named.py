@@ -12,7 +12,6 @@ found in fp64 and rounded to `BITS`, so that digests are equal on every machine.
 """
 
 import contextlib
-import dataclasses
 import fnmatch
 import hashlib
 import mmap
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec import structs
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
@@ -127,11 +127,11 @@ class Library:
             return nothing
         named = self._found(asked, preset)
         if named.unavailable:
-            return dataclasses.replace(nothing, unavailable=named.unavailable)
+            return structs.replace(nothing, unavailable=named.unavailable)
         settled = self._settled(asked, named, parameters)
         if settled["weights"] != RANDOM:
             self._check_weights(asked, named, settled)
-        return dataclasses.replace(
+        return structs.replace(
             nothing, parameters=settled, has_loss=named.trains, channels_last=named.images, items_per_step=1.0
         )
 

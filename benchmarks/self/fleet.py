@@ -12,11 +12,12 @@ import resource
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from ampbench.base.units import format_bytes, format_duration, format_seconds
 from ampbench.drive.planning import PlannedCase

@@ -5,11 +5,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from ampbench.records.case import Case, Environment
 from ampbench.records.measured import Divergence, Fitness, MemoryPass, Round

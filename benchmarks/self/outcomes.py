@@ -29,6 +29,7 @@ from unittest.mock import patch
 
 import msgspec
 import torch
+from msgspec import structs
 
 from ampbench.base.budget import Budget
 from ampbench.base.precisions import BASELINE, DEFAULT, PRECISIONS, SHORT_DTYPES
@@ -542,11 +543,11 @@ def _synthetic(name: str) -> list[str]:
     setting = PROOF.settings[0]
     lines = []
     for precision in (BASELINE, "bf16_autocast", "bf16_pure"):
-        case = dataclasses.replace(case_of(setting, precision), batch_size=parameters.get("batch_size"))
+        case = structs.replace(case_of(setting, precision), batch_size=parameters.get("batch_size"))
         divergence = measure_divergence(workload, case, device, references)
-        divergence = dataclasses.replace(divergence, case_id=case_of(setting, precision).case_id)
+        divergence = structs.replace(divergence, case_id=case_of(setting, precision).case_id)
         lines.append(Line(setting=setting, commit="", precision=precision, place=EARLY, divergence=divergence))
-    case = dataclasses.replace(case_of(setting, BASELINE), batch_size=parameters.get("batch_size"))
+    case = structs.replace(case_of(setting, BASELINE), batch_size=parameters.get("batch_size"))
     return [*_measured(lines), *_reach(workload, None, case)]
 
 

@@ -1,6 +1,5 @@
 """Does the harness time what a bare loop times, does it repeat, and what does a round cost beside its own work?"""
 
-import dataclasses
 import itertools
 import math
 import statistics
@@ -8,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import torch
+from msgspec import structs
 
 from ampbench.base.stats import round_value
 from ampbench.base.units import format_seconds
@@ -109,7 +109,7 @@ def round_overhead(rounds: int = 20) -> dict[str, float]:
     That is the fork, the weights, the digest and the messages; the median and the worst of `rounds`.
     """
     spec = WORKLOADS["linear_stack"]
-    case = dataclasses.replace(
+    case = structs.replace(
         _case(builtin_source(spec), "fp32"),
         parameters={name: value for name, value in spec.small.items() if name != "batch_size"},
         batch_size=spec.small["batch_size"],

@@ -4,11 +4,11 @@ import itertools
 import json
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ampbench.ab import retracing
 from ampbench.ab import session as ab

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from ampbench.ab.blocks import BlockSession, Lane, Look, Stage, joined
 from ampbench.judge.deciding import CONFIRMATION_BLOCKS
@@ -184,7 +185,7 @@ def test_joined_rounds_have_all_builds_and_the_fitness_of_the_whole() -> None:
     def part(seconds: float, share: float | None, **changes: object) -> Round:
         fitness = Fitness(steal_share=share, other_share=0.0, load=1.0, involuntary_switches=2)
         done = got("round", good(make_request("round", case=planned("fp32").case)))
-        return replace(done, seconds=seconds, fitness=fitness, **changes)
+        return structs.replace(done, seconds=seconds, fitness=fitness, **changes)
 
     whole = joined([part(1.0, 0.4, samples=[[1.0]], compile_seconds=5.0), part(3.0, 0.0, samples=[[2.0, 3.0]])])
     assert whole.samples == [[1.0], [2.0, 3.0]]
@@ -229,9 +230,11 @@ class Card:
             reply = good(request)
             if request.task == "memory":
                 self.holding.discard(lane)  # its pool ends before another opens
-                return reply_with(replace(got("memory", reply), source="allocator", peak_bytes=self.steps[case_id]))
+                return reply_with(
+                    structs.replace(got("memory", reply), source="allocator", peak_bytes=self.steps[case_id])
+                )
             if request.task == "round":
-                return reply_with(replace(got("round", reply), free_bytes=free))
+                return reply_with(structs.replace(got("round", reply), free_bytes=free))
             self.holding.discard(lane)
             return reply
 

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+from msgspec import structs
+
 from ampbench.ab.retracing import TracedSide, explain_sides, regressed_cases
 from ampbench.drive.planning import PlannedCase, find_workloads
 from ampbench.instruments.check.instrument import TASK
@@ -33,7 +35,7 @@ def finding(case, kind="time", status=ChangeStatus.REGRESSED):
 def side(name, script, kept, version="2.15.0"):
     source = find_workloads("linear_stack")[0]
     cases = {case.case_id: PlannedCase(case=case, source=source) for case in CASES}
-    environment = replace(make_header().environment, torch_version=version)
+    environment = structs.replace(make_header().environment, torch_version=version)
     return TracedSide(name, environment, Settings(), cases, script.open, kept.append)
 
 

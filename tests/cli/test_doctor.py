@@ -1,12 +1,12 @@
 """`ampbench doctor`: what there is, what is wrong, what to do."""
 
-import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from ampbench.drive.fitness import Spoiler
 from ampbench.errors import AmpbenchError
@@ -54,7 +54,7 @@ def test_each_finding_comes_with_its_reason_and_its_remedy(machine: Run, ampbenc
 
 def test_what_cannot_be_imported_is_named(machine: Run, environment: Environment, ampbench: Run) -> None:
     reason = "operator torchvision::nms does not exist"
-    machine(dataclasses.replace(environment, torchvision_version=None, unavailable={"torchvision": reason}))
+    machine(structs.replace(environment, torchvision_version=None, unavailable={"torchvision": reason}))
     assert f"torchvision  not usable: {reason}" in ampbench("doctor").out
 
 

@@ -1,7 +1,6 @@
 """`ampbench explain casts`: what it asks for, prints and stores, and what other verbs make of such a run."""
 
 import csv
-import dataclasses
 import functools
 import io
 import json
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec import structs
 
 import ampbench as library
 from ampbench.base.units import format_seconds
@@ -65,10 +65,10 @@ def passes() -> tuple[CastPass, CastPass]:
     linear, deep = torch.nn.Linear(16, 16), torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(60)))
     with torch.inference_mode():
         first = trace(functools.partial(linear, torch.randn(4, 16)), linear, time=True).trace
-    first = dataclasses.replace(
+    first = structs.replace(
         first,
-        ops=[dataclasses.replace(op, seconds=1e-4) for op in first.ops],
-        casts=[dataclasses.replace(cast, seconds=1e-4) for cast in first.casts],
+        ops=[structs.replace(op, seconds=1e-4) for op in first.ops],
+        casts=[structs.replace(cast, seconds=1e-4) for cast in first.casts],
     )
     second = trace(functools.partial(deep, torch.randn(4, 8)), deep).trace
     checked = CheckedSaving(
@@ -178,7 +178,7 @@ def test_a_dtype_that_the_device_only_emulates_is_said_so_as_run_says_it(
 ) -> None:
     for how, tells in (("native", False), ("emulated", True)):
         cpu = DeviceDescription(type="cpu", available=True, arithmetic={"bfloat16": how})
-        environment = dataclasses.replace(make_header().environment, devices=[cpu])
+        environment = structs.replace(make_header().environment, devices=[cpu])
         file = write_run(tmp_path / how, [LINEAR], passes[0], COMPLETE, explains="casts", environment=environment)
         said = " ".join(ampbench("show", str(file)).out.split())
         assert ("an emulated bf16 says nothing about a GPU" in said) is tells
@@ -333,7 +333,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     trace = instrument.trace_case
 
     def briefly(channel: Channel, planned: PlannedCase, settings: Settings, tracing: Tracing) -> Any:
-        return trace(channel, planned, settings, dataclasses.replace(tracing, seconds=0.02))
+        return trace(channel, planned, settings, structs.replace(tracing, seconds=0.02))
 
     monkeypatch.setattr(instrument, "trace_case", briefly)
     path = tmp_path / "model.py"

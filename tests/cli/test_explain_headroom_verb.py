@@ -1,7 +1,6 @@
 """`ampbench explain headroom`: what it asks for, prints, stores and refuses, and how a session may end."""
 
 import csv
-import dataclasses
 import errno
 import io
 import json
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.ranges import RangePass
@@ -71,10 +71,10 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Ends:
         if isinstance(found, type):
             raise found
         if isinstance(found, Failure):
-            return Reply(failure=dataclasses.replace(found, case_id=case.case_id))
+            return Reply(failure=structs.replace(found, case_id=case.case_id))
         if request.task == "origin":
             return reply_with(origin_pass(case))
-        return reply_with(dataclasses.replace(found or range_pass(case), case_id=case.case_id))
+        return reply_with(structs.replace(found or range_pass(case), case_id=case.case_id))
 
     channel = Scripted(answer)
     monkeypatch.setattr("ampbench.drive.pieces.ServerChannel", lambda **_: channel)

@@ -1,7 +1,6 @@
 """`ampbench explain keep-fp32`: what it asks for, prints and stores, what it refuses, how a search goes on."""
 
 import csv
-import dataclasses
 import errno
 import io
 import json
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from ampbench.cli.progress import piece_progress
 from ampbench.drive import servers as channels
@@ -77,11 +77,11 @@ def model(tmp_path: Path) -> Path:
 def stored(tmp_path: Path) -> Path:
     """A results folder with a run of searches: one that ended, one that failed, one that only began."""
     failure = Failure(case_id=FAILED.case_id, stage="trial", cause="time-out", message="longer than 300 s")
-    begun = dataclasses.replace(SPACE, case_id=UNSEARCHED.case_id)
+    begun = structs.replace(SPACE, case_id=UNSEARCHED.case_id)
     interrupted = Footer(ended="interrupted", finished_at="2026-01-31T12:05:00Z")
     write_run(
         tmp_path / "results", [CASE, FAILED, UNSEARCHED], SPACE, *TRIALS, found("norm"), failure, begun,
-        dataclasses.replace(trial(0, "norm", error=1e-3), case_id=UNSEARCHED.case_id), interrupted,
+        structs.replace(trial(0, "norm", error=1e-3), case_id=UNSEARCHED.case_id), interrupted,
         explains=KEEP_FP32,
     )  # fmt: skip
     return tmp_path / "results"
@@ -139,8 +139,8 @@ def test_show_tells_what_is_kept_what_that_costs_and_what_to_paste(stored: Path,
 @pytest.mark.parametrize("training", [False, True])
 def test_what_is_told_fits_a_hundred_columns(training: bool, tmp_path: Path, ampbench: Run) -> None:
     names = [f"encoder.layers.{place}.self_attention.out_proj" for place in range(40)]
-    space = dataclasses.replace(SPACE, units=[Unit(modules=[name], kind="NonDynamicallyQuantizable") for name in names])
-    trials = [dataclasses.replace(one, grad_rel_l2=0.5) for one in [trial(0, error=1.0), trial(1, *names, error=1e-3)]]
+    space = structs.replace(SPACE, units=[Unit(modules=[name], kind="NonDynamicallyQuantizable") for name in names])
+    trials = [structs.replace(one, grad_rel_l2=0.5) for one in [trial(0, error=1.0), trial(1, *names, error=1e-3)]]
     sets = [
         Weighed(kept=kept, samples=[[9.99e-3 * (1 + len(kept))]] * 8, peak_bytes=1_048_000)
         for kept in ([], names, [""])
@@ -314,7 +314,7 @@ def test_a_settings_file_has_a_table_for_it(worker: types.SimpleNamespace, tmp_p
 def test_progress_tells_each_trial_with_what_is_kept_and_what_it_errs() -> None:
     seen = TrialsSeen()
     wanted = Wanted(max_error=1e-2, max_gradient_error=1e-1)
-    assert seen.said(dataclasses.replace(SPACE, wanted=wanted)) == ""
+    assert seen.said(structs.replace(SPACE, wanted=wanted)) == ""
     assert seen.said(trial(11, "body", "norm", error=3.1e-3)) == (
         "trial 12: 3 of 4 modules kept, error 3.1e-03, then weighing"
     )
@@ -329,7 +329,7 @@ def test_progress_tells_the_time_that_is_left_at_most(monkeypatch: pytest.Monkey
     now = [0.0]
     monkeypatch.setattr("ampbench.instruments.keep_fp32.searching.time.monotonic", lambda: now[0])
     seen = TrialsSeen()
-    seen.said(dataclasses.replace(SPACE, wanted=Wanted(max_error=1.0, max_gradient_error=1.0, max_trials=5)))
+    seen.said(structs.replace(SPACE, wanted=Wanted(max_error=1.0, max_gradient_error=1.0, max_trials=5)))
     now[0] = 10.0
     assert seen.said(trial(0, error=1.0)).endswith(", at most 40 s left, then weighing")
     now[0] = 20.0

@@ -1,7 +1,6 @@
 """`ampbench explain`: what its options imply and refuse, and what is said when a session does not end as planned."""
 
 import csv
-import dataclasses
 import errno
 import io
 import json
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec import structs
 
 from ampbench.drive.planning import PlannedCase
 from ampbench.records.casts import CastPass
@@ -61,7 +61,7 @@ def worker(seen: CastPass, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
         found = ends.get(planned.case.workload.partition(":")[2], seen)
         if isinstance(found, type):
             raise found
-        return dataclasses.replace(found, case_id=planned.case.case_id)  # type: ignore[no-any-return]
+        return structs.replace(found, case_id=planned.case.case_id)  # type: ignore[no-any-return]
 
     monkeypatch.setattr("ampbench.instruments.casts.instrument.trace_case", trace_case)
     return lambda **ending: ends.update(ending)
@@ -83,7 +83,7 @@ def test_a_case_that_fails_is_told_once_in_a_table_and_by_its_exception(worker: 
 
 
 def test_a_case_that_fails_is_told_on_stderr_where_the_data_has_no_place_for_it(worker: Run, ampbench: Run) -> None:
-    worker(bare=dataclasses.replace(FAILURE, cause="crash", message="signal SIGSEGV"))
+    worker(bare=structs.replace(FAILURE, cause="crash", message="signal SIGSEGV"))
     said = explain(ampbench, "model.py:bare", "--format", "csv")
     assert (said.code, said.out.count("\n")) == (3, 1)
     assert said.out.startswith("case_id,")
@@ -121,7 +121,7 @@ def test_a_label_names_the_run_in_the_list_with_what_it_explains(worker: Run, tm
 
 def test_many_cases_of_a_run_are_counted_in_the_list(seen: CastPass, tmp_path: Path, ampbench: Run) -> None:
     cases = [make_case("bf16_autocast", workload=name, parameters={}) for name in "abcde"]
-    passes = [dataclasses.replace(seen, case_id=case.case_id) for case in cases]
+    passes = [structs.replace(seen, case_id=case.case_id) for case in cases]
     write_run(tmp_path / "results", cases, *passes, COMPLETE, explains="casts")
     (row,) = json.loads(ampbench("list", "runs", "--json").out)
     assert row["outcome"].startswith("explains casts of a, b, c and 2 more bf16_autocast ")
@@ -173,7 +173,7 @@ def test_training_without_a_loss_names_the_workload_and_what_is_missing(tmp_path
 
 def test_json_has_a_table_only_if_one_is_asked_for(seen: CastPass, tmp_path: Path, ampbench: Run) -> None:
     case = make_case("bf16_autocast", parameters={})
-    write_run(tmp_path / "results", [case], dataclasses.replace(seen, case_id=case.case_id), explains="casts")
+    write_run(tmp_path / "results", [case], structs.replace(seen, case_id=case.case_id), explains="casts")
     (plain,) = json.loads(ampbench("show", RUN, "--json").out)["cases"]
     (asked,) = json.loads(ampbench("show", RUN, "--json", "--by", "weight").out)["cases"]
     assert plain["tables"] == {}

@@ -7,11 +7,12 @@ import json
 import random
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
+from msgspec.structs import replace
 
 from ampbench.records.kinds import RULES
 from ampbench.records.measured import Failure, Fitness, Skip
@@ -64,9 +65,8 @@ def measured(tmp_path: Path) -> Callable[..., str]:
 @pytest.fixture
 def elsewhere() -> Any:
     """Return an environment in which neither times nor anything else can be compared with the others'."""
-    import dataclasses
 
-    return dataclasses.replace(make_header().environment, host="other", cpu="another CPU")
+    return structs.replace(make_header().environment, host="other", cpu="another CPU")
 
 
 def last_lines(out: str) -> list[str]:

@@ -4,12 +4,12 @@ import csv
 import io
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from rich.cells import cell_len
 
 from ampbench.base.metrics import COLUMNS
@@ -195,9 +195,8 @@ def test_details_tell_what_a_parameter_takes_and_what_an_allocator_took(tmp_path
     environment = replace(stored_runs.make_header().environment, variables={"CUBLAS_WORKSPACE_CONFIG": ":4096:8"})
     memory = stored_runs.make_memory(
         case, 2**20, "allocator", reserved_bytes=2**22, workspace_bytes=2**25, parameter_count=1000, master_bytes=4000,
-        gradient_bytes=4000, optimizer_bytes=8000,
+        parameter_bytes=6000, gradient_bytes=4000, optimizer_bytes=8000,
     )  # fmt: skip
-    memory = replace(memory, parameter_bytes=6000)
     round = stored_runs.make_round(case, 0.1)
     stored_runs.write_run(tmp_path, [case], memory, round, environment=environment)
     out = " ".join(ampbench("show", "latest", "--results", tmp_path, "--all").out.split())

@@ -6,12 +6,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from ampbench.records.measured import Failure, Reading
 from ampbench.trend.show import curve, relative

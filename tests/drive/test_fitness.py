@@ -1,11 +1,11 @@
 """Fitness to measure, from the texts that kernels write."""
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ampbench.drive import fitness
 from ampbench.drive.fitness import device_findings

@@ -1,12 +1,12 @@
 """What is planned of a run that is gone on with, and what a study in it leaves undone."""
 
-import dataclasses
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from ampbench.base.precisions import LOW, PRECISIONS, Precision
 from ampbench.drive.pieces import (
@@ -56,7 +56,7 @@ def test_of_what_is_found_only_what_is_left_is_planned() -> None:
 def test_a_run_of_another_machine_or_of_other_cases_is_not_gone_on_with() -> None:
     here = BEGUN.header.environment
     with pytest.raises(UsageError, match="its host was bench, here it is elsewhere"):
-        resumed_plan(BEGUN, dataclasses.replace(here, host="elsewhere"), FOUND[:1], ())
+        resumed_plan(BEGUN, structs.replace(here, host="elsewhere"), FOUND[:1], ())
     with pytest.raises(UsageError, match="its selection now gives other cases than it began with"):
         resumed_plan(BEGUN, here, FOUND[:1], ())
 
@@ -121,13 +121,13 @@ def test_who_asks_about_ampbenchs_own_precisions_refuses_a_users_own_and_an_unkn
             prepare(users_own),
         ):
             pass
-    unknown = dataclasses.replace(users_own, precisions=["mina"])
+    unknown = structs.replace(users_own, precisions=["mina"])
     with (
         pytest.raises(UnknownNameError, match=r"^unknown precision 'mina': did you mean mine"),
         prepare(unknown),
     ):
         pass
-    allowed = dataclasses.replace(users_own, precisions=["fp16_autocast"])
+    allowed = structs.replace(users_own, precisions=["fp16_autocast"])
     with prepare(allowed) as found:
         assert found.plan
 
@@ -157,7 +157,7 @@ def test_what_cannot_be_stored_of_a_case_ends_it_and_no_other(tmp_path: Path) ->
 
     def work(_: object, piece: Piece) -> Seen:
         found = scope_pass(piece.planned.case)
-        return dataclasses.replace(found, steps=-1) if piece.key == cases[1].case_id else found
+        return structs.replace(found, steps=-1) if piece.key == cases[1].case_id else found
 
     pieces = [Piece(PlannedCase(case=case, source=source(WORKLOADS["mlp"]))) for case in cases]
     with RunWriter.create(tmp_path, make_header(explains=SCOPE), cases) as writer:

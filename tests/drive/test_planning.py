@@ -1,12 +1,12 @@
 import contextlib
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from ampbench.base.keywords import matches
 from ampbench.base.precisions import PRECISIONS

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from ampbench.drive.planning import PlannedCase
 from ampbench.drive.rounds import table_of
@@ -48,7 +49,7 @@ def test_shards_take_about_as_long_as_each_other_by_what_was_measured_before() -
     before = replace(before, rounds=[make_round(cases[name], seconds=1e-3) for name in seconds])
     before = replace(
         before,
-        rounds=[replace(one, seconds=seconds[name]) for name, one in zip(seconds, before.rounds, strict=True)],
+        rounds=[structs.replace(one, seconds=seconds[name]) for name, one in zip(seconds, before.rounds, strict=True)],
     )
     plan = [PlannedCase(case=case, source=SOURCE) for case in cases.values()]
     told = [{one.case.workload for one in part} for part, _ in all_shards(plan, 2, before)]
@@ -60,7 +61,7 @@ def test_what_other_shards_have_measured_meanwhile_changes_no_shard() -> None:
     shard = all_shards(plan, 2)[0][1]
     slow = make_round(make_case(workload="a"))
     other = make_run(Times((make_case(workload="a"), [1e-3])), header=make_header(shard=shard))
-    other = replace(other, rounds=[replace(slow, seconds=100.0)])
+    other = replace(other, rounds=[structs.replace(slow, seconds=100.0)])
     assert all_shards(plan, 2, other) == all_shards(plan, 2)
     whole = replace(other, header=make_header())
     assert all_shards(plan, 2, whole) != all_shards(plan, 2)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from ampbench.errors import NothingToRunError, StoreError
 from ampbench.fleet.session import WAIT_SECONDS
@@ -25,7 +26,7 @@ HERE = make_header().environment
 
 
 def cluster_of(*machines: Machine, cases: int = CASES, **settings: float) -> ScriptedCluster:
-    return ScriptedCluster(machines, make_plan(cases), replace(SETTINGS, **settings))  # type: ignore[arg-type]
+    return ScriptedCluster(machines, make_plan(cases), structs.replace(SETTINGS, **settings))  # type: ignore[arg-type]
 
 
 def runs_of(results: Path) -> dict[str, StoredRun]:
@@ -76,7 +77,7 @@ def test_lanes_of_a_kind_share_the_cases_and_each_turn_is_done_once(tmp_path: Pa
 
 
 def test_machines_of_another_kind_share_nothing(tmp_path: Path) -> None:
-    other = replace(HERE, threads=2)
+    other = structs.replace(HERE, threads=2)
     cluster = cluster_of(Machine("a"), Machine("b", other), Machine("c", other))
     assert fleet_session(cluster, tmp_path, SPREAD).run() == "complete"
     runs = runs_of(tmp_path)
@@ -120,7 +121,7 @@ def test_a_lane_that_comes_back_goes_on_with_its_own_run(tmp_path: Path) -> None
 
 
 def test_where_nobody_is_left_each_case_says_why_and_is_measured_on_resume(tmp_path: Path) -> None:
-    cluster = cluster_of(Machine("a", dies=60.0), Machine("b", replace(HERE, threads=2)))
+    cluster = cluster_of(Machine("a", dies=60.0), Machine("b", structs.replace(HERE, threads=2)))
     session = fleet_session(cluster, tmp_path, SPREAD)
     assert session.run() == "complete"
     runs = runs_of(tmp_path)
@@ -128,7 +129,7 @@ def test_where_nobody_is_left_each_case_says_why_and_is_measured_on_resume(tmp_p
     assert failures
     assert session.left == len(failures)
     assert {(one.cause, one.message) for one in failures.values()} == {(KILLED, "a was lost: its node died")}
-    resumed = cluster_of(Machine("other"), Machine("b", replace(HERE, threads=2)))
+    resumed = cluster_of(Machine("other"), Machine("b", structs.replace(HERE, threads=2)))
     session = fleet_session(resumed, tmp_path, SPREAD, earlier=list(runs.values()))
     assert session.run() == "complete"
     assert session.left == 0
@@ -170,7 +171,7 @@ def test_another_torch_on_the_same_machine_is_measured_anew_on_resume(
     days = (f"2026013{day}T120000Z-a-000000" for day in range(1, 3))
     monkeypatch.setattr("ampbench.fleet.session.new_run_id", lambda _: next(days))
     fleet_session(cluster_of(Machine("a")), tmp_path, EACH).run()
-    cluster = cluster_of(Machine("a", replace(HERE, torch_version="9")))
+    cluster = cluster_of(Machine("a", structs.replace(HERE, torch_version="9")))
     session = fleet_session(cluster, tmp_path, EACH, earlier=list(runs_of(tmp_path).values()))
     assert session.run() == "complete"
     versions = [read_run(path).header.environment.torch_version for path in list_runs(tmp_path)]
@@ -300,5 +301,5 @@ def test_progress_ends_where_all_turns_are_done(tmp_path: Path) -> None:
     ],
 )
 def test_machines_are_of_one_kind_where_their_names_alone_differ(change: dict[str, object], same: bool) -> None:
-    other: Environment = replace(HERE, **change)  # type: ignore[arg-type]
+    other: Environment = structs.replace(HERE, **change)  # type: ignore[arg-type]
     assert (kind_of(HERE) == kind_of(other)) == same

@@ -6,6 +6,7 @@ from typing import Any
 from zlib import crc32
 
 import pytest
+from msgspec import structs
 
 from ampbench.base.budget import Budget
 from ampbench.errors import UnknownNameError
@@ -29,8 +30,10 @@ def run_of(
 ) -> StoredRun:
     """Return a run on `host`, where a step in fp32 takes so many seconds and precisions are so many times as fast."""
     header = make_header()
-    own = replace(header.environment, host=host, **environment)
-    header = replace(header, run=f"20260131T120000Z-{host}-1f9a3c", environment=own, settings=Settings(rounds=12))
+    own = structs.replace(header.environment, host=host, **environment)
+    header = structs.replace(
+        header, run=f"20260131T120000Z-{host}-1f9a3c", environment=own, settings=Settings(rounds=12)
+    )
     pairs: list[tuple[Case, list[float]]] = []
     for place, net in enumerate(nets):
         for precision, speed in precisions.items():
@@ -40,7 +43,7 @@ def run_of(
 
 
 def in_fleet(run: StoredRun, lane: str, on: str = SPREAD) -> StoredRun:
-    return replace(run, header=replace(run.header, fleet=Fleet(id="abcdef", lane=lane, on=on)))
+    return replace(run, header=structs.replace(run.header, fleet=Fleet(id="abcdef", lane=lane, on=on)))
 
 
 def test_each_network_says_what_to_take_on_each_machine_the_fastest_first() -> None:
@@ -80,7 +83,7 @@ def test_a_network_without_advice_on_a_machine_is_told_with_the_reason_and_leave
 def test_devices_of_one_run_are_machines_of_their_own() -> None:
     run = run_of("both", 2e-3)
     pairs = [
-        (replace(case, device=device), list(noisy(2e-3 / factor / SPEEDS[case.precision], 12, seed=place)))
+        (structs.replace(case, device=device), list(noisy(2e-3 / factor / SPEEDS[case.precision], 12, seed=place)))
         for factor, device in ((1, "cpu"), (4, "cuda"))
         for place, case in enumerate(run.cases.values())
     ]

@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from ampbench.base.statement import Note
 from ampbench.errors import NothingComparableError, StoreError
@@ -104,13 +105,13 @@ def test_means_are_geometric_over_the_cases_of_a_precision_and_have_an_interval_
 
 def test_what_cannot_be_compared_takes_no_part_in_means():
     header = make_header()
-    elsewhere = replace(header, environment=replace(header.environment, host="other"))
+    elsewhere = structs.replace(header, environment=structs.replace(header.environment, host="other"))
     comparison = compare(run((FP32, noisy(1e-3))), run((FP32, noisy(1e-3)), header=elsewhere))
     assert [one.metric for one in comparison.means] == ["peak_memory_bytes"]
 
 
 @pytest.mark.parametrize(
-    "candidate", [arms()[1], make_header(arm=replace(arms()[1].arm, session="another")), make_header()]
+    "candidate", [arms()[1], make_header(arm=structs.replace(arms()[1].arm, session="another")), make_header()]
 )
 def test_only_the_arms_of_one_session_are_interleaved(candidate):
     comparison = compare(run((FP32, noisy(1e-3)), header=arms()[0]), run((FP32, noisy(1e-3)), header=candidate))
@@ -147,7 +148,7 @@ def test_cases_whose_lanes_had_the_device_one_at_a_time_are_told(alone, said):
     ours, theirs = (run((FP32, noisy(1e-3)), (BF16, noisy(1e-3)), header=header) for header in arms())
     assert not any("one lane at a time" in note for note in compare(ours, theirs).notes)
     ours = replace(
-        ours, rounds=[replace(one, alone=alone if one.case_id == BF16.case_id else "") for one in ours.rounds]
+        ours, rounds=[structs.replace(one, alone=alone if one.case_id == BF16.case_id else "") for one in ours.rounds]
     )
     line = f"linear_chain bf16_autocast: measured one lane at a time, for beside each other {said}"
     assert [note for note in compare(ours, theirs).notes if "one lane" in note] == [line]
@@ -185,7 +186,7 @@ def test_code_that_is_not_the_commits_is_named_in_the_run_and_in_the_comparison(
     assert note.startswith(f"the candidate: {said}")
     (shown,) = [note for note in statements(odd, []) if note.code is Note.OTHER_CODE]
     assert str(shown.facts["why"]).startswith(said)
-    unknown = replace(odd, header=replace(odd.header, commit=None))
+    unknown = replace(odd, header=structs.replace(odd.header, commit=None))
     assert Note.OTHER_CODE not in [note.code for note in statements(unknown, [])]
 
 

@@ -5,6 +5,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from rich.style import Style
 
 from ampbench.judge import show
@@ -35,7 +36,9 @@ def slower():
     ours, theirs = arms()
     baseline = make_run(Times((FP32, noisy(1e-3)), (BF16, noisy(5e-4))), fresh=FRESH[0], header=ours)
     after = Times((FP32, noisy(1.07e-3, seed=1)), (BF16, noisy(5e-4, seed=2)))
-    theirs = environment(replace(theirs, label="nightly", commit="1234567890abcdef-dirty"), torch_version="2.16.0")
+    theirs = environment(
+        structs.replace(theirs, label="nightly", commit="1234567890abcdef-dirty"), torch_version="2.16.0"
+    )
     return compare(baseline, make_run(after, fresh=FRESH[1], header=theirs))
 
 

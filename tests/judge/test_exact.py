@@ -1,12 +1,13 @@
 """What is compared number by number: memory, accuracy, and what fp64 gave held against what fp64 gave."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
+from msgspec.structs import replace
 
 from ampbench.base.metrics import DRIFT
 from ampbench.base.sketch import sketch_of
@@ -181,7 +182,7 @@ def test_of_other_precisions_what_fp32_is_wrong_by_in_the_same_run_is_known():
     both = Times((FP32, noisy(1e-3)), (BF16, noisy(1e-3)))
     ours, theirs = (make_run(both, header=one, grad_rel_l2=2e-7) for one in commits("a", "b"))
     for run, error in ((ours, 5e-7), (theirs, 6.9e-7)):
-        run.divergence[BF16.case_id] = replace(run.divergence[BF16.case_id], grad_rel_l2=error)
+        run.divergence[BF16.case_id] = structs.replace(run.divergence[BF16.case_id], grad_rel_l2=error)
     found = [one for one in compare(ours, theirs).findings if one.metric == "grad_rel_l2"]
     assert [one.status for one in found] == [ChangeStatus.UNCHANGED] * 2
     assert max(one.threshold for one in found) == 1.0
@@ -201,7 +202,7 @@ def test_a_change_that_is_not_zero_is_never_written_as_zero():
 
 def test_a_parameter_that_an_arm_sets_changes_no_environment():
     ours, theirs = arms(depth="5")
-    deeper = replace(FP32, parameters={"depth": 5, "width": 512})
+    deeper = structs.replace(FP32, parameters={"depth": 5, "width": 512})
     candidate = make_run(Times((deeper, noisy(1e-3))), header=theirs, output_rel_l2=4.2e-3)
     found = finding("output_rel_l2", make_run(TIMES, header=ours), candidate)
     assert (found.status, found.threshold) == (ChangeStatus.REGRESSED, 0.0)
@@ -209,7 +210,7 @@ def test_a_parameter_that_an_arm_sets_changes_no_environment():
 
 def test_errors_of_arms_with_other_settings_have_the_tolerance_of_two_environments():
     ours, theirs = arms(path="compiled")
-    after = replace(FP32, path="compiled")
+    after = structs.replace(FP32, path="compiled")
     candidate = make_run(Times((after, noisy(1e-3))), header=theirs, output_rel_l2=4.2e-3)
     assert finding("output_rel_l2", make_run(TIMES, header=ours), candidate).status is ChangeStatus.UNCHANGED
 
@@ -316,7 +317,7 @@ def test_other_weights_or_inputs_make_accuracy_incomparable_and_are_remarked_upo
 
 
 def test_another_version_of_a_workload_makes_accuracy_incomparable():
-    candidate = make_run(Times((replace(FP32, version=1), noisy(1e-3))))
+    candidate = make_run(Times((structs.replace(FP32, version=1), noisy(1e-3))))
     found = finding("output_rel_l2", make_run(TIMES), candidate)
     assert found.code is ChangeCode.OTHER_WEIGHTS
     assert found.reason == "another version of the workload (0 → 1)"
@@ -407,7 +408,7 @@ def test_updated_parameters_that_became_undefined_are_a_regression():
 def test_other_weights_are_known_without_any_error_being_measured():
     theirs = make_run(TIMES)
     theirs.divergence.clear()
-    theirs.rounds[:] = [replace(one, weights_digest="zz") for one in theirs.rounds]
+    theirs.rounds[:] = [structs.replace(one, weights_digest="zz") for one in theirs.rounds]
     assert compare(make_run(TIMES), theirs).other_numbers == [FP32.case_id]
 
 

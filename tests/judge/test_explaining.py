@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from ampbench.errors import NothingComparableError
 from ampbench.instruments.casts.changes import compare_traces
@@ -112,7 +113,7 @@ def test_weights_are_said_by_how_they_reach_their_ops():
     ops = [op(0, "bf16", "linear")]
     uses = [WeightUse(name=f"{n}.weight", operation=0, status="not needed") for n in range(2)]
     before = CastTrace(ops=ops, weights=uses)
-    after = CastTrace(ops=ops, weights=[replace(one, status="cast", cast=0) for one in uses])
+    after = CastTrace(ops=ops, weights=[structs.replace(one, status="cast", cast=0) for one in uses])
     assert said(before, after) == ["2 weights not needed → cast, such as 0.weight"]
 
 
@@ -133,9 +134,9 @@ def test_an_explanation_names_the_rule_that_changed_and_where_nothing_ran_on_har
         "autocast's rule for rms_norm on cuda: unlisted → float32 between torch 2.11.0 and 2.12.0",
         "both sides ran on fake tensors, not on hardware",
     ]
-    onboard = replace(before, how="device")
+    onboard = structs.replace(before, how="device")
     assert explanation(CASE, onboard, after).said[1:] == ["the candidate ran on fake tensors, not on hardware"]
-    compiled = replace(CASE, path="compiled")
+    compiled = structs.replace(CASE, path="compiled")
     assert explanation(compiled, onboard, onboard).said[1:] == ["traced in eager mode, measured compiled"]
 
 

@@ -1,6 +1,5 @@
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from ampbench.judge.fitness import control_ratio, controls, disturbed_share, unfit_said, unquiet
 from ampbench.judge.rounds import MeasuredRun

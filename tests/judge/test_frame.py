@@ -1,10 +1,11 @@
+import dataclasses
 import math
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.stats
+from msgspec.structs import replace
 
 import ampbench
 from ampbench.base.metrics import COLUMNS, METRICS
@@ -87,7 +88,7 @@ def test_rounds_of_the_control_are_not_the_cases_own(tmp_path):
     control = control_ratio(read_run(path))
     assert control.case_id == FP32.case_id
     assert control.ratio == pytest.approx(1.1)
-    assert replace(control, own=control.again, again=control.own).apart == control.apart
+    assert dataclasses.replace(control, own=control.again, again=control.own).apart == control.apart
 
 
 def test_a_speedup_is_against_the_same_case_in_fp32_and_in_tf32(tmp_path):

@@ -3,6 +3,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from ampbench.base.statement import Flaw, Note, Severity, Statement
 from ampbench.instruments.ceilings.records import Ceiling
@@ -19,7 +20,7 @@ from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, environment, make_run
 from tests.stored_runs import holding, make_case, make_ceiling, make_divergence, make_header, make_memory
 
-OWN = replace(FP32, family="user", workload="net.py:make")
+OWN = structs.replace(FP32, family="user", workload="net.py:make")
 
 
 def group(batch_size: int | None, parameters: str = "depth=4,width=512", phase: str = "inference") -> Group:
@@ -43,7 +44,7 @@ def run_of(*cases: Case, **header: Any) -> StoredRun:
 
 
 def with_rounds(run: StoredRun, **changes: Any) -> StoredRun:
-    return replace(run, rounds=[replace(each, **changes) for each in run.rounds])
+    return replace(run, rounds=[structs.replace(each, **changes) for each in run.rounds])
 
 
 def notes(run: StoredRun) -> list[Statement]:
@@ -119,7 +120,7 @@ def test_what_no_reader_may_miss_is_a_problem_and_the_rest_is_none() -> None:
     loud = with_rounds(run, samples=[[1e-3, 2e-3, 2e-3]])
     problems = {note.code: note.severity is Severity.PROBLEM for note in notes(loud)}
     assert problems == {Note.EMULATED: True, Note.IMPORTED: True, Note.CONTROL: False, Note.UNQUIET: True}
-    native = replace(emulating, arithmetic={"bfloat16": "native", "float16": "native"})
+    native = structs.replace(emulating, arithmetic={"bfloat16": "native", "float16": "native"})
     codes = [note.code for note in notes(replace(run, header=environment(make_header(), devices=[native])))]
     assert codes == [Note.DEVICE, Note.CONTROL]
 
@@ -169,9 +170,9 @@ def test_ceilings_that_other_work_lowered_and_those_that_lack_are_named() -> Non
     run, busy = run_of(FP32), Fitness(other_share=0.7)
     quiet, low = make_ceiling("fp32", 1e9, run="studied"), make_ceiling("fp32", 5e8, "conv", run="before", fitness=busy)
     assert notes(of_work(run, quiet, fp32=100_000)) == notes(of_work(run, quiet, low, fp32=100_000)) == []
-    disturbed = of_work(run, replace(quiet, fitness=busy), low, fp32=100_000)
+    disturbed = of_work(run, structs.replace(quiet, fitness=busy), low, fp32=100_000)
     assert held(disturbed, Note.CEILINGS_DISTURBED) == [("", {"share": 0.7, "operations": "matmul fp32"})]
-    other = of_work(run, replace(quiet, dtype="bf16"), fp32=100_000)
+    other = of_work(run, structs.replace(quiet, dtype="bf16"), fp32=100_000)
     assert held(other, Note.NO_CEILING) == [("", {"operations": "products in fp32"})]
 
 
@@ -186,8 +187,8 @@ def test_what_is_not_finite_and_what_is_not_against_fp64_is_the_first_thing_said
 
 def test_fp32_that_is_not_fp32_is_said_with_what_made_it_so() -> None:
     run = with_rounds(run_of(FP32, BF16), fp32_products={"matmul": "bf16", "conv": "bf16"})
-    shell = replace(run.header.environment, variables={"ONEDNN_DEFAULT_FPMATH_MODE": "BF16"})
-    run = replace(run, header=replace(run.header, environment=shell))
+    shell = structs.replace(run.header.environment, variables={"ONEDNN_DEFAULT_FPMATH_MODE": "BF16"})
+    run = replace(run, header=structs.replace(run.header, environment=shell))
     assert held(run, Note.ROUNDED)[0] == (
         FP32.case_id,
         {"dtypes": "bf16", "variables": "ONEDNN_DEFAULT_FPMATH_MODE=BF16"},
@@ -195,11 +196,11 @@ def test_fp32_that_is_not_fp32_is_said_with_what_made_it_so() -> None:
 
 
 def test_a_precision_whose_products_are_those_of_fp32_here_says_so_of_its_divergence_alone() -> None:
-    case = replace(FP32, precision="fp32_bf16_products")
+    case = structs.replace(FP32, precision="fp32_bf16_products")
     errors = {each.case_id: make_divergence(each, fp32_products={}) for each in (FP32, case)}
     run = replace(run_of(FP32, case), divergence=errors)
     assert held(run, Note.NOT_ROUNDED) == [(case.case_id, {"dtype": "bf16"})]
-    unknown = {case_id: replace(each, fp32_products=None) for case_id, each in errors.items()}
+    unknown = {case_id: structs.replace(each, fp32_products=None) for case_id, each in errors.items()}
     assert notes(replace(run, divergence=unknown)) == []
 
 
@@ -223,13 +224,14 @@ def test_switches_of_a_users_file_are_told_where_they_are_reset() -> None:
     )  # fmt: skip
     run = run_of(OWN, sources=[source])
     assert held(run, Note.SWITCHES) == [(OWN.case_id, {"switches": "torch.backends.cudnn.benchmark = True"})]
-    assert notes(replace(run, header=replace(run.header, settings=replace(run.header.settings, keep_flags=True)))) == []
+    kept = structs.replace(run.header.settings, keep_flags=True)
+    assert notes(replace(run, header=structs.replace(run.header, settings=kept))) == []
 
 
 def test_networks_by_name_have_random_weights_and_those_with_a_file_have_not() -> None:
-    untrained = replace(FP32, family="timm", workload="timm:a", parameters={"weights": "random"})
-    trained = replace(untrained, workload="timm:b", parameters={"weights": "b.safetensors"})
-    run = run_of(untrained, replace(untrained, phase="training"), trained)
+    untrained = structs.replace(FP32, family="timm", workload="timm:a", parameters={"weights": "random"})
+    trained = structs.replace(untrained, workload="timm:b", parameters={"weights": "b.safetensors"})
+    run = run_of(untrained, structs.replace(untrained, phase="training"), trained)
     assert len(held(run, Note.RANDOM_WEIGHTS)) == 2
     (text,) = texts(run)
     assert text.startswith("timm:a: random weights: ")

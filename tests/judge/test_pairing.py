@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from ampbench.errors import UsageError
 from ampbench.judge.compare import compare
@@ -17,7 +18,7 @@ from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, 
 from tests.stored_runs import make_case, make_header
 
 PURE = make_case("bf16_pure", input_dtype="bf16")
-WIDE = replace(FP32, parameters={"width": 1024, "depth": 4})
+WIDE = structs.replace(FP32, parameters={"width": 1024, "depth": 4})
 
 
 def pairs(baseline, candidate, *settings):
@@ -32,22 +33,22 @@ def test_cases_are_paired_by_their_id_and_the_others_are_listed():
 
 
 def test_versions_of_a_workload_meet():
-    assert pairs([FP32], [replace(FP32, version=1)]) == [(FP32, replace(FP32, version=1))]
+    assert pairs([FP32], [structs.replace(FP32, version=1)]) == [(FP32, structs.replace(FP32, version=1))]
 
 
 @pytest.mark.parametrize(
     ("setting", "candidate"),
     [
         ("precision", PURE),
-        ("precision", replace(FP32, precision="fp16_autocast", scaler=False)),
-        ("scaler", replace(FP32, scaler=False)),
-        ("path", replace(FP32, path="compiled")),
-        ("compile_mode", replace(FP32, path="compiled-max-autotune")),
-        ("memory_format", replace(FP32, memory_format="channels_last")),
-        ("optimizer", replace(FP32, recipe="finetune")),
-        ("sdpa", replace(FP32, sdpa="math")),
-        ("batch_size", replace(FP32, batch_size=16)),
-        ("linear_chain.batch_size", replace(FP32, batch_size=16)),
+        ("precision", structs.replace(FP32, precision="fp16_autocast", scaler=False)),
+        ("scaler", structs.replace(FP32, scaler=False)),
+        ("path", structs.replace(FP32, path="compiled")),
+        ("compile_mode", structs.replace(FP32, path="compiled-max-autotune")),
+        ("memory_format", structs.replace(FP32, memory_format="channels_last")),
+        ("optimizer", structs.replace(FP32, recipe="finetune")),
+        ("sdpa", structs.replace(FP32, sdpa="math")),
+        ("batch_size", structs.replace(FP32, batch_size=16)),
+        ("linear_chain.batch_size", structs.replace(FP32, batch_size=16)),
         ("width", WIDE),
         ("linear_chain.width", WIDE),
     ],
@@ -126,7 +127,7 @@ def test_a_workload_of_one_name_from_two_files_is_told_with_the_paths_from_where
 
 
 HERE = WorkloadSource(name="m.py:make", family="user", module="/m.py", function="make", builtin=False)
-ELSEWHERE = replace(HERE, elsewhere=("model (/site-packages/model)",))
+ELSEWHERE = structs.replace(HERE, elsewhere=("model (/site-packages/model)",))
 A, B = "a" * 40, "b" * 40
 
 
@@ -171,7 +172,7 @@ def test_another_version_of_the_library_that_networks_are_named_of_is_told_and_n
         ("timm", "1.0", "1.1", False)
     ]
     assert not found.same("cpu")
-    none = [replace(one, sources=[]) for one in both]
+    none = [structs.replace(one, sources=[]) for one in both]
     assert EnvironmentDifferences(*none, devices=["cpu"], settings={}).same("cpu")
 
 
@@ -231,7 +232,7 @@ def test_switches_that_the_arms_of_one_session_differ_in_are_told_and_their_time
     ]
     assert not found.obstacles("cpu")
     assert not found.same("cpu")
-    other = replace(theirs, arm=replace(session("here"), session="another"))
+    other = structs.replace(theirs, arm=structs.replace(session("here"), session="another"))
     assert [one.name for one in differences(other, ours).obstacles("cpu")] == ["switches of torch"]
 
 
@@ -249,7 +250,7 @@ def imported(program="asv", readings=READ, cases=(FP32,), **header):
     run = make_run(Times(*((case, []) for case in cases)), header=make_header(**header))
     return replace(
         run,
-        header=replace(run.header, imported=Imported(program=program, file="a.json")),
+        header=structs.replace(run.header, imported=Imported(program=program, file="a.json")),
         memory={},
         divergence={},
         readings={metric: {case.case_id: value for case in cases} for metric, value in readings.items()},

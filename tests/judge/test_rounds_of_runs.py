@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from ampbench.judge.frame import run_rows
 from ampbench.judge.rounds import MeasuredRun, Outcome, Role, grid, power_error
@@ -68,7 +69,7 @@ def test_power_is_as_uncertain_as_its_readings_and_what_they_blur_at_both_ends(c
         power_watts=100.0, power_low_watts=80.0, power_high_watts=140.0, power_error_watts=5.0, period_seconds=0.02,
         averaged_seconds=0.08, window_seconds=1.0,
     )  # fmt: skip
-    assert power_error(replace(told, **changes)) == (None if error is None else pytest.approx(error))
+    assert power_error(structs.replace(told, **changes)) == (None if error is None else pytest.approx(error))
 
 
 def test_a_case_whose_weights_differ_between_rounds_has_failed_and_says_so():

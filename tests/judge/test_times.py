@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from ampbench.judge.compare import compare
 from ampbench.judge.deciding import Decision
@@ -65,7 +66,9 @@ def test_an_unconfirmed_slowdown_is_inconclusive():
 def partly_busy(run, blocks):
     """Return an arm of which so many of the blocks that confirm were measured while others used much of the CPU."""
     fresh = [one for one in run.rounds if one.confirmation][:blocks]
-    run.rounds[:] = [replace(one, fitness=Fitness(other_share=0.45)) if one in fresh else one for one in run.rounds]
+    run.rounds[:] = [
+        structs.replace(one, fitness=Fitness(other_share=0.45)) if one in fresh else one for one in run.rounds
+    ]
     return run
 
 
@@ -167,7 +170,7 @@ def test_a_slowdown_of_every_step_is_told_once():
 
 def test_rounds_whose_builds_have_no_count_of_steps_have_a_mean():
     run = make_run(Times((FP32, noisy(1e-3, 10, 0.001))))
-    rounds = [replace(one, samples=[*one.samples, *one.samples]) for one in run.rounds]
+    rounds = [structs.replace(one, samples=[*one.samples, *one.samples]) for one in run.rounds]
     found = times(compare(replace(run, rounds=rounds), make_run(Times((FP32, noisy(1e-3, 10, 0.001, 1))))))
     assert [one.status for one in found] == [ChangeStatus.UNCHANGED]
 
@@ -205,7 +208,7 @@ def test_a_control_that_fires_takes_every_time_verdict_away():
 def test_a_control_that_fires_by_its_mean_alone_says_so():
     ours, theirs = arms()
     baseline = make_run(Times((FP32, noisy(1e-3))), control=noisy(1e-3, seed=2), header=ours)
-    slow = [replace(one, samples=[[*one.samples[0], 3e-3]]) if one.control else one for one in baseline.rounds]
+    slow = [structs.replace(one, samples=[[*one.samples[0], 3e-3]]) if one.control else one for one in baseline.rounds]
     candidate = make_run(Times((FP32, noisy(1e-3, seed=1))), header=theirs)
     control = compare(replace(baseline, rounds=slow), candidate).control
     assert control.fired
@@ -310,7 +313,7 @@ def test_too_many_unfit_blocks_are_no_evidence_and_the_cause_is_named(fitness, c
 def busy_run(seconds, header, fresh=(), **changes):
     """Return an arm of which every block was measured while others used most of the CPU."""
     run = make_run(Times((FP32, seconds)), header=header, fresh=fresh)
-    run.rounds[:] = [replace(one, fitness=Fitness(other_share=0.92)) for one in run.rounds]
+    run.rounds[:] = [structs.replace(one, fitness=Fitness(other_share=0.92)) for one in run.rounds]
     return run
 
 

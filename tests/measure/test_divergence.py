@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from torch.nn.functional import gelu
 
 from ampbench.base.precisions import PRECISIONS
@@ -293,20 +294,20 @@ def test_every_number_of_a_record_is_what_numpy_makes_of_the_step(
             "grad_reference_norm": np.linalg.norm(truth[1]),
             "grad_sketch": sketch("low high", truth[1]).text,
         }
-        expected = dataclasses.replace(expected, **trained, update=found.update, recipe=found.recipe)
+        expected = structs.replace(expected, **trained, update=found.update, recipe=found.recipe)
         assert found.recipe == recipe_of(half_the_gradient(workload.module.parameters()), workload.module)
         assert (found.update.rel_l2 < 1e-6) == (precision == "fp32")
 
     def near(value: object) -> object:
         if isinstance(value, OutputError):
-            return {name: near(one) for name, one in dataclasses.asdict(value).items()}
+            return {name: near(one) for name, one in structs.asdict(value).items()}
         if isinstance(value, list):
             return [near(one) for one in value]
         return pytest.approx(value, rel=1e-9) if isinstance(value, float) else value
 
-    for name in (field.name for field in dataclasses.fields(Divergence)):
+    for name in (field.name for field in structs.fields(Divergence)):
         value = getattr(found, name)
-        value = [dataclasses.asdict(one) for one in value] if name == "outputs" else value
+        value = [structs.asdict(one) for one in value] if name == "outputs" else value
         assert value == near(getattr(expected, name)), name
 
 

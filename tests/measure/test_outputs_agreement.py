@@ -1,10 +1,10 @@
 """Further batches of a classifier: where they come from, what they decide, when they end."""
 
-import dataclasses
 from collections.abc import Callable
 
 import pytest
 import torch
+from msgspec import structs
 from scipy.stats import beta
 
 from ampbench.base.budget import Budget
@@ -151,7 +151,7 @@ def test_a_built_in_workload_goes_on_as_a_larger_batch_does(name: str) -> None:
 
 
 def test_there_are_no_further_inputs_of_what_a_user_makes_or_of_lists_of_batches() -> None:
-    source = dataclasses.replace(index.source(index.WORKLOADS["mlp"]), builtin=False)
+    source = structs.replace(index.source(index.WORKLOADS["mlp"]), builtin=False)
     assert further_inputs(source, {"batch_size": 2}, 0, 2) == []
     listed = index.WORKLOADS["characters"]
     assert further_inputs(index.source(listed), listed.preset("tiny"), 0, 2) == []

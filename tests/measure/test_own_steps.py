@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec import structs
 
 from ampbench.base.precisions import PRECISIONS
 from ampbench.base.recipes import no_own_step
@@ -145,4 +146,4 @@ def wrong():
     found = describe_workload(source, {}, 0)
     assert (found.has_loss, found.own_step) == (True, True)
     with pytest.raises(WorkloadError, match="step is function of 2 arguments; expected"):
-        describe_workload(dataclasses.replace(source, function="wrong"), {}, 0)
+        describe_workload(structs.replace(source, function="wrong"), {}, 0)

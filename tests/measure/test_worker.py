@@ -12,6 +12,7 @@ from typing import get_type_hints
 import msgspec
 import pytest
 import torch
+from msgspec import structs
 
 import ampbench
 from ampbench.base import stats
@@ -311,7 +312,7 @@ def test_compiled_training_has_a_round_with_its_compile_time_memory_and_divergen
     assert found.compile_seconds > max(max(build) for build in found.samples)
     assert memory.peak_bytes > memory.parameter_bytes + memory.gradient_bytes
     ours = got("divergence", worker.serve(ask("divergence", compiled)))
-    eager = got("divergence", worker.serve(ask("divergence", dataclasses.replace(compiled, path="eager"))))
+    eager = got("divergence", worker.serve(ask("divergence", structs.replace(compiled, path="eager"))))
     assert 0 < ours.grad_rel_l2 < 3 * eager.grad_rel_l2
     assert ours.loss == pytest.approx(ours.reference_loss, rel=0.05)
 

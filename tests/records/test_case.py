@@ -1,6 +1,5 @@
-import dataclasses
-
 import pytest
+from msgspec import structs
 
 from tests.stored_runs import make_case
 
@@ -52,7 +51,7 @@ def test_a_fixed_kernel_of_attention_is_part_of_an_id_and_of_a_table():
     ],
 )
 def test_every_field_that_changes_what_is_measured_changes_the_id(field, value):
-    assert dataclasses.replace(make_case(), **{field: value}).case_id != make_case().case_id
+    assert structs.replace(make_case(), **{field: value}).case_id != make_case().case_id
 
 
 def test_a_recipe_is_part_of_the_group_and_stands_before_a_missing_scaler():

@@ -1,11 +1,11 @@
 """Short names of cases, and what cannot be judged about their results."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from ampbench.base.statement import Flaw, state
 from ampbench.records.labels import case_labels, common_traits, few, gathered, not_finite, remarks

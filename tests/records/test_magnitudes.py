@@ -1,12 +1,12 @@
 """What a range of magnitudes says of a format: what overflows, is flushed, or fits, at which loss scales, in words."""
 
-import dataclasses
 import math
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from ampbench.base.precisions import FORMATS
 from ampbench.errors import UnknownNameError
@@ -116,7 +116,7 @@ def test_a_value_on_the_border_of_zero_rounds_to_zero(dtype, scale):
 def test_a_normalisation_flushes_where_whole_channels_do_or_where_it_remembers_a_mean_of_zero():
     def flushes(together, *rows):
         inputs = magnitudes([2.0**-30] * 50 + [1.0] * 50, INPUT, "BatchNorm2d")
-        inputs = dataclasses.replace(inputs, together=together)
+        inputs = structs.replace(inputs, together=together)
         found = predict([*rows, inputs, magnitudes([1.0], kind="BatchNorm2d")], "fp16")
         return found.flushes, found.flush_share
 
@@ -134,7 +134,7 @@ def test_a_normalisation_flushes_where_whole_channels_do_or_where_it_remembers_a
     ("kind", "lowered", "share"), [("BatchNorm2d", None, 0.5), ("BatchNorm2d", [], 0.0), ("LayerNorm", None, 0.0)]
 )
 def test_a_batch_normalisation_in_pure_half_loses_the_mean_of_small_values_too(kind, lowered, share):
-    small = dataclasses.replace(magnitudes([2.0**-30] * 50 + [2.0**-23] * 50, INPUT, kind), together=[])
+    small = structs.replace(magnitudes([2.0**-30] * 50 + [2.0**-23] * 50, INPUT, kind), together=[])
     found = predict([small, magnitudes([1.0], kind=kind)], "fp16", lowered_weights=lowered)
     assert found.flush_share == share
 
@@ -274,8 +274,8 @@ def test_no_scale_is_beyond_what_fp32_holds_nor_below_one_without_need():
     assert (tiny.lowest, tiny.highest) == (2.0**125, 2.0**127)
     assert usable_scales([gradients(1.0)]).lowest == 1
     assert usable_scales([gradients(2.0**100)]).lowest == 2.0**-125
-    assert usable_scales([dataclasses.replace(gradients(1.0), largest=1e300)]) is None
-    assert usable_scales([dataclasses.replace(gradients(1.0), largest=1e-320)]).highest == 2.0**127
+    assert usable_scales([structs.replace(gradients(1.0), largest=1e300)]) is None
+    assert usable_scales([structs.replace(gradients(1.0), largest=1e-320)]).highest == 2.0**127
 
 
 def test_without_gradients_there_is_no_scale():

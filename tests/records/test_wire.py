@@ -3,12 +3,13 @@
 import os
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import get_type_hints
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from ampbench.drive.servers import InProcess
 from ampbench.records import wire

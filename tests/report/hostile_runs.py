@@ -1,7 +1,8 @@
 """Runs whose every text is what someone might try: markup, scripts, expressions, characters that turn text around."""
 
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from ampbench.records.case import Case, DeviceDescription, WorkloadSource
 from ampbench.records.casts import (

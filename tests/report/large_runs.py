@@ -1,11 +1,11 @@
 """Stored runs of many cases, as a large suite of one machine leaves them: for the report's benchmark."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import count, islice, product
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 from ampbench.cli.results import run_rows
 from ampbench.judge.rows import grouped

@@ -1,9 +1,10 @@
 """Runs that explain headroom, origins and searches, made up: a field that a test does not care about has a value."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from ampbench.instruments.keep_fp32.records import KeepSearch, SearchSpace, Trial, Unit, Weighed, Weighing
 from ampbench.records.case import Case

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bs4 import BeautifulSoup
+from msgspec import structs
 
 from ampbench.present.document import as_sentence
 from ampbench.records.measured import Failure, Skip
@@ -141,7 +142,7 @@ def test_failures_are_told_by_reason_the_commonest_first() -> None:
     reasons = ["crash", "out of memory", "out of memory", "timeout", "exception"]
     failed = failing(run, *(case.case_id for case in cases[:5]))
     for case, cause in zip(cases, reasons, strict=False):
-        failed.failures[case.case_id] = replace(failed.failures[case.case_id], cause=cause)
+        failed.failures[case.case_id] = structs.replace(failed.failures[case.case_id], cause=cause)
     listed = [" ".join(one.text.split()) for one in page(make_material(failed)).select(".failures li")]
     assert listed == [
         "2 cases: out of memory: no room (net1 fp32, net2 fp32)",
@@ -290,7 +291,7 @@ def test_an_emulated_precision_is_warned_of(readme_run: Material) -> None:
 
 
 def disturbed(run: StoredRun) -> StoredRun:
-    return replace(run, rounds=[replace(one, samples=[[1e-3, 2e-3, 2e-3]]) for one in run.rounds])
+    return replace(run, rounds=[structs.replace(one, samples=[[1e-3, 2e-3, 2e-3]]) for one in run.rounds])
 
 
 def test_a_machine_that_was_not_quiet_is_warned_of_with_its_run() -> None:

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from ampbench.base.budget import Budget
 from ampbench.judge import frame
@@ -31,7 +32,7 @@ QUIET = Times((FP32, [2e-3] * 4), (BF16, [1e-3] * 4))
 
 
 def with_rounds(run: StoredRun, **changes: Any) -> StoredRun:
-    return replace(run, rounds=[replace(one, **changes) for one in run.rounds])
+    return replace(run, rounds=[structs.replace(one, **changes) for one in run.rounds])
 
 
 def with_errors(**changes: Any) -> StoredRun:
@@ -40,7 +41,7 @@ def with_errors(**changes: Any) -> StoredRun:
 
 
 def with_memory(**changes: Any) -> StoredRun:
-    passes = {case.case_id: replace(make_memory(case, 1000), **changes) for case in (FP32, BF16)}
+    passes = {case.case_id: structs.replace(make_memory(case, 1000), **changes) for case in (FP32, BF16)}
     return replace(make_run(QUIET), memory=passes)
 
 
@@ -79,7 +80,7 @@ KINDS: Mapping[str, Callable[[], StoredRun]] = MappingProxyType(
         "other code than the commit's": lambda: make_run(QUIET, header=make_header(commit="a" * 40, sources=[SOURCE])),
         "entries lost": lambda: replace(make_run(QUIET), lacks={FP32.case_id: ["round 2"]}),
         "a preset that sets nothing": lambda: make_run(
-            Times(*((replace(one, family="user"), [1e-3] * 4) for one in (FP32, BF16))),
+            Times(*((structs.replace(one, family="user"), [1e-3] * 4) for one in (FP32, BF16))),
             header=make_header(selection=Selection(preset="tiny")),
         ),
         "above the ceiling": lambda: holding(
@@ -88,7 +89,7 @@ KINDS: Mapping[str, Callable[[], StoredRun]] = MappingProxyType(
         ),
         "ceilings of a busy machine": lambda: holding(
             with_memory(flops={"fp32": 100_000}, flops_by_operation={"matmul": {"fp32": 100_000}}),
-            replace(make_ceiling("fp32", 1e9), fitness=Fitness(other_share=0.7)),
+            structs.replace(make_ceiling("fp32", 1e9), fitness=Fitness(other_share=0.7)),
         ),
     }
 )

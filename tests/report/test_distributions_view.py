@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from bs4 import BeautifulSoup
+from msgspec import structs
 from scipy.stats import t as student
 
 from ampbench.judge.rounds import MeasuredRun
@@ -218,7 +219,7 @@ def test_one_round_of_one_sample_has_neither_spread_nor_disturbance():
 
 def test_rounds_on_an_unfit_machine_say_why():
     run = make_run(Times((FP32, NOISY)))
-    rounds = [replace(one, fitness=Fitness(other_share=0.4 if one.round == 1 else 0.0)) for one in run.rounds]
+    rounds = [structs.replace(one, fitness=Fitness(other_share=0.4 if one.round == 1 else 0.0)) for one in run.rounds]
     material = make_material(replace(run, rounds=rounds))
     view = shown(material)
     assert [row["unfit"] for row in drawn(view, 0)[1]] == [None, "other processes used 40% of the CPU", None, None]

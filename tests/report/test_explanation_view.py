@@ -3,6 +3,7 @@ from functools import partial
 from typing import Any
 
 from bs4 import BeautifulSoup
+from msgspec import structs
 
 from ampbench.present.page import LISTED
 from ampbench.records.case import Case
@@ -134,7 +135,7 @@ def test_the_settled_scale_and_skipped_steps_are_told():
 def test_a_scale_that_moves_between_rounds_is_drawn():
     run = a_run(FP16, fp16_autocast=trained(1e-3, scaler_scale=65536.0, skipped_steps=0))
     moved = [
-        replace(one, scaler_scale=scale, skipped_steps=0)
+        structs.replace(one, scaler_scale=scale, skipped_steps=0)
         for one, scale in zip(rounds_of(FP16, [1e-3] * 3), (65536.0, 32768.0, 65536.0), strict=True)
     ]
     page = rendered(make_material(replace(run, rounds=moved)))
@@ -188,7 +189,7 @@ def test_notes_of_the_divergence_pass_are_grouped():
 
 def test_cases_of_several_runs_are_told_apart_by_their_runs():
     other = a_run(FP32, run="other", fp32=trained(1e-2))
-    header = replace(other.header, environment=replace(other.header.environment, host="elsewhere"))
+    header = structs.replace(other.header, environment=structs.replace(other.header.environment, host="elsewhere"))
     page = rendered(make_material(a_run(FP32, fp32=trained(1e-7)), replace(other, header=header)))
     assert [row[0] for row in rows_of(page)] == ["linear_chain · other", "linear_chain · new"]
 

@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 from bs4 import BeautifulSoup
+from msgspec import structs
 
 from ampbench.base.budget import Budget
 from ampbench.base.metrics import COLUMNS, COMPARED, GATED, METRICS
@@ -135,7 +136,7 @@ def test_trends_bring_the_rules_that_looked_at_them(history: Material):
 
 def test_a_number_that_no_table_of_the_page_has_is_not_explained():
     run = make_run(TIMES)
-    worked = {key: replace(one, flops={"fp32": 10**9}) for key, one in run.memory.items()}
+    worked = {key: structs.replace(one, flops={"fp32": 10**9}) for key, one in run.memory.items()}
     assert "flops_per_second" not in named(rendered(make_material(replace(run, memory=worked))))
 
 
@@ -319,7 +320,7 @@ def test_a_run_that_is_not_whole_says_so(footers: list[Footer], cut: bool, said:
 
 def test_a_step_whose_bits_differ_is_named():
     run = make_run(Times((FP32, [1e-3]), (BF16, [1e-3])), repeatable=True)
-    moved = run.divergence | {BF16.case_id: replace(run.divergence[BF16.case_id], repeatable=False)}
+    moved = run.divergence | {BF16.case_id: structs.replace(run.divergence[BF16.case_id], repeatable=False)}
     facts = facts_of(page_of(make_material(replace(run, divergence=moved))))
     assert facts["the same step, run twice"] == f"other bits in 1 of 2 cases: {BF16.case_id}"
 

@@ -12,6 +12,7 @@ import pytest
 from bs4 import BeautifulSoup
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from ampbench.base.budget import Budget
 from ampbench.judge.ranking import MANY
@@ -303,7 +304,7 @@ def test_with_a_baseline_the_change_of_each_precision_is_shown() -> None:
 
 
 def test_what_sweeps_say_is_said() -> None:
-    selection = replace(make_header().selection, sweeps={"batch_size": [1, 8]})
+    selection = structs.replace(make_header().selection, sweeps={"batch_size": [1, 8]})
     pairs = [
         (make_case(name, batch_size=size), [1e-3 / speed] * 4)
         for size, speed in ((1, 0.5), (8, 2.0))
@@ -479,7 +480,7 @@ def test_each_device_has_its_own_charts() -> None:
         (of("mlp", "fp32", device="cuda"), 1e-3, 1e-7, 10),
         (of("mlp", "bf16_pure", device="cuda"), 1e-4, 1e-3, 5),
     ]
-    run = run_of([*FAST, *elsewhere], header=make_header(environment=replace(environment, devices=[gpu])))
+    run = run_of([*FAST, *elsewhere], header=make_header(environment=structs.replace(environment, devices=[gpu])))
     view = shown(make_material(run))
     titles = [machine.title for machine in machines(make_material(run))]
     assert [chart.title for chart in view.charts] == [
@@ -493,7 +494,9 @@ def test_runs_of_two_torch_versions_have_no_chart_together() -> None:
         (of("gru", case.precision), seconds, error, peak) for case, seconds, error, peak in FAST[:3]
     ]
     older, newer = (
-        run_of(measured, header=make_header(run=version, environment=replace(environment, torch_version=version)))
+        run_of(
+            measured, header=make_header(run=version, environment=structs.replace(environment, torch_version=version))
+        )
         for measured, version in ((other, "2.14.0"), (FAST, "2.15.0"))
     )
     view = shown(make_material(older, newer))

@@ -1,12 +1,12 @@
 """A site: an index of runs and a page for each, whatever lies in the folder."""
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from bs4 import BeautifulSoup
+from msgspec.structs import replace
 
 from ampbench.errors import NothingToRunError, StoreError, UnknownNameError
 from ampbench.records.measured import Failure, Reading

@@ -1,11 +1,11 @@
 """Runs that explain: cast passes made of real traces of small nets, and made-up probes of autocast's rules."""
 
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from ampbench import trace_casts
 from ampbench.records.case import Case

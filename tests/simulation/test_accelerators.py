@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from ampbench.base import stats
 from ampbench.base.statement import Note
@@ -94,7 +95,9 @@ def of_time(baseline: StoredRun, candidate: StoredRun) -> Change:
 
 def by_fastest(run: StoredRun) -> StoredRun:
     """Return a run as if nothing but samples were known of it."""
-    plain = [replace(one, windows=None, telemetry=None, burst_seconds=None, fitness=Fitness()) for one in run.rounds]
+    plain = [
+        structs.replace(one, windows=None, telemetry=None, burst_seconds=None, fitness=Fitness()) for one in run.rounds
+    ]
     return replace(run, rounds=plain)
 
 
@@ -186,7 +189,7 @@ def test_cases_at_different_clocks_are_each_their_own_measure() -> None:
     copy = make_case("fp32", device="cuda", workload="copy")
     run = make_run(Times((CASE, []), (copy, [])))
     heavy = [measured(Script(clock_hz=lambda now: 1.3e9), number) for number in range(4)]
-    light = [replace(measured(Script(), number), case_id=copy.case_id) for number in range(4)]
+    light = [structs.replace(measured(Script(), number), case_id=copy.case_id) for number in range(4)]
     run.rounds[:] = heavy + light
     assert fitness.unquiet(run) == []
 
@@ -243,7 +246,7 @@ def test_a_device_that_tells_nothing_has_times_all_the_same_and_the_reason_is_sa
     def untold(one: Round) -> Round:
         from ampbench.records.measured import Telemetry
 
-        return replace(one, telemetry=Telemetry(unavailable="nvidia-ml-py is not installed"), fitness=Fitness())
+        return structs.replace(one, telemetry=Telemetry(unavailable="nvidia-ml-py is not installed"), fitness=Fitness())
 
     run = run_of([untold(one) for one in run_on(Script()).rounds])
     (row,) = frame.run_rows(run)

@@ -3,12 +3,15 @@
 import gc
 import types
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
+import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, reject
 from hypothesis import strategies as st
+from msgspec import structs
+from msgspec.structs import replace
 
 from ampbench.errors import StoreError
 from ampbench.instruments.keep_fp32.records import KeepSearch, SearchSpace, Trial, Wanted
@@ -17,7 +20,7 @@ from ampbench.instruments.scope.records import FORWARD, ScopePass, ScopeRun
 from ampbench.records.case import Case
 from ampbench.records.kinds import KINDS, LINES, named
 from ampbench.records.measured import Failure, Fitness, Reading, Score
-from ampbench.records.ranges import LowRun, Magnitudes, ModuleError, OriginPass, RangePass, SeenGradient, Swallowed
+from ampbench.records.ranges import LowRun, ModuleError, OriginPass, SeenGradient, Swallowed
 from ampbench.records.run import CORE, Footer, Header
 from ampbench.store import RunWriter, lines, read_header, read_run
 from ampbench.store.lines import LineError, no_garbage_collection
@@ -44,6 +47,8 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         number, bounds = arguments
+        if number is str:
+            return st.from_regex(bounds.pattern)
         values = st.integers if number is int else st.floats
         return values(bounds.ge, bounds.le)
     if origin in (Union, types.UnionType):
@@ -55,12 +60,20 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
     if origin in (dict, Mapping):
         return st.dictionaries(*map(values_of, arguments), max_size=2)
     hints = get_type_hints(hint, include_extras=True)
-    return st.builds(hint, **{field.name: value_of(hint, field.name, hints[field.name]) for field in fields(hint)})
+    strategies = {name: values_of(hints[name]) for name in hint.__struct_fields__}
+    return st.fixed_dictionaries(strategies).map(partial(record_of, hint))
 
 
-def value_of(record: type, name: str, hint: Any) -> st.SearchStrategy[Any]:
-    words = lines.WORDS.get((record.__name__, name))
-    return st.sampled_from(words) if words else values_of(hint)
+def record_of(kind: Any, values: dict[str, Any]) -> Any:
+    """A record with these values or, where they contradict each other, with those that it must have."""
+    try:
+        return kind(**values)
+    except ValueError:
+        required = {field.name for field in structs.fields(kind) if field.required}
+        try:
+            return kind(**{name: value for name, value in values.items() if name in required})
+        except ValueError:
+            return reject()
 
 
 @given(st.one_of(*map(values_of, RECORDS)))
@@ -70,7 +83,7 @@ def test_every_record_reads_back_as_it_was_written(record):
     assert line.count(b"\n") == 1
     kind, decoded = lines.decode(line)
     assert kind == lines.line_of(type(record))
-    assert lines.to_record(kind, decoded) == record
+    assert decoded == record
 
 
 def test_a_line_names_its_kind_and_nothing_else():
@@ -139,9 +152,8 @@ def test_a_damaged_byte_never_changes_what_a_line_is_made_of(position, byte):
     except LineError:
         return
     assert kind == "divergence"
-    found = lines.to_record(kind, decoded)
-    differing = [field.name for field in fields(record) if getattr(found, field.name) != getattr(record, field.name)]
-    assert len(differing) <= 1
+    before, after = structs.asdict(record), structs.asdict(decoded)
+    assert sum(after[name] != before[name] for name in before) <= 1
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
@@ -161,7 +173,7 @@ def test_text_that_is_no_unicode_is_escaped_rather_than_lost():
 
 def test_a_mapping_that_is_no_dict_is_written_as_one():
     case = make_case(parameters=types.MappingProxyType({"width": 4}))
-    assert lines.to_record(*lines.decode(lines.encode(case))) == make_case(parameters={"width": 4})
+    assert lines.decode(lines.encode(case))[1] == make_case(parameters={"width": 4})
 
 
 def test_every_kind_of_line_has_a_type():
@@ -175,23 +187,6 @@ def test_a_reading_that_is_not_finite_is_refused():
     reading = Reading(case_id="c", metric="seconds_median", value=float("nan"))
     with pytest.raises(LineError, match="value"):
         lines.decode(lines.encode(reading))
-
-
-@pytest.mark.parametrize(
-    ("damage", "said"),
-    [
-        (
-            {"magnitudes": [Magnitudes(module="a", kind="Linear", what="wieght", elements=1)]},
-            "of a kind that there is not",
-        ),
-        ({"low_runs": [LowRun(precision="fp8")]}, "an unknown precision, 'fp8'"),
-    ],
-)
-def test_a_range_pass_of_what_there_is_not_is_refused(damage, said):
-    case_id = make_case().case_id
-    with pytest.raises(LineError, match=said):
-        lines.check_entry("ranges", case_id, RangePass(case_id=case_id, steps=1, **damage), {case_id})
-    lines.check_entry("ranges", case_id, RangePass(case_id=case_id, steps=1), {case_id})
 
 
 def test_a_search_follows_its_space_and_seeks_what_there_is():
@@ -209,11 +204,9 @@ def test_a_search_follows_its_space_and_seeks_what_there_is():
     check(trial, {case_id})
     check(ended, {case_id})
     for record, spaced, message in (
-        (trial, (), "a trial without a search space before it"),
-        (ended, {"another"}, "a search without a search space before it"),
-        (space, {case_id}, "a second search space"),
-        (replace(ended, objective="sped"), {case_id}, "a search for what there is not, 'sped'"),
-        (replace(space, wanted=replace(wanted, objective="")), (), "a search for what there is not, ''"),
+        (trial, (), "a trial without a space before it"),
+        (ended, {"another"}, "a search without a space before it"),
+        (space, {case_id}, "a second space of"),
     ):
         with pytest.raises(LineError, match=message):
             check(record, spaced)
@@ -243,16 +236,6 @@ def test_every_number_that_is_stored_has_bounds() -> None:
     assert not without, "give these a type of records/bounds.py"
 
 
-def test_every_list_of_words_is_of_a_field_that_is_stored_and_refuses_others() -> None:
-    stored = {record.__name__: record for record in records_within((*RECORDS, *ASKED, Header))}
-    dead = {
-        f"{record}.{name}" for record, name in lines.WORDS if name not in get_type_hints(stored.get(record, object))
-    }
-    assert not dead, f"no record has these: {dead}"
-    with pytest.raises(LineError, match="no such word"):
-        lines.to_record(*lines.decode(lines.encode(make_round(CASE, alone="no such word"))))
-
-
 def records_within(records: Iterable[type]) -> set[type]:
     """Return records and all that their fields hold."""
     found: set[type] = set()
@@ -260,7 +243,12 @@ def records_within(records: Iterable[type]) -> set[type]:
     while left:
         if (record := left.pop()) not in found:
             found.add(record)
-            left += [leaf for hint in get_type_hints(record).values() for leaf in leaves(hint) if is_dataclass(leaf)]
+            left += [
+                leaf
+                for hint in get_type_hints(record).values()
+                for leaf in leaves(hint)
+                if hasattr(leaf, "__struct_fields__")
+            ]
     return found
 
 
@@ -283,42 +271,23 @@ def records_within(records: Iterable[type]) -> set[type]:
         (make_divergence(CASE, grad_rel_l2=1e308), "`float` <= 1e+150"),
         (make_divergence(CASE, output_cosine=-1.5), "`float` >= -1"),
         (make_divergence(CASE, output_nonfinite=-1), "`int` >= 0"),
-        (
-            make_divergence(CASE, argmax_agreeing=9, argmax_decisions=8),
-            "argmax_agreeing, 9, are more than argmax_decisions, 8",
-        ),
-        (make_divergence(CASE, grad_flushed=9, grad_elements=8), "grad_flushed, 9, are more than grad_elements, 8"),
         (Reading(case_id=CASE.case_id, metric="seconds_median", value=-1e-3), "its seconds_median is -0.001"),
         (Reading(case_id=CASE.case_id, metric="argmax_agreement", value=1.25), "its argmax_agreement is 1.25"),
-        (replace(MEMORY, peak_bytes=-12_900), "`int` >= 0"),
-        (replace(MEMORY, parameter_bytes=101), "parameter_bytes, 101, are more than peak_bytes, 100"),
-        (replace(MEMORY, optimizer_bytes=1 << 20), "optimizer_bytes, 1,048,576, are more than peak_bytes, 100"),
-        (replace(MEMORY, source="guess"), "Invalid enum value 'guess'"),
-        (Failure(case_id=CASE.case_id, stage="round", cause="bad luck", message=""), "Invalid enum value 'bad luck'"),
-        (Failure(case_id=CASE.case_id, stage="lunch", cause="crash", message=""), "Invalid enum value 'lunch'"),
-        (Footer(ended="fine", finished_at=COMPLETE.finished_at), "Invalid enum value 'fine'"),
+        (replace(MEMORY, rss_bytes=-12_900), "`int` >= 0"),
+        (replace(MEMORY, source="guess"), "Expected `str` matching"),
+        (Failure(case_id=CASE.case_id, stage="round", cause="bad luck", message=""), "Expected `str` matching"),
+        (Failure(case_id=CASE.case_id, stage="lunch", cause="crash", message=""), "Expected `str` matching"),
+        (Footer(ended="fine", finished_at=COMPLETE.finished_at), "Expected `str` matching"),
         (
             Footer(ended="complete", finished_at="0001-01-01T00:00:00+14:00"),
             "finished_at is no time that a clock shows",
         ),
-        (make_case("bf16_pure", phase="lunch"), "Invalid enum value 'lunch'"),
-        (make_case("bf16_pure", path="winding"), "Invalid enum value 'winding'"),
+        (make_case("bf16_pure", phase="lunch"), "Expected `str` matching"),
+        (make_case("bf16_pure", path="winding"), "Expected `str` matching"),
+        (make_round(CASE, alone="no such word"), "Expected `str` matching"),
         (
             OriginPass(case_id=CASE.case_id, modules=[ModuleError(module="", kind="", elements=1, total_rel_l2=1e308)]),
             "`float` <= 1e+150",
-        ),
-        (
-            RangePass(
-                case_id=CASE.case_id,
-                steps=1,
-                low_runs=[
-                    LowRun(
-                        precision="fp16_pure",
-                        gradients=[SeenGradient(parameter="p", elements=2, flushed=3, nonfinite=0)],
-                    )
-                ],
-            ),
-            "flushed, 3, are more than elements, 2",
         ),
     ],
 )
@@ -335,6 +304,38 @@ def test_what_cannot_be_is_neither_written_nor_read(record: Any, said: str, tmp_
         read_run(path)
     assert str(refused.value).startswith(f"{path}, line 3: damaged: ")
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("record", "changes", "said"),
+    [
+        (
+            make_divergence(CASE, argmax_decisions=8),
+            {"argmax_agreeing": 9},
+            "argmax_agreeing, 9, are more than argmax_decisions, 8",
+        ),
+        (
+            make_divergence(CASE, grad_elements=8),
+            {"grad_flushed": 9},
+            "grad_flushed, 9, are more than grad_elements, 8",
+        ),
+        (MEMORY, {"parameter_bytes": 101}, "parameter_bytes, 101, are more than peak_bytes, 100"),
+        (MEMORY, {"optimizer_bytes": 1 << 20}, "optimizer_bytes, 1,048,576, are more than peak_bytes, 100"),
+        (SeenGradient(parameter="p", elements=2, flushed=0, nonfinite=0), {"flushed": 3}, "flushed, 3, are more than"),
+        (LowRun(precision="fp16_pure"), {"precision": "fp8"}, "an unknown precision, 'fp8'"),
+        (ScopeRun(scope=FORWARD), {"samples": [[]]}, "a build without samples"),
+        (make_round(CASE), {"samples": []}, "a round without samples"),
+        (make_round(CASE), {"windows": [[1e-3], []]}, "a round whose windows are empty"),
+        (make_round(CASE, windows=[[1e-3]]), {"windows": []}, "a round whose windows are empty"),
+        (make_round(CASE), {"cpu_samples": []}, "CPU times that are not those of the samples"),
+        (make_round(CASE), {"cpu_samples": [[1e-3, 1e-3]]}, "CPU times that are not those of the samples"),
+    ],
+)
+def test_a_record_that_contradicts_itself_is_neither_made_nor_read(record: Any, changes: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        structs.replace(record, **changes)
+    with pytest.raises(msgspec.ValidationError, match=said):
+        msgspec.convert(structs.asdict(record) | changes, type(record))
 
 
 @pytest.mark.parametrize("moment", ["9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00", "1969-07-20T20:17:40Z"])
@@ -363,10 +364,9 @@ def test_a_header_with_a_time_that_no_clock_shows_is_refused(name: str, moment: 
     ],
 )
 def test_what_is_rare_but_can_be_is_fine(record: Any) -> None:
-    assert lines.wrong_parts(record) == ""
     if type(record) in RECORDS:
         kind, decoded = lines.decode(lines.encode(record))
-        lines.check_entry(kind, CASE.case_id, lines.to_record(kind, decoded), {CASE.case_id})
+        lines.check_entry(kind, CASE.case_id, decoded, {CASE.case_id})
 
 
 def test_a_round_that_is_there_already_is_refused_by_its_number(tmp_path: Any) -> None:
@@ -383,28 +383,6 @@ def test_a_round_that_is_there_already_is_refused_by_its_number(tmp_path: Any) -
     assert len(read_run(path).rounds) == 5
     path.write_bytes(whole + whole.splitlines(keepends=True)[2])
     with pytest.raises(StoreError, match=f"^{path}, line 5: a second round 0 of {CASE.workload}"):
-        read_run(path)
-
-
-@pytest.mark.parametrize(
-    ("windows", "fine"), [(None, True), ([[1e-3], [2e-3]], True), ([], False), ([[1e-3], []], False)]
-)
-def test_a_round_has_no_window_that_is_empty(windows: list[list[float]] | None, fine: bool, tmp_path: Any) -> None:
-    path = write_run(tmp_path, [CASE], make_round(CASE))
-    path.write_bytes(path.read_bytes() + lines.encode(make_round(CASE, number=1, windows=windows)))
-    if fine:
-        assert read_run(path).rounds[-1].windows == windows
-    else:
-        with pytest.raises(StoreError, match="a round whose windows are empty, of linear_chain"):
-            read_run(path)
-
-
-@pytest.mark.parametrize("cpu_samples", [[], [[1e-3]], [[1e-3, 1e-3], [1e-3]]])
-def test_a_round_has_the_cpu_time_of_each_sample_or_of_none(cpu_samples: list[list[float]], tmp_path: Any) -> None:
-    path = write_run(tmp_path, [CASE], make_round(CASE, samples=[[1e-3, 2e-3], [1e-3, 2e-3]]))
-    odd = make_round(CASE, number=1, samples=[[1e-3, 2e-3], [1e-3, 2e-3]], cpu_samples=cpu_samples)
-    path.write_bytes(path.read_bytes() + lines.encode(odd))
-    with pytest.raises(StoreError, match="CPU times that are not those of the samples, in a round of linear_chain"):
         read_run(path)
 
 

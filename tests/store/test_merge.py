@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from ampbench.errors import UsageError
 from ampbench.records.case import Case
@@ -20,7 +21,7 @@ SETTINGS = Settings(rounds=2)
 
 
 def shard(number: int, **changes: object) -> Shard:
-    return replace(Shard(number=number, count=3, plan="p", cases=5, places=PLACES[number]), **changes)  # type: ignore[arg-type]
+    return structs.replace(Shard(number=number, count=3, plan="p", cases=5, places=PLACES[number]), **changes)  # type: ignore[arg-type]
 
 
 def measured(folder: Path, number: int, *, weights: str = "aa", host: str = "bench", **header: object) -> StoredRun:
@@ -35,7 +36,7 @@ def measured(folder: Path, number: int, *, weights: str = "aa", host: str = "ben
             *(make_round(case, 1e-3 * number, round_, server=round_) for round_ in range(2)),
         )
     ]
-    environment = replace(make_header().environment, host=host)
+    environment = structs.replace(make_header().environment, host=host)
     given = {"shard": shard(number), "settings": SETTINGS, "environment": environment}
     run = f"2026013{number}T120000Z-{host}-00000{number}"
     path = write_run(folder, cases, *entries, COMPLETE, **{"run": run, **given, **header})
@@ -47,7 +48,7 @@ def shards(folder: Path) -> list[StoredRun]:
 
 
 def without(stored: StoredRun, **changes: object) -> StoredRun:
-    return replace(stored, header=replace(stored.header, **changes))  # type: ignore[arg-type]
+    return replace(stored, header=structs.replace(stored.header, **changes))  # type: ignore[arg-type]
 
 
 def test_the_run_has_every_case_in_the_plans_order_and_every_number_as_it_was(tmp_path: Path) -> None:
@@ -94,7 +95,7 @@ def test_machines_that_differ_in_their_names_alone_are_one(tmp_path: Path) -> No
 def test_shards_that_had_other_accelerators_of_a_node_are_one_machine(tmp_path: Path) -> None:
     own = make_header().environment
     parts = [
-        measured(tmp_path, number, environment=replace(own, variables={"CUDA_VISIBLE_DEVICES": str(number)}))
+        measured(tmp_path, number, environment=structs.replace(own, variables={"CUDA_VISIBLE_DEVICES": str(number)}))
         for number in PLACES
     ]
     (run,) = merged(parts, [])
@@ -102,7 +103,7 @@ def test_shards_that_had_other_accelerators_of_a_node_are_one_machine(tmp_path: 
 
 
 def test_each_machine_is_a_run_of_its_own(tmp_path: Path) -> None:
-    other = replace(make_header().environment, host="bench", torch_version="2.14.1")
+    other = structs.replace(make_header().environment, host="bench", torch_version="2.14.1")
     parts = [*shards(tmp_path / "a"), *(measured(tmp_path / "b", one, environment=other) for one in PLACES)]
     runs = merged(parts, [])
     assert [run.header.environment.torch_version for run in runs] == ["2.15.0", "2.14.1"]
@@ -111,7 +112,7 @@ def test_each_machine_is_a_run_of_its_own(tmp_path: Path) -> None:
 
 def test_what_limits_a_machine_has_and_how_long_a_session_may_take_do_not_keep_shards_apart(tmp_path: Path) -> None:
     parts = shards(tmp_path)
-    own = replace(SETTINGS, memory_limit_bytes=10**9, max_seconds=60.0)
+    own = structs.replace(SETTINGS, memory_limit_bytes=10**9, max_seconds=60.0)
     (run,) = merged([parts[0], without(parts[1], settings=own), parts[2]], [])
     assert len(run.cases) == 5
 
@@ -120,7 +121,7 @@ def test_what_limits_a_machine_has_and_how_long_a_session_may_take_do_not_keep_s
     ("change", "said"),
     [
         ({"shard": None}, r"run \S+ is no shard: ampbench run --shard I/N measures one"),
-        ({"settings": replace(SETTINGS, seed=1)}, "does not belong to .*: they differ in the settings"),
+        ({"settings": structs.replace(SETTINGS, seed=1)}, "does not belong to .*: they differ in the settings"),
         ({"shard": shard(2, plan="q")}, "does not belong to .*: they differ in the cases of the plan"),
         ({"shard": shard(2, count=4)}, "does not belong to .*: number of shards 3, there 4"),
         ({"shard": shard(2, places=[1, 3])}, "were not shared out alike: runs were added to their results folder"),
@@ -135,7 +136,7 @@ def test_shards_that_do_not_belong_together_are_refused(tmp_path: Path, change: 
 
 def test_another_torch_is_told_with_both_versions(tmp_path: Path) -> None:
     one, two, three = shards(tmp_path)
-    other = replace(two.header.environment, torch_version="2.14.1")
+    other = structs.replace(two.header.environment, torch_version="2.14.1")
     with pytest.raises(
         UsageError, match=r"shard 2 of 3 \(run \S+\) does not belong to .*: torch 2\.15\.0, there 2\.14\.1"
     ):
@@ -148,7 +149,7 @@ def test_shards_that_are_missing_are_named(tmp_path: Path) -> None:
 
 
 def test_an_empty_shard_that_nothing_was_left_for_is_not_missed(tmp_path: Path) -> None:
-    parts = [without(one, shard=replace(one.header.shard, count=4)) for one in shards(tmp_path)]  # type: ignore[type-var]
+    parts = [without(one, shard=structs.replace(one.header.shard, count=4)) for one in shards(tmp_path)]  # type: ignore[type-var]
     (run,) = merged(parts, [])
     assert len(run.cases) == 5
 

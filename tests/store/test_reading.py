@@ -9,10 +9,11 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from ampbench import store
 from ampbench.errors import StoreError
-from ampbench.records.measured import Failure, FurtherDecisions, Reading, Skip
+from ampbench.records.measured import Failure, Reading, Skip
 from ampbench.records.run import Arm, Footer, Imported, Settings
 from ampbench.store import check_results, lines, once, read_header, read_run, run_file
 from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round, write_run
@@ -78,7 +79,7 @@ def test_rounds_can_be_taken_as_they_are_read_instead_of_kept(path):
 def test_what_is_measured_after_its_worker_was_killed_outdoes_that_failure_and_no_other(
     tmp_path, cause, on_rounds, after
 ):
-    failure = replace(FAILURE, cause=cause)
+    failure = structs.replace(FAILURE, cause=cause)
     stored = read_run(write_run(tmp_path, [FP32, BF16], failure, make_round(FP32), COMPLETE), on_rounds)
     assert stored.failures == {BF16.case_id: failure}
     assert stored.given_up == ({BF16.case_id} if cause == "crash" else set())
@@ -104,18 +105,10 @@ OTHER = make_case("fp32", batch_size=9)
 @pytest.mark.parametrize(
     ("odd", "said"),
     [
-        (make_round(FP32, number=99, samples=[[1e-3], []]), "a round without samples of linear_chain"),
-        (make_round(FP32, number=99, windows=[[1.0], []]), "a round whose windows are empty, of linear_chain"),
-        (make_round(FP32, number=99, cpu_samples=[[1e-3, 1e-3]]), "CPU times that are not those of the samples"),
         (make_round(FP32, number=99, finished_at="1900-01-31T12:00:00Z"), "finished_at is no time that a clock shows"),
         (make_round(FP32, number=0), "a second round 0 of linear_chain"),
         (make_round(OTHER), "a round of a case that is not listed before it: linear_chain"),
         (make_memory(OTHER, 100), "a memory of a case that is not listed before it: linear_chain"),
-        (make_memory(FP32, 100, gradient_bytes=101), "gradient_bytes, 101, are more than peak_bytes, 100"),
-        (
-            make_divergence(FP32, further=FurtherDecisions(batches=1, agreeing=3, decisions=2, ended="time")),
-            "agreeing, 3, are more than decisions, 2",
-        ),
         (FP32, "a case listed twice: linear_chain"),
         (make_header(), "a second header: two files were put together"),
         (make_round(FP32, number=99, samples=[[1e-3, math.nan]]), r"got `null` - at `\$\.round\.samples\[0\]\[1\]`"),
@@ -296,7 +289,7 @@ def test_readings_are_kept_by_metric_and_the_last_of_a_case_counts(tmp_path):
 
 def test_an_imported_run_keeps_where_it_is_from_and_what_was_not_told(tmp_path):
     imported = Imported(program="asv", file="abc-existing.json")
-    environment = replace(make_header().environment, threads=None, cpu_count=None, torch_version="")
+    environment = structs.replace(make_header().environment, threads=None, cpu_count=None, torch_version="")
     told = {"imported": imported, "committed_at": "2026-01-30T00:00:00+00:00", "environment": environment}
     path = write_run(tmp_path, [FP32], COMPLETE, **told)
     assert read_header(path) == make_header(**told)

@@ -2,10 +2,10 @@
 
 import gzip
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from ampbench.errors import StoreError
 from ampbench.records.kinds import RULES
@@ -105,29 +105,32 @@ def test_a_compressed_run_cannot_be_resumed_and_stays_as_it_is(header: Header, t
 
 @pytest.mark.parametrize(
     ("changed", "message"),
-    [({"observed": "flaot32"}, "a rule that there is not: 'flaot32'"), ({"how": "guessed"}, "not: 'guessed'")],
+    [
+        ({"observed": "flaot32"}, "observed`"),
+        ({"how": "guessed"}, "device|fake tensors"),
+    ],
 )
 def test_words_that_mean_nothing_are_neither_read_nor_written(
     changed: dict[str, str], message: str, header: Header, tmp_path: Path
 ) -> None:
     odd = replace(XPU, observations=[replace(XPU.observations[0], **changed)])
-    with pytest.raises(StoreError, match=f"line 2: aten::thing on xpu .*{message}"):
+    with pytest.raises(StoreError, match=f"line 2: damaged: Expected `str` matching .*{message}"):
         read_run(written(tmp_path / "odd.jsonl", header, odd))
     with RunWriter.create(tmp_path, header) as writer, pytest.raises(StoreError, match=message):
         writer.append(odd)
 
 
 def test_a_second_probe_of_a_device_is_neither_read_nor_written(header: Header, tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="line 4: a second probe of autocast's rules on xpu"):
+    with pytest.raises(StoreError, match="line 4: a second rules of xpu"):
         read_run(written(tmp_path / "twice.jsonl", header, XPU, CPU, XPU))
     with RunWriter.create(tmp_path, header) as writer:
-        with pytest.raises(StoreError, match="a second probe of autocast's rules on xpu"):
+        with pytest.raises(StoreError, match="a second rules of xpu"):
             writer.append(XPU, XPU)
         writer.append(XPU)
-        with pytest.raises(StoreError, match="a second probe of autocast's rules on xpu"):
+        with pytest.raises(StoreError, match="a second rules of xpu"):
             writer.append(XPU)
     again, _ = RunWriter.reopen(writer.path)
-    with again, pytest.raises(StoreError, match="a second probe of autocast's rules on xpu"):
+    with again, pytest.raises(StoreError, match="a second rules of xpu"):
         again.append(XPU)
 
 

@@ -1,7 +1,7 @@
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from ampbench.errors import StoreError
 from ampbench.instruments.ceilings.records import COPY, Attained, Ceiling, CeilingsAsked
@@ -123,24 +123,17 @@ def test_a_training_of_a_case_that_is_not_listed_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("record", "said"),
+    "record",
     [
-        (replace(TRAINING, arm="fourth"), "an arm that there is not, 'fourth', in a training"),
-        (replace(SCALING, precision="fp8"), "a precision that there is not, 'fp8', in a scaling"),
-        (replace(SCOPES, scopes=[ScopeRun(scope="half")]), "a scope that there is not, 'half', in a scopes"),
-        (replace(STORAGE, uses=[InputUse(name="0", use="no")]), "a use that there is not, 'no', in a storage"),
-        (
-            replace(SCOPES, scopes=[ScopeRun(scope=FORWARD, samples=[[1e-3], []])]),
-            "a build without samples, in a scopes",
-        ),
-        (replace(STORAGE, low=replace(INPUTS, samples=[[]])), "a build without samples, in a storage"),
-        (replace(CEILING, operation="add"), "an operation that there is not, 'add', in a ceiling of add on cpu"),
+        replace(TRAINING, arm="fourth"),
+        replace(SCOPES, scopes=[ScopeRun(scope="half")]),
+        replace(STORAGE, uses=[InputUse(name="0", use="no")]),
+        replace(CEILING, operation="add"),
     ],
 )
-def test_a_study_of_what_there_is_not_is_refused(record, said):
-    kind = lines.line_of(type(record))
-    with pytest.raises(LineError, match=said):
-        lines.check_entry(kind, getattr(record, "case_id", ""), record, {CASE.case_id})
+def test_a_study_of_what_there_is_not_is_refused(record):
+    with pytest.raises(LineError, match="damaged: Expected `str` matching"):
+        lines.decode(lines.encode(record))
 
 
 STUDIES = [kind.name for kind in KINDS.values() if kind.group == "study"]

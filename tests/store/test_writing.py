@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from ampbench.errors import StoreError
 from ampbench.records.run import Arm
@@ -226,7 +227,6 @@ def test_a_results_folder_that_cannot_be_written_is_refused(tmp_path):
     ("entry", "problem"),
     [
         (make_round(CASE, samples=[[float("nan")]]), "Expected `float`, got `null`"),
-        (make_round(CASE, samples=[[]]), "a round without samples"),
         (make_round(CASE, items_per_step=float("inf")), "items_per_step"),
         (make_round(make_case("fp16_pure")), "a case that is not listed"),
         (CASE, "a case listed twice"),
@@ -273,7 +273,7 @@ def test_a_run_of_any_kind_is_written_whole_with_all_that_was_found(kind, tmp_pa
 
 def test_runs_written_whole_were_begun_elsewhere_and_follow_none_that_is_written_before_them(tmp_path):
     stored = read_run(STORED / "casts.jsonl")
-    earlier = replace(stored, header=replace(stored.header, run="20250101T000000Z-bench-abc123"))
+    earlier = replace(stored, header=structs.replace(stored.header, run="20250101T000000Z-bench-abc123"))
     written = write_whole([stored, earlier], tmp_path)
     assert {run: read_run(path).header.follows for run, path in written.items()} == {
         stored.header.run: stored.header.follows,

@@ -1,7 +1,6 @@
 """Networks by name: what names mean, what is made of a library's network, and files of weights."""
 
 import contextlib
-import dataclasses
 import functools
 import random
 from collections.abc import Iterator, Mapping
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec import structs
 from torch import nn
 from torch.nn import functional as F
 
@@ -325,7 +325,7 @@ def test_a_network_that_cannot_be_built_says_so_in_one_line() -> None:
 
 
 def test_a_library_that_cannot_be_imported_is_no_stop() -> None:
-    broken = dataclasses.replace(source("torchvision:resnet18"), module="no_such_module")
+    broken = structs.replace(source("torchvision:resnet18"), module="no_such_module")
     found = describe_workload(broken, {}, 0)
     assert found.unavailable.startswith("torchvision cannot be imported (ModuleNotFoundError")
 

@@ -1,10 +1,10 @@
-import dataclasses
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from ampbench.errors import UnknownNameError, UsageError
 from ampbench.store import read_run
@@ -130,7 +130,7 @@ def test_stored_cases_of_built_in_workloads_have_the_ids_that_they_have_now():
     for case in cases:
         parameters = resolve_parameters(WORKLOADS[case.workload], "small")
         batch_size = parameters.pop("batch_size")
-        now = dataclasses.replace(case, parameters=parameters, batch_size=batch_size)
+        now = structs.replace(case, parameters=parameters, batch_size=batch_size)
         assert stored.cases[now.case_id] is case
 
 

@@ -7,7 +7,6 @@ no C++ compiler is needed and a network takes seconds. The step then runs on the
 """
 
 import copy
-import dataclasses
 import operator
 import re
 import warnings
@@ -18,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from msgspec import structs
 
 from ampbench.base.units import counted
 from ampbench.errors import first_line
@@ -375,7 +375,7 @@ def _trace(model: torch.nn.Module, backend: _Backend, breaks: list[str], *, hook
             if fate is None:
                 dropped += 1
             else:
-                casts.append(dataclasses.replace(cast, fate=fate))
+                casts.append(structs.replace(cast, fate=fate))
     if dropped:
         notes.append(f"inductor dropped {counted(dropped, 'cast')}: the copy is never made")
     if breaks or backend.frames > 1:

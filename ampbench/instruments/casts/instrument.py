@@ -4,6 +4,8 @@ import dataclasses
 from functools import partial
 from typing import Any
 
+from msgspec import structs
+
 from ampbench.base.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.base.units import one_of
 from ampbench.drive.pieces import Piece, Seen, ask_case, built_in_rows, plan_default_autocast, require_own_ops
@@ -87,11 +89,11 @@ def _plan(
 
 def _with_half_inputs(case: Case) -> Case:
     dtype = PRECISIONS[case.precision].autocast
-    return dataclasses.replace(case, input_dtype=SHORT_DTYPES[dtype]) if dtype else case
+    return structs.replace(case, input_dtype=SHORT_DTYPES[dtype]) if dtype else case
 
 
 def _trace(session: Session[Tracing], channel: Channel, piece: Piece) -> Seen:
-    asked = dataclasses.replace(session.asked, graphs=graphs_of(piece.planned, session.prepared.selection))
+    asked = structs.replace(session.asked, graphs=graphs_of(piece.planned, session.prepared.selection))
     return trace_case(channel, piece.planned, session.prepared.settings, asked)
 
 

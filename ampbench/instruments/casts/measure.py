@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from msgspec import structs
 from torch.utils import _pytree as pytree
 
 import ampbench.explain
@@ -66,7 +67,7 @@ def trace_absent(workload: Workload, case: Case, tracing: Tracing) -> CastPass:
                 f"{device} is not on this machine, and the network cannot run on fake tensors of it: "
                 f"{in_one_line(error)}{_place(error)}"
             ).with_traceback(error.__traceback__) from None
-        trace = dataclasses.replace(ledger.trace, inference=not training)
+        trace = structs.replace(ledger.trace, inference=not training)
     missing = f"{device} is not on this machine"
     notes = [f"not on hardware: {missing}, so the step was traced on fake tensors, and nothing is timed"]
     notes += stood_for(trace, device)
@@ -151,7 +152,7 @@ def measure_casts(workload: Workload, case: Case, tracing: Tracing) -> CastPass:
     so. Timing takes about `tracing.seconds`, and so do all checks together; a step so long that it would have no
     interval gets up to `PATIENCE` times as many.
     """
-    case = dataclasses.replace(case, path="eager")
+    case = structs.replace(case, path="eager")
     if not is_present(case.device):
         return trace_absent(workload, case, tracing)
     device = open_device(case.device)
@@ -176,7 +177,7 @@ def measure_casts(workload: Workload, case: Case, tracing: Tracing) -> CastPass:
     if tracing.time:
         found = _timed(found, step, tracing)
         untraced = _step_samples(workload, case, device, settled, tracing.seconds * (1 - TRACED_SHARE))
-        found = dataclasses.replace(found, step_samples=untraced)
+        found = structs.replace(found, step_samples=untraced)
     for trial, peak in zip(trials, peaks[1:], strict=True):
         share = tracing.seconds / len(trials)
         try:
@@ -184,9 +185,9 @@ def measure_casts(workload: Workload, case: Case, tracing: Tracing) -> CastPass:
         except torch.OutOfMemoryError:
             found.notes.append(f"{trial.change.name}: not measured, there is no room for two builds of the step")
             continue
-        found.checked.append(dataclasses.replace(checked, peak_bytes_before=peaks[0], peak_bytes_after=peak))
+        found.checked.append(structs.replace(checked, peak_bytes_before=peaks[0], peak_bytes_after=peak))
     if tracing.time or trials:
-        found = dataclasses.replace(found, fitness=watch.seen())
+        found = structs.replace(found, fitness=watch.seen())
     found.graphs.extend(_read_graph(graph, step) for graph in tracing.graphs)
     return found
 
@@ -227,14 +228,14 @@ def _timed(found: CastPass, step: Step, tracing: Tracing) -> CastPass:
             break
     if any(other != names[-1] for other in names):
         note = f"the ops of {len(names)} traced steps differ from step to step: seconds are those of the last"
-        return dataclasses.replace(found, trace=last, notes=[*found.notes, note])
+        return structs.replace(found, trace=last, notes=[*found.notes, note])
     medians = np.median(np.array(seconds, dtype=np.float64), axis=0).tolist() if names[-1] else []
-    trace = dataclasses.replace(
+    trace = structs.replace(
         last,
-        ops=[dataclasses.replace(row, seconds=value) for row, value in zip(last.ops, medians, strict=True)],
-        casts=[dataclasses.replace(row, seconds=medians[row.index]) for row in last.casts],
+        ops=[structs.replace(row, seconds=value) for row, value in zip(last.ops, medians, strict=True)],
+        casts=[structs.replace(row, seconds=medians[row.index]) for row in last.casts],
     )
-    return dataclasses.replace(found, trace=trace, traced_steps=len(names))
+    return structs.replace(found, trace=trace, traced_steps=len(names))
 
 
 def _step_samples(workload: Workload, case: Case, device: Device, settled: Settled, budget: float) -> list[list[float]]:
@@ -292,7 +293,7 @@ def _autograd(step: Step) -> GraphTrace:
     graph = autograd_graph(outputs[0], step.module)
     if len(outputs) > 1:
         note = f"the graph is that of the first of {len(outputs)} outputs"
-        graph = dataclasses.replace(graph, notes=[*graph.notes, note])
+        graph = structs.replace(graph, notes=[*graph.notes, note])
     return graph
 
 

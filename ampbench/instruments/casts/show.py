@@ -16,6 +16,7 @@ from ampbench.instruments.cases import document_of_cases
 from ampbench.instruments.casts import findings
 from ampbench.instruments.casts.findings import casts_said, compare_graph, graph_sentence, saved_by, times_said
 from ampbench.present.charts import Drawing, Rows, label_expression, tooltip
+from ampbench.present.data import record_data
 from ampbench.present.document import (
     Block,
     Column,
@@ -434,7 +435,7 @@ def _data(found: CastPass, case: Case, by: By | None) -> dict[str, Any]:
             }
             for graph in found.graphs
         ],
-        "casts": asdict(found),
+        "casts": record_data(found),
     }
 
 

@@ -8,9 +8,10 @@ operation after the other. FLOPs are those that no kernel can leave out, bytes t
 (`records.measured.MemoryPass`), at the bandwidth of the cache that they fit (`bandwidth_of`).
 """
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+
+from msgspec import structs
 
 from ampbench.base.units import format_bandwidth, format_flop_rate, format_ratio, format_share
 from ampbench.instruments.ceilings.datasheets import INSTRUCTIONS, Datasheet, datasheet_of, instruction_of
@@ -131,7 +132,7 @@ def described(environment: Environment, type: str) -> DeviceDescription:
     flags = [row.flag for row in INSTRUCTIONS if row.flag in environment.cpu_flags]
     if type != "cpu" or not flags:
         return device
-    return dataclasses.replace(device, details=device.details | {_FLAGS: " ".join(flags)})
+    return structs.replace(device, details=device.details | {_FLAGS: " ".join(flags)})
 
 
 EMULATED, NATIVE = 0.5, 1.0
@@ -154,7 +155,7 @@ def shown(device: DeviceDescription, ceilings: Iterable[Ceiling]) -> DeviceDescr
         half = best(quiet, device.type, dtype)
         if full and half and (half < EMULATED * full or half >= NATIVE * full):
             kinds[dtype] = "emulated" if half < EMULATED * full else "native"
-    return dataclasses.replace(device, arithmetic=kinds)
+    return structs.replace(device, arithmetic=kinds)
 
 
 def ordered(ceilings: Sequence[Ceiling]) -> list[Ceiling]:

@@ -3,11 +3,12 @@
 It has no cases: each operation in each dtype is measured by a worker of its own.
 """
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+from msgspec import structs
 
 from ampbench import store
 from ampbench.base.precisions import SHORT_DTYPES
@@ -197,7 +198,7 @@ def ceilings_known(results: Path | str, here: Environment) -> list[Ceiling]:
             key = one.device, one.operation, one.dtype
             height = attained.work if one.operation in MOVING else 0, ceiling_rate(one) or 0.0
             if key not in found or height > found[key][0]:
-                found[key] = height, dataclasses.replace(one, run=stored.header.run)
+                found[key] = height, structs.replace(one, run=stored.header.run)
     return [one for _, one in found.values()]
 
 

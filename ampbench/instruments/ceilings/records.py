@@ -1,9 +1,10 @@
 """What a study of ceilings stores: what a device attains, and what a worker is asked for that."""
 
-from dataclasses import dataclass, field
+from typing import Annotated
 
-from ampbench.records.bounds import Count, Seconds, StepSeconds
-from ampbench.records.kinds import Before, unknown
+import msgspec
+
+from ampbench.records.bounds import Count, Seconds, StepSeconds, one_of
 from ampbench.records.measured import MULTIPLYING, Fitness
 
 COPY, READ = MOVING = "copy", "read"
@@ -14,8 +15,7 @@ FP32, TF32 = "fp32", "tf32"
 """Dtypes of ceilings that share a torch dtype: torch.float32, without and with tf32 allowed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attained:
+class Attained(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """What one `size` ("1024x1024x1024") attained: `work` FLOPs or bytes in each of `samples` seconds.
 
     `library` multiplied ("MKL", "oneDNN"), where that is known; "" elsewhere.
@@ -27,8 +27,7 @@ class Attained:
     library: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ceiling:
+class Ceiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """What a device attains with one `operation`, one of `OPERATIONS`, in one dtype ("bf16"; "tf32"), over sizes.
 
     `run` is the id of the run that measured it, where another has taken it over, else "". `threads` are torch's.
@@ -36,24 +35,17 @@ class Ceiling:
     """
 
     device: str
-    operation: str
+    operation: Annotated[str, one_of(*OPERATIONS)]
     dtype: str
     threads: Count
-    attained: list[Attained] = field(default_factory=list)
+    attained: list[Attained] = []
     run: str = ""
     error: str = ""
-    fitness: Fitness = field(default_factory=Fitness)
-    notes: list[str] = field(default_factory=list)
+    fitness: Fitness = Fitness()
+    notes: list[str] = []
 
 
-def wrong_ceiling(found: Ceiling, _: Before) -> str:
-    """Return what of a ceiling cannot be: an operation that there is not."""
-    where = f"a ceiling of {found.operation} on {found.device}"
-    return unknown("an operation", found.operation, OPERATIONS, where)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CeilingAsked:
+class CeilingAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """What a device attains with an `operation` in a `dtype`, as in `Ceiling`, measured for about `seconds`."""
 
     operation: str
@@ -61,10 +53,9 @@ class CeilingAsked:
     seconds: Seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CeilingsAsked:
+class CeilingsAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """To measure each of the `operations` in each of the `dtypes` (none: all that a device has) for about `seconds`."""
 
     seconds: Seconds = 2.0
-    operations: list[str] = field(default_factory=list)
-    dtypes: list[str] = field(default_factory=list)
+    operations: list[str] = []
+    dtypes: list[str] = []

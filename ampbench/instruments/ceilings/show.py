@@ -5,7 +5,7 @@ Numbers without a value are "–".
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -31,6 +31,7 @@ from ampbench.instruments.ceilings.findings import (
 )
 from ampbench.instruments.ceilings.records import FP32, MOVING, OPERATIONS, Attained, Ceiling
 from ampbench.present.charts import Drawing, Rows, limit_layers, series_encoded, tooltip
+from ampbench.present.data import record_data
 from ampbench.present.document import Block, Column, Document, Section, as_sentence, picked, records, table
 from ampbench.present.page import (
     Held,
@@ -123,9 +124,9 @@ def _data(stored: StoredRun) -> dict[str, Any]:
             "size": None if one is None else one.size,
             "datasheet_share": share(found, promised),
         }
-        ceilings.append(asdict(found) | derived)
+        ceilings.append(record_data(found) | derived)
     said = {type: ceilings_said(device, stored.every(Ceiling)) for type, device in devices.items()}
-    told = {"run": stored.header.run, "environment": asdict(environment), "ended": stored.ending}
+    told = {"run": stored.header.run, "environment": record_data(environment), "ended": stored.ending}
     return told | {"sentences": said, "ceilings": ceilings}
 
 

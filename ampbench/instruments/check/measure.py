@@ -6,11 +6,11 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import Any
 from unittest import mock
 
 import torch
+from msgspec.structs import replace
 
 from ampbench.defects.catalogue import CHECKS
 from ampbench.errors import bounded, first_line

@@ -1,18 +1,18 @@
 """What a run of checks stores: what a program saw of a defect, and what a worker is asked for that."""
 
-from dataclasses import dataclass, field
 from hashlib import sha256
+from typing import Annotated
 
-from ampbench.records.bounds import Seconds
-from ampbench.records.kinds import Before, unknown
+import msgspec
+
+from ampbench.records.bounds import Seconds, one_of
 from ampbench.records.rules import DEVICE, FAKE, NOT_OBSERVED
 
 GOOD, DEFECTIVE, DIFFERS, NOT_SHOWN = OUTCOMES = "good", "defective", "differs", "not shown here"
 """What a check comes to: as it should be; the defect is there; as designed, but a trap; nobody can say here."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class Checked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """What the check called `check` came to on a device type: one of `OUTCOMES`.
 
     `how` it was seen: on the device, by fake tensors that stand in for it, or not at all. `expected` and `seen` are in
@@ -23,24 +23,16 @@ class Checked:
 
     device: str
     check: str
-    outcome: str
-    how: str
+    outcome: Annotated[str, one_of(*OUTCOMES)]
+    how: Annotated[str, one_of(DEVICE, FAKE, NOT_OBSERVED)]
     program: str
     expected: str = ""
     seen: str = ""
-    said: list[str] = field(default_factory=list)
-    warned: list[str] = field(default_factory=list)
+    said: list[str] = []
+    warned: list[str] = []
     why: str = ""
     cause: str = ""
     seconds: Seconds | None = None
-
-
-def wrong_checked(found: Checked, _: Before) -> str:
-    """Return what of a check's result cannot be: a word for what it came to, or for how, that there is not."""
-    where = f"the check {found.check} on {found.device}"
-    return unknown("an outcome", found.outcome, OUTCOMES, where) or unknown(
-        "a way of seeing", found.how, (DEVICE, FAKE, NOT_OBSERVED), where
-    )
 
 
 def digest_of(text: str) -> str:
@@ -48,17 +40,15 @@ def digest_of(text: str) -> str:
     return sha256(text.split('"""', 2)[-1].encode()).hexdigest()[:16]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckAsked:
+class CheckAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """To run the program of the check called `check`, whose `text` this is."""
 
     check: str
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChecksAsked:
+class ChecksAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """To run the `checks` of these names (none: all but the slow ones), or all of some `areas`."""
 
-    checks: list[str] = field(default_factory=list)
-    areas: list[str] = field(default_factory=list)
+    checks: list[str] = []
+    areas: list[str] = []

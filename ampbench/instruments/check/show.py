@@ -1,7 +1,7 @@
 """What a run of checks says: by device what is defective, what differs by design, and what could not be shown."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ampbench.base.units import counted
@@ -16,6 +16,7 @@ from ampbench.instruments.check.records import (
     Checked,
     ChecksAsked,
 )
+from ampbench.present.data import record_data
 from ampbench.present.document import Block, Column, Document, Section, as_sentence, picked, records, table
 from ampbench.present.page import Held, Part, told_part
 from ampbench.records.rules import DEVICE
@@ -176,7 +177,7 @@ def _data(stored: StoredRun) -> dict[str, Any]:
         "torch": version,
         "ended": stored.ending,
         "sentences": {device: sentences(place_of(version, device, own), own) for device, own in by_device.items()},
-        "checks": [asdict(one) | {"title": check_of(one).title, "remedy": check_of(one).remedy} for one in found],
+        "checks": [record_data(one) | {"title": check_of(one).title, "remedy": check_of(one).remedy} for one in found],
     }
 
 

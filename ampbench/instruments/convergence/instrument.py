@@ -9,6 +9,8 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from msgspec import structs
+
 from ampbench.base.precisions import BASELINE
 from ampbench.drive.pieces import Piece, ask_case, asked_of
 from ampbench.drive.planning import PlannedCase, make_plan
@@ -114,7 +116,7 @@ def unfinished(stored: StoredRun) -> list[ToTrain]:
 
 def in_precision(case: Case, precision: str) -> Case:
     """Return `case` as it would be in fp32, which has no scaler to leave out, by another name."""
-    return dataclasses.replace(case, precision=precision, input_dtype="fp32", scaler=True)
+    return structs.replace(case, precision=precision, input_dtype="fp32", scaler=True)
 
 
 def pieces(session: Session[ConvergenceAsked]) -> list[Piece]:
@@ -151,7 +153,7 @@ class _Trainer:
 
     def _trained(self, channel: Channel, planned: PlannedCase, start: ToTrain) -> Training | Failure | Skip:
         session = self.session
-        settings = dataclasses.replace(session.prepared.settings, seed=start.seed)
+        settings = structs.replace(session.prepared.settings, seed=start.seed)
         asked = TrainingAsked(steps=session.asked.steps, arm=start.arm)
         found = ask_case(channel, planned, settings, TASK, asked, fresh=False)
         if not isinstance(found, Training):
@@ -171,7 +173,7 @@ def _for_want_of(first: ToTrain, why: Failure, start: ToTrain) -> Failure:
     from ampbench.instruments.convergence.findings import NAMES  # NumPy: not for `--help`
 
     message = f"{NAMES.get(first.arm, BASELINE)}, which it is compared with, failed: {why.message}"
-    return dataclasses.replace(why, case_id=start.case.case_id, message=message)
+    return structs.replace(why, case_id=start.case.case_id, message=message)
 
 
 def _check_same_network(resumed: StoredRun, case: Case, training: Training) -> None:
@@ -189,8 +191,8 @@ def _with_baselines(
 ) -> list[PlannedCase]:
     """Return the cases of `selection`, and for each the fp32 case of the same, whatever is selected."""
     describe = describer(channel, settings)
-    asked = dataclasses.replace(selection, precisions=selection.precisions and [BASELINE, *selection.precisions])
-    everything = make_plan(dataclasses.replace(asked, keyword=""), environment, describe)
+    asked = structs.replace(selection, precisions=selection.precisions and [BASELINE, *selection.precisions])
+    everything = make_plan(structs.replace(asked, keyword=""), environment, describe)
     chosen = make_plan(selection, environment, describe)
     ids = {planned.case.case_id for planned in chosen}
     ids |= {in_precision(planned.case, BASELINE).case_id for planned in chosen}

@@ -1,10 +1,11 @@
 """What a study of convergence stores: whole trainings, and what a worker is asked for one of them."""
 
-from dataclasses import dataclass, field
+from typing import Annotated
+
+import msgspec
 
 from ampbench.base.recipes import CONSTANT
-from ampbench.records.bounds import Count, ErrorSize, KeptShare, Magnitude, Positive, Seconds, Signed, Steps
-from ampbench.records.kinds import Before, unknown
+from ampbench.records.bounds import Count, ErrorSize, KeptShare, Magnitude, Positive, Seconds, Signed, Steps, one_of
 from ampbench.records.measured import Score
 
 CONTROL, REFERENCE = ARMS = "control", "reference"
@@ -14,8 +15,7 @@ OWN = "own"
 """The schedule that the workload itself brings."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drift:
+class Drift(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """How far all parameters lie after `step` steps from those trained in fp32 and in fp64: relative L2 distances.
 
     `way` is the way that fp64 went, the norm of what its parameters have moved by since the first step. Of the way that
@@ -32,8 +32,7 @@ class Drift:
     way_kept: KeptShare | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
+class Training(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """One training of a case from the weights and batches of one `seed`.
 
     `arm` is one of `ARMS`, or "": the case's own. `losses[i]` is the mean training loss of steps `i * every` to `(i +
@@ -48,13 +47,13 @@ class Training:
 
     case_id: str
     seed: int
-    arm: str = ""
+    arm: Annotated[str, one_of("", *ARMS)] = ""
     steps: Steps
     every: Positive = 1
-    losses: list[Signed | None] = field(default_factory=list)
+    losses: list[Signed | None] = []
     held_out: bool = False
-    scores: list[Score] = field(default_factory=list)
-    drift: list[Drift] = field(default_factory=list)
+    scores: list[Score] = []
+    drift: list[Drift] = []
     ended_at: Count | None = None
     error: str = ""
     scaler_scale: Magnitude | None = None
@@ -64,16 +63,10 @@ class Training:
     weights_digest: str
     inputs_digest: str
     seconds: Seconds
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = []
 
 
-def wrong_training(found: Training, _: Before) -> str:
-    """Return what of a training cannot be: an arm that there is not."""
-    return unknown("an arm", found.arm, ("", *ARMS), f"a training of {found.case_id}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingAsked:
+class TrainingAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """To train a case for `steps` steps, as its own or as another `arm` (see `Training`).
 
     A worker that is not fresh knows the fp32 and fp64 trainings before it.
@@ -83,8 +76,7 @@ class TrainingAsked:
     arm: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConvergenceAsked:
+class ConvergenceAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """To train each case for `steps` steps from each of `seeds` seeds."""
 
     steps: Steps

@@ -47,7 +47,7 @@ from ampbench.present.charts import (
     tooltip,
     values_axis,
 )
-from ampbench.present.data import finite
+from ampbench.present.data import finite, record_data
 from ampbench.present.document import Block, Column, Document, Section, as_sentence, picked, records, table
 from ampbench.present.page import (
     Held,
@@ -495,7 +495,9 @@ def document(stored: StoredRun, case_ids: Sequence[str], *, everything: bool = F
     broken = [stored.failures[case_id] for case_id in case_ids if case_id in stored.failures and case_id in trained]
 
     def data() -> dict[str, Any]:
-        told = nested_data(stored, case_ids, trained, lambda _, found: {"trainings": [asdict(one) for one in found]})
+        told = nested_data(
+            stored, case_ids, trained, lambda _, found: {"trainings": [record_data(one) for one in found]}
+        )
         return told | {"studies": finite([_data(one) for one in learned(stored, case_ids)])}
 
     return Document(

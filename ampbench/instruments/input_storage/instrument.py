@@ -1,6 +1,6 @@
 """The study of stored inputs: cases with autocast, each fed inputs in fp32 and in half by a worker of its own."""
 
-import dataclasses
+from msgspec import structs
 
 from ampbench.base.precisions import AUTOCAST
 from ampbench.drive.pieces import plan_default_autocast
@@ -33,7 +33,7 @@ def _plan(
     selection: Selection, _: StorageAsked, environment: Environment, channel: Channel, settings: Settings
 ) -> list[PlannedCase]:
     """Return the cases in both phases where none is named, without those that have no loss to train by."""
-    asked = dataclasses.replace(selection, phases=selection.phases or list(PHASES))
+    asked = structs.replace(selection, phases=selection.phases or list(PHASES))
     found = plan_default_autocast(asked, environment, channel, settings)
     return found if selection.phases else [planned for planned in found if planned.skip not in WITHOUT_LOSS] or found
 

@@ -4,11 +4,11 @@ What an op does with an input in half is read from two traces, that of the step 
 inputs are stored in the autocast dtype; whether anything is lost is measured, not concluded from them.
 """
 
-import dataclasses
 from functools import partial
 from typing import Any
 
 import torch
+from msgspec import structs
 from torch.utils import _pytree as pytree
 
 from ampbench.base.precisions import PRECISIONS
@@ -60,7 +60,7 @@ def measure_storage(workload: Workload, case: Case, device: Device, seconds: flo
     step that raises only with inputs in half is found to. Raises what the network raises with inputs in fp32, and
     `torch.OutOfMemoryError`. A workload without floating inputs is a `Skip`.
     """
-    case = dataclasses.replace(case, path="eager")
+    case = structs.replace(case, path="eager")
     if not any(True for _ in floating_in(pytree.tree_leaves(batches_of(workload.inputs)[0]))):
         return Skip(case_id=case.case_id, reason=NO_FLOATING)
     row = PRECISIONS[case.precision]
@@ -77,7 +77,7 @@ def _measured(workload: Workload, case: Case, device: Device, change: Change, se
     ledger = _traced(step)
     before = step.data.batches[0]
     full, low = (_stored(before, dtype, device, seconds) for dtype in (torch.float32, change.dtype))
-    full = dataclasses.replace(full, **_casts(ledger.trace))
+    full = structs.replace(full, **_casts(ledger.trace))
     uses: list[InputUse] = []
     peaks: list[int | None] = []
     try:
@@ -87,9 +87,9 @@ def _measured(workload: Workload, case: Case, device: Device, change: Change, se
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        low = dataclasses.replace(low, error=first_line(error))
+        low = structs.replace(low, error=first_line(error))
     else:
-        low = dataclasses.replace(low, **_casts(after.trace))
+        low = structs.replace(low, **_casts(after.trace))
         uses = _uses((before, ledger), (changed.data.batches[0], after), device.type)
         del changed, after
     exact = all(_exact(leaf, change.dtype) for leaf in floating_in(pytree.tree_leaves(before)))
@@ -97,11 +97,11 @@ def _measured(workload: Workload, case: Case, device: Device, change: Change, se
     device.release()
     if not low.error:
         peaks = peaks_with([change], workload, case, device, settled, notes)
-        full, low = (dataclasses.replace(row, peak_bytes=peak) for row, peak in zip((full, low), peaks, strict=True))
+        full, low = (structs.replace(row, peak_bytes=peak) for row, peak in zip((full, low), peaks, strict=True))
     full, low, same, repeatable = _compared(workload, case, device, full, low, notes)
     if not low.error:
         samples = _timed(workload, case, device, change, settled, seconds, notes)
-        full, low = (dataclasses.replace(row, samples=own) for row, own in zip((full, low), samples, strict=True))
+        full, low = (structs.replace(row, samples=own) for row, own in zip((full, low), samples, strict=True))
     return StoragePass(
         case_id=case.case_id,
         uses=uses,
@@ -160,7 +160,7 @@ def _uses(before: tuple[Any, CastLedger], after: tuple[Any, CastLedger], device:
         read = [place for place in _reading(before[1].trace, readers) if place not in lowered]
         first = _first_use(after[1].trace, _reading(after[1].trace, after[1].uses_of(half)[1]), device)
         found.append(
-            dataclasses.replace(
+            structs.replace(
                 first,
                 name=name or f"input{pytree.keystr(path)}",
                 read_in_fp32=before[1].trace.ops[read[0]].name if read else "",
@@ -224,7 +224,7 @@ def _compared(
     full = _with_errors(full, first, reference, where, notes)
     if low.error:
         return full, low, None, repeatable
-    stored = dataclasses.replace(case, input_dtype=low.dtype)
+    stored = structs.replace(case, input_dtype=low.dtype)
     second = run_step(workload, stored, device, keep=device, update=False, equal=draws)
     low = _with_errors(low, second, reference, where, notes)
     return full, low, identical(_bits(first), _bits(second)), repeatable
@@ -249,7 +249,7 @@ def _with_errors(
     if numbers.loss is not None and reference.loss is not None:
         difference = abs(numbers.loss - reference.loss)
         loss = difference if difference < float("inf") else None
-    return dataclasses.replace(stored, output_rel_l2=outputs.rel_l2, loss_abs_error=loss, grad_rel_l2=gradients)
+    return structs.replace(stored, output_rel_l2=outputs.rel_l2, loss_abs_error=loss, grad_rel_l2=gradients)
 
 
 def _bits(numbers: StepNumbers) -> list[torch.Tensor]:

@@ -1,9 +1,10 @@
 """What a study of stored inputs stores: a step fed in fp32 and in half, and what a worker is asked for that."""
 
-from dataclasses import dataclass, field
+from typing import Annotated
 
-from ampbench.records.bounds import Count, ErrorSize, Magnitude, Seconds, StepSeconds
-from ampbench.records.kinds import Before, unknown
+import msgspec
+
+from ampbench.records.bounds import Count, ErrorSize, Magnitude, Seconds, StepSeconds, one_of
 from ampbench.records.measured import Fitness
 
 ACCEPTED, TO_FP32, PROMOTED, TO_LOW, UNTOUCHED = USES = (
@@ -17,8 +18,7 @@ ACCEPTED, TO_FP32, PROMOTED, TO_LOW, UNTOUCHED = USES = (
 half; `UNTOUCHED`: no op of the step takes it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InputUse:
+class InputUse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """What becomes of a floating input stored in half: the first `operation` that takes it, and what that does.
 
     `use` is one of `USES`, `module` the path of the module that the op belongs to ("": the network itself).
@@ -29,12 +29,11 @@ class InputUse:
     name: str
     operation: str = ""
     module: str = ""
-    use: str
+    use: Annotated[str, one_of(*USES)]
     read_in_fp32: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredInputs:
+class StoredInputs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A step of a case whose floating inputs are stored in `dtype` ("fp32", "bf16").
 
     `stored_bytes` are those of all inputs of a batch, `copy_samples` the seconds that copying them from host to device
@@ -45,19 +44,23 @@ class StoredInputs:
 
     dtype: str
     stored_bytes: Count
-    copy_samples: list[StepSeconds] = field(default_factory=list)
+    copy_samples: list[StepSeconds] = []
     casts: Count | None = None
     cast_bytes: Count | None = None
-    samples: list[list[StepSeconds]] = field(default_factory=list)
+    samples: list[list[StepSeconds]] = []
     peak_bytes: Count | None = None
     output_rel_l2: ErrorSize | None = None
     loss_abs_error: Magnitude | None = None
     grad_rel_l2: ErrorSize | None = None
     error: str = ""
 
+    def __post_init__(self) -> None:
+        """Raise `ValueError` where a build has no samples."""
+        if not all(self.samples):
+            raise ValueError("a build without samples")
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoragePass:
+
+class StoragePass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A case fed inputs in fp32 and inputs stored in half.
 
     `identical`: outputs, loss and gradients are the same to the last bit (None: the step does not run with inputs in
@@ -66,27 +69,18 @@ class StoragePass:
     """
 
     case_id: str
-    uses: list[InputUse] = field(default_factory=list)
+    uses: list[InputUse] = []
     full: StoredInputs
     low: StoredInputs
     identical: bool | None
     repeatable: bool
     exact: bool
     memory_source: str | None = None
-    fitness: Fitness = field(default_factory=Fitness)
-    notes: list[str] = field(default_factory=list)
+    fitness: Fitness = Fitness()
+    notes: list[str] = []
 
 
-def wrong_storage(found: StoragePass, _: Before) -> str:
-    """Return what of a case fed inputs in half cannot be: a use that there is not, or a build without samples."""
-    where = f"a storage of {found.case_id}"
-    if not all((*found.full.samples, *found.low.samples)):
-        return f"a build without samples, in {where}"
-    return next(filter(None, (unknown("a use", one.use, USES, where) for one in found.uses)), "")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StorageAsked:
+class StorageAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """To measure a case fed inputs stored in half for about `seconds`."""
 
     seconds: Seconds

@@ -4,7 +4,6 @@ Numbers without a value are "–".
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import NamedTuple
 
 from ampbench.base.units import UNDEFINED
@@ -19,6 +18,7 @@ from ampbench.instruments.input_storage.findings import (
     storage_said,
 )
 from ampbench.instruments.input_storage.records import ACCEPTED, InputUse, StoragePass, StoredInputs
+from ampbench.present.data import record_data
 from ampbench.present.document import Block, Column, Document, Section, as_sentence, records, table
 from ampbench.present.page import Held, Part, of_several, told_part
 from ampbench.records.case import Case
@@ -95,7 +95,7 @@ def document(stored: StoredRun, case_ids: Sequence[str], *, everything: bool = F
                 "inputs": records(use_columns(found.low.dtype), found.uses),
                 "stored": records(COLUMNS, stored_ways(found)),
             },
-            "storage": asdict(found),
+            "storage": record_data(found),
         },
         columns=COLUMNS,
         rows=stored_ways,

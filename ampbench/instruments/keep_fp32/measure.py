@@ -1,12 +1,13 @@
 """The search for modules to keep in fp32, on the device: what there is to keep, what a set errs, what sets cost."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from ampbench.base.precisions import BASELINE, PRECISIONS
 from ampbench.errors import UnknownNameError

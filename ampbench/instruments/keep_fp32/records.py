@@ -1,10 +1,11 @@
 """What a search for the modules to keep in fp32 stores: what there was to choose from, each trial, what sets cost."""
 
-from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Annotated
 
-from ampbench.records.bounds import Count, ErrorSize, Fraction, KeptShare, Seconds, StepSeconds
-from ampbench.records.kinds import Before
+import msgspec
+
+from ampbench.records.bounds import Count, ErrorSize, Fraction, KeptShare, Seconds, StepSeconds, one_of
 from ampbench.records.measured import Fitness
 from ampbench.records.ranges import ModuleError
 
@@ -22,8 +23,7 @@ MAX_TRIALS = 60
 """So many sets are tried unless another number is asked for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
+class Unit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """What is kept in fp32 or not as one: a module in which no other runs, or several that share parameters.
 
     `modules` are their paths, `kind` the class of the first. `weight_bytes` are those of its parameters and buffers in
@@ -37,8 +37,7 @@ class Unit:
     seconds: Seconds = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """What a search is to find: the budget, `objective` and `seed` as in `KeepSearch`, and how much it may do.
 
     `max_gradient_error` bounds what trains, and `min_update_kept` (None: nothing) what trains with weights stored in
@@ -48,15 +47,14 @@ class Wanted:
 
     max_error: ErrorSize
     max_gradient_error: ErrorSize
-    objective: str = SPEED
+    objective: Annotated[str, one_of(*OBJECTIVES)] = SPEED
     seed: int = 0
     max_trials: Count = MAX_TRIALS
     seconds: Seconds = 20.0
     min_update_kept: Fraction | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchSpace:
+class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """The modules of a case among which is chosen, in the order of running.
 
     `errors` are the own errors of its modules in the case's precision, on exact inputs. `containers` are the paths of
@@ -67,16 +65,15 @@ class SearchSpace:
 
     case_id: str
     units: list[Unit]
-    containers: list[str] = field(default_factory=list)
-    errors: list[ModuleError] = field(default_factory=list)
+    containers: list[str] = []
+    errors: list[ModuleError] = []
     wanted: Wanted | None = None
     weights_digest: str = ""
     inputs_digest: str = ""
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = []
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """One step of a case with the modules `kept` in fp32, against the reference; all as in `Divergence`.
 
     `output_rel_l2` is that of the output that errs most. An error is None where it is undefined because a value is not
@@ -88,7 +85,7 @@ class Trial:
 
     case_id: str
     number: Count = 0
-    kept: list[str] = field(default_factory=list)
+    kept: list[str] = []
     output_rel_l2: ErrorSize | None = None
     grad_rel_l2: ErrorSize | None = None
     nonfinite: Count = 0
@@ -101,32 +98,29 @@ class Trial:
     update_undefined: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Weighed:
+class Weighed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """The modules `kept` in fp32, measured: `samples[b]` are the seconds per step of build `b`.
 
     Sets that are weighed together are built and timed in turns, so that build `b` of one stands beside build `b` of
     another. `peak_bytes` is as in `MemoryPass` (None: unavailable).
     """
 
-    kept: list[str] = field(default_factory=list)
-    samples: list[list[StepSeconds]] = field(default_factory=list)
+    kept: list[str] = []
+    samples: list[list[StepSeconds]] = []
     peak_bytes: Count | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Weighing:
+class Weighing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """What sets of kept modules cost, measured together. `memory_source` is as in `MemoryPass`."""
 
     case_id: str
-    weighed: list[Weighed] = field(default_factory=list)
+    weighed: list[Weighed] = []
     memory_source: str | None = None
-    fitness: Fitness = field(default_factory=Fitness)
-    notes: list[str] = field(default_factory=list)
+    fitness: Fitness = Fitness()
+    notes: list[str] = []
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeepSearch:
+class KeepSearch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """How a search ended: which modules to keep, `found` (None: no set meets the budget), and what sets cost.
 
     The budget are `max_error` on outputs and, in training, `max_gradient_error` on gradients, relative L2 errors, and
@@ -143,57 +137,30 @@ class KeepSearch:
     max_error: ErrorSize
     max_gradient_error: ErrorSize | None = None
     min_update_kept: Fraction | None = None
-    objective: str
+    objective: Annotated[str, one_of(*OBJECTIVES)]
     seed: int
     found: list[str] | None
     units: Count = 0
     smallest: bool = False
     trials: Count = 0
-    confirmed: list[Trial] = field(default_factory=list)
-    refuted: list[Trial] = field(default_factory=list)
+    confirmed: list[Trial] = []
+    refuted: list[Trial] = []
     weighing: Weighing | None = None
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = []
 
 
-def wrong_space(space: SearchSpace, before: Before) -> str:
-    """Return what of a search space cannot be: a second one of its case, another objective than there are."""
-    if space.case_id in before.get("space", ()):
-        return f"a second search space of {space.case_id}"
-    return "" if space.wanted is None else _wrong_objective(space.wanted.objective, space.case_id)
-
-
-def wrong_trial(trial: Trial, before: Before) -> str:
-    """Return what of a trial cannot be: one without a space."""
-    return _without_space("trial", trial.case_id, before)
-
-
-def wrong_search(search: KeepSearch, before: Before) -> str:
-    """Return what of the end of a search cannot be: one without a space, or for what there is not."""
-    return _without_space("search", search.case_id, before) or _wrong_objective(search.objective, search.case_id)
-
-
-def _without_space(what: str, case_id: str, before: Before) -> str:
-    return "" if case_id in before.get("space", ()) else f"a {what} without a search space before it: {case_id}"
-
-
-def _wrong_objective(objective: str, case_id: str) -> str:
-    return "" if objective in OBJECTIVES else f"a search for what there is not, {objective!r}, of {case_id}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialAsked:
+class TrialAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """What a step with the modules `kept` in fp32 errs on the `batch` of this number, as in `Trial`.
 
     With `updates`, what arrives of an optimizer's step, too. A fresh batch that there is not is a skip.
     """
 
-    kept: list[str] = field(default_factory=list)
+    kept: list[str] = []
     batch: Count = 0
     updates: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeighingAsked:
+class WeighingAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """What a step with each set of `kept` modules costs, measured for about `seconds`."""
 
     kept: list[list[str]]

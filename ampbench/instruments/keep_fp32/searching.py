@@ -3,11 +3,12 @@
 That makes a search resumable: it is deterministic for its seed, and what it tried before is not tried again.
 """
 
-import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence, Set
 from functools import partial
 from typing import TypeVar
+
+from msgspec import structs
 
 from ampbench.base.precisions import PRECISIONS
 from ampbench.base.units import counted, format_duration, format_error
@@ -164,7 +165,7 @@ class _Search:
             notes.append(
                 f"not confirmed on {'more batches' if self._fresh_of(ended) else 'another batch'}: {self._no_fresh}"
             )
-        return dataclasses.replace(
+        return structs.replace(
             ended,
             trials=len(self._trials),
             confirmed=self._fresh_of(ended),
@@ -238,14 +239,14 @@ class _Search:
         for trial in sorted(meeting, key=lambda trial: len(units_of(space, trial.kept))):
             units = len(units_of(space, trial.kept))
             if units < least and self._holds(trial.kept, budget):
-                return dataclasses.replace(ended, found=list(trial.kept), units=units, smallest=False)
+                return structs.replace(ended, found=list(trial.kept), units=units, smallest=False)
         return ended
 
     def _asked_space(self) -> SearchSpace:
         found = self._ask(SPACE_TASK, Nothing())
         if not isinstance(found, SearchSpace):
             raise _Ended(found)
-        space = dataclasses.replace(found, wanted=self._wanted)
+        space = structs.replace(found, wanted=self._wanted)
         self._store(space)
         return space
 
@@ -256,7 +257,7 @@ class _Search:
             found = self._ask(TRIAL_TASK, self._trial_of(kept))
             if not isinstance(found, Trial):
                 raise _Ended(found)
-            trial = dataclasses.replace(found, number=len(self._trials))
+            trial = structs.replace(found, number=len(self._trials))
             self._store(trial)
             self._trials.append(trial)
             self._known[key] = trial

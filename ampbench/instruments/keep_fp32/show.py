@@ -30,6 +30,7 @@ from ampbench.present.charts import (
     looks_encoded,
     tooltip,
 )
+from ampbench.present.data import record_data
 from ampbench.present.document import Block, Code, Column, Document, Section, as_sentence, picked, table
 from ampbench.present.page import Held, Part, Told, Untold, of_several, told_part
 from ampbench.records.case import Case
@@ -162,9 +163,9 @@ def _data(stored: StoredRun, case: Case, search: KeepSearch) -> dict[str, Any]:
         "sentences": said(search, space, trials),
         "points": [asdict(point) for point in points(search, space, trials)],
         "code": code(search, case) or None,
-        "search": asdict(search),
-        "space": asdict(space),
-        "trials": [asdict(trial) for trial in trials],
+        "search": record_data(search),
+        "space": record_data(space),
+        "trials": [record_data(trial) for trial in trials],
     }
 
 

@@ -3,8 +3,9 @@
 Both watch real values, so that a device that is absent skips its cases, as it does when measuring.
 """
 
-import dataclasses
 from functools import partial
+
+from msgspec import structs
 
 from ampbench.base.keywords import matches
 from ampbench.base.precisions import BASELINE, LOW, SHORT_DTYPES, Precision, find_precision
@@ -57,7 +58,7 @@ def _plan_headroom(
 
     Where no phase is named, a workload is watched in training if that can run, else in inference.
     """
-    asked = dataclasses.replace(selection, precisions=[BASELINE])
+    asked = structs.replace(selection, precisions=[BASELINE])
     try:
         found = make_plan(asked, environment, describer(channel, settings))
     except NothingToRunError as error:
@@ -78,9 +79,9 @@ def _watch(session: Session[RangesAsked], channel: Channel, piece: Piece) -> See
             notes.append(f"{row.name}: skipped: {lacking}")
         else:
             able.append(row.name)
-    asked = dataclasses.replace(session.asked, precisions=able)
+    asked = structs.replace(session.asked, precisions=able)
     found = ask_case(channel, piece.planned, prepared.settings, RANGES_TASK, asked)
-    return dataclasses.replace(found, notes=[*found.notes, *notes]) if isinstance(found, RangePass) else found
+    return structs.replace(found, notes=[*found.notes, *notes]) if isinstance(found, RangePass) else found
 
 
 def _one_phase_each(plan: list[PlannedCase]) -> list[PlannedCase]:
@@ -106,13 +107,13 @@ def _phase_notes(case: Case, selection: Selection) -> list[str]:
 
 
 def _in_phase(case: Case, phase: str) -> Case:
-    return dataclasses.replace(case, phase=phase)
+    return structs.replace(case, phase=phase)
 
 
 def _lacking(case: Case, row: Precision, environment: Environment) -> str:
     """Return what the device of an fp32 case lacks to run it in a low precision, or nothing."""
     device = environment.device(case.device)
-    low = dataclasses.replace(case, precision=row.name, input_dtype=SHORT_DTYPES[row.storage])
+    low = structs.replace(case, precision=row.name, input_dtype=SHORT_DTYPES[row.storage])
     lacking = lack(device, low, row) if device else None
     return lacking[0] if lacking else ""
 

@@ -1,6 +1,5 @@
 """A range pass: how large the values of a case are in fp32, and what low precisions then make of the same batches."""
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from msgspec import structs
 
 from ampbench.base.precisions import BASELINE, PRECISIONS, SHORT_DTYPES, Precision
 from ampbench.base.recipes import find_recipe
@@ -74,7 +74,7 @@ def measure_ranges(
     recorded. With `rebuilt`, which gives the workload of another seed, each module is tried in the low precisions on
     another batch and with that seed, too.
     """
-    case = dataclasses.replace(case, path="eager")
+    case = structs.replace(case, path="eager")
     notes: list[str] = []
     check = Fp32Check()
     nonzero: list[Mapping[str, _Mask]] = []
@@ -315,7 +315,7 @@ def _finding(step: Step, whole: _Whole, turn: int) -> Iterator[None]:
         try:
             yield
         finally:
-            whole.first = found.first and dataclasses.replace(found.first, step=turn)
+            whole.first = found.first and structs.replace(found.first, step=turn)
 
 
 def _run(step: Step) -> tuple[Any, torch.Tensor | None, dict[str, torch.Tensor]]:

@@ -34,6 +34,7 @@ from ampbench.present.charts import (
     thinned,
     tooltip,
 )
+from ampbench.present.data import record_data
 from ampbench.present.document import Block, Column, Document, Section, as_sentence, first_rows, records, table
 from ampbench.present.page import Held, Part, Told, cut, of_several, told_part
 from ampbench.records.case import Case
@@ -181,7 +182,7 @@ def headroom_document(stored: StoredRun, case_ids: Sequence[str], *, everything:
         data=lambda _, found: {
             "sentences": [*headroom_said(found), *validated_said(found), *arithmetic_said(found)],
             "tables": {"values": records(VALUES, fits(found)), "seen": seen_rows(found)},
-            "headroom": asdict(found),
+            "headroom": record_data(found),
         },
         columns=VALUES,
         rows=fits,
@@ -196,7 +197,7 @@ def origin_document(stored: StoredRun, case_ids: Sequence[str], *, everything: b
         data=lambda _, found: {
             "sentences": origin_said(found),
             "tables": {"modules": records(ERRORS, erring(found))},
-            "origin": asdict(found),
+            "origin": record_data(found),
         },
         columns=ERRORS,
         rows=erring,

@@ -1,7 +1,8 @@
 """Asks worker processes what autocast does, one for each device type: some probes abort the process they run in."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ampbench.drive.servers import Channel
 from ampbench.drive.session import new_header

@@ -19,6 +19,7 @@ from ampbench.instruments.rules.findings import (
     rule_change_said,
     worded,
 )
+from ampbench.present.data import record_data
 from ampbench.present.document import Block, Document, Section
 from ampbench.present.page import Held, Part, told_part
 from ampbench.records.changes import Comparison
@@ -312,9 +313,10 @@ def document_of_probes(
 
     def data() -> dict[str, Any]:
         found = [
-            asdict(probe) | {"disagreements": [asdict(one) for one in find_disagreements(probe)]} for probe in probes
+            record_data(probe) | {"disagreements": [asdict(one) for one in find_disagreements(probe)]}
+            for probe in probes
         ]
-        told = {"run": header.run, "note": where_observed(probes), "environment": asdict(header.environment)}
+        told = {"run": header.run, "note": where_observed(probes), "environment": record_data(header.environment)}
         return told | {"probes": found}
 
     return Document(

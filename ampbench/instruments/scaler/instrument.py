@@ -1,8 +1,9 @@
 """The study of loss scaling: cases trained in fp32 and with each setting of GradScaler, each time by a new worker."""
 
-import dataclasses
 from collections.abc import Sequence
 from functools import partial
+
+from msgspec import structs
 
 from ampbench.base.precisions import SCALED
 from ampbench.drive.pieces import Piece, Seen, ask_case, asked_of, built_in_rows
@@ -67,7 +68,7 @@ def chosen_settings(names: Sequence[str], own: ScalerSetting | None, *, scaler: 
 
 def own_setting(given: Given) -> ScalerSetting | None:
     """Return the setting that the options give, if one is given; `UsageError` for what GradScaler does not take."""
-    if not any(one.name in given.typed for one in dataclasses.fields(ScalerSetting)):
+    if not any(one.name in given.typed for one in structs.fields(ScalerSetting)):
         return None
     names = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")
     init_scale, growth_factor, backoff_factor, growth_interval = (given.values[name] for name in names)
@@ -79,7 +80,7 @@ def own_setting(given: Given) -> ScalerSetting | None:
     ):
         if not holds:
             raise UsageError(f"{option}: must be {wanted}")
-    return dataclasses.replace(YOURS, **{name: given.values[name] for name in names})
+    return structs.replace(YOURS, **{name: given.values[name] for name in names})
 
 
 def _made(given: Given) -> ScalerAsked:
@@ -91,7 +92,7 @@ def _refined(selection: Selection, _: ScalerAsked) -> Selection:
     _require_scaled(selection)
     # "amp" is fp16 here, wherever it is trained: no other autocast is scaled
     precisions = [SCALED[0] if name.strip().lower() == "amp" else name for name in selection.precisions]
-    return dataclasses.replace(selection, precisions=precisions or list(SCALED))
+    return structs.replace(selection, precisions=precisions or list(SCALED))
 
 
 def _plan(

@@ -1,6 +1,5 @@
 """Training with one setting of GradScaler, or in fp32: what the scale does, and what of the gradients is lost."""
 
-import dataclasses
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -8,6 +7,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
+from msgspec import structs
 
 from ampbench.base.precisions import BASELINE, PRECISIONS, Precision
 from ampbench.errors import UsageError, first_line
@@ -154,7 +154,7 @@ class _Run:
         try:
             with _kept_buffers(step), find_nonfinite(step.module) as found:
                 _differentiate(step, turn)
-            self.first = found.first and dataclasses.replace(found.first, step=turn)
+            self.first = found.first and structs.replace(found.first, step=turn)
         except UsageError as refused:  # a program that no op of can be watched
             if str(refused) not in self.notes:
                 self.notes.append(str(refused))
@@ -181,7 +181,7 @@ def _built(
     workload: Workload, case: Case, device: Device, setting: ScalerSetting | None, row: Precision, notes: list[str]
 ) -> TrainingStep:
     """Return a step of `case` with a scaler of the `setting`."""
-    step = seeded_step(workload, dataclasses.replace(case, scaler=False), device, notes, precision=row)
+    step = seeded_step(workload, structs.replace(case, scaler=False), device, notes, precision=row)
     assert isinstance(step, TrainingStep)
     if setting is not None and setting.enabled:
         step.scaler = torch.amp.GradScaler(

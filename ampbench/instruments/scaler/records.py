@@ -1,17 +1,15 @@
 """What a study of loss scaling stores: trainings with a setting of GradScaler, and what a worker is asked for one."""
 
-from dataclasses import dataclass, field
+import msgspec
 
 from ampbench.base.precisions import PRECISIONS
-from ampbench.records.bounds import Count, ErrorSize, Magnitude, Signed, Steps
-from ampbench.records.kinds import Before, unknown
+from ampbench.records.bounds import Count, ErrorSize, Magnitude, Signed, Steps, require_parts
 from ampbench.records.measured import Score
 from ampbench.records.ranges import FirstNonfinite, Magnitudes
 from ampbench.records.run import ScalerSetting
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GradientLook:
+class GradientLook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """The gradients of one step beside those in fp32 of the same weights and batch, the loss scale divided out.
 
     Of `elements`, `nonzero` are not zero in fp32; of these `flushed` are zero and `nonfinite` not finite in the low
@@ -26,9 +24,12 @@ class GradientLook:
     nonfinite: Count
     rel_l2: ErrorSize | None = None
 
+    def __post_init__(self) -> None:
+        """Raise `ValueError` where more elements are counted than there are."""
+        require_parts(self, ("nonzero", "elements"), ("flushed", "nonzero"), ("nonfinite", "elements"))
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScalerRun:
+
+class ScalerRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A training of a case with one scaler setting; `precision` is the case's or, to compare with, fp32.
 
     `scales[i]` is the scale that step i was taken with (empty: none), `losses[i]` its loss, unscaled (None: not
@@ -41,35 +42,33 @@ class ScalerRun:
     setting: ScalerSetting
     precision: str
     steps: Steps
-    losses: list[Signed | None] = field(default_factory=list)
-    scales: list[Magnitude] = field(default_factory=list)
-    skipped: list[Count] = field(default_factory=list)
-    nonfinite: dict[str, Count] = field(default_factory=dict)
-    looks: list[GradientLook] = field(default_factory=list)
+    losses: list[Signed | None] = []
+    scales: list[Magnitude] = []
+    skipped: list[Count] = []
+    nonfinite: dict[str, Count] = {}
+    looks: list[GradientLook] = []
     fp32_gradients: Magnitudes | None = None
     gradients: Magnitudes | None = None
     first_nonfinite: FirstNonfinite | None = None
     score: Score | None = None
     error: str = ""
     weights_digest: str = ""
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = []
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for a precision that is not known."""
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"an unknown precision, {self.precision!r}")
 
 
-def wrong_scaling(found: ScalerRun, _: Before) -> str:
-    """Return what of a training with a scaler setting cannot be: an unknown precision."""
-    return unknown("a precision", found.precision, PRECISIONS, f"a scaling of {found.case_id}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScalingAsked:
+class ScalingAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """To train a case for `steps` steps with a scaler `setting` (None: in fp32)."""
 
     setting: ScalerSetting | None
     steps: Steps
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScalerAsked:
+class ScalerAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """To train each case for `steps` steps in fp32 and with each of the `settings`."""
 
     steps: Steps

@@ -7,7 +7,6 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from ampbench.base.precisions import BASELINE, find_format
@@ -34,6 +33,7 @@ from ampbench.present.charts import (
     tooltip,
     values_axis,
 )
+from ampbench.present.data import record_data
 from ampbench.present.document import Block, Column, Document, Section, as_sentence, first_rows, picked, records, table
 from ampbench.present.page import Held, Part, Told, of_several, told_part
 from ampbench.records.case import Case
@@ -106,7 +106,7 @@ def document(stored: StoredRun, case_ids: Sequence[str], *, everything: bool = F
             "sentences": scaler_said(case, runs),
             "missing": _missing(stored, case.case_id),
             "tables": {"settings": records(COLUMNS, outcomes(runs))},
-            "scalings": [asdict(run) for run in runs],
+            "scalings": [record_data(run) for run in runs],
         }
 
     return document_of_cases(

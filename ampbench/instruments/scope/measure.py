@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from msgspec import structs
 
 from ampbench.base.precisions import BASELINE, FP64, PRECISIONS
 from ampbench.errors import UsageError, first_line
@@ -269,7 +270,7 @@ def _with_costs(
 ) -> ScopeRun:
     """Return a run with its casts, memory and time; `samples` are seconds of whole loops."""
     casts, cast_bytes, stale = traced
-    return dataclasses.replace(
+    return structs.replace(
         run,
         casts=casts,
         cast_bytes=cast_bytes,
@@ -349,7 +350,7 @@ def _compared(scope: str, numbers: Numbers, reference: Numbers | None, notes: li
     except ValueError as raised:  # other shapes: a detector found other boxes
         outputs = None
         notes.append(f"{raised}: no error of the output is defined")
-    return dataclasses.replace(
+    return structs.replace(
         run,
         output_rel_l2=outputs,
         loss_abs_error=None if loss is None or expected is None else abs(loss - expected),

@@ -1,9 +1,10 @@
 """What a study of the scope of autocast stores: some steps of training in each, and what a worker is asked for that."""
 
-from dataclasses import dataclass, field
+from typing import Annotated
 
-from ampbench.records.bounds import Change, Count, ErrorSize, Magnitude, Seconds, Signed, Steps, StepSeconds
-from ampbench.records.kinds import Before, unknown
+import msgspec
+
+from ampbench.records.bounds import Change, Count, ErrorSize, Magnitude, Seconds, Signed, Steps, StepSeconds, one_of
 from ampbench.records.measured import Fitness
 
 FORWARD, FORWARD_AND_LOSS, WITH_BACKWARD, WHOLE_LOOP, UNCACHED_LOOP = SCOPES = (
@@ -19,8 +20,7 @@ FEWEST_STEPS = 2
 """Scopes are compared over no fewer: what one step leaves to the next shows in the second."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScopeRun:
+class ScopeRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """What entering autocast around `scope`, one of `SCOPES`, does to some steps of training.
 
     Per step: `casts`, the `cast_bytes` they move, `stale_weights`, which are read as copies that autocast made in an
@@ -33,22 +33,27 @@ class ScopeRun:
     `losses` are those of each step. `error` is the first line of what it raised.
     """
 
-    scope: str
-    casts: list[Count] = field(default_factory=list)
-    cast_bytes: list[Count] = field(default_factory=list)
-    stale_weights: list[Count] = field(default_factory=list)
-    samples: list[list[StepSeconds]] = field(default_factory=list)
-    peak_bytes: list[Count] = field(default_factory=list)
-    alive_bytes: list[Change] = field(default_factory=list)
-    dtypes: dict[str, str] = field(default_factory=dict)
+    scope: Annotated[str, one_of(*SCOPES)]
+    casts: list[Count] = []
+    cast_bytes: list[Count] = []
+    stale_weights: list[Count] = []
+    samples: list[list[StepSeconds]] = []
+    peak_bytes: list[Count] = []
+    alive_bytes: list[Change] = []
+    dtypes: dict[str, str] = {}
     output_rel_l2: ErrorSize | None = None
     loss_abs_error: Magnitude | None = None
     grad_rel_l2: ErrorSize | None = None
     update_rel_l2: ErrorSize | None = None
     param_rel_l2: ErrorSize | None = None
-    losses: list[Signed | None] = field(default_factory=list)
+    losses: list[Signed | None] = []
     error: str = ""
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = []
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` where a build has no samples."""
+        if not all(self.samples):
+            raise ValueError("a build without samples")
 
     @property
     def update_error(self) -> float | None:
@@ -56,8 +61,7 @@ class ScopeRun:
         return self.param_rel_l2 if self.update_rel_l2 is None else self.update_rel_l2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScopePass:
+class ScopePass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A case trained for `steps` steps in each scope. `reference_losses` are those of the steps without autocast.
 
     These are in `reference_dtype`: "fp64", or "fp32" where fp64 fails ("": both do, and no error is known).
@@ -65,24 +69,15 @@ class ScopePass:
 
     case_id: str
     steps: Steps
-    scopes: list[ScopeRun] = field(default_factory=list)
-    reference_losses: list[Signed | None] = field(default_factory=list)
+    scopes: list[ScopeRun] = []
+    reference_losses: list[Signed | None] = []
     reference_dtype: str = "fp64"
     memory_source: str | None = None
-    fitness: Fitness = field(default_factory=Fitness)
-    notes: list[str] = field(default_factory=list)
+    fitness: Fitness = Fitness()
+    notes: list[str] = []
 
 
-def wrong_scopes(found: ScopePass, _: Before) -> str:
-    """Return what of a case trained in each scope cannot be: a scope that there is not, or a build without samples."""
-    where = f"a scopes of {found.case_id}"
-    if not all(build for one in found.scopes for build in one.samples):
-        return f"a build without samples, in {where}"
-    return next(filter(None, (unknown("a scope", one.scope, SCOPES, where) for one in found.scopes)), "")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScopeAsked:
+class ScopeAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """To train a case for `steps` steps in every scope, and to time these for about `seconds`."""
 
     steps: Steps

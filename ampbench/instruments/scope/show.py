@@ -4,7 +4,6 @@ Numbers without a value are "–".
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -31,6 +30,7 @@ from ampbench.present.charts import (
     tooltip,
     values_axis,
 )
+from ampbench.present.data import record_data
 from ampbench.present.document import Block, Column, Document, Section, as_sentence, picked, records, table
 from ampbench.present.page import Held, Part, Told, of_several, told_part
 from ampbench.records.case import Case
@@ -93,7 +93,7 @@ def document(stored: StoredRun, case_ids: Sequence[str], *, everything: bool = F
         data=lambda case, found: {
             "sentences": scope_said(case, found),
             "tables": {"scopes": records(COLUMNS, comparisons(found)), "losses": losses(found)},
-            "scope": asdict(found),
+            "scope": record_data(found),
         },
         columns=COLUMNS,
         rows=comparisons,

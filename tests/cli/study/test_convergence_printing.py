@@ -1,13 +1,13 @@
 """Stored trainings on stdout: for people, as CSV and as JSON."""
 
 import csv
-import dataclasses
 import io
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from ampbench.instruments.convergence.records import ConvergenceAsked, Training
 from ampbench.records.kinds import CONVERGENCE
@@ -51,9 +51,7 @@ def test_people_read_verdicts_and_why_some_cases_have_none(path: Path, ampbench:
 def test_of_a_workload_that_fails_in_fp32_only_failures_are_printed(tmp_path: Path, ampbench: Callable[..., Outcome]):
     stored = study({"fp64": [None], "bf16_pure": []})
     raised = [
-        dataclasses.replace(one, error="ValueError: no")
-        for rows in stored.several_of(Training).values()
-        for one in rows
+        structs.replace(one, error="ValueError: no") for rows in stored.several_of(Training).values() for one in rows
     ]
     failures = [
         Failure(case_id=case_id, stage="convergence", cause="exception", message="ValueError: no")

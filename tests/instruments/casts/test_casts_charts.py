@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 from bs4 import BeautifulSoup
+from msgspec import structs
 
 from ampbench.instruments.casts.show import SPANS_OF_A_CASE, row_of, spans_of, steps_of
 from ampbench.present.charts import CHOICES, ROWS_OF_THE_PAGE
@@ -144,7 +145,7 @@ def test_the_chart_says_what_it_shows():
 
 
 def test_the_case_whose_casts_cost_the_most_comes_first():
-    slow = replace(traced_net(), casts=[replace(one, seconds=9.0) for one in traced_net().casts])
+    slow = structs.replace(traced_net(), casts=[structs.replace(one, seconds=9.0) for one in traced_net().casts])
     page = rendered(only(make_pass(), make_pass(OTHER, trace=slow), cases=(TRAINED, OTHER)))
     assert [row[0] for row in next(iter(tables(page).values()))] == [
         "linear_chain fp16_autocast",
@@ -271,7 +272,7 @@ def test_a_page_without_a_measured_run_says_so_and_shows_what_explains():
 
 def with_reasons() -> Material:
     """Return a case that got slower, of which both runs hold a trace: the newer has no casts of weights."""
-    fewer = replace(traced_net(), casts=[one for one in traced_net().casts if one.what != "weight"])
+    fewer = structs.replace(traced_net(), casts=[one for one in traced_net().casts if one.what != "weight"])
     old = make_run(Times((TRAINED, noisy(1e-3))), header=make_header(run="old"))
     new = make_run(Times((TRAINED, noisy(2e-3, seed=1))), header=make_header(run="new"))
     return make_material(holding(new, make_pass(trace=fewer)), baseline=holding(old, make_pass()))

@@ -1,10 +1,10 @@
 """What the samples of a cast pass come to, and which of its times are said."""
 
-import dataclasses
 import random
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from ampbench.base import stats
 from ampbench.instruments.casts.findings import casts_said, costs, saved_by, times_said
@@ -194,7 +194,7 @@ def test_a_build_is_worth_in_a_saving_what_it_is_worth_elsewhere():
 
 def test_builds_that_differ_by_more_than_a_step_prove_no_saving():
     quiet = saving([1e-4] * 8)
-    noisy = dataclasses.replace(quiet, before=[*quiet.before[:-1], [2e-2, 1e-2]])
+    noisy = structs.replace(quiet, before=[*quiet.before[:-1], [2e-2, 1e-2]])
     assert saved_by(quiet).certain
     assert not saved_by(noisy).certain
     assert "too noisy to say: builds of one step differ more than 3 times" in saving_said(saved_by(noisy))

@@ -1,10 +1,9 @@
 """Graphs against eager traces: written by hand, and of three networks whose disagreements are known to be true."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 import torch.nn.functional as F
+from msgspec.structs import replace
 
 from ampbench.explain.graphs.compiled import compiled_graph
 from ampbench.explain.graphs.traced import traced_graph

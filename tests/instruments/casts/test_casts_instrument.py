@@ -1,10 +1,10 @@
 """Tracing the casts of cases: which are planned, what each worker is asked for, what is stored whatever happens."""
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from ampbench.base.precisions import AUTOCAST
 from ampbench.drive.pieces import Piece
@@ -39,7 +39,7 @@ def traced(
 ) -> StoredRun:
     """Return the run that tracing what is selected leaves."""
     selection = Selection(**({"workloads": ["mlp"], "preset": "tiny"} | selected))  # type: ignore[arg-type]
-    asked = dataclasses.replace(wanted or Tracing(), half_inputs=half_inputs)
+    asked = structs.replace(wanted or Tracing(), half_inputs=half_inputs)
     with instrument.prepared(INSTRUMENT, selection, Settings(), asked, open_channel=lambda: channel) as prepared:
         cases = [planned.case for planned in prepared.plan]
         with RunWriter.create(results, make_header(explains="casts"), cases) as writer:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from msgspec import structs
 
 from ampbench.drive.servers import ServerChannel
 from ampbench.instruments.casts import measure
@@ -110,7 +111,7 @@ def phases(found: CastPass) -> set[str]:
 def test_one_linear_makes_three_casts_and_two_with_its_input_in_half(case: MakeCase) -> None:
     planned = case("bf16_autocast")
     before = measure_casts(linear(), planned, UNTIMED)
-    after = measure_casts(linear(), dataclasses.replace(planned, input_dtype="bf16"), UNTIMED)
+    after = measure_casts(linear(), structs.replace(planned, input_dtype="bf16"), UNTIMED)
     assert Counter(cast.what for cast in before.trace.casts) == {"weight": 2, "input": 1}
     assert Counter(cast.what for cast in after.trace.casts) == {"weight": 2}
     assert [operation.name for operation in before.trace.ops[-2:]] == ["aten.t", "aten.addmm"]

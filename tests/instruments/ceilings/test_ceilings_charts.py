@@ -1,9 +1,9 @@
 """What the charts of ceilings draw: rates over sizes, and peaks of datasheets."""
 
 import math
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from ampbench.instruments.ceilings.records import Attained
 from ampbench.present.charts import Chart

@@ -1,8 +1,7 @@
 """What a device attains at best, what that says of half precision, and the datasheet of a name that drivers give."""
 
-import dataclasses
-
 import pytest
+from msgspec import structs
 
 from ampbench.base import stats
 from ampbench.base.units import format_bandwidth
@@ -85,7 +84,7 @@ def test_half_precision_is_told_against_fp32_and_nothing_is_promised_of_a_cpu_wi
     ],
 )
 def test_a_cpu_promises_what_its_instructions_multiply(flags: list[str], said: str) -> None:
-    device = described(dataclasses.replace(machine(CPU), cpu_flags=flags), "cpu")
+    device = described(structs.replace(machine(CPU), cpu_flags=flags), "cpu")
     assert f"promises of bf16: {said}" in ceilings_said(device, CEILINGS)[1]
 
 
@@ -97,23 +96,23 @@ def test_a_gpu_promises_what_its_datasheet_says() -> None:
     said = ceilings_said(A100, found)
     assert "promises of tf32: up to 8.00x the throughput of fp32 by the datasheet: 3.68x, not reached" in said
     assert "promises of fp16: up to 16.0x the throughput of fp32 by the datasheet: 15.8x, held" in said
-    unknown = dataclasses.replace(A100, name="another")
+    unknown = structs.replace(A100, name="another")
     assert "promises of fp16: none of throughput by a datasheet that is known: 15.8x" in ceilings_said(unknown, found)
 
 
 def test_what_is_promised_in_fp8_is_told_and_not_measured() -> None:
-    hopper = dataclasses.replace(A100, name="NVIDIA H100 80GB HBM3")
+    hopper = structs.replace(A100, name="NVIDIA H100 80GB HBM3")
     said = ceilings_said(hopper, [ceiling(MATMUL, "bf16", 7e14, device="cuda")])
     assert said[-1].endswith("of 990 TFLOP/s in bf16, fp8's 1979 TFLOP/s are not measured")
 
 
 def test_a_ceiling_shows_what_is_emulated_and_flags_only_where_it_decides_nothing() -> None:
-    flagged = dataclasses.replace(CPU, arithmetic={"fp32": "native", "bf16": "emulated", "fp16": "native"})
+    flagged = structs.replace(CPU, arithmetic={"fp32": "native", "bf16": "emulated", "fp16": "native"})
     assert shown(flagged, CEILINGS).arithmetic == {"fp32": "native", "bf16": "native", "fp16": "emulated"}
     assert shown(flagged, []).arithmetic == flagged.arithmetic
     between = [ceiling(MATMUL, "fp32", 1e11), ceiling(MATMUL, "bf16", 7e10), ceiling(MATMUL, "fp16", 9e10)]
     assert shown(flagged, between).arithmetic == flagged.arithmetic
-    busy = [dataclasses.replace(one, fitness=Fitness(other_share=0.5)) for one in CEILINGS]
+    busy = [structs.replace(one, fitness=Fitness(other_share=0.5)) for one in CEILINGS]
     assert shown(flagged, busy).arithmetic == flagged.arithmetic
 
 
@@ -137,8 +136,8 @@ def test_a_speedup_that_is_another_library_s_is_told_apart_from_that_of_the_dtyp
         "fp32 products: 100 FLOP/s in MKL, 200 FLOP/s in oneDNN; torch multiplies them in MKL",
         "bf16's products, in oneDNN, are 5.00x fp32's in MKL: 2.00x of that is the library's, 2.50x bf16's",
     ]
-    slower = dataclasses.replace(LIBRARIES[0].attained[2], work=100)
-    alike = dataclasses.replace(LIBRARIES[0], attained=[*LIBRARIES[0].attained[:2], slower])
+    slower = structs.replace(LIBRARIES[0].attained[2], work=100)
+    alike = structs.replace(LIBRARIES[0], attained=[*LIBRARIES[0].attained[:2], slower])
     assert libraries_said([alike, LIBRARIES[1]], "cpu")[1].endswith("multiplies fp32 no faster, all of that is bf16's")
     assert libraries_said(CEILINGS, "cpu") == []
 
@@ -181,7 +180,7 @@ def test_a_known_device_is_held_against_its_datasheet() -> None:
 
 
 def test_other_work_on_the_machine_is_told_of() -> None:
-    busy = dataclasses.replace(CEILINGS[0], fitness=Fitness(other_share=0.5))
+    busy = structs.replace(CEILINGS[0], fitness=Fitness(other_share=0.5))
     said = ceilings_said(CPU, [busy, CEILINGS[1]])[-1]
     assert said == "other work used up to 50.0% of the CPU while matmul fp32 was timed: do not trust it, measure again"
     assert "all ceilings" in ceilings_said(CPU, [busy])[-1]

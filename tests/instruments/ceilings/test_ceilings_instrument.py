@@ -1,14 +1,12 @@
 """Which ceilings are planned, how workers are asked for them, and which ones a run takes over: this very machine's."""
 
-import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import to_builtins
+from msgspec import structs, to_builtins
 
 from ampbench.drive.servers import ServerChannel
 from ampbench.drive.session import Prepared, new_header
@@ -57,7 +55,7 @@ def prepared(channel: Scripted, *devices: str, asked: CeilingsAsked = ASKED) -> 
 
 def header_of(session: Prepared, asked: CeilingsAsked) -> Header:
     made = new_header(session.selection, session.settings, session.environment, [], "", ["ampbench"])
-    return dataclasses.replace(made, explains=CEILINGS, asked=to_builtins(asked))
+    return structs.replace(made, explains=CEILINGS, asked=to_builtins(asked))
 
 
 def measured(
@@ -111,7 +109,7 @@ def test_what_was_named_and_cannot_be_measured_is_stored_with_the_reason(tmp_pat
     ]  # fmt: skip
     assert len(channel.asked) == 1
     assert failed(stored) == []
-    without = dataclasses.replace(CPU, float64=False)
+    without = structs.replace(CPU, float64=False)
     assert wanted_of(machine(without), [], CeilingsAsked(operations=[MATMUL], dtypes=["fp64"])) == [
         Wanted("cpu", "matmul", "fp64", "cpu does not support fp64")
     ]
@@ -154,7 +152,7 @@ def test_an_interrupted_session_keeps_what_was_measured_and_goes_on_with_the_res
 
 def test_a_run_of_another_machine_is_not_gone_on_with(tmp_path: Path) -> None:
     stored, _ = measured(tmp_path, Scripted(answer))
-    elsewhere = Scripted(answer, dataclasses.replace(stored.header.environment, host="other"))
+    elsewhere = Scripted(answer, structs.replace(stored.header.environment, host="other"))
     preparing = instrument.prepared(INSTRUMENT, Selection(), Settings(), ASKED, stored, open_channel=lambda: elsewhere)
     with pytest.raises(UsageError, match="its host was h, here it is other"), preparing:
         pass
@@ -205,7 +203,7 @@ DEVICES = [
     DeviceDescription(type="cpu", available=True, name="AMD EPYC"),
     DeviceDescription(type="cuda", available=True, name="NVIDIA H200"),
 ]
-HERE = replace(make_header().environment, devices=DEVICES)
+HERE = structs.replace(make_header().environment, devices=DEVICES)
 
 
 def study(results: Path, day: int, *ceilings: Ceiling, here: Environment = HERE, explains: str = CEILINGS) -> str:
@@ -259,20 +257,20 @@ def test_a_faster_copy_of_less_does_not_outdo_the_largest(tmp_path: Path) -> Non
 )
 def test_ceilings_of_another_machine_or_torch_are_not(tmp_path: Path, changes: dict[str, Any]) -> None:
     study(tmp_path, 1, make_ceiling("fp32", 1e9))
-    study(tmp_path, 2, make_ceiling("fp32", 2e9), here=replace(HERE, **changes))
+    study(tmp_path, 2, make_ceiling("fp32", 2e9), here=structs.replace(HERE, **changes))
     assert rates(tmp_path) == {"cpu matmul fp32": 1e9}
 
 
 def test_a_cpus_ceilings_hold_for_as_many_threads_and_an_accelerators_for_any(tmp_path: Path) -> None:
     study(tmp_path, 1, make_ceiling("fp32", 1e9), make_ceiling("fp32", 9e9, device="cuda"))
-    assert rates(tmp_path, replace(HERE, threads=1)) == {"cuda matmul fp32": 9e9}
+    assert rates(tmp_path, structs.replace(HERE, threads=1)) == {"cuda matmul fp32": 9e9}
 
 
 def test_ceilings_of_another_accelerator_are_not(tmp_path: Path) -> None:
     study(tmp_path, 1, make_ceiling("fp32", 9e9, device="cuda"))
-    other = replace(HERE, devices=[DEVICES[0], replace(DEVICES[1], name="NVIDIA A100")])
+    other = structs.replace(HERE, devices=[DEVICES[0], structs.replace(DEVICES[1], name="NVIDIA A100")])
     assert rates(tmp_path, other) == {}
-    assert rates(tmp_path, replace(HERE, devices=DEVICES[:1])) == {}
+    assert rates(tmp_path, structs.replace(HERE, devices=DEVICES[:1])) == {}
 
 
 def test_what_attained_nothing_and_what_is_no_study_is_left_out(tmp_path: Path) -> None:

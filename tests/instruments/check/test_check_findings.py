@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from msgspec import structs
+
 from ampbench import store
 from ampbench.defects.catalogue import CHECKS
 from ampbench.instruments.check import findings
@@ -85,12 +87,12 @@ def test_a_machine_is_told_what_runs_of_this_very_torch_on_this_processor_found(
     said = diagnosis([own], environment)
     assert said[0].startswith("1 of 2 defects that matter for training")
     assert said[-1] == f"what to do about them: ampbench show {own.path}"
-    (nothing,) = diagnosis([own], replace(environment, torch_version="2.16.0"))
+    (nothing,) = diagnosis([own], structs.replace(environment, torch_version="2.16.0"))
     assert nothing.startswith("no run here has looked for known defects of torch 2.16.0 on this processor: `ampbench")
     mended = run_of(tmp_path / "2", checked(EPS, GOOD))
     assert diagnosis([own, mended], environment)[-1] == f"what to do about them: ampbench show {own.path}"
     assert not [line for line in diagnosis([mended], environment) if "what to do" in line]
-    assert diagnosis([own], replace(environment, cpu_flags=["avx2"])) != said
+    assert diagnosis([own], structs.replace(environment, cpu_flags=["avx2"])) != said
 
 
 def test_a_case_that_fails_with_a_known_error_is_pointed_to_its_check(tmp_path: Path) -> None:
@@ -108,9 +110,9 @@ def test_still_weights_in_bf16_are_pointed_to_their_check(tmp_path: Path) -> Non
     still = Update(steps=3, storage="bf16", moving=100, swallowed=60)
     (said,) = pointers(store.read_run(write_run(tmp_path / "1", [case], make_divergence(case, update=still))))
     assert "1 case left most bf16 weights where they were: `ampbench check bf16-weight-update`" in said
-    moving = make_divergence(case, update=replace(still, swallowed=50))
+    moving = make_divergence(case, update=structs.replace(still, swallowed=50))
     assert pointers(store.read_run(write_run(tmp_path / "2", [case], moving))) == []
-    full = make_divergence(case, update=replace(still, storage="fp32"))
+    full = make_divergence(case, update=structs.replace(still, storage="fp32"))
     assert pointers(store.read_run(write_run(tmp_path / "3", [case], full))) == []
 
 

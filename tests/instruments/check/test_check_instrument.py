@@ -1,9 +1,9 @@
 """Which checks are run where, and which a run lacks."""
 
-from dataclasses import replace
 from unittest import mock
 
 import pytest
+from msgspec.structs import replace
 
 from ampbench.defects.check import CACHE, COMPILE, Check
 from ampbench.errors import UnknownNameError

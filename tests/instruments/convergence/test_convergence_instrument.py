@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from ampbench.base.precisions import LOW
 from ampbench.drive.pieces import asked_of
@@ -270,6 +271,6 @@ def test_a_precision_whose_fp32_training_failed_fails_for_that_and_fp32_is_tried
 
 def test_a_run_that_does_not_say_what_it_trains_is_not_gone_on_with(tmp_path: Path) -> None:
     run = studied(tmp_path, Scripted(interrupted_after(5), machine(CPU)))
-    mute = dataclasses.replace(run, header=dataclasses.replace(run.header, asked=None))
+    mute = dataclasses.replace(run, header=structs.replace(run.header, asked=None))
     with pytest.raises(UsageError, match="does not say what it was asked for"):
         unfinished(mute)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from ampbench.instruments.convergence.findings import (
     CONTROL_FIRED,
@@ -115,7 +116,7 @@ def test_a_training_that_gives_up_in_one_seed_regresses():
 def test_a_training_that_raises_regresses_with_what_it_raised():
     stored = study(NULL | {"bf16_pure": GOOD})
     rows = stored.several_of(Training)[case_of("bf16_pure").case_id]
-    rows[:] = [dataclasses.replace(one, error="RuntimeError: no bf16 here", scores=one.scores[:1]) for one in rows]
+    rows[:] = [structs.replace(one, error="RuntimeError: no bf16 here", scores=one.scores[:1]) for one in rows]
     assert told(stored)["bf16_pure"] == (ChangeStatus.REGRESSED, "raised RuntimeError: no bf16 here in 3 of 3 seeds")
 
 
@@ -123,7 +124,7 @@ def test_trainings_that_give_up_at_several_steps_name_the_earliest():
     stored = study(NULL | {"fp16_pure": [None, None, None]})
     rows = stored.several_of(Training)[case_of("fp16_pure").case_id]
     rows[:] = [
-        dataclasses.replace(one, ended_at=at, losses=[1.0, None, *[1.0] * (at - 2), None])
+        structs.replace(one, ended_at=at, losses=[1.0, None, *[1.0] * (at - 2), None])
         for one, at in zip(rows, (20, 9, 11), strict=True)
     ]
     assert told(stored)["fp16_pure"][1] == "loss not finite from step 10 at the earliest in 3 of 3 seeds"
@@ -141,7 +142,7 @@ def test_trainings_that_give_up_at_several_steps_name_the_earliest():
     ],
 )
 def test_what_broke_a_training_off_is_said(changes: dict[str, Any], said: str):
-    one = dataclasses.replace(training(case_of("fp16_autocast"), None), **changes)
+    one = structs.replace(training(case_of("fp16_autocast"), None), **changes)
     assert trouble(one, metric_of([one])) == said
 
 
@@ -174,7 +175,7 @@ def overflowed(stored: StoredRun, precision: str, **changes: Any) -> None:
     """Have a classifier's trainings end with outputs that are not finite, in which some decisions still are right."""
     rows = stored.several_of(Training)[case_of(precision).case_id]
     scores = [Score(step=step, loss=None, correct=80, decisions=800) for step in (0, STEPS)]
-    rows[:] = [dataclasses.replace(one, scores=scores, **changes) for one in rows]
+    rows[:] = [structs.replace(one, scores=scores, **changes) for one in rows]
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
@@ -199,7 +200,7 @@ def test_a_classifier_whose_loss_is_not_finite_at_the_end_regresses(seeds: int, 
     ],
 )
 def test_a_training_that_was_not_given_up_may_have_exploded_all_the_same(changes: dict[str, Any], said: str):
-    one = dataclasses.replace(training(case_of("fp16_autocast"), 0.5), **changes)
+    one = structs.replace(training(case_of("fp16_autocast"), 0.5), **changes)
     assert trouble(one, metric_of([one])) == said
 
 
@@ -309,7 +310,7 @@ def test_the_same_weights_with_other_batches_are_remarked_on():
 def test_other_batches_or_weights_than_those_of_fp32_cannot_be_compared(what: str, said: str):
     stored = study(NULL | {"bf16_pure": moved([-20, -20, -20])})
     rows = stored.several_of(Training)[case_of("bf16_pure").case_id]
-    rows[1] = dataclasses.replace(rows[1], **{what: "other"})
+    rows[1] = structs.replace(rows[1], **{what: "other"})
     verdict, reason = told(stored)["bf16_pure"]
     assert verdict is ChangeStatus.INCOMPARABLE
     assert said in reason
@@ -362,7 +363,7 @@ def test_an_fp32_that_explodes_is_said_first_and_once():
         f"the control itself: {exploded}",
     ]
     rows = stored.several_of(Training)[case_of("fp32").case_id]
-    rows[:] = [one if one.arm else dataclasses.replace(one, error="ValueError: no") for one in rows]
+    rows[:] = [one if one.arm else structs.replace(one, error="ValueError: no") for one in rows]
     assert learned_said(only(stored))[0].startswith("fp32 itself came to no end, raised ValueError: no in 3 of 3 seeds")
 
 
@@ -544,7 +545,7 @@ def planted(lost: float, noise: float) -> StoredRun:
     for place, one in enumerate(rows):
         meant = np.cumsum(np.ones((STEPS, 400)), 0)
         went = np.cumsum(1 - lost + noise * random.standard_normal((STEPS, 400)), 0)
-        rows[place] = dataclasses.replace(one, drift=drift_of(went, meant), losses=[2 * loss for loss in one.losses])
+        rows[place] = structs.replace(one, drift=drift_of(went, meant), losses=[2 * loss for loss in one.losses])
     return stored
 
 
@@ -585,24 +586,24 @@ def test_a_training_that_was_given_up_hides_the_way_of_no_other():
 
 def test_a_slope_needs_three_distances():
     one = planted(0.3, 0.0).several_of(Training)[case_of("bf16_pure").case_id][0]
-    assert slope_of(dataclasses.replace(one, drift=one.drift[-2:])) is None
-    assert slope_of(dataclasses.replace(one, drift=one.drift[-3:])) == pytest.approx(1.0)
+    assert slope_of(structs.replace(one, drift=one.drift[-2:])) is None
+    assert slope_of(structs.replace(one, drift=one.drift[-3:])) == pytest.approx(1.0)
 
 
 def test_a_step_that_is_there_twice_counts_once_towards_a_slope():
     one = planted(0.3, 0.0).several_of(Training)[case_of("bf16_pure").case_id][0]
-    assert slope_of(dataclasses.replace(one, drift=one.drift[-1:] * 3)) is None
-    assert slope_of(dataclasses.replace(one, drift=[*one.drift[-3:], one.drift[-1]])) == pytest.approx(1.0)
+    assert slope_of(structs.replace(one, drift=one.drift[-1:] * 3)) is None
+    assert slope_of(structs.replace(one, drift=[*one.drift[-3:], one.drift[-1]])) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("size", [1e-200, 1e300])
 def test_a_slope_of_distances_beyond_what_can_be_multiplied_is_known(size):
     one = planted(0.3, 0.0).several_of(Training)[case_of("bf16_pure").case_id][0]
-    drift = [dataclasses.replace(each, way=size, way_rel_l2=min(size, 1e150)) for each in one.drift[-3:]]
-    assert slope_of(dataclasses.replace(one, drift=drift)) == pytest.approx(0.0)
-    assert slope_of(
-        dataclasses.replace(one, steps=0, drift=[dataclasses.replace(drift[0], step=0), *drift])
-    ) == pytest.approx(0.0)
+    drift = [structs.replace(each, way=size, way_rel_l2=min(size, 1e150)) for each in one.drift[-3:]]
+    assert slope_of(structs.replace(one, drift=drift)) == pytest.approx(0.0)
+    assert slope_of(structs.replace(one, steps=0, drift=[structs.replace(drift[0], step=0), *drift])) == pytest.approx(
+        0.0
+    )
 
 
 @pytest.mark.parametrize(
@@ -634,7 +635,7 @@ def measured(weights: str = "weights0", **header: object) -> StoredRun:
 
 
 def dated(stored: StoredRun, started_at: str, run: str) -> StoredRun:
-    header = dataclasses.replace(stored.header, started_at=started_at, run=run)
+    header = structs.replace(stored.header, started_at=started_at, run=run)
     return dataclasses.replace(stored, header=header)
 
 
@@ -664,7 +665,7 @@ def test_other_weights_another_machine_and_another_torch_say_nothing():
     stored = study(NULL | {"bf16_pure": GOOD})
     assert trained_cases(measured("other"), [stored]) == {}
     for name in ("host", "torch_version"):
-        environment = dataclasses.replace(stored.header.environment, **{name: "other"})
+        environment = structs.replace(stored.header.environment, **{name: "other"})
         assert trained_cases(measured(environment=environment), [stored]) == {}
 
 

@@ -1,8 +1,7 @@
 """Verdicts, losses and weights of trainings as tables, and a frame with a row per training."""
 
-import dataclasses
-
 import pytest
+from msgspec import structs
 
 from ampbench.base.units import UNDEFINED
 from ampbench.instruments.convergence.learning import learned
@@ -88,7 +87,7 @@ def test_losses_are_means_over_parts_of_the_training():
 def test_losses_fit_trainings_of_any_length(steps: int, every: int, seen: list[float | None], expected: list[str]):
     stored = study({"fp32": GOOD[:1]}, seeds=1)
     rows = stored.several_of(Training)[case_of("fp32").case_id]
-    rows[0] = dataclasses.replace(rows[0], steps=steps, every=every, losses=seen, scores=[])
+    rows[0] = structs.replace(rows[0], steps=steps, every=every, losses=seen, scores=[])
     (block,) = losses(learned(stored)[0])
     assert list(block.rows[0][1:]) == expected
 

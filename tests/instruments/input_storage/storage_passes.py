@@ -1,6 +1,6 @@
 """Passes of the study of input storage: an input whose first op accepts half, and one whose op runs in fp32."""
 
-import dataclasses
+from msgspec import structs
 
 from ampbench.instruments.input_storage.records import ACCEPTED, TO_FP32, InputUse, StoragePass, StoredInputs
 from ampbench.records.case import Case
@@ -39,7 +39,7 @@ def storage_pass(case: Case, **changes: object) -> StoragePass:
         exact=False,
         memory_source="profiler",
     )
-    return dataclasses.replace(found, **changes)
+    return structs.replace(found, **changes)
 
 
 def lossy_pass(case: Case, **changes: object) -> StoragePass:

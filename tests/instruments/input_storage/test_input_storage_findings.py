@@ -1,8 +1,7 @@
 """What a study of input storage says: two situations that are confused, told apart in plain words."""
 
-import dataclasses
-
 import pytest
+from msgspec import structs
 
 from ampbench.base.units import UNDEFINED
 from ampbench.instruments.input_storage.findings import FREE, LOSSY, UNUSED, comes_to, situation, storage_said
@@ -70,7 +69,7 @@ def test_where_the_first_op_needs_fp32_it_is_said_what_is_lost_and_by_how_much()
         ([InputUse(name="x", operation="aten.addmm", use=ACCEPTED, read_in_fp32="aten.add")],
          ("first op of x: addmm accepts bf16 as it is, and a cast is saved; but add reads it again, in fp32 where "
          "stored in fp32: there what rounding to bf16 took away is lost")),
-        ([dataclasses.replace(FREE_USE, name=name) for name in "abcde"],
+        ([structs.replace(FREE_USE, name=name) for name in "abcde"],
          ("first op of a, b, c and 2 more: addmm accepts bf16 as it is; stored in fp32, autocast casts them to bf16: a "
          "cast is saved")),
         ([InputUse(name="x", use=UNTOUCHED)], "no op reads x"),
@@ -125,7 +124,7 @@ def test_no_time_is_claimed_where_others_used_the_machine() -> None:
     copied = [stored_inputs(dtype, copy_samples=[1e-3]) for dtype in ("fp32", "bf16")]
     found = storage_pass(CASE, full=copied[0], low=copied[1], fitness=Fitness(steal_share=0.2))
     assert not any(" ms" in line for line in storage_said(CASE, found))
-    assert any(" ms" in line for line in storage_said(CASE, dataclasses.replace(found, fitness=Fitness())))
+    assert any(" ms" in line for line in storage_said(CASE, structs.replace(found, fitness=Fitness())))
 
 
 def test_times_too_noisy_to_say_are_not_told() -> None:

@@ -1,9 +1,11 @@
 """Studying input storage: which cases are planned, what workers are asked for, what is stored, how it goes on."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from ampbench.base.precisions import AUTOCAST
 from ampbench.base.units import one_of
@@ -125,7 +127,7 @@ def test_a_resumed_study_measures_only_what_is_missing(tmp_path: Path) -> None:
 
 def test_a_run_begun_elsewhere_is_not_gone_on_with(tmp_path: Path) -> None:
     begun = studied(tmp_path, answering())
-    begun.header.environment.devices.clear()
-    object.__setattr__(begun.header.environment, "host", "elsewhere")
+    elsewhere = structs.replace(begun.header.environment, host="elsewhere", devices=[])
+    begun = replace(begun, header=structs.replace(begun.header, environment=elsewhere))
     with pytest.raises(UsageError, match="elsewhere"):
         studied(tmp_path, answering(), begun)

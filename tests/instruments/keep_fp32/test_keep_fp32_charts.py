@@ -1,9 +1,9 @@
 """Searches for modules to keep in fp32: error against cost, the table, the code to paste."""
 
-from dataclasses import replace
 from functools import partial
 
 import pytest
+from msgspec.structs import replace
 
 from ampbench.errors import NothingToRunError
 from ampbench.instruments.keep_fp32 import findings

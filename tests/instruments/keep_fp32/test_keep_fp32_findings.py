@@ -3,7 +3,6 @@
 And the code to paste: what it calls, that its names are no patterns, and that it errs what the trial erred.
 """
 
-import dataclasses
 import json
 import math
 import os
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from ampbench.base.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.drive.planning import find_workloads
@@ -59,11 +59,11 @@ def test_times_that_may_be_equal_beat_nobody() -> None:
     # equal errors and memory, and the faster in five of eight builds only
     one, other = weighed(["norm"], 1e-3), weighed(["body", "norm"], 1e-3)
     noise = [1.01, 0.99, 1.02, 0.97, 0.98, 1.005, 1.03, 0.985]
-    other = dataclasses.replace(other, samples=[[a * b for a in s] for s, b in zip(one.samples, noise, strict=True)])
+    other = structs.replace(other, samples=[[a * b for a in s] for s, b in zip(one.samples, noise, strict=True)])
     same = [trial(0, "norm", error=1e-3), trial(1, "body", "norm", error=1e-3)]
     made = points(found("norm", weighing=weighing(one, other)), SPACE, same)
     assert [point.on_front for point in made] == [True, True]
-    certain = dataclasses.replace(other, samples=[[1.1 * a for a in s] for s in one.samples])
+    certain = structs.replace(other, samples=[[1.1 * a for a in s] for s in one.samples])
     made = points(found("norm", weighing=weighing(one, certain)), SPACE, same)
     assert [point.on_front for point in made] == [True, False]
 
@@ -234,7 +234,7 @@ def test_where_only_the_whole_network_meets_the_budget_it_is_to_run_in_fp32() ->
 
 def test_an_unfinished_search_tells_the_smallest_set_so_far() -> None:
     wanted = Wanted(max_error=2e-3, max_gradient_error=None, objective="speed", seed=0, max_trials=60)
-    space = dataclasses.replace(SPACE, wanted=wanted)
+    space = structs.replace(SPACE, wanted=wanted)
     trials = [trial(0, error=3e-2), trial(1, "", error=4e-7), trial(2, "norm", error=1e-3)]
     assert so_far(space, trials[:1]) == "1 trial made, of which none meets the budget"
     assert so_far(space, trials).startswith(
@@ -259,7 +259,7 @@ def test_a_device_on_which_fp32_is_the_faster_is_not_praised() -> None:
 
 
 def test_what_spoils_times_is_said() -> None:
-    busy = dataclasses.replace(found().weighing, fitness=Fitness(other_share=0.4))
+    busy = structs.replace(found().weighing, fitness=Fitness(other_share=0.4))
     lines = said(found("norm", weighing=busy), SPACE, TRIALS)
     assert any("other processes used 40.0% of the CPU" in line for line in lines)
     assert not any("other processes" in line for line in said(found("norm"), SPACE, TRIALS))
@@ -350,7 +350,7 @@ print(float((output.double() - expected).norm() / expected.norm()))
 
 
 def lines(precision: str, *kept: str, **case: object) -> list[str]:
-    return code(found(*kept), dataclasses.replace(CASE, precision=precision, **case)).splitlines()  # type: ignore[arg-type]
+    return code(found(*kept), structs.replace(CASE, precision=precision, **case)).splitlines()  # type: ignore[arg-type]
 
 
 def test_autocast_is_entered_after_the_modules_are_kept() -> None:
@@ -446,7 +446,7 @@ def test_pasted_into_a_fresh_program_it_errs_what_the_trial_erred(
     monkeypatch.chdir(tmp_path)
     (source,) = find_workloads(f"model.py:{make}")
     short = SHORT_DTYPES[PRECISIONS[precision].storage]
-    case: Case = dataclasses.replace(CASE, workload=source.name, family="user", precision=precision, input_dtype=short)
+    case: Case = structs.replace(CASE, workload=source.name, family="user", precision=precision, input_dtype=short)
     reply = Worker().serve(make_request("trial", source=source, case=case, kept=kept, threads=1))
     tried = got("trial", reply)
     assert tried.output_rel_l2

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from ampbench.drive.pieces import unfinished
 from ampbench.drive.planning import PlannedCase
@@ -68,7 +69,7 @@ def answer(request: Request) -> Reply:
     assert request.case is not None
     case_id = request.case.case_id
     if request.task == "space":
-        return reply_with(dataclasses.replace(SPACE, case_id=case_id))
+        return reply_with(structs.replace(SPACE, case_id=case_id))
     if request.task == "weighing":
         sets = [Weighed(kept=kept, samples=[[1e-3]] * 6, peak_bytes=1) for kept in asked_in(request).kept]
         return reply_with(Weighing(case_id=case_id, weighed=sets))
@@ -214,7 +215,7 @@ def test_where_every_set_fails_on_another_batch_none_is_found(tmp_path: Path) ->
         assert request.case is not None
         return reply_with(Trial(case_id=request.case.case_id, kept=asked_in(request).kept, output_rel_l2=0.5, batch=1))
 
-    run = searched(tmp_path, network(instead), dataclasses.replace(WANTED, max_trials=12))
+    run = searched(tmp_path, network(instead), structs.replace(WANTED, max_trials=12))
     search = only(run)
     assert search.found is None
     assert search.confirmed == []
@@ -259,10 +260,10 @@ def test_updates_bound_what_trains_in_weights_stored_in_half(
         reply = answer(request)
         kept = units_of(SPACE, asked_in(request).kept)
         arrives = 0.5 + len(kept & {2, 5, 7}) / 6 if asked_in(request).updates else None
-        return reply_with(dataclasses.replace(got("trial", reply), update_kept=arrives))
+        return reply_with(structs.replace(got("trial", reply), update_kept=arrives))
 
     channel = network(instead)
-    wanted = dataclasses.replace(WANTED, min_update_kept=0.98)
+    wanted = structs.replace(WANTED, min_update_kept=0.98)
     search = only(searched(tmp_path, channel, wanted, precisions=[precision], phases=[phase]))
     assert search.min_update_kept == (0.98 if bounded else None)
     assert {asked_in(request).updates for request in channel.asked if request.task == "trial"} == {bounded}
@@ -299,7 +300,7 @@ def test_the_trials_of_a_case_share_a_worker_and_the_weighing_has_its_own(tmp_pa
 
 def test_gradients_are_bounded_in_training_only(tmp_path: Path) -> None:
     run = searched(
-        tmp_path, network(), dataclasses.replace(WANTED, max_gradient_error=1e-2), phases=["inference", "training"]
+        tmp_path, network(), structs.replace(WANTED, max_gradient_error=1e-2), phases=["inference", "training"]
     )
     inference, training = (run.of(KeepSearch)[case_id] for case_id in run.cases)
     assert (inference.found, inference.max_gradient_error) == (["layer.2", "layer.5"], None)
@@ -309,7 +310,7 @@ def test_gradients_are_bounded_in_training_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize("most", [1, 2, 3, 4, 5, 7, 8, 12])
 def test_no_more_sets_are_tried_than_asked_for_not_even_to_be_weighed(most: int, tmp_path: Path) -> None:
     channel = network()
-    run = searched(tmp_path, channel, dataclasses.replace(WANTED, max_trials=most))
+    run = searched(tmp_path, channel, structs.replace(WANTED, max_trials=most))
     search = only(run)
     assert (
         sum(request.task == "trial" and not asked_in(request).batch for request in channel.asked)
@@ -333,7 +334,7 @@ def test_of_enough_trials_some_are_left_for_the_weighing(
         return Found(kept=None, units=None, smallest=False, trials=0)
 
     monkeypatch.setattr("ampbench.instruments.keep_fp32.searching.search", no_search)
-    searched(tmp_path, network(), dataclasses.replace(WANTED, max_trials=most))
+    searched(tmp_path, network(), structs.replace(WANTED, max_trials=most))
     assert asked == [searching]
 
 
@@ -388,7 +389,7 @@ def test_a_worker_that_is_killed_in_the_weighing_loses_nothing_and_is_replaced(t
     first, second = run.of(KeepSearch).values()
     assert first.notes == ["what sets cost was not measured: killed: by SIGKILL"]
     assert (
-        dataclasses.replace(first, notes=[], weighing=whole.of(KeepSearch)[first.case_id].weighing)
+        structs.replace(first, notes=[], weighing=whole.of(KeepSearch)[first.case_id].weighing)
         == (whole.of(KeepSearch)[first.case_id])
     )
     assert second == whole.of(KeepSearch)[second.case_id]
@@ -459,7 +460,7 @@ def test_of_several_cases_only_those_that_lack_a_search_are_gone_on_with(tmp_pat
 
 def test_a_search_is_not_gone_on_with_in_another_environment(tmp_path: Path) -> None:
     broken = searched(tmp_path, network(interrupt_at("trial", 2)))
-    header = dataclasses.replace(broken.header, environment=dataclasses.replace(ENVIRONMENT, host="other"))
+    header = structs.replace(broken.header, environment=structs.replace(ENVIRONMENT, host="other"))
     with (
         pytest.raises(UsageError, match="cannot be resumed here: its host was other"),
         instrument.prepared(
@@ -476,7 +477,7 @@ def test_a_search_is_not_gone_on_with_in_another_environment(tmp_path: Path) -> 
 
 def test_a_search_whose_cases_are_others_now_is_not_gone_on_with(tmp_path: Path) -> None:
     broken = searched(tmp_path, network(interrupt_at("trial", 2)))
-    selection = dataclasses.replace(broken.header.selection, phases=["training"])
+    selection = structs.replace(broken.header.selection, phases=["training"])
     with (
         pytest.raises(UsageError, match="its selection now gives other cases"),
         instrument.prepared(INSTRUMENT, selection, Settings(), WANTED, broken, open_channel=network),
@@ -502,7 +503,7 @@ def test_a_search_of_another_network_than_it_began_with_is_not_gone_on_with(
     def changed(request: Request) -> Reply | None:
         assert request.case is not None
         assert request.task == "space"
-        return reply_with(dataclasses.replace(SPACE, case_id=request.case.case_id, **changes))  # type: ignore[arg-type]
+        return reply_with(structs.replace(SPACE, case_id=request.case.case_id, **changes))  # type: ignore[arg-type]
 
     with pytest.raises(UsageError, match=f"cannot be resumed: the {what} of mlp are others than it began with; start"):
         resumed(broken, network(changed))
@@ -523,7 +524,7 @@ def test_nor_is_one_where_a_network_was_changed_between_two_of_its_cases(tmp_pat
 
     def changed(request: Request) -> Reply | None:
         assert request.case is not None
-        return reply_with(dataclasses.replace(SPACE, case_id=request.case.case_id, weights_digest="changed"))
+        return reply_with(structs.replace(SPACE, case_id=request.case.case_id, weights_digest="changed"))
 
     with pytest.raises(UsageError, match="the weights of mlp are others"):
         resumed(broken, network(changed))

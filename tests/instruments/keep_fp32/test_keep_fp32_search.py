@@ -1,13 +1,13 @@
 import math
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from itertools import combinations
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from ampbench.instruments.keep_fp32 import search as searching
 from ampbench.instruments.keep_fp32.records import SearchSpace, Trial

@@ -1,6 +1,6 @@
 """A search in blocks and rows: what is kept, what sets come to, nothing invented where nothing is known."""
 
-import dataclasses
+from msgspec import structs
 
 from ampbench.instruments.keep_fp32.findings import closest, meets, points, said
 from ampbench.instruments.keep_fp32.show import COLUMNS, kept, kept_rows, section, weighed
@@ -46,8 +46,8 @@ def test_where_nothing_is_kept_there_is_no_table_of_it() -> None:
 
 
 def test_a_long_table_is_cut_and_says_so_unless_all_is_asked_for() -> None:
-    units = [dataclasses.replace(SPACE.units[0], modules=[f"deep.{place}"]) for place in range(30)]
-    space = dataclasses.replace(SPACE, units=units, containers=["", "deep"])
+    units = [structs.replace(SPACE.units[0], modules=[f"deep.{place}"]) for place in range(30)]
+    space = structs.replace(SPACE, units=units, containers=["", "deep"])
     (block,) = kept(found(""), space)
     assert len(block.rows) == 12
     assert block.note == "12 of 30, --all lists the rest"
@@ -68,7 +68,7 @@ def test_a_set_is_named_by_its_first_modules_and_all_has_them_whole() -> None:
     made = found().weighing
     assert made is not None
     none, *_, whole = made.weighed
-    three = dataclasses.replace(made, weighed=[none, searches.weighed(["body", "norm", "head"], 1.5e-3), whole])
+    three = structs.replace(made, weighed=[none, searches.weighed(["body", "norm", "head"], 1.5e-3), whole])
     search = found("body", "norm", "head", weighing=three)
     (block,) = weighed(search, SPACE, TRIALS)
     assert [row[0] for row in block.rows] == ["none", "body, norm and 1 more ←", "all"]
@@ -79,8 +79,8 @@ def test_a_set_is_named_by_its_first_modules_and_all_has_them_whole() -> None:
 
 
 def test_a_set_that_missed_the_budget_on_another_batch_says_so() -> None:
-    refuted = dataclasses.replace(TRIALS[2], output_rel_l2=2.1e-3, batch=2)
-    confirmed = [dataclasses.replace(TRIALS[3], output_rel_l2=error, batch=1) for error in (1.2e-3, 1.9e-3, 1e-3)]
+    refuted = structs.replace(TRIALS[2], output_rel_l2=2.1e-3, batch=2)
+    confirmed = [structs.replace(TRIALS[3], output_rel_l2=error, batch=1) for error in (1.2e-3, 1.9e-3, 1e-3)]
     search = found("body", "norm", units=3, refuted=[refuted], confirmed=confirmed)
     (block,) = weighed(search, SPACE, TRIALS)
     assert [row[3] for row in block.rows] == ["missed", "missed elsewhere", "met", "met"]
@@ -90,13 +90,13 @@ def test_a_set_that_missed_the_budget_on_another_batch_says_so() -> None:
         "1 other set met it on the first batch and not on another; nearest norm, where the output error is 2.1e-03 "
         "(budget 2.0e-03)"
     ) in told
-    assert closest(dataclasses.replace(search, found=None), TRIALS[:3]) == TRIALS[1]
-    assert closest(dataclasses.replace(search, found=None), TRIALS[2:3]) == refuted
+    assert closest(structs.replace(search, found=None), TRIALS[:3]) == TRIALS[1]
+    assert closest(structs.replace(search, found=None), TRIALS[2:3]) == refuted
 
 
 def test_what_arrives_of_an_update_is_told_where_it_is_bounded() -> None:
     kept_shares = [0.18, 1.0, 0.99, 1.0]
-    trials = [dataclasses.replace(one, update_kept=share) for one, share in zip(TRIALS, kept_shares, strict=True)]
+    trials = [structs.replace(one, update_kept=share) for one, share in zip(TRIALS, kept_shares, strict=True)]
     search = found("norm", min_update_kept=0.98)
     (block,) = weighed(search, SPACE, trials)
     assert block.headers[2:5] == ["error", "arrives", "budget"]
@@ -104,17 +104,17 @@ def test_what_arrives_of_an_update_is_told_where_it_is_bounded() -> None:
     assert said(search, SPACE, trials)[0].endswith(
         "and the share of the update that arrives from 18.0% to 99.0% (at least 98.0%)"
     )
-    unknown = [dataclasses.replace(one, update_undefined="no fp32 steps") for one in TRIALS]
+    unknown = [structs.replace(one, update_undefined="no fp32 steps") for one in TRIALS]
     assert "what arrives of an update is not bounded: no fp32 steps" in said(search, SPACE, unknown)
     assert meets(search, unknown[2])
-    lost = dataclasses.replace(TRIALS[2], update_nonfinite=3, update_undefined="3 parameter elements are not finite")
+    lost = structs.replace(TRIALS[2], update_nonfinite=3, update_undefined="3 parameter elements are not finite")
     assert not meets(search, lost)
-    assert not meets(search, dataclasses.replace(TRIALS[2], update_kept=0.97))
-    assert meets(search, dataclasses.replace(TRIALS[2], update_kept=1.4))
+    assert not meets(search, structs.replace(TRIALS[2], update_kept=0.97))
+    assert meets(search, structs.replace(TRIALS[2], update_kept=1.4))
 
 
 def test_gradients_have_a_column_in_training_only() -> None:
-    trials = [dataclasses.replace(one, grad_rel_l2=1e-2) for one in TRIALS]
+    trials = [structs.replace(one, grad_rel_l2=1e-2) for one in TRIALS]
     (block,) = weighed(found("norm", max_gradient_error=1e-1), SPACE, trials)
     assert block.headers[2:4] == ["error", "gradients"]
     assert all(len(row) == len(block.headers) for row in block.rows)
@@ -135,7 +135,7 @@ def test_rows_are_plain_values_under_their_columns() -> None:
 
 def test_rows_have_what_arrives_of_an_update_and_what_is_not_finite_after_it_where_that_is_bounded() -> None:
     seen = [{"update_nonfinite": 3}, {"update_kept": 1.0}, {"update_kept": 0.99}, {"update_kept": 1.0}]
-    trials = [dataclasses.replace(one, **fields) for one, fields in zip(TRIALS, seen, strict=True)]
+    trials = [structs.replace(one, **fields) for one, fields in zip(TRIALS, seen, strict=True)]
     search = found("norm", min_update_kept=0.98)
     rows = records(COLUMNS, points(search, SPACE, trials))
     assert [(row["update_kept"], row["update_nonfinite"]) for row in rows] == [

@@ -1,12 +1,12 @@
 """What arithmetic says of an optimizer in half, each sentence held against torch's own optimizers."""
 
 import math
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 

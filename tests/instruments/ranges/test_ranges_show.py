@@ -1,9 +1,9 @@
 """What passes say: headlines first, then tables that end where they say no more; and the same as rows."""
 
-from dataclasses import replace
 from itertools import product
 
 import pytest
+from msgspec.structs import replace
 
 from ampbench.cli.options import OutputFormat
 from ampbench.cli.printing import print_sections

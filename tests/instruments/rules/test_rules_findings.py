@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from ampbench.instruments.rules.findings import (
     DISAGREEMENTS,
@@ -203,10 +204,10 @@ def test_ops_that_only_the_earlier_probe_observed_are_told_and_those_that_are_go
     seen = [observation(f"aten::op{number}", dtype, observed="float32") for number in range(3) for dtype in BOTH]
     before = probe(*seen, dtypes=BOTH)
     after = probe(
-        *(replace(one, observed=None) for one in seen[:2]),
-        replace(seen[2], observed=None),
+        *(structs.replace(one, observed=None) for one in seen[:2]),
+        structs.replace(seen[2], observed=None),
         seen[3],
-        *(replace(one, observed=None, registered=None, trials={}) for one in seen[4:]),
+        *(structs.replace(one, observed=None, registered=None, trials={}) for one in seen[4:]),
         dtypes=BOTH,
     )
     assert [(one.op, one.dtypes, one.before, one.after) for one in unobserved(before, after)] == [

@@ -1,8 +1,7 @@
 """What a study of loss scaling says of made-up trainings, and the tables below it."""
 
-import dataclasses
-
 import pytest
+from msgspec import structs
 
 from ampbench.instruments.scaler.findings import (
     BEHIND,
@@ -263,7 +262,7 @@ def test_machines_have_none_where_there_is_no_number() -> None:
 
 
 def test_a_training_of_one_step_has_no_fall_to_judge_by() -> None:
-    one = [dataclasses.replace(made, steps=1, losses=made.losses[:1]) for made in runs(run("default"))]
+    one = [structs.replace(made, steps=1, losses=made.losses[:1]) for made in runs(run("default"))]
     assert outcomes(one)[1].state == UNKNOWN
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from msgspec import to_builtins
+from msgspec import structs, to_builtins
 
 from ampbench.drive.planning import NO_LOSS
 from ampbench.drive.session import require_work
@@ -110,7 +110,7 @@ def test_without_a_scaler_only_fp32_and_no_scaling_are_trained(tmp_path: Path) -
 
 
 def test_a_device_without_fp64_is_skipped_with_what_can_be_done_and_trained_without_a_scaler(tmp_path: Path) -> None:
-    device = dataclasses.replace(NO_FP64)
+    device = structs.replace(NO_FP64)
     selection = Selection(workloads=["mlp"], preset="tiny", devices=["xpu"])
     channel = training(lambda _: None, CPU, device)
     with instrument.prepared(INSTRUMENT, selection, Settings(), asking(), open_channel=lambda: channel) as prepared:
@@ -183,7 +183,7 @@ def test_a_run_that_was_interrupted_goes_on_with_the_settings_it_lacks(tmp_path:
 
 def test_other_weights_than_a_run_began_with_are_refused(tmp_path: Path) -> None:
     begun = studied(tmp_path, training(), asking("no scaling"))
-    more = dataclasses.replace(begun, header=dataclasses.replace(begun.header, asked=to_builtins(asking())))
+    more = dataclasses.replace(begun, header=structs.replace(begun.header, asked=to_builtins(asking())))
 
     def changed(request: Request) -> Reply:
         assert request.case is not None

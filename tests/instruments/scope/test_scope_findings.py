@@ -1,9 +1,9 @@
 """What is said of scopes of autocast: each cost where it is, none where it is not, and never a doubtful one."""
 
-import dataclasses
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from ampbench.instruments.scope.findings import casts_said, comparisons, scope_said
 from ampbench.instruments.scope.records import (
@@ -81,7 +81,7 @@ def test_a_loss_in_half_within_the_recommended_scope_is_told() -> None:
 
 
 def test_what_a_scope_raises_is_all_that_is_said_of_it() -> None:
-    broken = dataclasses.replace(scope_pass().scopes[0], error="RuntimeError: no", casts=[], samples=[], losses=[])
+    broken = structs.replace(scope_pass().scopes[0], error="RuntimeError: no", casts=[], samples=[], losses=[])
     lines = said(scope_pass(forward=broken))
     assert lines[1] == "around the forward pass only: raises: RuntimeError: no"
 
@@ -103,29 +103,29 @@ def test_an_error_that_is_undefined_where_the_recommended_scope_has_one_is_told(
 
 
 def test_a_machine_that_was_not_idle_is_doubted() -> None:
-    found = dataclasses.replace(scope_pass(), fitness=Fitness(other_share=0.5))
+    found = structs.replace(scope_pass(), fitness=Fitness(other_share=0.5))
     assert said(found)[-1].startswith("other processes used 50.0% of the CPU")
 
 
 def test_no_difference_in_time_is_claimed_where_the_machine_was_busy() -> None:
-    busy = dataclasses.replace(
+    busy = structs.replace(
         scope_pass(uncached=run(UNCACHED_LOOP, 2.0)), fitness=Fitness(other_share=0.5, steal_share=0.5)
     )
     lines = said(busy)
     assert not any("as long" in line for line in lines)
     assert lines[-2].endswith("no cost was seen; its time is not judged, as the machine was busy")
-    assert "a step takes 2.00 times" in said(dataclasses.replace(busy, fitness=Fitness()))[-1]
+    assert "a step takes 2.00 times" in said(structs.replace(busy, fitness=Fitness()))[-1]
 
 
 @pytest.mark.parametrize("reference", [[], [None] * 4, [0.0] * 4], ids=["none", "not finite", "zero"])
 def test_without_a_loss_in_fp64_that_is_not_zero_the_loss_has_no_relative_error(reference: list[float | None]) -> None:
-    found = dataclasses.replace(scope_pass(), reference_losses=reference)
+    found = structs.replace(scope_pass(), reference_losses=reference)
     assert [one.loss_rel_error for one in comparisons(found)] == [None] * 5
     assert "loss: " not in said(found)[1]
 
 
 def test_the_error_of_a_loss_is_relative_to_the_size_of_fp64s() -> None:
-    found = dataclasses.replace(scope_pass(), reference_losses=[-1e5] * 4)
+    found = structs.replace(scope_pass(), reference_losses=[-1e5] * 4)
     assert comparisons(found)[0].loss_rel_error == pytest.approx(1e-7)
     assert records(COLUMNS, comparisons(found))[0]["loss_rel_error"] == pytest.approx(1e-7)
     (numbers,) = (block for block in scope_section(CASE, found).blocks if block.headers[-1:] == ["updates"])
@@ -162,7 +162,7 @@ def test_a_section_has_costs_numbers_losses_and_notes() -> None:
 
 
 def test_losses_of_many_steps_are_cut_unless_all_are_asked_for() -> None:
-    found = dataclasses.replace(scope_pass(), steps=20, reference_losses=[1.0] * 20)
+    found = structs.replace(scope_pass(), steps=20, reference_losses=[1.0] * 20)
     short, whole = (
         next(block for block in scope_section(CASE, found, everything=every).blocks if block.title == "Losses")
         for every in (False, True)
@@ -173,7 +173,7 @@ def test_losses_of_many_steps_are_cut_unless_all_are_asked_for() -> None:
 
 
 def test_a_pass_without_numbers_has_no_tables() -> None:
-    found = dataclasses.replace(scope_pass(), scopes=[run(FORWARD, error="no", losses=[]), run(WHOLE_LOOP, error="no")])
+    found = structs.replace(scope_pass(), scopes=[run(FORWARD, error="no", losses=[]), run(WHOLE_LOOP, error="no")])
     assert [block.headers for block in scope_section(CASE, found).blocks] == [()] * 3
     assert len(records(COLUMNS, comparisons(found))) == 2
 
