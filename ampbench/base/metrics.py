@@ -3,10 +3,11 @@
 Frames, tables, comparisons, gates and docs iterate over these; a metric is a column with a unit.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +53,30 @@ class Column:
         """Whether its values are whole numbers."""
         return self.unit in ("count", "B") or self.name in ("rounds", "batch_size")
 
+    def stored(self, records: Mapping[str, Sequence[Any]]) -> list[Any]:
+        """Return the values at `of`, one for each case, given the cases' records by kind; None where undefined."""
+        path, _, divisor = self.of.partition(" / ")
+        values = reach(path, records)
+        if not divisor:
+            return values
+        against = reach(f"{path.rpartition('.')[0]}.{divisor}", records)
+        ratios = [
+            value / by if value is not None and by else math.nan for value, by in zip(values, against, strict=True)
+        ]
+        return [value if math.isfinite(value) else None for value in ratios]
+
     def means(self, summary: str) -> "Column":
         """Return the column with its summary."""
         return replace(self, summary=summary)
+
+
+def reach(path: str, records: Mapping[str, Sequence[Any]]) -> list[Any]:
+    """Return what is at `path` in the records of each case; None where anything on the way is None."""
+    kind, *names = path.split(".")
+    values = list(records[kind])
+    for name in names:
+        values = [None if value is None else getattr(value, name) for value in values]
+    return values
 
 
 def text(name: str, label: str, of: str = "") -> Column:

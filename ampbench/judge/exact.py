@@ -552,11 +552,7 @@ def _error(divergence: Divergence | None, metric: str) -> float | None:
     """Return an error as `ampbench.load` gives it."""
     if divergence is None:
         return None
-    if metric == "grad_flushed_share":
-        flushed, elements = divergence.grad_flushed, divergence.grad_elements
-        return flushed / elements if flushed is not None and elements else None
-    of_update = _OF_UPDATE.get(metric)
-    value = getattr(divergence.update, of_update, None) if of_update else getattr(divergence, metric)
+    (value,) = COLUMNS[metric].stored({"divergence": [divergence]})
     return None if value is None or math.isnan(value) else float(value)
 
 

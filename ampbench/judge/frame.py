@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ampbench.base import stats
-from ampbench.base.metrics import COLUMNS, Column
+from ampbench.base.metrics import COLUMNS, Column, reach
 from ampbench.base.precisions import BASELINE, DEFAULT
 from ampbench.errors import UsageError
 from ampbench.instruments.ceilings.findings import Bounds
@@ -132,17 +132,13 @@ class _Cases:
     def __getitem__(self, name: str) -> Array:
         if name not in self._columns:
             column = COLUMNS[name]
-            values = self._stored(column) if column.of else FUNCTIONS[name](self)
+            if column.of:
+                stored = column.stored(self._records)
+                values: Array = stats.numbers(stored) if column.unit else np.array(stored, dtype=object)
+            else:
+                values = FUNCTIONS[name](self)
             self._columns[name] = self._filled(column, values)
         return self._columns[name]
-
-    def _stored(self, column: Column) -> Array:
-        """Return what is stored under the paths of a column."""
-        if not column.unit:
-            return self.texts(column.of)
-        path, _, divisor = column.of.partition(" / ")
-        values = self.numbers(path)
-        return stats.ratio(values, self.numbers(f"{path.rpartition('.')[0]}.{divisor}")) if divisor else values
 
     def _filled(self, column: Column, values: Array) -> Array:
         """Return a column with another program's numbers where the run has no raw ones."""
@@ -154,10 +150,7 @@ class _Cases:
 
     def each(self, path: str, of: Callable[[Any], Any] | None = None) -> list[Any]:
         """Return what is at `path`, or what `of` makes of it, for each case; None where anything on the way is."""
-        root, *names = path.split(".")
-        values = self._records[root]
-        for name in names:
-            values = [None if value is None else getattr(value, name) for value in values]
+        values = reach(path, self._records)
         return [None if value is None else of(value) for value in values] if of else values
 
     def texts(self, path: str, of: Callable[[Any], Any] | None = None) -> Array:
