@@ -28,6 +28,7 @@ from ampbench.errors import NothingToRunError
 from ampbench.judge import frame
 from ampbench.judge import said as sentences
 from ampbench.judge.rows import Row
+from ampbench.present.changes import control_line, reason, remarks
 from ampbench.records.changes import Change, ChangeStatus, Comparison
 from ampbench.records.labels import case_labels
 from ampbench.store import StoredRun
@@ -202,17 +203,17 @@ def comparison_xml(comparison: Comparison) -> str:
         evidence = _evidence(finding)
         if finding.status is ChangeStatus.REGRESSED:
             kind = "error" if finding.kind == "outcome" else "failure"
-            _outcome(test, kind, finding.code, finding.reason, evidence)
+            _outcome(test, kind, finding.code, reason(finding), evidence)
         elif finding.status in _SKIPPED:
-            _outcome(test, "skipped", finding.code, f"{finding.status}: {finding.reason}")
+            _outcome(test, "skipped", finding.code, f"{finding.status}: {reason(finding)}")
             _output(test, evidence)
         else:
-            _output(test, [f"{finding.status}: {finding.reason}", *evidence])
+            _output(test, [f"{finding.status}: {reason(finding)}", *evidence])
     for side, case_ids in (("baseline", comparison.only_baseline), ("candidate", comparison.only_candidate)):
         for case_id in case_ids:
             test = _test(suite, f"{side} only", case_id)
             _outcome(test, "skipped", "one side", f"only the {side} has this case")
-    _output(suite, [comparison.control.sentence, *sentences.notes(comparison)])
+    _output(suite, [control_line(comparison.control), *sentences.notes(comparison)])
     return _document(suite)
 
 
@@ -229,7 +230,7 @@ def _evidence(finding: Change) -> list[str]:
             "" if finding.low is None or finding.high is None else f" ({finding.low:+.2%} to {finding.high:+.2%})"
         )
         lines.append(f"change: {finding.change:+.2%}{interval}, threshold {finding.threshold:.2%}")
-    return [*lines, *finding.remarks]
+    return [*lines, *remarks(finding)]
 
 
 def _suite(name: str, **attributes: str) -> ElementTree.Element:

@@ -64,6 +64,7 @@ from ampbench.records.changes import (
     ChangeCode,
     ChangeStatus,
     Comparison,
+    ControlCode,
     ControlVerdict,
     Explanation,
     PrecisionMean,
@@ -296,7 +297,7 @@ def _compare(baseline: MeasuredRun, candidate: MeasuredRun, threshold_of: Thresh
     )
     interleaved = one_session(*headers)
     findings: list[Change] = []
-    control = ControlVerdict(cells=0, fired=False, sentence="no times are compared: a run that explains has none")
+    control = ControlVerdict(cells=0, fired=False, code=ControlCode.EXPLAINS)
     if measures:
         findings, control = _findings(paired, baseline, candidate, differences, interleaved, threshold_of)
     comparison = Comparison(

@@ -8,33 +8,23 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from msgspec import structs
 
 from ampbench.base.metrics import COLUMNS, DRIFT, GATED
 from ampbench.base.precisions import BASELINE
 from ampbench.base.sketch import Moved, moved
-from ampbench.base.units import (
-    all_of,
-    format_error,
-    format_exact_percent,
-    format_limit,
-    format_percent,
-    format_quantity,
-)
+from ampbench.base.statement import state
 from ampbench.judge.pairing import Pair, imported_finding, other_file
 from ampbench.judge.rounds import FAILED, OK, SKIPPED, MeasuredRun, Outcome
 from ampbench.records.case import Case
-from ampbench.records.changes import OUTCOME, Change, ChangeCode, ChangeStatus
+from ampbench.records.changes import OUTCOME, Change, ChangeCode, ChangeStatus, Remark
 from ampbench.records.measured import Divergence, MemoryPass
 
 _SMALLEST_LOSS = 1e-9
 """Losses below this count as this large: what rounding left of zero is no change."""
-_SMALLEST_PERCENT = 1e-4
 _CHANCES = 3.0
 """A network that draws random numbers gives results so many times as far apart as two of its own, and is the same."""
-_NOUNS = MappingProxyType({"output": "the {} output", "gradients": "the gradients", "loss": "the loss"})
 _FP32_TOLERANCE = 1e-4
 """Where fp64 failed on both sides and fp32 took its place, results that differ by its rounding are the same."""
 
@@ -57,16 +47,13 @@ class Drift:
             return None
         return max((part.distance for part in self.parts.values()), default=0.0)
 
-    def said(self, threshold: float) -> str:
-        """Return which parts moved by more than `threshold`, and how far."""
+    def facts(self, limit: float = 0.0) -> dict[str, float | str]:
+        """Return how far the parts moved, and beyond which `limit` that counts, as facts of a change."""
         if self.shapes is not None:
-            return f"the output's shape is {self.shapes[1]}, was {self.shapes[0]}"
-        parts: list[str] = []
-        for name, part in self.parts.items():
-            if part.distance > threshold:
-                verb = "" if parts else " moved"
-                parts.append(f"{_NOUNS[name].format(self.dtype)}{verb} {moved_by(part.distance, part.at_least)}")
-        return all_of(parts)
+            return {"shape_before": self.shapes[0], "shape": self.shapes[1]}
+        distances = {name: part.distance for name, part in self.parts.items()}
+        least = {f"{name}_at_least": 1.0 for name, part in self.parts.items() if part.at_least}
+        return {"dtype": self.dtype, "limit": limit, **distances, **least}
 
 
 def drift_between(before: Divergence, after: Divergence) -> Drift:
@@ -85,13 +72,13 @@ def drift_between(before: Divergence, after: Divergence) -> Drift:
     return Drift({name: part for name, part in parts.items() if part is not None}, dtype=before.reference_dtype)
 
 
-def other_function(before: Divergence | None, after: Divergence | None) -> str:
-    """Return what moved where other code gave another fp64 result, "" where nothing tells so."""
+def other_function(before: Divergence | None, after: Divergence | None) -> dict[str, float | str]:
+    """Return how far another fp64 result of other code moved, as facts; none where nothing tells so."""
     if before is None or after is None or before.reference_dtype != after.reference_dtype:
-        return ""
+        return {}
     drift = drift_between(before, after)
     tolerance = _tolerance(drift, before, after)
-    return "" if drift.distance is not None and drift.distance <= tolerance else drift.said(tolerance)
+    return {} if drift.distance is not None and drift.distance <= tolerance else drift.facts(tolerance)
 
 
 def drift_finding(
@@ -116,37 +103,20 @@ def drift_finding(
     if distance is not None and distance <= min(threshold, tolerance):
         return None
     allowed = distance is not None and distance <= threshold
-    said = drift.said(min(threshold, tolerance))
     return Change(
         case=case,
         metric=DRIFT,
         kind=gate.kind,
         status=ChangeStatus.UNCHANGED if allowed else ChangeStatus.REGRESSED,
         code=ChangeCode.WITHIN_THRESHOLD if allowed else ChangeCode.OTHER_FUNCTION,
-        reason=f"{said}; threshold {format_limit(threshold)}" if allowed else f"computes something else: {said}",
-        brief=said,
+        facts=drift.facts(min(threshold, tolerance)),
         change=distance,
         low=distance,
         high=distance,
         threshold=threshold,
-        remarks=(f"{said}, which the threshold of {format_limit(threshold)} allows",) if allowed else (),
+        remarks=[state(Remark.DRIFT)] if allowed else (),
         details={f"{name}_drift": part.distance for name, part in drift.parts.items()},
     )
-
-
-def moved_by(distance: float, at_least: bool = False) -> str:
-    """Return how far something moved: "by 23%" or, of little, "by 3.1e-06 of its norm"."""
-    if math.isinf(distance):
-        return far_text(distance)
-    of = "" if distance >= _SMALLEST_PERCENT else " of its norm"
-    return f"by {'at least ' if at_least else ''}{far_text(distance)}{of}"
-
-
-def far_text(distance: float) -> str:
-    """Return a distance as "23%" or, of little, "3.1e-06"; "from zero" where it is infinite."""
-    if math.isinf(distance):
-        return "from zero"
-    return format_percent(distance) if distance >= _SMALLEST_PERCENT else format_error(distance)
 
 
 def _tolerance(drift: Drift, before: Divergence, after: Divergence) -> float:
@@ -172,20 +142,9 @@ def _shapes(shapes: Sequence[Sequence[int]] | None) -> str | None:
     return " and ".join("x".join(map(str, shape)) or "a scalar" for shape in shapes)
 
 
-_COUNTED = {
-    "output_nonfinite": ("output", ""),
-    "output_reference_nonfinite": ("output", " in the reference"),
-    "output_fp32_nonfinite": ("output", " in fp32"),
-    "param_nonfinite": ("parameter", ""),
-}
-"""The metrics that count elements which are not finite, of what, and where these are."""
-
-_RARE = {
-    "output_reference_nonfinite": "non-finite output elements in the reference",
-    "output_fp32_nonfinite": "non-finite output elements in fp32",
-    "param_nonfinite": "non-finite parameter elements",
-}
-"""Those of them of which nothing is said where there are none on either side."""
+_RARE = ("output_reference_nonfinite", "output_fp32_nonfinite", "param_nonfinite")
+_COUNTED = ("output_nonfinite", *_RARE)
+"""The metrics that count elements which are not finite; nothing is said of the rare where there are none."""
 
 _OF_UPDATE = {"update_rel_l2": "rel_l2", "update_kept": "kept"}
 """The metrics that a divergence has in its `update`, and under which names."""
@@ -195,7 +154,6 @@ ThresholdOf = Callable[[str, Case], float | None]
 
 MEMORY = "peak_memory_bytes"
 FLOOR_RATIO = "output_floor_ratio"
-BY_CHANCE = "the errors are those of chance: the network draws random numbers, or keeps state of its own"
 LUCK = 3.0
 """An error is the norm of many roundings. Those of another order of summation are others, and the norm of n of them
 varies by 1 / sqrt(n) of itself; three times that is luck (docs/statistics.md has a table of permuted sums)."""
@@ -217,28 +175,15 @@ def outcome_finding(pair: Pair, before: Outcome, after: Outcome) -> Change | Non
     """
     if before.name == after.name == OK:
         return None
-    verdict, code = ChangeStatus.INCOMPARABLE, ChangeCode.NOT_RUN
+    status, code = ChangeStatus.INCOMPARABLE, ChangeCode.NOT_RUN
     if before.name == OK and after.name == FAILED:
-        verdict, code, brief = ChangeStatus.REGRESSED, ChangeCode.OUTCOME_CHANGED, "was ok and failed"
+        status, code = ChangeStatus.REGRESSED, ChangeCode.OUTCOME_CHANGED
     elif before.name == FAILED and after.name == OK:
-        verdict, code, brief = (
-            ChangeStatus.IMPROVED,
-            ChangeCode.OUTCOME_CHANGED,
-            f"failed and is ok now; before: {before.reason}",
-        )
-    elif before.pending and after.name == SKIPPED and not after.pending:
-        code, brief = ChangeCode.NOT_MEASURED, "runs in the baseline and is skipped"
-    elif before.name == OK:
-        code, brief = ChangeCode.NOT_MEASURED, "was ok and is skipped"
-    elif before == after:
-        brief = f"{before.name} on both sides"
-    else:
-        brief = f"{before.name} in the baseline: {before.reason}"
-        brief += f"; {after.name} in the candidate" if after.name != OK else ""
-    reason = brief if after.name == OK else f"{brief}: {after.reason}"
-    return Change(
-        case=pair.baseline, metric=OUTCOME, kind=OUTCOME, status=verdict, code=code, reason=reason, brief=brief
-    )
+        status, code = ChangeStatus.IMPROVED, ChangeCode.OUTCOME_CHANGED
+    elif before.name == OK or (before.pending and after.name == SKIPPED and not after.pending):
+        code = ChangeCode.NOT_MEASURED
+    facts = {"before": before.name, "after": after.name, "was": before.reason, "why": after.reason}
+    return Change(case=pair.baseline, metric=OUTCOME, kind=OUTCOME, status=status, code=code, facts=facts)
 
 
 def memory_finding(
@@ -251,15 +196,15 @@ def memory_finding(
     if imported := imported_finding(pair, MEMORY, values, baseline, candidate):
         return imported
     if before and after and before.source != after.source:
-        reason = f"counted by the {before.source} in the baseline, by the {after.source} in the candidate"
-        return _incomparable(pair.baseline, MEMORY, ChangeCode.OTHER_COUNTER, reason, values)
+        facts = {"before": before.source, "after": after.source}
+        return _incomparable(pair.baseline, MEMORY, ChangeCode.OTHER_COUNTER, facts, values)
     if any(value is not None and value <= 0 for value in values):
-        return _incomparable(pair.baseline, MEMORY, ChangeCode.INVALID, "a peak of 0 bytes cannot be one", values)
+        return _incomparable(pair.baseline, MEMORY, ChangeCode.INVALID, {}, values)
     found = _judge(pair.baseline, MEMORY, values, 0.0, None if same else _Order(), threshold_of)
     other = other_numbers(pair, baseline, candidate)
     if found is None or not other or found.status not in (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED):
         return found
-    return replace(found, remarks=(f"{other}: the memory may differ for that",))
+    return replace(found, remarks=[state(Remark.OTHER_NUMBERS, **other)])
 
 
 def accuracy_findings(
@@ -275,12 +220,13 @@ def accuracy_findings(
     after = candidate.stored.divergence.get(pair.candidate_id)
     other = other_numbers(pair, baseline, candidate)
     same = same and not any(one is not None and one.repeatable is False for one in (before, after))
-    findings, other_function = [], ""
+    findings: list[Change] = []
+    drifted: Mapping[str, float | str] = {}
     if before and after and not (other or other_reference(before, after)):
         drift = drift_finding(pair.baseline, before, after, same, threshold_of)
         findings += [drift] if drift else []
         if drift and drift.status is ChangeStatus.REGRESSED:
-            other_function = f"errors of another function: {drift.brief}"
+            drifted = drift.facts
     for metric, gate in GATED.items():
         if gate.kind != "accuracy" or metric == DRIFT:
             continue
@@ -293,11 +239,11 @@ def accuracy_findings(
         if other:
             findings.append(_incomparable(pair.baseline, metric, ChangeCode.OTHER_WEIGHTS, other, values))
             continue
-        if reason := other_reference(before, after):
-            findings.append(_incomparable(pair.baseline, metric, ChangeCode.OTHER_REFERENCE, reason, values))
+        if references := other_reference(before, after):
+            findings.append(_incomparable(pair.baseline, metric, ChangeCode.OTHER_REFERENCE, references, values))
             continue
         if any(one is not None and one.chance_rel_l2 is not None for one in (before, after)):
-            findings.append(_incomparable(pair.baseline, metric, ChangeCode.INVALID, BY_CHANCE, values))
+            findings.append(_incomparable(pair.baseline, metric, ChangeCode.INVALID, {}, values))
             continue
         lost = _became_undefined(pair.baseline, metric, values, before, after)
         floor = max(_floor(metric, before), _floor(metric, after))
@@ -306,43 +252,42 @@ def accuracy_findings(
         order = None if same else _order(metric, pair, baseline, candidate)
         found = lost or _judge(pair.baseline, metric, values, floor, order, threshold_of, why)
         broken = lost is not None or metric in _COUNTED
-        if found and other_function and not (broken and found.status is not ChangeStatus.IMPROVED):
-            found = _incomparable(pair.baseline, metric, ChangeCode.OTHER_FUNCTION, other_function, values)
+        if found and drifted and not (broken and found.status is not ChangeStatus.IMPROVED):
+            found = _incomparable(pair.baseline, metric, ChangeCode.OTHER_FUNCTION, drifted, values)
         if found:
             findings.append(found)
     ratio = imported_finding(pair, FLOOR_RATIO, (_floor_ratio(before), _floor_ratio(after)), baseline, candidate)
     return [*findings, ratio] if ratio else findings
 
 
-def other_numbers(pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun) -> str:
-    """Return what says that the two sides computed with other numbers, "" where nothing does."""
+def other_numbers(pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun) -> dict[str, str]:
+    """Return in what the numbers differ that the two sides computed with, as facts; none where nothing tells so.
+
+    These are `other` ("version", "weights" or "inputs"), and from which version or file to which.
+    """
     if pair.baseline.version != pair.candidate.version:
-        return f"another version of the workload ({pair.baseline.version} → {pair.candidate.version})"
+        return {"other": "version", "from": str(pair.baseline.version), "to": str(pair.candidate.version)}
     before = baseline.stored.divergence.get(pair.baseline_id)
     after = candidate.stored.divergence.get(pair.candidate_id)
     weights = (baseline.weights(pair.baseline_id), candidate.weights(pair.candidate_id))
-    file = other_file(pair.baseline.workload, baseline.stored.header, candidate.stored.header)
-    whose = f", of another file ({file[0]} → {file[1]})" if file else ""
-    if before and after and before.weights_digest != after.weights_digest:
-        return f"other weights{whose}"
-    if None not in weights and weights[0] != weights[1]:
-        return f"other weights{whose}"
-    if before and after and before.inputs_digest != after.inputs_digest:
-        return f"other inputs{whose}"
-    return ""
+    other = ""
+    if (before and after and before.weights_digest != after.weights_digest) or (
+        None not in weights and weights[0] != weights[1]
+    ):
+        other = "weights"
+    elif before and after and before.inputs_digest != after.inputs_digest:
+        other = "inputs"
+    file = other_file(pair.baseline.workload, baseline.stored.header, candidate.stored.header) if other else None
+    return ({"other": other} if other else {}) | ({"from": file[0], "to": file[1]} if file else {})
 
 
-def other_reference(before: Divergence | None, after: Divergence | None) -> str:
-    """Return what says that the errors of two sides are against different references, "" where nothing does."""
+def other_reference(before: Divergence | None, after: Divergence | None) -> dict[str, str]:
+    """Return against which references the errors of two sides are and why, as facts; none where they are alike."""
     if before is None or after is None or before.reference_dtype == after.reference_dtype:
-        return ""
+        return {}
     sides = {"baseline": before, "candidate": after}
-    held = {name: one.reference_dtype or "nothing" for name, one in sides.items()}
-    against = "; ".join(f"the {name}'s error is against {dtype}" for name, dtype in held.items())
-    why = "; ".join(
-        f"fp64 failed in the {name}: {one.reference_error}" for name, one in sides.items() if one.reference_error
-    )
-    return f"{against}: {why}"
+    held = {"before": before.reference_dtype or "nothing", "after": after.reference_dtype or "nothing"}
+    return held | {f"{name}_why": one.reference_error for name, one in sides.items() if one.reference_error}
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,9 +367,8 @@ def _judge(
     if before is None or after is None:
         if before == after:
             return None
-        side = "candidate" if after is None else "baseline"
-        reason = f"the {side} has no number{f': {why}' if why else ''}"
-        return _incomparable(case, metric, ChangeCode.NOT_MEASURED, reason, values)
+        facts = {"side": "candidate" if after is None else "baseline", "why": why}
+        return _incomparable(case, metric, ChangeCode.NOT_MEASURED, facts, values)
     gate = GATED[metric]
     asked = threshold_of(metric, case)
     threshold = asked if asked is not None else gate.threshold if order is None else gate.elsewhere
@@ -436,22 +380,21 @@ def _judge(
     scale = max(before, floor) if of_rounding or metric in _COUNTED else abs(before)
     difference = after - before
     change = difference / scale if scale > 0 else math.copysign(math.inf, difference) if difference else 0.0
-    verdict, code = ChangeStatus.UNCHANGED, ChangeCode.WITHIN_THRESHOLD
-    beyond = abs(difference) > max(threshold, EQUAL) * least
-    limit = f"threshold {format_limit(threshold, change if beyond else 0.0)}"
-    allowed = limit if threshold else "the same code should give equal numbers"
-    if beyond and abs(difference) <= gate.floor:
-        allowed = f"no more than {format_limit(gate.floor)} apart, which counts as none"
-    elif beyond:
-        worse = (change > 0) == (COLUMNS[metric].better != "higher")
-        verdict, code = (ChangeStatus.REGRESSED if worse else ChangeStatus.IMPROVED), ChangeCode.BEYOND_THRESHOLD
+    status, code = ChangeStatus.UNCHANGED, ChangeCode.WITHIN_THRESHOLD
+    numbers: dict[str, float] = {"equal": 1.0} if abs(change) <= EQUAL else {"of_rounding": 1.0} if of_rounding else {}
+    if abs(difference) > max(threshold, EQUAL) * least:
+        if abs(difference) <= gate.floor:
+            numbers["floor"] = gate.floor
+        else:
+            worse = (change > 0) == (COLUMNS[metric].better != "higher")
+            status, code = (ChangeStatus.REGRESSED if worse else ChangeStatus.IMPROVED), ChangeCode.BEYOND_THRESHOLD
     return Change(
         case=case,
         metric=metric,
         kind=gate.kind,
-        status=verdict,
+        status=status,
         code=code,
-        reason=_reason(metric, before, after, change, allowed, of_rounding),
+        facts=numbers,
         baseline=before,
         candidate=after,
         change=change,
@@ -459,21 +402,6 @@ def _judge(
         high=change,
         threshold=threshold,
     )
-
-
-def _reason(metric: str, before: float, after: float, change: float, allowed: str, of_rounding: bool) -> str:
-    if abs(change) <= EQUAL:
-        return f"{round(after):,} {_RARE[metric]}, on both sides" if metric in _RARE else "equal"
-    if metric in _COUNTED:
-        count, more = round(abs(after - before)), "more" if after > before else "fewer"
-        what, where = _COUNTED[metric]
-        return f"{count:,} {more} non-finite {what} {'element' if count == 1 else 'elements'}{where}"
-    noun, more = COLUMNS[metric].noun or COLUMNS[metric].label, "more" if change > 0 else "less"
-    if math.isinf(change):
-        return f"{noun} where there was none; {allowed}"
-    if of_rounding:
-        return f"{more} {noun} by {format_exact_percent(abs(change))} of what rounding to the dtype costs; {allowed}"
-    return f"{format_exact_percent(abs(change))} {more} {noun}; {allowed}"
 
 
 def _became_undefined(
@@ -495,19 +423,22 @@ def _became_undefined(
     elsewhere = getattr(broken_side, f"{of}_reference_nan") or (of == "output" and broken_side.output_unlike)
     if not (elements or elsewhere) and metric != "param_rel_l2":
         return None
-    label, written = COLUMNS[metric].label, format_quantity(values[0 if worse else 1], COLUMNS[metric].unit)
-    broken = f"{elements:,} {what} elements that are not finite" if elements else "parameters that are not finite"
+    facts: dict[str, float | str] = {
+        "undefined": "candidate" if worse else "baseline",
+        "elements": elements,
+        "what": what,
+    }
     if (elements or elsewhere) and worse:
-        broken = _undefined(metric, broken_side) or broken
+        facts["why"] = _undefined(metric, broken_side)
     elif elsewhere:
-        broken = f"{what} elements that were not finite in {broken_side.reference_dtype}"
+        facts["dtype"] = broken_side.reference_dtype
     return Change(
         case=case,
         metric=metric,
         kind="accuracy",
         status=ChangeStatus.REGRESSED if worse else ChangeStatus.IMPROVED,
         code=ChangeCode.BEYOND_THRESHOLD,
-        reason=f"{label} became undefined: {broken}" if worse else f"{label} is {written} after {broken}",
+        facts=facts,
         baseline=values[0],
         candidate=values[1],
     )
@@ -529,16 +460,19 @@ def _undefined(metric: str, divergence: Divergence) -> str:
 
 
 def _incomparable(
-    case: Case, metric: str, code: ChangeCode, reason: str, values: tuple[float | None, float | None]
+    case: Case,
+    metric: str,
+    code: ChangeCode,
+    facts: Mapping[str, float | str],
+    values: tuple[float | None, float | None],
 ) -> Change:
-    kind, verdict = GATED[metric].kind, ChangeStatus.INCOMPARABLE
     return Change(
         case=case,
         metric=metric,
-        kind=kind,
-        status=verdict,
+        kind=GATED[metric].kind,
+        status=ChangeStatus.INCOMPARABLE,
         code=code,
-        reason=reason,
+        facts=facts,
         baseline=values[0],
         candidate=values[1],
     )

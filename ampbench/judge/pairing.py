@@ -350,19 +350,11 @@ def imported_finding(
         kind=kind,
         status=ChangeStatus.INCOMPARABLE,
         code=ChangeCode.IMPORTED,
-        reason=_reason(kind, readings, baseline, candidate),
+        facts={
+            side: run.program
+            for side, run, reading in zip(("baseline", "candidate"), runs, readings, strict=True)
+            if reading is not None
+        },
         baseline=values[0] if readings[0] is None else readings[0],
         candidate=values[1] if readings[1] is None else readings[1],
     )
-
-
-def _reason(kind: str, readings: list[float | None], baseline: MeasuredRun, candidate: MeasuredRun) -> str:
-    sides = {"baseline": baseline, "candidate": candidate}
-    named = [side for side, reading in zip(sides, readings, strict=True) if reading is not None]
-    programs = list(dict.fromkeys(sides[side].program for side in named))
-    lost = "its samples were not kept" if kind == "time" else "what the number was made from was not kept"
-    if len(named) == 1:
-        return f"the {named[0]} was imported from {programs[0]}: {lost}; measure with ampbench ab"
-    if len(programs) == 1:
-        return f"imported from {programs[0]}: {lost}; compare with {programs[0]} compare, or measure with ampbench ab"
-    return f"imported from {' and '.join(programs)}: {lost}; measure with ampbench ab"

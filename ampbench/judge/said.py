@@ -16,7 +16,7 @@ from ampbench.base.units import (
     format_quantity,
 )
 from ampbench.instruments.rules.findings import changed_ops_said, few_phrases, others_said
-from ampbench.judge.exact import far_text
+from ampbench.present.changes import brief, control_line, far_text, reason
 from ampbench.present.document import Block, Column, table
 from ampbench.present.wording import words
 from ampbench.records.changes import (
@@ -183,9 +183,9 @@ def change_said(one: Change) -> str:
     if one.change is not None and one.metric != DRIFT:
         return f"{metric_label(one.metric)} {change_text(one)}"
     if one.metric == DRIFT:
-        return one.brief
+        return brief(one)
     fails = "fails now" if one.status is ChangeStatus.REGRESSED else "is ok now"
-    return fails if one.metric == OUTCOME else one.reason
+    return fails if one.metric == OUTCOME else reason(one)
 
 
 def side_name(side: Side) -> str:
@@ -217,12 +217,12 @@ def notes(comparison: Comparison) -> list[str]:
 def statements(comparison: Comparison) -> list[str]:
     """Return how both runs were measured, and what the controls say."""
     in_turns = ["measured in turns: both in the same blocks"] if comparison.interleaved else []
-    return [*in_turns, *notes(comparison), comparison.control.sentence]
+    return [*in_turns, *notes(comparison), control_line(comparison.control)]
 
 
 def warnings(comparison: Comparison) -> list[str]:
     """Return what a reader of the verdicts must not miss."""
-    fired = [comparison.control.sentence] if comparison.control.fired else []
+    fired = [control_line(comparison.control)] if comparison.control.fired else []
     return [*fired, *notes(comparison), *(difference_said(one) for one in comparison.differences if one.matters)]
 
 
@@ -313,7 +313,7 @@ def point_said(point: GatePoint, names: Mapping[str, str], limit: float = 0.0) -
 
     match point.code:
         case GateCode.OTHER_FUNCTION:
-            which = [f"{named(one)}: {one.brief}" for one in point.changes]
+            which = [f"{named(one)}: {brief(one)}" for one in point.changes]
         case GateCode.REGRESSED:
             which = [f"{named(one)} {metric_label(one.metric)} {gated_change(one)}" for one in point.changes]
         case GateCode.FAILS:
@@ -323,10 +323,10 @@ def point_said(point: GatePoint, names: Mapping[str, str], limit: float = 0.0) -
         case GateCode.LOST:
             which = [f"{named(one)} {metric_label(one.metric)} ({one.code})" for one in point.changes]
         case GateCode.SKIPPED:
-            which = [f"{named(one)}: {one.reason}" for one in point.changes]
+            which = [f"{named(one)}: {reason(one)}" for one in point.changes]
         case GateCode.UNDECIDED | GateCode.NOTHING | GateCode.UNFIT:
             skipped = [f"skipped on both sides: {reason}" for reason in dict.fromkeys(point.names)]
-            which = [*(reason for reason, _ in Counter(one.reason for one in point.changes).most_common(1)), *skipped]
+            which = [*(text for text, _ in Counter(map(reason, point.changes)).most_common(1)), *skipped]
         case _:
             which = [names.get(name, name) for name in point.names]
     facts: dict[str, float | str] = {"count": len(point.changes or point.names), "which": few_phrases(which)}
@@ -340,4 +340,4 @@ def gated_change(one: Change) -> str:
     """Return a change with its threshold, or why it has none: "+8.0% (threshold 2%)"."""
     said = change_text(one)
     finite = said and one.change is not None and math.isfinite(one.change)
-    return f"{said} ({threshold_text(one)})" if finite else f"({one.reason})"
+    return f"{said} ({threshold_text(one)})" if finite else f"({reason(one)})"

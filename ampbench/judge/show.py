@@ -46,6 +46,7 @@ from ampbench.judge.said import (
     warnings,
     worst_of_cases,
 )
+from ampbench.present.changes import control_line, reason, remarks
 from ampbench.present.data import csv_text, finite, json_document, json_object, plain
 from ampbench.present.document import Column, picked, records, table
 from ampbench.present.markdown import block_table, escaped, folded
@@ -79,13 +80,14 @@ def finding_columns(names: Mapping[str, str]) -> list[Column[Change]]:
         Column("kind", lambda one: one.kind),
         Column("status", lambda one: one.status, "verdict", said=lambda one: one.status.value),
         Column("code", lambda one: one.code),
-        Column("reason", lambda one: one.reason, "why", said=lambda one: "; ".join([one.reason, *one.remarks])),
+        Column("reason", reason, "why", said=lambda one: "; ".join([reason(one), *remarks(one)])),
         Column("baseline", lambda one: one.baseline, "baseline", "ratio", lambda one: value(one, one.baseline)),
         Column("candidate", lambda one: one.candidate, "candidate", "ratio", lambda one: value(one, one.candidate)),
         Column("change", lambda one: one.change, "change", "ratio", change_text),
         Column("low", lambda one: one.low, "95% interval", "ratio", interval_text),
         *(Column(name, attrgetter(name)) for name in ("high", "threshold", "p_worse", "p_better", "blocks")),
-        Column("remarks", lambda one: list(one.remarks)),
+        Column("facts", lambda one: dict(one.facts)),
+        Column("remarks", remarks),
         Column("details", lambda one: dict(one.details)),
     ]
 
@@ -118,7 +120,7 @@ def _data(comparison: Comparison) -> dict[str, Any]:
         "baseline": asdict(comparison.baseline),
         "candidate": asdict(comparison.candidate),
         "interleaved": comparison.interleaved,
-        "control": asdict(comparison.control),
+        "control": asdict(comparison.control) | {"sentence": control_line(comparison.control)},
         "notes": notes(comparison),
         "only_baseline": list(comparison.only_baseline),
         "only_candidate": list(comparison.only_candidate),
@@ -139,7 +141,8 @@ def comparison_csv(comparison: Comparison) -> str:
     rows = records(columns, comparison.findings)
     for row in rows:
         row["remarks"] = "; ".join(row["remarks"])
-        row["details"] = json.dumps({name: plain(value) for name, value in row["details"].items()})
+        for column in ("facts", "details"):
+            row[column] = json.dumps({name: plain(value) for name, value in row[column].items()})
     return csv_text([column.key for column in columns], ([*row.values()] for row in rows))
 
 
@@ -166,7 +169,7 @@ def _finding_lines(comparison: Comparison, width: int, show_all: bool) -> list[T
         lines.append(_row(head[:most], "dim", "dim"))
         for one, cells in zip(listed, rows, strict=True):
             lines.append(_row(cells[:most], STYLES[one.status]))
-            why = [*([one.reason] if one.status is not ChangeStatus.UNCHANGED else []), *one.remarks]
+            why = [*([reason(one)] if one.status is not ChangeStatus.UNCHANGED else []), *remarks(one)]
             if worst.get(one.case.case_id) is one and one.case.case_id in comparison.explained:
                 why += comparison.explained[one.case.case_id].said
             for sentence in why:
@@ -203,20 +206,20 @@ def _chosen(findings: Sequence[Change], show_all: bool) -> tuple[list[Change], l
     """Return the findings to list, and sentences about the others."""
     if show_all:
         return list(findings), []
-    alike = Counter((one.status, one.kind, one.reason) for one in findings)
+    alike = Counter((one.status, one.kind, reason(one)) for one in findings)
     listed: list[Change] = []
     said: dict[str, None] = {}
     left_out: Counter[ChangeStatus] = Counter()
     unchanged: Counter[str] = Counter()
     kept: Counter[ChangeStatus] = Counter()
     for one in findings:
-        count = alike[one.status, one.kind, one.reason]
+        count = alike[one.status, one.kind, reason(one)]
         if one.status in CHANGED or (one.remarks and one.status is ChangeStatus.UNCHANGED):
             listed.append(one)
         elif one.status is ChangeStatus.UNCHANGED:
             unchanged[one.kind] += 1
         elif count > COLLAPSED and one.code is not ChangeCode.UNDECIDED:
-            said[f"{one.status}: {one.kind}, {count} findings: {one.reason}"] = None
+            said[f"{one.status}: {one.kind}, {count} findings: {reason(one)}"] = None
         elif kept[one.status] < SHOWN:
             kept[one.status] += 1
             listed.append(one)
@@ -364,12 +367,12 @@ def control_said(found: SelfComparison) -> list[str]:
         together = ", and so many cases judged together," if found.cases > 1 else ""
         rate = f": with so few blocks{together} there could be none"
     said.append(f"false alarms: {len(found.alarms)} of {counted(found.cases, 'case')}{rate}")
-    said += [f"  {one.case.case_id}: {one.reason}" for one in found.alarms]
+    said += [f"  {one.case.case_id}: {reason(one)}" for one in found.alarms]
     if found.suspected:
         said.append(f"suspected and not confirmed by fresh blocks: {len(found.suspected)}")
     said.append(f"proven unchanged: {len(found.unchanged)} of {counted(found.cases, 'case')}")
     if found.unfit:
-        said.append(f"no verdict, the machine was unfit: {len(found.unfit)}, such as: {found.unfit[0].reason}")
+        said.append(f"no verdict, the machine was unfit: {len(found.unfit)}, such as: {reason(found.unfit[0])}")
     if found.detectable:
         said.append("a slowdown is found 19 times in 20 if it is at least")
     return said
@@ -446,7 +449,7 @@ def ignored_said(one: Ignored) -> str:
     if one.change is None:
         return "missing in the candidate" if one.missing else "failed"
     if one.metric == DRIFT:
-        return one.change.reason
+        return reason(one.change)
     return f"regressed {gated_change(one.change)}" if one.change.status is ChangeStatus.REGRESSED else one.change.status
 
 
@@ -481,7 +484,7 @@ def _gate_data(comparison: Comparison, result: GateResult, policy: Policy) -> di
 
     def briefly(findings: Iterable[Change]) -> list[dict[str, Any]]:
         return [
-            {"case_id": one.case.case_id, "metric": one.metric, "code": one.code, "reason": one.reason}
+            {"case_id": one.case.case_id, "metric": one.metric, "code": one.code, "reason": reason(one)}
             for one in findings
         ]
 

@@ -1,4 +1,4 @@
-"""Verdicts on time: rounds become blocks, unfit blocks go in pairs, `deciding` decides, and a sentence says what."""
+"""Verdicts on time: rounds become blocks, unfit blocks go in pairs, and `deciding` decides."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ import numpy as np
 
 from ampbench.base import stats
 from ampbench.base.metrics import GATED, MEAN
-from ampbench.base.units import counted, format_limit, format_percent, format_percent_range, format_rate
+from ampbench.base.statement import Statement, state
 from ampbench.judge.deciding import (
     ALPHA,
     LOOKS,
@@ -24,123 +24,7 @@ from ampbench.judge.exact import ThresholdOf, other_numbers
 from ampbench.judge.fitness import UNFIT_SHARE, said_of, unfit_rounds
 from ampbench.judge.pairing import EnvironmentDifferences, Pair, imported_finding
 from ampbench.judge.rounds import MeasuredRun, Role, grid, known_medians
-from ampbench.records.changes import Change, ChangeCode, ChangeStatus, ControlVerdict
-
-LARGEST_WORTH_SAYING = 10.0
-"""Changes beyond this are not told as numbers where nothing is certain: three rounds can bound next to nothing."""
-
-
-def change_in_words(change: float) -> str:
-    """Return a relative change of a time as "7.2% slower"; from three times as long on, as "3.1 times as long"."""
-    if change >= 2:
-        return f"{1 + change:.3g} times as long"
-    return f"{format_percent(abs(change))} {'slower' if change > 0 else 'faster'}"
-
-
-def decision_in_words(
-    decision: Decision, threshold: float, what: str, fresh: int, mean_threshold: float | None = None
-) -> str:
-    """Return why a time's verdict is what it is, in one sentence with its numbers.
-
-    `what` are "blocks" or "rounds", `fresh` is the number of those that confirm. `mean_threshold` is what the mean over
-    all samples may change by, where it was judged.
-    """
-    counted = _counted(decision, what)
-    if decision.code is ChangeCode.INVALID:
-        return "a time that is no time: zero, negative or infinite"
-    if decision.code is ChangeCode.TOO_FEW_BLOCKS or decision.change is None:
-        needed = f"; about {decision.blocks_needed} would decide" if decision.blocks_needed else ""
-        return f"only {counted}: too few for a verdict{needed}"
-    change = f"{change_in_words(decision.change)}{_interval(decision)}"
-    bound = f"threshold {format_limit(threshold, decision.change)}"
-    match decision.code:
-        case ChangeCode.BEYOND_THRESHOLD:
-            confirmed = f", confirmed by {fresh} fresh ones" if fresh else ""
-            return f"{change}, certainly over {format_limit(threshold, decision.change)}, {counted}{confirmed}"
-        case ChangeCode.WITHIN_THRESHOLD:
-            mean = ""
-            if mean_threshold is not None and decision.mean_code is ChangeCode.WITHIN_THRESHOLD:
-                mean = f", the mean of all samples within {format_limit(mean_threshold)}"
-            return f"typical time {change}, within {format_limit(threshold)}{mean}, {counted}"
-        case ChangeCode.TAIL_UNDECIDED:
-            typical = f"typical time {change}, within {format_limit(threshold)}"
-            if mean_threshold is None or decision.mean_change is None:
-                return f"{typical}, but nothing bounds the mean of all samples, {counted}"
-            mean = f"{change_in_words(decision.mean_change)}{_ends(decision.mean_low, decision.mean_high)}"
-            allowed = format_limit(mean_threshold)
-            return f"{typical}, but the mean of all samples {mean}, which is not certainly within {allowed}, {counted}"
-        case ChangeCode.UNCONFIRMED:
-            return f"{change}, {bound}, {counted}; {_unconfirmed(fresh)}"
-        case ChangeCode.NOT_CONFIRMED:
-            return f"a change was seen in {counted}, and {fresh} fresh ones did not confirm it: {change}, {bound}"
-    return _undecided(decision, threshold, what)
-
-
-def mean_in_words(decision: Decision, threshold: float, what: str, fresh: int) -> str:
-    """Return what became of the mean over all samples, where it moved and the typical time is not known to have."""
-    counted = _counted(decision, what)
-    change = f"{change_in_words(decision.mean_change or 0.0)}{_ends(decision.mean_low, decision.mean_high)}"
-    limit = format_limit(threshold, decision.mean_change or 0.0)
-    bound = f"threshold {limit}"
-    match decision.mean_code:
-        case ChangeCode.UNCONFIRMED:
-            said = f"{change}, {bound}, {counted}; {_unconfirmed(fresh)}"
-        case ChangeCode.NOT_CONFIRMED:
-            said = f"a change was seen in {counted}, and {fresh} fresh ones did not confirm it: {change}, {bound}"
-        case _:
-            confirmed = f", confirmed by {fresh} fresh ones" if fresh else ""
-            said = f"{change}, certainly over {limit}, {counted}{confirmed}"
-    typical = "is not known to have changed" if decision.code is ChangeCode.UNDECIDED else "did not change"
-    return f"mean of all samples, slow steps among them: {said}; the typical step {typical}"
-
-
-def _unconfirmed(fresh: int) -> str:
-    return f"{fresh} fresh ones are too few to confirm it" if fresh else "fresh ones are still to confirm it"
-
-
-def _counted(decision: Decision, what: str) -> str:
-    return f"{decision.blocks} {what if decision.blocks != 1 else what.removesuffix('s')}"
-
-
-def _ends(low: float | None, high: float | None) -> str:
-    """Return " (95%: -1.1 to +8.4%)", "" where there is no interval."""
-    if low is None or high is None or low == high:
-        return ""
-    most = min(high, LARGEST_WORTH_SAYING)
-    return f" (95%: {format_percent_range(low, most, sign=True)})"
-
-
-def _undecided(decision: Decision, threshold: float, what: str) -> str:
-    parts = [change_in_words(decision.change or 0.0)]
-    if decision.low is not None and decision.high is not None:
-        high = f"over {format_percent(LARGEST_WORTH_SAYING, sign=True)}"
-        if decision.high <= LARGEST_WORTH_SAYING:
-            high = format_percent(decision.high, sign=True)
-        parts = [f"between {format_percent(decision.low, sign=True)} and {high}"]
-    if differs := _certainly_differs(decision):
-        parts[0] = f"certainly {differs}, {parts[0]}, but not certainly by more than {format_limit(threshold)}"
-    if decision.detectable_change is not None and decision.detectable_change <= LARGEST_WORTH_SAYING:
-        parts.append(f"a change of {format_percent(decision.detectable_change)} would have been seen")
-    more = f"about {decision.blocks_needed} {what} would decide" if decision.blocks_needed else f"more {what} would not"
-    parts.append(more if decision.blocks_needed else f"{more} decide it soon")
-    return "; ".join(parts)
-
-
-def _certainly_differs(decision: Decision) -> str:
-    """Return "slower" or "faster" where it is certain that there is a change, of whatever size; else ""."""
-    for p_value, word in ((decision.p_worse, "slower"), (decision.p_better, "faster")):
-        if p_value is not None and p_value <= ALPHA / len(LOOKS):
-            return word
-    return ""
-
-
-def _interval(decision: Decision) -> str:
-    """Return " (95%: 6.1 to 8.4%)", in the direction of the change, "" where there is none."""
-    if decision.low is None or decision.high is None or decision.change is None or decision.change >= 2:
-        return ""
-    ends = (decision.low, decision.high) if decision.change > 0 else (-decision.high, -decision.low)
-    return f" (95%: {format_percent_range(*ends)})"
-
+from ampbench.records.changes import Change, ChangeCode, ChangeStatus, ControlCode, ControlVerdict, Remark
 
 TIME = "seconds_median"
 SLOW_SHARE_CHANGE = 0.1
@@ -155,12 +39,8 @@ within the threshold it does not make twice as long, as round values are CPU tim
 CLOCK_APART = 0.02
 """Where an accelerator's clock under load differs by more between two runs of a case that were not measured in turns,
 the device was another: cooler, or under another limit. Only a change beyond what clocks make of a time is judged."""
-CLOCKS_SAID = "the accelerator's clock under load was {:.2f} GHz in the baseline and {:.2f} GHz in the candidate"
-SAME_CLOCK = "what of the change is the device's is not known; measure both in turns (ampbench ab)"
 _FOUND = frozenset({ChangeCode.BEYOND_THRESHOLD, ChangeCode.UNCONFIRMED})
 _TAILS = frozenset({ChangeCode.BEYOND_THRESHOLD, ChangeCode.UNCONFIRMED, ChangeCode.NOT_CONFIRMED})
-
-_CONTROL_FIRED = "the control fired: the same code, measured twice, seemed to differ, so no time of this session counts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +112,7 @@ def time_findings(
     allowed = np.array([_mean_threshold(pair, baseline, threshold_of) for pair in cells])
     ours = _Side(baseline, [pair.baseline_id for pair in cells])
     theirs = _Side(candidate, [pair.candidate_id for pair in cells])
-    other_clock: Mapping[int, str] = {}
+    other_clock: dict[int, dict[str, float]] = {}
     if interleaved:
         decisions, unfit, fresh, control = _interleaved(cells, ours, theirs, thresholds, allowed)
         thresholds = np.where(np.isin(np.arange(len(cells)), list(unfit)), np.maximum(thresholds, FAR), thresholds)
@@ -242,7 +122,7 @@ def time_findings(
         after = _clocks(candidate)[[candidate.places[pair.candidate_id] for pair in cells]]
         moved = np.where(on_accelerator, np.abs(np.log(after / before)), np.nan)
         other_clock = {
-            cell: CLOCKS_SAID.format(before[cell] / 1e9, after[cell] / 1e9)
+            cell: {"clock_before": before[cell] / 1e9, "clock_after": after[cell] / 1e9}
             for cell in np.flatnonzero(moved > math.log1p(CLOCK_APART)).tolist()
         }
         for cell in other_clock:
@@ -255,7 +135,7 @@ def time_findings(
             kind="time",
             status=ChangeStatus.INCOMPARABLE,
             code=ChangeCode.OTHER_MACHINE,
-            reason="; ".join(f"another {one.name}: {one.baseline} → {one.candidate}" for one in obstacle),
+            facts={one.name: f"{one.baseline} → {one.candidate}" for one in obstacle},
             baseline=baseline.seconds[pair.baseline_id],
             candidate=candidate.seconds[pair.candidate_id],
         )
@@ -264,32 +144,23 @@ def time_findings(
     ]
     what = "blocks" if interleaved else "rounds"
     for cell, (pair, decision) in enumerate(zip(cells, decisions, strict=True)):
-        verdict, code, change = decision.status, decision.code, (decision.change, decision.low, decision.high)
-        reason = decision_in_words(decision, float(thresholds[cell]), what, fresh[cell], float(allowed[cell]))
-        if verdict is not ChangeStatus.INCOMPARABLE:
-            if control.fired:
-                verdict, code, reason = ChangeStatus.INCONCLUSIVE, ChangeCode.CONTROL_FIRED, _CONTROL_FIRED
-            elif cell in other_clock and cell not in unfit and code in _FOUND:
-                reason += f"; {other_clock[cell]}, which accounts for less"
-            elif cell in other_clock and cell not in unfit:
-                verdict, code, reason = (
-                    ChangeStatus.INCONCLUSIVE,
-                    ChangeCode.UNFIT_MACHINE,
-                    f"{other_clock[cell]}: {SAME_CLOCK}",
-                )
-            elif cell in unfit and interleaved and code in _FOUND:
-                reason += f"; {unfit[cell]}, so only what takes twice as long, or half, is judged"
-            elif cell in unfit:
-                verdict, code, reason = ChangeStatus.INCONCLUSIVE, ChangeCode.UNFIT_MACHINE, unfit[cell]
+        status, code, change = decision.status, decision.code, (decision.change, decision.low, decision.high)
+        disturbed = other_clock.get(cell, {}) if cell not in unfit else {"cause": unfit[cell]}
+        believed = code in _FOUND and (cell not in unfit or interleaved)
+        if status is not ChangeStatus.INCOMPARABLE and control.fired:
+            status, code = ChangeStatus.INCONCLUSIVE, ChangeCode.CONTROL_FIRED
+        elif status is not ChangeStatus.INCOMPARABLE and disturbed and not believed:
+            status, code = ChangeStatus.INCONCLUSIVE, ChangeCode.UNFIT_MACHINE
+            if cell in unfit:
                 change = (None, None, None)  # that of the few fit blocks, beside values of all, would mislead
         findings.append(
             Change(
                 case=pair.baseline,
                 metric=TIME,
                 kind="time",
-                status=verdict,
+                status=status,
                 code=code,
-                reason=reason,
+                facts={**facts_of(decision, what, fresh[cell]), **disturbed},
                 baseline=baseline.seconds[pair.baseline_id],
                 candidate=candidate.seconds[pair.candidate_id],
                 change=change[0],
@@ -299,16 +170,11 @@ def time_findings(
                 p_worse=decision.p_worse,
                 p_better=decision.p_better,
                 blocks=decision.blocks,
-                remarks=_remarks(pair, decision, baseline, candidate, what),
-                details=_details(decision, float(allowed[cell])),
+                remarks=_remarks(pair, decision, baseline, candidate),
+                details=details_of(decision, float(allowed[cell])),
             )
         )
-        if (
-            verdict is not ChangeStatus.INCOMPARABLE
-            and not control.fired
-            and cell not in unfit
-            and cell not in other_clock
-        ):
+        if status is not ChangeStatus.INCOMPARABLE and not (control.fired or disturbed):
             findings += _mean_findings(pair, decision, float(allowed[cell]), (ours, theirs), what, fresh[cell])
     return findings, control
 
@@ -333,7 +199,7 @@ def _mean_findings(
             kind="time",
             status=beyond if code is ChangeCode.BEYOND_THRESHOLD else ChangeStatus.INCONCLUSIVE,
             code=code,
-            reason=mean_in_words(decision, threshold, what, fresh),
+            facts=facts_of(decision, what, fresh),
             baseline=values[0],
             candidate=values[1],
             change=decision.mean_change,
@@ -371,7 +237,7 @@ def _without_rounds(pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun) -
         kind="time",
         status=ChangeStatus.INCOMPARABLE,
         code=ChangeCode.NOT_MEASURED,
-        reason=f"the {'candidate' if values[1] is None else 'baseline'} has no number",
+        facts={"side": "candidate" if values[1] is None else "baseline"},
         baseline=values[0],
         candidate=values[1],
     )
@@ -433,10 +299,8 @@ def _interleaved(
     pairs = ~np.isnan(blocks.confirm_baseline) & ~np.isnan(blocks.confirm_candidate)
     measured = ~np.isnan(blocks.control).all(axis=1)
     if not measured.any():
-        sentence = "no control: nothing says whether the same code, measured twice, would have seemed to differ"
-        if not np.isnan(control.seconds).all():
-            sentence = "control: measured, but in no block on a machine that was fit, so that it says nothing"
-        verdict = ControlVerdict(cells=0, fired=False, sentence=sentence)
+        none = np.isnan(control.seconds).all()
+        verdict = ControlVerdict(cells=0, fired=False, code=ControlCode.NONE if none else ControlCode.UNFIT)
     else:
         arm = before if owner is ours else after
         beside, mean_beside = (
@@ -453,8 +317,7 @@ def _interleaved(
             beside, thresholds[measured], _known(mean_beside, allowed[measured], ours, theirs)
         )
         names = [cells[cell].baseline_id for cell in np.flatnonzero(measured).tolist()]
-        sentence = _control_sentence(names, fired, judged)
-        verdict = ControlVerdict(cells=len(names), fired=bool(fired), sentence=sentence)
+        verdict = _control(names, fired, judged)
     return decisions, unfit, pairs.sum(axis=1).tolist(), verdict
 
 
@@ -492,14 +355,9 @@ def _known(blocks: Blocks, thresholds: stats.Floats, *sides: _Side) -> Means | N
 
 def _stored_control(ratios: Mapping[str, float]) -> ControlVerdict:
     """Return what the controls of the two runs say, by side: log(control / own)."""
-    if not ratios:
-        sentence = "neither run has a control: nothing says how far apart two runs of the same code lie"
-        return ControlVerdict(cells=0, fired=False, sentence=sentence)
-    apart = [f"{format_percent(math.expm1(abs(ratio)))} apart in the {name}" for name, ratio in ratios.items()]
-    sentence = f"control: one case, measured twice, was {' and '.join(apart)}; intervals are widened by that"
-    if len(ratios) == 1:
-        sentence += f"; the {'candidate' if 'baseline' in ratios else 'baseline'} has no control"
-    return ControlVerdict(cells=len(ratios), fired=False, sentence=sentence)
+    apart = {name: math.expm1(abs(ratio)) for name, ratio in ratios.items()}
+    code = ControlCode.APART if ratios else ControlCode.NEITHER
+    return ControlVerdict(cells=len(ratios), fired=False, code=code, facts=apart)
 
 
 def _control_ratios(run: MeasuredRun) -> tuple[float, float] | None:
@@ -542,43 +400,51 @@ def _unfit_cells(parts: Sequence[Sequence[_Sided]], what: str) -> dict[int, str]
     return found
 
 
-def _control_sentence(names: Sequence[str], fired: Sequence[Fired], decisions: Sequence[Decision]) -> str:
-    """Say what the control did: where it fired, and how far apart it was at most where it did not."""
+def _control(names: Sequence[str], fired: Sequence[Fired], decisions: Sequence[Decision]) -> ControlVerdict:
+    """Return what the control did: where it fired, and how far apart it was at most where it did not."""
+    cells = len(names)
     if fired:
         place, change, of_mean = fired[0]
-        said = f"{change_in_words(change)}{', by the mean of all samples,' if of_mean else ''} on {names[place]}"
-        return f"control: the same code, measured twice, seemed to be {said}: no time verdict counts"
+        facts: dict[str, float | str] = {"change": change, "case": names[place]}
+        if of_mean:
+            facts["of_mean"] = 1.0
+        return ControlVerdict(cells=cells, fired=True, code=ControlCode.FIRED, facts=facts)
     changes = [(one.change, name) for name, one in zip(names, decisions, strict=True) if one.change is not None]
-    measured = f"{counted(len(names), 'case')} measured twice"
     if not changes:
-        return f"control: {measured}, in too few blocks to say anything"
+        return ControlVerdict(cells=cells, fired=False, code=ControlCode.TOO_FEW)
     largest, name = max(changes, key=lambda each: (abs(each[0]), each[1]))
-    return f"control: {measured} in the same blocks, none seemed to differ (at most {change_in_words(largest)}, {name})"
+    return ControlVerdict(cells=cells, fired=False, code=ControlCode.QUIET, facts={"change": largest, "case": name})
 
 
-def _remarks(
-    pair: Pair, decision: Decision, baseline: MeasuredRun, candidate: MeasuredRun, what: str
-) -> tuple[str, ...]:
+def facts_of(decision: Decision, what: str, fresh: int) -> dict[str, float | str]:
+    """Return what a time's code speaks of: what was counted, how many `fresh` ones confirm, what was decided beside.
+
+    `certainly` is "slower" or "faster" where it is certain that there is a change, of whatever size.
+    """
+    facts: dict[str, float | str] = {"of": what, "fresh": fresh, "code": decision.code}
+    if decision.mean_code is not None:
+        facts["mean_code"] = decision.mean_code
+    for p_value, word in ((decision.p_worse, "slower"), (decision.p_better, "faster")):
+        if p_value is not None and p_value <= ALPHA / len(LOOKS):
+            facts["certainly"] = word
+    return facts
+
+
+def _remarks(pair: Pair, decision: Decision, baseline: MeasuredRun, candidate: MeasuredRun) -> list[Statement]:
     remarks = []
     if other := other_numbers(pair, baseline, candidate):
-        remarks.append(f"{other}: the time may differ for that")
-    items = (baseline.items(pair.baseline_id), candidate.items(pair.candidate_id))
-    if None not in items and items[0] != items[1]:
-        seconds = (baseline.seconds[pair.baseline_id], candidate.seconds[pair.candidate_id])
-        rates = [format_rate(item / second) for item, second in zip(items, seconds, strict=True) if item and second > 0]
-        remarks.append(f"a step does {items[0]:g} → {items[1]:g} items, at {' → '.join(rates)}")
+        remarks.append(state(Remark.OTHER_NUMBERS, **other))
+    before, after = baseline.items(pair.baseline_id), candidate.items(pair.candidate_id)
+    if before is not None and after is not None and before != after:
+        remarks.append(state(Remark.ITEMS, before=before, after=after))
     apart = abs(decision.slow_share_candidate - decision.slow_share_baseline)
     if apart >= SLOW_SHARE_CHANGE and decision.slow_p <= SLOW_SHARE_LUCK:
-        before, after = (f"{share:.0%}" for share in (decision.slow_share_baseline, decision.slow_share_candidate))
-        mean = "" if decision.mean_change is None else f", mean {format_percent(decision.mean_change, sign=True)}"
-        p90 = decision.p90_change
-        top = "" if p90 is None else f", 90th percentile {format_percent(p90, sign=True)}"
-        slow = f"slow {what}: {before} → {after} of them (p = {decision.slow_p:.1g})"
-        remarks.append(f"{slow}{mean}{top}")
-    return tuple(remarks)
+        remarks.append(state(Remark.SLOW_SHARE, p=decision.slow_p))
+    return remarks
 
 
-def _details(decision: Decision, mean_threshold: float) -> dict[str, float]:
+def details_of(decision: Decision, mean_threshold: float) -> dict[str, float]:
+    """Return the further numbers of a time's change by name."""
     named = {
         "slow_share_baseline": decision.slow_share_baseline,
         "slow_share_candidate": decision.slow_share_candidate,

@@ -27,7 +27,7 @@ from ampbench.judge.times import TIME as TIME_METRIC
 from ampbench.measure.environment import read_environment
 from ampbench.present.terminal import make_console, wrapped
 from ampbench.records.case import Case
-from ampbench.records.changes import ChangeStatus, Comparison, ControlVerdict
+from ampbench.records.changes import ChangeStatus, Comparison, ControlCode, ControlVerdict
 from ampbench.records.measured import Divergence, Failure, MemoryPass, Round
 from ampbench.records.run import SCHEMA, Footer, Header, Selection, Settings
 from ampbench.store import StoredRun, find_run, read_run
@@ -98,7 +98,7 @@ class Seen:
             return False
         findings = [one for one in found.findings if one.kind != "time"]
         means = [one for one in found.means if one.metric != TIME_METRIC]
-        untimed = ControlVerdict(cells=0, fired=False, sentence="no times are compared: they are of one process")
+        untimed = ControlVerdict(cells=0, fired=False, code=ControlCode.ONE_PROCESS)
         self.compared = dataclasses.replace(found, findings=findings, means=means, apart=False, control=untimed)
         return not any(one.status is ChangeStatus.REGRESSED for one in findings)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from ampbench.base.statement import Statement
 from ampbench.records.case import Case
 from ampbench.records.rules import RuleChange
 
@@ -23,7 +24,7 @@ class ChangeStatus(StrEnum):
 
 
 class ChangeCode(StrEnum):
-    """Why a verdict is what it is, for machines; a finding's `reason` says it in a sentence."""
+    """Why a change has its status; `ampbench.present.changes` has the words."""
 
     BEYOND_THRESHOLD = "beyond-threshold"
     """Regressed or improved: certain, larger than the threshold and, where it was asked for, confirmed."""
@@ -66,6 +67,19 @@ class ChangeCode(StrEnum):
     """Incomparable: a number that cannot be compared, such as a time of zero."""
 
 
+class Remark(StrEnum):
+    """What does not decide on a change but must not be hidden."""
+
+    OTHER_NUMBERS = "other-numbers"
+    """Other weights, inputs or another version of the workload."""
+    DRIFT = "drift"
+    """The fp64 result moved, and the policy allows it."""
+    ITEMS = "items"
+    """A step does another number of items."""
+    SLOW_SHARE = "slow-share"
+    """The share of slow blocks changed."""
+
+
 UNTRUSTED = (ChangeCode.CONTROL_FIRED, ChangeCode.UNFIT_MACHINE)
 """Inconclusive because of the machine: a change seen there is told with those that are certain, and not judged."""
 
@@ -80,16 +94,15 @@ class Change:
     `kind` is "time", "memory", "accuracy" or "outcome". `baseline` and `candidate` are the metric's values in base
     units. `change` is relative: candidate / baseline - 1 for time and memory; for accuracy the difference divided by
     the baseline's error or, where that is larger, by the error of merely rounding the reference to the dtype. Of
-    `reference_drift` there are no values: the distance of the two sides' fp64 results is its `change`. `brief` is the
-    `reason` without what the metric or the candidate's row says already. `low`
-    and `high` are its 95% interval (equal to `change` where a number is exact). `threshold` is the largest change that
-    counts as none. `p_worse` and `p_better` are one-sided, for the change being no change (None where exact). `blocks`
-    counts the paired blocks, or the rounds of the side that has fewer. `remarks` are sentences about what does not
-    decide but must not be hidden: a changed share of slow blocks, a note on versions. `details` are further numbers by
-    name: `slow_share_baseline`, `slow_share_candidate`, `mean_change` (of the mean over all samples) with its 95%
-    interval `mean_low` to `mean_high` and its `mean_threshold`, `p90_change`, `p_beyond` (one-sided, for a change no
-    larger than the threshold, which is what decides), `standard_error` (of the logarithm of candidate / baseline),
-    `detectable_change`, `blocks_needed`.
+    `reference_drift` there are no values: the distance of the two sides' fp64 results is its `change`. `low` and `high`
+    are its 95% interval (equal to `change` where a number is exact). `threshold` is the largest change that counts as
+    none. `p_worse` and `p_better` are one-sided, for the change being no change (None where exact). `blocks` counts the
+    paired blocks, or the rounds of the side that has fewer. `remarks` are about what does not decide but must not be
+    hidden: a changed share of slow blocks, other versions. `facts` are what the code speaks of: names, causes, and
+    numbers that have no field. `details` are further numbers by name: `slow_share_baseline`, `slow_share_candidate`,
+    `mean_change` (of the mean over all samples) with its 95% interval `mean_low` to `mean_high` and its
+    `mean_threshold`, `p90_change`, `p_beyond` (one-sided, for a change no larger than the threshold, which is what
+    decides), `standard_error` (of the logarithm of candidate / baseline), `detectable_change`, `blocks_needed`.
     """
 
     case: Case
@@ -97,7 +110,7 @@ class Change:
     kind: str
     status: ChangeStatus
     code: ChangeCode
-    reason: str
+    facts: Mapping[str, float | str] = field(default_factory=dict)
     baseline: float | None = None
     candidate: float | None = None
     change: float | None = None
@@ -107,8 +120,7 @@ class Change:
     p_worse: float | None = None
     p_better: float | None = None
     blocks: int = 0
-    brief: str = ""
-    remarks: Sequence[str] = ()
+    remarks: Sequence[Statement] = ()
     details: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -135,13 +147,39 @@ class Difference:
     matters: bool = False
 
 
+class ControlCode(StrEnum):
+    """What became of the controls."""
+
+    FIRED = "fired"
+    QUIET = "quiet"
+    """None seemed to differ."""
+    APART = "apart"
+    """Of stored runs: how far apart a case was, measured twice."""
+    TOO_FEW = "too-few"
+    """In too few blocks."""
+    UNFIT = "unfit"
+    """In no block on a machine that was fit."""
+    NONE = "none"
+    NEITHER = "neither"
+    """None of two stored runs has one."""
+    EXPLAINS = "explains"
+    """There are no times: a run only explains."""
+    ONE_PROCESS = "one-process"
+    """No times are compared: they are of one process."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlVerdict:
-    """What the controls say: `cells` measured twice, whether any seemed to differ from itself, in a sentence."""
+    """What the controls say: `cells` measured twice, and whether any seemed to differ from itself.
+
+    `facts` are by how much (`change`, and where it is that, `of_mean`) and which `case`; of stored runs, how far apart
+    the control was in the baseline and in the candidate.
+    """
 
     cells: int
     fired: bool
-    sentence: str
+    code: ControlCode
+    facts: Mapping[str, float | str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,7 @@ from ampbench.base.units import UNDEFINED, counted
 from ampbench.errors import NothingComparableError, NothingToRunError, StoreError
 from ampbench.judge import said as sentences
 from ampbench.judge.notes import measured_devices
+from ampbench.present.changes import control_line
 from ampbench.present.charts import Chart, Rows, colour_rules, colour_variables
 from ampbench.present.page import View, breakable, drawable, fitted, run_name
 from ampbench.records.labels import outcomes_said
@@ -442,7 +443,7 @@ def _entry(material: Material, stored: StoredRun, page: str, baseline: StoredRun
     tables = [table for machine in advised_machines(material) for table in machine.advised]
     comparison = next(iter(material.comparisons), None)
     if comparison is not None:
-        fired = f"; {comparison.control.sentence}" if comparison.control.fired else ""
+        fired = f"; {control_line(comparison.control)}" if comparison.control.fired else ""
         verdict = f"{sentences.verdict(comparison)}{fired}"
     elif baseline is not None:
         verdict = "the baseline" if header.run == baseline.header.run else "not comparable"

@@ -14,6 +14,7 @@ from ampbench.judge import said as sentences
 from ampbench.judge.compare import rank
 from ampbench.judge.notes import skipped
 from ampbench.judge.rows import precision_label
+from ampbench.present.changes import reason
 from ampbench.present.document import as_sentence
 from ampbench.present.page import View
 from ampbench.present.wording import Line, lines, words
@@ -297,7 +298,7 @@ def _change(one: Change, label: str, run: str, why: Sequence[str]) -> ShownChang
         metric=sentences.metric_label(one.metric),
         change=sentences.change_text(one),
         values="" if one.baseline is None and one.candidate is None else " → ".join(values),
-        reason=one.reason,
+        reason=reason(one),
         why=why,
     )
 

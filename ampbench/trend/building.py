@@ -14,6 +14,7 @@ from ampbench.base import stats
 from ampbench.base.metrics import DRIFT
 from ampbench.errors import NothingToRunError, StoreError, UnknownNameError
 from ampbench.judge.exact import drift_between
+from ampbench.present.changes import drift_said
 from ampbench.records.case import Case, Environment
 from ampbench.records.run import DIRTY, Header, short_commit
 from ampbench.trend import steps
@@ -361,7 +362,7 @@ def _from_first(every: Sequence[Sequence[_Told]], case_id: str) -> list[list[_To
             return one
         drift = drift_between(first.divergence[case_id], one.run.measured.stored.divergence[case_id])
         if drift.distance is None or math.isinf(drift.distance):
-            return replace(one, value=None, why=drift.said(0.0))
+            return replace(one, value=None, why=drift_said(drift.facts()))
         return replace(one, value=drift.distance)
 
     return [[moved(one) for one in told] for told in every]

@@ -14,6 +14,7 @@ import numpy as np
 from ampbench.base import stats
 from ampbench.judge.exact import other_function
 from ampbench.judge.pairing import EnvironmentDifferences
+from ampbench.present.changes import drift_said
 from ampbench.records.changes import Change as CaseChange
 from ampbench.records.changes import ChangeCode, ChangeStatus, Difference
 from ampbench.records.run import DIRTY, Header, short_commit
@@ -183,7 +184,7 @@ def _by_level(raw: Raw, differences: Differences) -> Series:
         more = after is None or (before is not None and after > before)
         sides = runs(level.since)[-1], runs(level.place)[0]
         what = differences.what(sides[0].header, sides[1].header, device)
-        moved = _moved(*sides, case_id) if inaccurate else ""
+        moved = drift_said(facts) if inaccurate and (facts := _moved(*sides, case_id)) else ""
         change = Change(
             x=series.points[held[level.place]].x,
             last=series.points[held[level.place - 1]].x,
@@ -199,11 +200,11 @@ def _by_level(raw: Raw, differences: Differences) -> Series:
     return replace(series, changes=changes, rule=Rule.EXACT)
 
 
-def _moved(before: RunValues, after: RunValues, case_id: str) -> str:
-    """Return what moved of what a case computes in a later run, "" where nothing did."""
+def _moved(before: RunValues, after: RunValues, case_id: str) -> dict[str, float | str]:
+    """Return how far what a case computes moved in a later run, as facts; none where it did not."""
     was, now = (run.function[run.rows[case_id]] for run in (before, after))
     if was == now or not was or not now:  # nearly all are equal to the last bit
-        return ""
+        return {}
     return other_function(*(run.measured.stored.divergence[case_id] for run in (before, after)))
 
 

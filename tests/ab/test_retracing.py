@@ -27,7 +27,6 @@ def finding(case, kind="time", status=ChangeStatus.REGRESSED):
         kind=kind,
         status=status,
         code=ChangeCode.BEYOND_THRESHOLD,
-        reason="because",
         change=0.1,
     )
 

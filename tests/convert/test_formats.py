@@ -19,11 +19,23 @@ from converted_runs import BF16, CASE, FAILED, HOSTILE, SKIPPED, TEXT, mixed_run
 from hypothesis import given
 
 from ampbench.base.metrics import METRICS
+from ampbench.base.statement import state
 from ampbench.cli.main import main
 from ampbench.convert import FORMATS, Selected, formats, select
 from ampbench.convert.formats import defined
 from ampbench.errors import NothingToRunError
-from ampbench.records.changes import Change, ChangeCode, ChangeStatus, Comparison, ControlVerdict, Difference, Side
+from ampbench.present.changes import control_line, reason
+from ampbench.records.changes import (
+    Change,
+    ChangeCode,
+    ChangeStatus,
+    Comparison,
+    ControlCode,
+    ControlVerdict,
+    Difference,
+    Remark,
+    Side,
+)
 
 
 class Metric(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -174,7 +186,8 @@ def finding(metric: str = "seconds_median", verdict: ChangeStatus = ChangeStatus
         "kind": "time",
         "status": verdict,
         "code": ChangeCode.BEYOND_THRESHOLD,
-        "reason": "12% slower, beyond the threshold",
+        "facts": {"of": "blocks", "cause": "because"},
+        "blocks": 16,
         "baseline": 1e-3,
         "candidate": 1.12e-3,
         "change": 0.12,
@@ -191,7 +204,7 @@ def comparison(*findings: Change, **changes: Any) -> Comparison:
         "candidate": Side(run="after", path="after.jsonl"),
         "interleaved": False,
         "differences": [Difference(name="torch", baseline="2.14.0", candidate="2.15.0")],
-        "control": ControlVerdict(cells=1, fired=False, sentence="the control did not fire"),
+        "control": ControlVerdict(cells=1, fired=False, code=ControlCode.NONE),
         "findings": findings,
         "means": [],
     }
@@ -251,19 +264,19 @@ def test_a_failed_case_is_an_error_with_its_frames_and_a_skipped_one_is_skipped_
     ],
 )
 def test_a_verdict_becomes_an_outcome(verdict: ChangeStatus, kind: str, element: str | None) -> None:
-    one = finding(status=verdict, kind=kind, reason="because")
+    one = finding(status=verdict, kind=kind, code=ChangeCode.CONTROL_FIRED)
     suite, tests = suite_of(formats.comparison_xml(comparison(one)))
     test = tests[f"{CASE.case_id} seconds_median"]
     found = [child for child in test if child.tag != "system-out"]
     assert [child.tag for child in found] == ([element] if element else [])
-    assert all("because" in child.attrib["message"] for child in found)
+    assert all(reason(one) in child.attrib["message"] for child in found)
     assert suite.attrib["failures"] == str(int(element == "failure"))
     assert suite.attrib["errors"] == str(int(element == "error"))
     assert suite.attrib["skipped"] == str(int(element == "skipped"))
 
 
 def test_a_failure_holds_the_evidence() -> None:
-    one = finding(remarks=["slow blocks: 2 of 16 became 7 of 16"])
+    one = finding(remarks=[state(Remark.OTHER_NUMBERS, other="weights")])
     _, tests = suite_of(formats.comparison_xml(comparison(one)))
     failure = tests[f"{CASE.case_id} seconds_median"].find("failure")
     assert failure is not None
@@ -272,7 +285,7 @@ def test_a_failure_holds_the_evidence() -> None:
         "baseline: 0.001 s",
         "candidate: 0.00112 s",
         "change: +12.00% (+11.00% to +13.00%), threshold 2.00%",
-        "slow blocks: 2 of 16 became 7 of 16",
+        "other weights: the time may differ for that",
     ]
 
 
@@ -296,7 +309,9 @@ def test_a_comparison_tells_of_both_runs_their_differences_and_the_control() -> 
     }
     output = suite.find("system-out")
     assert output is not None
-    assert output.text == "the control did not fire\nnot interleaved"
+    assert (
+        output.text == f"{control_line(ControlVerdict(cells=1, fired=False, code=ControlCode.NONE))}\nnot interleaved"
+    )
 
 
 def test_a_case_of_one_side_is_skipped_and_says_whose_it_is() -> None:
@@ -322,11 +337,14 @@ def test_control_characters_are_written_as_escapes() -> None:
     _, tests = suite_of(formats.run_xml(named_run(HOSTILE)))
     (found,) = tests
     assert found.startswith("<&>\"' \t\n\\x00\\x1b\x7f\x85\u2028\\ufffe\U0001f600,;|[]{}#%$\\é[")
-    assert "\\r\\ud800" in formats.comparison_xml(comparison(finding(reason="a\r\ud800")))
+    assert "\\r\\ud800" in formats.comparison_xml(
+        comparison(finding(code=ChangeCode.UNFIT_MACHINE, facts={"cause": "a\r\ud800"}))
+    )
 
 
 def test_a_hostile_reason_gives_a_valid_comparison() -> None:
-    one = finding(reason=HOSTILE, remarks=[HOSTILE, "]]>"])
+    hostile = state(Remark.OTHER_NUMBERS, other=f"{HOSTILE}]]>")
+    one = finding(code=ChangeCode.UNFIT_MACHINE, facts={"cause": HOSTILE}, remarks=[hostile])
     suite_of(formats.comparison_xml(comparison(one, notes=[HOSTILE])))
 
 

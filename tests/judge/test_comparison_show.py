@@ -8,6 +8,7 @@ import pytest
 from msgspec import structs
 from rich.style import Style
 
+from ampbench.base.statement import state
 from ampbench.judge import show
 from ampbench.judge.compare import Detectable, SelfComparison, compare
 from ampbench.judge.said import verdict
@@ -21,7 +22,8 @@ from ampbench.judge.show import (
     control_said,
     finding_columns,
 )
-from ampbench.records.changes import Change, ChangeCode, ChangeStatus, DefectChange, Explanation, Traces
+from ampbench.present.changes import control_line
+from ampbench.records.changes import Change, ChangeCode, ChangeStatus, DefectChange, Explanation, Remark, Traces
 from ampbench.records.measured import Failure
 from ampbench.records.rules import RuleChange
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
@@ -161,7 +163,8 @@ def test_json_is_one_object_with_a_flat_row_per_finding():
     document = json.loads(comparison_json(comparison))
     assert document["interleaved"] is True
     assert document["baseline"]["run"] == "base"
-    assert document["control"] == {"cells": 0, "fired": False, "sentence": comparison.control.sentence}
+    control = {"cells": 0, "fired": False, "code": "none", "facts": {}}
+    assert document["control"] == control | {"sentence": control_line(comparison.control)}
     row = document["findings"][0]
     assert list(row) == FIELDS
     assert (row["case_id"], row["workload"], row["metric"], row["kind"]) == (
@@ -176,15 +179,17 @@ def test_json_is_one_object_with_a_flat_row_per_finding():
 def test_numbers_that_are_undefined_are_null_in_json_and_empty_in_csv():
     endless = Change(
         case=FP32, metric="output_rel_l2", kind="accuracy", status=ChangeStatus.REGRESSED,
-        code=ChangeCode.BEYOND_THRESHOLD, reason="a, b",
-        baseline=0.0, candidate=math.nan, change=math.inf, remarks=("one", "two"),
+        code=ChangeCode.BEYOND_THRESHOLD,
+        baseline=0.0, candidate=math.nan, change=math.inf, remarks=[state(Remark.OTHER_NUMBERS, other="inputs")] * 2,
     )  # fmt: skip
     comparison = replace(same(), findings=[endless])
     row = json.loads(comparison_json(comparison))["findings"][0]
     assert (row["candidate"], row["change"], row["low"]) == (None, None, None)
     (cells,) = csv.DictReader(io.StringIO(comparison_csv(comparison)))
     assert list(cells) == FIELDS
-    assert (cells["candidate"], cells["change"], cells["reason"], cells["remarks"]) == ("", "", "a, b", "one; two")
+    assert (cells["candidate"], cells["change"]) == ("", "")
+    assert cells["reason"] == "output error where there was none; the same code should give equal numbers"
+    assert cells["remarks"] == "; ".join(["other inputs: the accuracy may differ for that"] * 2)
     assert json.loads(cells["details"]) == {}
     assert "from none" in printed(comparison)
 
@@ -316,7 +321,7 @@ def test_that_a_control_was_not_judged_is_blamed_on_the_machine_where_it_was_unf
         kind="time",
         status=ChangeStatus.INCONCLUSIVE,
         code=ChangeCode.UNFIT_MACHINE,
-        reason="busy",
+        facts={"cause": "busy"},
     )
     found = SelfComparison(
         cases=2, blocks=16, alarms=[], suspected=[], unfit=[busy] * unfit, unchanged=[], able=0,

@@ -21,6 +21,7 @@ from ampbench.records.changes import (
     ChangeCode,
     ChangeStatus,
     Comparison,
+    ControlCode,
     ControlVerdict,
     GateCode,
     GateStatus,
@@ -29,8 +30,8 @@ from ampbench.records.changes import (
 from ampbench.records.rules import RuleChange
 from tests.stored_runs import make_case
 
-QUIET = ControlVerdict(cells=1, fired=False, sentence="1 cell measured twice: no difference")
-FIRED = ControlVerdict(cells=1, fired=True, sentence="mlp measured twice differs by 9%")
+QUIET = ControlVerdict(cells=1, fired=False, code=ControlCode.QUIET, facts={"change": 0.0, "case": "mlp"})
+FIRED = ControlVerdict(cells=1, fired=True, code=ControlCode.FIRED, facts={"change": 0.09, "case": "mlp"})
 CODES = {
     ChangeStatus.REGRESSED: ChangeCode.BEYOND_THRESHOLD,
     ChangeStatus.IMPROVED: ChangeCode.BEYOND_THRESHOLD,
@@ -55,7 +56,8 @@ def finding(verdict: ChangeStatus, metric: str = TIME, case: Case | None = None,
         "kind": metric if metric == OUTCOME else GATED[metric].kind,
         "status": verdict,
         "code": CODES[verdict],
-        "reason": f"{verdict} for a reason",
+        "facts": {"of": "blocks", "side": "candidate"},
+        "blocks": 16,
         "baseline": 1.0,
         "candidate": 1.0,
         "change": CHANGES.get(verdict),
@@ -124,11 +126,10 @@ MOVED = finding(
     ChangeStatus.REGRESSED,
     DRIFT,
     code=ChangeCode.OTHER_FUNCTION,
-    reason="computes something else: the fp64 output moved by 23%",
-    brief="the fp64 output moved by 23%",
+    facts={"output": 0.23, "dtype": "fp64"},
     change=0.23,
 )
-LOST = finding(ChangeStatus.INCOMPARABLE, ERROR, code=ChangeCode.OTHER_FUNCTION, reason="errors of another function")
+LOST = finding(ChangeStatus.INCOMPARABLE, ERROR, code=ChangeCode.OTHER_FUNCTION)
 
 
 def test_what_computes_something_else_fails_and_is_told_before_any_regression() -> None:
@@ -161,11 +162,17 @@ def test_many_regressions_are_counted_and_the_worst_are_named() -> None:
 
 @pytest.mark.parametrize("change", [None, math.inf])
 def test_a_regression_without_a_finite_change_is_told_by_its_reason_and_first(change: float | None) -> None:
-    broken = finding(ChangeStatus.REGRESSED, ERROR, case=OTHER, change=change, reason="output error became undefined")
+    broken = finding(
+        ChangeStatus.REGRESSED,
+        ERROR,
+        case=OTHER,
+        change=change,
+        facts={"undefined": "candidate", "elements": 7, "what": "output"},
+    )
     worse = finding(ChangeStatus.REGRESSED, ERROR, change=900.0)
     (point,) = judge(compared(worse, broken), Policy()).why
     said = point_said(point, case_names(compared(worse, broken)))
-    assert "linear_chain bf16_autocast output error (output error became undefined); " in said
+    assert "linear_chain bf16_autocast output error (output error became undefined: 7 output elements that" in said
 
 
 def test_what_is_not_gated_cannot_fail_but_outcomes_always_can() -> None:
@@ -190,10 +197,11 @@ def test_a_case_that_failed_before_as_well_is_exit_3() -> None:
 
 
 def test_nothing_comparable_is_exit_4() -> None:
-    result = judge(compared(finding(ChangeStatus.INCOMPARABLE, reason="another CPU")), Policy())
+    other = finding(ChangeStatus.INCOMPARABLE, code=ChangeCode.OTHER_MACHINE, facts={"CPU": "A → B"})
+    result = judge(compared(other), Policy())
     assert (result.status, result.exit_code, codes(result)) == (GateStatus.UNDECIDED, 4, [GateCode.UNDECIDED])
     assert point_said(result.why[0], {}, 0.5) == (
-        "time is undecided: 0 of 1 finding decided (0%), the policy asks for 50%: another CPU"
+        "time is undecided: 0 of 1 finding decided (0%), the policy asks for 50%: another CPU: A → B"
     )
     assert judge(compared(), Policy()).exit_code == 4
     assert judge(compared(SAME), Policy(only=("memory",))).exit_code == 4
@@ -325,9 +333,7 @@ STRICT: dict[GateCode, Comparison] = {
     GateCode.LOST: compared(SAME, MORE, finding(ChangeStatus.INCOMPARABLE, ERROR, candidate=None)),
     GateCode.SKIPPED: compared(
         SAME,
-        finding(
-            ChangeStatus.INCOMPARABLE, OUTCOME, case=OTHER, code=ChangeCode.NOT_MEASURED, reason="was ok and is skipped"
-        ),
+        finding(ChangeStatus.INCOMPARABLE, OUTCOME, case=OTHER, code=ChangeCode.NOT_MEASURED, facts={"before": "ok"}),
     ),
     GateCode.MISSING: compared(SAME, only_baseline=["gone"]),
 }
@@ -358,7 +364,7 @@ def test_without_strict_the_doubt_is_noted(code: GateCode) -> None:
 
 def test_a_case_that_never_ran_is_no_doubt() -> None:
     never = finding(
-        ChangeStatus.INCOMPARABLE, OUTCOME, case=OTHER, code=ChangeCode.NOT_RUN, reason="skipped on both sides"
+        ChangeStatus.INCOMPARABLE, OUTCOME, case=OTHER, code=ChangeCode.NOT_RUN, facts={"before": "skipped"}
     )
     result = judge(compared(SAME, never), Policy(strict=True))
     assert (result.exit_code, notes(result)) == (0, [])

@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
+from ampbench.base.metrics import MEAN
 from ampbench.judge.compare import compare
 from ampbench.judge.deciding import Decision
-from ampbench.judge.times import change_in_words, decision_in_words, mean_in_words
+from ampbench.judge.times import TIME, details_of, facts_of
+from ampbench.present.changes import change_in_words, control_line, reason, remarks
 from ampbench.records.changes import Change, ChangeCode, ChangeStatus
 from ampbench.records.measured import Fitness
 from ampbench.store import StoredRun
@@ -40,7 +42,7 @@ def test_a_share_of_slow_rounds_that_luck_explains_is_not_remarked_upon():
     one_of_four = [1e-3, 1.001e-3, 0.999e-3, 1.4e-3]
     (found,) = times(stored(one_of_four, noisy(1e-3, 4)))
     assert found.details["slow_share_baseline"] == 0.25
-    assert not found.remarks
+    assert not remarks(found)
 
 
 def test_a_certain_and_confirmed_slowdown_is_a_regression_with_the_change_of_the_fresh_blocks():
@@ -51,16 +53,16 @@ def test_a_certain_and_confirmed_slowdown_is_a_regression_with_the_change_of_the
     assert found.change == pytest.approx(0.08, abs=0.004)
     assert found.low < found.change < found.high
     assert found.blocks == 16
-    assert found.reason.startswith("8.")
-    assert "slower (95%:" in found.reason
-    assert found.reason.endswith("certainly over 2%, 16 blocks, confirmed by 8 fresh ones")
+    assert reason(found).startswith("8.")
+    assert "slower (95%:" in reason(found)
+    assert reason(found).endswith("certainly over 2%, 16 blocks, confirmed by 8 fresh ones")
     assert comparison.interleaved
 
 
 def test_an_unconfirmed_slowdown_is_inconclusive():
     (found,) = times(interleaved(noisy(1e-3), noisy(1.07e-3, seed=1)))
     assert (found.status, found.code) == (ChangeStatus.INCONCLUSIVE, ChangeCode.UNCONFIRMED)
-    assert "fresh ones are still to confirm it" in found.reason
+    assert "fresh ones are still to confirm it" in reason(found)
 
 
 def partly_busy(run, blocks):
@@ -80,22 +82,22 @@ def test_of_confirming_blocks_on_a_busy_machine_only_a_change_beyond_twice_as_lo
     )
     (found,) = times(compare(partly_busy(ours, 6), partly_busy(theirs, 6)))  # six of 26, too few of all to matter
     assert found.status is verdict
-    assert "other processes used 45% of the CPU in 6 of 26 blocks" in found.reason
+    assert "other processes used 45% of the CPU in 6 of 26 blocks" in reason(found)
 
 
 def test_confirming_blocks_that_are_too_few_are_said_to_be():
     few = (noisy(1e-3, 3, seed=3), noisy(1.08e-3, 3, seed=4))
     (found,) = times(interleaved(noisy(1e-3), noisy(1.07e-3, seed=1), few))
     assert (found.status, found.code) == (ChangeStatus.INCONCLUSIVE, ChangeCode.UNCONFIRMED)
-    assert found.reason.endswith("16 blocks; 3 fresh ones are too few to confirm it")
+    assert reason(found).endswith("16 blocks; 3 fresh ones are too few to confirm it")
 
 
 def test_identical_code_is_shown_to_be_unchanged():
     comparison = interleaved(noisy(1e-3), noisy(1e-3, seed=1), control=noisy(1e-3, seed=2))
     assert times(comparison)[0].status is ChangeStatus.UNCHANGED
-    assert "within 2%, the mean of all samples within 5%, 16 blocks" in times(comparison)[0].reason
+    assert "within 2%, the mean of all samples within 5%, 16 blocks" in reason(times(comparison)[0])
     assert (comparison.control.cells, comparison.control.fired) == (1, False)
-    assert "none seemed to differ" in comparison.control.sentence
+    assert "none seemed to differ" in control_line(comparison.control)
 
 
 def sampled(header, seed, slow_steps=0.0, fresh=10):
@@ -125,7 +127,7 @@ def test_a_tail_that_grew_is_a_finding_of_its_own_beside_an_unchanged_typical_ti
     assert 0.05 < mean.low < mean.change < mean.high
     assert (mean.baseline, mean.threshold) == (pytest.approx(1.01e-3, rel=0.01), 0.05)
     assert mean.candidate == pytest.approx(1.12e-3, rel=0.03)
-    assert "certainly over 5%, 32 blocks, confirmed by 10 fresh ones" in mean.reason
+    assert "certainly over 5%, 32 blocks, confirmed by 10 fresh ones" in reason(mean)
 
 
 def test_a_tail_that_went_away_is_an_improvement_of_the_mean():
@@ -178,8 +180,8 @@ def test_rounds_whose_builds_have_no_count_of_steps_have_a_mean():
 def test_too_noisy_blocks_say_what_would_have_been_seen_and_what_would_decide():
     (found,) = times(interleaved(noisy(1e-3, spread=0.05), noisy(1e-3, spread=0.05, seed=1)))
     assert (found.status, found.code) == (ChangeStatus.INCONCLUSIVE, ChangeCode.UNDECIDED)
-    assert "a change of" in found.reason
-    assert "blocks would decide" in found.reason
+    assert "a change of" in reason(found)
+    assert "blocks would decide" in reason(found)
     assert found.details["detectable_change"] > 0.02
 
 
@@ -201,7 +203,7 @@ def test_a_control_that_fires_takes_every_time_verdict_away():
     (found,) = times(comparison)
     assert (found.status, found.code) == (ChangeStatus.INCONCLUSIVE, ChangeCode.CONTROL_FIRED)
     assert comparison.control.fired
-    assert "slower on linear_chain" in comparison.control.sentence
+    assert "slower on linear_chain" in control_line(comparison.control)
     assert not [one for one in comparison.means if one.metric == "seconds_median"]
 
 
@@ -212,7 +214,7 @@ def test_a_control_that_fires_by_its_mean_alone_says_so():
     candidate = make_run(Times((FP32, noisy(1e-3, seed=1))), header=theirs)
     control = compare(replace(baseline, rounds=slow), candidate).control
     assert control.fired
-    assert re.search(r"seemed to be \d+% slower, by the mean of all samples, on linear_chain", control.sentence)
+    assert re.search(r"seemed to be \d+% slower, by the mean of all samples, on linear_chain", control_line(control))
 
 
 def test_the_control_stands_beside_its_own_arm_when_the_arms_are_swapped():
@@ -224,7 +226,7 @@ def test_the_control_stands_beside_its_own_arm_when_the_arms_are_swapped():
 
 
 def test_arms_without_a_control_say_so():
-    assert interleaved(noisy(1e-3), noisy(1e-3)).control.sentence.startswith("no control")
+    assert control_line(interleaved(noisy(1e-3), noisy(1e-3)).control).startswith("no control")
 
 
 @settings(max_examples=25)
@@ -264,15 +266,15 @@ def test_stored_runs_are_widened_by_their_controls():
     assert times(compare(quiet, candidate))[0].status is ChangeStatus.REGRESSED
     widened = compare(lucky, candidate)
     assert times(widened)[0].status is ChangeStatus.INCONCLUSIVE
-    assert (
-        "apart in the baseline; intervals are widened by that; the candidate has no control" in widened.control.sentence
+    assert "apart in the baseline; intervals are widened by that; the candidate has no control" in control_line(
+        widened.control
     )
     assert widened.control.cells == 1
     assert not widened.interleaved
 
 
 def test_stored_runs_without_controls_say_so():
-    assert stored(noisy(1e-3), noisy(1e-3)).control.sentence.startswith("neither run has a control")
+    assert control_line(stored(noisy(1e-3), noisy(1e-3)).control).startswith("neither run has a control")
 
 
 def test_confirmation_rounds_take_no_part_in_a_comparison_with_another_session():
@@ -307,7 +309,7 @@ def test_too_many_unfit_blocks_are_no_evidence_and_the_cause_is_named(fitness, c
     (found,) = times(found)
     assert (found.status, found.code) == (ChangeStatus.INCONCLUSIVE, ChangeCode.UNFIT_MACHINE)
     assert found.change is None
-    assert found.reason == cause
+    assert reason(found) == cause
 
 
 def busy_run(seconds, header, fresh=(), **changes):
@@ -329,7 +331,7 @@ def test_in_turns_a_change_far_beyond_what_disturbs_both_arms_is_judged_on_a_bus
     baseline = busy_run(disturbed(1, 0), ours, fresh=disturbed(1, 1, 10))
     (found,) = times(compare(baseline, busy_run(disturbed(factor, 2), theirs, fresh=disturbed(factor, 3, 10))))
     assert (found.status, found.code, found.threshold) == (verdict, ChangeCode.BEYOND_THRESHOLD, 1.0)
-    assert found.reason.endswith(
+    assert reason(found).endswith(
         "; other processes used 92% of the CPU in 42 of 42 blocks, so only what takes twice as long, or half, is judged"
     )
     (found,) = times(compare(busy_run(disturbed(1, 0), ours), busy_run(disturbed(factor, 2), theirs)))
@@ -341,7 +343,7 @@ def test_a_smaller_change_is_not_judged_on_a_busy_machine(factor):
     ours, theirs = arms()
     (found,) = times(compare(busy_run(disturbed(1, 0), ours), busy_run(disturbed(factor, 2), theirs)))
     assert (found.code, found.change) == (ChangeCode.UNFIT_MACHINE, None)
-    assert found.reason == "other processes used 92% of the CPU in 32 of 32 blocks"
+    assert reason(found) == "other processes used 92% of the CPU in 32 of 32 blocks"
 
 
 def test_blocks_in_which_one_arm_alone_was_disturbed_decide_nothing():
@@ -368,7 +370,7 @@ def test_a_load_is_judged_only_where_nothing_better_is_known():
 
 def test_stored_runs_say_whose_rounds_were_unfit():
     (found,) = times(compare(unfit_run(Fitness(other_share=0.5), 4), make_run(Times((FP32, noisy(1e-3))))))
-    assert found.reason == "other processes used 50% of the CPU in 4 of 8 rounds of the baseline"
+    assert reason(found) == "other processes used 50% of the CPU in 4 of 8 rounds of the baseline"
 
 
 def test_a_changed_share_of_slow_blocks_is_remarked_upon_whatever_the_verdict():
@@ -376,7 +378,7 @@ def test_a_changed_share_of_slow_blocks_is_remarked_upon_whatever_the_verdict():
     after[::4] = [2e-3] * 4
     after[1::4] = [2e-3] * 4
     (found,) = times(interleaved(noisy(1e-3), after))
-    (remark,) = (one for one in found.remarks if one.startswith("slow blocks: 0% → 50% of them"))
+    (remark,) = (one for one in remarks(found) if one.startswith("slow blocks: 0% → 50% of them"))
     assert re.search(r", mean \+\d+%, 90th percentile \+\d+%$", remark)
     assert found.details["slow_share_candidate"] == 0.5
     assert found.details["mean_change"] > 0.3
@@ -397,7 +399,7 @@ def test_times_of_another_machine_are_incomparable_and_memory_and_accuracy_are_n
     comparison = compare(make_run(Times((FP32, noisy(1e-3)))), other)
     (found,) = times(comparison)
     assert (found.status, found.code) == (ChangeStatus.INCOMPARABLE, ChangeCode.OTHER_MACHINE)
-    assert found.reason == said
+    assert reason(found) == said
     assert {one.status for one in comparison.findings if one.kind != "time"} == {ChangeStatus.UNCHANGED}
 
 
@@ -422,7 +424,7 @@ def test_other_items_per_step_are_remarked_upon():
     candidate = make_run(Times((FP32, [])))
     candidate.rounds[:] = rounds_of(FP32, noisy(1e-3), items_per_step=16.0)
     (found,) = times(compare(make_run(Times((FP32, noisy(1e-3)))), candidate))
-    assert any(remark.startswith("a step does 8 → 16 items") for remark in found.remarks)
+    assert any(remark.startswith("a step does 8 → 16 items") for remark in remarks(found))
 
 
 @pytest.mark.parametrize(
@@ -431,6 +433,29 @@ def test_other_items_per_step_are_remarked_upon():
 )
 def test_changes_are_said_in_words(change, text):
     assert change_in_words(change) == text
+
+
+def decision_in_words(decision: Decision, threshold: float, what: str, fresh: int, allowed: float = 0.0) -> str:
+    """Return why a time has the status that was decided."""
+    return reason(
+        Change(
+            case=FP32, metric=TIME, kind="time", status=decision.status, code=decision.code, change=decision.change,
+            low=decision.low, high=decision.high, threshold=threshold, blocks=decision.blocks,
+            facts=facts_of(decision, what, fresh), details=details_of(decision, allowed),
+        )
+    )  # fmt: skip
+
+
+def mean_in_words(decision: Decision, threshold: float, what: str, fresh: int) -> str:
+    """Return why the mean has the status that was decided."""
+    assert decision.mean_code is not None
+    return reason(
+        Change(
+            case=FP32, metric=MEAN, kind="time", status=decision.status, code=decision.mean_code,
+            change=decision.mean_change, low=decision.mean_low, high=decision.mean_high, threshold=threshold,
+            blocks=decision.blocks, facts=facts_of(decision, what, fresh),
+        )
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("detectable", "said"), [(0.5, True), (10.0, True), (10.01, False), (1.4e26, False)])
@@ -534,6 +559,6 @@ def test_stored_runs_of_an_accelerator_under_another_clock_say_both_clocks():
 
     (found,) = times(compare(at(2.0e9), at(1.8e9)))
     said = "the accelerator's clock under load was 2.00 GHz in the baseline and 1.80 GHz in the candidate"
-    assert said in found.reason
+    assert said in reason(found)
     (alike,) = times(compare(at(2.0e9), at(1.99e9)))
-    assert "GHz" not in alike.reason
+    assert "GHz" not in reason(alike)

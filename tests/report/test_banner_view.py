@@ -7,6 +7,7 @@ from pathlib import Path
 from bs4 import BeautifulSoup
 from msgspec import structs
 
+from ampbench.present.changes import control_line
 from ampbench.present.document import as_sentence
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Footer, Imported, short_commit
@@ -264,7 +265,7 @@ def test_a_control_that_fired_is_a_warning() -> None:
     material = make_material(make_run(Times((FP32, noisy(1e-3, seed=1))), header=theirs), baseline=base)
     comparison = material.comparisons[0]
     assert comparison.control.fired
-    assert as_sentence(comparison.control.sentence) in warnings(material)
+    assert as_sentence(control_line(comparison.control)) in warnings(material)
 
 
 def test_a_comparison_without_findings_says_that_there_is_nothing_to_compare() -> None:

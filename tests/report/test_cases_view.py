@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from bs4 import BeautifulSoup, Tag
 
+from ampbench.base.statement import state
 from ampbench.base.units import UNDEFINED, format_bytes, format_count, format_seconds
 from ampbench.judge.rows import precision_label
 from ampbench.judge.table import COLUMNS
+from ampbench.present.changes import reason
 from ampbench.records.case import Case
-from ampbench.records.changes import Change, ChangeCode, ChangeStatus
+from ampbench.records.changes import Change, ChangeCode, ChangeStatus, Remark
 from ampbench.records.measured import Failure, Skip
 from ampbench.report import page
 from ampbench.report.material import Material
@@ -215,7 +217,8 @@ def test_a_time_that_is_none_is_not_drawn(value: float | None):
 def finding(change: float | None, **fields: Any) -> Change:
     given: dict[str, Any] = {
         "case": FP32, "metric": "seconds_median", "kind": "time", "status": ChangeStatus.REGRESSED,
-        "code": ChangeCode.BEYOND_THRESHOLD, "reason": "slower", "baseline": 1.0, "candidate": 2.0, "threshold": 0.02,
+        "code": ChangeCode.BEYOND_THRESHOLD, "facts": {"of": "blocks"}, "baseline": 1.0, "candidate": 2.0,
+        "threshold": 0.02,
     }  # fmt: skip
     return Change(change=change, **given | fields)
 
@@ -237,7 +240,7 @@ def test_only_a_time_is_drawn_for_what_luck_has_no_part_in_has_no_interval():
 def test_counts_that_changed_are_told_as_counts_and_together_with_what_else_did():
     material, parsed = compared(1e-3, output_nonfinite=12, output_rel_l2=4e-3, output_floor_rel_l2=1e-3)
     assert cell(parsed, FP32, "nonfinite change").get_text().startswith("+12")
-    findings = [finding(0.5, metric=name, kind="accuracy", low=0.5, high=0.5, threshold=0.1, reason=f"more {name}")
+    findings = [finding(0.5, metric=name, kind="accuracy", low=0.5, high=0.5, threshold=0.1)
                 for name in ("output_rel_l2", "grad_rel_l2")]  # fmt: skip
     assert [one.sentence for one in verdicts_of(replace(material.cases[0], findings=findings))] == [
         "output error, gradient error: threshold 10%"
@@ -258,8 +261,8 @@ def test_what_regressed_comes_first_with_its_reason_and_change():
     material, parsed = compared(1.5e-3, output_rel_l2=4e-3)
     row = row_of(parsed, FP32)
     assert [one.split()[0] for one in said(row)] == ["regressed", "unchanged"]
-    reason = next(one.reason for one in material.cases[0].findings if one.status is ChangeStatus.REGRESSED)
-    assert reason in said(row)[0]
+    why = next(reason(one) for one in material.cases[0].findings if one.status is ChangeStatus.REGRESSED)
+    assert why in said(row)[0]
     assert said(row)[1] == "unchanged memory, accuracy"
     change = cell(parsed, FP32, "time change, drawn to ±10%")
     assert change.get_text().startswith("+50%")
@@ -313,20 +316,26 @@ def test_a_case_that_was_ok_and_is_skipped_stays_a_row():
 
 
 def test_what_has_one_verdict_for_one_reason_is_told_together():
-    other = {"status": ChangeStatus.INCOMPARABLE, "code": ChangeCode.OTHER_MACHINE, "reason": "another host"}
+    other = {"status": ChangeStatus.INCOMPARABLE, "code": ChangeCode.OTHER_MACHINE, "facts": {"host": "a → b"}}
     (case,) = make_material(run_of((FP32, noisy(1e-3)))).cases
     findings = [finding(None, **other), finding(None, metric="peak_memory_bytes", kind="memory", **other)]
     assert [(one.verdict, one.sentence) for one in verdicts_of(replace(case, findings=findings))] == [
-        ("incomparable", "time, peak memory: another host")
+        ("incomparable", "time, peak memory: another host: a → b")
     ]
 
 
 def test_remarks_on_what_is_unchanged_are_not_hidden():
     (case,) = make_material(run_of((FP32, noisy(1e-3)))).cases
     remarked = finding(
-        0.0, status=ChangeStatus.UNCHANGED, code=ChangeCode.WITHIN_THRESHOLD, remarks=["more slow blocks"]
+        0.0,
+        status=ChangeStatus.UNCHANGED,
+        code=ChangeCode.WITHIN_THRESHOLD,
+        remarks=[state(Remark.OTHER_NUMBERS, other="weights")],
     )
-    assert verdicts_of(replace(case, findings=[remarked]))[0].sentence == "time: more slow blocks"
+    assert (
+        verdicts_of(replace(case, findings=[remarked]))[0].sentence
+        == "time: other weights: the time may differ for that"
+    )
 
 
 def test_several_runs_are_told_apart_by_a_column():

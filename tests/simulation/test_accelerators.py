@@ -19,6 +19,7 @@ from ampbench.judge.gate import Policy, judge
 from ampbench.judge.notes import statements
 from ampbench.judge.table import shown
 from ampbench.measure.timing import time_sustained
+from ampbench.present.changes import reason
 from ampbench.present.wording import lines
 from ampbench.records.changes import Change, ChangeCode, ChangeStatus
 from ampbench.records.measured import HEAT, POWER_CAP, Fitness, Round
@@ -138,7 +139,7 @@ def test_heat_in_the_second_run_is_named_and_no_regression(begin: float) -> None
     baseline, candidate = run_on(Script()), run_on(hot_from(begin), run="other")
     found = of_time(baseline, candidate)
     assert (found.status, found.code) == (ChangeStatus.INCONCLUSIVE, ChangeCode.UNFIT_MACHINE)
-    assert "heat or a fault held the accelerator's clock down 100% of the time" in found.reason
+    assert "heat or a fault held the accelerator's clock down 100% of the time" in reason(found)
     assert not gate_fails(baseline, candidate)
     assert "the accelerator was not steady: heat or a fault" in said(candidate)
 
@@ -154,10 +155,10 @@ def test_a_lower_clock_that_nobody_explains_is_not_the_codes_and_a_larger_change
     baseline = run_on(Script())
     found = of_time(baseline, run_on(Script(clock_hz=lambda now: slow), run="other"))
     assert (found.status, found.code) == (ChangeStatus.INCONCLUSIVE, ChangeCode.UNFIT_MACHINE)
-    assert "2.00 GHz in the baseline and 1.80 GHz in the candidate" in found.reason
+    assert "2.00 GHz in the baseline and 1.80 GHz in the candidate" in reason(found)
     found = of_time(baseline, run_on(Script(clock_hz=lambda now: slow), slower=1.5, run="other"))
     assert (found.status, found.code) == (ChangeStatus.REGRESSED, ChangeCode.BEYOND_THRESHOLD)
-    assert found.reason.endswith("which accounts for less")
+    assert reason(found).endswith("which accounts for less")
     found = of_time(run_on(Script(clock_hz=lambda now: slow)), run_on(Script(), slower=0.5, run="other"))
     assert found.status is ChangeStatus.IMPROVED
 

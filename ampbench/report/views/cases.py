@@ -25,6 +25,7 @@ from ampbench.judge.said import (
 )
 from ampbench.judge.table import Column
 from ampbench.judge.times import TIME
+from ampbench.present.changes import brief, reason, remarks
 from ampbench.present.charts import NAMES_ABOVE, Chart, Rows, middle_cut, quantity, rule_at, tooltip
 from ampbench.present.page import View
 from ampbench.present.wording import words
@@ -58,18 +59,18 @@ def verdicts_of(case: ShownCase) -> list[Said]:
     """
     together: dict[tuple[ChangeStatus, str], list[Change]] = {}
     for one in sorted(case.findings, key=lambda one: WORST_FIRST.index(one.status)):
-        reason = "; ".join(part for part in (_reason(one), *one.remarks) if part)
-        together.setdefault((one.status, reason), []).append(one)
+        why = "; ".join(part for part in (_reason(one), *remarks(one)) if part)
+        together.setdefault((one.status, why), []).append(one)
     said = []
-    for (verdict, reason), findings in together.items():
+    for (verdict, why), findings in together.items():
         names = [metric_label(one.metric) for one in findings]
-        if verdict is ChangeStatus.UNCHANGED and not reason:
+        if verdict is ChangeStatus.UNCHANGED and not why:
             moved = {one.kind for one in case.findings if one.status is not ChangeStatus.UNCHANGED}
             # a kind of which something did change is told metric by metric
             names = [kind for kind in KINDS if kind not in moved and any(one.kind == kind for one in findings)]
             names += [metric_label(one.metric) for one in findings if one.kind in moved]
         what = ", ".join(name for name in names if name != OUTCOME)
-        said.append(Said(verdict.value, ": ".join(part for part in (what, reason) if part)))
+        said.append(Said(verdict.value, ": ".join(part for part in (what, why) if part)))
     return said
 
 
@@ -79,7 +80,7 @@ def _reason(one: Change) -> str:
         return ""
     if one.code is ChangeCode.BEYOND_THRESHOLD and one.kind != "time" and change_text(one):
         return threshold_text(one) if one.threshold else ""
-    return one.brief if one.metric == OUTCOME else one.reason  # the row says why a case failed or was skipped
+    return brief(one) if one.metric == OUTCOME else reason(one)  # the row says why a case failed or was skipped
 
 
 def change_limits(cases: Iterable[ShownCase]) -> dict[str, float | None]:
@@ -170,7 +171,7 @@ def _row(case: ShownCase, one: Change) -> dict[str, Any]:
         "high": high,
         "text": change_text(one),
         "interval": interval_text(one),
-        "reason": one.reason,
+        "reason": reason(one),
     }
 
 

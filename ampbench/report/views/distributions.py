@@ -20,6 +20,7 @@ from ampbench.judge.fitness import CAUSES, DISTURBED_BY, disturbed_share, said_o
 from ampbench.judge.rounds import MeasuredRun, Role
 from ampbench.judge.rows import number
 from ampbench.judge.said import CHANGED
+from ampbench.present.changes import reason
 from ampbench.present.charts import Chart, Choice, label_expression, quantity, tooltip
 from ampbench.present.page import View
 from ampbench.records.changes import Change, ChangeStatus
@@ -490,7 +491,7 @@ def _case_said(case: ShownCase, sides: Sequence[Side]) -> str:
     """Return what the chart shows of a case."""
     parts = [_summary_said(side.arm, side.summary) for side in sides if side.summary]
     found = _finding(case)
-    return f"{case.name}: {', '.join(parts)}{f'; {found.reason}' if found else ''}."
+    return f"{case.name}: {', '.join(parts)}{f'; {reason(found)}' if found else ''}."
 
 
 def _alt(cases: Sequence[ShownCase], sides: Mapping[int, Sequence[Side]]) -> str:
