@@ -10,10 +10,9 @@ decoded, when a file is read and when it is written.
 import functools
 import gc
 import re
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -64,6 +63,8 @@ def wrong_time(text: str) -> str:
 
 def wrong_reading(metric: str, value: float) -> str:
     """Return what is wrong with another program's number; "": nothing."""
+    if metric not in METRICS:
+        return f"a reading of an unknown metric, {metric}"
     bounds = Magnitude if metric in _OVER_ONE else _OF_UNITS.get(METRICS[metric].unit, Magnitude)
     try:
         msgspec.convert(value, bounds)
@@ -72,16 +73,11 @@ def wrong_reading(metric: str, value: float) -> str:
     return ""
 
 
-Rounds = dict[str, int]
-"""Which rounds a file has, by case id: a bit for each number, own, of the control or confirming."""
-
-
 class LineError(ValueError):
     """A line that is not what it should be; the message continues "FILE, line N: "."""
 
 
 _CORE = {record: line for line, record in CORE.items()}
-_OF_NO_CASE = {"header", "case", "footer", *(each.line for each in LINES.values() if each.of != "case_id")}
 _ENCODER = msgspec.json.Encoder(enc_hook=dict)
 
 
@@ -156,12 +152,20 @@ def decode(line: bytes) -> tuple[str, Any]:
         raise _damaged(error) from None
 
 
+def check_values(kind: str, record: Any) -> None:
+    """Raise `LineError` for a time, or another program's number, that cannot be."""
+    if kind in ("round", "footer") and (wrong := wrong_time(record.finished_at)):
+        raise LineError(f"damaged: finished_at {wrong}")
+    if kind == "reading" and (wrong := wrong_reading(record.metric, record.value)):
+        raise LineError(f"damaged: {wrong}, of {record.case_id}")
+
+
 def _damaged(error: Exception) -> LineError:
     return LineError(f"{DAMAGED_OR_NEWER if 'unknown field' in str(error) else 'damaged'}: {error}")
 
 
-def check_header(data: bytes) -> None:
-    """Raise `LineError` unless `data`, a file's first line, is a header of a schema that this version reads."""
+def decode_header(data: bytes) -> Header:
+    """Return the header in a file's first line; `LineError` where it is none of a schema that this version reads."""
     try:
         schema = msgspec.json.decode(data, type=_AnyHeader).header.schema
     except _UNREADABLE:
@@ -177,10 +181,7 @@ def check_header(data: bytes) -> None:
             f"written by an earlier ampbench (schema {schema}; this one reads {SCHEMA}): read it with that one, or "
             "measure anew"
         )
-
-
-def check_said(header: Header) -> None:
-    """Raise `LineError` unless `header` explains what there is and its times, the order of trends, are ISO 8601."""
+    header: Header = decode(data)[1]
     if header.explains and header.explains not in KINDS:
         raise LineError(f"{DAMAGED_OR_NEWER}: explains what there is not: {header.explains!r}")
     for name, text in (("started_at", header.started_at), ("committed_at", header.committed_at)):
@@ -191,6 +192,7 @@ def check_said(header: Header) -> None:
             asked_in(header)
         except msgspec.MsgspecError as error:
             raise LineError(f"damaged: asked: {error}") from None
+    return header
 
 
 def asked_in(header: Header) -> Any:
@@ -201,72 +203,3 @@ def asked_in(header: Header) -> Any:
     if header.asked is None or not header.explains or not KINDS[header.explains].asked:
         return None
     return msgspec.convert(header.asked, named(KINDS[header.explains].asked))
-
-
-def check_entry(
-    kind: str,
-    case_id: str,
-    record: Any,
-    case_ids: Container[str],
-    before: Mapping[str, Container[str]] = MappingProxyType({}),
-    rounds: Rounds | None = None,
-) -> None:
-    """Raise `LineError` unless `record`, of the case `case_id` if of any, may follow the cases with `case_ids`.
-
-    `before` is what else is there already; `rounds` are the rounds that are, to which a round is added.
-    """
-    if kind == "round":
-        check_round(record, case_ids, {} if rounds is None else rounds)
-        return
-    if kind not in _OF_NO_CASE and case_id not in case_ids:
-        raise LineError(_NOT_LISTED.format(kind, case_id))
-    if kind == "reading":
-        if record.metric not in METRICS:
-            raise LineError(f"a reading of an unknown metric, {record.metric}, of {case_id}")
-        if wrong := wrong_reading(record.metric, record.value):
-            raise LineError(f"damaged: {wrong}, of {case_id}")
-    if kind == "case" and case_id in case_ids:
-        raise LineError(f"a case listed twice: {case_id}")
-    if kind in LINES and record is not None:
-        _check_place(kind, getattr(record, LINES[kind].of), before)
-    if kind == "header":
-        raise LineError("a second header: two files were put together")
-    if kind == "footer" and (wrong := wrong_time(record.finished_at)):
-        raise LineError(f"damaged: finished_at {wrong}")
-
-
-_NOT_LISTED = "a {} of a case that is not listed before it: {}"
-
-
-def check_round(record: Any, case_ids: Container[str], rounds: Rounds) -> None:
-    """Raise `LineError` unless a round may follow the cases with `case_ids` and `rounds`, to which it is added."""
-    case_id = record.case_id
-    if case_id not in case_ids:
-        raise LineError(_NOT_LISTED.format("round", case_id))
-    if wrong := wrong_time(record.finished_at):
-        raise LineError(f"damaged: finished_at {wrong}")
-    add_round(record, rounds)
-
-
-def add_round(record: Any, rounds: Rounds) -> None:
-    """Add a round to those that a file has; `LineError` where it has it."""
-    bit = 1 << (4 * record.round + 2 * record.confirmation + record.control)
-    known = rounds.get(record.case_id, 0)
-    if known & bit:
-        which = f"{'control ' if record.control else ''}round {record.round}"
-        raise LineError(f"a second {which} of {record.case_id}: lines were appended twice")
-    rounds[record.case_id] = known | bit
-
-
-def has_own(known: int, number: int) -> bool:
-    """Return whether a case has its own round of this number, no confirmation nor the control's, as `Rounds` has it."""
-    return bool(known >> (4 * number) & 1)
-
-
-def _check_place(kind: str, of: str, before: Mapping[str, Container[str]]) -> None:
-    """Raise `LineError` where a line of this kind, of a case or a device, may not stand behind what is `before` it."""
-    row = LINES[kind]
-    if row.once and of in before.get(kind, ()):
-        raise LineError(f"a second {kind} of {of}")
-    if row.after and of not in before.get(row.after, ()):
-        raise LineError(f"a {kind} without a {row.after} before it: {of}")

@@ -27,7 +27,7 @@ from msgspec import structs
 
 from ampbench.errors import StoreError
 from ampbench.records.case import Case
-from ampbench.records.kinds import KINDS, LINES, verb_of
+from ampbench.records.kinds import KINDS, LINES, Lines, verb_of
 from ampbench.records.labels import few
 from ampbench.records.measured import Divergence, Failure, MemoryPass, Reading, Round, Skip
 from ampbench.records.run import COMPRESSED, SUFFIX, Entry, Footer, Header
@@ -236,21 +236,43 @@ class _Known:
 
     cases: set[str] = field(default_factory=set)
     found: dict[str, set[str]] = field(default_factory=dict)
-    rounds: lines.Rounds = field(default_factory=dict)
+    rounds: set[tuple[str, int, bool, bool]] = field(default_factory=set)
 
     def take(self, line: bytes) -> tuple[str, Any]:
         """Return the kind and the record of the next line; `LineError` where it is damaged, or may not follow."""
         kind, record = lines.decode(line)
-        lines.check_entry(kind, getattr(record, "case_id", ""), record, self.cases, self.found, self.rounds)
+        lines.check_values(kind, record)
+        if kind == "header":
+            raise LineError("a second header: two files were put together")
+        case_id = getattr(record, "case_id", None)
         if kind == "case":
+            if case_id in self.cases:
+                raise LineError(f"a case listed twice: {case_id}")
             self.cases.add(record.case_id)
+        elif case_id is not None and case_id not in self.cases:
+            raise LineError(f"a {kind} of a case that is not listed before it: {case_id}")
+        if kind == "round":
+            key = (record.case_id, record.round, record.control, record.confirmation)
+            if key in self.rounds:
+                which = f"{'control ' if record.control else ''}round {record.round}"
+                raise LineError(f"a second {which} of {case_id}: lines were appended twice")
+            self.rounds.add(key)
         elif kind in LINES:
-            self.found.setdefault(kind, set()).add(getattr(record, LINES[kind].of))
+            self._place(LINES[kind], record)
         return kind, record
+
+    def _place(self, row: Lines, record: Any) -> None:
+        """Take in what a line of this row is of; `LineError` where it may not stand behind what is there."""
+        of = getattr(record, row.of)
+        if row.once and of in self.found.get(row.line, ()):
+            raise LineError(f"a second {row.line} of {of}")
+        if row.after and of not in self.found.get(row.after, ()):
+            raise LineError(f"a {row.line} without a {row.after} before it: {of}")
+        self.found.setdefault(row.line, set()).add(of)
 
     def copy(self) -> "_Known":
         """Return the same, of which nothing is shared."""
-        return _Known(set(self.cases), {line: set(held) for line, held in self.found.items()}, dict(self.rounds))
+        return _Known(set(self.cases), {line: set(held) for line, held in self.found.items()}, set(self.rounds))
 
 
 def read_run(path: Path | str, on_rounds: Callable[[list[Round]], None] | None = None) -> StoredRun:
@@ -291,7 +313,7 @@ def _read(path: Path, on_rounds: Callable[[list[Round]], None] | None) -> tuple[
         if on_rounds and run.rounds:
             on_rounds(run.rounds.copy())
             run.rounds.clear()
-    return replace(run, cut=cut, lacks=_lacking(run, known.rounds)), known, size
+    return replace(run, cut=cut, lacks=_lacking(run, known)), known, size
 
 
 def _read_lines(path: Path) -> Iterator[bytes]:
@@ -339,19 +361,12 @@ def _header(path: Path, line: bytes) -> Header:
             raise LineError("no header: the file is empty")
         if not line.endswith(b"\n"):
             raise LineError("no whole header: cut before anything was measured, or not an ampbench run")
-        return _checked_header(line)
+        return lines.decode_header(line)
     except LineError as error:
         raise StoreError(f"{path}, line 1: {error}") from None
 
 
-def _checked_header(line: bytes) -> Header:
-    lines.check_header(line)
-    header: Header = lines.decode(line)[1]
-    lines.check_said(header)
-    return header
-
-
-def _lacking(stored: StoredRun, known: lines.Rounds) -> dict[str, list[str]]:
+def _lacking(stored: StoredRun, known: _Known) -> dict[str, list[str]]:
     """Return what a run that measured to its end should have of each case and has not: rounds, or a pass.
 
     That of `ab` has as many rounds of a case as were needed, and an imported one what its program kept.
@@ -361,8 +376,8 @@ def _lacking(stored: StoredRun, known: lines.Rounds) -> dict[str, list[str]]:
         return {}
     lacks: dict[str, list[str]] = {}
     for case_id in stored.cases.keys() - stored.failures.keys() - stored.skips.keys():
-        has = known.get(case_id, 0)
-        missing = [f"round {number}" for number in range(header.settings.rounds) if not lines.has_own(has, number)]
+        rounds = range(header.settings.rounds)
+        missing = [f"round {number}" for number in rounds if (case_id, number, False, False) not in known.rounds]
         for what, passes in (("memory", stored.memory), ("divergence", stored.divergence)):
             missing += [] if case_id in passes else [f"the {what} pass"]
         if missing:
@@ -502,7 +517,7 @@ class RunWriter:
             line = lines.encode(record)
             try:
                 if record is self._header:
-                    _checked_header(line)
+                    lines.decode_header(line)
                 else:
                     known.take(line)
             except LineError as error:

@@ -189,27 +189,20 @@ def test_a_reading_that_is_not_finite_is_refused():
         lines.decode(lines.encode(reading))
 
 
-def test_a_search_follows_its_space_and_seeks_what_there_is():
-    case_id = make_case().case_id
-    wanted = Wanted(max_error=1.0, max_gradient_error=1.0)
-    space = SearchSpace(case_id=case_id, units=[], wanted=wanted)
-    trial = Trial(case_id=case_id)
-    ended = KeepSearch(case_id=case_id, max_error=1.0, objective="memory", seed=0, found=None)
-
-    def check(record, spaced):
-        lines.check_entry(lines.line_of(type(record)), case_id, record, {case_id}, {"space": spaced})
-
-    check(space, ())
-    check(SearchSpace(case_id=case_id, units=[]), ())
-    check(trial, {case_id})
-    check(ended, {case_id})
-    for record, spaced, message in (
-        (trial, (), "a trial without a space before it"),
-        (ended, {"another"}, "a search without a space before it"),
-        (space, {case_id}, "a second space of"),
-    ):
-        with pytest.raises(LineError, match=message):
-            check(record, spaced)
+def test_a_search_follows_its_space(tmp_path):
+    case = make_case()
+    space = SearchSpace(case_id=case.case_id, units=[], wanted=Wanted(max_error=1.0, max_gradient_error=1.0))
+    trial = Trial(case_id=case.case_id)
+    ended = KeepSearch(case_id=case.case_id, max_error=1.0, objective="memory", seed=0, found=None)
+    with RunWriter.create(tmp_path, make_header(explains="keep-fp32"), [case]) as writer:
+        for entries, message in (
+            ([trial], "a trial without a space before it"),
+            ([ended], "a search without a space before it"),
+            ([space, space], "a second space of"),
+        ):
+            with pytest.raises(StoreError, match=message):
+                writer.append(*entries)
+        writer.append(space, trial, ended)
 
 
 CASE = make_case()
@@ -365,8 +358,7 @@ def test_a_header_with_a_time_that_no_clock_shows_is_refused(name: str, moment: 
 )
 def test_what_is_rare_but_can_be_is_fine(record: Any) -> None:
     if type(record) in RECORDS:
-        kind, decoded = lines.decode(lines.encode(record))
-        lines.check_entry(kind, CASE.case_id, decoded, {CASE.case_id})
+        lines.check_values(*lines.decode(lines.encode(record)))
 
 
 def test_a_round_that_is_there_already_is_refused_by_its_number(tmp_path: Any) -> None:
@@ -393,14 +385,6 @@ def test_a_round_that_is_there_already_is_refused_by_its_number(tmp_path: Any) -
 def test_a_reading_is_within_what_its_unit_can_be(metric: str, fine: float, wrong: float) -> None:
     assert lines.wrong_reading(metric, fine) == ""
     assert lines.wrong_reading(metric, wrong) == f"its {metric} is {wrong:g}"
-
-
-def test_rounds_that_were_told_apart_are_told_back() -> None:
-    known: dict[str, int] = {}
-    for number, changes in ((0, {}), (7, {}), (3, {"control": True}), (4, {"confirmation": True})):
-        lines.add_round(make_round(CASE, number=number, **changes), known)
-    assert [number for number in range(9) if lines.has_own(known[CASE.case_id], number)] == [0, 7]
-    assert not lines.has_own(0, 0)
 
 
 @pytest.mark.parametrize("beginning", [b'{"header":', b'{"header":{"schema":1,"new":[', b"[", b'{"case":{"a":'])
