@@ -43,8 +43,8 @@ class Budget:
     """How much error a precision may bring; the name of each limit is the column that it bounds.
 
     No non-finite output and, in training, no non-finite parameter, no step skipped once GradScaler's scale has settled
-    and no loss of updates (`objections.update_objection`) are not negotiable. Of single parameters with 1% of
-    the gradients' norm, `objections.OF_A_TENSOR` times the error of all is allowed.
+    and no loss of updates (the constants below) are not negotiable. Of single parameters with 1% of the
+    gradients' norm, `OF_A_TENSOR` times the error of all is allowed. `ampbench.judge.looks.LOOKS` applies them.
     The other defaults and their sources:
 
     * `output_rel_l2` 2e-2, of the output that errs most: `torch.testing.assert_close` accepts 1.6e-2 (relative) for
@@ -58,7 +58,7 @@ class Budget:
     * `loss_rel_error` 5e-2: a convention.
     * `argmax_agreement` 0.99: MLPerf Inference asks for 99% of the fp32 accuracy (Reddi et al., 2020); at 99%
       agreement the accuracy cannot have moved by more than one point. Judged beyond chance, see
-      `objections.agreement_fails`.
+      `looks.is_chance`.
     * `grad_rel_l2` 1e-1: at the critical batch size the noise of a minibatch gradient is as large as the gradient
       (McCandlish et al., "An Empirical Model of Large-Batch Training", 2018). An independent error of a tenth of it
       adds 0.5% in quadrature.
@@ -123,3 +123,19 @@ LIMITS: Mapping[str, Limit] = MappingProxyType({each.name: each.metadata["limit"
 LEAST_KEPT = 0.98
 """The least share of an update that must arrive: a convention. What is lost is lost in every step, as by a learning
 rate that is so much smaller in these directions; 2% is what comparisons call unchanged."""
+LEAST_KEPT_OF_A_TENSOR = 0.9
+"""What `LEAST_KEPT` is of all, of one tensor that carries 1% of the update's square or more."""
+MOST_SWALLOWED = 0.02
+"""The most of an update's square that may be in weights that never move, whatever else rounds up: the same 2%."""
+ROOM = 32
+"""So many times smaller updates must still move the weights that carry them: those of the trainings in docs/advice.md
+were up to thirty times smaller when these settled than when they began. Chosen after that was seen, then asked of other
+trainings ("Held out" there); a convention, too.
+"""
+MOST_BIAS = 0.1
+"""The most that errors of gradients may have in common over batches, of the noise of a batch: a convention."""
+LEAST_BIAS = 0.02
+"""A bias below this share of the gradient changes an update by less than it may lose."""
+OF_A_TENSOR = 5
+"""How many times the error of all gradients that of one tensor may be which has 1% of their norm or more: as with what
+is kept, 10% against 2%."""

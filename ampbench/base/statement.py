@@ -50,15 +50,13 @@ class Flaw(StrEnum):
 
 
 class Refusal(StrEnum):
-    """What keeps a precision out of a budget of error."""
+    """What a verdict looks at, and what keeps a precision out of a budget of error where it is over its limit."""
 
-    BY_CHANCE = "by-chance"
+    OUTPUTS = "outputs-not-finite"
     PARAMETERS = "parameters-not-finite"
-    PARAMETERS_LATER = "parameters-not-finite-later"
-    UNKNOWN = "error-unknown"
     GRADIENTS = "gradients-not-finite"
-    NO_VALUE = "error-without-value"
     ERROR = "error"
+    GRADIENT_ERROR = "gradient-error"
     UPDATE = "update"
     UPDATE_OF_TENSOR = "update-of-tensor"
     UNMOVED = "unmoved"
@@ -77,24 +75,52 @@ class Refusal(StrEnum):
 
 
 class Undecided(StrEnum):
-    """Why nothing is known of a precision: what it takes was not measured."""
+    """Why nothing is known of a precision: what it takes was not measured, or has no value."""
 
     NOT_MEASURED = "not-measured"
     NO_REFERENCE = "no-reference"
+    ZERO_REFERENCE = "zero-reference"
+    """The output is exactly zero, as where the last layer of a network begins with zeros."""
+    NO_ERROR = "no-error-defined"
+    NO_GRADIENT_ERROR = "no-gradient-error"
     NO_OPTIMIZER = "no-optimizer"
     NO_UPDATE = "no-update"
-    NO_ERROR = "no-error"
-    """The error has no value, for all that is finite."""
     BY_CHANCE = "by-chance"
     """The network differs from itself by chance alone."""
 
 
-class Remedy(StrEnum):
-    """What helps against a refusal."""
+class Answer(StrEnum):
+    """Which precision of a table to take, and why; what is wrong with its network in all of them is a `Flaw`."""
 
-    MASTER_WEIGHTS = "master-weights"
-    OTHER_PRECISION = "other-precision"
-    TRAIN_FIRST = "train-first"
+    TAKE = "take"
+    """What is certainly faster."""
+    SAVE = "take-for-memory"
+    """What takes less memory, and certainly no more time."""
+    ONLY = "take-as-fp32-failed"
+    STAY = "stay"
+    """Nothing is faster."""
+    UNCERTAIN = "stay-uncertain"
+    """No speedup is certain."""
+    REFUSED = "stay-refused"
+    """What is faster is refused."""
+    ALONE = "stay-alone"
+    """Every other precision failed."""
+    UNDECIDED = "no-answer"
+    """Of what is faster it is not known whether it is right."""
+    NO_BASELINE = "no-baseline"
+    NOTHING_LEFT = "nothing-left"
+    """fp32 failed, and no other precision is ok."""
+    NOTHING_ELSE = "nothing-else"
+    """No other precision was measured."""
+
+
+class Hint(StrEnum):
+    """What is to be known beside an answer."""
+
+    ARITHMETIC = "arithmetic"
+    SCALE = "scale"
+    LAUNCH_BOUND = "launch-bound"
+    OTHER_TABLE = "other-table"
 
 
 class Note(StrEnum):

@@ -35,8 +35,7 @@ from ampbench.instruments.ceilings.findings import BINDING, Bounds, work_of
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.instruments.ranges.arithmetic import recipe_said
 from ampbench.judge import frame, notes, ranking
-from ampbench.judge.advice import Advice, across_tables, advise_run
-from ampbench.judge.objections import blamed, rates_said
+from ampbench.judge.looks import blamed, rates_said
 from ampbench.judge.rows import (
     Group,
     Row,
@@ -48,6 +47,7 @@ from ampbench.judge.rows import (
     precision_label,
 )
 from ampbench.judge.table import Layout, lay_out, legend, speed_interval, table_lines, table_markdown
+from ampbench.judge.verdict import Take, across_tables, takes_of
 from ampbench.present import wording
 from ampbench.present.data import csv_text, json_text
 from ampbench.present.markdown import escaped, markdown
@@ -359,8 +359,8 @@ def print_result(
         return
     print_forms(
         format,
-        lines=lambda console: result_lines(stored, every, shown, budget, console.width),
-        markdown=lambda: markdown_text(stored, every, shown, budget),
+        lines=lambda console: result_lines(stored, shown, budget, console.width),
+        markdown=lambda: markdown_text(stored, shown, budget),
         json=lambda: json_text(shown),
         csv=lambda: csv_text(list(COLUMNS), ([row[name] for name in COLUMNS] for row in shown)),
     )
@@ -375,7 +375,7 @@ def _print_ranking(
     stored: StoredRun, every: Sequence[Row], shown: Sequence[Row], format: OutputFormat, budget: Budget, words: str
 ) -> None:
     """Print the ranking of the tables that rows are of, what is to be said of them, and how to see the tables."""
-    advice, said = _said(stored, every, shown, budget)
+    advice, said = _said(stored, shown, budget)
     groups = grouped(shown)
     whole = [row for row in every if group_of(row) in groups]
     sections = ranking.sections(ranking.ranked(whole, advice, stored.cases), whole)
@@ -391,35 +391,30 @@ def _print_ranking(
     print_lines(console, [Text(), *(line for remark in (*said, tables) for line in wrapped(remark, console.width))])
 
 
-def _said(
-    stored: StoredRun, every: Sequence[Row], rows: Sequence[Row], budget: Budget
-) -> tuple[dict[Group, Advice], list[str]]:
-    """Return the advice on `every` row of a run, and what is said below the tables of `rows`, but for skips."""
-    advice = advise_run(stored, every, budget, runs_beside(stored, CONVERGENCE))
+def _said(stored: StoredRun, rows: Sequence[Row], budget: Budget) -> tuple[dict[Group, Take], list[str]]:
+    """Return the advice on a run, and what is said below the tables of `rows`, but for skips."""
+    advice = takes_of(stored, budget, runs_beside(stored, CONVERGENCE))
     swept = notes.sweep_notes(advice, stored.header.selection.sweeps)
-    across = across_tables(stored, every, advice)
     return advice, [
-        *across,
+        *map(wording.words, across_tables(stored, advice)),
         *(line.text for line in wording.lines([*swept, *notes.statements(stored, rows)], stored.cases)),
         *registry.pointers(stored),
     ]
 
 
-def markdown_text(stored: StoredRun, every: Sequence[Row], rows: Sequence[Row], budget: Budget) -> str:
-    """Return `rows` of a run as Markdown: the tables, the advice on `every` row, the notes."""
+def markdown_text(stored: StoredRun, rows: Sequence[Row], budget: Budget) -> str:
+    """Return `rows` of a run as Markdown: the tables, the advice on the run, the notes."""
     groups, skipped = notes.without_common_skips(grouped(rows))
-    advice, said = _said(stored, every, rows, budget)
+    advice, said = _said(stored, rows, budget)
     return "\n\n".join([table_markdown(groups, advice), *map(escaped, [*said, *map(wording.words, skipped)])])
 
 
-def result_lines(
-    stored: StoredRun, every: Sequence[Row], rows: Sequence[Row], budget: Budget, width: int
-) -> list[Text]:
-    """Return what a terminal of `width` columns shows of a run: the table of `rows`, the advice on `every`, notes."""
+def result_lines(stored: StoredRun, rows: Sequence[Row], budget: Budget, width: int) -> list[Text]:
+    """Return what a terminal of `width` columns shows of a run: the table of `rows`, the advice on the run, notes."""
     groups, skipped = notes.without_common_skips(grouped(rows))
     shown = [row for members in groups.values() for row in members]
     layouts = {phase: lay_out(shown, phase, width) for phase in dict.fromkeys(group.phase for group in groups)}
-    advice, said = _said(stored, every, rows, budget)
+    advice, said = _said(stored, rows, budget)
     lines = table_lines(groups, advice, layouts)
     remarks = dict.fromkeys((*said, *map(wording.words, skipped)), "")
     remarks |= dict.fromkeys(_legend(layouts), "dim")

@@ -21,13 +21,13 @@ from ampbench.base.precisions import BASELINE
 from ampbench.base.units import counted, times
 from ampbench.errors import NothingComparableError, UnknownNameError
 from ampbench.judge import frame
-from ampbench.judge.advice import Advice, advise_run
 from ampbench.judge.compare import compare
-from ampbench.judge.objections import own_rounds
 from ampbench.judge.ranking import missing_blocks, table_labels
 from ampbench.judge.rows import Group, Row, grouped, judged_error, number, precision_label
 from ampbench.judge.table import speed_interval
+from ampbench.judge.verdict import Take, own_rounds, takes_of
 from ampbench.present.document import Block, Column, Document, Section, records, table
+from ampbench.present.wording import why
 from ampbench.records.case import Case, kind_of
 from ampbench.records.changes import ChangeStatus, Comparison
 from ampbench.records.labels import few
@@ -46,7 +46,7 @@ class Machine:
     name: str
     stored: StoredRun
     rows: Sequence[Row]
-    advice: Mapping[Group, Advice]
+    advice: Mapping[Group, Take]
     seconds: Mapping[str, Sequence[float]]
 
     @property
@@ -72,7 +72,7 @@ class Placed:
     network: Network
     label: str
     row: Row
-    advice: Advice | None
+    advice: Take | None
     standing: str = ""
     over: float | None = None
     over_interval: tuple[float, float] | None = None
@@ -91,11 +91,11 @@ def machines(runs: Sequence[StoredRun], budget: Budget) -> list[Machine]:
     measured = []
     for stored in lanes_together(runs):
         rows = frame.run_rows(stored)
-        measured.append((stored, rows, advise_run(stored, rows, budget, ())))
+        measured.append((stored, rows, takes_of(stored, budget)))
     return told_apart(measured)
 
 
-def told_apart(measured: Sequence[tuple[StoredRun, Sequence[Row], Mapping[Group, Advice]]]) -> list[Machine]:
+def told_apart(measured: Sequence[tuple[StoredRun, Sequence[Row], Mapping[Group, Take]]]) -> list[Machine]:
     """Return a machine for each device of each run, whose rows are given and the advice on them, named apart."""
     measured = [one for each in measured for one in _by_device(*each)]
     names = _names([stored for stored, *_ in measured])
@@ -115,8 +115,8 @@ def told_apart(measured: Sequence[tuple[StoredRun, Sequence[Row], Mapping[Group,
 
 
 def _by_device(
-    stored: StoredRun, rows: Sequence[Row], advice: Mapping[Group, Advice]
-) -> Iterator[tuple[StoredRun, Sequence[Row], Mapping[Group, Advice]]]:
+    stored: StoredRun, rows: Sequence[Row], advice: Mapping[Group, Take]
+) -> Iterator[tuple[StoredRun, Sequence[Row], Mapping[Group, Take]]]:
     """Yield what a run measured on each of its devices."""
     devices: dict[str, list[Row]] = {}
     for row in rows:
@@ -228,7 +228,7 @@ UNADVISED: Sequence[Column[Placed]] = (
     Column("phase", lambda one: one.row["phase"], "phase"),
     Column("path", lambda one: one.row["path"], "path"),
     Column("machine", lambda one: one.machine.name, "machine", whole=True),
-    Column("why", lambda one: one.advice.why if one.advice else "", "no advice"),
+    Column("why", lambda one: why(one.advice.statement) if one.advice else "", "no advice"),
 )
 """A row of what a machine measured and can advise nothing on."""
 

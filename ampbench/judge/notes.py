@@ -8,9 +8,9 @@ from ampbench.base.statement import Note, Severity, Statement, state
 from ampbench.instruments.ceilings.findings import BINDING, Bounds, disturbance, shown
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.judge import fitness
-from ampbench.judge.advice import TODAYS, Advice
 from ampbench.judge.pairing import not_the_commits
 from ampbench.judge.rows import Group, Row, grouped, number, precision_label
+from ampbench.judge.verdict import Take
 from ampbench.records.labels import Pending, device_statement, emulated_of, few, kernels_said, limited_power, remarks
 from ampbench.records.measured import NATIVE, Divergence, Round
 from ampbench.store import StoredRun
@@ -297,11 +297,11 @@ def skipped(reason: str, names: Sequence[str]) -> Statement:
     return state(code, "", Severity.INFO, names=few(names, 4), why=str(reason), cases=len(names))
 
 
-def sweep_notes(advice: Mapping[Group, Advice], swept: Iterable[str]) -> list[Statement]:
+def sweep_notes(advice: Mapping[Group, Take], swept: Iterable[str]) -> list[Statement]:
     """Return for each swept parameter and table the precision advised at each value, and where low precision pays."""
     notes = []
     for parameter in swept:
-        tables: dict[str, list[tuple[str, Advice]]] = {}
+        tables: dict[str, list[tuple[str, Take]]] = {}
         for group, advised in advice.items():
             if (value := swept_value(group, parameter)) is not None:
                 table = f"{group.workload} {group.phase} {group.path} on {group.device}"
@@ -313,7 +313,7 @@ def sweep_notes(advice: Mapping[Group, Advice], swept: Iterable[str]) -> list[St
     return notes
 
 
-def _pays_from(taken: Sequence[tuple[str, Advice]]) -> dict[str, str]:
+def _pays_from(taken: Sequence[tuple[str, Take]]) -> dict[str, str]:
     """Return the value of a sweep from which low precision pays, and the last at which it does not.
 
     Nothing where that is open: a value is no number or comes twice, advice that counts is uncertain, or low precision
@@ -324,10 +324,10 @@ def _pays_from(taken: Sequence[tuple[str, Advice]]) -> dict[str, str]:
     except ValueError:
         return {}
     ordered = [by_number[value] for value in sorted(by_number)]
-    pays = [advised.precision not in (None, *TODAYS) for _, advised in ordered]
+    pays = [advised.precision is not None and not advised.stays for _, advised in ordered]
     first = pays.index(True) if any(pays) else len(ordered)
     counting = ordered[max(first - 1, 0) :] if any(pays) else ordered
-    certain = all(each.precision and not each.caveat and not each.few_rounds for _, each in counting)
+    certain = all(each.precision and each.certain for _, each in counting)
     if len(taken) < 2 or len(ordered) < len(taken) or not all(pays[first:]) or not certain:
         return {}
     last = {"last": ordered[first - 1][0]} if first else {}

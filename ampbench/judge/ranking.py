@@ -17,13 +17,15 @@ from msgspec import structs
 from ampbench.base import stats
 from ampbench.base.precisions import BASELINE, DEFAULT, rank
 from ampbench.base.units import format_error, times
-from ampbench.judge.advice import TODAYS, Advice
-from ampbench.judge.objections import BRIEFLY
+from ampbench.judge.looks import TODAYS
 from ampbench.judge.rows import Group, Row, grouped, judged_error, number, precision_label
 from ampbench.judge.table import speed_interval
+from ampbench.judge.verdict import Take
 from ampbench.present.document import Block, Column, Section, table
+from ampbench.present.wording import briefly, why
 from ampbench.records.case import Case
 from ampbench.records.labels import case_labels, few
+from ampbench.records.verdict import Status
 from ampbench.workloads.index import RANDOM
 
 MANY = 20
@@ -47,7 +49,7 @@ class Ranked:
     name: str
     group: Group
     rows: Sequence[Row]
-    advice: Advice
+    advice: Take
 
     @property
     def kind(self) -> str:
@@ -62,7 +64,7 @@ class Ranked:
     @property
     def passed(self) -> Row | None:
         """The row that is faster, or may be, and is not safe; None where there is none."""
-        return self._row(self.advice.passed_id)
+        return self._row(self.advice.passed.case_id if self.advice.passed else None)
 
     @property
     def stays(self) -> bool:
@@ -87,8 +89,9 @@ class Ranked:
 
     def unsafe(self, row: Row) -> str:
         """Say in a word or three what keeps a row from being advised, "" where nothing does."""
-        objection = self.advice.objections.get(row["case_id"])
-        return "" if objection is None else BRIEFLY.get(objection.column, objection.column)
+        verdict = self.advice.of(row["case_id"])
+        unsafe = verdict is not None and verdict.status in (Status.REFUSED, Status.UNDECIDED)
+        return briefly(verdict.code) if verdict is not None and unsafe else ""
 
     def _row(self, case_id: str | None) -> Row | None:
         return next((row for row in self.rows if row["case_id"] == case_id), None) if case_id else None
@@ -113,7 +116,7 @@ def table_labels(rows: Sequence[Row], cases: Sequence[Mapping[str, Case]]) -> li
     return [" ".join(labels[case.case_id].split()) for case in neutral]
 
 
-def ranked(rows: Iterable[Row], advice: Mapping[Group, Advice], cases: Mapping[str, Case]) -> dict[str, list[Ranked]]:
+def ranked(rows: Iterable[Row], advice: Mapping[Group, Take], cases: Mapping[str, Case]) -> dict[str, list[Ranked]]:
     """Return the tables on which there is advice by what they have in common ("training · cpu · eager"), ranked.
 
     What gains most comes first; of what gains nothing, that which came nearest; then what there is no advice on.
@@ -187,7 +190,7 @@ def _passed(one: Ranked) -> str:
     """Say which faster precision is not safe, and why; that what is advised is not certain."""
     row = one.passed
     passed = "" if row is None else f"{precision_label(row)}: {one.unsafe(row)}"
-    return ", ".join(filter(None, [passed, "not certain" if one.advice.caveat else ""]))
+    return ", ".join(filter(None, [passed, "" if one.advice.certain else "not certain"]))
 
 
 def _short(one: Ranked) -> str:
@@ -196,7 +199,7 @@ def _short(one: Ranked) -> str:
         return "all others failed"
     if one.passed is not None:
         return one.unsafe(one.passed)
-    return "not certain" if one.advice.caveat else "no gain"
+    return "no gain" if one.advice.certain else "not certain"
 
 
 TAKEN = _columns("take", lambda one: one.taken, "but", _passed)
@@ -205,7 +208,7 @@ STAYING = _columns("nearest", lambda one: one.nearest, "but", _short)
 """A row of those that stay as they are: what comes nearest to being advised."""
 UNADVISED: Sequence[Column[Ranked]] = (
     Column("workload", lambda one: one.name, "workload", whole=True),
-    Column("why", lambda one: one.advice.why, "no advice"),
+    Column("why", lambda one: why(one.advice.statement), "no advice"),
 )
 
 
@@ -229,9 +232,7 @@ class Brought:
     @property
     def safe(self) -> list[tuple[Ranked, Row]]:
         """Those for which it is."""
-        return [
-            (one, row) for one, row in self.tables if row["case_id"] in one.advice.objections and not one.unsafe(row)
-        ]
+        return [(one, row) for one, row in self.tables if not one.unsafe(row)]
 
     @property
     def taken(self) -> int:

@@ -24,7 +24,6 @@ from ampbench.base.units import (
     format_tenths,
     times,
 )
-from ampbench.judge.advice import Advice
 from ampbench.judge.rows import (
     Group,
     Row,
@@ -36,8 +35,10 @@ from ampbench.judge.rows import (
     number,
     precision_label,
 )
+from ampbench.judge.verdict import Take
 from ampbench.present.markdown import escaped, markdown_table
 from ampbench.present.terminal import wrapped
+from ampbench.present.wording import answer, words
 from ampbench.records.labels import outcome_said
 
 LONGEST_NAME = 16
@@ -435,7 +436,7 @@ def lay_out(rows: Sequence[Row], phase: str, width: int) -> Layout:
 
 
 def table_lines(
-    groups: Mapping[Group, Sequence[Row]], advice: Mapping[Group, Advice], layouts: Mapping[str, Layout]
+    groups: Mapping[Group, Sequence[Row]], advice: Mapping[Group, Take], layouts: Mapping[str, Layout]
 ) -> list[Text]:
     """Return the lines of the result table, each group with its title above and its advice below.
 
@@ -454,12 +455,12 @@ def table_lines(
         chosen = advice[group].case_id if group in advice else None
         lines.extend(_row_line(row, layout, "bold" if row["case_id"] == chosen else "") for row in rows)
         if group in advice:
-            lines += wrapped(f"→ {advice[group].sentence}", layout.page)
-            lines += wrapped(advice[group].remark, layout.page) if advice[group].remark else []
+            lines += wrapped(f"→ {answer(advice[group].statement)}", layout.page)
+            lines += [line for hint in advice[group].hints for line in wrapped(words(hint), layout.page)]
     return lines
 
 
-def table_markdown(groups: Mapping[Group, Sequence[Row]], advice: Mapping[Group, Advice]) -> str:
+def table_markdown(groups: Mapping[Group, Sequence[Row]], advice: Mapping[Group, Take]) -> str:
     """Return the result table as Markdown: a heading, a table and a line of advice for each group."""
     blocks = []
     for group, rows in groups.items():
@@ -473,8 +474,8 @@ def table_markdown(groups: Mapping[Group, Sequence[Row]], advice: Mapping[Group,
             block.append(markdown_table(headers, cells))
         block += [escaped(f"{precision_label(row)} {outcome_said(row['outcome'], row['reason'])}") for row in missing]
         if group in advice:
-            block.append(f"→ {escaped(advice[group].sentence)}")
-            block += [escaped(advice[group].remark)] if advice[group].remark else []
+            block.append(f"→ {escaped(answer(advice[group].statement))}")
+            block += [escaped(words(hint)) for hint in advice[group].hints]
         blocks.append("\n\n".join(block))
     return "\n\n".join(blocks)
 

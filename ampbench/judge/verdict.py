@@ -1,52 +1,561 @@
-"""The verdict on every case of a run."""
+"""The verdict on every case of a run, and which precision to take of each table.
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+Whether a case is right is judged in `looks`; here, what its speed and memory are worth, and what follows.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from ampbench.base.budget import Budget
-from ampbench.base.precisions import BASELINE, DEFAULT
-from ampbench.base.statement import Refusal, Undecided
-from ampbench.judge.advice import advise_run
-from ampbench.judge.objections import Objection
-from ampbench.judge.rows import Row, judged_error, number
-from ampbench.records.verdict import Cause, Evidence, Interval, Status, Verdict
+from ampbench.base.precisions import BASELINE, DEFAULT, PRECISIONS
+from ampbench.base.statement import Answer, Hint, Refusal, Severity, Statement, state
+from ampbench.instruments.ranges.arithmetic import remark_line
+from ampbench.judge.looks import TODAYS, Seen, judge
+from ampbench.judge.rows import Group, Row, grouped, number
+from ampbench.records.case import COMPILED, TORCHS_CHOICE, WITH_GRAPHS, compile_mode
+from ampbench.records.labels import few, fp32s_fault, no_precisions_fault
+from ampbench.records.measured import Divergence, Round
+from ampbench.records.run import ScalerSetting
+from ampbench.records.verdict import Cause, Interval, Status, Verdict
 
 if TYPE_CHECKING:
+    from ampbench.instruments.convergence.learning import Trained
     from ampbench.store import StoredRun
 
+WORTH = 1.02
+"""A smaller gain in time is none: the 2% that every comparison calls unchanged."""
 
-def verdicts_of(stored: "StoredRun", budget: Budget, studies: "Iterable[StoredRun]" = ()) -> Mapping[str, Verdict]:
-    """Return the verdict on every case of a run by its id, in the order of its rows."""
+LARGEST_SPEEDUP = 64.0
+"""More than any hardware gains by computing in half precision: twice the 30 times that datasheets promise at most."""
+
+BUSY_ENOUGH = 0.7
+"""An accelerator that has work for a smaller share of a step waits for launches: what takes it less time saves less."""
+
+MEMORY_WORTH_SAYING = 0.95
+"""The largest ratio of peak memory that is mentioned as a saving."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trust:
+    """What a run tells of how far its times can be trusted.
+
+    `apart` is by what factor two measurements of its control differ (1: by nothing, or there is none); a machine that
+    was `busy` was unfit in too many rounds.
+    """
+
+    apart: float = 1.0
+    busy: bool = False
+
+
+QUIET = Trust()
+"""Of a run that says nothing against its times."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Take:
+    """What is to be taken of a table, and why: a statement that has an `Answer` or a `Flaw` as its code.
+
+    `verdicts` are those on its cases, in the order of the precisions. `taken` is the one to take (None: none can be
+    named), which may be today's, and `passed` the one that is faster or smaller and is not ok (None: there is none).
+    `hints` are to be known beside it.
+    """
+
+    group: Group
+    statement: Statement
+    verdicts: Sequence[Verdict]
+    taken: Verdict | None = None
+    passed: Verdict | None = None
+    hints: Sequence[Statement] = ()
+
+    @property
+    def precision(self) -> str | None:
+        """The precision to take; None where none can be named."""
+        return self.taken.precision if self.taken else None
+
+    @property
+    def case_id(self) -> str | None:
+        """The case to take; a precision may have several, with other inputs or without a scaler."""
+        return self.taken.case_id if self.taken else None
+
+    def of(self, case_id: str) -> Verdict | None:
+        """Return the verdict on a case; None where it is in another table."""
+        return next((verdict for verdict in self.verdicts if verdict.case_id == case_id), None)
+
+    @property
+    def stays(self) -> bool:
+        """Whether what is to be taken is what one runs who changes nothing."""
+        return self.precision in TODAYS
+
+    @property
+    def certain(self) -> bool:
+        """Whether a quieter machine and more rounds would change nothing."""
+        return self.statement.code is not Answer.UNCERTAIN and "looks" not in self.statement.facts
+
+
+def verdicts_of(stored: "StoredRun", budget: Budget, studies: "Iterable[StoredRun]" = ()) -> dict[str, Verdict]:
+    """Return the verdict on every case of a run by its id, in the order of its rows.
+
+    What `studies` of convergence found of its cases counts for more than one step.
+    """
+    tables = _tables(stored, budget, studies)
+    found = {verdict.case_id: verdict for take in tables.values() for verdict in take.verdicts}
+    return {case_id: found[case_id] for case_id in stored.cases}
+
+
+def takes_of(stored: "StoredRun", budget: Budget, studies: "Iterable[StoredRun]" = ()) -> dict[Group, Take]:
+    """Return what to take of every table in which anything was measured, with the verdicts that `verdicts_of` has."""
+    tables = _tables(stored, budget, studies)
+    return {group: take for group, take in tables.items() if any(verdict.evidence for verdict in take.verdicts)}
+
+
+def _tables(stored: "StoredRun", budget: Budget, studies: "Iterable[StoredRun]") -> dict[Group, Take]:
     from ampbench.judge import frame
 
-    rows = frame.run_rows(stored)
-    advice = advise_run(stored, rows, budget, studies).values()
-    taken = {each.case_id for each in advice}
-    objections = {case_id: one for each in advice for case_id, one in each.objections.items()}
-    return {row["case_id"]: _verdict(row, objections, row["case_id"] in taken, budget) for row in rows}
+    trained: Mapping[str, Trained] = {}
+    if trainings := list(studies):
+        from ampbench.instruments.convergence.learning import trained_cases
+
+        trained = trained_cases(stored, trainings)
+    rounds, trust = _evidence(stored)
+    return choose(frame.run_rows(stored), stored.divergence, budget, rounds, trust, trained)
 
 
-def _verdict(row: Row, objections: Mapping[str, Objection | None], taken: bool, budget: Budget) -> Verdict:
-    training = row["phase"] == "training"
-    judged: dict[str, Any] = {"status": Status.OK, "code": Refusal.ERROR}
-    judged |= {"number": judged_error(row), "limit": budget.output_rel_l2}
-    if row["outcome"] != "ok":
-        judged = {"status": Status.UNDECIDED, "code": Undecided.NOT_MEASURED}
-    elif row["precision"] in (BASELINE, DEFAULT):
-        judged = {"status": Status.BASELINE}
-    elif (objection := objections.get(row["case_id"])) is not None:
-        facts = objection.reason.facts
-        judged = {"status": Status.REFUSED, "code": objection.reason.code}
-        judged |= {"number": facts.get("value"), "limit": facts.get("limit")}
-    speed = number(row["speedup_vs_fp32"])
-    low, high = number(row.get("speedup_low")), number(row.get("speedup_high"))
-    cause = Cause.UNKNOWN if speed is None else Cause.FEW_ROUNDS if low is None else Cause.NONE
-    memory = number(row["memory_ratio_vs_fp32"])
-    return Verdict(
-        **{name: row[name] for name in ("case_id", "workload", "phase", "device", "path", "precision")},
-        evidence=Evidence.ONE_STEP if training else Evidence.INPUTS,
-        speed=Interval(value=speed, low=low, high=high, cause=cause),
-        memory=Interval(value=memory, low=memory, high=memory, cause=Cause.UNKNOWN if memory is None else Cause.NONE),
+def _evidence(stored: "StoredRun") -> tuple[dict[str, list[Round]], Trust]:
+    """Return the rounds of each case of a run without the control's, and how far its times can be trusted."""
+    from ampbench.judge import fitness
+
+    control = fitness.control_ratio(stored)
+    return own_rounds(stored), Trust(apart=control.apart if control else 1.0, busy=bool(fitness.unfit_said(stored)))
+
+
+def own_rounds(stored: "StoredRun") -> dict[str, list[Round]]:
+    """Return the rounds of each case of a run without the control's."""
+    rounds: dict[str, list[Round]] = {}
+    for each in stored.rounds:
+        if not each.control:
+            rounds.setdefault(each.case_id, []).append(each)
+    return rounds
+
+
+def choose(
+    rows: Iterable[Row],
+    divergences: Mapping[str, Divergence],
+    budget: Budget,
+    rounds: Mapping[str, Sequence[Round]] | None = None,
+    trust: Trust = QUIET,
+    trained: "Mapping[str, Trained] | None" = None,
+) -> dict[Group, Take]:
+    """Return what to take of every table that `rows` are of.
+
+    `divergences` by case id tell what rows do not, `rounds` by case id let speeds be compared round by round, and what
+    whole trainings showed of a case, `trained` by case id, counts instead of what one step says of it.
+    """
+    known, speeds = rounds or {}, Speeds(rounds or {}, trust)
+    found = {}
+    for group, members in grouped(rows).items():
+        seen = [
+            Seen(row=row, found=divergences.get(row["case_id"]), rounds=known.get(row["case_id"], ()))
+            for row in members
+        ]
+        found[group] = _choose(group, seen, budget, speeds, trained or {})
+    return found
+
+
+def _choose(
+    group: Group, cases: Sequence[Seen], budget: Budget, speeds: "Speeds", trained: "Mapping[str, Trained]"
+) -> Take:
+    """Return what to take of a table of `cases`."""
+    rows = {case.row["case_id"]: case.row for case in cases}
+    today, fault = _today(rows.values()), _fault(cases)
+    fp32 = next((case for case in cases if case.row["precision"] == BASELINE), None)
+    verdicts = [
+        replace(
+            judge(replace(case, baseline=fp32), budget, fault, trained.get(case_id)),
+            speed=speeds.over(case.row, today),
+            memory=_memory(case.row, today),
+        )
+        for case_id, case in zip(rows, cases, strict=True)
+    ]
+
+    def faster(one: Verdict, other: Verdict) -> bool:
+        interval = speeds.interval(rows[one.case_id], rows[other.case_id])
+        return interval is not None and interval[0] > 1.0
+
+    def failed(one: Verdict) -> bool:
+        return bool(rows[one.case_id]["outcome"] == "failed")
+
+    if fault is not None:
+        choice = Take(group=group, verdicts=verdicts, statement=fault)
+    else:
+        ordered = sorted(verdicts, key=lambda verdict: number(rows[verdict.case_id]["seconds_median"]) or math.inf)
+        choice = replace(_take(group, ordered, faster, failed), verdicts=verdicts)
+    divergences = {case_id: case.found for case_id, case in zip(rows, cases, strict=True)}
+    hints = [*_hints(choice, divergences), *_launch_bound(group, list(rows.values()), verdicts)]
+    if choice.taken is None:
+        return replace(choice, hints=hints)
+    facts, taken = dict(choice.statement.facts), replace(choice.taken, taken=True)
+    over = number(rows[taken.case_id]["speedup_vs_fp32"])
+    if "speed" in facts and facts.get("than") == DEFAULT and over is not None:
+        facts["over_fp32"] = over
+    return replace(
+        choice,
+        statement=replace(choice.statement, facts=facts),
         taken=taken,
-        **judged,
+        verdicts=[taken if verdict.case_id == taken.case_id else verdict for verdict in verdicts],
+        hints=hints,
+    )
+
+
+def _fault(cases: Sequence[Seen]) -> Statement | None:
+    """Return what is wrong with the network of a table whatever the precision; None where nothing is known to be."""
+    for case in cases:
+        found = case.found
+        if found is None:
+            continue
+        of_fp32 = case.row["precision"] == BASELINE and case.row["outcome"] == "ok"
+        if fault := no_precisions_fault(found) or (fp32s_fault(found) if of_fp32 else None):
+            return fault[1]
+    return None
+
+
+def _today(rows: Iterable[Row]) -> Row | None:
+    """Return the row of what a user runs who changes nothing: `default` where it was measured, else fp32."""
+    measured = {row["precision"]: row for row in rows if row["outcome"] == "ok"}
+    return measured.get(DEFAULT) or measured.get(BASELINE)
+
+
+def _memory(row: Row, today: Row | None) -> Interval:
+    value = number(row["memory_ratio_vs_fp32"])
+    if today is not None and today["precision"] == DEFAULT:
+        own, theirs = number(row.get("peak_memory_bytes")), number(today.get("peak_memory_bytes"))
+        value = own / theirs if own and theirs else None
+    return Interval(value=value, low=value, high=value, cause=Cause.UNKNOWN if value is None else Cause.NONE)
+
+
+class Speeds:
+    """How many times as fast as others rows are, by the `rounds` of each case, and how far that can be trusted.
+
+    The precisions of a table are measured next to each other in every round, so their times are compared round by
+    round: of three common rounds and more it is the t interval of the paired log-ratios.
+    """
+
+    def __init__(self, rounds: Mapping[str, Sequence[Round]], trust: Trust):
+        self._rounds, self._trust = rounds, trust
+        self._values: dict[str, dict[int, float]] = {}
+
+    def over(self, row: Row, other: Row | None) -> Interval:
+        """Return how many times as fast as `other` a row is."""
+        own, theirs = number(row["seconds_median"]), number(other["seconds_median"]) if other is not None else None
+        if other is None or not own or not theirs:
+            return Interval()
+        value, interval = theirs / own, self.interval(row, other)
+        low, high = interval or (None, None)
+        gain, cause = value > WORTH, Cause.NONE
+        if value > LARGEST_SPEEDUP:
+            cause = Cause.IMPLAUSIBLE
+        elif low is None or high is None:
+            cause = Cause.FEW_ROUNDS
+        elif self._trust.busy:
+            cause = Cause.BUSY
+        elif (value <= self._trust.apart) if gain else (value * self._trust.apart > WORTH):
+            cause = Cause.CONTROL
+        elif low <= 1.0 <= high:
+            cause = Cause.OPEN
+        return Interval(value=value, low=low, high=high, cause=cause)
+
+    def interval(self, row: Row, other: Row) -> tuple[float, float] | None:
+        """Return the 95% interval of how many times as fast as `other` a row is; None where there are rounds too few.
+
+        Without three common rounds, it is what the intervals of both leave open.
+        """
+        if row["case_id"] == other["case_id"]:
+            return 1.0, 1.0
+        from ampbench.base.stats import log_t_interval  # imports NumPy: not for `--help`
+
+        own, theirs = self._seconds(row["case_id"]), self._seconds(other["case_id"])
+        common = [(own[each], theirs[each]) for each in own.keys() & theirs.keys()]
+        ratios = [their_seconds / seconds for seconds, their_seconds in common if seconds > 0 and their_seconds > 0]
+        if (interval := log_t_interval(ratios)) is not None:
+            return interval
+        low, high, other_low, other_high = (
+            number(each[end]) for each in (row, other) for end in ("seconds_low", "seconds_high")
+        )
+        return (other_low / high, other_high / low) if low and high and other_low and other_high else None
+
+    def _seconds(self, case_id: str) -> dict[int, float]:
+        """Return what the rounds of a case are worth, by their numbers."""
+        from ampbench.base.stats import round_value
+
+        if case_id not in self._values:
+            self._values[case_id] = {
+                each.round: round_value(each.samples, each.cpu_samples, each.windows)
+                for each in self._rounds.get(case_id, ())
+            }
+        return self._values[case_id]
+
+
+def _gains(verdict: Verdict) -> bool:
+    """Return whether a case is certainly faster than today's, by what counts."""
+    speed = verdict.speed
+    return speed.certain and (speed.low or 0.0) > 1.0 and (speed.value or 0.0) >= WORTH
+
+
+def _no_faster(verdict: Verdict) -> bool:
+    """Return whether what a case may gain over today's is certainly under 2%."""
+    return verdict.speed.cause in (Cause.NONE, Cause.OPEN) and (verdict.speed.high or math.inf) < WORTH
+
+
+def _saves(verdict: Verdict) -> bool:
+    """Return whether a case takes less memory and certainly no more time than today's, but for under 2%."""
+    known = verdict.speed.cause in (Cause.NONE, Cause.OPEN) and (verdict.speed.low or 0.0) > 1 / WORTH
+    return known and _size(verdict) <= MEMORY_WORTH_SAYING
+
+
+def _size(verdict: Verdict) -> float:
+    return math.inf if verdict.memory.value is None else verdict.memory.value
+
+
+def _nearness(verdict: Verdict) -> float:
+    """Return how near to its limit a case is that is ok."""
+    return (verdict.number or 0.0) / verdict.limit if verdict.limit else 0.0
+
+
+def _take(
+    group: Group,
+    verdicts: Sequence[Verdict],
+    faster: Callable[[Verdict, Verdict], bool],
+    failed: Callable[[Verdict], bool],
+) -> Take:
+    """Return what to take of a table whose `verdicts` are in the order of their times.
+
+    The best that is ok and certainly gains: the fastest, and among what is as fast that which is furthest from its
+    limits; else what takes least memory. What is faster or smaller and is not ok is named.
+    """
+    baselines = {verdict.precision: verdict for verdict in verdicts if verdict.status is Status.BASELINE}
+    today = baselines.get(DEFAULT) or baselines.get(BASELINE)
+    others = [verdict for verdict in verdicts if verdict.precision not in TODAYS]
+    measured = [verdict for verdict in others if verdict.evidence]
+    right = [verdict for verdict in measured if verdict.status is Status.OK]
+
+    def choice(
+        code: Answer, taken: Verdict | None = None, passed: Verdict | None = None, /, **facts: float | str | None
+    ) -> Take:
+        named: dict[str, float | str | None] = {"precision": taken.label if taken else None}
+        named |= {"than": today.precision if today else None, **facts}
+        named |= {} if passed is None else _passed_facts(passed, taken, right)
+        statement = state(code, taken.case_id if taken else "", Severity.ADVICE, **named)
+        return Take(group=group, statement=statement, verdicts=verdicts, taken=taken, passed=passed)
+
+    if today is None and not any(failed(verdict) for verdict in verdicts if verdict.precision == BASELINE):
+        return choice(Answer.NO_BASELINE)
+    if today is None:
+        return choice(Answer.ONLY, right[0]) if right else choice(Answer.NOTHING_LEFT)
+    known = [verdict for verdict in measured if verdict.speed.value is not None]
+    if not known:
+        return (
+            choice(Answer.ALONE, today) if any(failed(verdict) for verdict in others) else choice(Answer.NOTHING_ELSE)
+        )
+    gaining = [verdict for verdict in known if _gains(verdict)]
+    taken = next((verdict for verdict in gaining if verdict.status is Status.OK), None)
+    if taken is not None:
+        first = taken
+        equals = [each for each in gaining if each.status is Status.OK and (each is first or not faster(first, each))]
+        taken = min(equals, key=_nearness)
+        speed = taken.speed.value or 0.0
+        looks = next((each for each in known if not _gains(each) and (each.speed.value or 0.0) >= WORTH * speed), None)
+        facts: dict[str, float | str | None] = _own_facts(taken)
+        passed = _passed(known, taken)
+        if passed is None and looks is not None:
+            facts |= {"looks": looks.label, "looks_speed": looks.speed.value, "looks_cause": looks.speed.cause}
+        elif passed is None and taken is not first:
+            facts |= {"equal": first.label}
+        return choice(Answer.TAKE, taken, passed, **facts)
+    saving = [verdict for verdict in right if _saves(verdict)]
+    if saving:
+        taken = min(saving, key=_size)
+        return choice(Answer.SAVE, taken, _passed(known, taken), **_own_facts(taken))
+    unknown = [verdict for verdict in gaining if verdict.status is Status.UNDECIDED]
+    if unknown:
+        return choice(Answer.UNDECIDED, None, unknown[0])
+    if gaining:
+        return choice(Answer.REFUSED, today, gaining[0])
+    best = known[0]
+    facts = {"best": best.label, "best_speed": best.speed.value}
+    passed = _passed(known, today) or (best if best.status is not Status.OK else None)
+    unsettled = [verdict for verdict in known if not _no_faster(verdict)]
+    if not unsettled:
+        return choice(Answer.STAY, today, _passed(known, today), **facts)
+    cause = next((verdict.speed.cause for verdict in unsettled if verdict.status is Status.OK), None)
+    facts |= {"cause": None if cause is None else cause or Cause.OPEN}
+    return choice(Answer.UNCERTAIN, today, passed, **facts)
+
+
+def _passed(known: Sequence[Verdict], taken: Verdict) -> Verdict | None:
+    """Return what is faster than what is taken, or looks so, and is not ok; else what takes less memory; else None."""
+    wrong = [verdict for verdict in known if verdict.status is not Status.OK]
+    speed = WORTH * (taken.speed.value or 1.0)
+    faster = [verdict for verdict in wrong if (verdict.speed.value or 0.0) >= speed]
+    smaller = [verdict for verdict in wrong if _size(verdict) <= MEMORY_WORTH_SAYING * min(_size(taken), 1.0)]
+    return faster[0] if faster else min(smaller, key=_size, default=None)
+
+
+def _own_facts(verdict: Verdict) -> dict[str, float | str | None]:
+    """Return what is told of a case that is taken."""
+    return {
+        "speed": verdict.speed.value,
+        "memory": verdict.memory.value if _size(verdict) <= MEMORY_WORTH_SAYING else None,
+        "code": verdict.code,
+        "number": verdict.number,
+        "limit": verdict.limit,
+        "subject": verdict.subject or None,
+        "evidence": verdict.evidence,
+    }
+
+
+LOSES = (Refusal.PARAMETERS, Refusal.UPDATE, Refusal.UPDATE_OF_TENSOR, Refusal.UNMOVED, Refusal.NO_ROOM)
+"""What fp32 master weights help against."""
+
+
+def _passed_facts(passed: Verdict, taken: Verdict | None, right: Sequence[Verdict]) -> dict[str, float | str | None]:
+    """Return what is told of a case that is passed over, with the precision that keeps what it loses ("": none)."""
+    own = PRECISIONS.get(passed.precision)
+    remedy = None
+    if own is not None and own.storage != "float32" and not own.master and passed.code in LOSES:
+        masters = [
+            each.precision
+            for each in right
+            if (there := PRECISIONS.get(each.precision)) and there.master and there.storage == own.storage
+        ]
+        remedy = next(iter(masters), "fp32 master weights")
+    smaller = taken is not None and (passed.speed.value or 0.0) < WORTH * (taken.speed.value or 1.0)
+    return {
+        "passed": passed.label,
+        "passed_speed": None if smaller else passed.speed.value,
+        "passed_memory": passed.memory.value if smaller else None,
+        "passed_cause": passed.speed.cause or None,
+        "passed_code": passed.code,
+        "passed_number": passed.number,
+        "passed_limit": passed.limit,
+        "passed_subject": passed.subject or None,
+        "remedy": None if taken is not None and remedy == taken.precision else remedy,
+    }
+
+
+def _hints(choice: Take, divergences: Mapping[str, Divergence | None]) -> list[Statement]:
+    """Return what arithmetic knows of training in what is taken or else passed, and where its loss scale may begin."""
+    found = []
+    for verdict in (choice.taken, choice.passed):
+        own = divergences.get(verdict.case_id) if verdict else None
+        precision = PRECISIONS.get(verdict.precision) if verdict else None  # a foreign run may have others
+        if precision and own and (text := remark_line(own.recipe, precision)):
+            found.append(state(Hint.ARITHMETIC, own.case_id, Severity.INFO, text=text))
+            break
+    taken = divergences.get(choice.case_id or "")
+    return [*found, *([hint] if (hint := scale_hint(taken)) else [])]
+
+
+def scale_hint(found: Divergence | None) -> Statement | None:
+    """Return how many steps GradScaler skips from its default scale down to the one that settled, where to begin.
+
+    Its scale is halved at each step that overflows. None where the default is not too large, and without a scaler.
+    """
+    scaler = ScalerSetting(name="default")
+    if found is None or not found.scaler_scale or found.scaler_scale >= scaler.init_scale:
+        return None
+    skipped = round(math.log(found.scaler_scale / scaler.init_scale, scaler.backoff_factor))
+    facts = {"steps": skipped, "default": scaler.init_scale, "scale": found.scaler_scale}
+    return state(Hint.SCALE, found.case_id, Severity.INFO, **facts)
+
+
+def _launch_bound(group: Group, rows: Sequence[Row], verdicts: Sequence[Verdict]) -> list[Statement]:
+    """Return of which rows of a table the accelerator has work for less than `BUSY_ENOUGH` of a step, and what helps.
+
+    Whether a precision `helps` is told where it is so of all rows.
+    """
+    measured = [(row, verdict) for row, verdict in zip(rows, verdicts, strict=True) if row["outcome"] == "ok"]
+    known = [(verdict, share) for row, verdict in measured if (share := number(row.get("busy_share"))) is not None]
+    bound = {verdict.label: share for verdict, share in known if share < BUSY_ENOUGH}
+    if not bound:
+        return []
+    others = [verdict for _, verdict in measured if verdict.precision not in TODAYS]
+    helps = None
+    if len(bound) == len(measured) and others and not any(_gains(each) for each in others):
+        helps = "no" if all(_no_faster(each) for each in others) else "unseen"
+    mode = compile_mode(group.path)
+    fewer = f"--path {COMPILED}" if group.path == "eager" else ""
+    if group.device == "cuda" and mode not in WITH_GRAPHS:
+        fewer = f"{'' if mode else f'--path {COMPILED} '}--compile-mode {WITH_GRAPHS[0]}"
+    low, high = min(bound.values()), max(bound.values())
+    facts = {
+        "bound": few(bound),
+        "helps": helps,
+        "fewer": fewer or None,
+        "low": low,
+        "high": high if high > low else None,
+    }
+    return [state(Hint.LAUNCH_BOUND, "", Severity.ADVICE, **facts)]
+
+
+def across_tables(stored: "StoredRun", takes: Mapping[Group, Take]) -> list[Statement]:
+    """Return for each workload and phase whose fastest way is in another table than the plain one which it is.
+
+    The tables differ in memory format, path or `sdpa`; in the plain one, which is contiguous and eager, torch chooses
+    that. Of each counts what is taken. The gain over what is run today in the plain one, and over what is taken there,
+    must be certain.
+    """
+    from ampbench.judge import frame
+
+    tables: dict[tuple[object, ...], list[Take]] = {}
+    for group, choice in takes.items():
+        key = group.workload, group.parameters, group.batch_size, group.recipe, group.device, group.phase
+        tables.setdefault(key, []).append(choice)
+    several = [members for members in tables.values() if len(members) > 1]
+    if not several:
+        return []
+    rows = {row["case_id"]: row for row in frame.run_rows(stored)}
+    speeds = Speeds(*_evidence(stored))
+    return [found for members in several if (found := _fastest_table(members, rows, speeds))]
+
+
+def _fastest_table(takes: Sequence[Take], rows: Mapping[str, Row], speeds: Speeds) -> Statement | None:
+    taken = {choice.group: rows[choice.case_id] for choice in takes if choice.case_id}
+    taken = {group: row for group, row in taken.items() if number(row["seconds_median"])}
+    plain = next(
+        (each for each in taken if (each.memory_format, each.sdpa, each.path) == ("contiguous", "", "eager")), None
+    )
+    if plain is None:
+        return None
+    here = next(choice for choice in takes if choice.group == plain)
+    today = _today([rows[verdict.case_id] for verdict in here.verdicts]) or taken[plain]
+    group = min(taken, key=lambda each: number(taken[each]["seconds_median"]) or math.inf)
+    best = taken[group]
+    gain, beside = speeds.over(best, today), speeds.over(best, taken[plain])
+    if (
+        group == plain
+        or not all(each.certain and (each.low or 0) > 1 for each in (gain, beside))
+        or (gain.value or 0) < WORTH
+    ):
+        return None
+    traits = [
+        (getattr(group, name), getattr(plain, name))
+        for name in ("memory_format", "path")
+        if getattr(group, name) != getattr(plain, name)
+    ]
+    traits += [(f"sdpa {group.sdpa}", f"sdpa {TORCHS_CHOICE}")] if group.sdpa else []
+    there, here_said = (", ".join(side) for side in zip(*traits, strict=True))
+    return state(
+        Hint.OTHER_TABLE,
+        best["case_id"],
+        Severity.ADVICE,
+        tables=len(takes),
+        workload=group.workload,
+        batch=group.batch_size,
+        phase=group.phase,
+        precision=best["precision"],
+        there=there,
+        here=here_said,
+        speed=gain.value,
+        than=today["precision"],
     )

@@ -6,12 +6,14 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from ampbench.base.statement import Flaw, Note, Refusal, Remedy, Severity, Statement
+from ampbench.base.budget import ROOM
+from ampbench.base.statement import Answer, Flaw, Hint, Note, Refusal, Severity, Statement, Undecided
 from ampbench.base.units import counted, format_error, format_kept, format_percent, format_share, times
 from ampbench.records.case import Case
 from ampbench.records.changes import GateCode
-from ampbench.records.labels import AGAINST_FP32, FP32_INSTEAD, case_labels, few
+from ampbench.records.labels import FP32_INSTEAD, case_labels, few
 from ampbench.records.measured import CHANCE
+from ampbench.records.verdict import Cause, Evidence
 
 _IN_RANGE = ", though finite in fp64: the network leaves fp32's range"
 
@@ -32,47 +34,64 @@ TEMPLATES: Mapping[StrEnum, str] = {
     Flaw.UNDEFINED: "{why}",
     Flaw.PARAMETERS: "{are} not finite after one step, though the gradients are",
     Flaw.NO_ERROR: "no error is defined: {why}",
-    Refusal.BY_CHANCE: CHANCE.replace("{", "{apart"),
-    Refusal.PARAMETERS: "{are} not finite after one step",
-    Refusal.PARAMETERS_LATER: "{are} not finite after the timed steps",
-    Refusal.UNKNOWN: "its {column:column} was not measured",
-    Refusal.GRADIENTS: "its {column:column} is undefined: {are} not finite",
-    Refusal.NO_VALUE: "its {column:column} is undefined{why:if|: ||}",
-    Refusal.ERROR: (
-        f"its {{column:column}}{{output:if| in ||}} is {{value:error}}{{reference:only| ({AGAINST_FP32})}}, more than "
-        "{limit:g}"
-    ),
-    Refusal.UPDATE: "it keeps {kept:kept} of its updates{still:if|: |share| of the weights that should move do not}",
-    Refusal.UPDATE_OF_TENSOR: "{parameter} keeps {kept:kept} of its update",
-    Refusal.UNMOVED: (
-        "{still:share} of the weights that should move do not, and these carry {energy:share} of its updates"
-    ),
+    Refusal.OUTPUTS: "its output is not finite ({number:elements})",
+    Refusal.PARAMETERS: "its parameters are not finite after a step ({number:elements})",
+    Refusal.GRADIENTS: "its gradients are not finite ({number:elements})",
+    Refusal.ERROR: "its error{subject:if| in ||} is {number:error}, more than {limit:g}",
+    Refusal.GRADIENT_ERROR: "its gradient error is {number:error}, more than {limit:g}",
+    Refusal.UPDATE: "{number:kept} of its updates is lost, more than {limit:kept}",
+    Refusal.UPDATE_OF_TENSOR: "{number:kept} of the update of {subject} is lost, more than {limit:kept}",
+    Refusal.UNMOVED: "weights that carry {number:share} of its updates never move, more than {limit:share}",
     Refusal.NO_ROOM: (
-        "its updates have no room to become smaller, as training settles: of 1/{room} of them {lost:share} is lost"
+        f"of updates {ROOM} times smaller, as training settles, {{number:share}} is lost, more than {{limit:share}}"
     ),
-    Refusal.GRADIENT_OF_TENSOR: (
-        "the gradient of {parameter} errs by {value:error}, more than {limit:g}, {times} times what is allowed of all"
+    Refusal.GRADIENT_OF_TENSOR: "the gradient of {subject} errs by {number:error}, more than {limit:g}",
+    Refusal.BIAS: (
+        "its gradients err alike in all batches, by {number:share} of what batches differ by, more than {limit:share}"
     ),
-    Refusal.BIAS: "its gradients err alike in all batches, by {ratio:share} of what batches differ by",
-    Refusal.SAMPLES: "the errors of its samples reach {value:error} at their 99% quantile, more than {limit:g}",
-    Refusal.WORST_SAMPLE: "its worst sample errs by {value:error}, more than {limit:g}",
-    Refusal.PROBABILITIES: "its probabilities lie {value:error} nats from fp64's, more than {limit:g}",
+    Refusal.SAMPLES: "the errors of its samples reach {number:error} at their 99% quantile, more than {limit:g}",
+    Refusal.WORST_SAMPLE: "its worst sample errs by {number:error}, more than {limit:g}",
+    Refusal.PROBABILITIES: "its probabilities lie {number:error} nats from fp64's, more than {limit:g}",
     Refusal.WORST_PROBABILITIES: (
-        "its probabilities lie {value:error} nats from fp64's at the 99% quantile, more than {limit:g}"
+        "its probabilities lie {number:error} nats from fp64's at the 99% quantile, more than {limit:g}"
     ),
-    Refusal.LOSS: "its loss is off by {value:error}, more than {limit:g}",
-    Refusal.DECISIONS: "{value:share} of its decisions are fp64's, less than {limit:share}",
-    Refusal.FLUSHED: (
-        "{value:share} of its gradients became zero, more than {limit:share}{unavoidable:if| above fp32's |share|}"
+    Refusal.LOSS: "its loss is off by {number:error}, more than {limit:g}",
+    Refusal.DECISIONS: "{number:share} of its decisions are not fp64's, more than {limit:share}",
+    Refusal.FLUSHED: "{number:share} of its gradients became zero, fp32's apart, more than {limit:share}",
+    Refusal.SKIPPED: "GradScaler skipped {number:,.0f} steps after its scale had settled",
+    Refusal.TRAINS_WORSE: "it does not train as fp32 does{number:if|: it ends |share| worse} ({subject})",
+    Undecided.NOT_MEASURED: "it was not measured",
+    Undecided.NO_REFERENCE: "its error was not measured",
+    Undecided.ZERO_REFERENCE: (
+        "its error is undefined, as the output is zero: train a few steps first, or give weights that are trained"
     ),
-    Refusal.SKIPPED: "GradScaler skipped {steps} steps",
-    Refusal.TRAINS_WORSE: "it does not train as fp32 does: {why} ({study})",
-    Remedy.MASTER_WEIGHTS: "fp32 master weights keep them, at {bytes} bytes a parameter",
-    Remedy.OTHER_PRECISION: (
-        "{precision} keeps the updates: {speed:times} the speed of fp32"
-        "{bytes:if|, |counted;byte;bytes| a parameter more than }{than}"
+    Undecided.NO_ERROR: "its error is undefined",
+    Undecided.NO_GRADIENT_ERROR: "its gradient error is undefined",
+    Undecided.NO_OPTIMIZER: "it is not judged without an optimizer: --optimizer adamw:lr=3e-4",
+    Undecided.NO_UPDATE: "what its weights in half lose of an update is not known",
+    Undecided.BY_CHANCE: (
+        "its error means nothing: two fp64 steps differ, too, as the network draws random numbers or keeps state"
     ),
-    Remedy.TRAIN_FIRST: "train a few steps first, or give weights that are trained",
+    Answer.STAY: "nothing is faster, at best {best} with {best_speed:times}",
+    Answer.UNCERTAIN: "no speedup is certain, at best {best} with {best_speed:times}{cause:if|; |cause|}",
+    Answer.ALONE: "every other precision failed",
+    Answer.ONLY: "fp32 failed, and this is the fastest within the error budget",
+    Answer.NO_BASELINE: "fp32 was not measured here, and speedups are stated against it",
+    Answer.NOTHING_LEFT: "fp32 failed, and no other precision is within the error budget",
+    Answer.NOTHING_ELSE: "no other precision was measured",
+    Hint.ARITHMETIC: "{text}",
+    Hint.SCALE: (
+        "GradScaler skips {steps:counted;step} at first, by its default scale of {default:,.0f}: begin at "
+        "init_scale={scale:g}"
+    ),
+    Hint.LAUNCH_BOUND: (
+        "launch-bound in {bound}: {helps:helps}larger batch{fewer:if|, or ||} (the device has work for "
+        "{low:share}{high:if|–|share|} of a step)"
+    ),
+    Hint.OTHER_TABLE: (
+        "of the {tables} tables of {workload}{batch:if| batch ||} {phase}, {precision} in {there} is fastest: "
+        "{speed:times} the speed of {than} in {here}"
+    ),
     Note.EMULATED: "{why}",
     Note.DEVICE: "{why}",
     Note.INCOMPLETE: "this run {why}",
@@ -162,6 +181,53 @@ OF_GATES: Mapping[StrEnum, str] = {
 }
 """Those of the points of a gate."""
 
+CAUSES: Mapping[str, str] = {
+    Cause.UNKNOWN: "not measured",
+    Cause.FEW_ROUNDS: "no interval under three --rounds",
+    Cause.OPEN: "more --rounds may tell",
+    Cause.BUSY: "the machine was busy",
+    Cause.CONTROL: "the run's own control, one case measured twice, differs by more",
+    Cause.IMPLAUSIBLE: "no hardware gains so much",
+}
+"""Why a number is not certain."""
+
+BRIEFLY: Mapping[StrEnum | None, str] = {
+    Refusal.OUTPUTS: "not finite",
+    Refusal.PARAMETERS: "weights not finite",
+    Refusal.GRADIENTS: "gradient not finite",
+    Refusal.ERROR: "error",
+    Refusal.GRADIENT_ERROR: "gradient error",
+    Refusal.UPDATE: "updates lost",
+    Refusal.UPDATE_OF_TENSOR: "an update lost",
+    Refusal.UNMOVED: "weights unmoved",
+    Refusal.NO_ROOM: "no room for updates",
+    Refusal.GRADIENT_OF_TENSOR: "a gradient's error",
+    Refusal.BIAS: "biased gradients",
+    Refusal.SAMPLES: "samples' errors",
+    Refusal.WORST_SAMPLE: "a sample's error",
+    Refusal.PROBABILITIES: "probabilities",
+    Refusal.WORST_PROBABILITIES: "a probability",
+    Refusal.LOSS: "loss",
+    Refusal.DECISIONS: "decisions",
+    Refusal.FLUSHED: "gradients flushed",
+    Refusal.SKIPPED: "steps skipped",
+    Refusal.TRAINS_WORSE: "training",
+    Undecided.NOT_MEASURED: "not measured",
+    Undecided.NO_REFERENCE: "no error known",
+    Undecided.ZERO_REFERENCE: "zero output",
+    Undecided.NO_ERROR: "no error defined",
+    Undecided.NO_GRADIENT_ERROR: "no gradient error",
+    Undecided.NO_OPTIMIZER: "no optimizer",
+    Undecided.NO_UPDATE: "updates unknown",
+    Undecided.BY_CHANCE: "by chance",
+}
+"""What a verdict is by, in the two words that a table of many networks has room for."""
+
+_IN_SHARES = frozenset(
+    {Refusal.UPDATE, Refusal.UPDATE_OF_TENSOR, Refusal.UNMOVED, Refusal.NO_ROOM, Refusal.BIAS}
+    | {Refusal.DECISIONS, Refusal.FLUSHED}
+)
+
 _SPELLED: Mapping[str, Callable[..., str]] = MappingProxyType(
     {
         "error": format_error,
@@ -171,7 +237,9 @@ _SPELLED: Mapping[str, Callable[..., str]] = MappingProxyType(
         "counted": counted,
         "percent": format_percent,
         "verb": lambda count, singular, plural: singular if count == 1 else plural,
-        "column": {"output_rel_l2": "error", "grad_rel_l2": "gradient error"}.__getitem__,
+        "elements": lambda count: counted(int(count), "element"),
+        "cause": CAUSES.__getitem__,
+        "helps": {"": "", "no": "no precision helps; ", "unseen": "no precision is seen to help; "}.__getitem__,
     }
 )
 
@@ -238,3 +306,81 @@ def lines(statements: Iterable[Statement], cases: Mapping[str, Case]) -> list[Li
             text = f"{names['cases' if first.code in OF_PRECISION else 'tables']}: {text}"
         told.append(Line(text, first.severity is Severity.PROBLEM))
     return told
+
+
+def briefly(code: StrEnum | None) -> str:
+    """Return what a verdict is by in a word or three."""
+    return "network not finite" if isinstance(code, Flaw) else BRIEFLY[code]
+
+
+def answer(statement: Statement) -> str:
+    """Return in a sentence which precision of a table to take, and why."""
+    precision = statement.facts.get("precision")
+    if statement.code in (Answer.TAKE, Answer.SAVE):
+        return "; ".join(filter(None, [f"take {precision}: {gains(statement)}, {_within(statement)}", why(statement)]))
+    head = "no advice" if precision is None else f"{'take' if statement.code is Answer.ONLY else 'stay in'} {precision}"
+    return f"{head}: {why(statement)}"
+
+
+def gains(statement: Statement) -> str:
+    """Return what taking a precision gains, "" where that is nothing or not known."""
+    facts: Mapping[str, Any] = statement.facts
+    if statement.code not in (Answer.TAKE, Answer.SAVE):
+        return ""
+    saved = f"{times(facts['memory'])} the memory" if "memory" in facts else ""
+    if statement.code is Answer.SAVE:
+        gained = f"{saved} of {facts['than']} at its speed"
+    else:
+        gained = f"{times(facts['speed'])} the speed{f' and {saved}' if saved else ''} of {facts['than']}"
+    return gained + (f" ({times(facts['over_fp32'])} the speed of fp32 with tf32 off)" if "over_fp32" in facts else "")
+
+
+def why(statement: Statement) -> str:
+    """Return what else is to be said of an answer: what is passed over, and why; "" where that is nothing."""
+    facts: Mapping[str, Any] = statement.facts
+    said = [words(statement)] if statement.code in TEMPLATES else []
+    if "passed" in facts:
+        said.append(_passed(facts))
+    if "looks" in facts:
+        cause = CAUSES[facts["looks_cause"]] if facts["looks_cause"] else "more --rounds may tell"
+        said.append(f"{facts['looks']} looks {times(facts['looks_speed'])} as fast, but that is not certain; {cause}")
+    if "equal" in facts:
+        said.append(f"{facts['equal']} is as fast within the intervals, nearer to a limit")
+    return "; ".join(said)
+
+
+def refusal(code: StrEnum, number: float | None, limit: float | None, subject: str = "") -> str:
+    """Return what keeps a precision from being ok."""
+    known = {"number": number, "limit": limit, "subject": subject or None}
+    facts = {name: fact for name, fact in known.items() if fact is not None}
+    return "its network is not finite" if isinstance(code, Flaw) else words(Statement(code=code, facts=facts))
+
+
+def _passed(facts: Mapping[str, Any]) -> str:
+    """Return what is faster or smaller and is not taken, why not, and what helps."""
+    what = f"takes {times(facts['passed_memory'])} the memory" if "passed_memory" in facts else ""
+    if not what:
+        what = f"{'looks' if 'passed_cause' in facts else 'is'} {times(facts['passed_speed'])} as fast"
+    code, number, limit = facts["passed_code"], facts.get("passed_number"), facts.get("passed_limit")
+    reason = refusal(code, number, limit, facts.get("passed_subject", ""))
+    remedy = f"; try {facts['remedy']}" if "remedy" in facts else ""
+    return f"{facts['passed']} {what}, but {reason}{remedy}"
+
+
+EVIDENCE: Mapping[str, str] = {
+    Evidence.ONE_STEP: ", seen in one step at the first weights",
+    Evidence.STEPS: ", seen in one step after others in fp32",
+}
+"""What a training is judged by that was not trained to its end."""
+
+
+def _within(statement: Statement) -> str:
+    """Return within which limit a precision is that is taken, and what tells so."""
+    facts: Mapping[str, Any] = statement.facts
+    if facts["evidence"] == Evidence.TRAINED:
+        return f"trains as fp32 does ({facts['subject']})"
+    spell = format_share if facts["code"] in _IN_SHARES else format_error
+    what = briefly(facts["code"]) + (f" in {facts['subject']}" if "subject" in facts else "")
+    return (
+        f"{what} {spell(max(facts['number'], 0.0))} of {facts['limit']:g} allowed{EVIDENCE.get(facts['evidence'], '')}"
+    )

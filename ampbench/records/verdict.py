@@ -77,3 +77,8 @@ class Verdict:
     speed: Interval = Interval()
     memory: Interval = Interval()
     taken: bool = False
+
+    @property
+    def label(self) -> str:
+        """Its precision as people read it: "fp16_autocast (no scaler)" where GradScaler was taken out."""
+        return f"{self.precision} (no scaler)" if self.case_id.endswith("/no-scaler") else self.precision

@@ -16,9 +16,12 @@ from ampbench.base.precisions import BASELINE, rank
 from ampbench.base.units import all_of, counted, every, format_error, times
 from ampbench.instruments.ceilings.findings import shown as as_measured
 from ampbench.instruments.ceilings.records import Ceiling
-from ampbench.judge.advice import TODAYS, Advice
+from ampbench.judge.looks import TODAYS
 from ampbench.judge.ranking import MANY, Ranked, in_order, table_labels
 from ampbench.judge.rows import Group, Row, grouped, judged_error, judged_floor_ratio, number, precision_label
+from ampbench.judge.verdict import Take
+from ampbench.present.wording import CAUSES
+from ampbench.present.wording import answer as answer_words
 from ampbench.records.labels import AGAINST_FP32, device_statement, few, told_apart
 from ampbench.report.material import Material, Shown
 from ampbench.trend.building import place_of
@@ -40,7 +43,7 @@ class Table:
     shown: Shown
 
     @property
-    def advice(self) -> Advice | None:
+    def advice(self) -> Take | None:
         """The advice for it, which is of the whole run: the row advised may not be among those shown."""
         return self.shown.advice.get(self.group)
 
@@ -330,6 +333,12 @@ def answers(known: Sequence[Machine], allowed: float) -> list[Answer]:
     return [Answer(where=one.title, said=answer([one]), gains=said) for one, said in zip(known, gains, strict=True)]
 
 
+def caveat(choice: Take) -> str:
+    """Return what makes it uncertain that one must stay; "" where nothing does."""
+    cause = choice.statement.facts.get("cause")
+    return CAUSES[str(cause)] if cause else ""
+
+
 def taken(tables: Sequence[Table]) -> Counter[str]:
     """Return for how many of `tables`, all of which have advice, each precision is to be taken, or `NO_ADVICE`."""
     return Counter(NO_ADVICE if one.chosen is None else precision_label(one.chosen) for one in tables)
@@ -342,7 +351,7 @@ def answer(found: Sequence[Machine]) -> str:
         return "only fp32 was measured: there is nothing to choose from"
     counts = taken(tables)
     ranked = sorted(counts, key=lambda label: (label == NO_ADVICE, label in TODAYS, -counts[label]))
-    caveats = [table.advice.caveat for table in tables if table.advice]
+    caveats = [caveat(table.advice) for table in tables if table.advice]
     whole = _qualified(caveats) if len(set(caveats)) == 1 else ""
     phrases = []
     for place, label in enumerate(ranked):
@@ -350,7 +359,7 @@ def answer(found: Sequence[Machine]) -> str:
         if len(ranked) == 1:
             count = tables[0].label if len(tables) == 1 else f"{every(len(tables))} {_nouns(found)}"
         verb = label if place or label == NO_ADVICE else f"take {label}"
-        own = [one.advice.caveat for one in tables if one.advice and taken([one])[label]]
+        own = [caveat(one.advice) for one in tables if one.advice and taken([one])[label]]
         uncertain = "" if whole else _qualified(own, brief=True)
         phrases.append(f"{f'stay in {label}' if label in TODAYS else verb} for {count}{uncertain}")
     return ", ".join(phrases) + whole
@@ -408,7 +417,7 @@ def _withheld(tables: Sequence[Table]) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for table in tables:
         if table.advice is not None and table.chosen is None:
-            reasons.setdefault(table.advice.sentence, []).append(table.label)
+            reasons.setdefault(answer_words(table.advice.statement), []).append(table.label)
     ranked = sorted(reasons.items(), key=lambda each: -len(each[1]))
     said = [f"{few(labels)}: {sentence}" for sentence, labels in ranked[:REASONS]]
     more = sum(len(labels) for _, labels in ranked[REASONS:])
@@ -422,7 +431,7 @@ def _gains(tables: Sequence[Table], allowed: float) -> list[str]:
     for table in tables:
         chosen = table.chosen
         if chosen is not None and table.advice is not None:
-            caveats.setdefault(precision_label(chosen), []).append(table.advice.caveat)
+            caveats.setdefault(precision_label(chosen), []).append(caveat(table.advice))
             if chosen["precision"] not in TODAYS:
                 rows.setdefault(precision_label(chosen), []).append((chosen, table.label))
     said = []

@@ -13,10 +13,10 @@ from ampbench.base.budget import Budget
 from ampbench.base.keywords import matches
 from ampbench.errors import NothingComparableError, NothingToRunError, StoreError, UsageError
 from ampbench.judge import frame, notes
-from ampbench.judge.advice import Advice, advise_run
 from ampbench.judge.compare import compare, of_cases
 from ampbench.judge.pairing import arm_settings, pair_cases
 from ampbench.judge.rows import Group, Row, grouped
+from ampbench.judge.verdict import Take, takes_of
 from ampbench.present.page import run_name
 from ampbench.present.wording import Line, lines
 from ampbench.records.case import Case
@@ -170,7 +170,7 @@ class Shown:
     stored: StoredRun
     rows: Sequence[Row]
     whole: Mapping[str, Row]
-    advice: Mapping[Group, Advice]
+    advice: Mapping[Group, Take]
     comparison: Comparison | None = None
     partners: Mapping[str, str] = field(default_factory=dict)
 
@@ -352,7 +352,7 @@ def material_of(
                 stored=stored,
                 rows=rows,
                 whole={row["case_id"]: row for row in whole},
-                advice=advise_run(stored, whole, budget, explanations),
+                advice=takes_of(stored, budget, explanations),
                 comparison=comparison,
                 partners=partners,
             )

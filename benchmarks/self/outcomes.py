@@ -1,7 +1,7 @@
 """Whether advice comes true: whole trainings in every precision, beside what one step said of each before.
 
 `python -m benchmarks.self.outcomes FILE` trains four small networks by three recipes each from three seeds, asks
-`ampbench.judge.objections` for them after one step, and prints the tables of `docs/advice.md`; with `--held-out`,
+`ampbench.judge.looks` for them after one step, and prints the tables of `docs/advice.md`; with `--held-out`,
 fourteen other trainings, by which nothing was chosen (`benchmarks.self.trainings`). Each training is a line
 of FILE as soon as it ends: what FILE holds is not trained again, so that an interrupted run goes on where it was. Steps
 are taken anew where the commit is another. `--only trainings` and `--only steps` do one of the two, `--workers N` says
@@ -41,8 +41,7 @@ from ampbench.instruments.convergence.measure import Trajectories, train
 from ampbench.instruments.convergence.records import CONTROL, REFERENCE, Training
 from ampbench.instruments.ranges.measure import measure_ranges
 from ampbench.judge import frame
-from ampbench.judge.advice import scale_said
-from ampbench.judge.objections import run_objections
+from ampbench.judge.verdict import scale_hint, verdicts_of
 from ampbench.measure.divergence import measure_divergence
 from ampbench.measure.draws import seed_all
 from ampbench.measure.environment import read_environment
@@ -51,12 +50,13 @@ from ampbench.measure.reference import References
 from ampbench.measure.sources import build_workload
 from ampbench.measure.step import build_training
 from ampbench.present.markdown import markdown_table
-from ampbench.present.wording import words
+from ampbench.present.wording import refusal
 from ampbench.records.case import Case, WorkloadSource
 from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.magnitudes import headroom
 from ampbench.records.measured import Divergence, Round
 from ampbench.records.run import SCHEMA, Header, Selection, Settings
+from ampbench.records.verdict import Status
 from ampbench.store import StoredRun, gathered
 from ampbench.workload import Workload
 from ampbench.workloads.index import WORKLOADS
@@ -163,7 +163,7 @@ def settled_scales(lines: Iterable[Line]) -> dict[tuple[Setting, str], float]:
     return {
         (line.setting, line.precision): line.divergence.scaler_scale
         for line in lines
-        if line.place == EARLY and scale_said(line.divergence)
+        if line.place == EARLY and scale_hint(line.divergence)
     }
 
 
@@ -329,7 +329,7 @@ def outcomes(lines: Iterable[Line], proof: Proof = PROOF) -> list[Outcome]:
                     setting=setting,
                     precision=row.name,
                     trains=row.trains,
-                    score=row.status.value if row.status is not None else "",
+                    score=row.verdict.value if row.verdict is not None else "",
                     ratio=row.loss_ratio,
                     objections={place: said.get(case_id, "") for place, said in objected.items()},
                 )
@@ -345,11 +345,13 @@ def _trained_run(lines: Iterable[Line], seeds: int) -> StoredRun:
 
 
 def objections(lines: Iterable[Line]) -> dict[str, str]:
-    """Return by case id what `run_objections` objects to after one step, "" where nothing, whatever the time."""
-    stored = _stepped_run(lines)
-    rows = frame.run_rows(stored)
-    found = run_objections(stored, rows, Budget())
-    return {case_id: words(one.reason) if one is not None else "" for case_id, one in found.items()}
+    """Return by case id what keeps it from being ok after one step, "" where nothing does, whatever the time."""
+    found = verdicts_of(_stepped_run(lines), Budget())
+    return {
+        case_id: "" if one.status is Status.OK else refusal(one.code, one.number, one.limit, one.subject)
+        for case_id, one in found.items()
+        if one.status is not Status.BASELINE
+    }
 
 
 def _stepped_run(lines: Iterable[Line]) -> StoredRun:

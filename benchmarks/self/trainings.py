@@ -1,6 +1,6 @@
 """The small networks that are trained whole, beside what one step said of each: the proof of advice, and a second set.
 
-`PROOF` is the one that the objections of `ampbench.judge.objections` were last chosen with. `HELD_OUT` has none of its
+`PROOF` is the one that the objections of `ampbench.judge.looks` were last chosen with. `HELD_OUT` has none of its
 networks, optimizers' settings, data or seeds in common and was fixed before anything but fp32 was trained of it:
 nothing may be chosen by it. Whoever changes an objection after it was seen needs a third.
 """

@@ -8,7 +8,7 @@ import pytest
 
 from ampbench.cli.main import main
 from ampbench.records.case import Case, DeviceDescription, Environment, WorkloadSource
-from ampbench.records.measured import Divergence, Failure, MemoryPass, Round, Skip
+from ampbench.records.measured import Divergence, Failure, MemoryPass, Recipe, Round, Skip
 from ampbench.records.run import SCHEMA, Footer, Header, Selection, Settings
 from ampbench.store import RunWriter
 
@@ -148,6 +148,7 @@ def entries_of(case: Case, measured: Measured) -> list[Round | MemoryPass | Dive
         grad_nonfinite=0 if training else None,
         skipped_steps=measured.skipped_steps,
         scaler_scale=65536.0 if measured.skipped_steps is not None else None,
+        recipe=Recipe(optimizer="torch.optim.SGD") if training else None,
         notes=measured.notes,
     )
     return [*rounds, memory, divergence]

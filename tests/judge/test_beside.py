@@ -70,14 +70,16 @@ def test_a_network_that_one_machine_measured_alone_is_not_called_best() -> None:
 
 
 def test_a_network_without_advice_on_a_machine_is_told_with_the_reason_and_leaves_no_other_alone() -> None:
-    runs = [run_of("sure", 1e-3, nets=("a",)), run_of("odd", 2e-3, {"fp32": 1.0, "bf16_pure": 500.0}, nets=("a",))]
+    runs = [run_of(name, 2e-3, nets=("a",)) for name in ("sure", "odd")]
+    chance = {case_id: structs.replace(one, chance_rel_l2=1.2) for case_id, one in runs[1].divergence.items()}
+    runs[1] = replace(runs[1], divergence=chance)
     rows = placed(machines(runs, Budget()))
     assert [(one.machine.name, one.standing) for one in rows if one.taken] == [("sure", "")]
     (without,) = unadvised(rows)
     assert without.machine.name == "odd"
     told = document(runs, Budget())
     assert [one.title for one in told.sections()][-1] == "without advice"
-    assert told.data()["without_advice"][0]["why"] == without.advice.why != ""  # type: ignore[union-attr]
+    assert "means nothing" in told.data()["without_advice"][0]["why"]
 
 
 def test_devices_of_one_run_are_machines_of_their_own() -> None:

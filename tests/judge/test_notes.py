@@ -5,17 +5,18 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from ampbench.base.statement import Flaw, Note, Severity, Statement
+from ampbench.base.statement import Answer, Flaw, Note, Severity, Statement, state
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.judge import frame
-from ampbench.judge.advice import Advice
 from ampbench.judge.notes import NOTES, skipped, statements, sweep_notes, swept_value
 from ampbench.judge.rows import Group
+from ampbench.judge.verdict import Take
 from ampbench.present.wording import TEMPLATES, lines
 from ampbench.records.case import Case, DeviceDescription, WorkloadSource
 from ampbench.records.labels import Pending
 from ampbench.records.measured import Fitness
 from ampbench.records.run import Imported, Selection
+from ampbench.records.verdict import Status, Verdict
 from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, environment, make_run
 from tests.stored_runs import holding, make_case, make_ceiling, make_divergence, make_header, make_memory
@@ -35,8 +36,14 @@ def group(batch_size: int | None, parameters: str = "depth=4,width=512", phase: 
     )
 
 
-def advised(*chosen: tuple[Group, str | None]) -> dict[Group, Advice]:
-    return {one: Advice(group=one, precision=name, column="speedup_vs_fp32", sentence="") for one, name in chosen}
+def took(one: Group, precision: str | None, code: Answer = Answer.TAKE) -> Take:
+    case = {"case_id": precision, "workload": "mlp", "phase": "inference", "device": "cpu", "path": "eager"}
+    verdict = Verdict(**case, precision=precision, status=Status.OK) if precision else None
+    return Take(group=one, statement=state(code), verdicts=[], taken=verdict)
+
+
+def advised(*chosen: tuple[Group, str | None]) -> dict[Group, Take]:
+    return {one: took(one, name) for one, name in chosen}
 
 
 def run_of(*cases: Case, **header: Any) -> StoredRun:
@@ -77,9 +84,8 @@ def test_a_sweep_is_summed_up_by_what_is_advised_at_each_value() -> None:
     assert (swept_value(group(8), "width"), swept_value(group(None), "batch_size")) == ("512", None)
 
 
-STAYS = Advice(group=group(1), precision="fp32", column="speedup_vs_fp32", sentence="")
-TAKES = replace(STAYS, precision="bf16_pure")
-MAY_BE = replace(STAYS, caveat="more --rounds may tell")
+STAYS, TAKES = took(group(1), "fp32", Answer.STAY), took(group(1), "bf16_pure")
+MAY_BE = took(group(1), "fp32", Answer.UNCERTAIN)
 
 
 @pytest.mark.parametrize(
@@ -89,17 +95,15 @@ MAY_BE = replace(STAYS, caveat="more --rounds may tell")
         ({128: TAKES, 8: STAYS, 16: TAKES}, {"first": "16", "last": "8"}),
         ({1: MAY_BE, 8: STAYS, 16: TAKES}, {"first": "16", "last": "8"}),
         ({8: STAYS, 16: STAYS}, {"last": "16"}),
-        ({8: TAKES, 16: replace(TAKES, precision="tf32")}, {"first": "8"}),
+        ({8: TAKES, 16: took(group(16), "tf32")}, {"first": "8"}),
         ({8: MAY_BE, 16: TAKES}, {}),
-        ({8: STAYS, 16: replace(TAKES, caveat="the machine was not quiet")}, {}),
-        ({8: STAYS, 16: replace(TAKES, precision=None)}, {}),
-        ({8: STAYS, 16: replace(STAYS, few_rounds=True)}, {}),
+        ({8: STAYS, 16: took(group(16), None)}, {}),
         ({8: TAKES, 16: STAYS}, {}),
         ({16: TAKES}, {}),
     ],
 )
 def test_a_sweep_says_from_which_value_on_low_precision_pays_unless_that_is_open(
-    taken: dict[int, Advice], pays: dict[str, str]
+    taken: dict[int, Take], pays: dict[str, str]
 ) -> None:
     (note,) = sweep_notes({group(batch): advice for batch, advice in taken.items()}, ["batch_size"])
     assert {name: note.facts[name] for name in ("first", "last") if name in note.facts} == pays

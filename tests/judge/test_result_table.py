@@ -8,10 +8,11 @@ from rich.cells import cell_len
 from ampbench.base.budget import Budget
 from ampbench.base.metrics import COLUMNS
 from ampbench.base.precisions import PRECISIONS
-from ampbench.base.statement import Note
+from ampbench.base.statement import Answer, Hint, Note, state
 from ampbench.judge import notes, table
-from ampbench.judge.advice import Advice, advise
 from ampbench.judge.rows import described, grouped
+from ampbench.judge.verdict import Take, choose
+from ampbench.present.wording import answer
 from ampbench.records.case import DeviceDescription
 from ampbench.records.labels import device_statement
 from tests.stored_runs import make_header
@@ -58,7 +59,7 @@ ROWS = [gpu_row(row.name, SPEEDS.get(row.name, 8.3)) for row in PRECISIONS.value
 @pytest.mark.parametrize("width", [100, 110, 200])
 def test_a_training_run_of_a_classifier_with_tf32_fits(width: int) -> None:
     layout = table.lay_out(ROWS, "training", width)
-    lines = table.table_lines(grouped(ROWS), advise(ROWS, {}, Budget()), {"training": layout})
+    lines = table.table_lines(grouped(ROWS), choose(ROWS, {}, Budget()), {"training": layout})
     assert max(cell_len(line.plain) for line in lines) <= width
     assert "vs tf32" in lines[1].plain
     assert [column.header for column in layout.hidden] == (["items/s"] if width == 100 else [])
@@ -67,9 +68,10 @@ def test_a_training_run_of_a_classifier_with_tf32_fits(width: int) -> None:
 def test_what_arithmetic_knows_stands_below_the_advice_and_fits() -> None:
     layout = table.lay_out(ROWS, "training", 100)
     (group,) = grouped(ROWS)
-    advice = {group: Advice(group=group, precision="bf16_pure", column="", sentence="take it", remark="it grows " * 30)}
+    grows = state(Hint.ARITHMETIC, text="it grows " * 30)
+    advice = {group: Take(group=group, statement=state(Answer.ALONE, precision="fp32"), verdicts=[], hints=[grows])}
     lines = [line.plain for line in table.table_lines(grouped(ROWS), advice, {"training": layout})]
-    below = lines[lines.index("→ take it") + 1 :]
+    below = lines[lines.index("→ stay in fp32: every other precision failed") + 1 :]
     assert " ".join(below).split() == ["it", "grows"] * 30
     assert max(map(cell_len, lines)) <= 100
     assert "it grows" in table.table_markdown(grouped(ROWS), advice).splitlines()[-1]
@@ -77,9 +79,10 @@ def test_what_arithmetic_knows_stands_below_the_advice_and_fits() -> None:
 
 def test_of_two_rows_of_a_precision_the_one_that_is_advised_is_bold() -> None:
     rows = [gpu_row("fp32", 1), gpu_row("bf16_pure", 2), gpu_row("bf16_pure", 3) | {"case_id": "another"}]
-    advice = advise(rows, {}, Budget())
+    rows = [one | {"phase": "inference"} for one in rows]
+    advice = choose(rows, {}, Budget())
     assert [one.case_id for one in advice.values()] == ["another"]
-    lines = table.table_lines(grouped(rows), advice, {"training": table.lay_out(rows, "training", 100)})
+    lines = table.table_lines(grouped(rows), advice, {"inference": table.lay_out(rows, "inference", 100)})
     assert [line.style for line in lines[2:5]] == ["", "", "bold"]
 
 
@@ -87,7 +90,7 @@ def test_of_two_rows_of_a_precision_the_one_that_is_advised_is_bold() -> None:
 def test_the_share_of_the_ceiling_stays_before_items_and_floors(width: int, without: list[str]) -> None:
     rows = [row | {"flops_per_second": 4.2e14, "ceiling_share": 0.631} for row in ROWS]
     layout = table.lay_out(rows, "training", width)
-    lines = table.table_lines(grouped(rows), advise(rows, {}, Budget()), {"training": layout})
+    lines = table.table_lines(grouped(rows), choose(rows, {}, Budget()), {"training": layout})
     assert max(cell_len(line.plain) for line in lines) <= width
     assert "63.1%" in lines[2].plain
     assert ("420 T" in lines[2].plain) == ("FLOP/s" not in without)
@@ -98,7 +101,7 @@ def test_the_error_is_that_of_the_worst_output_with_its_name_beside_it() -> None
     worst = {"output_worst_rel_l2": 0.64, "output_worst_floor_ratio": 321.0, "output_worst_name": "heads[0].scores"}
     rows = [one | worst for one in ROWS]
     layout = table.lay_out(rows, "training", 120)
-    lines = table.table_lines(grouped(rows), advise(rows, {}, Budget()), {"training": layout})
+    lines = table.table_lines(grouped(rows), choose(rows, {}, Budget()), {"training": layout})
     assert max(cell_len(line.plain) for line in lines) <= 120
     assert "6.4e-01 heads[0].scores" in lines[2].plain
     assert [column.header for column in layout.columns if column.header in ("error", "in")] == ["error", "in"]
@@ -211,15 +214,15 @@ def test_times_keep_their_interval_where_no_speed_has_one() -> None:
 
 
 def test_a_row_without_scaler_says_so_wherever_its_precision_is_named() -> None:
-    rows = [gpu_row("fp32", 1.0), gpu_row("fp16_autocast", 4.0)]
+    rows = [gpu_row(name, speed, "inference") for name, speed in (("fp32", 1.0), ("fp16_autocast", 4.0))]
     rows[1]["case_id"] += "/no-scaler"
-    groups, advice = grouped(rows), advise(rows, {}, Budget())
-    lines = table.table_lines(groups, advice, {"training": table.lay_out(rows, "training", 100)})
+    groups, advice = grouped(rows), choose(rows, {}, Budget())
+    lines = table.table_lines(groups, advice, {"inference": table.lay_out(rows, "inference", 100)})
     assert lines[3].plain.startswith("fp16_autocast (no scaler) 58.5 ms")
     assert "| fp16_autocast (no scaler) |" in table.table_markdown(groups, advice)
     (advised,) = advice.values()
     assert advised.precision == "fp16_autocast"
-    assert advised.sentence.startswith("take fp16_autocast (no scaler): 4.00x")
+    assert answer(advised.statement).startswith("take fp16_autocast (no scaler): 4.00x")
 
 
 def test_a_gpu_speaks_for_itself() -> None:

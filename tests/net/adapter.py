@@ -14,18 +14,22 @@ from typing import Any
 import ampbench
 from ampbench import store
 from ampbench.base.budget import Budget
+from ampbench.base.precisions import BASELINE
+from ampbench.base.statement import Answer, Undecided
 from ampbench.cli.compare import failed_cases
 from ampbench.cli.main import main
 from ampbench.errors import AmpbenchError
 from ampbench.instruments.casts.show import By
 from ampbench.judge import fitness
 from ampbench.judge import frame as frames
-from ampbench.judge.advice import advise_run
 from ampbench.judge.compare import compare
 from ampbench.judge.gate import Policy, judge, read_policy
+from ampbench.judge.looks import LOOKS
+from ampbench.judge.verdict import takes_of
 from ampbench.records.changes import Comparison
 from ampbench.records.kinds import KINDS, Kind, named
 from ampbench.records.rules import RuleChange
+from ampbench.records.verdict import Status
 from ampbench.trend.building import make_trend
 from ampbench.trend.reducing import read_runs
 from ampbench.trend.series import tracked
@@ -35,6 +39,9 @@ SENTENCES = ("reason",)
 """Columns of a frame that hold sentences."""
 PARTS = ("header", "cases", "rounds", "memory", "divergence", "failures", "skips", "readings", "found", "footers")
 """What a run holds."""
+COLUMNS = {code: str(code) for code in Undecided} | {look.code: look.column for look in LOOKS}
+COLUMNS |= {Answer.SAVE: "memory_ratio_vs_fp32", "equal": "output_rel_l2"}
+WRONG = (Status.REFUSED, Status.UNDECIDED)
 BUDGETS = {"default": Budget(), "tight": Budget(output_rel_l2=3e-3, grad_rel_l2=1e-2, argmax_agreement=1.0)}
 
 
@@ -110,14 +117,17 @@ def _study(stored: Any, kind: Kind) -> Tables:
 
 def _advice(stored: Any, rows: list[dict[str, Any]], budget: Budget) -> Iterator[Row]:
     values = {row["case_id"]: row for row in rows}
-    for group, advice in advise_run(stored, rows, budget).items():
+    for group, take in takes_of(stored, budget).items():
         key = " ".join(str(value) for value in asdict(group).values() if value not in ("", None))
-        decided = values.get(advice.passed_id or advice.case_id or "", {}).get(advice.column)
-        cells = {name: getattr(advice, name) for name in ("precision", "case_id", "passed_id", "column")}
-        yield key, as_cells(cells | {"value": decided})
-        for case_id, objection in advice.objections.items():
-            against = {} if objection is None else {"column": objection.column, "remedy": objection.remedy}
-            yield case_id, as_cells({"objection": objection is not None} | against)
+        code = take.passed.code if take.passed else "equal" if "equal" in take.statement.facts else take.statement.code
+        deciding, column = take.passed or take.taken, COLUMNS.get(code, "speedup_vs_fp32")
+        cells = {"precision": take.precision, "case_id": take.case_id, "column": column}
+        cells["passed_id"] = take.passed.case_id if take.passed else None
+        yield key, as_cells(cells | {"value": values[deciding.case_id].get(column) if deciding else None})
+        for one in take.verdicts:
+            if one.evidence and one.precision != BASELINE:
+                against = {"column": COLUMNS.get(one.code, str(one.code))} if one.status in WRONG else {}
+                yield one.case_id, as_cells({"objection": one.status in WRONG} | against)
 
 
 def _compared(found: Comparison) -> Tables:

@@ -29,6 +29,17 @@ class Rule:
     cells: int
 
 
+def _table(one: Difference, *columns: str) -> bool:
+    """Return whether it is in what is to be taken of a table."""
+    return one.table.startswith("advice") and " " in one.key and one.column in columns
+
+
+def _case(one: Difference, *codes: str) -> bool:
+    """Return whether it is in the verdict on a case, which has one of these codes."""
+    told = one.column == "column" and one.after in codes
+    return one.table.startswith("advice") and " " not in one.key and told
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         "headers say what was asked for in the fields of their kind alone",
@@ -78,5 +89,32 @@ RULES: tuple[Rule, ...] = (
         "columns of what one step sees: errors over what rows differ by, scale, range and running statistics",
         lambda one: one.table == "frame" and one.before == MISSING and one.column in SEEN,
         cells=17_142,
+    ),
+    Rule("a training whose optimizer is not known is undecided", lambda one: _case(one, "no-optimizer"), cells=440),
+    Rule(
+        "what is undecided is not ok",
+        lambda one: one.column == "objection" and one.after is True and one.before is False,
+        cells=330,
+    ),
+    Rule(
+        "what has no error, or one by chance, is undecided, with a code",
+        lambda one: _case(one, "by-chance", "no-reference", "zero-reference"),
+        cells=32,
+    ),
+    Rule(
+        "where the network is at fault every precision has a verdict",
+        lambda one: one.before == MISSING and (one.after is True or one.after == "fp32-output"),
+        cells=31,
+    ),
+    Rule("what helps is told of what is passed over alone", lambda one: one.column == "remedy", cells=1_390),
+    Rule(
+        "only what is certain and ok is taken",
+        lambda one: _table(one, "precision", "case_id"),
+        cells=266,
+    ),
+    Rule(
+        "what is faster or smaller and not ok is named, and decides",
+        lambda one: _table(one, "passed_id", "column", "value"),
+        cells=519,
     ),
 )

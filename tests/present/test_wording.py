@@ -4,20 +4,26 @@ from typing import Any
 
 import pytest
 
-from ampbench.base.statement import Flaw, Refusal, Remedy, Statement, state
-from ampbench.present.wording import TEMPLATES, words
+from ampbench.base.statement import Answer, Flaw, Hint, Note, Refusal, Statement, Undecided, state
+from ampbench.present.wording import BRIEFLY, CAUSES, TEMPLATES, answer, briefly, gains, why, words
+from ampbench.records.verdict import Cause, Evidence
 
-CODES = [*Flaw, *Refusal, *Remedy]
+COMPOSED = {Answer.TAKE, Answer.SAVE, Answer.REFUSED, Answer.UNDECIDED}
+"""Answers that are made of the words of others."""
+CODES = [*Flaw, *Refusal, *Undecided, *Note, *Hint, *Answer]
 
 
 def test_every_code_has_one_line() -> None:
-    assert sorted(TEMPLATES) == sorted(CODES)
+    assert sorted(TEMPLATES) == sorted(set(CODES) - COMPOSED)
     assert len(set(CODES)) == len(CODES)
+    assert {*Refusal, *Undecided} == BRIEFLY.keys()
+    assert {*Cause} - {Cause.NONE} == CAUSES.keys()
+    assert max(map(len, [*BRIEFLY.values(), briefly(Flaw.FP32_LOSS)])) < 20
 
 
 def test_a_statement_has_no_words() -> None:
-    found = state(Refusal.UPDATE, "a case", kept=0.5, still=None)
-    assert found == Statement(code=Refusal.UPDATE, facts={"kept": 0.5}, subject="a case")
+    found = state(Refusal.UPDATE, "a case", number=0.5, limit=None)
+    assert found == Statement(code=Refusal.UPDATE, facts={"number": 0.5}, subject="a case")
     assert set(Statement.__slots__) == {"code", "facts", "severity", "subject"}
 
 
@@ -26,24 +32,22 @@ def test_a_statement_has_no_words() -> None:
     [
         (Flaw.ELEMENTS, {"count": 1, "what": "output"}, "1 output element is not finite"),
         (Flaw.ELEMENTS, {"count": 1200, "what": "output"}, "1,200 output elements are not finite"),
-        (Refusal.UPDATE, {"kept": 0.025}, "it keeps 2.50% of its updates"),
         (
             Refusal.UPDATE,
-            {"kept": 0.025, "still": 0.998},
-            "it keeps 2.50% of its updates: 99.8% of the weights that should move do not",
+            {"number": 0.0421, "limit": 0.02},
+            "4.21% of its updates is lost, more than 2.00%",
         ),
         (
             Refusal.ERROR,
-            {"column": "output_rel_l2", "output": "scores", "value": 0.0384, "reference": "fp32", "limit": 0.02},
-            "its error in scores is 3.8e-02 (against fp32: fp64 failed), more than 0.02",
+            {"subject": "scores", "number": 0.0384, "limit": 0.02},
+            "its error in scores is 3.8e-02, more than 0.02",
         ),
+        (Refusal.OUTPUTS, {"number": 2.0, "limit": 0.0}, "its output is not finite (2 elements)"),
+        (Refusal.SKIPPED, {"number": 6, "limit": 0.0}, "GradScaler skipped 6 steps after its scale had settled"),
         (
-            Refusal.BY_CHANCE,
-            {"apart": 1.2},
-            (
-                "its error means nothing: two fp64 steps already lie 1.2e+00 apart, as the network draws random "
-                "numbers, other ones in other dtypes, or keeps state of its own"
-            ),
+            Refusal.TRAINS_WORSE,
+            {"number": 1.31, "subject": "study 1f9a3c, 300 steps from 3 seeds"},
+            "it does not train as fp32 does: it ends 131% worse (study 1f9a3c, 300 steps from 3 seeds)",
         ),
         (
             Flaw.FP32_GRADIENT,
@@ -59,11 +63,122 @@ def test_a_statement_has_no_words() -> None:
             "3 gradient elements are not finite in fp32 already",
         ),
         (
-            Remedy.OTHER_PRECISION,
-            {"precision": "bf16_master", "speed": 1.1, "bytes": 8, "than": "bf16_pure"},
-            "bf16_master keeps the updates: 1.10x the speed of fp32, 8 bytes a parameter more than bf16_pure",
+            Hint.SCALE,
+            {"steps": 1, "default": 65536.0, "scale": 32768.0},
+            "GradScaler skips 1 step at first, by its default scale of 65,536: begin at init_scale=32768",
+        ),
+        (
+            Hint.LAUNCH_BOUND,
+            {"bound": "fp32, bf16_pure", "helps": "no", "fewer": "--path compiled", "low": 0.404, "high": 0.5},
+            (
+                "launch-bound in fp32, bf16_pure: no precision helps; larger batch, or --path compiled (the device has "
+                "work for 40.4%–50.0% of a step)"
+            ),
+        ),
+        (
+            Hint.OTHER_TABLE,
+            {
+                "tables": 2,
+                "workload": "mlp",
+                "batch": 8,
+                "phase": "inference",
+                "precision": "bf16_pure",
+                "there": "compiled",
+                "here": "eager",
+                "speed": 2.123,
+                "than": "fp32",
+            },
+            (
+                "of the 2 tables of mlp batch 8 inference, bf16_pure in compiled is fastest: 2.12x the speed of fp32 "
+                "in eager"
+            ),
         ),
     ],
 )
 def test_facts_are_spelled_as_their_unit_is(code: Any, facts: dict[str, Any], line: str) -> None:
     assert words(state(code, **facts)) == line
+
+
+OK = {"code": Refusal.ERROR, "number": 5e-3, "limit": 0.02, "evidence": Evidence.INPUTS}
+TAKES = {"precision": "bf16_pure", "than": "fp32", "speed": 2.5} | OK
+LOST = {"passed_code": Refusal.UPDATE, "passed_number": 0.042, "passed_limit": 0.02, "passed_speed": 3.0}
+PASSED = {"passed": "bf16_pure", "remedy": "bf16_master"} | LOST
+
+
+@pytest.mark.parametrize(
+    ("code", "facts", "sentence"),
+    [
+        (Answer.TAKE, TAKES, "take bf16_pure: 2.50x the speed of fp32, error 5.0e-03 of 0.02 allowed"),
+        (
+            Answer.TAKE,
+            TAKES | {"subject": "scores", "memory": 0.5, "than": "default", "over_fp32": 3.0},
+            (
+                "take bf16_pure: 2.50x the speed and 0.50x the memory of default (3.00x the speed of fp32 with tf32 "
+                "off), error in scores 5.0e-03 of 0.02 allowed"
+            ),
+        ),
+        (
+            Answer.TAKE,
+            TAKES | PASSED | {"precision": "bf16_autocast", "evidence": Evidence.ONE_STEP},
+            (
+                "take bf16_autocast: 2.50x the speed of fp32, error 5.0e-03 of 0.02 allowed, seen in one step at the "
+                "first weights; bf16_pure is 3.00x as fast, but 4.20% of its updates is lost, more than 2.00%; try "
+                "bf16_master"
+            ),
+        ),
+        (
+            Answer.TAKE,
+            TAKES | {"evidence": Evidence.TRAINED, "subject": "study 1f9a3c, 300 steps from 3 seeds"},
+            "take bf16_pure: 2.50x the speed of fp32, trains as fp32 does (study 1f9a3c, 300 steps from 3 seeds)",
+        ),
+        (
+            Answer.TAKE,
+            TAKES | {"looks": "fp16_pure", "looks_speed": 51.77, "looks_cause": Cause.CONTROL},
+            (
+                "take bf16_pure: 2.50x the speed of fp32, error 5.0e-03 of 0.02 allowed; fp16_pure looks 51.77x as "
+                "fast, but that is not certain; the run's own control, one case measured twice, differs by more"
+            ),
+        ),
+        (
+            Answer.SAVE,
+            TAKES | {"memory": 0.52, "code": Refusal.DECISIONS, "number": 0.001, "limit": 0.01},
+            "take bf16_pure: 0.52x the memory of fp32 at its speed, decisions 0.100% of 0.01 allowed",
+        ),
+        (
+            Answer.STAY,
+            {"precision": "fp32", "best": "bf16_pure", "best_speed": 0.83},
+            "stay in fp32: nothing is faster, at best bf16_pure with 0.83x",
+        ),
+        (
+            Answer.UNCERTAIN,
+            {"precision": "fp32", "best": "bf16_pure", "best_speed": 1.03, "cause": Cause.BUSY},
+            "stay in fp32: no speedup is certain, at best bf16_pure with 1.03x; the machine was busy",
+        ),
+        (
+            Answer.REFUSED,
+            {"precision": "fp32"} | PASSED,
+            (
+                "stay in fp32: bf16_pure is 3.00x as fast, but 4.20% of its updates is lost, more than 2.00%; try "
+                "bf16_master"
+            ),
+        ),
+        (
+            Answer.UNDECIDED,
+            {"passed": "bf16_autocast", "passed_speed": 2.0, "passed_code": Undecided.NO_OPTIMIZER},
+            (
+                "no advice: bf16_autocast is 2.00x as fast, but it is not judged without an optimizer: --optimizer "
+                "adamw:lr=3e-4"
+            ),
+        ),
+        (
+            Flaw.REFERENCE_NAN,
+            {"count": 128, "elements": 256, "what": "output", "dtype": "fp64"},
+            ("no advice: 128 of 256 output elements are NaN in fp64 already: the network, not a precision, makes them"),
+        ),
+    ],
+)
+def test_an_answer_is_a_sentence_that_its_reason_ends(code: Any, facts: dict[str, Any], sentence: str) -> None:
+    statement = state(code, **facts)
+    assert answer(statement) == sentence
+    assert sentence.endswith(why(statement))
+    assert gains(statement) in sentence

@@ -15,7 +15,7 @@ from ampbench.judge.table import COLUMNS
 from ampbench.present.changes import reason
 from ampbench.records.case import Case
 from ampbench.records.changes import Change, ChangeCode, ChangeStatus, Remark
-from ampbench.records.measured import Failure, Skip
+from ampbench.records.measured import Failure, Recipe, Skip
 from ampbench.report import page
 from ampbench.report.material import Material
 from ampbench.report.views.cases import DRAWN, cases, verdicts_of
@@ -145,9 +145,8 @@ def test_of_two_cases_that_gradscaler_tells_apart_one_is_advised():
     training = {"phase": "training"}
     with_scaler, without = (make_case("fp16_autocast", scaler=scaler, **training) for scaler in (True, False))
     fp32 = make_case("fp32", **training)
-    run = run_of(
-        (fp32, noisy(1e-3)), (with_scaler, noisy(8e-4)), (without, noisy(5e-4)), grad_rel_l2=1e-3, grad_elements=10
-    )
+    times = (fp32, noisy(1e-3)), (with_scaler, noisy(8e-4)), (without, noisy(5e-4))
+    run = run_of(*times, grad_rel_l2=1e-3, grad_elements=10, recipe=Recipe(optimizer="torch.optim.SGD"))
     parsed = section(make_material(run))
     assert "advised" in row_of(parsed, without).get_text()
     assert "advised" not in row_of(parsed, with_scaler).get_text()

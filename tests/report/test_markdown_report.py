@@ -7,7 +7,9 @@ import pytest
 from bs4 import BeautifulSoup
 from markdown_it import MarkdownIt
 
+from ampbench.base.statement import Hint, state
 from ampbench.present.markdown import escaped
+from ampbench.present.wording import answer
 from ampbench.records.changes import Explanation, Traces
 from ampbench.records.measured import Failure, Fitness, Skip
 from ampbench.report import markdown as module
@@ -54,17 +56,18 @@ def test_a_run_begins_with_its_advice_and_has_it_for_every_workload(readme_run: 
     assert f"* Run: {SUITE_RUN}" in text
     (shown,) = readme_run.shown
     for advice in shown.advice.values():
-        assert escaped(advice.sentence) in text
+        assert escaped(answer(advice.statement)) in text
 
 
 def test_advice_comes_with_its_remark_as_on_the_page() -> None:
     material = make_material(make_run(Times((FP32, noisy(1e-3)), (BF16, noisy(5e-4)))))
     (shown,) = material.shown
-    remark = "GradScaler skips the first step at its default scale of 65,536: begin at init_scale=32768"
-    advised = {group: replace(advice, remark=remark) for group, advice in shown.advice.items()}
+    remark = "GradScaler skips 1 step at first, by its default scale of 65,536: begin at init_scale=32768"
+    scale = state(Hint.SCALE, steps=1, default=65536.0, scale=32768.0)
+    advised = {group: replace(advice, hints=[scale]) for group, advice in shown.advice.items()}
     told = replace(material, shown=[replace(shown, advice=advised)])
     (advice,) = advised.values()
-    assert f": {escaped(advice.sentence)}; {escaped(remark)}\n" in make_markdown(told)
+    assert f": {escaped(answer(advice.statement))}; {escaped(remark)}\n" in make_markdown(told)
     assert remark in page_of(told).get_text()
 
 

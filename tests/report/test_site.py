@@ -59,7 +59,7 @@ def test_each_run_has_a_page_and_a_line_the_newest_first(tmp_path: Path) -> None
     assert (second["run"], second["label"]) == ("2026-01-01 12:00 old", "before")
     assert (first["host"], first["measured on"], first["torch"]) == ("bench", "cpu (AMD EPYC)", "2.15.0")
     assert (first["commit"], first["cases"], first["ended"]) == ("aaaaaaa", "2 ok", "complete")
-    assert first["advice"] == "fp32 1"
+    assert first["advice"] == "no advice 1"
 
 
 def test_the_index_links_to_the_pages_and_the_pages_to_the_index(tmp_path: Path) -> None:

@@ -1,12 +1,13 @@
 """The whole procedure on simulated gates: looks, confirmation, control; counted, beside what other tools would say."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
 
 from ampbench.base.budget import Budget
+from ampbench.base.statement import Answer
 from ampbench.base.stats import Booleans, Floats, log_t_intervals, wilson_interval
-from ampbench.judge.advice import advise
 from ampbench.judge.deciding import (
     ALPHA,
     CONFIRMATION_BLOCKS,
@@ -19,6 +20,7 @@ from ampbench.judge.deciding import (
     judge_control,
 )
 from ampbench.judge.rows import Row
+from ampbench.judge.verdict import choose
 from ampbench.records.changes import ChangeCode, ChangeStatus
 from tests.simulation.noise import CANDIDATE, CONTROL, NOISES, interleaved, one_after_the_other, sample_means
 from tests.simulation.peers import asv_regressed, pytest_benchmark_regressed
@@ -165,16 +167,16 @@ def run_tables(name: str, tables: int, rounds: int, gain: float = 0.0, seed: int
     seconds = interleaved(NOISES[name], generator, (tables, 1, max(rounds, LOOKS[0])), effect)[:, 0, :rounds]
     ratios = (seconds[..., 0] / seconds[..., CANDIDATE]).ravel()
     low, high = log_t_intervals(ratios, np.full(tables, rounds))
-    sentences = [_sentence(table) for table in seconds]
+    answers = [_answer(table) for table in seconds]
     return Advised(
         covered=(low <= 1 + gain) & (1 + gain <= high),
-        taken=np.array([each.startswith("take ") for each in sentences]),
-        stayed=np.array([each.startswith("stay in fp32: nothing is faster") for each in sentences]),
+        taken=np.array([each is Answer.TAKE for each in answers]),
+        stayed=np.array([each is Answer.STAY for each in answers]),
     )
 
 
-def _sentence(seconds: Floats) -> str:
-    """Return the advice on one table of rounds x arms: fp32 and two precisions."""
+def _answer(seconds: Floats) -> StrEnum:
+    """Return the answer to one table of rounds x arms: fp32 and two precisions."""
     cases = [make_case(precision) for precision in ("fp32", "bf16_pure", "bf16_autocast")]
     medians = np.median(seconds, axis=0)
     lows, highs = log_t_intervals(seconds.T.ravel(), np.full(len(cases), len(seconds)))
@@ -193,8 +195,8 @@ def _sentence(seconds: Floats) -> str:
         case.case_id: [make_round(case, value, number) for number, value in enumerate(values)]
         for case, values in zip(cases, seconds.T, strict=True)
     }
-    (advice,) = advise(rows, {}, Budget(), measured).values()
-    return advice.sentence
+    (take,) = choose(rows, {}, Budget(), measured).values()
+    return take.statement.code
 
 
 def _is_tails(decision: Decision) -> bool:

@@ -489,14 +489,14 @@ def _root_mean_square(values: Sequence[float]) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """What a study found of a case: whether it `trains` as fp32 does, and why not ("": it does).
+    """What a study found of a case: whether it `trains` as fp32 does, and by which share it ends `worse`.
 
     `study` names it: "study 8879c8, 300 steps from 3 seeds".
     """
 
     trains: bool
     study: str
-    reason: str = ""
+    worse: float | None = None
 
 
 def trained_cases(measured: StoredRun, studies: Iterable[StoredRun]) -> dict[str, Trained]:
@@ -521,11 +521,13 @@ def trained_cases(measured: StoredRun, studies: Iterable[StoredRun]) -> dict[str
 def _trained(study: StoredRun, one: Learned, row: Learning) -> Trained:
     assert row.trains is not None
     name = f"study {study.header.run.rpartition('-')[2]}, {counted(one.steps, 'step')} from"
-    worse = row.reason if row.verdict is ChangeStatus.REGRESSED else row.loss_reason
+    by_loss = row.loss_ratio - 1 if row.loss_ratio is not None else None
+    by_score = abs(row.difference) if row.difference is not None else None
+    worse = by_score if row.verdict is ChangeStatus.REGRESSED else by_loss
     return Trained(
         trains=row.trains,
         study=f"{name} {counted(len(row.trainings), 'seed')}",
-        reason="" if row.trains else worse,
+        worse=None if row.trains else worse,
     )
 
 

@@ -11,18 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from ampbench.base import stats
-from ampbench.base.budget import LEAST_KEPT
+from ampbench.base import budget, stats
 from ampbench.base.metrics import COLUMNS, COMPARED, GATED, MEAN, Column, Gate
 from ampbench.base.precisions import DEFAULT, PRECISIONS, ordered
 from ampbench.base.units import UNDEFINED, counted, format_limit, format_percent, format_quantity, format_seconds
-from ampbench.judge import deciding, fitness, objections, table
-from ampbench.judge.advice import FASTER_WITHOUT_INTERVALS, LARGEST_SPEEDUP, WORTH
+from ampbench.judge import deciding, fitness, table
 from ampbench.judge.exact import LUCK
-from ampbench.judge.objections import DISAGREEMENT_ALPHA
+from ampbench.judge.looks import DISAGREEMENT_ALPHA
 from ampbench.judge.rounds import MeasuredRun
 from ampbench.judge.rows import number
 from ampbench.judge.times import TIME
+from ampbench.judge.verdict import LARGEST_SPEEDUP, WORTH
 from ampbench.present.page import View
 from ampbench.records.labels import few
 from ampbench.records.measured import OTHER_SHARE, STEAL_SHARE
@@ -260,16 +259,15 @@ _CONSTANTS: Mapping[str, Any] = {
     "disturbed": fitness.DISTURBED,
     "unquiet": format_limit(fitness.UNQUIET_SHARE),
     "inflated": stats.INFLATED,
-    "faster": FASTER_WITHOUT_INTERVALS,
     "worth": WORTH,
     "largest": f"{LARGEST_SPEEDUP:g}",
     "disagreement_alpha": format_limit(DISAGREEMENT_ALPHA),
-    "kept": format_limit(LEAST_KEPT),
-    "tensor_kept": format_limit(objections.LEAST_KEPT_OF_A_TENSOR),
-    "swallowed": format_limit(objections.MOST_SWALLOWED),
-    "room": objections.ROOM,
-    "tensor": objections.OF_A_TENSOR,
-    "bias": format_limit(objections.MOST_BIAS),
+    "kept": format_limit(budget.LEAST_KEPT),
+    "tensor_kept": format_limit(budget.LEAST_KEPT_OF_A_TENSOR),
+    "swallowed": format_limit(budget.MOST_SWALLOWED),
+    "room": budget.ROOM,
+    "tensor": budget.OF_A_TENSOR,
+    "bias": format_limit(budget.MOST_BIAS),
     "looks": deciding.LOOKS,
     "fresh": deciding.CONFIRMATION_BLOCKS,
     "alpha": deciding.ALPHA,

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ampbench.base.precisions import BASELINE
+from ampbench.base.statement import Answer
 from ampbench.base.units import UNDEFINED, counted, every, format_error, times
 from ampbench.judge import notes
 from ampbench.judge import said as sentences
-from ampbench.judge.advice import TODAYS, Advice, across_tables
-from ampbench.judge.objections import error_said
 from ampbench.judge.rows import Row, described, judged_error, number, precision_label
 from ampbench.judge.table import format_factor, speed_interval
+from ampbench.judge.verdict import Take, across_tables
 from ampbench.present.charts import (
     Chart,
     Choice,
@@ -29,7 +29,7 @@ from ampbench.present.charts import (
     tooltip,
 )
 from ampbench.present.page import View, fit
-from ampbench.present.wording import words
+from ampbench.present.wording import answer, why, words
 from ampbench.records.changes import Change
 from ampbench.report.answers import (
     Machine,
@@ -259,7 +259,7 @@ def _machine(machine: Machine, statement: str) -> MachineTables:
         paths=len({group.path for group in advised}) > 1,
         advice=[] if machine.is_ranked else [_advised(table) for table in machine.advised],
         swept=[
-            *(said for shown in machine.runs for said in across_tables(shown.stored, shown.rows, shown.advice)),
+            *(words(hint) for shown in machine.runs for hint in across_tables(shown.stored, shown.advice)),
             *map(words, notes.sweep_notes(advised, swept)),
         ],
     )
@@ -316,20 +316,22 @@ def _advised(table: Table) -> AdviceLine:
         speed=_value(row, "speedup_vs_fp32", times),
         between="" if row is None else speed_interval(row),
         memory=_value(row, "memory_ratio_vs_fp32", times),
-        error=UNDEFINED if row is None or (error := judged_error(row)) is None else error_said(row, error),
-        sentence=advice.sentence,
-        remark=advice.remark,
+        error=UNDEFINED if row is None or (error := judged_error(row)) is None else format_error(error),
+        sentence=answer(advice.statement),
+        remark=_remark(advice),
         why=_why(advice),
     )
 
 
-def _why(advice: Advice) -> str:
-    """Return why a precision is advised, what makes that uncertain and what arithmetic adds, or why none is."""
-    if advice.precision is None:
-        return "; ".join(filter(None, [advice.sentence, advice.remark]))
-    known = advice.why or (_SMALLEST if advice.column == "memory_ratio_vs_fp32" else _FASTEST)
-    caveat = f"not certain: {advice.caveat}" if advice.caveat and advice.precision not in TODAYS else ""
-    return "; ".join(filter(None, [known, caveat, advice.remark]))
+def _why(advice: Take) -> str:
+    """Return why a precision is advised, and what arithmetic adds, or why none is."""
+    known = why(advice.statement) if advice.precision else answer(advice.statement)
+    known = known or (_SMALLEST if advice.statement.code is Answer.SAVE else _FASTEST)
+    return "; ".join(filter(None, [known, _remark(advice)]))
+
+
+def _remark(advice: Take) -> str:
+    return "; ".join(map(words, advice.hints))
 
 
 def _value(row: Row | None, column: str, written: Callable[[float], str]) -> str:

@@ -1,0 +1,328 @@
+"""What is looked at of a case, and whether its results are right: `LOOKS` is all that can refuse one.
+
+Nothing here is about time or memory. What was not measured is undecided, never right.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from ampbench.base.budget import (
+    LEAST_BIAS,
+    LEAST_KEPT,
+    LEAST_KEPT_OF_A_TENSOR,
+    MOST_BIAS,
+    MOST_SWALLOWED,
+    OF_A_TENSOR,
+    ROOM,
+    Budget,
+)
+from ampbench.base.precisions import BASELINE, DEFAULT, PRECISIONS
+from ampbench.base.statement import Refusal, Statement, Undecided
+from ampbench.base.units import format_share
+from ampbench.judge.rows import Row, judged_error, number
+from ampbench.records.measured import LOWEST_BIN, Divergence, Round, Update
+from ampbench.records.verdict import Evidence, Status, Verdict
+
+if TYPE_CHECKING:
+    from ampbench.instruments.convergence.learning import Trained
+
+TODAYS = (BASELINE, DEFAULT)
+"""The precisions of one who changes nothing."""
+
+DISAGREEMENT_ALPHA = 0.05
+"""One-sided level at which disagreeing decisions must be incompatible with the agreement asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What is known of a case: its `row`, divergence and rounds; `baseline` is the same of fp32 in its table."""
+
+    row: Row
+    found: Divergence | None = None
+    rounds: Sequence[Round] = ()
+    baseline: "Seen | None" = None
+
+    @property
+    def update(self) -> Update | None:
+        """What its optimizer's step changes, where that is known."""
+        update = self.found.update if self.found is not None else None
+        return update if update is not None and update.kept is not None else None
+
+    @property
+    def nearest_update(self) -> Update | None:
+        """The same where rounding is to nearest: what does not move by chance does so in another step."""
+        update = self.update
+        return update if update is not None and update.kept_error is None else None
+
+
+class Look(NamedTuple):
+    """A number that may refuse a case: over its `limit`, the name of one in `Budget` or a number, it is wrong.
+
+    `column` of the frame shows it, `read` returns it (None: there is none, or it does not apply), and the column
+    `subject` names the output or parameter that it is of. `training`: only that is judged by it. So many `times` the
+    limit are allowed.
+    """
+
+    code: Refusal
+    column: str
+    read: Callable[[Seen], float | None]
+    limit: str | float
+    subject: str = ""
+    training: bool = False
+    times: int = 1
+
+    def allowed(self, budget: Budget) -> float:
+        """Return the most that is allowed; of an agreement the budget holds the least."""
+        limit = getattr(budget, self.limit) if isinstance(self.limit, str) else self.limit
+        return 1.0 - limit if self.limit == "argmax_agreement" else float(self.times * limit)
+
+
+def _of(column: str) -> Callable[[Seen], float | None]:
+    return lambda seen: number(seen.row.get(column))
+
+
+def _parameters(seen: Seen) -> float | None:
+    """How many elements are not finite after one step or after the timed ones; None where fp32's are not, either."""
+    if seen.baseline is not None and _parameters(seen.baseline):
+        return None
+    counts = [each.param_nonfinite for each in (seen.found, *seen.rounds) if each is not None]
+    return max((count for count in counts if count is not None), default=None)
+
+
+def _gradients(seen: Seen) -> float | None:
+    """How many elements are not finite, where that leaves no error."""
+    undefined = seen.found is not None and number(seen.row["grad_rel_l2"]) is None
+    return seen.found.grad_nonfinite if seen.found is not None and undefined else None
+
+
+def _lost(seen: Seen) -> float | None:
+    """The share of the update that is lost, at least: where it is luck, two standard errors less."""
+    return None if seen.update is None else 1.0 - (seen.update.kept or 0.0) - 2 * (seen.update.kept_error or 0.0)
+
+
+def _lost_of_tensor(seen: Seen) -> float | None:
+    update = seen.nearest_update
+    return None if update is None or update.worst_kept is None else 1.0 - update.worst_kept
+
+
+def _swallowed(seen: Seen) -> float | None:
+    return None if seen.nearest_update is None else seen.nearest_update.swallowed_energy
+
+
+def _without_room(seen: Seen) -> float | None:
+    """The share of an update `ROOM` times smaller that is lost, after some steps."""
+    update = seen.nearest_update
+    return None if update is None or not update.steps or update.counted_state else _below(update.energies, 1 / ROOM)
+
+
+def _bias(seen: Seen) -> float | None:
+    """What errors of gradients have in common over batches, of what batches differ by."""
+    found = seen.found
+    if found is None or found.grad_bias is None or not found.grad_noise or found.grad_bias < LEAST_BIAS:
+        return None
+    return found.grad_bias / found.grad_noise
+
+
+def _disagreement(seen: Seen) -> float | None:
+    """The share of decisions that are others; None where chance may make it more than is allowed (`is_chance`)."""
+    agreement = number(seen.row["argmax_agreement"])
+    return None if agreement is None else 1.0 - agreement
+
+
+def _flushed(seen: Seen) -> float | None:
+    """The share of gradients that became zero, beyond fp32's."""
+    flushed = number(seen.row["grad_flushed_share"])
+    unavoidable = number(seen.baseline.row["grad_flushed_share"]) if seen.baseline is not None else None
+    return None if flushed is None else flushed - (unavoidable or 0.0)
+
+
+def _skipped(seen: Seen) -> float | None:
+    """How many steps GradScaler skipped once its scale had settled, in the divergence pass and in all rounds."""
+    return sum(each.skipped_steps or 0 for each in (seen.found, *seen.rounds) if each is not None)
+
+
+LOOKS = (
+    Look(Refusal.OUTPUTS, "output_nonfinite", _of("output_nonfinite"), 0),
+    Look(Refusal.PARAMETERS, "param_nonfinite", _parameters, 0, training=True),
+    Look(
+        Refusal.ERROR,
+        "output_rel_l2",
+        lambda seen: judged_error(seen.row),
+        "output_rel_l2",
+        subject="output_worst_name",
+    ),
+    Look(Refusal.GRADIENTS, "grad_rel_l2", _gradients, 0, training=True),
+    Look(Refusal.GRADIENT_ERROR, "grad_rel_l2", _of("grad_rel_l2"), "grad_rel_l2", training=True),
+    Look(Refusal.UPDATE, "update_kept", _lost, 1 - LEAST_KEPT, training=True),
+    Look(
+        Refusal.UPDATE_OF_TENSOR,
+        "update_kept",
+        _lost_of_tensor,
+        1 - LEAST_KEPT_OF_A_TENSOR,
+        subject="update_worst_parameter",
+        training=True,
+    ),
+    Look(Refusal.UNMOVED, "update_kept", _swallowed, MOST_SWALLOWED, training=True),
+    Look(Refusal.NO_ROOM, "update_kept", _without_room, MOST_SWALLOWED, training=True),
+    Look(
+        Refusal.GRADIENT_OF_TENSOR,
+        "grad_tensor_rel_l2",
+        _of("grad_tensor_rel_l2"),
+        "grad_rel_l2",
+        subject="grad_tensor_parameter",
+        training=True,
+        times=OF_A_TENSOR,
+    ),
+    Look(Refusal.BIAS, "grad_bias_ratio", _bias, MOST_BIAS, training=True),
+    Look(Refusal.SAMPLES, "sample_p99_rel_l2", _of("sample_p99_rel_l2"), "sample_p99_rel_l2"),
+    Look(Refusal.WORST_SAMPLE, "sample_worst_rel_l2", _of("sample_worst_rel_l2"), "sample_worst_rel_l2"),
+    Look(Refusal.PROBABILITIES, "kl_mean", _of("kl_mean"), "kl_mean"),
+    Look(Refusal.WORST_PROBABILITIES, "kl_p99", _of("kl_p99"), "kl_p99"),
+    Look(Refusal.LOSS, "loss_rel_error", _of("loss_rel_error"), "loss_rel_error"),
+    Look(Refusal.DECISIONS, "argmax_agreement", _disagreement, "argmax_agreement"),
+    Look(Refusal.FLUSHED, "grad_flushed_share", _flushed, "grad_flushed_share", training=True),
+    Look(Refusal.SKIPPED, "skipped_steps", _skipped, 0, training=True),
+)
+"""What refuses a case, the first that is over its limit: add to it what else one step can see."""
+
+FINITE = (Refusal.OUTPUTS, Refusal.PARAMETERS, Refusal.GRADIENTS)
+"""What means something though errors are those of chance."""
+
+
+def judge(seen: Seen, budget: Budget, fault: Statement | None = None, trained: "Trained | None" = None) -> Verdict:
+    """Return the verdict on a case but for its speed and memory.
+
+    `fault` is what is wrong with its network whatever the precision. Whole trainings, `trained`, override one step.
+    """
+    row, found = seen.row, seen.found
+    training = row["phase"] == "training"
+    evidence = Evidence.INPUTS
+    if training:
+        evidence = Evidence.STEPS if found is not None and found.update and found.update.steps else Evidence.ONE_STEP
+
+    base = Verdict(
+        **{name: row[name] for name in ("case_id", "workload", "phase", "device", "path", "precision")},
+        status=Status.UNDECIDED,
+        evidence=evidence,
+    )
+    if row["outcome"] != "ok":
+        return replace(base, code=Undecided.NOT_MEASURED, evidence=Evidence.NONE)
+    if row["precision"] in TODAYS:
+        return replace(base, status=Status.BASELINE)
+    if trained is not None:
+        status = Status.OK if trained.trains else Status.REFUSED
+        base = replace(base, status=status, code=Refusal.TRAINS_WORSE, evidence=Evidence.TRAINED)
+        return replace(base, number=trained.worse, subject=trained.study)
+    if fault is not None:
+        return replace(base, code=fault.code)
+    if training and (found is None or found.recipe is None):
+        return replace(base, code=Undecided.NO_REFERENCE if found is None else Undecided.NO_OPTIMIZER)
+    within = []
+    chance = found is not None and found.chance_rel_l2 is not None
+    for look in LOOKS:
+        value = look.read(seen) if training or not look.training else None
+        if value is None or (chance and look.code not in FINITE):
+            continue
+        limit = look.allowed(budget)
+        subject = (look.subject and row.get(look.subject)) or ""
+        judged = replace(base, status=Status.OK, code=look.code, number=value, limit=limit, subject=subject)
+        if value <= limit:
+            within.append((value / limit if limit else 0.0, look.code is Refusal.ERROR, judged))
+        elif look.code is not Refusal.DECISIONS or not is_chance(found, budget.argmax_agreement):
+            return replace(judged, status=Status.REFUSED)
+    if (missing := _missing(seen)) is not None:
+        return replace(base, code=missing)
+    return max(within, key=lambda each: each[:2])[2]
+
+
+def _missing(seen: Seen) -> Undecided | None:
+    """Return what it would take to know that a case is right, and was not measured."""
+    row, found = seen.row, seen.found
+    if found is not None and found.chance_rel_l2 is not None:
+        return Undecided.BY_CHANCE
+    if judged_error(row) is None:
+        if found is None or not found.reference_dtype:
+            return Undecided.NO_REFERENCE
+        finite = (found.output_elements or 0) > (found.output_reference_nonfinite or 0)
+        return Undecided.ZERO_REFERENCE if finite and found.output_reference_norm == 0 else Undecided.NO_ERROR
+    if row["phase"] != "training":
+        return None
+    if number(row["grad_rel_l2"]) is None:
+        return Undecided.NO_GRADIENT_ERROR
+    own = PRECISIONS.get(row["precision"])
+    halved = own is not None and own.storage != "float32" and not own.master
+    return Undecided.NO_UPDATE if halved and seen.update is None else None
+
+
+def is_chance(found: Divergence | None, minimum: float) -> bool:
+    """Return whether chance can explain too few decisions that agree; never where it is not known how many they are.
+
+    The one-sided exact binomial test: P(X >= disagreements), X ~ Binomial(decisions, 1 - minimum), at 5%; the same
+    number as `scipy.stats.binomtest(..., alternative="greater")`, without SciPy, which takes longer to import than a
+    run to show. One flip in eight decisions proves nothing (p = 0.077).
+    """
+    if found is None or found.decided is None:
+        return False
+    agreeing, decisions = found.decided
+    disagreements, allowed = decisions - agreeing, 1.0 - minimum
+    if disagreements <= decisions * allowed:  # no more than are expected, which chance exceeds every other time
+        return True
+    from ampbench.base import stats  # NumPy: not for `--help`
+
+    return allowed > 0 and 1.0 - stats.chance_of_at_most(disagreements - 1, decisions, allowed) > DISAGREEMENT_ALPHA
+
+
+def swallowed_at(update: Update, factor: float) -> float | None:
+    """Return the share of weights that would not move at `factor` times the learning rate; None where it is not known.
+
+    An update is taken to be proportional to the rate, and half a unit in the last place to decide. Within a bin of
+    `Update.sizes` changes are spread evenly over the logarithm.
+    """
+    return _below(update.sizes, factor)
+
+
+def _below(bins: Sequence[float] | None, factor: float) -> float | None:
+    """Return which share of what `bins` hold would be below half a unit in the last place, times `factor`."""
+    if not bins or not sum(bins):
+        return None
+    edge = -math.log2(factor) - LOWEST_BIN
+    whole = max(0, min(len(bins), math.floor(edge)))
+    lost = float(sum(bins[:whole]))
+    if edge > 0 and whole < len(bins):
+        lost += (edge - whole) * bins[whole]
+    return lost / sum(bins)
+
+
+def blame(update: Update) -> Mapping[str, float]:
+    """Return which share of an update's squared error is the gradients', the state's, the storage's; {}: not known.
+
+    Each is the error with all else in fp64. They come from roundings that know nothing of each other, so that their
+    squares add up.
+    """
+    errors = {
+        "storage": update.storage_rel_l2,
+        "gradients": update.gradient_rel_l2,
+        "state": update.state_rel_l2,
+    }
+    squares = {what: error**2 for what, error in errors.items() if error is not None}
+    total = sum(squares.values())
+    return {what: square / total for what, square in squares.items()} if total else {}
+
+
+def blamed(update: Update) -> str:
+    """Say which share of an update's error is whose, the largest first; "" where that is not known."""
+    shares = sorted(blame(update).items(), key=lambda one: -one[1])
+    return ", ".join(f"{what} {format_share(share)}" for what, share in shares if share >= 0.001)
+
+
+def rates_said(update: Update) -> str:
+    """Say how many weights do not move at a tenth of the learning rate and at ten times it; "": not known."""
+    shares = [swallowed_at(update, factor) for factor in (0.1, 10.0)]
+    if None in shares:
+        return ""
+    low, high = map(format_share, shares)
+    if len(update.rates) == 1:
+        return f"{low} at a learning rate of {update.rates[0] / 10:g}, {high} at {update.rates[0] * 10:g}"
+    return f"{low} at a tenth of the learning rates, {high} at ten times these"

@@ -1,0 +1,489 @@
+"""What refuses a precision, and what leaves it undecided. How updates are measured: tests/measure/test_updates.py."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binomtest
+
+from ampbench.base.budget import Budget
+from ampbench.base.precisions import PRECISIONS, SHORT_DTYPES
+from ampbench.base.statement import Flaw, Refusal, Undecided
+from ampbench.errors import UsageError
+from ampbench.instruments.convergence.learning import Trained
+from ampbench.judge.looks import LOOKS, Seen, blame, blamed, is_chance, judge, rates_said, swallowed_at
+from ampbench.judge.verdict import Take, Trust, choose
+from ampbench.measure.divergence import measure_divergence
+from ampbench.measure.machine import Cpu
+from ampbench.measure.reference import References
+from ampbench.records.case import Case
+from ampbench.records.measured import BINS, LOWEST_BIN, Divergence, OptimizerGroup, Recipe, Round, Update
+from ampbench.records.verdict import Evidence, Status, Verdict
+from ampbench.workload import Workload
+from ampbench.workloads.index import WORKLOADS
+from tests.stored_runs import make_case, make_divergence, make_round
+
+ADAMW = Recipe(
+    optimizer="torch.optim.AdamW",
+    groups=[OptimizerGroup(elements=8, lr=1e-4, weight_decay=0.01, decoupled=True, beta1=0.9, beta2=0.999, eps=1e-8)],
+)
+WELL: dict[str, Any] = {
+    "steps": 20, "rel_l2": 0.01, "kept": 1.0, "noise": 0.01, "moving": 1000, "swallowed": 0, "swallowed_energy": 0.0,
+    "worst_parameter": "fc.weight", "worst_kept": 0.99, "rates": [0.01],
+}  # fmt: skip
+TRAINS = Trained(trains=True, study="study 1f9a3c, 300 steps from 3 seeds")
+DOES_NOT = Trained(trains=False, study=TRAINS.study, worse=1.31)
+
+
+def row(precision: str, milliseconds: float = 5, spread: float | None = 0.01, **columns: Any) -> dict[str, Any]:
+    """A row whose interval is `spread` wide on either side; 10 ms is fp32's time."""
+    phase = columns.get("phase", "inference")
+    return {
+        "case_id": f"net/b8/{precision}/cpu/{phase}/eager",
+        "workload": "net",
+        "parameters": "depth=3",
+        "batch_size": 8,
+        "memory_format": "contiguous",
+        "device": "cpu",
+        "phase": phase,
+        "path": "eager",
+        "precision": precision,
+        "outcome": "ok",
+        "reason": None,
+        "seconds_median": milliseconds / 1e3,
+        "seconds_low": None if spread is None else milliseconds / 1e3 * (1 - spread),
+        "seconds_high": None if spread is None else milliseconds / 1e3 * (1 + spread),
+        "speedup_vs_fp32": 10.0 / milliseconds,
+        "memory_ratio_vs_fp32": 1.0,
+        "output_nonfinite": 0,
+        "reference_dtype": "fp64",
+        "output_rel_l2": 5e-3,
+        "argmax_agreement": None,
+        "grad_rel_l2": 1e-2 if phase == "training" else None,
+        "grad_flushed_share": 0.0 if phase == "training" else None,
+    } | columns
+
+
+def training_row(precision: str, milliseconds: float = 5, **columns: Any) -> dict[str, Any]:
+    return row(precision, milliseconds, phase="training", **columns)
+
+
+def trained_by(**values: Any) -> Divergence:
+    """A divergence of a training whose updates arrive."""
+    known = {"recipe": ADAMW, "update": Update(**WELL), "grad_elements": 1000, "loss": 1.0}
+    return make_divergence(make_case(phase="training"), **known | values)
+
+
+def take(
+    *rows: dict[str, Any],
+    found: dict[str, Divergence] | None = None,
+    rounds: dict[str, list[Round]] | None = None,
+    budget: Budget = Budget(),  # noqa: B008
+    trust: Trust = Trust(),  # noqa: B008
+    trained: dict[str, Trained] | None = None,
+) -> Take:
+    """Return what to take of one table; `found` is by precision, and a training's is one whose updates arrive."""
+    known = {
+        one["case_id"]: (found or {}).get(one["precision"]) or trained_by()
+        for one in rows
+        if one["phase"] == "training" or one["precision"] in (found or {})
+    }
+    (answer,) = choose(rows, known, budget, rounds, trust, trained).values()
+    return answer
+
+
+def verdict(
+    columns: dict[str, Any] | None = None,
+    found: Divergence | None = None,
+    budget: Budget = Budget(),  # noqa: B008
+    precision: str = "bf16_pure",
+    **beside: Any,
+) -> Verdict:
+    """Return the verdict on a row with these columns; one of a training has a divergence whose updates arrive."""
+    own = row(precision, **columns or {})
+    if found is None and own["phase"] == "training":
+        found = trained_by()
+    return judge(Seen(row=own, found=found, **beside), budget)
+
+
+TRAINING = {"phase": "training"}
+
+
+@pytest.mark.parametrize(
+    ("phase", "columns", "code"),
+    [
+        ("inference", {"output_nonfinite": 12, "output_rel_l2": None}, Refusal.OUTPUTS),
+        ("inference", {"output_rel_l2": 0.041}, Refusal.ERROR),
+        ("inference", {"sample_p99_rel_l2": 0.06}, Refusal.SAMPLES),
+        ("inference", {"sample_worst_rel_l2": 0.45}, Refusal.WORST_SAMPLE),
+        ("inference", {"kl_mean": 0.03}, Refusal.PROBABILITIES),
+        ("inference", {"kl_p99": 0.3}, Refusal.WORST_PROBABILITIES),
+        ("inference", {"argmax_agreement": 0.98}, Refusal.DECISIONS),
+        ("training", {"output_rel_l2": 0.041}, Refusal.ERROR),
+        ("training", {"grad_rel_l2": 0.16}, Refusal.GRADIENT_ERROR),
+        ("training", {"grad_tensor_rel_l2": 0.6, "grad_tensor_parameter": "fc"}, Refusal.GRADIENT_OF_TENSOR),
+        ("training", {"grad_flushed_share": 0.05}, Refusal.FLUSHED),
+        ("training", {"loss_rel_error": 0.1}, Refusal.LOSS),
+    ],
+)
+def test_a_number_over_its_limit_refuses_and_a_wider_budget_does_not(
+    phase: str, columns: dict[str, Any], code: Refusal
+) -> None:
+    found = verdict(columns | {"phase": phase})
+    assert (found.status, found.code) == (Status.REFUSED, code)
+    assert found.number is not None
+    assert found.number > found.limit
+    (look,) = [one for one in LOOKS if one.code is code]
+    if isinstance(look.limit, str):
+        limit = found.number if code is not Refusal.DECISIONS else 1 - found.number
+        wider = Budget(**{look.limit: limit / look.times})
+        assert verdict(columns | {"phase": phase}, budget=wider).status is Status.OK
+
+
+def test_what_is_ok_names_the_number_that_is_nearest_to_its_limit() -> None:
+    plain = verdict()
+    assert (plain.status, plain.code, plain.number, plain.limit) == (Status.OK, Refusal.ERROR, 5e-3, 0.02)
+    assert plain.evidence is Evidence.INPUTS
+    near = verdict({"kl_mean": 0.009})
+    assert (near.code, near.number, near.limit) == (Refusal.PROBABILITIES, 0.009, 0.01)
+    loses = verdict(TRAINING, trained_by(update=Update(**WELL | {"kept": 0.985})))
+    assert (loses.code, loses.evidence) == (Refusal.UPDATE, Evidence.STEPS)
+    assert loses.number == pytest.approx(0.015)
+
+
+def test_the_output_that_errs_most_is_judged_and_named() -> None:
+    scores = {"output_rel_l2": 3.9e-4, "output_worst_rel_l2": 0.64, "output_worst_name": "scores"}
+    found = verdict(scores)
+    assert (found.status, found.number, found.subject) == (Status.REFUSED, 0.64, "scores")
+    assert verdict(scores | {"output_worst_rel_l2": 3e-3}).subject == "scores"
+
+
+@pytest.mark.parametrize("precision", ["fp32", "default"])
+def test_what_one_runs_today_is_the_baseline_whatever_its_numbers(precision: str) -> None:
+    assert verdict({"output_rel_l2": 9.0}, precision=precision).status is Status.BASELINE
+    unmeasured = verdict({"outcome": "failed"}, precision=precision)
+    assert (unmeasured.status, unmeasured.code) == (Status.UNDECIDED, Undecided.NOT_MEASURED)
+
+
+@pytest.mark.parametrize("missing", [None, float("nan")])
+def test_what_was_not_measured_is_never_ok(missing: float | None) -> None:
+    def undecided(columns: dict[str, Any], found: Divergence | None = None, precision: str = "bf16_pure") -> Any:
+        one = verdict(columns, found, precision=precision)
+        assert one.status is Status.UNDECIDED
+        return one.code
+
+    case = make_case()
+    nothing = {"output_rel_l2": missing}
+    for outcome in ("failed", "skipped"):
+        assert undecided({"outcome": outcome}) is Undecided.NOT_MEASURED
+    assert undecided(nothing) is Undecided.NO_REFERENCE
+    assert undecided(nothing, make_divergence(case, reference_dtype="")) is Undecided.NO_REFERENCE
+    assert undecided(nothing, make_divergence(case, output_undefined="it is empty")) is Undecided.NO_ERROR
+    zero = make_divergence(case, output_elements=8, output_reference_norm=0.0)
+    assert undecided(nothing, zero) is Undecided.ZERO_REFERENCE
+    assert undecided(TRAINING | {"grad_rel_l2": missing}) is Undecided.NO_GRADIENT_ERROR
+    for unknown in (None, Update(steps=0, undefined="no second step")):
+        assert undecided(TRAINING, trained_by(update=unknown)) is Undecided.NO_UPDATE
+        for stored in ("bf16_autocast", "bf16_master"):
+            assert verdict(TRAINING, trained_by(update=unknown), precision=stored).status is Status.OK
+
+
+def test_a_training_without_an_optimizer_is_undecided_in_every_precision() -> None:
+    for precision in ("tf32", "bf16_autocast", "bf16_pure", "bf16_master"):
+        found = verdict(TRAINING | {"output_rel_l2": 9.0}, trained_by(recipe=None, update=None), precision=precision)
+        assert (found.status, found.code) == (Status.UNDECIDED, Undecided.NO_OPTIMIZER)
+    assert verdict(found=make_divergence(make_case())).status is Status.OK  # inference has none
+
+
+def test_an_error_of_chance_says_nothing_and_what_is_not_finite_is_refused_all_the_same() -> None:
+    chance = make_divergence(make_case(), chance_rel_l2=1.2)
+    assert (verdict({"output_rel_l2": 1.3}, chance).code, verdict({}, chance).status) == (
+        Undecided.BY_CHANCE,
+        Status.UNDECIDED,
+    )
+    assert verdict({"output_nonfinite": 2}, chance).code is Refusal.OUTPUTS
+
+
+def test_an_error_against_fp32_counts_where_fp64_failed() -> None:
+    against = make_divergence(make_case(), reference_dtype="fp32", reference_error="no fp64")
+    assert verdict({"reference_dtype": "fp32"}, against).status is Status.OK
+
+
+@pytest.mark.parametrize("columns", [{}, {"grad_rel_l2": 0.3}, {"output_rel_l2": None}])
+def test_a_whole_training_counts_for_more_than_one_step(columns: dict[str, Any]) -> None:
+    for trained, status in ((TRAINS, Status.OK), (DOES_NOT, Status.REFUSED)):
+        seen = Seen(row=training_row("bf16_pure", **columns), found=trained_by(recipe=None))
+        found = judge(seen, Budget(), trained=trained)
+        assert (found.status, found.code, found.evidence) == (status, Refusal.TRAINS_WORSE, Evidence.TRAINED)
+        assert (found.number, found.subject) == (trained.worse, trained.study)
+
+
+FAULTS = {
+    Flaw.REFERENCE_NAN: {"output_elements": 256, "output_reference_nonfinite": 128, "output_reference_nan": 128},
+    Flaw.FP32_OUTPUT: {"output_elements": 256, "output_fp32_nonfinite": 12, "output_nonfinite": 12},
+}
+FP32S_FAULTS = {
+    Flaw.FP32_LOSS: {"loss": None, "reference_loss": 2.0},
+    Flaw.FP32_GRADIENT: {"grad_nonfinite": 3, "grad_elements": 8},
+}
+
+
+@pytest.mark.parametrize(("code", "values"), [*FAULTS.items(), *FP32S_FAULTS.items()])
+def test_what_no_precision_is_to_blame_for_leaves_all_undecided(code: Flaw, values: dict[str, Any]) -> None:
+    of = "fp32" if code in FP32S_FAULTS else "bf16_pure"
+    answer = take(training_row("fp32", 10), training_row("bf16_pure", 4), found={of: trained_by(**values)})
+    assert (answer.statement.code, answer.precision) == (code, None)
+    fp32, pure = answer.verdicts
+    assert (fp32.status, pure.status, pure.code) == (Status.BASELINE, Status.UNDECIDED, code)
+
+
+def test_gradients_that_are_not_finite_are_refused_and_a_note_is_not_taken_for_the_reason() -> None:
+    found = trained_by(grad_nonfinite=3, notes=["dropout layers were switched off for the divergence pass"])
+    one = verdict(TRAINING | {"grad_rel_l2": None}, found)
+    assert (one.status, one.code, one.number) == (Status.REFUSED, Refusal.GRADIENTS, 3)
+
+
+def test_gradients_that_fp32_flushes_too_are_not_held_against_a_precision() -> None:
+    fp32 = Seen(row=training_row("fp32", grad_flushed_share=0.0175))
+    assert verdict(TRAINING | {"grad_flushed_share": 0.0243}, baseline=fp32).status is Status.OK
+    one = verdict(TRAINING | {"grad_flushed_share": 0.067}, baseline=fp32)
+    assert (one.code, one.number) == (Refusal.FLUSHED, pytest.approx(0.0495))
+
+
+def test_parameters_that_are_not_finite_after_one_step_or_the_timed_ones_are_refused_unless_fp32s_are_too() -> None:
+    broken = trained_by(param_nonfinite=3)
+    assert (verdict(TRAINING, broken).code, verdict(TRAINING, broken).number) == (Refusal.PARAMETERS, 3)
+    later = [make_round(make_case(), 1e-3, param_nonfinite=1)]
+    assert verdict(TRAINING, rounds=later).number == 1
+    fp32 = Seen(row=training_row("fp32"), found=trained_by(param_nonfinite=5))
+    assert verdict(TRAINING, broken, baseline=fp32).status is Status.OK
+
+
+def test_steps_that_the_scaler_skips_in_the_pass_or_any_round_are_refused() -> None:
+    rounds = [make_round(make_case(), 1e-3, number, skipped_steps=3) for number in range(2)]
+    one = verdict(TRAINING, trained_by(skipped_steps=2), precision="fp16_autocast", rounds=rounds)
+    assert (one.code, one.number, one.limit) == (Refusal.SKIPPED, 8, 0)
+
+
+def test_one_flip_in_eight_decisions_proves_nothing_but_two_do() -> None:
+    for agreeing, status in ((7, Status.OK), (6, Status.REFUSED)):
+        found = make_divergence(make_case(), argmax_agreeing=agreeing, argmax_decisions=8)
+        assert verdict({"argmax_agreement": agreeing / 8}, found).status is status
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "number"),
+    [
+        ({}, None, None),
+        ({"kept": 0.98}, None, None),
+        ({"kept": 0.025, "swallowed": 998}, Refusal.UPDATE, 0.975),
+        ({"kept": -0.5}, Refusal.UPDATE, 1.5),
+        ({"worst_kept": 0.9}, None, None),
+        ({"worst_kept": 0.42}, Refusal.UPDATE_OF_TENSOR, 0.58),
+        ({"swallowed": 999, "swallowed_energy": 0.041}, Refusal.UNMOVED, 0.041),
+        ({"swallowed": 900, "swallowed_energy": 0.02}, None, None),
+        ({"kept": 0.97, "kept_error": 0.006, "swallowed": 990, "swallowed_energy": 0.9, "worst_kept": 0.8}, None, None),
+        ({"kept": 0.9, "kept_error": 0.006}, Refusal.UPDATE, 0.088),
+    ],
+)
+def test_what_a_step_loses_of_its_update_is_refused(
+    changes: dict[str, Any], code: Refusal | None, number: float | None
+) -> None:
+    found = verdict(TRAINING | {"update_worst_parameter": "fc.weight"}, trained_by(update=Update(**WELL | changes)))
+    assert (found.status, found.code if code else None) == (Status.REFUSED if code else Status.OK, code)
+    if code:
+        assert found.number == pytest.approx(number)
+        assert found.subject == ("fc.weight" if code is Refusal.UPDATE_OF_TENSOR else "")
+
+
+@pytest.mark.parametrize(
+    ("below", "changes", "lost"),
+    [
+        (0.03, {}, True),
+        (0.02, {}, False),
+        (0.03, {"steps": 0}, False),
+        (0.03, {"counted_state": "compensation"}, False),
+        (0.03, {"kept_error": 0.001}, False),
+    ],
+)
+def test_an_update_that_may_not_become_smaller_is_refused_of_a_training_that_begins(
+    below: float, changes: dict[str, Any], lost: bool
+) -> None:
+    energies = [0.0] * BINS
+    energies[5 - LOWEST_BIN], energies[4 - LOWEST_BIN] = 1 - below, below  # 32 and 16 times half a unit and more
+    found = verdict(TRAINING, trained_by(update=Update(**WELL | {"energies": energies} | changes)))
+    assert (found.status is Status.REFUSED) == lost
+    assert found.code is Refusal.NO_ROOM or not lost
+
+
+def test_the_bias_of_gradients_over_batches_is_judged_where_it_is_no_trifle() -> None:
+    assert verdict(TRAINING, trained_by(grad_bias=0.09, grad_noise=0.5)).code is Refusal.BIAS
+    assert verdict(TRAINING, trained_by(grad_bias=0.09, grad_noise=1.0)).status is Status.OK
+    assert verdict(TRAINING, trained_by(grad_bias=0.01, grad_noise=0.01)).status is Status.OK
+
+
+def test_what_keeps_the_updates_is_named_where_they_are_lost() -> None:
+    lost = trained_by(update=Update(**WELL | {"kept": 0.025}))
+    rows = [training_row("fp32", 10), training_row("bf16_autocast", 7), training_row("bf16_pure", 5)]
+    beside = take(*rows, training_row("bf16_master", 9), found={"bf16_pure": lost})
+    assert (beside.precision, beside.statement.facts["passed"]) == ("bf16_autocast", "bf16_pure")
+    assert beside.statement.facts["remedy"] == "bf16_master"
+    assert take(*rows, found={"bf16_pure": lost}).statement.facts["remedy"] == "fp32 master weights"
+    taken = take(rows[0], rows[2], training_row("bf16_master", 8), found={"bf16_pure": lost})
+    assert (taken.precision, "remedy" in taken.statement.facts) == ("bf16_master", False)
+
+
+def test_whose_fault_an_error_is_follows_from_squares() -> None:
+    update = Update(**WELL | {"storage_rel_l2": 0.8, "gradient_rel_l2": 0.2, "state_rel_l2": 0.0})
+    assert blame(update) == pytest.approx({"storage": 0.64 / 0.68, "gradients": 0.04 / 0.68, "state": 0})
+    assert blamed(update) == "storage 94.1%, gradients 5.88%"
+    assert blame(Update(**WELL)) == {}
+
+
+def test_the_bins_tell_what_would_not_move_at_another_learning_rate() -> None:
+    sizes = [0] * BINS
+    sizes[13], sizes[12], sizes[9] = 100, 60, 40  # one to two, a half to one, a sixteenth to an eighth of half a unit
+    update = Update(**WELL | {"sizes": sizes})
+    assert swallowed_at(update, 1) == 0.5
+    assert swallowed_at(update, 0.5) == 1
+    assert swallowed_at(update, 2) == 0.2
+    assert swallowed_at(update, 2**0.5) == pytest.approx(0.35)
+    assert (swallowed_at(update, 1e9), swallowed_at(update, 1e-9)) == (0, 1)
+    assert rates_said(update) == "100% at a learning rate of 0.001, 13.6% at 0.1"
+    assert swallowed_at(Update(**WELL), 1) is None
+
+
+@pytest.mark.parametrize("precision", ["bf16_pure", "fp16_pure"])
+def test_what_the_bins_tell_is_what_is_measured_at_that_rate(precision: str) -> None:
+    def update(rate: float) -> Update:
+        torch.manual_seed(0)
+        workload = Workload(
+            module=torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 32)),
+            inputs=torch.randn(32, 64),
+            targets=torch.randn(32, 32),
+            loss=torch.nn.functional.mse_loss,
+            optimizer=lambda parameters: torch.optim.SGD(parameters, lr=rate),
+        )
+        found = measure_divergence(workload, training("net", precision), Cpu(), References()).update
+        assert found is not None
+        return found
+
+    one = update(0.1)
+    for rate in (1.0, 0.1, 0.01):
+        other = update(rate)
+        share = other.swallowed / other.moving
+        assert swallowed_at(one, rate / 0.1) == pytest.approx(share, abs=0.03), rate
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, spec in WORKLOADS.items() if "training" in spec.phases])
+def test_fp32_tf32_autocast_and_master_weights_keep_the_updates_of_every_built_in_workload(
+    name: str, built: Callable[[str], Workload]
+) -> None:
+    if WORKLOADS[name].needs:
+        pytest.importorskip(WORKLOADS[name].needs)
+    workload, references = built(name), References()
+    for precision, one in PRECISIONS.items():
+        if workload.loss is None or (one.storage != "float32" and not one.master):
+            continue
+        found = measure_divergence(workload, training(name, precision), Cpu(), references)
+        assert (precision, found.param_nonfinite, found.update.undefined) == (precision, 0, "")
+        if found.grad_rel_l2 <= Budget.grad_rel_l2:  # beyond it, the gradients themselves are refused
+            assert (precision, judged_update(precision, found).status) == (precision, Status.OK)
+
+
+@pytest.mark.parametrize("name", ["simple_conv", "mlp", "cross_entropy_head"])
+def test_pure_bf16_loses_the_updates_of_small_presets(name: str, built: Callable[..., Workload]) -> None:
+    found = measure_divergence(built(name, "small"), training(name, "bf16_pure"), Cpu(), References())
+    assert judged_update("bf16_pure", found).code in LOST
+    assert found.update.storage_rel_l2 > 0.9 * found.update.rel_l2
+
+
+def test_adamw_in_pure_fp16_leaves_parameters_that_are_not_finite(built: Callable[[str], Workload]) -> None:
+    name = "transformer_encoder"
+    found = measure_divergence(built(name), training(name, "fp16_pure"), Cpu(), References())
+    assert found.param_nonfinite > 0
+    assert found.update.kept is None
+
+
+LOST = (Refusal.UPDATE, Refusal.UPDATE_OF_TENSOR, Refusal.UNMOVED, Refusal.NO_ROOM)
+
+
+def judged_update(precision: str, found: Divergence) -> Verdict:
+    """Return the verdict on a row that nothing but its update, as it was measured, can refuse."""
+    return judge(Seen(row=training_row(precision), found=trained_by(update=found.update)), Budget())
+
+
+def training(name: str, precision: str) -> Case:
+    dtype = SHORT_DTYPES[PRECISIONS[precision].storage]
+    return make_case(precision, phase="training", workload=name, input_dtype=dtype)
+
+
+@pytest.fixture
+def built() -> Callable[..., Workload]:
+    from ampbench.measure.sources import build_workload
+    from ampbench.workloads.index import source
+
+    def build(name: str, preset: str = "tiny") -> Workload:
+        spec = WORKLOADS[name]
+        return build_workload(source(spec), dict(spec.preset(preset)), 0)
+
+    return build
+
+
+def test_the_median_change_of_a_bin_is_within_it() -> None:
+    ratios = np.exp2(np.random.default_rng(0).uniform(-3, 3, 10_000))
+    sizes = np.bincount((np.floor(np.log2(ratios)) + 13).astype(int), minlength=BINS)
+    update = Update(**WELL | {"sizes": sizes.tolist()})
+    for factor in (0.3, 1.0, 4.0):
+        assert swallowed_at(update, factor) == pytest.approx((ratios * factor < 1).mean(), abs=0.01)
+
+
+@pytest.mark.parametrize("decisions", [1, 8, 100, 1024, 32_000])
+@pytest.mark.parametrize("minimum", [0.5, 0.99, 0.999])
+def test_agreement_is_judged_as_by_the_exact_binomial_test(decisions: int, minimum: float) -> None:
+    expected = decisions * (1 - minimum)
+    for disagreements in {0, 1, 2, round(expected), round(expected + 3 * expected**0.5)}:
+        if disagreements <= decisions:
+            p = binomtest(disagreements, decisions, 1 - minimum, alternative="greater").pvalue
+            found = make_divergence(make_case(), argmax_agreeing=decisions - disagreements, argmax_decisions=decisions)
+            assert is_chance(found, minimum) == (p > 0.05)
+
+
+def test_full_agreement_can_be_asked_for() -> None:
+    for agreeing in (999, 1000):
+        found = make_divergence(make_case(), argmax_agreeing=agreeing, argmax_decisions=1000)
+        assert is_chance(found, 1.0) == (agreeing == 1000)
+        asked = verdict({"argmax_agreement": agreeing / 1000}, found, Budget(argmax_agreement=1.0))
+        assert (asked.status is Status.OK) == (agreeing == 1000)
+
+
+@pytest.mark.parametrize(
+    ("limits", "flag"),
+    [
+        ({"output_rel_l2": -1.0}, "--max-error"),
+        ({"output_rel_l2": float("nan")}, "--max-error"),
+        ({"grad_rel_l2": -0.1}, "--max-gradient-error"),
+        ({"argmax_agreement": 99.0}, "--min-argmax-agreement"),
+        ({"grad_flushed_share": 1.5}, "--max-flushed-share"),
+        ({"sample_p99_rel_l2": -0.1}, "--max-sample-error"),
+        ({"sample_worst_rel_l2": float("nan")}, "--max-worst-sample-error"),
+        ({"kl_mean": -1.0}, "--max-kl "),
+        ({"kl_p99": -1.0}, "--max-kl-p99"),
+        ({"loss_rel_error": -1.0}, "--max-loss-error"),
+    ],
+)
+def test_an_impossible_limit_is_refused_by_its_flag(limits: dict[str, float], flag: str) -> None:
+    with pytest.raises(UsageError, match=flag):
+        Budget(**limits)
+
+
+def test_half_of_a_bin_is_below_what_lies_in_its_middle() -> None:
+    sizes = [0.0] * BINS
+    sizes[0], sizes[1] = 30.0, 70.0
+    update = Update(**WELL, sizes=sizes)
+    assert swallowed_at(update, 2.0 ** (-LOWEST_BIN - 0.5)) == pytest.approx(0.15)
+    assert swallowed_at(update, 2.0 ** (-LOWEST_BIN - 1.5)) == pytest.approx(0.65)
+    assert swallowed_at(update, 2.0**-LOWEST_BIN) == 0
