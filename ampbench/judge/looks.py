@@ -13,12 +13,16 @@ from ampbench.base.budget import (
     LEAST_KEPT,
     LEAST_KEPT_OF_A_TENSOR,
     MOST_BIAS,
+    MOST_OF_RANGE,
+    MOST_OVER_SPREAD,
+    MOST_STALL,
     MOST_SWALLOWED,
+    MOST_UNSCALING,
     OF_A_TENSOR,
     ROOM,
     Budget,
 )
-from ampbench.base.precisions import BASELINE, DEFAULT, PRECISIONS
+from ampbench.base.precisions import BASELINE, DEFAULT, FORMATS, PRECISIONS, SHORT_DTYPES
 from ampbench.base.statement import Refusal, Statement, Undecided
 from ampbench.base.units import format_share
 from ampbench.judge.rows import Row, judged_error, number
@@ -143,15 +147,55 @@ def _skipped(seen: Seen) -> float | None:
     return sum(each.skipped_steps or 0 for each in (seen.found, *seen.rounds) if each is not None)
 
 
+def _unscaling(seen: Seen) -> float | None:
+    """By how much the loss is divided for its gradients to be finite, in the divergence pass or a round, at most.
+
+    GradScaler's scale is fp32: below its smallest number it is 0.
+    """
+    scales = [each.scaler_scale for each in (seen.found, *seen.rounds) if each is not None]
+    known = [scale for scale in scales if scale is not None]
+    return 1 / max(min(known), 2.0**-149) if known else None
+
+
+def _of_range(column: str, dtype: Callable[[Row], str | None]) -> Callable[[Seen], float | None]:
+    """Return what reads a largest value, of the largest number of a short dtype that is low; None for another dtype."""
+
+    def read(seen: Seen) -> float | None:
+        value, form = number(seen.row.get(column)), FORMATS.get(dtype(seen.row) or "")
+        return None if value is None or form is None else value / form.largest
+
+    return read
+
+
+def _rounding(row: Row) -> str | None:
+    own = PRECISIONS.get(row["precision"])  # a foreign run may have others
+    return None if own is None else SHORT_DTYPES[own.rounding]
+
+
 LOOKS = (
+    Look(
+        Refusal.INPUT_RANGE,
+        "input_largest",
+        _of_range("input_largest", lambda row: row.get("input_dtype")),
+        MOST_OF_RANGE,
+    ),
+    Look(Refusal.TARGET_RANGE, "target_largest", _of_range("target_largest", _rounding), MOST_OF_RANGE, training=True),
     Look(Refusal.OUTPUTS, "output_nonfinite", _of("output_nonfinite"), 0),
     Look(Refusal.PARAMETERS, "param_nonfinite", _parameters, 0, training=True),
+    Look(Refusal.SCALE, "scaler_scale", _unscaling, MOST_UNSCALING, training=True),
     Look(
         Refusal.ERROR,
         "output_rel_l2",
         lambda seen: judged_error(seen.row),
         "output_rel_l2",
         subject="output_worst_name",
+    ),
+    Look(
+        Refusal.SPREAD,
+        "output_over_spread",
+        _of("output_over_spread"),
+        MOST_OVER_SPREAD,
+        subject="output_spread_name",
     ),
     Look(Refusal.GRADIENTS, "grad_rel_l2", _gradients, 0, training=True),
     Look(Refusal.GRADIENT_ERROR, "grad_rel_l2", _of("grad_rel_l2"), "grad_rel_l2", training=True),
@@ -183,11 +227,15 @@ LOOKS = (
     Look(Refusal.LOSS, "loss_rel_error", _of("loss_rel_error"), "loss_rel_error"),
     Look(Refusal.DECISIONS, "argmax_agreement", _disagreement, "argmax_agreement"),
     Look(Refusal.FLUSHED, "grad_flushed_share", _flushed, "grad_flushed_share", training=True),
+    Look(Refusal.STATISTICS, "statistics_stall", _of("statistics_stall"), MOST_STALL, training=True),
     Look(Refusal.SKIPPED, "skipped_steps", _skipped, 0, training=True),
 )
 """What refuses a case, the first that is over its limit: add to it what else one step can see."""
 
-FINITE = (Refusal.OUTPUTS, Refusal.PARAMETERS, Refusal.GRADIENTS)
+FINITE = (
+    Refusal.INPUT_RANGE, Refusal.TARGET_RANGE, Refusal.OUTPUTS, Refusal.PARAMETERS, Refusal.SCALE, Refusal.GRADIENTS,
+    Refusal.STATISTICS,
+)  # fmt: skip
 """What means something though errors are those of chance."""
 
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from ampbench.base.budget import Budget
 from ampbench.base.precisions import BASELINE, DEFAULT, PRECISIONS
 from ampbench.base.statement import Answer, Hint, Refusal, Severity, Statement, state
@@ -449,7 +451,10 @@ def _hints(choice: Take, divergences: Mapping[str, Divergence | None]) -> list[S
     for verdict in (choice.taken, choice.passed):
         own = divergences.get(verdict.case_id) if verdict else None
         precision = PRECISIONS.get(verdict.precision) if verdict else None  # a foreign run may have others
-        if precision and own and (text := remark_line(own.recipe, precision)):
+        recipe = own.recipe if own else None
+        if recipe and verdict and verdict.code is Refusal.STATISTICS:  # which says so
+            recipe = structs.replace(recipe, running_momenta=[])
+        if precision and own and (text := remark_line(recipe, precision)):
             found.append(state(Hint.ARITHMETIC, own.case_id, Severity.INFO, text=text))
             break
     taken = divergences.get(choice.case_id or "")
@@ -459,10 +464,11 @@ def _hints(choice: Take, divergences: Mapping[str, Divergence | None]) -> list[S
 def scale_hint(found: Divergence | None) -> Statement | None:
     """Return how many steps GradScaler skips from its default scale down to the one that settled, where to begin.
 
-    Its scale is halved at each step that overflows. None where the default is not too large, and without a scaler.
+    Its scale is halved at each step that overflows. None where the default is not too large, without a scaler, and
+    below 1, where it is no recipe.
     """
     scaler = ScalerSetting(name="default")
-    if found is None or not found.scaler_scale or found.scaler_scale >= scaler.init_scale:
+    if found is None or not found.scaler_scale or not 1 <= found.scaler_scale < scaler.init_scale:
         return None
     skipped = round(math.log(found.scaler_scale / scaler.init_scale, scaler.backoff_factor))
     facts = {"steps": skipped, "default": scaler.init_scale, "scale": found.scaler_scale}

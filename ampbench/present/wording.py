@@ -37,6 +37,12 @@ TEMPLATES: Mapping[StrEnum, str] = {
     Refusal.OUTPUTS: "its output is not finite ({number:elements})",
     Refusal.PARAMETERS: "its parameters are not finite after a step ({number:elements})",
     Refusal.GRADIENTS: "its gradients are not finite ({number:elements})",
+    Refusal.INPUT_RANGE: "its inputs reach {number:times} the largest number of the dtype that they are given in",
+    Refusal.TARGET_RANGE: "its targets reach {number:times} the largest number of the dtype of its output",
+    Refusal.SCALE: "its gradients are finite only if the loss is divided by {number:,.0f}: no loss scale helps",
+    Refusal.SPREAD: (
+        "its error{subject:if| in ||} is {number:times} what the rows of that output differ by, more than {limit:g}"
+    ),
     Refusal.ERROR: "its error{subject:if| in ||} is {number:error}, more than {limit:g}",
     Refusal.GRADIENT_ERROR: "its gradient error is {number:error}, more than {limit:g}",
     Refusal.UPDATE: "{number:kept} of its updates is lost, more than {limit:kept}",
@@ -58,6 +64,10 @@ TEMPLATES: Mapping[StrEnum, str] = {
     Refusal.LOSS: "its loss is off by {number:error}, more than {limit:g}",
     Refusal.DECISIONS: "{number:share} of its decisions are not fp64's, more than {limit:share}",
     Refusal.FLUSHED: "{number:share} of its gradients became zero, fp32's apart, more than {limit:share}",
+    Refusal.STATISTICS: (
+        "running statistics, as they are stored, stop {number:share} away from those of batches, more than "
+        "{limit:share}: keep these modules in fp32"
+    ),
     Refusal.SKIPPED: "GradScaler skipped {number:,.0f} steps after its scale had settled",
     Refusal.TRAINS_WORSE: "it does not train as fp32 does{number:if|: it ends |share| worse} ({subject})",
     Undecided.NOT_MEASURED: "it was not measured",
@@ -195,6 +205,10 @@ BRIEFLY: Mapping[StrEnum | None, str] = {
     Refusal.OUTPUTS: "not finite",
     Refusal.PARAMETERS: "weights not finite",
     Refusal.GRADIENTS: "gradient not finite",
+    Refusal.INPUT_RANGE: "inputs' range",
+    Refusal.TARGET_RANGE: "targets' range",
+    Refusal.SCALE: "loss scale",
+    Refusal.SPREAD: "error over spread",
     Refusal.ERROR: "error",
     Refusal.GRADIENT_ERROR: "gradient error",
     Refusal.UPDATE: "updates lost",
@@ -210,6 +224,7 @@ BRIEFLY: Mapping[StrEnum | None, str] = {
     Refusal.LOSS: "loss",
     Refusal.DECISIONS: "decisions",
     Refusal.FLUSHED: "gradients flushed",
+    Refusal.STATISTICS: "running statistics",
     Refusal.SKIPPED: "steps skipped",
     Refusal.TRAINS_WORSE: "training",
     Undecided.NOT_MEASURED: "not measured",
@@ -225,7 +240,7 @@ BRIEFLY: Mapping[StrEnum | None, str] = {
 
 _IN_SHARES = frozenset(
     {Refusal.UPDATE, Refusal.UPDATE_OF_TENSOR, Refusal.UNMOVED, Refusal.NO_ROOM, Refusal.BIAS}
-    | {Refusal.DECISIONS, Refusal.FLUSHED}
+    | {Refusal.DECISIONS, Refusal.FLUSHED, Refusal.STATISTICS}
 )
 
 _SPELLED: Mapping[str, Callable[..., str]] = MappingProxyType(
