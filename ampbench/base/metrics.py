@@ -130,6 +130,9 @@ COLUMNS = _by_name(
     text("input_dtype", "input", "case.input_dtype").means("The dtype floating inputs are given in."),
     text("memory_format", "format", "case.memory_format").means("`contiguous` or `channels_last`."),
     text("recipe", "recipe").means("What it is trained by; undefined: the workload's own way."),
+    text("optimizer", "optimizer").means(
+        "The optimizer of a training that was compared: `AdamW lr=0.0003 weight_decay=0.1`; `none`: none is named."
+    ),
     text("sdpa", "sdpa").means("The one kernel of attention that `--sdpa` allows; undefined where torch chooses."),
     text("attention", "attention").means(
         "The kernels of attention in one step, with how often each ran: `flash 12`, `flash 10, math 2`, `none`; "

@@ -33,7 +33,6 @@ from ampbench.drive.rounds import Table, table_of
 from ampbench.instruments import registry
 from ampbench.instruments.ceilings.findings import BINDING, Bounds, work_of
 from ampbench.instruments.ceilings.records import Ceiling
-from ampbench.instruments.ranges.arithmetic import recipe_said
 from ampbench.judge import frame, notes, ranking
 from ampbench.judge.looks import blamed, rates_said
 from ampbench.judge.rows import (
@@ -53,7 +52,7 @@ from ampbench.present.data import csv_text, json_text
 from ampbench.present.markdown import escaped, markdown
 from ampbench.present.terminal import make_console, padded, print_lines, wrapped
 from ampbench.records.kinds import CONVERGENCE
-from ampbench.records.labels import few, outcome_said
+from ampbench.records.labels import few, optimizer_name, outcome_said
 from ampbench.records.measured import Failure, Round, Skip
 from ampbench.records.run import Entry
 from ampbench.store import StoredRun, gathered, runs_beside
@@ -290,7 +289,7 @@ def _divergence(divergence: "Divergence") -> Iterator[tuple[str, str]]:
     if divergence.scaler_scale is not None:
         yield "loss scale", f"{divergence.scaler_scale:g}; steps skipped once settled: {divergence.skipped_steps}"
     if divergence.recipe is not None:
-        yield "optimizer", recipe_said(divergence.recipe)
+        yield "optimizer", optimizer_name(divergence.recipe)
     norm = divergence.output_reference_norm
     size = "" if norm is None else f", norm {norm:.4g}"
     yield "reference", f"{divergence.reference_dtype or 'none'} on {divergence.reference_device}{size}"

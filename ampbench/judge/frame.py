@@ -21,7 +21,7 @@ from ampbench.errors import UsageError
 from ampbench.instruments.ceilings.findings import Bounds
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.judge.rounds import OK, MeasuredRun
-from ampbench.records.labels import attention_said, not_finite
+from ampbench.records.labels import NONE_NAMED, attention_said, not_finite, optimizer_name
 from ampbench.records.measured import OutputError
 from ampbench.store import StoredRun, measured_files, not_measured, once
 from ampbench.store.lines import no_garbage_collection
@@ -165,6 +165,15 @@ class _Cases:
         """Return the median of each case's `values`, one for each round, those of the control left out."""
         return self.run.own.medians(values)
 
+    def optimizers(self) -> Array:
+        """Return the optimizer of each training that was compared."""
+        names: list[str | None] = []
+        for case, divergence in zip(self._records["case"], self._records["divergence"], strict=True):
+            trained = case.phase == "training" and divergence is not None
+            named = optimizer_name(divergence.recipe, case.recipe) if trained and divergence.recipe else NONE_NAMED
+            names.append(named if trained else None)
+        return np.array(names, dtype=object)
+
     @cached_property
     def interval(self) -> tuple[stats.Floats, stats.Floats]:
         """The ends of the 95% interval of seconds_median."""
@@ -287,6 +296,7 @@ FUNCTIONS: Mapping[str, Callable[[_Cases], Array]] = MappingProxyType(
             "case.parameters", lambda values: ",".join(f"{name}={value}" for name, value in sorted(values.items()))
         ),
         "recipe": lambda of: of.texts("case.recipe", _or_none),
+        "optimizer": _Cases.optimizers,
         "sdpa": lambda of: of.texts("case.sdpa", _or_none),
         "attention": lambda of: of.texts("memory.attention", attention_said),
         "outcome": lambda of: of.texts("case.case_id", lambda case_id: of.run.outcome(case_id).name),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ampbench.base.precisions import rank
+from ampbench.records.labels import NONE_NAMED
 
 Row = Mapping[str, Any]
 """One row of the frame: its columns by name, None or NaN where undefined."""
@@ -64,6 +65,12 @@ def described(group: Group, place: bool = True) -> str:
     parts += [f"sdpa {group.sdpa}"] if group.sdpa else []
     parts += [group.parameters.replace(",", " ")] if group.parameters else []
     return " · ".join(parts)
+
+
+def optimizer_line(rows: Iterable[Row]) -> str:
+    """Return what trains the rows of a table: "optimizer: AdamW lr=0.0003"; "" in inference and where not measured."""
+    name = next((row["optimizer"] for row in rows if row.get("optimizer")), "")
+    return f"optimizer: {'none named; steps timed with plain SGD' if name == NONE_NAMED else name}" if name else ""
 
 
 def number(value: Any) -> float | None:

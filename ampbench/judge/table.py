@@ -33,6 +33,7 @@ from ampbench.judge.rows import (
     judged_floor_ratio,
     least_agreement,
     number,
+    optimizer_line,
     precision_label,
 )
 from ampbench.judge.verdict import Take
@@ -447,9 +448,10 @@ def table_lines(
         layout = layouts[group.phase].of_table([row for row in rows if row["outcome"] == "ok"])
         if lines:
             lines.append(Text())
-        title = wrapped(f"{group.workload} · {described(group)}", layout.page, "dim")
+        settings, optimizer = _heading(group, rows)
+        title = wrapped(f"{group.workload} · {settings}", layout.page, "dim")
         title[0].stylize("not dim bold", 0, len(group.workload))
-        lines += title
+        lines += [*title, *(wrapped(optimizer, layout.page, "dim") if optimizer else [])]
         if any(row["outcome"] == "ok" for row in rows):
             lines.append(_line([column.header for column in layout.columns], layout, "dim"))
         chosen = advice[group].case_id if group in advice else None
@@ -469,7 +471,7 @@ def table_markdown(groups: Mapping[Group, Sequence[Row]], advice: Mapping[Group,
         headers = [column.header for column in columns]
         cells = [[" ".join(part(row) for part in column.parts).strip() for column in columns] for row in measured]
         missing = [row for row in rows if row["outcome"] != "ok"]
-        block = [f"### {escaped(group.workload)}", escaped(described(group))]
+        block = [f"### {escaped(group.workload)}", *(escaped(line) for line in _heading(group, rows) if line)]
         if measured:
             block.append(markdown_table(headers, cells))
         block += [escaped(f"{precision_label(row)} {outcome_said(row['outcome'], row['reason'])}") for row in missing]
@@ -478,6 +480,12 @@ def table_markdown(groups: Mapping[Group, Sequence[Row]], advice: Mapping[Group,
             block += [escaped(words(hint)) for hint in advice[group].hints]
         blocks.append("\n\n".join(block))
     return "\n\n".join(blocks)
+
+
+def _heading(group: Group, rows: Iterable[Row]) -> tuple[str, str]:
+    """Return what a table is of beside its workload, and its optimizer's line, "" where that is not known."""
+    optimizer = optimizer_line(rows)
+    return described(replace(group, recipe="") if optimizer else group), optimizer
 
 
 def _row_line(row: Row, layout: Layout, style: str) -> Text:

@@ -10,9 +10,10 @@ from operator import attrgetter
 from typing import Any
 
 from ampbench.base.precisions import PRECISIONS, SHORT_DTYPES
+from ampbench.base.recipes import find_recipe
 from ampbench.base.statement import Flaw, Statement, state
 from ampbench.records.case import TORCHS_CHOICE, Case, DeviceDescription, DeviceState, Environment
-from ampbench.records.measured import Divergence
+from ampbench.records.measured import Divergence, Recipe
 
 HALVES = ("bf16", "fp16")
 
@@ -83,6 +84,28 @@ def few(names: Iterable[str], most: int = 3) -> str:
     distinct = list(dict.fromkeys(names))
     more = len(distinct) - most
     return ", ".join(distinct[:most]) + (f" and {more:,} more" if more > 0 else "")
+
+
+NONE_NAMED = "none"
+"""The optimizer of a training for which none is named."""
+USUAL = {"momentum": 0.0, "weight_decay": 0.0, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
+"""Settings of optimizers that are named only where they are others."""
+
+
+def optimizer_name(recipe: Recipe, asked: str = "") -> str:
+    """Return an optimizer with its settings, those of several groups apart: "AdamW lr=0.0003 weight_decay=0.1".
+
+    Of the recipe that was `asked` for, as a case has it, come clipping and name.
+    """
+    groups = []
+    for group in recipe.groups:
+        values = {name: getattr(group, name) for name in ("lr", *USUAL)}
+        settings = [f"{name}={value:g}" for name, value in values.items() if value not in (None, USUAL.get(name))]
+        groups.append(" ".join([*settings, *(name for name in ("foreach", "fused") if getattr(group, name))]))
+    trained = find_recipe(asked)
+    more = [f"clip={trained.clip:g}"] if trained.clip else []
+    more += [f"({trained.name})"] if trained.name else []
+    return " ".join([recipe.optimizer.rpartition(".")[2], " | ".join(dict.fromkeys(groups)), *more])
 
 
 def outcome_said(outcome: str, reason: str, what: str = "") -> str:

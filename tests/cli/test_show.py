@@ -23,6 +23,7 @@ Run = Callable[..., Any]
 
 MLP_AT_100_COLUMNS = """\
 mlp · batch 32 · training · cpu · eager · depth=3 width=512
+optimizer: none named; steps timed with plain SGD
 precision     time/step items/s           speed         memory   error ×floor argmax    grad flushed
 fp32            1.81 ms  17.7 k 1.00x           12.0 MiB 1.00x 2.1e-07    7.0  96.9% 3.1e-07      0%
 fp16_autocast   21.4 ms  1.49 k 0.08x 0.08–0.08 14.0 MiB 1.17x 3.2e-04    1.5   ≥91% 4.0e-04  0.120%

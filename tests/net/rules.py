@@ -117,4 +117,9 @@ RULES: tuple[Rule, ...] = (
         lambda one: _table(one, "passed_id", "column", "value"),
         cells=519,
     ),
+    Rule(
+        "a row says by which optimizer it is trained",
+        lambda one: one.table == "frame" and one.column == "optimizer",
+        cells=2_857,
+    ),
 )

@@ -82,41 +82,9 @@ def remark_line(recipe: Recipe | None, row: Precision) -> str:
     return f"{row.name} with {short_name(recipe)}: {'; '.join(map(str, said))}" if said else ""
 
 
-def recipe_said(recipe: Recipe) -> str:
-    """Return an optimizer and its settings: "AdamW, lr 0.0001, weight decay 0.01 (decoupled), betas 0.9 and 0.999"."""
-    groups = [_settings(group) for group in recipe.groups]
-    if len(set(groups)) <= 1:
-        said = groups[:1]
-    else:
-        said = [
-            f"of {counted(group.elements, 'element')}: {text}"
-            for group, text in zip(recipe.groups, groups, strict=True)
-        ]
-    momenta = ", ".join(f"{momentum:g}" for momentum in recipe.running_momenta)
-    said += [f"running statistics with momentum {momenta}"] if momenta else []
-    return "; ".join([f"{recipe.optimizer}{f', {said[0]}' if said and said[0] else ''}", *said[1:]])
-
-
 def short_name(recipe: Recipe) -> str:
     """Return the name of an optimizer's class without its module."""
     return recipe.optimizer.rpartition(".")[2]
-
-
-def _settings(group: OptimizerGroup) -> str:
-    decay = ""
-    if group.weight_decay:
-        decay = f"weight decay {group.weight_decay:g}{' (decoupled)' if group.decoupled else ''}"
-    betas = [f"{beta:g}" for beta in (group.beta1, group.beta2) if beta is not None]
-    flags = [name for name in ("foreach", "fused", "capturable") if getattr(group, name)]
-    parts = [
-        f"lr {group.lr:g}" if group.lr is not None else "",
-        f"momentum {group.momentum:g}" if group.momentum else "",
-        decay,
-        f"{'betas' if len(betas) > 1 else 'alpha'} {' and '.join(betas)}" if betas else "",
-        f"eps {group.eps:g}" if group.eps is not None else "",
-        *flags,
-    ]
-    return ", ".join(filter(None, parts))
 
 
 def _of_groups(

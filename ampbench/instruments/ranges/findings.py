@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from ampbench.base.precisions import FORMATS, SHORT_DTYPES, find_format, find_precision
 from ampbench.base.units import counted, format_error, format_share
-from ampbench.instruments.ranges.arithmetic import habits_of, recipe_said, remarks_of
-from ampbench.records.labels import few
+from ampbench.instruments.ranges.arithmetic import habits_of, remarks_of
+from ampbench.records.labels import few, optimizer_name
 from ampbench.records.magnitudes import (
     FLUSHES,
     MARGIN,
@@ -355,7 +355,7 @@ def arithmetic_said(found: RangePass) -> list[str]:
     """
     if found.recipe is None:
         return []
-    said = [f"trained by {recipe_said(found.recipe)}"]
+    said = [f"trained by {optimizer_name(found.recipe)}"]
     for dtype in FORMATS:
         remarks = "; ".join(map(str, [*remarks_of(found.recipe, dtype), *habits_of(dtype)]))
         said.append(f"stored in {dtype}, by arithmetic alone: {remarks}")

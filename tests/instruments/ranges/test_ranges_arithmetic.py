@@ -12,8 +12,9 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ampbench.base.precisions import PRECISIONS
 from ampbench.errors import UnknownNameError
-from ampbench.instruments.ranges.arithmetic import EMA_DECAY, habits_of, recipe_said, remark_line, remarks_of
+from ampbench.instruments.ranges.arithmetic import EMA_DECAY, habits_of, remark_line, remarks_of
 from ampbench.measure.optimizer import recipe_of
+from ampbench.records.labels import optimizer_name
 from ampbench.records.measured import OptimizerGroup, Recipe
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -197,10 +198,7 @@ def test_a_group_that_differs_is_told_of_with_how_many_there_are():
         f"{DECAY} in 1 of 2 parameter groups",
         f"the running mean of squared gradients {SQUARES} in 1 of 2 parameter groups",
     ]
-    assert recipe_said(recipe) == (
-        "torch.optim.AdamW, of 3 elements: lr 0.0001, weight decay 0.01 (decoupled), betas 0.9 and 0.999, eps 1e-08; "
-        "of 2 elements: lr 0.0001, betas 0.9 and 0.99, eps 1e-08"
-    )
+    assert optimizer_name(recipe) == "AdamW lr=0.0001 weight_decay=0.01 | lr=0.0001 beta2=0.99"
 
 
 def test_of_an_optimizer_that_is_not_torch_s_nothing_is_said():
@@ -231,8 +229,9 @@ def test_settings_are_read_from_the_optimizer_and_momenta_from_the_network():
     (group,) = recipe.groups
     assert (group.lr, group.momentum, group.weight_decay, group.decoupled) == (0.1, 0.9, 5e-4, False)
     assert group.elements == sum(parameter.numel() for parameter in network.parameters())
-    assert recipe_said(recipe) == (
-        "torch.optim.SGD, lr 0.1, momentum 0.9, weight decay 0.0005; running statistics with momentum 0.1, 0.01"
+    assert optimizer_name(recipe) == "SGD lr=0.1 momentum=0.9 weight_decay=0.0005"
+    assert (
+        optimizer_name(recipe, "sgd-vision,clip=2") == "SGD lr=0.1 momentum=0.9 weight_decay=0.0005 clip=2 (sgd-vision)"
     )
     tensor = recipe_of(torch.optim.Adam(network.parameters(), lr=torch.tensor(0.25), capturable=True), network)
     assert (tensor.groups[0].lr, tensor.groups[0].capturable) == (0.25, True)

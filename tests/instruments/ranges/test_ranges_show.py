@@ -143,7 +143,7 @@ def test_what_arithmetic_knows_of_the_optimizer_is_told_for_both_dtypes():
     recipe = Recipe(optimizer="torch.optim.AdamW", groups=[group])
     found = passed(values("a", 1.0), recipe=recipe)
     assert lines(headroom_section(CASE, found))[2:] == [
-        "Trained by torch.optim.AdamW, lr 0.0001, weight decay 0.01 (decoupled), betas 0.9 and 0.999, eps 1e-08.",
+        "Trained by AdamW lr=0.0001 weight_decay=0.01.",
         (
             "Stored in fp16, by arithmetic alone: weights become infinite or NaN where gradients were never over "
             "0.0055: their squares and eps are 0 (1e-08, not above 2^-25); weight decay does nothing (lr x weight "
