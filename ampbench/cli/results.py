@@ -44,9 +44,10 @@ from ampbench.judge.rows import (
     judged_error,
     number,
     precision_label,
+    with_verdicts,
 )
 from ampbench.judge.table import Layout, lay_out, legend, speed_interval, table_lines, table_markdown
-from ampbench.judge.verdict import Take, across_tables, takes_of
+from ampbench.judge.verdict import Take, across_tables, takes_of, verdicts_of
 from ampbench.present import wording
 from ampbench.present.data import csv_text, json_text
 from ampbench.present.markdown import escaped, markdown
@@ -55,6 +56,7 @@ from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.labels import few, optimizer_name, outcome_said
 from ampbench.records.measured import Failure, Round, Skip
 from ampbench.records.run import Entry
+from ampbench.records.verdict import VERDICT_COLUMNS
 from ampbench.store import StoredRun, gathered, runs_beside
 
 if TYPE_CHECKING:
@@ -92,6 +94,8 @@ def detail_lines(stored: StoredRun, rows: Sequence[Row], width: int | None = Non
         case_id = row["case_id"]
         lines += [Text(), Text(case_id, style="bold")] if lines else [Text(case_id, style="bold")]
         pairs = [("outcome", row["outcome"] if row["outcome"] == "ok" else f"{row['outcome']}: {row['reason']}")]
+        if row["verdict"] and row["outcome"] == "ok":
+            pairs.append(("verdict", wording.verdict_words(row)))
         pairs += _metrics(row, DERIVED)
         pairs += _rounds(each for each in stored.rounds if each.case_id == case_id)
         pairs += _work(stored, row)
@@ -334,9 +338,10 @@ def _listed(counts: Sequence[int]) -> str:
     return str(counts[0]) if len(set(counts)) == 1 else "/".join(str(count) for count in counts)
 
 
-def run_rows(stored: StoredRun) -> list[Row]:
-    """Return one row per case of a run, as `ampbench.load` gives them, those of a table together."""
-    groups = grouped(frame.run_rows(stored))
+def run_rows(stored: StoredRun, budget: Budget) -> list[Row]:
+    """Return one row per case of a run with its verdict, as `ampbench.load` gives them, those of a table together."""
+    verdicts = verdicts_of(stored, budget, runs_beside(stored, CONVERGENCE))
+    groups = grouped(with_verdicts(frame.run_rows(stored), verdicts))
     return [row for rows in groups.values() for row in rows]
 
 
@@ -356,12 +361,13 @@ def print_result(
     if words and ranked(shown) and format in (OutputFormat.TABLE, OutputFormat.MARKDOWN):
         _print_ranking(stored, every, shown, format, budget, words)
         return
+    columns = [*COLUMNS, *VERDICT_COLUMNS]
     print_forms(
         format,
         lines=lambda console: result_lines(stored, shown, budget, console.width),
         markdown=lambda: markdown_text(stored, shown, budget),
         json=lambda: json_text(shown),
-        csv=lambda: csv_text(list(COLUMNS), ([row[name] for name in COLUMNS] for row in shown)),
+        csv=lambda: csv_text(columns, ([row[name] for name in columns] for row in shown)),
     )
 
 
@@ -507,7 +513,7 @@ class LiveTable:
         seen = self._tables[table]
         if seen.rows is None:
             run = gathered(seen.run.path, seen.run.header, seen.entries, seen.run)
-            seen.rows = run_rows(replace(run, rounds=seen.rounds))
+            (seen.rows,) = grouped(frame.run_rows(replace(run, rounds=seen.rounds))).values()
         return seen.rows
 
     def _block(self, table: Table, width: int) -> list[Text]:

@@ -295,7 +295,7 @@ def _print_end(stored: "StoredRun", ended: str, ending: Ending, problem: Nothing
     """
     from ampbench.cli.results import print_result, run_rows
 
-    rows, words = run_rows(stored), run_words(stored.path, ending.results)
+    rows, words = run_rows(stored, ending.budget), run_words(stored.path, ending.results)
     print_result(stored, rows, rows, ending.format, ending.budget, words)
     print_note(f"run {stored.header.run}: {stored.path}")
     if ended != "complete":

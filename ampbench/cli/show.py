@@ -134,7 +134,7 @@ def _measured(
     from ampbench.cli.results import print_result, ranked, run_rows
     from ampbench.present.terminal import make_console, print_lines
 
-    found = run_rows(stored)
+    found = run_rows(stored, budget)
     rows = [row for row in found if row["case_id"] in case_ids]
     if not everything:
         print_result(stored, found, rows, format, budget, words)

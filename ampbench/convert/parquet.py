@@ -15,8 +15,9 @@ from ampbench import __version__
 from ampbench.base.keywords import matches
 from ampbench.base.metrics import COLUMNS
 from ampbench.errors import NothingToRunError, UsageError
-from ampbench.judge.frame import Array, Frame
+from ampbench.judge.frame import Array, judged
 from ampbench.records.run import Header
+from ampbench.records.verdict import VERDICT_COLUMNS
 from ampbench.store import read_header
 
 NO_PYARROW = 'Parquet needs pyarrow: pip install "ampbench[parquet]"'
@@ -43,7 +44,9 @@ RUN_COLUMNS: Mapping[str, str] = {
 
 
 def column_type(name: str) -> str:
-    """Return the type of a column: `TEXT`, `WHOLE` or `NUMBER`."""
+    """Return the type of a column: `TEXT`, `WHOLE`, `NUMBER` or "bool"."""
+    if name in VERDICT_COLUMNS:
+        return {"object": TEXT, "float": NUMBER, "bool": "bool"}[VERDICT_COLUMNS[name]]
     return RUN_COLUMNS.get(name) or (WHOLE if COLUMNS[name].whole else NUMBER if COLUMNS[name].unit else TEXT)
 
 
@@ -65,13 +68,12 @@ class Cases:
 def cases_of(files: Sequence[Path]) -> Cases:
     """Return the cases of the runs in `files`, at least one file; raises as `ampbench.load` does."""
     tables, cut = [], []
-    for file in files:
-        frame = Frame.read(file)
+    for file, frame in judged(files):
         rows = len(frame["case_id"])
         run = {name: np.full(rows, value, dtype=object) for name, value in run_values(read_header(file)).items()}
         tables.append({**frame.columns, **run})
-        cut += [file] if frame.cut else []
-    return Cases({name: np.concatenate([table[name] for table in tables]) for name in (*COLUMNS, *RUN_COLUMNS)}, cut)
+        cut += [file] if frame.stored.cut else []
+    return Cases({name: np.concatenate([table[name] for table in tables]) for name in tables[0]}, cut)
 
 
 def run_values(header: Header) -> dict[str, Any]:

@@ -22,15 +22,16 @@ from ampbench.base.units import counted, times
 from ampbench.errors import NothingComparableError, UnknownNameError
 from ampbench.judge import frame
 from ampbench.judge.compare import compare
-from ampbench.judge.ranking import missing_blocks, table_labels
-from ampbench.judge.rows import Group, Row, grouped, judged_error, number, precision_label
+from ampbench.judge.ranking import missing_blocks, passed_brief, table_labels
+from ampbench.judge.rows import Group, Row, grouped, judged_error, number, passed_over, precision_label, with_verdicts
 from ampbench.judge.table import speed_interval
-from ampbench.judge.verdict import Take, own_rounds, takes_of
+from ampbench.judge.verdict import Take, own_rounds, takes_of, verdicts_of
 from ampbench.present.document import Block, Column, Document, Section, records, table
-from ampbench.present.wording import why
+from ampbench.present.wording import verdict_words, why
 from ampbench.records.case import Case, kind_of
 from ampbench.records.changes import ChangeStatus, Comparison
 from ampbench.records.labels import few
+from ampbench.records.verdict import VERDICT_COLUMNS
 from ampbench.store import StoredRun
 from ampbench.store.merge import lanes_together
 
@@ -73,6 +74,7 @@ class Placed:
     label: str
     row: Row
     advice: Take | None
+    passed: Sequence[Row] = ()
     standing: str = ""
     over: float | None = None
     over_interval: tuple[float, float] | None = None
@@ -80,7 +82,7 @@ class Placed:
     @property
     def taken(self) -> bool:
         """Whether it is what the machine is advised to take."""
-        return self.advice is not None and self.advice.case_id == self.row["case_id"]
+        return bool(self.row["taken"])
 
 
 def machines(runs: Sequence[StoredRun], budget: Budget) -> list[Machine]:
@@ -90,7 +92,7 @@ def machines(runs: Sequence[StoredRun], budget: Budget) -> list[Machine]:
     """
     measured = []
     for stored in lanes_together(runs):
-        rows = frame.run_rows(stored)
+        rows = with_verdicts(frame.run_rows(stored), verdicts_of(stored, budget))
         measured.append((stored, rows, takes_of(stored, budget)))
     return told_apart(measured)
 
@@ -141,7 +143,14 @@ def placed(found: Sequence[Machine], over: str = "") -> list[Placed]:
             advice = machine.advice.get(group)
             label = table_labels([members[0]], [machine.stored.cases])[0]
             rows += [
-                Placed(machine=machine, network=network, label=label, row=row, advice=advice)
+                Placed(
+                    machine=machine,
+                    network=network,
+                    label=label,
+                    row=row,
+                    advice=advice,
+                    passed=passed_over(members) if row["taken"] else (),
+                )
                 for row in members
                 if row["outcome"] == "ok"
             ]
@@ -239,6 +248,9 @@ def _columns(reference: str, hidden: Container[str] = ()) -> list[Column[Placed]
     def of(name: str) -> Callable[[Placed], Any]:
         return lambda one: number(one.row[name])
 
+    def raw(name: str) -> Callable[[Placed], Any]:
+        return lambda one: one.row[name]
+
     def over(one: Placed) -> str:
         if one.over is None:
             return ""
@@ -271,6 +283,9 @@ def _columns(reference: str, hidden: Container[str] = ()) -> list[Column[Placed]
         Column("over_high", lambda one: one.over_interval and one.over_interval[1]),
         Column("peak_memory_bytes", of("peak_memory_bytes"), "memory", "B"),
         Column("error", lambda one: judged_error(one.row), "error", "error"),
+        Column("verdict", lambda one: one.row["verdict"], "verdict", said=lambda one: verdict_words(one.row)),
+        *(Column(name, raw(name)) for name in VERDICT_COLUMNS if name not in ("verdict", "taken")),
+        Column("", lambda one: passed_brief(one.passed), "not taken", rare=True),
         Column("case_id", lambda one: one.row["case_id"]),
     ]
     return [replace(column, head="") if column.key in hidden else column for column in columns]

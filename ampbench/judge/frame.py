@@ -5,7 +5,7 @@ for pandas, which takes longer to import than most runs to read; rows and column
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
@@ -15,15 +15,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ampbench.base import stats
+from ampbench.base.budget import Budget
 from ampbench.base.metrics import COLUMNS, Column, reach
 from ampbench.base.precisions import BASELINE, DEFAULT
 from ampbench.errors import UsageError
 from ampbench.instruments.ceilings.findings import Bounds
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.judge.rounds import OK, MeasuredRun
+from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.labels import NONE_NAMED, attention_said, not_finite, optimizer_name
 from ampbench.records.measured import OutputError
-from ampbench.store import StoredRun, measured_files, not_measured, once
+from ampbench.records.verdict import VERDICT_COLUMNS
+from ampbench.store import StoredRun, measured_files, not_measured, once, runs_beside
 from ampbench.store.lines import no_garbage_collection
 
 if TYPE_CHECKING:
@@ -35,21 +38,13 @@ Array = np.ndarray[Any, Any]
 class Frame:
     """The cases of a run as columns by name, in the order of `COLUMNS`: arrays with an element for each case.
 
-    Text and `batch_size` are objects, None where undefined. `cut`: the last line of the run's file is cut.
+    Text and `batch_size` are objects, None where undefined.
     """
 
     def __init__(self, run: MeasuredRun):
         cases = _Cases(run)
         self.columns: Mapping[str, Array] = {name: cases[name] for name in COLUMNS}
-        self.cut = run.stored.cut
-
-    @classmethod
-    @no_garbage_collection()  # until all that a large run is made of is given back
-    def read(cls, path: Path) -> "Frame":
-        """Return the frame of the run in a file; raises as `load` does."""
-        run = MeasuredRun.read(path, averaging=False)
-        require_measured(run.stored)
-        return cls(run)
+        self.stored = run.stored
 
     def __getitem__(self, name: str) -> Array:
         return self.columns[name]
@@ -85,22 +80,49 @@ def _plain(column: Column, values: Array) -> list[Any]:
 def load(path: Path | str) -> "pd.DataFrame":
     """Return the runs at `path` as one frame with a row per case: a file is that run, a folder all its runs.
 
-    A folder is a results folder, which holds `runs/`, or any folder of run files; its runs are in the order of their
-    names, which is that of their times; those that only explain are left out. Warns of a run whose last line is cut.
-    Raises `StoreError`, naming file and line, where there is no run or one is damaged, `UsageError` for the file of a
-    run that only explains.
+    Columns are `metrics.COLUMNS` and, by the default budget, `VERDICT_COLUMNS`. A folder is a results folder, which
+    holds `runs/`, or any folder of run files; its runs are in the order of their names, which is that of their times;
+    those that only explain are left out. Warns of a run whose last line is cut. Raises `StoreError`, naming file and
+    line, where there is no run or one is damaged, `UsageError` for the file of a run that only explains.
     """
     import pandas as pd
 
     path = Path(path)
     frames = []
-    for file in measured_files(path) if path.is_dir() else [path]:
-        frame = Frame.read(file)
-        if frame.cut:
+    for file, run in judged(measured_files(path) if path.is_dir() else [path]):
+        if run.stored.cut:
             cut = "the last line is cut and was left out; the run was killed, or goes on"
             warnings.warn(f"{file}: {cut}", stacklevel=2)
-        frames.append(frame.to_pandas())
+        frames.append(run.to_pandas())
     return frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
+
+
+def judged(files: Iterable[Path]) -> Iterator[tuple[Path, Frame]]:
+    """Yield the frame of each run with its verdicts by the default budget (`VERDICT_COLUMNS`); raises as `load` does.
+
+    What studies of convergence in its folder found counts, as everywhere.
+    """
+    studies: dict[tuple[Path, str, str], list[StoredRun]] = {}
+    for file in files:
+        yield file, _judged(file, studies)
+
+
+@no_garbage_collection()  # until all that a large run is made of is given back
+def _judged(file: Path, studies: dict[tuple[Path, str, str], list[StoredRun]]) -> Frame:
+    """Return the frame of a run with its verdicts; `studies` are those known already, by folder, host and torch."""
+    from ampbench.judge.verdict import verdicts_of
+
+    stored = MeasuredRun.read_brief(file)
+    require_measured(stored)
+    environment = stored.header.environment
+    place = file.parent, environment.host, environment.torch_version
+    if place not in studies:
+        studies[place] = runs_beside(stored, CONVERGENCE)
+    verdicts = [one.columns() for one in verdicts_of(stored, Budget(), studies[place]).values()]
+    frame = frame_of(stored)
+    added = {name: np.array([one[name] for one in verdicts], dtype) for name, dtype in VERDICT_COLUMNS.items()}
+    frame.columns = {**frame.columns, **added}
+    return frame
 
 
 def require_measured(stored: StoredRun) -> None:
@@ -110,9 +132,15 @@ def require_measured(stored: StoredRun) -> None:
 
 
 @once
+def frame_of(stored: StoredRun) -> Frame:
+    """Return the frame of a run."""
+    return Frame(MeasuredRun.of(stored))
+
+
+@once
 def run_rows(stored: StoredRun) -> list[dict[str, Any]]:
     """Return a run's rows (`Frame.rows`), one a case in order."""
-    return Frame(MeasuredRun.of(stored)).rows()
+    return frame_of(stored).rows()
 
 
 class _Cases:

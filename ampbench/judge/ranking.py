@@ -18,11 +18,21 @@ from ampbench.base import stats
 from ampbench.base.precisions import BASELINE, DEFAULT, rank
 from ampbench.base.units import format_error, times
 from ampbench.judge.looks import TODAYS
-from ampbench.judge.rows import Group, Row, grouped, judged_error, number, precision_label
+from ampbench.judge.rows import (
+    Group,
+    Row,
+    grouped,
+    is_wrong,
+    judged_error,
+    number,
+    passed_over,
+    precision_label,
+    taken_of,
+)
 from ampbench.judge.table import speed_interval
 from ampbench.judge.verdict import Take
 from ampbench.present.document import Block, Column, Section, table
-from ampbench.present.wording import briefly, why
+from ampbench.present.wording import code_words, why
 from ampbench.records.case import Case
 from ampbench.records.labels import case_labels, few
 from ampbench.records.verdict import Status
@@ -59,42 +69,30 @@ class Ranked:
     @property
     def taken(self) -> Row | None:
         """The row that is advised; None without advice."""
-        return self._row(self.advice.case_id)
+        return taken_of(self.rows)
 
     @property
-    def passed(self) -> Row | None:
-        """The row that is faster, or may be, and is not safe; None where there is none."""
-        return self._row(self.advice.passed.case_id if self.advice.passed else None)
+    def passed(self) -> list[Row]:
+        """The rows that are refused or undecided, though faster or smaller than what is advised, the fastest first."""
+        return passed_over(self.rows)
 
     @property
     def stays(self) -> bool:
         """Whether what is advised is what one runs who changes nothing."""
-        return self.taken is not None and self.taken["precision"] in TODAYS
+        return self.taken is not None and self.taken["verdict"] == Status.BASELINE
 
     @property
     def nearest(self) -> Row | None:
-        """What comes nearest to being advised where no other precision is: the fastest that is not safe, or of all."""
-        return self.passed or next(iter(self.others), None)
+        """What comes nearest to being advised where no other precision is: the fastest that is wrong, or of all."""
+        if self.passed and (_gain(self.passed[0]) or 0.0) > 1:
+            return self.passed[0]
+        others = (row for row in self.rows if row["outcome"] == "ok" and row["verdict"] != Status.BASELINE)
+        return max(others, key=lambda row: _gain(row) or 0.0, default=None)
 
     @property
     def gain(self) -> float | None:
         """How many times as fast as fp32 what is advised is."""
         return None if self.taken is None else _gain(self.taken)
-
-    @property
-    def others(self) -> list[Row]:
-        """What was measured in other precisions than what one runs who changes nothing, the fastest first."""
-        rows = [row for row in self.rows if row["outcome"] == "ok" and row["precision"] not in TODAYS]
-        return sorted(rows, key=lambda row: -(_gain(row) or 0.0))
-
-    def unsafe(self, row: Row) -> str:
-        """Say in a word or three what keeps a row from being advised, "" where nothing does."""
-        verdict = self.advice.of(row["case_id"])
-        unsafe = verdict is not None and verdict.status in (Status.REFUSED, Status.UNDECIDED)
-        return briefly(verdict.code) if verdict is not None and unsafe else ""
-
-    def _row(self, case_id: str | None) -> Row | None:
-        return next((row for row in self.rows if row["case_id"] == case_id), None) if case_id else None
 
 
 def kind_of(workload: str) -> str:
@@ -187,18 +185,21 @@ def _gain(row: Row) -> float | None:
 
 
 def _passed(one: Ranked) -> str:
-    """Say which faster precision is not safe, and why; that what is advised is not certain."""
-    row = one.passed
-    passed = "" if row is None else f"{precision_label(row)}: {one.unsafe(row)}"
-    return ", ".join(filter(None, [passed, "" if one.advice.certain else "not certain"]))
+    """Return why faster or smaller precisions are not taken, and that what is taken is not certain."""
+    return ", ".join(filter(None, [passed_brief(one.passed), "" if one.advice.certain else "not certain"]))
+
+
+def passed_brief(rows: Iterable[Row]) -> str:
+    """Return why rows are not taken, in few words each."""
+    return ", ".join(f"{precision_label(row)}: {code_words(row)}" for row in rows)
 
 
 def _short(one: Ranked) -> str:
     """Say why the nearest other precision is not taken."""
     if one.nearest is None:
         return "all others failed"
-    if one.passed is not None:
-        return one.unsafe(one.passed)
+    if is_wrong(one.nearest):
+        return code_words(one.nearest)
     return "no gain" if one.advice.certain else "not certain"
 
 
@@ -225,14 +226,14 @@ class Brought:
         """The names of those for which it is not safe, by reason, the commonest first."""
         found: dict[str, list[str]] = {}
         for one, row in self.tables:
-            if said := one.unsafe(row):
-                found.setdefault(said, []).append(one.name)
+            if is_wrong(row):
+                found.setdefault(code_words(row), []).append(one.name)
         return dict(sorted(found.items(), key=lambda each: -len(each[1])))
 
     @property
     def safe(self) -> list[tuple[Ranked, Row]]:
         """Those for which it is."""
-        return [(one, row) for one, row in self.tables if not one.unsafe(row)]
+        return [(one, row) for one, row in self.tables if row["verdict"] == Status.OK]
 
     @property
     def taken(self) -> int:

@@ -3,6 +3,7 @@
 A stored run with its rounds as columns, what they say of each case, and what became of it.
 """
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
@@ -10,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from msgspec import structs
 
 from ampbench.base import stats
 from ampbench.records.labels import Pending
@@ -188,6 +190,34 @@ class MeasuredRun:
         """Return the run in the file at `path`; raises `StoreError` as `read_run` does."""
         columns = _Columns(averaging)
         return cls(read_run(path, on_rounds=columns.add), columns)
+
+    @classmethod
+    def read_brief(cls, path: Path | str) -> StoredRun:
+        """Return the run in the file at `path`, each of its rounds with one sample, which is its value.
+
+        It takes a fraction of the memory of all samples, and `of` returns what these tell.
+        """
+        columns, brief = _Columns(averaging=False), list[Round]()
+
+        def keep(rounds: list[Round]) -> None:
+            columns.add(rounds)
+            for each in rounds:
+                value = stats.round_value(each.samples, each.cpu_samples, each.windows)
+                brief.append(
+                    structs.replace(
+                        each,
+                        samples=[[value]],
+                        cpu_samples=None,
+                        windows=None,
+                        steps_per_sample=each.steps_per_sample[:1],
+                        warmup_steps=each.warmup_steps[:1],
+                    )
+                )
+
+        stored = read_run(path, on_rounds=keep)
+        stored.rounds.extend(brief)
+        stored._derived[inspect.unwrap(cls.of)] = cls(stored, columns)
+        return stored
 
     @cached_property
     def rounds(self) -> Rounds:

@@ -1,12 +1,13 @@
 """Rows of a run's frame: what they hold, how they are grouped and named."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ampbench.base.precisions import rank
+from ampbench.base.precisions import DEFAULT, rank
 from ampbench.records.labels import NONE_NAMED
+from ampbench.records.verdict import Status, Verdict
 
 Row = Mapping[str, Any]
 """One row of the frame: its columns by name, None or NaN where undefined."""
@@ -51,6 +52,42 @@ def group_of(row: Row) -> Group:
         sdpa=row.get("sdpa") or "",
         recipe=row.get("recipe") or "",
     )
+
+
+def with_verdicts(rows: Iterable[Row], verdicts: Mapping[str, Verdict]) -> list[Row]:
+    """Return rows with the columns of their cases' verdicts (`VERDICT_COLUMNS`)."""
+    return [{**row, **verdicts[row["case_id"]].columns()} for row in rows]
+
+
+def is_wrong(row: Row) -> bool:
+    """Return whether a row that was measured is refused or undecided."""
+    return row["outcome"] == "ok" and row.get("verdict") in (Status.REFUSED, Status.UNDECIDED)
+
+
+def taken_of(rows: Iterable[Row]) -> Row | None:
+    """Return the row of a table that is to be taken; None where there is none."""
+    return next((row for row in rows if row.get("taken")), None)
+
+
+def passed_over(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of a table that are refused or undecided though faster or smaller than what is to be taken.
+
+    Without anything to take they are held against what a user runs today. The fastest come first.
+    """
+    today = sorted(
+        (row for row in rows if row.get("verdict") == Status.BASELINE), key=lambda row: row["precision"] != DEFAULT
+    )
+    taken = taken_of(rows) or next(iter(today), None)
+    if taken is None:
+        return []
+
+    def less(row: Row, column: str) -> bool:
+        value, held = number(row.get(column)), number(taken.get(column))
+        return value is not None and held is not None and value < held
+
+    wrong = [row for row in rows if is_wrong(row)]
+    passed = [row for row in wrong if less(row, "seconds_median") or less(row, "peak_memory_bytes")]
+    return sorted(passed, key=lambda row: number(row["seconds_median"]) or math.inf)
 
 
 def described(group: Group, place: bool = True) -> str:

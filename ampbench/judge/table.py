@@ -34,12 +34,13 @@ from ampbench.judge.rows import (
     least_agreement,
     number,
     optimizer_line,
+    passed_over,
     precision_label,
 )
 from ampbench.judge.verdict import Take
 from ampbench.present.markdown import escaped, markdown_table
 from ampbench.present.terminal import wrapped
-from ampbench.present.wording import answer, words
+from ampbench.present.wording import answer, passed_words, verdict_words, words
 from ampbench.records.labels import outcome_said
 
 LONGEST_NAME = 16
@@ -52,8 +53,8 @@ class Column:
 
     `metrics` are the names of what it shows, `key` is what a page's address calls it. `legend` explains the header.
     `first` columns begin a cluster. On a narrow terminal columns with the highest `expendable` go first; 0 stays.
-    A `rare` one is left out of a table of whose rows it says nothing, though other tables of the run have it: there it
-    would be a gap as wide as a name.
+    A `text` is aligned to the left. A `rare` one is left out of a table of whose rows it says nothing, though other
+    tables of the run have it: there it would be a gap as wide as a name.
     """
 
     header: str
@@ -64,6 +65,7 @@ class Column:
     first: bool = False
     expendable: int = 0
     rare: bool = False
+    text: bool = False
 
 
 def _cell(column: str, write: Callable[[float], str]) -> Callable[[Row], str]:
@@ -216,7 +218,7 @@ def _energy_error(row: Row) -> str:
 
 
 COLUMNS = (
-    Column("precision", "precision", (precision_label,)),
+    Column("precision", "precision", (precision_label,), text=True),
     _TIME,
     Column(
         "burst",
@@ -270,7 +272,7 @@ COLUMNS = (
         metrics=("peak_memory_bytes", "memory_ratio_vs_fp32"),
         legend="peak of one step, times that of fp32",
         first=True,
-        expendable=3,
+        expendable=1,
     ),
     _number(
         "B/param",
@@ -287,6 +289,7 @@ COLUMNS = (
         metrics=("output_rel_l2", "output_worst_rel_l2"),
         legend="relative L2 of the output against fp64",
         first=True,
+        expendable=1,
     ),
     Column(
         "in",
@@ -310,7 +313,7 @@ COLUMNS = (
         (_agreement,),
         metrics=("argmax_agreement", "argmax_bound"),
         legend="decisions that are fp64's, ≥ where so few prove no more",
-        expendable=1,
+        expendable=3,
     ),
     Column(
         "grad",
@@ -319,7 +322,7 @@ COLUMNS = (
         metrics=("grad_rel_l2",),
         legend="relative L2 of the gradients",
         first=True,
-        expendable=1,
+        expendable=2,
     ),
     _number(
         "flushed",
@@ -327,7 +330,7 @@ COLUMNS = (
         "grad_flushed_share",
         format_share,
         "gradients that are zero where fp64's are not (in fp32 mostly differences of equal values)",
-        2,
+        4,
     ),
     Column(
         "kept",
@@ -336,7 +339,9 @@ COLUMNS = (
         metrics=("update_kept",),
         legend="of fp64's update, what arrives in the stored weights",
         first=True,
+        expendable=2,
     ),
+    Column("verdict", "judged", (verdict_words,), first=True, text=True),
 )
 
 
@@ -458,7 +463,8 @@ def table_lines(
         lines.extend(_row_line(row, layout, "bold" if row["case_id"] == chosen else "") for row in rows)
         if group in advice:
             lines += wrapped(f"→ {answer(advice[group].statement)}", layout.page)
-            lines += [line for hint in advice[group].hints for line in wrapped(words(hint), layout.page)]
+            for line in filter(None, (*map(words, advice[group].hints), not_taken(rows, advice[group]))):
+                lines += wrapped(line, layout.page)
     return lines
 
 
@@ -477,7 +483,7 @@ def table_markdown(groups: Mapping[Group, Sequence[Row]], advice: Mapping[Group,
         block += [escaped(f"{precision_label(row)} {outcome_said(row['outcome'], row['reason'])}") for row in missing]
         if group in advice:
             block.append(f"→ {escaped(answer(advice[group].statement))}")
-            block += [escaped(words(hint)) for hint in advice[group].hints]
+            block += map(escaped, filter(None, (*map(words, advice[group].hints), not_taken(rows, advice[group]))))
         blocks.append("\n\n".join(block))
     return "\n\n".join(blocks)
 
@@ -486,6 +492,12 @@ def _heading(group: Group, rows: Iterable[Row]) -> tuple[str, str]:
     """Return what a table is of beside its workload, and its optimizer's line, "" where that is not known."""
     optimizer = optimizer_line(rows)
     return described(replace(group, recipe="") if optimizer else group), optimizer
+
+
+def not_taken(rows: Sequence[Row], advice: Take) -> str:
+    """Return in a line what of a table is wrong though faster or smaller, but for what the advice on it names."""
+    named = advice.passed.case_id if advice.passed else None
+    return passed_words((precision_label(row), row) for row in passed_over(rows) if row["case_id"] != named)
 
 
 def _row_line(row: Row, layout: Layout, style: str) -> Text:
@@ -499,7 +511,8 @@ def _row_line(row: Row, layout: Layout, style: str) -> Text:
     for column in layout.columns:
         parts = zip(column.parts, layout.widths[column.header], strict=True)
         cells.append(" ".join(part(row).rjust(width) for part, width in parts))
-    cells[0] = cells[0].strip()
+        if column.text:
+            cells[-1] = cells[-1].strip()
     return _line(cells, layout, style)
 
 
@@ -508,5 +521,5 @@ def _line(cells: Sequence[str], layout: Layout, style: str) -> Text:
     line = ""
     for column, cell in zip(layout.columns, cells, strict=True):
         width = layout.width(column)
-        line += " " * layout.gap(column) + (cell.ljust(width) if column is COLUMNS[0] else cell.rjust(width))
+        line += " " * layout.gap(column) + (cell.ljust(width) if column.text else cell.rjust(width))
     return Text(line.rstrip(), style=style, no_wrap=True, overflow="ellipsis")

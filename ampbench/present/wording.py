@@ -13,7 +13,7 @@ from ampbench.records.case import Case
 from ampbench.records.changes import GateCode
 from ampbench.records.labels import FP32_INSTEAD, case_labels, few
 from ampbench.records.measured import CHANCE
-from ampbench.records.verdict import Cause, Evidence
+from ampbench.records.verdict import Cause, Evidence, Status
 
 _IN_RANGE = ", though finite in fp64: the network leaves fp32's range"
 
@@ -287,6 +287,43 @@ def words(statement: Statement, **names: str) -> str:
     """Return a statement in a plain line; `names` are those of its cases, tables and workloads."""
     templates = OF_GATES if isinstance(statement.code, GateCode) else TEMPLATES
     return _Words().vformat(templates[statement.code], (), {**names, **statement.facts})
+
+
+def code_words(row: Mapping[str, Any]) -> str:
+    """Return the code of a row's verdict in two words or three; "" where there is none."""
+    code = row.get("verdict_code")
+    return BRIEFLY.get(code, "network not finite") if code else ""
+
+
+def verdict_words(row: Mapping[str, Any]) -> str:
+    """Return the verdict of a row in a cell: "ok", "updates lost 4.2% > 2%", "undecided: no optimizer"."""
+    status, value, limit = row.get("verdict"), row.get("verdict_number"), row.get("verdict_limit")
+    if status is None or row["outcome"] != "ok":
+        return ""
+    if status == Status.UNDECIDED:
+        return f"{status}: {code_words(row)}"
+    if status != Status.REFUSED or value is None:
+        return code_words(row) if status == Status.REFUSED else str(status)
+    if not limit:
+        return f"{code_words(row)}: {value:,.0f}"
+    if row["verdict_code"] in _IN_SHARES:
+        return f"{code_words(row)} {100 * value:.3g}% > {100 * limit:.3g}%"
+    return f"{code_words(row)} {format_error(value)} > {limit:g}"
+
+
+def passed_words(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> str:
+    """Return in a line why rows are not taken, each given with its label; "" without any.
+
+    "not taken: bf16_pure (2.58x the speed, 0.50x the memory): gradient error 1.6e-01 > 0.1".
+    """
+    told = []
+    for label, row in rows:
+        speed, memory = row.get("speedup_vs_fp32"), row.get("memory_ratio_vs_fp32")
+        gains = [f"{times(speed)} the speed"] if speed else []
+        gains += [f"{times(memory)} the memory"] if memory else []
+        named = f"{label} ({', '.join(gains)})" if gains else label
+        told.append(f"{named}: {verdict_words(row)}")
+    return f"not taken: {'; '.join(told)}" if told else ""
 
 
 class Line(NamedTuple):

@@ -14,16 +14,18 @@ from msgspec import structs
 from rich.text import Text
 
 import ampbench
+from ampbench.base.budget import Budget
 from ampbench.cli.options import DEFAULT_RESULTS
 from ampbench.convert.pytest_benchmark import read_run_json
 from ampbench.drive.session import current_commit
 from ampbench.errors import AmpbenchError
 from ampbench.judge import frame
 from ampbench.judge.compare import compare
-from ampbench.judge.rows import Row, grouped
+from ampbench.judge.rows import Row, grouped, with_verdicts
 from ampbench.judge.show import comparison_lines
 from ampbench.judge.table import lay_out, legend, table_lines
 from ampbench.judge.times import TIME as TIME_METRIC
+from ampbench.judge.verdict import verdicts_of
 from ampbench.measure.environment import read_environment
 from ampbench.present.terminal import make_console, wrapped
 from ampbench.records.case import Case
@@ -104,7 +106,8 @@ class Seen:
 
     def lines(self, width: int) -> Iterator[Text]:
         """Yield the table for a terminal of `width` columns, and what its headers mean."""
-        rows = frame.run_rows(dataclasses.replace(self._run))  # there may be more to add
+        run = dataclasses.replace(self._run)  # there may be more to add
+        rows = with_verdicts(frame.run_rows(run), verdicts_of(run, Budget()))
         groups = grouped(rows)
         layouts = {phase: lay_out(rows, phase, width) for phase in dict.fromkeys(group.phase for group in groups)}
         yield from table_lines(groups, {}, layouts)

@@ -1,7 +1,10 @@
 """The verdict on a case: whether its results are right, by which number, and what its speed and memory are worth."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
 
 
 class Status(StrEnum):
@@ -82,3 +85,22 @@ class Verdict:
     def label(self) -> str:
         """Its precision as people read it: "fp16_autocast (no scaler)" where GradScaler was taken out."""
         return f"{self.precision} (no scaler)" if self.case_id.endswith("/no-scaler") else self.precision
+
+    def columns(self) -> dict[str, Any]:
+        """Return it as columns of a row: `VERDICT_COLUMNS`."""
+        code = None if self.code is None else str(self.code)
+        values = (str(self.status), code, self.number, self.limit, str(self.evidence) or None, self.taken)
+        return dict(zip(VERDICT_COLUMNS, values, strict=True))
+
+
+VERDICT_COLUMNS: Mapping[str, str] = MappingProxyType(
+    {
+        "verdict": "object",
+        "verdict_code": "object",
+        "verdict_number": "float",
+        "verdict_limit": "float",
+        "verdict_evidence": "object",
+        "taken": "bool",
+    }
+)
+"""What tables for machines have of a verdict, beside the columns of what was measured, and the dtype of each."""

@@ -15,8 +15,8 @@ from ampbench.errors import NothingComparableError, NothingToRunError, StoreErro
 from ampbench.judge import frame, notes
 from ampbench.judge.compare import compare, of_cases
 from ampbench.judge.pairing import arm_settings, pair_cases
-from ampbench.judge.rows import Group, Row, grouped
-from ampbench.judge.verdict import Take, takes_of
+from ampbench.judge.rows import Group, Row, grouped, with_verdicts
+from ampbench.judge.verdict import Take, takes_of, verdicts_of
 from ampbench.present.page import run_name
 from ampbench.present.wording import Line, lines
 from ampbench.records.case import Case
@@ -335,7 +335,7 @@ def material_of(
     shown: list[Shown] = []
     lonely: list[NothingComparableError] = []
     for stored in reversed(ordered):
-        whole = frame.run_rows(stored)
+        whole = with_verdicts(frame.run_rows(stored), verdicts_of(stored, budget, explanations))
         own = _not_covered(stored, whole, newer)
         rows = [row for row in whole if row["case_id"] in own and matches(keyword, row["case_id"])]
         if not rows and stored.cases:

@@ -12,9 +12,11 @@ import pytest
 from msgspec.structs import replace
 from rich.cells import cell_len
 
+from ampbench.base.budget import Budget
 from ampbench.base.metrics import COLUMNS
 from ampbench.cli.results import LABEL_WIDTH, detail_lines, run_rows
 from ampbench.records.measured import Failure
+from ampbench.records.verdict import VERDICT_COLUMNS
 from ampbench.store import find_run, read_run
 from tests import stored_runs
 from tests.report.large_runs import write_zoo_run
@@ -24,11 +26,11 @@ Run = Callable[..., Any]
 MLP_AT_100_COLUMNS = """\
 mlp · batch 32 · training · cpu · eager · depth=3 width=512
 optimizer: none named; steps timed with plain SGD
-precision     time/step items/s           speed         memory   error ×floor argmax    grad flushed
-fp32            1.81 ms  17.7 k 1.00x           12.0 MiB 1.00x 2.1e-07    7.0  96.9% 3.1e-07      0%
-fp16_autocast   21.4 ms  1.49 k 0.08x 0.08–0.08 14.0 MiB 1.17x 3.2e-04    1.5   ≥91% 4.0e-04  0.120%
-bf16_autocast    911 us  35.1 k 1.99x 1.98–2.00 10.0 MiB 0.83x 2.6e-03    1.6   ≥91% 3.2e-03      0%
-bf16_pure        702 us  45.6 k 2.58x 2.58–2.58 6.00 MiB 0.50x 3.8e-03    2.4   ≥91% 1.6e-01      0%
+precision     time/step           speed         memory   error    grad verdict
+fp32            1.81 ms 1.00x           12.0 MiB 1.00x 2.1e-07 3.1e-07 baseline
+fp16_autocast   21.4 ms 0.08x 0.08–0.08 14.0 MiB 1.17x 3.2e-04 4.0e-04 ok
+bf16_autocast    911 us 1.99x 1.98–2.00 10.0 MiB 0.83x 2.6e-03 3.2e-03 ok
+bf16_pure        702 us 2.58x 2.58–2.58 6.00 MiB 0.50x 3.8e-03 1.6e-01 gradient error 1.6e-01 > 0.1
 → take bf16_autocast: 1.99x the speed and 0.83x the memory of fp32, error 2.6e-03 of 0.02 allowed,
   seen in one step at the first weights; bf16_pure is 2.58x as fast, but its gradient error is
   1.6e-01, more than 0.1
@@ -96,7 +98,7 @@ def test_json_is_a_list_of_flat_rows_with_the_documented_columns(results: Path, 
     said = ampbench("show", "latest", "--results", results, "--json")
     rows = json.loads(said.out)
     assert len(rows) == 17
-    assert all(list(row) == list(COLUMNS) for row in rows)
+    assert all(list(row) == [*COLUMNS, *VERDICT_COLUMNS] for row in rows)
     skipped = next(row for row in rows if row["outcome"] == "skipped")
     assert skipped["seconds_median"] is None
     assert isinstance(rows[0]["peak_memory_bytes"], int)
@@ -107,7 +109,7 @@ def test_csv_has_the_same_rows(results: Path, ampbench: Run) -> None:
     out = ampbench("show", "latest", "--results", results, "--format", "csv").out
     rows = list(csv.DictReader(io.StringIO(out)))
     assert len(rows) == 17
-    assert list(rows[0]) == list(COLUMNS)
+    assert list(rows[0]) == [*COLUMNS, *VERDICT_COLUMNS]
     assert rows[0]["seconds_median"] == "0.01521"
     assert rows[0]["reason"] == ""
 
@@ -157,7 +159,7 @@ def test_one_case_is_shown_with_all_that_is_known_of_it(results: Path, ampbench:
 
 def test_details_fold_under_themselves_on_a_narrow_terminal(results: Path) -> None:
     stored = read_run(find_run("latest", results))
-    rows = run_rows(stored)
+    rows = run_rows(stored, Budget())
     whole, folded = ([line.plain for line in detail_lines(stored, rows, width)] for width in (None, 80))
     assert max(map(cell_len, whole)) > 100
     assert max(map(cell_len, folded)) <= 80
@@ -371,7 +373,7 @@ def test_a_keyword_that_leaves_few_tables_has_them_shown(zoo: Path, ampbench: Ru
 def test_machines_have_every_row_of_a_ranking(zoo: Path, ampbench: Run) -> None:
     rows = json.loads(ampbench("show", "zoo", "--results", zoo, "--json").out)
     assert len(rows) == 34 * 5
-    assert all(list(row) == list(COLUMNS) for row in rows)
+    assert all(list(row) == [*COLUMNS, *VERDICT_COLUMNS] for row in rows)
 
 
 def test_a_ranking_is_markdown_where_that_is_asked_for(zoo: Path, ampbench: Run) -> None:

@@ -16,6 +16,7 @@ from ampbench.judge.rounds import MeasuredRun
 from ampbench.judge.rows import described, grouped
 from ampbench.records.measured import Failure, OutputError, Predictions, Reading, Skip, Update
 from ampbench.records.run import Footer
+from ampbench.records.verdict import VERDICT_COLUMNS
 from ampbench.store import StoredRun, read_run
 from tests.stored_runs import (
     COMPLETE,
@@ -42,7 +43,7 @@ def rows_of(tmp_path, cases, *entries, **header):
 
 def test_a_row_holds_the_case_and_the_run(tmp_path):
     row = rows_of(tmp_path, [BF16], make_round(BF16)).iloc[0]
-    assert list(row.index) == list(COLUMNS)
+    assert list(row.index) == [*COLUMNS, *VERDICT_COLUMNS]
     assert row["run"] == RUN
     assert row["case_id"] == BF16.case_id
     assert row["parameters"] == "depth=4,width=512"
@@ -434,7 +435,7 @@ def test_a_file_is_that_run_and_a_folder_all_of_them(tmp_path):
         frame = ampbench.load(folder)
         assert frame["run"].str[-6:].tolist() == ["aaa111", "aaa111", "bbb222"]
         assert frame.index.tolist() == [0, 1, 2]
-        assert list(frame.columns) == list(COLUMNS)
+        assert list(frame.columns) == [*COLUMNS, *VERDICT_COLUMNS]
 
 
 def test_nothing_to_load_is_an_error_that_says_how_to_measure(tmp_path):
@@ -455,7 +456,7 @@ def test_a_run_without_cases_is_an_empty_frame_with_all_columns(tmp_path):
     path = write_run(tmp_path, [])
     frame = ampbench.load(path)
     assert len(frame) == 0
-    assert list(frame.columns) == list(COLUMNS)
+    assert list(frame.columns) == [*COLUMNS, *VERDICT_COLUMNS]
     assert run_rows(read_run(path)) == []
 
 
@@ -465,7 +466,7 @@ def frame_of(stored: StoredRun) -> pd.DataFrame:
 
 def test_loading_and_a_stored_run_give_the_same_frame(tmp_path):
     path = write_run(tmp_path, [FP32, BF16], make_round(FP32), make_memory(BF16, 5), make_round(FP32, number=1))
-    pd.testing.assert_frame_equal(ampbench.load(path), frame_of(read_run(path)))
+    pd.testing.assert_frame_equal(ampbench.load(path)[list(COLUMNS)], frame_of(read_run(path)))
 
 
 def test_rows_of_a_run_are_those_of_its_frame(tmp_path):

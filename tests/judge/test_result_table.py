@@ -142,7 +142,7 @@ def test_flops_per_second_are_no_column_where_no_ceiling_is_known() -> None:
 
 def test_what_can_be_spared_goes_first_and_the_rest_stays_however_narrow() -> None:
     layout = table.lay_out(ROWS, "training", 30)
-    assert [column.header for column in layout.columns] == ["precision", "time/step", "speed", "error"]
+    assert [column.header for column in layout.columns] == ["precision", "time/step", "speed"]
 
 
 def test_the_parts_of_all_phases_stand_under_each_other() -> None:

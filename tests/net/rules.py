@@ -13,6 +13,7 @@ a column that goes:
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ampbench.records.verdict import VERDICT_COLUMNS
 from tests.net.comparing import MISSING, Difference
 
 SEEN = (
@@ -103,7 +104,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "where the network is at fault every precision has a verdict",
-        lambda one: one.before == MISSING and (one.after is True or one.after == "fp32-output"),
+        lambda one: one.table != "frame" and one.before == MISSING and one.after in (True, "fp32-output"),
         cells=31,
     ),
     Rule("what helps is told of what is passed over alone", lambda one: one.column == "remedy", cells=1_390),
@@ -121,5 +122,10 @@ RULES: tuple[Rule, ...] = (
         "a row says by which optimizer it is trained",
         lambda one: one.table == "frame" and one.column == "optimizer",
         cells=2_857,
+    ),
+    Rule(
+        "every row of a frame has its verdict",
+        lambda one: one.table == "frame" and one.column in VERDICT_COLUMNS and one.before == MISSING,
+        cells=17_142,
     ),
 )

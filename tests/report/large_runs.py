@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
+from ampbench.base.budget import Budget
 from ampbench.cli.results import run_rows
 from ampbench.judge.rows import grouped
 from ampbench.records.case import Case
@@ -124,7 +125,7 @@ def write_zoo_run(
     """
     [file] = run_files(STORED)
     stored = read_run(file)
-    measured = [row for row in run_rows(stored) if row["outcome"] == "ok" and not row["output_worst_name"]]
+    measured = [row for row in run_rows(stored, Budget()) if row["outcome"] == "ok" and not row["output_worst_name"]]
     templates = list(grouped(measured).items())
     generator = np.random.default_rng(seed)
     names = [f"{library}:{kind}_{size}" for size, kind in product(SIZES_OF_NETWORKS, KINDS_OF_NETWORKS)][:networks]

@@ -15,7 +15,7 @@ from ampbench.base.units import UNDEFINED, counted, every, format_error, times
 from ampbench.judge import notes
 from ampbench.judge import said as sentences
 from ampbench.judge.rows import Row, described, judged_error, number, precision_label
-from ampbench.judge.table import format_factor, speed_interval
+from ampbench.judge.table import format_factor, not_taken, speed_interval
 from ampbench.judge.verdict import Take, across_tables
 from ampbench.present.charts import (
     Chart,
@@ -305,6 +305,7 @@ def _mean(found: Spread | None, written: Callable[[float], str], usual: int, zer
 def _advised(table: Table) -> AdviceLine:
     group, advice, row = table.group, table.advice, table.chosen
     assert advice is not None
+    remark = "; ".join(filter(None, [*map(words, advice.hints), not_taken(table.whole, advice)]))
     return AdviceLine(
         table=table.label,
         workload=group.workload,
@@ -318,20 +319,16 @@ def _advised(table: Table) -> AdviceLine:
         memory=_value(row, "memory_ratio_vs_fp32", times),
         error=UNDEFINED if row is None or (error := judged_error(row)) is None else format_error(error),
         sentence=answer(advice.statement),
-        remark=_remark(advice),
-        why=_why(advice),
+        remark=remark,
+        why=_why(advice, remark),
     )
 
 
-def _why(advice: Take) -> str:
-    """Return why a precision is advised, and what arithmetic adds, or why none is."""
+def _why(advice: Take, remark: str) -> str:
+    """Return why a precision is advised, and what is to be remarked, or why none is."""
     known = why(advice.statement) if advice.precision else answer(advice.statement)
     known = known or (_SMALLEST if advice.statement.code is Answer.SAVE else _FASTEST)
-    return "; ".join(filter(None, [known, _remark(advice)]))
-
-
-def _remark(advice: Take) -> str:
-    return "; ".join(map(words, advice.hints))
+    return "; ".join(filter(None, [known, remark]))
 
 
 def _value(row: Row | None, column: str, written: Callable[[float], str]) -> str:

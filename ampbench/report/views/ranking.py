@@ -14,11 +14,12 @@ from ampbench.base.precisions import BASELINE
 from ampbench.base.units import counted, format_error, times
 from ampbench.judge.beside import placed, sections, told_apart, unadvised
 from ampbench.judge.ranking import Ranked, missing_blocks, part_blocks, taken_said
-from ampbench.judge.rows import judged_error, number
+from ampbench.judge.rows import is_wrong, judged_error, number
 from ampbench.judge.table import speed_interval
 from ampbench.present.charts import Chart, Choice, precision_encoded, rule_at, tooltip
 from ampbench.present.document import as_sentence
 from ampbench.present.page import View, cut
+from ampbench.present.wording import code_words
 from ampbench.report.answers import advised_machines, ranked_parts
 from ampbench.report.material import Material, Shown
 from ampbench.report.views.precisions import SLOWEST, speed_axis
@@ -90,10 +91,10 @@ def _points(tables: Sequence[Ranked], part: str) -> list[dict[str, Any]]:
             "network": one.name,
             "precision": row["precision"],
             "speed": speed,
-            "safe": not one.unsafe(row),
+            "safe": not is_wrong(row),
             "said": " ".join(filter(None, [times(speed), speed_interval(row)])),
             "error": "" if (error := judged_error(row)) is None else format_error(error),
-            "taken": "advised" if row is one.taken else one.unsafe(row) or "",
+            "taken": "advised" if row is one.taken else code_words(row) if is_wrong(row) else "",
         }
         for kind in sorted(largest, key=lambda kind: -gains[kind])
         for one in members[kind]
