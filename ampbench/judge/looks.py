@@ -290,11 +290,13 @@ def _missing(seen: Seen) -> Undecided | None:
     row, found = seen.row, seen.found
     if found is not None and found.chance_rel_l2 is not None:
         return Undecided.BY_CHANCE
-    if judged_error(row) is None:
+    zero = found is not None and found.output_reference_norm == 0
+    spread = found is not None and all(one.over_spread is not None for one in found.outputs or [])
+    if judged_error(row) is None and not (zero and spread and number(row.get("output_over_spread")) is not None):
         if found is None or not found.reference_dtype:
             return Undecided.NO_REFERENCE
         finite = (found.output_elements or 0) > (found.output_reference_nonfinite or 0)
-        return Undecided.ZERO_REFERENCE if finite and found.output_reference_norm == 0 else Undecided.NO_ERROR
+        return Undecided.ZERO_REFERENCE if finite and zero else Undecided.NO_ERROR
     if row["phase"] != "training":
         return None
     if number(row["grad_rel_l2"]) is None:

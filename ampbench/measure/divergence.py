@@ -68,7 +68,7 @@ class _Group:
         numbers = self.numbers
         targets = batch_targets(self._workload)
         decided = decisions_of(self._workload, numbers.names, numbers.outputs, targets, numbers.decided)
-        return Compared(numbers.names, numbers.outputs, decided, self._samples, self.reference.dtype)
+        return Compared(numbers.names, numbers.outputs, decided, self._samples, self.reference.dtype, targets)
 
     @cached_property
     def fp32(self) -> list[Distance]:

@@ -37,7 +37,7 @@ from ampbench.measure.memory import said_of
 from ampbench.measure.step import TrainingStep, build_step
 from ampbench.records.case import Case
 from ampbench.records.labels import few
-from ampbench.records.measured import ASKED_AGREEMENT, FurtherDecisions, OutputError, Predictions
+from ampbench.records.measured import ASKED_AGREEMENT, ZERO_REFERENCE, FurtherDecisions, OutputError, Predictions
 from ampbench.workload import Workload
 
 LOGITS, LOG_PROBABILITIES, PROBABILITIES = "logits", "log-probabilities", "probabilities"
@@ -50,6 +50,7 @@ ROWS_AT_ONCE = 1 << 22
 """So many logits are turned into probabilities at a time: 32 MiB, a few times over."""
 ALIKE = 2.0**-24
 """Rows that differ by less than this share of their norm are alike: rounded to fp32, they are the same."""
+ZERO = ZERO_REFERENCE.format("output")
 ONE_CLASS = "{} has a single class, and decides nothing"
 
 
@@ -123,7 +124,8 @@ class Compared:
     """The outputs of a group's reference, ready to hold others against: what all precisions share is found once.
 
     `decided` are the reference's decisions, `samples` is the length of the batch, `chances` are how far another
-    reference step lies from it by output (empty: not known). Outputs of one class decide nothing, as `notes` say.
+    reference step lies from it by output (empty: not known), `targets` are those of the batch. Outputs of one class
+    decide nothing, as `notes` say.
     """
 
     def __init__(
@@ -133,6 +135,7 @@ class Compared:
         decided: Sequence[Decisions],
         samples: int | None,
         against: str = "fp64",
+        targets: Any = None,
     ):
         self.names, self.references, self.samples, self.against = names, references, samples, against
         self.decided = [one for one in decided if one.shape[one.dimension] > 1]
@@ -140,6 +143,7 @@ class Compared:
         self.notes = [ONE_CLASS.format(names[place] or "the output") for place in single]
         self._kinds = {one.place: row_kind(references[one.place], one) for one in self.decided}
         self._centred = {one.place: one for one in self.decided if self._kinds[one.place] == LOGITS}
+        self._targets = tensors_of(targets)
         self._floors: dict[torch.dtype, tuple[Distance, list[Distance]]] = {}
 
     def floors(self, rounding: torch.dtype) -> tuple[Distance, list[Distance]]:
@@ -186,7 +190,7 @@ class Compared:
                     centred=made is not None,
                     rel_l2=None if undefined else distance.rel_l2,
                     floor_rel_l2=floors[place].rel_l2,
-                    over_spread=None if undefined else over_spread(distance, pair[1]),
+                    over_spread=over_spread(pair[0], pair[1], self._targets) if undefined in ("", ZERO) else None,
                     undefined=undefined,
                     sample_count=samples.count,
                     sample_p99_rel_l2=samples.p99,
@@ -258,16 +262,21 @@ def sample_errors(value: torch.Tensor, reference: torch.Tensor, samples: int | N
     return SampleErrors(count=len(known), p99=float(np.quantile(known, 0.99)), worst=float(known.max()))
 
 
-def over_spread(distance: Distance, reference: torch.Tensor) -> float | None:
+def over_spread(value: torch.Tensor, reference: torch.Tensor, targets: Sequence[torch.Tensor] = ()) -> float | None:
     """Return the norm of an output's error over that of its reference's rows less their mean; rows lie in the first
     dimension. None where there are fewer than two, or they are `ALIKE`; elements that are not finite are left out.
+
+    Where the reference is zero, the rows are those of its `targets`: the first floating ones of its shape.
     """
-    if distance.rel_l2 is None or not distance.reference_norm or reference.numel() < 2 or len(reference) < 2:
+    finite = torch.isfinite(reference)
+    exact = torch.where(finite, reference, 0.0)
+    alike = (one.double() for one in targets if one.is_floating_point() and one.shape == reference.shape)
+    rows, exponent = scaled(exact if bool(exact.any()) else next(alike, exact).to(exact.device))
+    if rows.numel() < 2 or len(rows) < 2:
         return None
-    rows, exponent = scaled(torch.where(torch.isfinite(reference), reference, 0.0))
-    norm = distance.reference_norm * 2.0**-exponent
     spread = float((rows - rows.mean(0)).norm())
-    return distance.rel_l2 * norm / spread if spread > ALIKE * norm else None
+    error = float(((torch.where(finite, value, 0.0) - exact) * 2.0**-exponent).norm())
+    return error / spread if spread > ALIKE * float(rows.norm()) else None
 
 
 def centred(tensor: torch.Tensor, made: Decisions) -> torch.Tensor:

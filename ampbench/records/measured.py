@@ -443,9 +443,9 @@ class OutputError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     Euclidean norm of its error, relative to its norm in the reference; `centred`: it holds logits, and each row, less
     its mean over classes, is compared, as softmax does not see a shift. `floor_rel_l2` is the same of merely rounding
     the reference to the precision's dtype. `over_spread` is the norm of the error relative to that of what the rows of
-    the reference, in its first dimension, differ by: each less their mean (None: they do not differ). Samples lie in
-    its first dimension, too, and the error of each is relative to itself: `sample_p99_rel_l2` is the 99% quantile
-    (linear between order statistics) and `sample_worst_rel_l2` the largest of the `sample_count` that are defined.
+    the reference (of its targets where it is zero), in its first dimension, differ by: each less their mean (None: they
+    do not differ). Samples lie there, too, and the error of each is relative to itself: `sample_p99_rel_l2` is the 99%
+    quantile (linear between order statistics), `sample_worst_rel_l2` the largest of `sample_count` that are defined.
     """
 
     name: str

@@ -1,6 +1,7 @@
 """What one step of a real network shows, and refuses: values out of range, loss scales, statistics, rows alike."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from ampbench.base.budget import Budget
 from ampbench.base.precisions import PRECISIONS, SHORT_DTYPES
-from ampbench.base.statement import Hint, Refusal
+from ampbench.base.statement import Hint, Refusal, Undecided
 from ampbench.judge.looks import Seen, judge
 from ampbench.judge.verdict import takes_of, verdicts_of
 from ampbench.measure.divergence import measure_divergence
@@ -72,6 +73,20 @@ def test_scores_whose_rows_rounding_makes_alike_are_refused_by_name(tmp_path: Pa
     assert (refused.status, refused.code, refused.subject) == (Status.REFUSED, Refusal.SPREAD, "scores")
     assert 0.2 == refused.limit < refused.number < 0.6
     assert found["fp16_autocast"].status is Status.OK
+
+
+def test_a_regression_that_begins_with_zeros_is_judged_by_what_its_targets_differ_by(tmp_path: Path) -> None:
+    head = torch.nn.Linear(32, 4)
+    torch.nn.init.zeros_(head.weight)
+    torch.nn.init.zeros_(head.bias)
+    workload = trained(torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Tanh(), head))
+    exact = verdicts(tmp_path / "exact", workload, "bf16_autocast")["bf16_autocast"]
+    assert exact.status is Status.OK
+    unlike = verdicts(tmp_path / "unlike", replace(workload, targets=torch.ones(32, 4)), "bf16_autocast")
+    assert (unlike["bf16_autocast"].status, unlike["bf16_autocast"].code) == (
+        Status.UNDECIDED,
+        Undecided.ZERO_REFERENCE,
+    )
 
 
 def test_targets_that_an_output_in_fp16_cannot_be_are_refused(tmp_path: Path) -> None:

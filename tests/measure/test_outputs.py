@@ -118,6 +118,16 @@ def test_rows_that_are_alike_have_no_spread(rows: np.ndarray) -> None:
     assert (found.rel_l2, found.over_spread) == (pytest.approx(0.01), None)
 
 
+def test_where_a_reference_is_zero_rows_are_those_of_its_targets() -> None:
+    targets = RANDOM.normal(size=(4, 3))
+    compared = Compared([""], [torch.zeros(4, 3, dtype=torch.float64)], [], 4, targets={"y": torch.tensor(targets)})
+    values = [torch.full((4, 3), 0.1, dtype=torch.float64)]
+    _, each = compared.distances(values)
+    (found,) = compared.errors(values, each, torch.bfloat16)
+    assert found.rel_l2 is None
+    assert found.over_spread == pytest.approx(0.1 * 12**0.5 / np.linalg.norm(targets - targets.mean(0)))
+
+
 def test_the_shift_of_logits_that_hides_their_differences_is_taken_off(two_heads: Workload, case: MakeCase) -> None:
     workload = Workload(module=two_heads.module, inputs=two_heads.inputs, classes_dim={"scores": -1})
     found = divergence(workload, case("bf16_autocast"))
