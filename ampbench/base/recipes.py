@@ -95,6 +95,12 @@ class TrainingRecipe:
         settings = [f"{name}={_spelled(value)}" for name, value in (*own.items(), *self.more)]
         return ",".join([*([self.name] if self.name else []), *settings])
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What is said of the optimizer's own settings, by name."""
+        names = (name for name in SETTINGS if name not in ("optimizer", "clip"))
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
     def rate_share(self, step: int, steps: int) -> float:
         """Return what of the learning rate is taken at a step from 0 of so many, by schedule and warm-up.
 

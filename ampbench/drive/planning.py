@@ -13,7 +13,7 @@ from msgspec.structs import fields, replace
 from ampbench.base import precisions
 from ampbench.base.keywords import matches
 from ampbench.base.precisions import BASELINE, BY_DEVICE, DEFAULT, PRECISIONS, SHORT_DTYPES, Precision, find_precision
-from ampbench.base.recipes import SETTINGS, find_recipe, is_path, no_own_step
+from ampbench.base.recipes import find_recipe, is_path, no_own_step
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError, WorkloadError, did_you_mean, nearest
 from ampbench.records.case import (
     COMPILE_MODES,
@@ -251,11 +251,10 @@ def _check_settings(text: str, variant: _Variant) -> None:
     recipe, own, called = find_recipe(text), variant.optimizer_settings, variant.source.name
     if recipe.optimizer or own is None:
         return
-    changed = [name for name in SETTINGS if name not in ("optimizer", "clip") and getattr(recipe, name) is not None]
-    if changed and not own:
+    if recipe.settings and not own:
         raise UsageError(f"{called} has no optimizer to change: name one, as in --optimizer adamw:lr=3e-4")
     keys = {"beta1": ("betas",), "beta2": ("betas", "alpha")}
-    for name in changed:
+    for name in recipe.settings:
         if not {name, *keys.get(name, ())} & {*own}:
             raise UnknownNameError(f"setting of the optimizer of {called}", name, own)
 

@@ -38,7 +38,7 @@ def optimizer_of(recipe: TrainingRecipe, own: MakeOptimizer) -> MakeOptimizer:
         return lambda parameters: kind(parameters, **_arguments(kind, recipe))
     if recipe.optimizer:
         return lambda parameters: _of_torch(recipe, parameters)
-    return (lambda parameters: with_settings(own(parameters), recipe)) if _given(recipe) else own
+    return (lambda parameters: with_settings(own(parameters), recipe)) if recipe.settings else own
 
 
 def clipping(make: MakeOptimizer, norm: float | None) -> MakeOptimizer:
@@ -96,7 +96,7 @@ def _kind_at(place: str) -> Any:
 
 def _arguments(kind: Any, recipe: TrainingRecipe) -> dict[str, Any]:
     """Return the arguments that a recipe gives a class: betas as one, where it takes them so."""
-    given = _given(recipe) | dict(recipe.more)
+    given = recipe.settings | dict(recipe.more)
     takes = inspect.signature(kind).parameters
     if "betas" in takes and any(name in given for name in _BETAS):
         default = takes["betas"].default
@@ -105,13 +105,7 @@ def _arguments(kind: Any, recipe: TrainingRecipe) -> dict[str, Any]:
     return given
 
 
-_SETTINGS = ("lr", "weight_decay", "momentum", "nesterov", "beta1", "beta2", "eps")
 _BETAS = ("beta1", "beta2")
-
-
-def _given(recipe: TrainingRecipe) -> dict[str, Any]:
-    """Return what a recipe says of the optimizer's settings."""
-    return {name: getattr(recipe, name) for name in _SETTINGS if getattr(recipe, name) is not None}
 
 
 def _of_torch(recipe: TrainingRecipe, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
@@ -138,7 +132,7 @@ def with_settings(optimizer: torch.optim.Optimizer, recipe: TrainingRecipe) -> t
     groups = optimizer.param_groups
     rates = [float(group["lr"]) for group in groups if "lr" in group]
     decays = any(group.get("weight_decay") for group in groups)
-    for name, value in _given(recipe).items():
+    for name, value in recipe.settings.items():
         key = "betas" if name in _BETAS and "betas" in groups[0] else "alpha" if name == "beta2" else name
         if not all(key in group for group in groups):
             raise WorkloadError(

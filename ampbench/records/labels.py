@@ -105,7 +105,7 @@ def optimizer_name(recipe: Recipe, asked: str = "") -> str:
     trained = find_recipe(asked)
     more = [f"clip={trained.clip:g}"] if trained.clip else []
     more += [f"({trained.name})"] if trained.name else []
-    return " ".join([recipe.optimizer.rpartition(".")[2], " | ".join(dict.fromkeys(groups)), *more])
+    return " ".join(filter(None, [recipe.optimizer.rpartition(".")[2], " | ".join(dict.fromkeys(groups)), *more]))
 
 
 def outcome_said(outcome: str, reason: str, what: str = "") -> str:

@@ -25,7 +25,7 @@ Run = Callable[..., Any]
 
 MLP_AT_100_COLUMNS = """\
 mlp · batch 32 · training · cpu · eager · depth=3 width=512
-optimizer: none named; steps timed with plain SGD
+optimizer: SGD
 precision     time/step           speed         memory   error    grad verdict
 fp32            1.81 ms 1.00x           12.0 MiB 1.00x 2.1e-07 3.1e-07 baseline
 fp16_autocast   21.4 ms 0.08x 0.08–0.08 14.0 MiB 1.17x 3.2e-04 4.0e-04 ok
