@@ -416,6 +416,8 @@ def _passed(facts: Mapping[str, Any]) -> str:
     code, number, limit = facts["passed_code"], facts.get("passed_number"), facts.get("passed_limit")
     reason = refusal(code, number, limit, facts.get("passed_subject", ""))
     remedy = f"; try {facts['remedy']}" if "remedy" in facts else ""
+    if facts["passed"] == facts.get("best") and "passed_speed" in facts:  # whose speed has been told
+        return f"{facts['passed']}: {reason}{remedy}"
     return f"{facts['passed']} {what}, but {reason}{remedy}"
 
 
