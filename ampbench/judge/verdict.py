@@ -40,22 +40,6 @@ MEMORY_WORTH_SAYING = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trust:
-    """What a run tells of how far its times can be trusted.
-
-    `apart` is by what factor two measurements of its control differ (1: by nothing, or there is none); a machine that
-    was `busy` was unfit in too many rounds.
-    """
-
-    apart: float = 1.0
-    busy: bool = False
-
-
-QUIET = Trust()
-"""Of a run that says nothing against its times."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Take:
     """What is to be taken of a table, and why: a statement that has an `Answer` or a `Flaw` as its code.
 
@@ -120,16 +104,15 @@ def _tables(stored: "StoredRun", budget: Budget, studies: "Iterable[StoredRun]")
         from ampbench.instruments.convergence.learning import trained_cases
 
         trained = trained_cases(stored, trainings)
-    rounds, trust = _evidence(stored)
-    return choose(frame.run_rows(stored), stored.divergence, budget, rounds, trust, trained)
+    return choose(frame.run_rows(stored), stored.divergence, budget, _speeds(stored), trained)
 
 
-def _evidence(stored: "StoredRun") -> tuple[dict[str, list[Round]], Trust]:
-    """Return the rounds of each case of a run without the control's, and how far its times can be trusted."""
+def _speeds(stored: "StoredRun") -> "Speeds":
     from ampbench.judge import fitness
 
     control = fitness.control_ratio(stored)
-    return own_rounds(stored), Trust(apart=control.apart if control else 1.0, busy=bool(fitness.unfit_said(stored)))
+    apart = control.apart if control else 1.0
+    return Speeds(own_rounds(stored), apart=apart, busy=bool(fitness.unfit_said(stored)))
 
 
 def own_rounds(stored: "StoredRun") -> dict[str, list[Round]]:
@@ -145,21 +128,20 @@ def choose(
     rows: Iterable[Row],
     divergences: Mapping[str, Divergence],
     budget: Budget,
-    rounds: Mapping[str, Sequence[Round]] | None = None,
-    trust: Trust = QUIET,
+    speeds: "Speeds | None" = None,
     trained: "Mapping[str, Trained] | None" = None,
 ) -> dict[Group, Take]:
     """Return what to take of every table that `rows` are of.
 
-    `divergences` by case id tell what rows do not, `rounds` by case id let speeds be compared round by round, and what
-    whole trainings showed of a case, `trained` by case id, counts instead of what one step says of it.
+    `divergences` by case id tell what rows do not, `speeds` know the rounds of the cases, and what whole trainings
+    showed of a case, `trained` by case id, counts instead of what one step says of it.
     """
-    known, speeds = rounds or {}, Speeds(rounds or {}, trust)
-    found = {}
+    speeds, found = speeds or Speeds({}), {}
     for group, members in grouped(rows).items():
+        ids = [row["case_id"] for row in members]
         seen = [
-            Seen(row=row, found=divergences.get(row["case_id"]), rounds=known.get(row["case_id"], ()))
-            for row in members
+            Seen(row=row, found=divergences.get(case_id), rounds=speeds.rounds.get(case_id, ()))
+            for case_id, row in zip(ids, members, strict=True)
         ]
         found[group] = _choose(group, seen, budget, speeds, trained or {})
     return found
@@ -239,12 +221,13 @@ def _memory(row: Row, today: Row | None) -> Interval:
 class Speeds:
     """How many times as fast as others rows are, by the `rounds` of each case, and how far that can be trusted.
 
-    The precisions of a table are measured next to each other in every round, so their times are compared round by
-    round: of three common rounds and more it is the t interval of the paired log-ratios.
+    Two measurements of the run's control are `apart` by that factor (1: there is none); a machine that was `busy` was
+    unfit in too many rounds. The precisions of a table are measured next to each other in every round, so their times
+    are compared round by round: of three common rounds and more it is the t interval of the paired log-ratios.
     """
 
-    def __init__(self, rounds: Mapping[str, Sequence[Round]], trust: Trust):
-        self._rounds, self._trust = rounds, trust
+    def __init__(self, rounds: Mapping[str, Sequence[Round]], *, apart: float = 1.0, busy: bool = False):
+        self.rounds, self._apart, self._busy = rounds, apart, busy
         self._values: dict[str, dict[int, float]] = {}
 
     def over(self, row: Row, other: Row | None) -> Interval:
@@ -259,9 +242,9 @@ class Speeds:
             cause = Cause.IMPLAUSIBLE
         elif low is None or high is None:
             cause = Cause.FEW_ROUNDS
-        elif self._trust.busy:
+        elif self._busy:
             cause = Cause.BUSY
-        elif (value <= self._trust.apart) if gain else (value * self._trust.apart > WORTH):
+        elif (value <= self._apart) if gain else (value * self._apart > WORTH):
             cause = Cause.CONTROL
         elif low <= 1.0 <= high:
             cause = Cause.OPEN
@@ -293,14 +276,13 @@ class Speeds:
         if case_id not in self._values:
             self._values[case_id] = {
                 each.round: round_value(each.samples, each.cpu_samples, each.windows)
-                for each in self._rounds.get(case_id, ())
+                for each in self.rounds.get(case_id, ())
             }
         return self._values[case_id]
 
 
-def _gains(verdict: Verdict) -> bool:
-    """Return whether a case is certainly faster than today's, by what counts."""
-    speed = verdict.speed
+def is_gain(speed: Interval) -> bool:
+    """Return whether it is certainly faster, by what counts."""
     return speed.certain and (speed.low or 0.0) > 1.0 and (speed.value or 0.0) >= WORTH
 
 
@@ -317,6 +299,10 @@ def _saves(verdict: Verdict) -> bool:
 
 def _size(verdict: Verdict) -> float:
     return math.inf if verdict.memory.value is None else verdict.memory.value
+
+
+def _speed(verdict: Verdict) -> float:
+    return verdict.speed.value or 0.0
 
 
 def _nearness(verdict: Verdict) -> float:
@@ -356,23 +342,20 @@ def _take(
         return choice(Answer.ONLY, right[0]) if right else choice(Answer.NOTHING_LEFT)
     known = [verdict for verdict in measured if verdict.speed.value is not None]
     if not known:
-        return (
-            choice(Answer.ALONE, today) if any(failed(verdict) for verdict in others) else choice(Answer.NOTHING_ELSE)
-        )
-    gaining = [verdict for verdict in known if _gains(verdict)]
-    taken = next((verdict for verdict in gaining if verdict.status is Status.OK), None)
-    if taken is not None:
-        first = taken
-        equals = [each for each in gaining if each.status is Status.OK and (each is first or not faster(first, each))]
-        taken = min(equals, key=_nearness)
-        speed = taken.speed.value or 0.0
-        looks = next((each for each in known if not _gains(each) and (each.speed.value or 0.0) >= WORTH * speed), None)
-        facts: dict[str, float | str | None] = _own_facts(taken)
-        passed = _passed(known, taken)
+        broke = any(failed(verdict) for verdict in others)
+        return choice(Answer.ALONE, today) if broke else choice(Answer.NOTHING_ELSE)
+    gaining = [verdict for verdict in known if is_gain(verdict.speed)]
+    fastest = next((verdict for verdict in gaining if verdict.status is Status.OK), None)
+    if fastest is not None:
+        equals = [each for each in gaining if each.status is Status.OK and not faster(fastest, each)]
+        taken = min(equals, key=_nearness, default=fastest)
+        passed, facts = _passed(known, taken), _own_facts(taken)
+        open_still = [each for each in known if not is_gain(each.speed)]
+        looks = next((each for each in open_still if _speed(each) >= WORTH * _speed(taken)), None)
         if passed is None and looks is not None:
             facts |= {"looks": looks.label, "looks_speed": looks.speed.value, "looks_cause": looks.speed.cause}
-        elif passed is None and taken is not first:
-            facts |= {"equal": first.label}
+        elif passed is None and taken is not fastest:
+            facts |= {"equal": fastest.label}
         return choice(Answer.TAKE, taken, passed, **facts)
     saving = [verdict for verdict in right if _saves(verdict)]
     if saving:
@@ -397,8 +380,7 @@ def _take(
 def _passed(known: Sequence[Verdict], taken: Verdict) -> Verdict | None:
     """Return what is faster than what is taken, or looks so, and is not ok; else what takes less memory; else None."""
     wrong = [verdict for verdict in known if verdict.status is not Status.OK]
-    speed = WORTH * (taken.speed.value or 1.0)
-    faster = [verdict for verdict in wrong if (verdict.speed.value or 0.0) >= speed]
+    faster = [verdict for verdict in wrong if _speed(verdict) >= WORTH * _speed(taken)]
     smaller = [verdict for verdict in wrong if _size(verdict) <= MEMORY_WORTH_SAYING * min(_size(taken), 1.0)]
     return faster[0] if faster else min(smaller, key=_size, default=None)
 
@@ -431,7 +413,7 @@ def _passed_facts(passed: Verdict, taken: Verdict | None, right: Sequence[Verdic
             if (there := PRECISIONS.get(each.precision)) and there.master and there.storage == own.storage
         ]
         remedy = next(iter(masters), "fp32 master weights")
-    smaller = taken is not None and (passed.speed.value or 0.0) < WORTH * (taken.speed.value or 1.0)
+    smaller = taken is not None and _speed(passed) < WORTH * _speed(taken)
     return {
         "passed": passed.label,
         "passed_speed": None if smaller else passed.speed.value,
@@ -487,7 +469,7 @@ def _launch_bound(group: Group, rows: Sequence[Row], verdicts: Sequence[Verdict]
         return []
     others = [verdict for _, verdict in measured if verdict.precision not in TODAYS]
     helps = None
-    if len(bound) == len(measured) and others and not any(_gains(each) for each in others):
+    if len(bound) == len(measured) and others and not any(is_gain(each.speed) for each in others):
         helps = "no" if all(_no_faster(each) for each in others) else "unseen"
     mode = compile_mode(group.path)
     fewer = f"--path {COMPILED}" if group.path == "eager" else ""
@@ -521,16 +503,15 @@ def across_tables(stored: "StoredRun", takes: Mapping[Group, Take]) -> list[Stat
     if not several:
         return []
     rows = {row["case_id"]: row for row in frame.run_rows(stored)}
-    speeds = Speeds(*_evidence(stored))
+    speeds = _speeds(stored)
     return [found for members in several if (found := _fastest_table(members, rows, speeds))]
 
 
 def _fastest_table(takes: Sequence[Take], rows: Mapping[str, Row], speeds: Speeds) -> Statement | None:
     taken = {choice.group: rows[choice.case_id] for choice in takes if choice.case_id}
     taken = {group: row for group, row in taken.items() if number(row["seconds_median"])}
-    plain = next(
-        (each for each in taken if (each.memory_format, each.sdpa, each.path) == ("contiguous", "", "eager")), None
-    )
+    usual = {"memory_format": "contiguous", "sdpa": "", "path": "eager"}
+    plain = next((each for each in taken if all(getattr(each, name) == usual[name] for name in usual)), None)
     if plain is None:
         return None
     here = next(choice for choice in takes if choice.group == plain)
@@ -538,19 +519,12 @@ def _fastest_table(takes: Sequence[Take], rows: Mapping[str, Row], speeds: Speed
     group = min(taken, key=lambda each: number(taken[each]["seconds_median"]) or math.inf)
     best = taken[group]
     gain, beside = speeds.over(best, today), speeds.over(best, taken[plain])
-    if (
-        group == plain
-        or not all(each.certain and (each.low or 0) > 1 for each in (gain, beside))
-        or (gain.value or 0) < WORTH
-    ):
+    if group == plain or not is_gain(gain) or not (beside.certain and (beside.low or 0.0) > 1.0):
         return None
-    traits = [
-        (getattr(group, name), getattr(plain, name))
-        for name in ("memory_format", "path")
-        if getattr(group, name) != getattr(plain, name)
-    ]
-    traits += [(f"sdpa {group.sdpa}", f"sdpa {TORCHS_CHOICE}")] if group.sdpa else []
-    there, here_said = (", ".join(side) for side in zip(*traits, strict=True))
+    others = [name for name in ("memory_format", "path") if getattr(group, name) != usual[name]]
+    there, where = [getattr(group, name) for name in others], [usual[name] for name in others]
+    if group.sdpa:
+        there, where = [*there, f"sdpa {group.sdpa}"], [*where, f"sdpa {TORCHS_CHOICE}"]
     return state(
         Hint.OTHER_TABLE,
         best["case_id"],
@@ -560,8 +534,8 @@ def _fastest_table(takes: Sequence[Take], rows: Mapping[str, Row], speeds: Speed
         batch=group.batch_size,
         phase=group.phase,
         precision=best["precision"],
-        there=there,
-        here=here_said,
+        there=", ".join(there),
+        here=", ".join(where),
         speed=gain.value,
         than=today["precision"],
     )

@@ -14,7 +14,7 @@ from ampbench.base.statement import Flaw, Refusal, Undecided
 from ampbench.errors import UsageError
 from ampbench.instruments.convergence.learning import Trained
 from ampbench.judge.looks import LOOKS, Seen, blame, blamed, is_chance, judge, rates_said, swallowed_at
-from ampbench.judge.verdict import Take, Trust, choose
+from ampbench.judge.verdict import Speeds, Take, choose
 from ampbench.measure.divergence import measure_divergence
 from ampbench.measure.machine import Cpu
 from ampbench.measure.reference import References
@@ -81,7 +81,8 @@ def take(
     found: dict[str, Divergence] | None = None,
     rounds: dict[str, list[Round]] | None = None,
     budget: Budget = Budget(),  # noqa: B008
-    trust: Trust = Trust(),  # noqa: B008
+    apart: float = 1.0,
+    busy: bool = False,
     trained: dict[str, Trained] | None = None,
 ) -> Take:
     """Return what to take of one table; `found` is by precision, and a training's is one whose updates arrive."""
@@ -90,7 +91,7 @@ def take(
         for one in rows
         if one["phase"] == "training" or one["precision"] in (found or {})
     }
-    (answer,) = choose(rows, known, budget, rounds, trust, trained).values()
+    (answer,) = choose(rows, known, budget, Speeds(rounds or {}, apart=apart, busy=busy), trained).values()
     return answer
 
 

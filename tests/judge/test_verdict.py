@@ -13,7 +13,7 @@ from ampbench.base.units import times
 from ampbench.instruments.ranges.arithmetic import remark_line
 from ampbench.judge import frame
 from ampbench.judge.rows import grouped
-from ampbench.judge.verdict import Take, Trust, across_tables, choose, takes_of, verdicts_of
+from ampbench.judge.verdict import Take, across_tables, choose, takes_of, verdicts_of
 from ampbench.records.measured import Round, Update
 from ampbench.records.run import Entry, ScalerSetting
 from ampbench.records.verdict import Cause, Status
@@ -111,14 +111,14 @@ def test_no_speedup_without_an_interval_is_certain() -> None:
 
 def test_a_speedup_of_one_round_under_a_control_that_fired_is_never_taken() -> None:
     rows = row("fp32", 51.77, None), row("bf16_pure", 1, None)
-    for trust in (Trust(apart=15.71), Trust()):
-        found = take(*rows, trust=trust)
+    for apart in (15.71, 1.0):
+        found = take(*rows, apart=apart)
         assert answered(found) == (Answer.UNCERTAIN, "fp32", None)
         assert found.statement.facts["best_speed"] == pytest.approx(51.77)
 
 
 def test_a_busy_machine_makes_every_speed_uncertain_and_no_result_wrong() -> None:
-    found = take(FP32, row("bf16_pure", 5), row("fp16_pure", 4, **WRONG), trust=Trust(busy=True))
+    found = take(FP32, row("bf16_pure", 5), row("fp16_pure", 4, **WRONG), busy=True)
     assert answered(found) == (Answer.UNCERTAIN, "fp32", "fp16_pure")
     assert found.statement.facts["cause"] is Cause.BUSY
     assert [one.status for one in found.verdicts] == [Status.BASELINE, Status.REFUSED, Status.OK]
@@ -127,10 +127,10 @@ def test_a_busy_machine_makes_every_speed_uncertain_and_no_result_wrong() -> Non
 
 @pytest.mark.parametrize(("apart", "code"), [(1.9, Answer.TAKE), (2.1, Answer.UNCERTAIN)])
 def test_a_control_further_apart_than_the_gain_makes_it_uncertain(apart: float, code: Answer) -> None:
-    found = take(FP32, row("bf16_pure", 5), trust=Trust(apart=apart))
+    found = take(FP32, row("bf16_pure", 5), apart=apart)
     assert found.statement.code is code
     assert found.statement.facts.get("cause") == (None if code is Answer.TAKE else Cause.CONTROL)
-    slower = take(FP32, row("bf16_pure", 12), trust=Trust(apart=apart))
+    slower = take(FP32, row("bf16_pure", 12), apart=apart)
     assert slower.statement.facts["cause"] is Cause.CONTROL
 
 

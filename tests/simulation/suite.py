@@ -20,7 +20,7 @@ from ampbench.judge.deciding import (
     judge_control,
 )
 from ampbench.judge.rows import Row
-from ampbench.judge.verdict import choose
+from ampbench.judge.verdict import Speeds, choose
 from ampbench.records.changes import ChangeCode, ChangeStatus
 from tests.simulation.noise import CANDIDATE, CONTROL, NOISES, interleaved, one_after_the_other, sample_means
 from tests.simulation.peers import asv_regressed, pytest_benchmark_regressed
@@ -195,7 +195,7 @@ def _answer(seconds: Floats) -> StrEnum:
         case.case_id: [make_round(case, value, number) for number, value in enumerate(values)]
         for case, values in zip(cases, seconds.T, strict=True)
     }
-    (take,) = choose(rows, {}, Budget(), measured).values()
+    (take,) = choose(rows, {}, Budget(), Speeds(measured)).values()
     return take.statement.code
 
 
