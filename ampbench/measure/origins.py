@@ -17,7 +17,7 @@ from ampbench.measure.machine import Device, fp64_device, precision_flags
 from ampbench.measure.memory import is_out_of_memory
 from ampbench.measure.step import Step
 from ampbench.records.case import Case
-from ampbench.records.ranges import FirstNonfinite, ModuleError, OriginPass, with_totals
+from ampbench.records.ranges import FirstNonfinite, ModuleError, OriginPass
 from ampbench.workload import Workload
 
 SAMPLES = 1 << 22
@@ -49,9 +49,15 @@ def measure_origin(workload: Workload, case: Case, device: Device) -> OriginPass
         del low.outputs[:]
         device.release()
         first = _first_nonfinite(workload, case, device, notes)
+    totals = total_errors(exact.samples, low.samples)
     return structs.replace(
         found,
-        modules=with_totals(modules, total_errors(exact.samples, low.samples)),
+        modules=[
+            structs.replace(row, total_rel_l2=totals[row.module][0], sampled=totals[row.module][1])
+            if row.module in totals
+            else row
+            for row in modules
+        ],
         output_rel_l2=None if distance is None else distance.rel_l2,
         first_nonfinite=first,
     )

@@ -58,7 +58,6 @@ class Prediction:
     these nothing is known).
     """
 
-    module: str
     overflows: str = ""
     flushes: str = ""
     overflow_share: float | None = None
@@ -168,7 +167,6 @@ def predict(
     What overflows only inside a module, in a product of two of its inputs, say, cannot be seen from outside it.
     """
     form = find_format(dtype)
-    module = values[0].module if values else ""
     kind = values[0].kind if values else ""
 
     def lowered(row: Magnitudes) -> bool:
@@ -184,7 +182,6 @@ def predict(
     zeros, flush_share = _flushing(used, values, kind, form, mean_low=mean_low)
     shown = over or outputs
     return Prediction(
-        module=module,
         overflows=over.what if over else "",
         flushes=zeros,
         overflow_share=_share_over(shown, form) if shown else None,

@@ -5,12 +5,10 @@ together. Dtypes are short names ("fp16").
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Annotated
 
 import msgspec
-from msgspec.structs import replace
 
 from ampbench.base.precisions import PRECISIONS
 from ampbench.records.bounds import Count, ErrorSize, Exponent, Magnitude, Steps, one_of, require_parts
@@ -86,6 +84,16 @@ class ModuleError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     total_rel_l2: ErrorSize | None = None
     sampled: Count = 0
     note: str = ""
+
+    @property
+    def inherited(self) -> float | None:
+        """The part of its total error that came with its inputs: roundings are independent, so errors add in squares.
+
+        0 where its own error is the larger.
+        """
+        if self.own_rel_l2 is None or self.total_rel_l2 is None:
+            return None
+        return math.sqrt(max(self.total_rel_l2**2 - self.own_rel_l2**2, 0.0))
 
 
 class FirstNonfinite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -199,49 +207,6 @@ class OriginPass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     notes: list[str] = []
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileRow:
-    """One module in the order of running (`place`, from 0): relative L2 errors of its outputs, None where undefined.
-
-    `own` is made on exact inputs, `total` is that of the whole low-precision run, `inherited` the part of `total` that
-    came with the inputs.
-    """
-
-    place: int
-    module: str
-    kind: str
-    own: float | None
-    total: float | None
-    inherited: float | None
-
-
-def with_totals(errors: Iterable[ModuleError], totals: Mapping[str, tuple[float | None, int]]) -> list[ModuleError]:
-    """Return `errors` with the total error, and the number of elements it was measured on, of each module."""
-    return [
-        replace(row, total_rel_l2=totals[row.module][0], sampled=totals[row.module][1]) if row.module in totals else row
-        for row in errors
-    ]
-
-
-def layer_profile(errors: Sequence[ModuleError]) -> list[ProfileRow]:
-    """Return a row per module in the order of running.
-
-    Roundings of different modules are independent, so that errors add in squares: inherited is the square root of
-    total² - own², and 0 where own is the larger.
-    """
-    return [
-        ProfileRow(
-            place=place,
-            module=row.module,
-            kind=row.kind,
-            own=row.own_rel_l2,
-            total=row.total_rel_l2,
-            inherited=_inherited(row.own_rel_l2, row.total_rel_l2),
-        )
-        for place, row in enumerate(errors)
-    ]
-
-
 def ranked(errors: Iterable[ModuleError]) -> list[ModuleError]:
     """Return the modules that were compared, those to keep in fp32 first.
 
@@ -256,10 +221,6 @@ def ranked(errors: Iterable[ModuleError]) -> list[ModuleError]:
             -(row.own_rel_l2 or 0.0),
         ),
     )
-
-
-def _inherited(own: float | None, total: float | None) -> float | None:
-    return None if own is None or total is None else math.sqrt(max(total**2 - own**2, 0.0))
 
 
 class RangesAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):

@@ -234,7 +234,6 @@ def test_a_share_below_the_threshold_is_no_flushing():
 def test_records_are_grouped_by_module():
     rows = [magnitudes([1.0]), magnitudes([2.0], INPUT)]
     assert by_module(rows) == {"layer": rows}
-    assert predict([], "fp16").module == ""
 
 
 def gradients(*values):

@@ -49,22 +49,17 @@ _FUSED = frozenset({"MultiheadAttention", "TransformerEncoderLayer", "Transforme
 class Outcome:
     """What a module was predicted to do in a low precision, and what it did.
 
-    The predictions are as in `Prediction`: "" or which values say so, and which are near it. What was seen is None
-    where it was not to be seen, and `note` says why; such a prediction is neither right nor false. The pairs are
-    shares: of the values that `Prediction` speaks of, and of the outputs as seen (None: not known). `own_rel_l2` is as
-    in `ModuleError`.
+    What was seen is None where it was not to be seen, and `note` says why; such a prediction is neither right nor
+    false. The shares are of the outputs as seen (None: not known). `own_rel_l2` is as in `ModuleError`.
     """
 
     module: str
     kind: str
-    overflow_predicted: str = ""
+    predicted: Prediction
     overflow_seen: bool | None = None
-    flush_predicted: str = ""
     flush_seen: bool | None = None
-    overflow_near: str = ""
-    flush_near: str = ""
-    overflow_shares: tuple[float | None, float | None] = (None, None)
-    flush_shares: tuple[float | None, float | None] = (None, None)
+    overflow_share: float | None = None
+    flush_share: float | None = None
     own_rel_l2: float | None = None
     note: str = ""
 
@@ -165,14 +160,24 @@ def predicted_and_seen(found: RangePass, low: LowRun) -> list[Outcome]:
         _outcome(row, known(rows.get(row.module, [])), row.module == first or row.module in stored, low)
         for row in low.modules
     ]
-    for module in stored:
-        if module not in {row.module for row in low.modules}:
-            outcomes.append(_outcome_of_whole(module, rows.get(module, []), known, STORED))
     values = rows.get(first, []) if first is not None else []
     fused = not values or values[0].kind in _FUSED
     within = fused and any(row.overflowed for row in low.modules if row.module.startswith(f"{first}." if first else ""))
-    if first is not None and first not in {row.module for row in low.modules} and not within:
-        outcomes.append(_outcome_of_whole(first, values, known, "only the whole step was seen"))
+    alone = dict.fromkeys(stored, STORED)  # not compared by themselves
+    if first is not None and not within:
+        alone.setdefault(first, "only the whole step was seen")
+    for module in [name for name in alone if name not in {row.module for row in low.modules}]:
+        values = rows.get(module, [])
+        prediction = known(values)
+        outcomes.append(
+            Outcome(
+                module=module,
+                kind=values[0].kind if values else "",
+                predicted=prediction or Prediction(),
+                overflow_seen=True if prediction else None,
+                note=alone[module],
+            )
+        )
     return outcomes
 
 
@@ -182,30 +187,13 @@ def _holders(low: LowRun, rows: Mapping[str, list[Magnitudes]]) -> list[str]:
     return list(dict.fromkeys(home.get(name, name.rpartition(".")[0]) for name in low.overflowed_weights))
 
 
-def _outcome_of_whole(
-    module: str, values: Sequence[Magnitudes], known: Callable[[list[Magnitudes]], Prediction | None], note: str
-) -> Outcome:
-    """Return the outcome of a module that overflows in the whole step and was not compared by itself."""
-    prediction = known(list(values))
-    return Outcome(
-        module=module,
-        kind=values[0].kind if values else "",
-        overflow_predicted=prediction.overflows if prediction else "",
-        overflow_seen=True if prediction else None,
-        flush_predicted=prediction.flushes if prediction else "",
-        overflow_near=prediction.near_overflow if prediction else "",
-        flush_near=prediction.near_flush if prediction else "",
-        note=note,
-    )
-
-
 def scores(outcomes: Iterable[Outcome]) -> Scores:
     """Return how good predictions are, over what could be seen."""
     every = list(outcomes)
     looked_at = sum(row.overflow_seen is not None and row.flush_seen is not None for row in every)
     return Scores(
-        overflow=_score((row.overflow_predicted, row.overflow_seen, row.overflow_near) for row in every),
-        flush=_score((row.flush_predicted, row.flush_seen, row.flush_near) for row in every),
+        overflow=_score((row.predicted.overflows, row.overflow_seen, row.predicted.near_overflow) for row in every),
+        flush=_score((row.predicted.flushes, row.flush_seen, row.predicted.near_flush) for row in every),
         checked=looked_at,
     )
 
@@ -249,32 +237,19 @@ def predicted_gradients(found: RangePass, low: LowRun) -> GradientOutcomes:
 
 def _outcome(row: ModuleError, prediction: Prediction | None, first: bool, low: LowRun) -> Outcome:
     """Return the outcome of a module; without a `prediction`, none was possible."""
-    overflow: bool | None = row.overflowed > 0
-    flush: bool | None = row.flushed >= FLUSHES * row.elements
-    note = row.note
+    known, note = row.elements > 0 and prediction is not None, row.note
     if not row.elements:
-        overflow = flush = None
         note = note or "it was not compared"
     elif prediction is None:
-        overflow = flush = None
         note = f"what is in {low_dtype(low.precision)} is not known, as the whole step was not seen"
     return Outcome(
         module=row.module,
         kind=row.kind,
-        overflow_predicted=prediction.overflows if prediction else "",
-        overflow_seen=True if first and prediction is not None else overflow,
-        flush_predicted=prediction.flushes if prediction else "",
-        flush_seen=flush,
-        overflow_near=prediction.near_overflow if prediction else "",
-        flush_near=prediction.near_flush if prediction else "",
-        overflow_shares=(
-            prediction.overflow_share if prediction else None,
-            row.overflowed / row.elements if row.elements else None,
-        ),
-        flush_shares=(
-            prediction.flush_share if prediction else None,
-            row.flushed / row.elements if row.elements else None,
-        ),
+        predicted=prediction or Prediction(),
+        overflow_seen=True if first and prediction is not None else row.overflowed > 0 if known else None,
+        flush_seen=row.flushed >= FLUSHES * row.elements if known else None,
+        overflow_share=row.overflowed / row.elements if row.elements else None,
+        flush_share=row.flushed / row.elements if row.elements else None,
         own_rel_l2=row.own_rel_l2,
         note=note,
     )

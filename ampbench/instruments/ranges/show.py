@@ -5,7 +5,6 @@ Numbers without a value are "–". Long tables end after the rows that say most,
 
 import math
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import asdict
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -66,10 +65,8 @@ from ampbench.records.ranges import (
     Magnitudes,
     ModuleError,
     OriginPass,
-    ProfileRow,
     RangePass,
     Swallowed,
-    layer_profile,
     ranked,
 )
 from ampbench.store import StoredRun
@@ -125,49 +122,58 @@ def fits(found: RangePass) -> list[Fits]:
     return rows
 
 
-class Erring(NamedTuple):
-    """The errors of a module, and its place in the order of running."""
-
-    seen: ModuleError
-    profile: ProfileRow
+Placed = tuple[int, ModuleError]
+"""A module and its place in the order of running."""
 
 
-def _of_outputs(what: str) -> Callable[[Erring], str]:
+def _of_outputs(what: str) -> Callable[[Placed], str]:
     """Return a function to the share of a module's outputs of which something is true."""
-    return lambda row: format_share(getattr(row.seen, what) / row.seen.elements if row.seen.elements else None)
+    return lambda row: format_share(getattr(row[1], what) / row[1].elements if row[1].elements else None)
 
 
-ERRORS: Sequence[Column[Erring]] = (
-    Column("place", lambda row: row.profile.place, "#", "whole", lambda row: f"{row.profile.place}"),
-    Column("module", lambda row: row.seen.module, "module", said=lambda row: row.seen.module or ROOT),
-    Column("kind", lambda row: row.seen.kind, "kind"),
-    Column("elements", lambda row: row.seen.elements),
-    Column("own_rel_l2", lambda row: row.profile.own, "own", "error"),
-    Column("total_rel_l2", lambda row: row.profile.total, "total", "error"),
-    Column("inherited", lambda row: row.profile.inherited, "inherited", "error"),
-    Column("overflowed", lambda row: row.seen.overflowed, "overflowed", "share", _of_outputs("overflowed")),
-    Column("flushed", lambda row: row.seen.flushed, "flushed", "share", _of_outputs("flushed")),
-    Column("inputs_overflowed", lambda row: row.seen.inputs_overflowed),
-    Column("sampled", lambda row: row.seen.sampled),
+ERRORS: Sequence[Column[Placed]] = (
+    Column("place", lambda row: row[0], "#", "whole", lambda row: f"{row[0]}"),
+    Column("module", lambda row: row[1].module, "module", said=lambda row: row[1].module or ROOT),
+    Column("kind", lambda row: row[1].kind, "kind"),
+    Column("elements", lambda row: row[1].elements),
+    Column("own_rel_l2", lambda row: row[1].own_rel_l2, "own", "error"),
+    Column("total_rel_l2", lambda row: row[1].total_rel_l2, "total", "error"),
+    Column("inherited", lambda row: row[1].inherited, "inherited", "error"),
+    Column("overflowed", lambda row: row[1].overflowed, "overflowed", "share", _of_outputs("overflowed")),
+    Column("flushed", lambda row: row[1].flushed, "flushed", "share", _of_outputs("flushed")),
+    Column("inputs_overflowed", lambda row: row[1].inputs_overflowed),
+    Column("sampled", lambda row: row[1].sampled),
     Column(
-        "note", lambda row: row.seen.note, "remark",
-        said=lambda row: row.seen.note or (HANDED if row.seen.inputs_overflowed else ""), rare=True,
+        "note", lambda row: row[1].note, "remark",
+        said=lambda row: row[1].note or (HANDED if row[1].inputs_overflowed else ""), rare=True,
     ),
 )  # fmt: skip
 """Of a module: its own, total and inherited error, what overflowed and was flushed, and what is beside these."""
 
 
-def erring(found: OriginPass) -> list[Erring]:
+def placed(found: OriginPass) -> list[Placed]:
     """Return the modules of a pass in the order of running."""
-    return [Erring(*both) for both in zip(found.modules, layer_profile(found.modules), strict=True)]
+    return list(enumerate(found.modules))
 
 
 def seen_rows(found: RangePass) -> list[dict[str, Any]]:
-    """Return a row per low precision and module: `Outcome` without the shares, what was predicted and what was seen."""
-    told = [(low.precision, asdict(one)) for low in found.low_runs for one in predicted_and_seen(found, low)]
+    """Return a row per low precision and module: what was predicted (near it, too) and what was seen."""
     return [
-        {"precision": precision} | {name: value for name, value in one.items() if not name.endswith("_shares")}
-        for precision, one in told
+        {
+            "precision": low.precision,
+            "module": one.module,
+            "kind": one.kind,
+            "overflow_predicted": one.predicted.overflows,
+            "overflow_seen": one.overflow_seen,
+            "flush_predicted": one.predicted.flushes,
+            "flush_seen": one.flush_seen,
+            "overflow_near": one.predicted.near_overflow,
+            "flush_near": one.predicted.near_flush,
+            "own_rel_l2": one.own_rel_l2,
+            "note": one.note,
+        }
+        for low in found.low_runs
+        for one in predicted_and_seen(found, low)
     ]
 
 
@@ -196,11 +202,11 @@ def origin_document(stored: StoredRun, case_ids: Sequence[str], *, everything: b
         section=lambda case, found: origin_section(case, found, everything=everything),
         data=lambda _, found: {
             "sentences": origin_said(found),
-            "tables": {"modules": records(ERRORS, erring(found))},
+            "tables": {"modules": records(ERRORS, placed(found))},
             "origin": record_data(found),
         },
         columns=ERRORS,
-        rows=erring,
+        rows=placed,
     )  # fmt: skip
 
 
@@ -310,12 +316,13 @@ def failed_predictions(found: RangePass, everything: bool = False) -> list[Block
     """Return what was predicted and not seen, or seen and not predicted."""
     cells = [
         [low.precision, row.module or ROOT, row.kind, what, said or ("near" if near else "no"),
-         "yes" if happened else "no", *map(format_share, shares), format_error(row.own_rel_l2)]
+         "yes" if happened else "no", format_share(foretold), format_share(share), format_error(row.own_rel_l2)]
         for low in found.low_runs
         for row in predicted_and_seen(found, low)
-        for what, said, near, happened, shares in (
-            ("overflow", row.overflow_predicted, row.overflow_near, row.overflow_seen, row.overflow_shares),
-            ("flushing", row.flush_predicted, row.flush_near, row.flush_seen, row.flush_shares),
+        for now in [row.predicted]
+        for what, said, near, happened, foretold, share in (
+            ("overflow", now.overflows, now.near_overflow, row.overflow_seen, now.overflow_share, row.overflow_share),
+            ("flushing", now.flushes, now.near_flush, row.flush_seen, now.flush_share, row.flush_share),
         )
         if happened is not None and bool(said) != happened
     ]  # fmt: skip
@@ -342,9 +349,9 @@ def seen_gradients(found: RangePass, everything: bool = False) -> list[Block]:
 
 def errors(found: OriginPass, everything: bool = False) -> list[Block]:
     """Return the modules with their errors, those first to keep in fp32; with `everything` in the order of running."""
-    rows = erring(found)
+    rows = placed(found)
     if not everything:
-        known = {row.seen.module: row for row in rows}
+        known = {row[1].module: row for row in rows}
         rows = [known[each.module] for each in ranked(found.modules)]
     title = "Modules in the order of running" if everything else "Modules that err most by themselves"
     note = "own: on exact inputs; total: in the whole run; inherited: what of it came with the inputs"
@@ -643,18 +650,18 @@ def _error_rows(case: Told[OriginPass]) -> dict[str, list[dict[str, Any]]]:
     if not any(row.elements or row.total_rel_l2 is not None for row in modules):
         return {}
     places = {row.module: place for place, row in enumerate(ranked(modules))}
-    kept = thinned(erring(case.found), lambda row: -places.get(row.seen.module, len(places)))
-    return {"": [_error_row(row) for row in kept]}
+    kept = thinned(placed(case.found), lambda row: -places.get(row[1].module, len(places)))
+    return {"": [_error_row(*row) for row in kept]}
 
 
-def _error_row(row: Erring) -> dict[str, Any]:
-    seen, inherited = row.seen, row.profile.inherited
+def _error_row(place: int, seen: ModuleError) -> dict[str, Any]:
+    inherited = seen.inherited
     mark = (INPUTS_OVERFLOW if seen.inputs_overflowed else OVERFLOWING) if seen.overflowed else None
     # no difference of two errors that are nearly equal
-    certain = inherited is not None and inherited > (row.profile.total or 0.0) / 10
+    certain = inherited is not None and inherited > (seen.total_rel_l2 or 0.0) / 10
     return {
         "module": seen.module or ROOT,
-        "place": row.profile.place,
+        "place": place,
         "class": seen.kind,
         OWN: seen.own_rel_l2 or None,
         INHERITED: inherited if certain else None,

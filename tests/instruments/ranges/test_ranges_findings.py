@@ -48,7 +48,7 @@ def outcome(found, low, module=""):
 def test_a_module_that_overflows_is_found():
     low = low_run(error("a", None, overflowed=3), error("b"))
     rows = predicted_and_seen(passed(values("a", TOO_LARGE), values("b", 1.0), low=low), low)
-    assert [(row.module, row.overflow_predicted, row.overflow_seen) for row in rows] == [
+    assert [(row.module, row.predicted.overflows, row.overflow_seen) for row in rows] == [
         ("a", ACTIVATION, True),
         ("b", "", False),
     ]
@@ -72,7 +72,7 @@ def test_a_module_flushes_from_one_per_cent_of_its_outputs_on():
     found = passed(values("", SMALL, 1.0))
     assert outcome(found, low_run(error("", elements=1000, flushed=9))).flush_seen is False
     flushing = outcome(found, low_run(error("", elements=1000, flushed=10)))
-    assert (flushing.flush_predicted, flushing.flush_seen) == (ACTIVATION, True)
+    assert (flushing.predicted.flushes, flushing.flush_seen) == (ACTIVATION, True)
 
 
 def test_what_was_not_compared_is_neither_right_nor_false():
@@ -92,7 +92,7 @@ def test_an_empty_pass_has_no_outcome():
 
 
 def test_a_module_without_magnitudes_is_predicted_nothing():
-    assert outcome(passed(), low_run(error("", overflowed=1))).overflow_predicted == ""
+    assert outcome(passed(), low_run(error("", overflowed=1))).predicted.overflows == ""
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_with_autocast_outputs_overflow_only_where_a_module_computes_in_the_low_
         values("a", TOO_LARGE),
         values("b", 1.0),
     )
-    assert outcome(found, autocast(error("a"), lowered=lowered, weights=weights), "a").overflow_predicted == predicted
+    assert outcome(found, autocast(error("a"), lowered=lowered, weights=weights), "a").predicted.overflows == predicted
 
 
 def test_with_autocast_only_weights_that_are_cast_overflow():
@@ -123,15 +123,15 @@ def test_with_autocast_only_weights_that_are_cast_overflow():
     )
     for weight, predicted in (("a.large", WEIGHT), ("a.small", "")):
         assert (
-            outcome(found, autocast(error("a"), lowered=["a"], weights=[weight]), "a").overflow_predicted == predicted
+            outcome(found, autocast(error("a"), lowered=["a"], weights=[weight]), "a").predicted.overflows == predicted
         )
-    assert outcome(found, low_run(error("a")), "a").overflow_predicted == WEIGHT
+    assert outcome(found, low_run(error("a")), "a").predicted.overflows == WEIGHT
 
 
 def test_inputs_of_a_module_that_gives_fp32_are_told_of_where_they_come_from():
     found = passed(values("softmax", TOO_LARGE, what=INPUT, kind="Softmax"), values("softmax", 1.0, kind="Softmax"))
-    assert outcome(found, autocast(error("softmax", 0.0)), "softmax").overflow_predicted == ""
-    assert outcome(found, autocast(error("softmax"), lowered=["softmax"]), "softmax").overflow_predicted == INPUT
+    assert outcome(found, autocast(error("softmax", 0.0)), "softmax").predicted.overflows == ""
+    assert outcome(found, autocast(error("softmax"), lowered=["softmax"]), "softmax").predicted.overflows == INPUT
 
 
 def test_the_whole_step_shows_which_module_overflows_first():
@@ -159,7 +159,7 @@ def test_nothing_is_held_against_a_step_that_does_not_say_what_was_cast():
     found = passed(values("a", TOO_LARGE))
     for ended in ({"error": "RuntimeError: no kernel"}, {"notes": ["modules compiled by torch.compile"]}):
         row = outcome(found, autocast(error("a", overflowed=1), **ended), "a")
-        assert (row.overflow_predicted, row.overflow_seen) == ("", None)
+        assert (row.predicted.overflows, row.overflow_seen) == ("", None)
         assert "not known" in row.note
     assert outcome(found, autocast(error("a", overflowed=1)), "a").overflow_seen is True  # nothing was lowered
     assert outcome(found, low_run(error("a", overflowed=1), error="no kernel"), "a").overflow_seen is True
@@ -170,7 +170,7 @@ def test_the_low_dtype_is_that_of_the_precision():
         "fp16", "bf16", "fp16", "bf16",
     ]  # fmt: skip
     found = passed(values("", TOO_LARGE))
-    assert outcome(found, low_run(error(""), precision="bf16_pure")).overflow_predicted == ""
+    assert outcome(found, low_run(error(""), precision="bf16_pure")).predicted.overflows == ""
 
 
 def test_weights_of_parts_that_do_not_run_belong_to_the_module_around_them():
@@ -183,9 +183,9 @@ def test_weights_of_parts_that_do_not_run_belong_to_the_module_around_them():
     assert list(by_running_module(rows)) == ["attention"]
     assert by_running_module(rows)["attention"] == rows[:2]
     found = passed(*rows)
-    assert outcome(found, low_run(error("attention")), "attention").overflow_predicted == WEIGHT
+    assert outcome(found, low_run(error("attention")), "attention").predicted.overflows == WEIGHT
     low = autocast(error("attention"), lowered=["attention"], weights=["attention.in_proj_weight"])
-    assert outcome(found, low, "attention").overflow_predicted == ""
+    assert outcome(found, low, "attention").predicted.overflows == ""
     assert by_running_module([values("", 1.0), rows[-1]])[""] == [values("", 1.0), rows[-1]]
 
 

@@ -504,7 +504,7 @@ def test_batch_statistics_keep_values_off_zero_that_flushed_before(case: MakeCas
     for phase, seen in (("inference", True), ("training", False)):
         found = measure(Workload(module=norm, inputs=inputs, loss=mean_square), case("fp32", phase), "fp16_pure")
         row = next(row for row in predicted_and_seen(found, found.low_runs[0]) if row.module == "1")
-        assert (bool(row.flush_predicted), row.flush_seen) == (seen, seen)
+        assert (bool(row.predicted.flushes), row.flush_seen) == (seen, seen)
 
 
 @pytest.mark.parametrize("precision", ["fp16_pure", "fp16_autocast"])
@@ -517,9 +517,9 @@ def test_an_overflow_within_an_encoder_is_predicted_and_seen_in_inference(case: 
         encoder.layers[1].linear2.weight.mul_(1e-6)
     found = measure(Workload(module=encoder, inputs=torch.randn(2, 6, 32)), case(), precision)
     outcomes = predicted_and_seen(found, found.low_runs[0])
-    right = {row.module for row in outcomes if row.overflow_predicted and row.overflow_seen}
+    right = {row.module for row in outcomes if row.predicted.overflows and row.overflow_seen}
     assert "layers.1.linear1" in right
-    assert not [row for row in outcomes if bool(row.overflow_predicted) != bool(row.overflow_seen)]
+    assert not [row for row in outcomes if bool(row.predicted.overflows) != bool(row.overflow_seen)]
     assert torch.backends.mha.get_fastpath_enabled()
 
 

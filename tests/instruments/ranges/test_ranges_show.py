@@ -12,10 +12,10 @@ from ampbench.instruments.ranges.show import (
     ERRORS,
     SHOWN,
     VALUES,
-    erring,
     fits,
     headroom_section,
     origin_section,
+    placed,
     seen_rows,
 )
 from ampbench.present.document import Section, records
@@ -492,7 +492,7 @@ def test_errors_have_a_row_per_module_in_the_order_of_running():
             error("b", None, overflowed=2, flushed=1, inputs_overflowed=3),
         ],
     )
-    rows = records(ERRORS, erring(found))
+    rows = records(ERRORS, placed(found))
     assert [row["place"] for row in rows] == [0, 1, 2]
     assert [row["module"] for row in rows] == ["a", "", "b"]
     assert rows[0]["inherited"] == pytest.approx(4e-3)
