@@ -6,10 +6,13 @@ is read, printed or raised here.
 
 import datetime
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from ampbench.base.keywords import matches
 from ampbench.base.metrics import DRIFT, GATED, MEAN
@@ -40,6 +43,8 @@ RULES = "rules"
 KINDS = (*METRIC_KINDS, RULES)
 """What can be left out of a gate: the kinds of metric, and the rules of autocast; outcomes cannot."""
 
+Text = Annotated[str, msgspec.Meta(min_length=1)]
+Names = Annotated[list[str], msgspec.Meta(min_length=1)]
 Thresholds = Mapping[str, float]
 """Relative changes that count as none, by metric or by kind; a metric's own comes before its kind's."""
 
@@ -195,23 +200,24 @@ def read_policy(path: Path, today: datetime.date | None = None) -> Policy:
     """
     if not path.is_file():
         raise UsageError(f"there is no policy file {path}")
-    top = _Table(path, "", read_toml(path))
-    top.check_keys(_KEYS)
-    today = today or datetime.date.today()
-    anchor = top.text("anchor")
-    if is_path(anchor):
-        anchor = str(path.parent / anchor)
-    return Policy(
-        strict=top.flag("strict"),
-        only=check_kinds(top.names("only", "kind", KINDS)),
-        min_decided=top.share("min_decided", top.values.get("min_decided", MIN_DECIDED), most=1.0),
-        anchor=anchor,
-        thresholds=_thresholds(top.table("thresholds")),
-        anchor_thresholds=_thresholds(top.table("anchor_thresholds")),
-        rules=tuple(_rule(table) for table in top.tables("rule")),
-        ignores=tuple(_ignore(table, today) for table in top.tables("ignore")),
-        path=str(path),
-    )
+    values = read_toml(path)
+    with _within(f"{path}: "):
+        _check_names("key", values, _KEYS)
+        tables = {name: _shares(values.get(name, {}), name) for name in ("thresholds", "anchor_thresholds")}
+        rules = [_rule(one, number) for number, one in _numbered(values, "rule")]
+        ignores = [_ignore(one, number, today or datetime.date.today()) for number, one in _numbered(values, "ignore")]
+        _check_names("kind", only := _value(values, "only", Names, []), KINDS)
+        anchor = _value(values, "anchor", Text, "")
+        return Policy(
+            strict=_value(values, "strict", bool, False),
+            only=check_kinds(only),
+            min_decided=_share("min_decided", values.get("min_decided", MIN_DECIDED), most=1.0),
+            anchor=str(path.parent / anchor) if is_path(anchor) else anchor,
+            rules=tuple(rules),
+            ignores=tuple(ignores),
+            path=str(path),
+            **tables,
+        )
 
 
 def check_kinds(names: Iterable[str]) -> tuple[str, ...]:
@@ -243,119 +249,77 @@ def parse_share(value: object, most: float = math.inf) -> float:
     return share
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """A table of a policy file, named as in errors ("" for the file's own keys); its values are taken out checked."""
-
-    path: Path
-    name: str
-    values: Mapping[str, Any]
-
-    def error(self, problem: object) -> UsageError:
-        """Return the error that says where the `problem` is."""
-        return UsageError(f"{self.path}: {self.name}: {problem}" if self.name else f"{self.path}: {problem}")
-
-    def check_keys(self, known: Sequence[str]) -> None:
-        """Raise `UsageError` for a key that is not `known`."""
-        for key in self.values:
-            if key not in known:
-                raise self.error(UnknownNameError("key", key, known))
-
-    def flag(self, key: str) -> bool:
-        """Return true or false; false where there is none."""
-        value = self.values.get(key, False)
-        if not isinstance(value, bool):
-            raise self.error(f"{key} must be true or false, not {value!r}")
-        return value
-
-    def text(self, key: str) -> str:
-        """Return a text; "" where there is none, but one that is given is not empty."""
-        value = self.values.get(key, "")
-        if not isinstance(value, str) or (key in self.values and not value.strip()):
-            raise self.error(f"{key} must be a text in quotes that is not empty, not {value!r}")
-        return value
-
-    def names(self, key: str, kind: str, known: Sequence[str]) -> list[str]:
-        """Return a list of `known` names of a `kind` of thing; none where there is no list, but one is not empty."""
-        value = self.values.get(key, [])
-        if not isinstance(value, list) or (key in self.values and not value):
-            raise self.error(f"{key} must be a list that is not empty, as in [{known[0]!r}], not {value!r}")
-        for name in value:
-            if name not in known:
-                raise self.error(UnknownNameError(kind, str(name), known))
-        return value
-
-    def expression(self, key: str) -> str:
-        """Return an expression over case ids; "" where there is none."""
-        text = self.text(key)
-        try:
-            matches(text, "")
-        except UsageError as error:
-            raise self.error(f"{key} = {str(error).removeprefix('-k ')}") from None
-        return text
-
-    def share(self, key: str, value: object, most: float = math.inf) -> float:
-        """Return the share that `value` of a `key` stands for."""
-        try:
-            return parse_share(value, most)
-        except UsageError as error:
-            raise self.error(f"{key} {error}") from None
-
-    def table(self, key: str) -> "_Table":
-        """Return the table called `key`, an empty one where there is none."""
-        value = self.values.get(key, {})
-        if not isinstance(value, dict):
-            raise self.error(f"{key} must be a table, not {value!r}")
-        return _Table(self.path, f"{self.name}: {key}" if self.name else key, value)
-
-    def tables(self, key: str) -> list["_Table"]:
-        """Return the tables of a list of them, named by their number."""
-        value = self.values.get(key, [])
-        if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-            raise self.error(f"{key} must be given as [[{key}]], once for each")
-        return [_Table(self.path, f"{key} {number}", each) for number, each in enumerate(value, start=1)]
+@contextmanager
+def _within(where: str) -> Iterator[None]:
+    """Have errors say `where` in a policy they are."""
+    try:
+        yield
+    except (UsageError, msgspec.ValidationError) as error:
+        raise UsageError(f"{where}{error}") from None
 
 
-def _thresholds(table: _Table) -> Thresholds:
-    table.check_keys((*METRIC_KINDS, *GATED))
-    return {key: table.share(key, value) for key, value in table.values.items()}
+def _check_names(what: str, names: Iterable[str], known: Sequence[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise UnknownNameError(what, name, known)
 
 
-def _rule(table: _Table) -> Rule:
-    table.check_keys(("family", "workload", "cases", "thresholds"))
-    rule = Rule(
-        family=table.text("family"),
-        workload=table.text("workload"),
-        cases=table.expression("cases"),
-        thresholds=_thresholds(table.table("thresholds")),
-    )
-    if rule.family and rule.family not in (*FAMILIES, _USER_FAMILY):
-        raise table.error(UnknownNameError("family", rule.family, (*FAMILIES, _USER_FAMILY)))
-    if not (rule.family or rule.workload or rule.cases):
-        raise table.error("say of which cases, by family, workload or cases; what holds for all is in [thresholds]")
-    if not rule.thresholds:
-        raise table.error('thresholds are missing, as in thresholds = { time = "10%" }')
-    return rule
+def _value(values: Mapping[str, Any], key: str, kind: Any, default: Any) -> Any:
+    with _within(f"{key}: "):
+        return msgspec.convert(values[key], kind) if key in values else default
 
 
-def _ignore(table: _Table, today: datetime.date) -> Ignore:
-    table.check_keys(("cases", "metrics", "until", "reason"))
-    until, reason = table.values.get("until"), table.text("reason")
-    if not reason:
-        raise table.error("reason is missing: say why these findings do not count")
-    if type(until) is not datetime.date:  # a date and time is a date to isinstance
-        problem = "is missing" if until is None else f"must be a date, not {until!r}"
-        raise table.error(f"until {problem}: give the last day it holds, without quotes, as in until = 2026-12-31")
-    if until < today:
-        raise UsageError(f"{table.path}: {table.name} ({reason}) expired on {until}: remove it or renew it")
-    if not table.values.keys() & {"cases", "metrics"}:
-        raise table.error("say of which cases or metrics; to gate nothing, run no gate")
-    return Ignore(
-        cases=table.expression("cases"),
-        metrics=table.names("metrics", "metric", (*KINDS, OUTCOME, *GATED)),
-        until=until,
-        reason=reason,
-    )
+def _numbered(values: Mapping[str, Any], key: str) -> Iterable[tuple[int, dict[str, Any]]]:
+    return enumerate(_value(values, key, list[dict[str, Any]], []), start=1)
+
+
+def _check_expression(text: str) -> None:
+    try:
+        matches(text, "")
+    except UsageError as error:
+        raise UsageError(f"cases = {str(error).removeprefix('-k ')}") from None
+
+
+def _share(key: str, value: object, most: float = math.inf) -> float:
+    with _within(f"{key} "):
+        return parse_share(value, most)
+
+
+def _shares(values: object, where: str) -> Thresholds:
+    with _within(f"{where}: "):
+        table = msgspec.convert(values, dict[str, Any])
+        _check_names("key", table, (*METRIC_KINDS, *GATED))
+        return {key: _share(key, value) for key, value in table.items()}
+
+
+def _rule(values: dict[str, Any], number: int) -> Rule:
+    with _within(f"rule {number}: "):
+        _check_names("key", values, ("family", "workload", "cases", "thresholds"))
+        rule = msgspec.convert(values | {"thresholds": _shares(values.get("thresholds", {}), "thresholds")}, Rule)
+        _check_expression(rule.cases)
+        _check_names("family", [rule.family] if rule.family else [], (*FAMILIES, _USER_FAMILY))
+        if not (rule.family or rule.workload or rule.cases):
+            raise UsageError("say of which cases, by family, workload or cases; what holds for all is in [thresholds]")
+        if not rule.thresholds:
+            raise UsageError('thresholds are missing, as in thresholds = { time = "10%" }')
+        return rule
+
+
+def _ignore(values: dict[str, Any], number: int, today: datetime.date) -> Ignore:
+    with _within(f"ignore {number}: "):
+        _check_names("key", values, ("cases", "metrics", "until", "reason"))
+        if not values.get("reason"):
+            raise UsageError("reason is missing: say why these findings do not count")
+        if type(values.get("until")) is not datetime.date:  # a date and time is a date to isinstance
+            raise UsageError("until must be the last day that it holds, without quotes, as in until = 2026-12-31")
+        if not (values.get("cases") or values.get("metrics")):
+            raise UsageError("say of which cases or metrics; to gate nothing, run no gate")
+        ignore = msgspec.convert(values, Ignore)
+        _check_expression(ignore.cases)
+        _check_names("metric", ignore.metrics, (*KINDS, OUTCOME, *GATED))
+        if ignore.until < today:
+            raise UsageError(f"expired on {ignore.until} ({ignore.reason}): remove it or renew it")
+        return ignore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

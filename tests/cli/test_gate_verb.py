@@ -188,7 +188,7 @@ def test_an_expired_ignore_is_refused(measured: Run, ampbench: Run, tmp_path: Pa
     (tmp_path / "p.toml").write_text(f"[[ignore]]\ncases = 'bf16'\nuntil = {PAST}\nreason = 'ticket 12'\n")
     said = ampbench("gate", measured("base"), measured("new"), "--policy", "p.toml")
     assert said.code == 2
-    assert said.err == (f"ampbench: error: p.toml: ignore 1 (ticket 12) expired on {PAST}: remove it or renew it\n")
+    assert said.err == (f"ampbench: error: p.toml: ignore 1: expired on {PAST} (ticket 12): remove it or renew it\n")
 
 
 @pytest.mark.parametrize(
