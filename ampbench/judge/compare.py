@@ -22,7 +22,6 @@ from ampbench.errors import NothingComparableError
 from ampbench.instruments.casts.changes import (
     BACKWARD,
     FORWARD,
-    CastChange,
     OpChange,
     TraceChanges,
     bare_name,
@@ -484,67 +483,54 @@ def explanation(
 
 
 def change_sentences(changes: TraceChanges, first: Iterable[str] = ()) -> list[str]:
-    """Return the changes of a trace in sentences, functions whose bare names are in `first` before others.
+    """Return the changes of a trace in lines, functions whose bare names are in `first` before others.
 
-    Where nothing changed, one says so: "unexplained: …".
+    Of what changed alike in the forward and the backward pass only the former is listed.
     """
     if changes.nothing:
         same = f"{counted(changes.ops_after, 'op')}, {counted(changes.casts_after, 'cast')}"
-        left = "sizes, arguments, kernels, libraries, the machine"
-        return [f"unexplained: the same ops, dtypes and casts on both sides ({same}); what is left: {left}"]
-    return [*_ops_said(changes.ops, set(first)), *_casts_said(changes), *_weights_said(changes)]
-
-
-def _ops_said(ops: Sequence[OpChange], first: set[str]) -> list[str]:
-    ways = {phase: {_way(one) for one in ops if one.phase == phase} for phase in (FORWARD, BACKWARD)}
-    told = [one for one in ops if one.phase != BACKWARD or _way(one) not in ways[FORWARD]]
-    told.sort(key=lambda one: bare_name(one.function) not in first)
-    said = []
-    for one in told[:_LISTED]:
-        both = one.phase == FORWARD and _way(one) in ways[BACKWARD]
-        phase = ", forward and backward" if both else "" if one.phase == FORWARD else f", {one.phase}"
-        said.append(f"{bare_name(one.function)}: {_op_said(one)}{_where(one.modules)}{phase}{_seconds_said(one)}")
-    rest = [bare_name(one.function) for one in told[_LISTED:]]
-    return said + ([f"{counted(len(rest), 'more change')} of ops: {few(rest, _LISTED)}"] if rest else [])
+        return [f"unexplained: the same ops, dtypes and casts on both sides ({same})"]
+    forward = {_way(one) for one in changes.ops if one.phase == FORWARD}
+    listed = [one for one in changes.ops if one.phase != BACKWARD or _way(one) not in forward]
+    concerned = set(first)
+    listed.sort(key=lambda one: bare_name(one.function) not in concerned)
+    rest = [bare_name(one.function) for one in listed[_LISTED:]]
+    more = [f"{counted(len(rest), 'more change')} of ops: {few(rest, _LISTED)}"] if rest else []
+    weights = [
+        f"{counted(len(one.names), 'weight')} {' and '.join(one.before)} → {' and '.join(one.after)}, "
+        f"such as {one.names[0]}"
+        for one in changes.weights
+    ]
+    return [*map(_op_line, listed[:_LISTED]), *more, *_cast_lines(changes), *weights]
 
 
 def _way(one: OpChange) -> tuple[object, ...]:
-    """Return what a function's forward and backward change have in common where they are told as one."""
+    """Return what a function's forward and backward change have in common."""
     return one.function, one.before, one.after
 
 
-def _op_said(one: OpChange) -> str:
+def _op_line(one: OpChange) -> str:
+    """Return a change of ops as "linear: bf16 → fp32 in 25 modules, such as blocks.0 (traced: 1.00 ms → 2.00 ms)"."""
     before, after = " and ".join(one.before), " and ".join(one.after)
-    said = []
-    if not one.lost and one.gained:
-        said.append(f"{counted(one.gained, 'more op')} in {after} ({few(one.ops_after, _LISTED)})")
-    elif one.lost and not one.gained:
-        said.append(f"{counted(one.lost, 'op')} in {before} fewer ({few(one.ops_before, _LISTED)})")
-    elif before != after:
-        said.append(f"{before} → {after}")
-    elif one.lost and set(one.ops_before) == set(one.ops_after):
-        said.append(f"{few(one.ops_after, _LISTED)} in {after} with other dtypes beside")
-    if one.lost and one.gained and set(one.ops_before) != set(one.ops_after):
-        said.append(f"{few(one.ops_after, _LISTED)} instead of {few(one.ops_before, _LISTED)}")
-    if one.returned_before and ((one.returned_before,), (one.returned_after,)) != (one.before, one.after):
-        said.append(f"returns {one.returned_before} → {one.returned_after}")
-    return ", ".join(said)
+    names = [few(ops, _LISTED) for ops in (one.ops_before, one.ops_after)]
+    parts = [f"{before} → {after}"] if before != after else []
+    parts += [" → ".join(names)] if names[0] != names[1] else []
+    if not one.lost:
+        parts = [f"{counted(one.gained, 'more op')} in {after} ({names[1]})"]
+    elif not one.gained:
+        parts = [f"{counted(one.lost, 'op')} fewer in {before} ({names[0]})"]
+    if one.returned_before and (one.returned_before, one.returned_after) != (before, after):
+        parts.append(f"returns {one.returned_before} → {one.returned_after}")
+    modules = [module for module in one.modules if module]
+    where = f" in {counted(len(modules), 'module')}, such as {modules[0]}" if len(modules) > 1 else ""
+    where = f" in {modules[0]}" if len(modules) == 1 else where
+    phase = "" if one.phase == FORWARD else f", {one.phase}"
+    timed = one.seconds_before is not None and one.seconds_after is not None
+    seconds = f" (traced: {format_seconds(one.seconds_before)} → {format_seconds(one.seconds_after)})" if timed else ""
+    return f"{bare_name(one.function)}: {', '.join(parts)}{where}{phase}{seconds}"
 
 
-def _where(modules: Sequence[str]) -> str:
-    named = [module for module in modules if module]
-    if len(modules) == 1:
-        return f" in {'module ' if named[0].isdigit() else ''}{named[0]}" if named else ""  # of an nn.Sequential: "20"
-    return f" in {counted(len(modules), 'module')}, such as {named[0]}"
-
-
-def _seconds_said(one: OpChange) -> str:
-    if one.seconds_before is None or one.seconds_after is None:
-        return ""
-    return f" (traced: {format_seconds(one.seconds_before)} → {format_seconds(one.seconds_after)})"
-
-
-def _casts_said(changes: TraceChanges) -> list[str]:
+def _cast_lines(changes: TraceChanges) -> list[str]:
     if not changes.casts:
         return []
     total = (
@@ -552,32 +538,13 @@ def _casts_said(changes: TraceChanges) -> list[str]:
         f"{format_bytes(changes.bytes_before)} → {format_bytes(changes.bytes_after)}"
     )
     ordered = sorted(changes.casts, key=lambda one: -abs(one.bytes_after - one.bytes_before))
-    parts = [_cast_said(one) for one in ordered[:_LISTED]]
-    rest = len(ordered) - _LISTED
-    return [f"{total}: {'; '.join(parts)}" + (f"; and {counted(rest, 'more way')} of casting" if rest > 0 else "")]
-
-
-def _cast_said(one: CastChange) -> str:
-    many = one.after - one.before
-    count = f"{many:+,}" if many else f"{one.after:,}"
-    size = "" if many else " of another size"
-    whose = "" if one.origin == "autocast" else f" ({one.origin})"
-    moved = format_bytes(abs(one.bytes_after - one.bytes_before))
-    sign = "+" if one.bytes_after >= one.bytes_before else "-"
-    phase = "" if one.phase == FORWARD else f" in the {one.phase}{' pass' if one.phase == BACKWARD else ''}"
-    name = f", such as {one.names[0]}" if one.names else ""
-    return (
-        f"{count} {one.what} {one.from_dtype} → {one.to_dtype}{whose} for {bare_name(one.function)}{phase}{size}, "
-        f"{sign}{moved}{name}"
-    )
-
-
-def _weights_said(changes: TraceChanges) -> list[str]:
-    return [
-        f"{counted(len(one.names), 'weight')} {' and '.join(one.before)} → {' and '.join(one.after)}, "
-        f"such as {one.names[0]}"
-        for one in changes.weights
+    parts = [
+        f"{one.after - one.before:+,} {one.what} {one.from_dtype} → {one.to_dtype} ({one.origin}) for "
+        f"{bare_name(one.function)}{'' if one.phase == FORWARD else f', {one.phase}'}"
+        for one in ordered[:_LISTED]
     ]
+    rest = len(ordered) - _LISTED
+    return [f"{total}: {'; '.join(parts)}{f'; and {rest} more ways' if rest > 0 else ''}"]
 
 
 COMPARED = ("", CASTS, RULES)
