@@ -22,7 +22,7 @@ docs/statistics.md has the rules and tests/simulation measures what they reach.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import bdtrc, stdtr, stdtrit
@@ -78,6 +78,13 @@ class Blocks:
     control: Floats
     confirm_baseline: Floats
     confirm_candidate: Floats
+
+    @classmethod
+    def unconfirmed(cls, baseline: Floats, candidate: Floats, control: Floats | None = None) -> "Blocks":
+        """Return blocks of which none confirm."""
+        none = np.empty((len(baseline), 0))
+        again = none if control is None else control
+        return cls(baseline=baseline, candidate=candidate, control=again, confirm_baseline=none, confirm_candidate=none)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,16 +192,18 @@ def decide_interleaved(
     return _decisions(
         codes=[ChangeCode(code) for code in codes.tolist()],
         worse=main.estimates > 0,
-        estimates=np.where(confirmable, fresh.estimates, main.estimates),
-        lows=np.where(confirmable, fresh.interval[0], main.interval[0]),
-        highs=np.where(confirmable, fresh.interval[1], main.interval[1]),
+        logs=(
+            np.where(confirmable, fresh.estimates, main.estimates),
+            np.where(confirmable, fresh.interval[0], main.interval[0]),
+            np.where(confirmable, fresh.interval[1], main.interval[1]),
+        ),
         p_worse=main.p_worse,
         p_better=main.p_better,
         p_beyond=np.where(main.estimates > 0, *main.beyond),
         counts=main.counts,
         evidence=evidence,
         means=None if mean_codes is None else (mean_codes, mean.told),
-        error=error,
+        standard_error=error,
         detectable=stats.detectable_effect(error, freedom, ALPHA / looks, POWER, margin),
         needed=np.maximum(needed, least) * stats.ratio(main.counts, main.kept),
     )
@@ -238,15 +247,10 @@ def decide_stored(
     unchanged = (estimates - half > -margin) & (estimates + half < margin) & (evidence.slow_p > SLOW_ALPHA)
     codes = np.select(
         [invalid, few, worse | better, unchanged & _open(mean_codes), unchanged],
-        [
-            ChangeCode.INVALID,
-            ChangeCode.TOO_FEW_BLOCKS,
-            ChangeCode.BEYOND_THRESHOLD,
-            ChangeCode.TAIL_UNDECIDED,
-            ChangeCode.WITHIN_THRESHOLD,
-        ],
+        [ChangeCode.INVALID, ChangeCode.TOO_FEW_BLOCKS, ChangeCode.BEYOND_THRESHOLD, ChangeCode.TAIL_UNDECIDED,
+         ChangeCode.WITHIN_THRESHOLD],
         ChangeCode.UNDECIDED,
-    )
+    )  # fmt: skip
     variance = stats.row_variances(kept[0])[2] + stats.row_variances(kept[1])[2]
     needed = stats.count_to_decide(
         estimates, variance, sum(components), margin, (ALPHA, EQUIVALENCE_ALPHA), POWER, against=margin
@@ -255,16 +259,14 @@ def decide_stored(
     return _decisions(
         codes=[ChangeCode(code) for code in codes.tolist()],
         worse=estimates > 0,
-        estimates=estimates,
-        lows=estimates - wide,
-        highs=estimates + wide,
+        logs=(estimates, estimates - wide, estimates + wide),
         p_worse=p_worse,
         p_better=p_better,
         p_beyond=np.where(estimates > 0, *beyond),
         counts=counts,
         evidence=evidence,
         means=None if mean_codes is None else (mean_codes, mean.told),
-        error=error,
+        standard_error=error,
         detectable=stats.detectable_effect(error, freedom, ALPHA, POWER, margin),
         needed=np.maximum(needed, MINIMUM_ROUNDS),
     )
@@ -286,10 +288,7 @@ def judge_control(blocks: Blocks, thresholds: Floats, means: Means | None = None
     comparison of a hundred. A difference that is certain, but proven to lie within the threshold, makes no verdict and
     does not count. What is surest comes first.
     """
-    none = np.empty((len(thresholds), 0))
-    pair = Blocks(
-        baseline=blocks.baseline, candidate=blocks.control, control=none, confirm_baseline=none, confirm_candidate=none
-    )
+    pair = Blocks.unconfirmed(blocks.baseline, blocks.control)
     decisions = decide_interleaved(pair, thresholds, looks=1, confirm=False)
     two_sided = [2 * min(p for p in (each.p_worse, each.p_better, 0.5) if p is not None) for each in decisions]
     within = [each.status is ChangeStatus.UNCHANGED for each in decisions]
@@ -467,91 +466,46 @@ _DIRECTIONLESS = {
 
 
 def _decisions(
-    *,
     codes: list[ChangeCode],
     worse: Booleans,
-    estimates: Floats,
-    lows: Floats,
-    highs: Floats,
-    p_worse: Floats,
-    p_better: Floats,
-    p_beyond: Floats,
+    logs: tuple[Floats, Floats, Floats],
     counts: Integers,
     evidence: _Evidence,
     means: tuple[list[ChangeCode], tuple[Floats, Floats, Floats]] | None,
-    error: Floats,
     detectable: Floats,
     needed: Floats,
+    **others: Floats,
 ) -> list[Decision]:
-    """Return the decisions; `estimates`, their interval and `detectable` are logarithms of candidate / baseline.
+    """Return the decisions; `logs` (the estimates and their interval) and `detectable` are of candidate / baseline.
 
     `means` are what is decided of the means over all samples, their change and its interval.
     """
     none = np.full(len(codes), np.nan)
     mean_codes: Sequence[ChangeCode | None] = [None] * len(codes) if means is None else means[0]
-    mean_change, mean_low, mean_high = (evidence.mean_change, none, none) if means is None else means[1]
-    wanting = [code in (ChangeCode.UNDECIDED, ChangeCode.TOO_FEW_BLOCKS) for code in codes]
-    needed = np.where(needed <= MOST_BLOCKS, np.ceil(needed), np.nan)
-    columns = zip(
-        codes, worse.tolist(), _optional(np.expm1(estimates)), _optional(np.expm1(lows)), _optional(np.expm1(highs)),
-        _optional(p_worse), _optional(p_better), _optional(p_beyond), counts.tolist(), evidence.slow_baseline.tolist(),
-        evidence.slow_candidate.tolist(), evidence.slow_p.tolist(), _optional(mean_change),
-        _optional(mean_low), _optional(mean_high), mean_codes, _optional(evidence.p90_change), _optional(error),
-        _optional(np.where(wanting, np.expm1(detectable), np.nan)),
-        _optional(np.where(wanting, needed, np.nan)), strict=True,
-    )  # fmt: skip
-    decisions = []
-    for (
-        code,
-        up,
-        change,
-        low,
-        high,
-        worse_p,
-        better_p,
-        beyond_p,
-        count,
-        slow,
-        other_slow,
-        slow_p,
-        mean,
-        mean_from,
-        mean_to,
-        mean_code,
-        p90,
-        standard_error,
-        least,
-        more,
-    ) in columns:
-        beyond = ChangeStatus.REGRESSED if up else ChangeStatus.IMPROVED
-        whole = low is not None and high is not None
-        decisions.append(
-            Decision(
-                status=beyond
-                if code is ChangeCode.BEYOND_THRESHOLD
-                else _DIRECTIONLESS.get(code, ChangeStatus.INCONCLUSIVE),
-                code=code,
-                change=change,
-                low=low if whole else None,
-                high=high if whole else None,
-                p_worse=worse_p,
-                p_better=better_p,
-                p_beyond=beyond_p,
-                blocks=count,
-                slow_share_baseline=slow,
-                slow_share_candidate=other_slow,
-                slow_p=slow_p,
-                mean_change=mean,
-                mean_low=mean_from,
-                mean_high=mean_to,
-                mean_code=mean_code,
-                p90_change=p90,
-                standard_error=standard_error,
-                detectable_change=least,
-                blocks_needed=None if more is None else int(more),
-            )
-        )
-    return decisions
+    change, low, high = (np.expm1(each) for each in logs)
+    whole = np.isfinite(low) & np.isfinite(high)
+    wanting = np.array([code in (ChangeCode.UNDECIDED, ChangeCode.TOO_FEW_BLOCKS) for code in codes], np.bool_)
+    columns = others | {
+        "change": change,
+        "low": np.where(whole, low, np.nan),
+        "high": np.where(whole, high, np.nan),
+        "p90_change": evidence.p90_change,
+        "detectable_change": np.where(wanting, np.expm1(detectable), np.nan),
+        "blocks_needed": np.where(wanting & (needed <= MOST_BLOCKS), np.ceil(needed), np.nan),
+    }
+    mean = (evidence.mean_change, none, none) if means is None else means[1]
+    columns |= dict(zip(("mean_change", "mean_low", "mean_high"), mean, strict=True))
+    rows: dict[str, Sequence[Any]] = {name: _optional(column) for name, column in columns.items()}
+    rows["blocks_needed"] = [None if each is None else int(each) for each in rows["blocks_needed"]]
+    rows |= {"code": codes, "mean_code": mean_codes, "blocks": counts.tolist(), "slow_p": evidence.slow_p.tolist()}
+    rows["slow_share_baseline"] = evidence.slow_baseline.tolist()
+    rows["slow_share_candidate"] = evidence.slow_candidate.tolist()
+    beyond = [ChangeStatus.REGRESSED if up else ChangeStatus.IMPROVED for up in worse.tolist()]
+    rows["status"] = [
+        way if code is ChangeCode.BEYOND_THRESHOLD else _DIRECTIONLESS.get(code, ChangeStatus.INCONCLUSIVE)
+        for way, code in zip(beyond, codes, strict=True)
+    ]
+    return [Decision(**dict(zip(rows, row, strict=True))) for row in zip(*rows.values(), strict=True)]
 
 
 def _optional(values: Floats) -> list[float | None]:

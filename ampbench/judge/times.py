@@ -278,20 +278,17 @@ def _interleaved(
         np.where(busy[:, None], one.unfit ^ other.unfit, one.unfit | other.unfit)
         for one, other in ((before, after), (fresh_before, fresh_after))
     )
-    blocks = Blocks(
-        baseline=before.without(left_out),
-        candidate=after.without(left_out),
-        control=control.without(control.unfit | (before if owner is ours else after).unfit),
-        confirm_baseline=fresh_before.without(fresh_left_out),
-        confirm_candidate=fresh_after.without(fresh_left_out),
-    )
     own_left_out = left_out | busy[:, None]  # the mean of a disturbed block tells nothing, however far it is
-    means = Blocks(
-        baseline=before.means_without(own_left_out),
-        candidate=after.means_without(own_left_out),
-        control=control.means_without(control.unfit | (before if owner is ours else after).unfit),
-        confirm_baseline=fresh_before.means_without(fresh_left_out),
-        confirm_candidate=fresh_after.means_without(fresh_left_out),
+    control_left_out = control.unfit | (before if owner is ours else after).unfit
+    blocks, means = (
+        Blocks(
+            baseline=of(before, out),
+            candidate=of(after, out),
+            control=of(control, control_left_out),
+            confirm_baseline=of(fresh_before, fresh_left_out),
+            confirm_candidate=of(fresh_after, fresh_left_out),
+        )
+        for of, out in ((_Sided.without, left_out), (_Sided.means_without, own_left_out))
     )
     decisions = decide_interleaved(
         blocks, np.where(busy, np.maximum(thresholds, FAR), thresholds), means=_known(means, allowed, ours, theirs)
@@ -304,13 +301,7 @@ def _interleaved(
     else:
         arm = before if owner is ours else after
         beside, mean_beside = (
-            Blocks(
-                baseline=own[measured],
-                candidate=own[measured],
-                control=again[measured],
-                confirm_baseline=own[measured, :0],
-                confirm_candidate=own[measured, :0],
-            )
+            Blocks.unconfirmed(own[measured], own[measured], again[measured])
             for own, again in ((arm.seconds, blocks.control), (arm.means, means.control))
         )
         fired, judged = judge_control(
@@ -328,14 +319,7 @@ def _stored(
     before, after = ours.table(Role.OWN, None), theirs.table(Role.OWN, None)
     found = {name: _control_ratios(side.run) for name, side in (("baseline", ours), ("candidate", theirs))}
     controls = {name: ratios[0] for name, ratios in found.items() if ratios is not None}
-    none = np.empty((len(cells), 0))
-    means = Blocks(
-        baseline=before.means_without(before.unfit),
-        candidate=after.means_without(after.unfit),
-        control=none,
-        confirm_baseline=none,
-        confirm_candidate=none,
-    )
+    means = Blocks.unconfirmed(before.means_without(before.unfit), after.means_without(after.unfit))
     decisions = decide_stored(
         before.without(before.unfit),
         after.without(after.unfit),
