@@ -17,7 +17,6 @@ from ampbench.base.units import (
     format_count,
     format_energy,
     format_error,
-    format_kept,
     format_percent,
     format_seconds,
     format_share,
@@ -160,14 +159,6 @@ def _flop_rate(row: Row) -> str:
 def _bound(row: Row) -> str:
     """Return what binds where a share of the ceiling is told."""
     return "" if number(row["ceiling_share"]) is None else str(row.get("bound_by") or "")
-
-
-def _kept(row: Row) -> str:
-    """Return what a step keeps of its update; "nan" where it leaves parameters that are not finite."""
-    value = number(row["update_kept"])
-    if value is None:
-        return "nan" if number(row["param_nonfinite"]) else ""
-    return format_kept(value)
 
 
 def format_factor(value: float) -> str:
@@ -321,23 +312,6 @@ COLUMNS = (
         (_error("grad_rel_l2", "grad_not_finite"),),
         metrics=("grad_rel_l2",),
         legend="relative L2 of the gradients",
-        first=True,
-        expendable=2,
-    ),
-    _number(
-        "flushed",
-        "flushed",
-        "grad_flushed_share",
-        format_share,
-        "gradients that are zero where fp64's are not (in fp32 mostly differences of equal values)",
-        4,
-    ),
-    Column(
-        "kept",
-        "kept",
-        (_kept,),
-        metrics=("update_kept",),
-        legend="of fp64's update, what arrives in the stored weights",
         first=True,
         expendable=2,
     ),

@@ -62,7 +62,7 @@ def test_a_training_run_of_a_classifier_with_tf32_fits(width: int) -> None:
     lines = table.table_lines(grouped(ROWS), choose(ROWS, {}, Budget()), {"training": layout})
     assert max(cell_len(line.plain) for line in lines) <= width
     assert "vs tf32" in lines[1].plain
-    assert [column.header for column in layout.hidden] == (["items/s"] if width == 100 else [])
+    assert not layout.hidden
 
 
 def test_what_arithmetic_knows_stands_below_the_advice_and_fits() -> None:
@@ -86,7 +86,7 @@ def test_of_two_rows_of_a_precision_the_one_that_is_advised_is_bold() -> None:
     assert [line.style for line in lines[2:5]] == ["", "", "bold"]
 
 
-@pytest.mark.parametrize(("width", "without"), [(100, ["FLOP/s", "items/s", "×floor"]), (120, []), (200, [])])
+@pytest.mark.parametrize(("width", "without"), [(100, ["FLOP/s", "items/s"]), (120, []), (200, [])])
 def test_the_share_of_the_ceiling_stays_before_items_and_floors(width: int, without: list[str]) -> None:
     rows = [row | {"flops_per_second": 4.2e14, "ceiling_share": 0.631} for row in ROWS]
     layout = table.lay_out(rows, "training", width)
@@ -171,7 +171,7 @@ def with_intervals(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize(("width", "without"), [(100, ["items/s", "×floor"]), (110, ["items/s"]), (120, []), (200, [])])
+@pytest.mark.parametrize(("width", "without"), [(100, ["items/s"]), (110, []), (120, []), (200, [])])
 def test_a_speed_stands_beside_its_paired_interval_and_times_have_none_then(width: int, without: list[str]) -> None:
     rows = with_intervals(ROWS)
     layout = table.lay_out(rows, "training", width)

@@ -101,7 +101,7 @@ def test_the_columns_are_those_of_the_terminal_in_which_any_case_says_something(
     shown = heads(section(readme_run))
     assert shown[:2] == ["case", "precision"]
     silent = {
-        "burst", "vs tf32", "vs default", "energy", "FLOP/s", "ceiling", "bound by", "busy", "B/param", "in", "kept",
+        "burst", "vs tf32", "vs default", "energy", "FLOP/s", "ceiling", "bound by", "busy", "B/param", "in",
     }  # fmt: skip
     assert shown[2:] == [one.header for one in COLUMNS[1:] if one.header not in silent]
 
