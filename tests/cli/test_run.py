@@ -59,6 +59,28 @@ def test_a_run_takes_over_the_ceilings_measured_here_and_says_how_far_off_it_is(
     assert f"ceilings: of run {stored_runs.RUN}" in out
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "said"),
+    [
+        ("adamx", "unknown optimizer 'adamx': did you mean adamax, adam or radam?"),
+        ("adamw:momentum=0.9", "unknown setting of adamw 'momentum': known: lr,"),
+        ("adamw:lr=inf", "inf is no value of a parameter"),
+        ("nowhere:Lion", "optimizer nowhere:Lion cannot be imported: ModuleNotFoundError"),
+        ("torch.optim.LBFGS", "optimizer torch.optim:LBFGS needs a closure"),
+        ("torch.optim.SGD:rho=1", "cannot be made: TypeError: SGD.__init__() got an unexpected keyword"),
+    ],
+)
+def test_an_optimizer_that_cannot_train_ends_before_anything_is_written(
+    optimizer: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = tmp_path / "results"
+    named = ["--optimizer", optimizer, "--phase", "training", "--preset", "tiny", "--no-isolation"]
+    assert main(["run", "mlp", *named, "--results", str(results)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+    assert not results.exists()
+
+
 def test_a_server_that_starts_no_more_leaves_the_table_and_how_to_go_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
