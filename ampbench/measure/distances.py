@@ -24,9 +24,8 @@ from ampbench.measure.machine import Device, precision_flags
 from ampbench.measure.step import TrainingStep
 from ampbench.records.case import Case
 from ampbench.records.labels import few
-from ampbench.records.magnitudes import nonfinite_sentence
 from ampbench.records.measured import ZERO_REFERENCE, Score
-from ampbench.records.ranges import FirstNonfinite
+from ampbench.records.ranges import FirstNonfinite, nonfinite_sentence
 from ampbench.workload import Workload
 
 NEGLIGIBLE_GRADIENT = 1e-6

@@ -228,3 +228,20 @@ class RangesAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     steps: Steps = 0
     precisions: list[str] = []
+
+
+ROOT = "the network itself"
+
+
+def format_scale(scale: float) -> str:
+    """Return a loss scale as "2^16", one that is no power of two as "1000"."""
+    mantissa, power = math.frexp(scale)
+    return f"2^{power - 1}" if mantissa == 0.5 and scale != 1 else f"{scale:g}"
+
+
+def nonfinite_sentence(found: FirstNonfinite) -> str:
+    """Return where the first value that is not finite was made; steps count from 1."""
+    where = f"{found.module or ROOT}, {found.phase}, step {found.step + 1:,}"
+    largest = f" from inputs of at most {found.inputs_largest:.3g}" if found.inputs_largest is not None else ""
+    gradient = f" as a gradient of {found.parameter}" if found.parameter else ""
+    return f"{found.operation} in {where} makes the first value that is not finite{gradient}{largest}"

@@ -39,6 +39,7 @@ from ampbench.drive.planning import lack
 from ampbench.instruments.convergence.learning import learned
 from ampbench.instruments.convergence.measure import Trajectories, train
 from ampbench.instruments.convergence.records import CONTROL, REFERENCE, Training
+from ampbench.instruments.ranges.headroom import headroom
 from ampbench.instruments.ranges.measure import measure_ranges
 from ampbench.judge import frame
 from ampbench.judge.verdict import scale_hint, verdicts_of
@@ -53,7 +54,6 @@ from ampbench.present.markdown import markdown_table
 from ampbench.present.wording import refusal
 from ampbench.records.case import Case, WorkloadSource
 from ampbench.records.kinds import CONVERGENCE
-from ampbench.records.magnitudes import headroom
 from ampbench.records.measured import Divergence, Round
 from ampbench.records.run import SCHEMA, Header, Selection, Settings
 from ampbench.records.verdict import Status

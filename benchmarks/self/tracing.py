@@ -16,8 +16,9 @@ from torchvision.models import resnet50
 import ampbench
 from ampbench.base.units import format_bytes, format_seconds
 from ampbench.explain.ledger import CastLedger
+from ampbench.instruments.casts.tables import by_module, by_operation, by_tensor, sentence, totals
 from ampbench.records.case import DEVICES
-from ampbench.records.cast_tables import by_module, by_operation, by_tensor, savings, sentence, totals
+from ampbench.records.cast_tables import savings
 
 STEPS = 15
 OPS = 1_000_000

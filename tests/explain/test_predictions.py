@@ -8,9 +8,9 @@ import torch
 from ampbench.explain.errors import watch_errors
 from ampbench.explain.ranges import watch_ranges
 from ampbench.instruments.ranges.findings import Score, predicted_and_seen, scores
+from ampbench.instruments.ranges.headroom import FLUSHES, by_module, predict
 from ampbench.instruments.ranges.measure import measure_ranges
 from ampbench.measure.machine import Cpu
-from ampbench.records.magnitudes import FLUSHES, by_module, predict
 from ampbench.workload import Workload
 from tests.stored_runs import make_case
 

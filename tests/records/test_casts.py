@@ -3,7 +3,7 @@ import torch
 
 from ampbench.explain.ledger import trace_casts
 from ampbench.instruments.casts.changes import compare_traces
-from ampbench.records.cast_tables import by_operation
+from ampbench.instruments.casts.tables import by_operation
 from ampbench.records.casts import CastTrace, Operation, cast_users, casts_inside, is_view, plain_name
 from tests.traced_programs import FP16, autocast, encoder, trace
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from ampbench.base import stats
 from ampbench.base.precisions import PRECISIONS
 from ampbench.base.units import counted, format_seconds
+from ampbench.instruments.casts.tables import Totals, sentence, totals
 from ampbench.records.case import Case
-from ampbench.records.cast_tables import Saving, Totals, savings, sentence, totals
+from ampbench.records.cast_tables import Saving, savings
 from ampbench.records.casts import (
     AUTOGRAD,
     BUFFER,

@@ -13,8 +13,9 @@ from typing import Any
 
 from ampbench.base.units import UNDEFINED, counted, format_bytes, format_seconds
 from ampbench.instruments.cases import document_of_cases
-from ampbench.instruments.casts import findings
+from ampbench.instruments.casts import findings, tables
 from ampbench.instruments.casts.findings import casts_said, compare_graph, graph_sentence, saved_by, times_said
+from ampbench.instruments.casts.tables import CastGroup, ModuleGroup, WeightRow, totals
 from ampbench.present.charts import Drawing, Rows, label_expression, tooltip
 from ampbench.present.data import record_data
 from ampbench.present.document import (
@@ -31,7 +32,7 @@ from ampbench.present.document import (
 from ampbench.present.page import Held, Part, Told, told_part
 from ampbench.records import cast_tables
 from ampbench.records.case import Case
-from ampbench.records.cast_tables import CastGroup, ModuleGroup, Saving, WeightRow, cache_bytes, savings, totals
+from ampbench.records.cast_tables import Saving, cache_bytes, savings
 from ampbench.records.casts import (
     AUTOCAST,
     AUTOGRAD,
@@ -184,7 +185,7 @@ def headline(found: CastPass, case: Case) -> list[Block]:
 
 def origins(found: CastPass, everything: bool = False) -> list[Block]:  # noqa: ARG001 - as the other tables
     """Return what was cast and who asked for it."""
-    groups = cast_tables.by_origin(found.trace)
+    groups = tables.by_origin(found.trace)
     names: list[Column[CastGroup]] = [
         Column("", lambda group: group.keys[0], "what"),
         Column("", lambda group: group.keys[1], "asked for by"),
@@ -218,7 +219,7 @@ def saved(found: CastPass, everything: bool = False) -> list[Block]:
 
 def ops_that_cast(found: CastPass, everything: bool = False) -> list[Block]:
     """Return the casts per op that used the copies."""
-    groups = cast_tables.by_operation(found.trace)
+    groups = tables.by_operation(found.trace)
     names: list[Column[CastGroup]] = [
         Column("", lambda group: _op(group.keys[0]) or STORED, "for op"),
         Column("", lambda group: _called(group.keys[1]), "called as"),
@@ -248,7 +249,7 @@ def dearest_ops(found: CastPass) -> list[Block]:
 
 def tensors(found: CastPass, everything: bool = False) -> list[Block]:
     """Return the casts per tensor."""
-    groups = cast_tables.by_tensor(found.trace)
+    groups = tables.by_tensor(found.trace)
     nameless = Counter(what for what, _ in {(cast.what, cast.tensor) for cast in found.trace.casts if not cast.name})
     what, name = picked(TENSORS, "what", "name")
     name = replace(name, said=lambda group: group.keys[1] or f"{nameless[group.keys[0]]:,} without a name")
@@ -265,7 +266,7 @@ def modules(found: CastPass, everything: bool = False) -> list[Block]:
 
 def module_table(found: CastPass, *, collapsed: bool) -> Block:
     """Return a row per module or, `collapsed`, per kind of module that does the same to dtypes."""
-    groups = cast_tables.module_groups(found.trace, collapsed=collapsed)
+    groups = tables.module_groups(found.trace, collapsed=collapsed)
     timed = ["cast_seconds"] if found.trace.timed else []
     keys = ("kind", "inputs", "outputs", "parameters", "calls", "casts", "cast_bytes", *timed, "module")
     return table("Dtypes in and out of modules", picked(MODULES, *keys), groups)
@@ -326,7 +327,7 @@ def _phase(trace: CastTrace) -> list[Column[Any]]:
 def weights(found: CastPass, everything: bool = False) -> list[Block]:
     """Return how each weight reached the ops that use it in the forward pass."""
     note = "uses in the forward pass; cached: the copies that autocast keeps until its region ends"
-    rows = cast_tables.by_weight(found.trace)
+    rows = tables.by_weight(found.trace)
     return [*weights_used(found), table("Weights", WEIGHTS, rows, note, shown=None if everything else ORDERED)]
 
 
@@ -418,7 +419,7 @@ def document(stored: StoredRun, case_ids: Sequence[str], *, everything: bool = F
 
 
 def _data(found: CastPass, case: Case, by: By | None) -> dict[str, Any]:
-    whole, savings = cast_tables.totals(found.trace), cast_tables.savings(found.trace)
+    whole, savings = tables.totals(found.trace), cast_tables.savings(found.trace)
     shown = {by.value: FOR_MACHINES[by]} if by is not None and by is not By.SUMMARY else {}
     return {
         "sentence": findings.casts_said(found, case, whole, savings),
@@ -439,13 +440,13 @@ def _data(found: CastPass, case: Case, by: By | None) -> dict[str, Any]:
     }
 
 
-def _totals(whole: cast_tables.Totals) -> dict[str, Any]:
+def _totals(whole: tables.Totals) -> dict[str, Any]:
     found = {field.name: getattr(whole, field.name) for field in fields(whole)}
     return found | {"bytes_moved": whole.bytes_moved}
 
 
 def _summary(found: CastPass) -> dict[str, Any]:
-    whole = cast_tables.totals(found.trace)
+    whole = tables.totals(found.trace)
     saved = [index for saving in cast_tables.savings(found.trace) for index in saving.casts]
     known = findings.costs(found, whole)
     counts = {f"casts_of_{what}": whole.by_what.get(what, 0) for what in SUBJECTS}
@@ -474,10 +475,10 @@ FOR_MACHINES: Mapping[By, tuple[Sequence[Column[Any]], Callable[[CastPass], Sequ
         lambda found: [_summary(found)],
     ),
     By.OP: (_keyed(cast_tables.OP_COLUMNS), lambda found: cast_tables.op_rows(found.trace)),
-    By.MODULE: (MODULES, lambda found: cast_tables.module_groups(found.trace, collapsed=False)),
-    By.TENSOR: (TENSORS, lambda found: cast_tables.by_tensor(found.trace)),
+    By.MODULE: (MODULES, lambda found: tables.module_groups(found.trace, collapsed=False)),
+    By.TENSOR: (TENSORS, lambda found: tables.by_tensor(found.trace)),
     By.CAST: ([Column(name, attrgetter(name)) for name in cast_tables.CAST_COLUMNS], lambda found: found.trace.casts),
-    By.WEIGHT: (_keyed(cast_tables.WEIGHT_COLUMNS), lambda found: cast_tables.weight_rows(found.trace)),
+    By.WEIGHT: (_keyed(tables.WEIGHT_COLUMNS), lambda found: tables.weight_rows(found.trace)),
 }
 """The columns and the rows of each table as machines read it."""
 

@@ -35,9 +35,8 @@ from ampbench.present.document import Block, Code, Column, Document, Section, as
 from ampbench.present.page import Held, Part, Told, Untold, of_several, told_part
 from ampbench.records.case import Case
 from ampbench.records.labels import case_title, few
-from ampbench.records.magnitudes import ROOT
 from ampbench.records.paired import Ratio, ratio_said, short_ratio
-from ampbench.records.ranges import ModuleError
+from ampbench.records.ranges import ROOT, ModuleError
 from ampbench.store import StoredRun
 
 SHOWN = 12

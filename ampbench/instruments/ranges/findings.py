@@ -10,25 +10,23 @@ from dataclasses import dataclass, field
 from ampbench.base.precisions import FORMATS, SHORT_DTYPES, find_format, find_precision
 from ampbench.base.units import counted, format_error, format_share
 from ampbench.instruments.ranges.arithmetic import habits_of, remarks_of
-from ampbench.records.labels import few, optimizer_name
-from ampbench.records.magnitudes import (
+from ampbench.instruments.ranges.headroom import (
     FLUSHES,
     MARGIN,
-    ROOT,
     Prediction,
     by_running_module,
-    format_scale,
     headroom,
-    nonfinite_sentence,
     predict,
     reach_phrase,
     scale_range,
     usable_scales,
 )
+from ampbench.records.labels import few, optimizer_name
 from ampbench.records.ranges import (
     ACTIVATION,
     GRADIENT,
     INPUT,
+    ROOT,
     WEIGHT,
     FirstNonfinite,
     LowRun,
@@ -36,6 +34,8 @@ from ampbench.records.ranges import (
     ModuleError,
     OriginPass,
     RangePass,
+    format_scale,
+    nonfinite_sentence,
     ranked,
 )
 

@@ -30,10 +30,10 @@ from ampbench.measure.step import Step, TrainingStep
 from ampbench.measure.worker import Work
 from ampbench.records.case import Case
 from ampbench.records.casts import BUFFER, WEIGHT
-from ampbench.records.magnitudes import ROOT
 from ampbench.records.ranges import (
     ANOTHER_BATCH,
     ANOTHER_SEED,
+    ROOT,
     FirstNonfinite,
     LowRun,
     ModuleError,

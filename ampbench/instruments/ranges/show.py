@@ -23,6 +23,23 @@ from ampbench.instruments.ranges.findings import (
     unchecked_said,
     validated_said,
 )
+from ampbench.instruments.ranges.headroom import (
+    FLUSHES,
+    MARGIN,
+    Headroom,
+    Prediction,
+    by_module,
+    by_running_module,
+    format_times,
+    headroom,
+    joint,
+    largest,
+    predict,
+    quantile,
+    scale_range,
+    usable_scales,
+    values_phrase,
+)
 from ampbench.present.charts import (
     MODULES,
     Drawing,
@@ -38,28 +55,11 @@ from ampbench.present.document import Block, Column, Document, Section, as_sente
 from ampbench.present.page import Held, Part, Told, cut, of_several, told_part
 from ampbench.records.case import Case
 from ampbench.records.labels import case_title
-from ampbench.records.magnitudes import (
-    FLUSHES,
-    MARGIN,
-    ROOT,
-    Headroom,
-    Prediction,
-    by_module,
-    by_running_module,
-    format_times,
-    headroom,
-    joint,
-    largest,
-    predict,
-    quantile,
-    scale_range,
-    usable_scales,
-    values_phrase,
-)
 from ampbench.records.ranges import (
     ACTIVATION,
     GRADIENT,
     INPUT,
+    ROOT,
     UPDATE,
     WEIGHT,
     Magnitudes,

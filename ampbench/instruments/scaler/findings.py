@@ -16,7 +16,7 @@ from ampbench.base.units import apart, counted, format_error, format_share
 from ampbench.instruments.scaler.records import ScalerRun
 from ampbench.records.case import Case
 from ampbench.records.labels import few
-from ampbench.records.magnitudes import format_scale, nonfinite_sentence
+from ampbench.records.ranges import format_scale, nonfinite_sentence
 from ampbench.records.run import ScalerSetting
 from ampbench.store import StoredRun
 

@@ -38,9 +38,8 @@ from ampbench.present.document import Block, Column, Document, Section, as_sente
 from ampbench.present.page import Held, Part, Told, of_several, told_part
 from ampbench.records.case import Case
 from ampbench.records.labels import NOT_REACHED, case_title
-from ampbench.records.magnitudes import format_scale
 from ampbench.records.measured import Score
-from ampbench.records.ranges import Magnitudes
+from ampbench.records.ranges import Magnitudes, format_scale
 from ampbench.store import StoredRun
 
 

@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 
+from ampbench.instruments.ranges.headroom import quantile
 from ampbench.instruments.ranges.show import FITS, FLUSHING, NONFINITE, OVERFLOWS, SEEN
 from ampbench.present.charts import MODULES, ROWS_OF_THE_PAGE, thinned
 from ampbench.present.page import DETAILED, LISTED
-from ampbench.records.magnitudes import quantile
 from ampbench.records.measured import Failure
 from ampbench.records.ranges import GRADIENT, WEIGHT, Magnitudes
 from ampbench.report.material import Material, material_of

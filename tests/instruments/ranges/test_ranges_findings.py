@@ -13,7 +13,7 @@ from ampbench.instruments.ranges.findings import (
     predicted_gradients,
     scores,
 )
-from ampbench.records.magnitudes import by_running_module, predict
+from ampbench.instruments.ranges.headroom import by_running_module, predict
 from ampbench.records.ranges import (
     ACTIVATION,
     GRADIENT,

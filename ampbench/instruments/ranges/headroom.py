@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ampbench.base.precisions import Format, find_format
 from ampbench.base.units import format_share
-from ampbench.records.ranges import ACTIVATION, GRADIENT, INPUT, WEIGHT, FirstNonfinite, Magnitudes
+from ampbench.records.ranges import ACTIVATION, GRADIENT, INPUT, WEIGHT, Magnitudes, format_scale
 
 FLUSHES = 0.01
 """The share of a module's values at zero from which it is said to flush: below it, the values around zero that every
@@ -354,9 +354,6 @@ def usable_scales(values: Iterable[Magnitudes], dtype: str = "fp16") -> Scales |
     )
 
 
-ROOT = "the network itself"
-
-
 def reach_phrase(values: Magnitudes, dtype: str) -> str:
     """Return "largest activation is 1.8 times what fp16 holds", with digits enough to tell it from 1."""
     what = values_phrase(values)
@@ -383,17 +380,3 @@ def scale_range(scales: Scales) -> str:
     """Return "2^6 to 2^14": the loss scales that serve."""
     lowest, highest = format_scale(scales.lowest), format_scale(scales.highest)
     return lowest if lowest == highest else f"{lowest} to {highest}"
-
-
-def format_scale(scale: float) -> str:
-    """Return a loss scale as "2^16", one that is no power of two as "1000"."""
-    mantissa, power = math.frexp(scale)
-    return f"2^{power - 1}" if mantissa == 0.5 and scale != 1 else f"{scale:g}"
-
-
-def nonfinite_sentence(found: FirstNonfinite) -> str:
-    """Return where the first value that is not finite was made; steps count from 1."""
-    where = f"{found.module or ROOT}, {found.phase}, step {found.step + 1:,}"
-    largest = f" from inputs of at most {found.inputs_largest:.3g}" if found.inputs_largest is not None else ""
-    gradient = f" as a gradient of {found.parameter}" if found.parameter else ""
-    return f"{found.operation} in {where} makes the first value that is not finite{gradient}{largest}"

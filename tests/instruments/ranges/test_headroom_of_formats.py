@@ -11,18 +11,17 @@ from msgspec import structs
 from ampbench.base.precisions import FORMATS
 from ampbench.errors import UnknownNameError
 from ampbench.explain.ranges import count_magnitudes
-from ampbench.records.magnitudes import (
+from ampbench.instruments.ranges.headroom import (
     FLUSHES,
     Headroom,
     by_module,
     headroom,
-    nonfinite_sentence,
     predict,
     reach_phrase,
     scale_range,
     usable_scales,
 )
-from ampbench.records.ranges import ACTIVATION, INPUT, WEIGHT, FirstNonfinite, Magnitudes
+from ampbench.records.ranges import ACTIVATION, INPUT, WEIGHT, FirstNonfinite, Magnitudes, nonfinite_sentence
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 

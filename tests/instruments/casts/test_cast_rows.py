@@ -3,19 +3,17 @@ import torch
 
 from ampbench.explain.ledger import trace_casts
 from ampbench.instruments.casts.show import FOR_MACHINES, MODULES, TENSORS
-from ampbench.present.document import records
-from ampbench.records.cast_tables import (
-    CAST_COLUMNS,
-    OP_COLUMNS,
+from ampbench.instruments.casts.tables import (
     by_module,
     by_operation,
     by_origin,
     by_tensor,
     by_weight,
     module_groups,
-    op_rows,
     weight_rows,
 )
+from ampbench.present.document import records
+from ampbench.records.cast_tables import CAST_COLUMNS, OP_COLUMNS, op_rows
 from ampbench.records.casts import By, CastPass
 from tests.traced_programs import autocast, trace
 
