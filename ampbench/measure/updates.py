@@ -10,6 +10,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -257,22 +258,16 @@ def _measured(intended: Intended, gradients: Gradients, device: Device, keep: De
     weights = _weights(snapshot, gradients.stored, device)
     storage = _storage(weights, intended)
     native = storage is not torch.float32
-    found: list[dict[str, _Parts]] = []
+    steps, rates = snapshot.steps, snapshot.rates
+    made = partial(Update, steps=steps, rates=rates, storage=short_dtype(storage), intended=intended.dtype)
     seed_all(0)
     before = random_states(device)
     taken = _take_step(gradients.make, weights, gradients.first, snapshot, native=native)
     nonfinite = sum(int((~taken.weights[name].isfinite()).sum()) for name in weights)
     if nonfinite:
         said = "parameter element is" if nonfinite == 1 else "parameter elements are"
-        return Update(
-            steps=snapshot.steps,
-            rates=snapshot.rates,
-            storage=short_dtype(storage),
-            intended=intended.dtype,
-            nonfinite=nonfinite,
-            undefined=f"{nonfinite:,} {said} not finite after the step",
-        )
-    found.append(_parts(_moved(taken, weights, keep), intended, keep))
+        return made(nonfinite=nonfinite, undefined=f"{nonfinite:,} {said} not finite after the step")
+    found = [_parts(_moved(taken, weights, keep), intended, keep)]
     counted = ""
     if random_states(device) != before:
         for _ in range(DRAWS - 1):
@@ -285,23 +280,10 @@ def _measured(intended: Intended, gradients: Gradients, device: Device, keep: De
     if native:
         sizes, energies = intended.bins.get(storage) or _headroom(intended, gradients.stored, storage, keep)
         intended.bins[storage] = sizes, energies
-        by_gradient, by_state, by_storage = _blamed(intended, gradients, taken, keep)
-        update |= {
-            "sizes": sizes,
-            "energies": energies,
-            "gradient_rel_l2": by_gradient,
-            "state_rel_l2": by_state,
-            "storage_rel_l2": by_storage,
-        }
-    return Update(
-        steps=snapshot.steps,
-        rates=snapshot.rates,
-        storage=short_dtype(storage),
-        intended=intended.dtype,
-        nonfinite=0,
-        counted_state=counted,
-        **update,
-    )
+        errors = _blamed(intended, gradients, taken, keep)
+        update |= {"sizes": sizes, "energies": energies}
+        update |= zip(("gradient_rel_l2", "state_rel_l2", "storage_rel_l2"), errors, strict=True)
+    return made(nonfinite=0, counted_state=counted, **update)
 
 
 def updated_by(intended: Intended, gradients: Gradients, device: Device) -> Updated:

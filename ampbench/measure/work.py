@@ -6,6 +6,7 @@ They are counted once, as a step warms up, never while it is timed.
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -272,27 +273,15 @@ def _recurrent_layer(args: _Arguments, _: Any) -> int:
     return _products(args[0], args[1:3])
 
 
-def _recurrent_layer_backward(args: _Arguments, _: Any) -> int:
-    return 2 * _recurrent_layer(args, _)
-
-
 def _self_attention(given: torch.Tensor) -> int:
     """Return the FLOPs of comparing all positions with each other, and of weighing their values."""
     batch, length, width = given.shape
     return 2 * 2 * batch * length * length * width
 
 
-def _encoder_layer(args: _Arguments, _: Any) -> int:
-    return _products(args[0], [args[place] for place in _LOWERED[_aten._transformer_encoder_layer_fwd]]) + (
-        _self_attention(args[0])
-    )
-
-
-def _multihead_attention(args: _Arguments, _: Any) -> int:
-    """Count the fast path of `torch.nn.MultiheadAttention`, which is only taken where query, key and value are one."""
-    return _products(args[0], [args[place] for place in _LOWERED[_aten._native_multi_head_attention]]) + (
-        _self_attention(args[0])
-    )
+def _fast_path(args: _Arguments, _: Any, op: Any) -> int:
+    """Count the fast path of an encoder layer or attention, only taken where query, key and value are one."""
+    return _products(args[0], [args[place] for place in _LOWERED[op]]) + _self_attention(args[0])
 
 
 def _convolution_backward(args: _Arguments, out: Any) -> int:
@@ -322,9 +311,9 @@ _OURS: Mapping[Any, Callable[[_Arguments, Any], int]] = {
     _aten.miopen_rnn: _recurrent,
     _aten.miopen_rnn_backward: _recurrent_backward,
     _aten.mkldnn_rnn_layer: _recurrent_layer,
-    _aten.mkldnn_rnn_layer_backward: _recurrent_layer_backward,
-    _aten._transformer_encoder_layer_fwd: _encoder_layer,
-    _aten._native_multi_head_attention: _multihead_attention,
+    _aten.mkldnn_rnn_layer_backward: lambda args, out: 2 * _recurrent_layer(args, out),
+    _aten._transformer_encoder_layer_fwd: partial(_fast_path, op=_aten._transformer_encoder_layer_fwd),
+    _aten._native_multi_head_attention: partial(_fast_path, op=_aten._native_multi_head_attention),
     _aten.convolution_backward: _convolution_backward,
 }
 """Formulas, from positional arguments and result, of what not every supported torch counts, or not right."""
