@@ -333,12 +333,6 @@ def answers(known: Sequence[Machine], allowed: float) -> list[Answer]:
     return [Answer(where=one.title, said=answer([one]), gains=said) for one, said in zip(known, gains, strict=True)]
 
 
-def caveat(choice: Take) -> str:
-    """Return what makes it uncertain that one must stay; "" where nothing does."""
-    cause = choice.statement.facts.get("cause")
-    return CAUSES[str(cause)] if cause else ""
-
-
 def taken(tables: Sequence[Table]) -> Counter[str]:
     """Return for how many of `tables`, all of which have advice, each precision is to be taken, or `NO_ADVICE`."""
     return Counter(NO_ADVICE if one.chosen is None else precision_label(one.chosen) for one in tables)
@@ -351,18 +345,15 @@ def answer(found: Sequence[Machine]) -> str:
         return "only fp32 was measured: there is nothing to choose from"
     counts = taken(tables)
     ranked = sorted(counts, key=lambda label: (label == NO_ADVICE, label in TODAYS, -counts[label]))
-    caveats = [caveat(table.advice) for table in tables if table.advice]
-    whole = _qualified(caveats) if len(set(caveats)) == 1 else ""
     phrases = []
     for place, label in enumerate(ranked):
         count = f"{counts[label]:,}" if place else f"{counts[label]:,} of {len(tables):,} {_nouns(found)}"
         if len(ranked) == 1:
             count = tables[0].label if len(tables) == 1 else f"{every(len(tables))} {_nouns(found)}"
         verb = label if place or label == NO_ADVICE else f"take {label}"
-        own = [caveat(one.advice) for one in tables if one.advice and taken([one])[label]]
-        uncertain = "" if whole else _qualified(own, brief=True)
-        phrases.append(f"{f'stay in {label}' if label in TODAYS else verb} for {count}{uncertain}")
-    return ", ".join(phrases) + whole
+        own = _uncertain([one.advice for one in tables if one.advice and taken([one])[label]])
+        phrases.append(f"{f'stay in {label}' if label in TODAYS else verb} for {count}{own}")
+    return ", ".join(phrases)
 
 
 _TRAITS: Mapping[str, Callable[[Table], object]] = MappingProxyType(
@@ -397,19 +388,11 @@ def _nouns(found: Sequence[Machine]) -> str:
     return all_of(nouns or ["workloads"])
 
 
-def _qualified(caveats: Sequence[str], brief: bool = False) -> str:
-    """Return in brackets what makes advice uncertain, and of how much of it; "" where nothing does.
-
-    If `brief`, a reason is given only where it is the same for all of it.
-    """
-    counts = Counter(one for one in caveats if one)
-    if not counts:
-        return ""
-    if len(counts) == 1 and counts.total() == len(caveats):
-        return f" ({UNCERTAIN}: {next(iter(counts))})"
-    uncertain = f"{counts.total():,} of {len(caveats):,}" if counts.total() < len(caveats) else ""
-    said = UNCERTAIN if brief else f"{UNCERTAIN}: {'; '.join(counts)}"
-    return f" ({' '.join(filter(None, [uncertain, said]))})"
+def _uncertain(advice: Sequence[Take]) -> str:
+    """Return in brackets what makes it uncertain that one must stay, and for how much of it; "" where nothing does."""
+    causes = [CAUSES[str(one.statement.facts["cause"])] for one in advice if "cause" in one.statement.facts]
+    many = f"{len(causes):,} of {len(advice):,} " if len(causes) < len(advice) else ""
+    return f" ({many}{UNCERTAIN}: {'; '.join(dict.fromkeys(causes))})" if causes else ""
 
 
 def _withheld(tables: Sequence[Table]) -> list[str]:
@@ -425,15 +408,11 @@ def _withheld(tables: Sequence[Table]) -> list[str]:
 
 
 def _gains(tables: Sequence[Table], allowed: float) -> list[str]:
-    """Return what each precision advised brings where it is advised, what makes that uncertain, and what has none."""
+    """Return what each precision advised brings where it is advised, and why nothing is for others."""
     rows: dict[str, list[tuple[Row, str]]] = {}
-    caveats: dict[str, list[str]] = {}
     for table in tables:
-        chosen = table.chosen
-        if chosen is not None and table.advice is not None:
-            caveats.setdefault(precision_label(chosen), []).append(caveat(table.advice))
-            if chosen["precision"] not in TODAYS:
-                rows.setdefault(precision_label(chosen), []).append((chosen, table.label))
+        if (chosen := table.chosen) is not None and chosen["precision"] not in TODAYS:
+            rows.setdefault(precision_label(chosen), []).append((chosen, table.label))
     said = []
     for label, chosen_rows in rows.items():
         speed, memory = (
@@ -452,9 +431,5 @@ def _gains(tables: Sequence[Table], allowed: float) -> list[str]:
             note = f" ({AGAINST_FP32})" if against else ""
             parts.append(f"an output error of at most {format_error(error.most[0])}{note} of {allowed:g} allowed")
         if parts:
-            said.append(f"{label}, where it is advised: {', '.join(parts)}{_qualified(caveats[label])}")
-    for name in TODAYS:
-        own = caveats.get(name, [])
-        if len(set(own)) > 1:  # the heading has a reason that is the same for all
-            said.append(f"{name} is advised for {len(own):,}{_qualified(own)}")
+            said.append(f"{label}, where it is advised: {', '.join(parts)}")
     return [*said, *_withheld(tables)]
