@@ -308,6 +308,7 @@ def _update(update: "Update") -> Iterator[tuple[str, str]]:
     """Yield from where an update was measured, what does not move at which learning rate, and whose fault that is."""
     began = f"after {update.steps} fp32 steps" if update.steps else "from the optimizer_state that was given"
     stored = f", stored in {update.storage}" if update.storage else ""
+    stored += ", held against fp32, as the optimizer refuses fp64" if update.intended == "fp32" else ""
     yield "update", f"undefined: {update.undefined}" if update.undefined else f"{began}{stored}"
     if update.swallowed is not None and update.moving:
         said = f"{format_share(update.swallowed / update.moving)} of {update.moving:,} weights do not move"

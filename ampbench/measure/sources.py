@@ -22,7 +22,7 @@ from ampbench.errors import AmpbenchError, WorkloadError, bounded, did_you_mean,
 from ampbench.measure.data import Generator, InputsOnly, batches_of, in_batches, tensors_of
 from ampbench.measure.draws import seed_all
 from ampbench.measure.machine import users_switches, written
-from ampbench.measure.optimizer import check_class, default_optimizer
+from ampbench.measure.optimizer import check_class
 from ampbench.records.case import OwnPrecision, ParameterValue, WorkloadSource
 from ampbench.records.wire import Description
 from ampbench.workload import Workload
@@ -398,7 +398,9 @@ def _check_state(name: str, workload: Workload) -> None:
         raise WorkloadError(
             f"workload {name}: optimizer_state is {_kind(state)}; expected what the optimizer's state_dict() returns"
         )
-    optimizer = (workload.optimizer or default_optimizer)(workload.module.parameters())
+    if workload.optimizer is None:
+        raise WorkloadError(f"workload {name}: it has an optimizer_state without its optimizer")
+    optimizer = workload.optimizer(workload.module.parameters())
     try:
         optimizer.load_state_dict(copy.deepcopy(dict(state)))
     except (ValueError, KeyError, TypeError) as error:

@@ -442,6 +442,8 @@ def test_a_state_that_the_optimizer_does_not_take_is_refused() -> None:
     workload = exact_gradients(groups)
     state = groups(workload.module.parameters()).state_dict()
     sources._check_state("net", exact_gradients(groups, state))
+    with pytest.raises(WorkloadError, match="an optimizer_state without its optimizer"):
+        sources._check_state("net", exact_gradients(None, state))
     for wrong, said in (({"lr": 1}, "state_dict"), (state | {"param_groups": state["param_groups"][:1]}, "groups")):
         with pytest.raises(WorkloadError, match=said):
             sources._check_state("net", exact_gradients(groups, wrong))
