@@ -30,9 +30,10 @@ from ampbench.present.document import Block, Column, Document, Section, records,
 from ampbench.present.wording import verdict_words, why
 from ampbench.records.case import Case, kind_of
 from ampbench.records.changes import ChangeStatus, Comparison
+from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.labels import few
 from ampbench.records.verdict import VERDICT_COLUMNS
-from ampbench.store import StoredRun
+from ampbench.store import StoredRun, runs_beside
 from ampbench.store.merge import lanes_together
 
 BEST, TIED, ALONE = "best", "tied", "alone"
@@ -92,8 +93,9 @@ def machines(runs: Sequence[StoredRun], budget: Budget) -> list[Machine]:
     """
     measured = []
     for stored in lanes_together(runs):
-        rows = with_verdicts(frame.run_rows(stored), verdicts_of(stored, budget))
-        measured.append((stored, rows, takes_of(stored, budget)))
+        studies = runs_beside(stored, CONVERGENCE)
+        rows = with_verdicts(frame.run_rows(stored), verdicts_of(stored, budget, studies))
+        measured.append((stored, rows, takes_of(stored, budget, studies)))
     return told_apart(measured)
 
 

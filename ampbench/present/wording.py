@@ -205,8 +205,8 @@ BRIEFLY: Mapping[StrEnum | None, str] = {
     Refusal.OUTPUTS: "not finite",
     Refusal.PARAMETERS: "weights not finite",
     Refusal.GRADIENTS: "gradient not finite",
-    Refusal.INPUT_RANGE: "inputs' range",
-    Refusal.TARGET_RANGE: "targets' range",
+    Refusal.INPUT_RANGE: "input range",
+    Refusal.TARGET_RANGE: "target range",
     Refusal.SCALE: "loss scale",
     Refusal.SPREAD: "error over spread",
     Refusal.ERROR: "error",
@@ -221,8 +221,8 @@ BRIEFLY: Mapping[StrEnum | None, str] = {
     Refusal.WORST_SAMPLE: "a sample's error",
     Refusal.PROBABILITIES: "probabilities",
     Refusal.WORST_PROBABILITIES: "a probability",
-    Refusal.LOSS: "loss",
-    Refusal.DECISIONS: "decisions",
+    Refusal.LOSS: "loss error",
+    Refusal.DECISIONS: "decisions changed",
     Refusal.FLUSHED: "gradients flushed",
     Refusal.STATISTICS: "running statistics",
     Refusal.SKIPPED: "steps skipped",
@@ -304,11 +304,18 @@ def verdict_words(row: Mapping[str, Any]) -> str:
         return f"{status}: {code_words(row)}"
     if status != Status.REFUSED or value is None:
         return code_words(row) if status == Status.REFUSED else str(status)
+    code, brief = row["verdict_code"], code_words(row)
+    if code == Refusal.TRAINS_WORSE:
+        return f"trains {100 * value:.2g}% worse"
     if not limit:
-        return f"{code_words(row)}: {value:,.0f}"
-    if row["verdict_code"] in _IN_SHARES:
-        return f"{code_words(row)} {100 * value:.3g}% > {100 * limit:.3g}%"
-    return f"{code_words(row)} {format_error(value)} > {limit:g}"
+        return f"{brief}: {value:,.0f}"
+    if code == Refusal.SCALE:
+        return f"{brief} 1/{value:,.0f} < 1"
+    if code in (Refusal.INPUT_RANGE, Refusal.TARGET_RANGE):
+        return f"{brief} {times(value)} > {times(limit)}"
+    if code in _IN_SHARES:
+        return f"{brief} {100 * value:.3g}% > {100 * limit:.3g}%"
+    return f"{brief} {format_error(value)} > {limit:g}"
 
 
 def passed_words(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> str:

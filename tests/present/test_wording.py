@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ampbench.base.statement import Answer, Flaw, Hint, Note, Refusal, Statement, Undecided, state
-from ampbench.present.wording import BRIEFLY, CAUSES, TEMPLATES, answer, briefly, gains, why, words
+from ampbench.present.wording import BRIEFLY, CAUSES, TEMPLATES, answer, briefly, gains, verdict_words, why, words
 from ampbench.records.verdict import Cause, Evidence
 
 COMPOSED = {Answer.TAKE, Answer.SAVE, Answer.REFUSED, Answer.UNDECIDED}
@@ -19,6 +19,30 @@ def test_every_code_has_one_line() -> None:
     assert {*Refusal, *Undecided} == BRIEFLY.keys()
     assert {*Cause} - {Cause.NONE} == CAUSES.keys()
     assert max(map(len, [*BRIEFLY.values(), briefly(Flaw.FP32_LOSS)])) < 20
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "number", "limit", "cell"),
+    [
+        ("baseline", None, None, None, "baseline"),
+        ("ok", Refusal.ERROR, 1e-3, 2e-2, "ok"),
+        ("refused", Refusal.ERROR, 0.0384, 2e-2, "error 3.8e-02 > 0.02"),
+        ("refused", Refusal.UPDATE, 0.042, 0.02, "updates lost 4.2% > 2%"),
+        ("refused", Refusal.OUTPUTS, 1200, 0, "not finite: 1,200"),
+        ("refused", Refusal.SCALE, 8192, 1, "loss scale 1/8,192 < 1"),
+        ("refused", Refusal.INPUT_RANGE, 1.53, 1, "input range 1.53x > 1.00x"),
+        ("refused", Refusal.TRAINS_WORSE, 0.26, None, "trains 26% worse"),
+        ("refused", Refusal.TRAINS_WORSE, None, None, "training"),
+        ("undecided", Undecided.NO_OPTIMIZER, None, None, "undecided: no optimizer"),
+        ("undecided", Flaw.REFERENCE_NAN, None, None, "undecided: network not finite"),
+    ],
+)
+def test_a_cell_has_the_verdict_with_the_number_that_decided(
+    status: str, code: Any, number: float | None, limit: float | None, cell: str
+) -> None:
+    row = {"verdict": status, "verdict_code": code and str(code), "verdict_number": number, "verdict_limit": limit}
+    assert verdict_words({"outcome": "ok", **row}) == cell
+    assert verdict_words({"outcome": "failed", **row}) == ""
 
 
 def test_a_statement_has_no_words() -> None:
@@ -142,7 +166,7 @@ PASSED = {"passed": "bf16_pure", "remedy": "bf16_master"} | LOST
         (
             Answer.SAVE,
             TAKES | {"memory": 0.52, "code": Refusal.DECISIONS, "number": 0.001, "limit": 0.01},
-            "take bf16_pure: 0.52x the memory of fp32 at its speed, decisions 0.100% of 0.01 allowed",
+            "take bf16_pure: 0.52x the memory of fp32 at its speed, decisions changed 0.100% of 0.01 allowed",
         ),
         (
             Answer.STAY,
