@@ -523,7 +523,8 @@ def _op_line(one: OpChange) -> str:
         parts.append(f"returns {one.returned_before} → {one.returned_after}")
     modules = [module for module in one.modules if module]
     where = f" in {counted(len(modules), 'module')}, such as {modules[0]}" if len(modules) > 1 else ""
-    where = f" in {modules[0]}" if len(modules) == 1 else where
+    if len(modules) == 1:
+        where = f" in {'module ' if modules[0].isdigit() else ''}{modules[0]}"  # of an nn.Sequential: "20"
     phase = "" if one.phase == FORWARD else f", {one.phase}"
     timed = one.seconds_before is not None and one.seconds_after is not None
     seconds = f" (traced: {format_seconds(one.seconds_before)} → {format_seconds(one.seconds_after)})" if timed else ""

@@ -234,7 +234,7 @@ def accuracy_findings(
         if imported := imported_finding(pair, metric, values, baseline, candidate):
             findings.append(imported)
             continue
-        if values == (None, None) or (metric in _RARE and not any(values)) or _is_untold(metric, before, after):
+        if values == (None, None) or (metric in _RARE and not any(values)):
             continue
         if other:
             findings.append(_incomparable(pair.baseline, metric, ChangeCode.OTHER_WEIGHTS, other, values))
@@ -442,12 +442,6 @@ def _became_undefined(
         baseline=values[0],
         candidate=values[1],
     )
-
-
-def _is_untold(metric: str, before: Divergence | None, after: Divergence | None) -> bool:
-    """Return whether a side tells nothing of updates, so that nothing is lost or won."""
-    told = metric in _OF_UPDATE or metric == "param_nonfinite"
-    return told and any(one is None or one.update is None for one in (before, after))
 
 
 def _undefined(metric: str, divergence: Divergence) -> str:

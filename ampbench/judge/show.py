@@ -482,12 +482,6 @@ def _gate_verdict(result: GateResult, policy: Policy) -> tuple[str, str]:
 def _gate_data(comparison: Comparison, result: GateResult, policy: Policy) -> dict[str, Any]:
     names = case_names(comparison)
 
-    def briefly(findings: Iterable[Change]) -> list[dict[str, Any]]:
-        return [
-            {"case_id": one.case.case_id, "metric": one.metric, "code": one.code, "reason": reason(one)}
-            for one in findings
-        ]
-
     def points(of: Iterable[GatePoint]) -> list[dict[str, Any]]:
         return [
             {
@@ -508,10 +502,6 @@ def _gate_data(comparison: Comparison, result: GateResult, policy: Policy) -> di
         "why": points(result.why),
         "notes": points(result.notes),
         "decided": {kind: asdict(one) for kind, one in result.decided.items()},
-        "regressions": briefly(result.regressions),
-        "anchor_regressions": briefly(result.anchor_regressions),
-        "improved": briefly(result.improved),
-        "inconclusive": briefly(result.inconclusive),
         "ignored": [
             {
                 "case_id": one.case_id,

@@ -327,7 +327,6 @@ def test_json_holds_the_comparison_and_the_gate(measured: Run, ampbench: Run) ->
     gate = json.loads(said.out)["gate"]
     assert (gate["status"], gate["exit_code"], gate["decided"]["time"]) == ("failed", 1, {"decided": 2, "findings": 2})
     assert [(one["code"], one["kind"], one["count"]) for one in gate["why"]] == [("regressed", "time", 2)]
-    assert [one["metric"] for one in gate["regressions"]] == ["seconds_median"] * 2
     assert said.err.splitlines()[-1].startswith("FAILED with exit code 1: ")
 
 

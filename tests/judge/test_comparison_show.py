@@ -11,7 +11,7 @@ from rich.style import Style
 from ampbench.base.statement import state
 from ampbench.judge import show
 from ampbench.judge.compare import Detectable, SelfComparison, compare
-from ampbench.judge.said import verdict
+from ampbench.judge.said import change_text, metric_label, verdict
 from ampbench.judge.show import (
     comparison_csv,
     comparison_json,
@@ -22,7 +22,7 @@ from ampbench.judge.show import (
     control_said,
     finding_columns,
 )
-from ampbench.present.changes import control_line
+from ampbench.present.changes import control_line, reason
 from ampbench.records.changes import Change, ChangeCode, ChangeStatus, DefectChange, Explanation, Remark, Traces
 from ampbench.records.measured import Failure
 from ampbench.records.rules import RuleChange
@@ -174,6 +174,20 @@ def test_json_is_one_object_with_a_flat_row_per_finding():
     assert row["change"] == comparison.findings[0].change
     assert row["remarks"] == []
     assert row["details"]["slow_share_baseline"] == 0.0
+
+
+def test_every_surface_tells_the_same_of_a_change():
+    for comparison in (slower(), same()):
+        rows = json.loads(comparison_json(comparison))["findings"]
+        cells = list(csv.DictReader(io.StringIO(comparison_csv(comparison))))
+        lines, markdown = printed(comparison, show_all=True).splitlines(), comparison_markdown(comparison).splitlines()
+        assert len(rows) == len(cells) == len(comparison.findings)
+        for one, row, cell in zip(comparison.findings, rows, cells, strict=True):
+            assert (row["status"], row["code"], row["change"]) == (one.status, one.code, one.change)
+            assert (cell["status"], cell["code"], cell["reason"]) == (one.status, one.code, reason(one))
+            told = (one.status.value, metric_label(one.metric), change_text(one))
+            assert any(all(part in line for part in told) for line in lines)
+            assert any(all(part in line for part in told) for line in markdown)
 
 
 def test_numbers_that_are_undefined_are_null_in_json_and_empty_in_csv():

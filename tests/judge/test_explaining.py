@@ -72,7 +72,7 @@ def test_what_is_the_same_in_both_phases_is_said_once():
         ([op(0, "bf16")], [], "rms_norm: 1 op fewer in bf16 (aten.rms_norm) in a"),
         ([], [op(0, "bf16")], "rms_norm: 1 more op in bf16 (aten.rms_norm) in a"),
         ([op(0, "fp32", name="aten.mul")], [op(0, "fp32")], "rms_norm: aten.mul → aten.rms_norm in a"),
-        ([], [op(0, "bf16", module="20")], "rms_norm: 1 more op in bf16 (aten.rms_norm) in 20"),
+        ([], [op(0, "bf16", module="20")], "rms_norm: 1 more op in bf16 (aten.rms_norm) in module 20"),
         ([op(0, "bf16", module="")], [op(0, "fp32", module="")], "rms_norm: bf16 → fp32"),
         (
             [op(0, "bf16", outputs=("fp32",))],
