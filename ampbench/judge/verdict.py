@@ -195,12 +195,11 @@ def _choose(
 def _fault(cases: Sequence[Seen]) -> Statement | None:
     """Return what is wrong with the network of a table whatever the precision; None where nothing is known to be."""
     for case in cases:
-        found = case.found
-        if found is None:
-            continue
         of_fp32 = case.row["precision"] == BASELINE and case.row["outcome"] == "ok"
-        if fault := no_precisions_fault(found) or (fp32s_fault(found) if of_fp32 else None):
-            return fault[1]
+        if case.found is not None and (fault := no_precisions_fault(case.found)):
+            return fault
+        if case.found is not None and of_fp32 and (fault := fp32s_fault(case.found)):
+            return fault
     return None
 
 

@@ -161,34 +161,30 @@ def not_finite(found: Divergence, of: str = "output") -> str:
     return f"inf in {found.reference_dtype}" if of == "output" and found.output_unlike else ""
 
 
-def no_precisions_fault(found: Divergence) -> tuple[str, Statement] | None:
-    """Return the column and the flaw of what is not finite whatever the precision: in the reference or in fp32 itself.
+def no_precisions_fault(found: Divergence) -> Statement | None:
+    """Return what is not finite whatever the precision: in the reference or in fp32 itself; None: nothing.
 
     `found` is of any precision; what only that of fp32 tells is `fp32s_fault`.
     """
     for of, what in (("output", "output"), ("grad", "gradient")):
         if count := getattr(found, f"{of}_reference_nan"):
             elements, dtype = getattr(found, f"{of}_elements"), found.reference_dtype
-            flaw = state(Flaw.REFERENCE_NAN, found.case_id, count=count, elements=elements, what=what, dtype=dtype)
-            return f"{of}_reference_nonfinite", flaw
+            return state(Flaw.REFERENCE_NAN, found.case_id, count=count, elements=elements, what=what, dtype=dtype)
     if count := found.output_fp32_nonfinite:
-        flaw = state(Flaw.FP32_OUTPUT, found.case_id, count=count, elements=found.output_elements, what="output")
-        return "output_fp32_nonfinite", flaw
+        return state(Flaw.FP32_OUTPUT, found.case_id, count=count, elements=found.output_elements, what="output")
     if found.loss_is_lost and found.reference_dtype == "fp64" and found.reference_loss is None:
-        return "loss_abs_error", state(Flaw.REFERENCE_LOSS, found.case_id)
+        return state(Flaw.REFERENCE_LOSS, found.case_id)
     return None
 
 
-def fp32s_fault(found: Divergence) -> tuple[str, Statement] | None:
-    """Return the column and the flaw of what keeps fp32 itself from training, given its divergence; None: nothing."""
+def fp32s_fault(found: Divergence) -> Statement | None:
+    """Return what keeps fp32 itself from training, given its divergence; None: nothing."""
     in_fp64 = found.reference_dtype == "fp64"
     if found.loss_is_lost:
-        alone = in_fp64 and found.reference_loss is not None
-        return "loss_abs_error", state(Flaw.FP32_LOSS, found.case_id, alone=alone)
+        return state(Flaw.FP32_LOSS, found.case_id, alone=in_fp64 and found.reference_loss is not None)
     if count := found.grad_nonfinite:
         alone, elements = in_fp64 and not found.grad_reference_nonfinite, found.grad_elements
-        flaw = state(Flaw.FP32_GRADIENT, found.case_id, count=count, elements=elements, what="gradient", alone=alone)
-        return "grad_not_finite", flaw
+        return state(Flaw.FP32_GRADIENT, found.case_id, count=count, elements=elements, what="gradient", alone=alone)
     return None
 
 
@@ -205,7 +201,7 @@ def remarks(found: Divergence) -> list[Statement]:
 
     fault = no_precisions_fault(found)
     if fault is not None:
-        said.append(fault[1])
+        said.append(fault)
     alone = found.output_nonfinite and found.output_nonfinite != (found.output_fp32_nonfinite or 0)
     if alone or (found.output_unlike and not found.output_reference_nan):
         add_elements("output", found.output_nonfinite, found.output_undefined)
