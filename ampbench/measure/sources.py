@@ -305,60 +305,48 @@ def _checked(name: str, returned: object) -> Workload:
             "expected (module, inputs), (module, inputs, loss) or ampbench.Workload"
         )
     if not isinstance(returned.module, torch.nn.Module):
-        raise WorkloadError(f"workload {name}: the module is {_kind(returned.module)}; expected a torch.nn.Module")
+        raise _wrong(name, f"the module is {_kind(returned.module)}; expected a torch.nn.Module")
     if returned.loss is not None and not callable(returned.loss):
-        raise WorkloadError(f"workload {name}: the loss is {_kind(returned.loss)}; expected a function or None")
+        raise _wrong(name, f"the loss is {_kind(returned.loss)}; expected a function or None")
     if returned.optimizer is not None and not callable(returned.optimizer):
-        raise WorkloadError(
-            f"workload {name}: the optimizer is {_kind(returned.optimizer)}; expected a function or None"
-        )
+        raise _wrong(name, f"the optimizer is {_kind(returned.optimizer)}; expected a function or None")
     if (step := returned.step) is not None and (not callable(step) or _needed(step) not in (None, 4)):
-        raise WorkloadError(
-            f"workload {name}: the step is {_kind(step)} of {_needed(step) if callable(step) else 'no'} arguments; "
-            "expected a function (network, batch, optimizer, scaler), or None"
+        raise _wrong(
+            name,
+            f"the step is {_kind(step)} of {_needed(step) if callable(step) else 'no'} arguments; "
+            "expected a function (network, batch, optimizer, scaler), or None",
         )
     _check_state(name, returned)
     if not _is_whole(returned.version):
-        raise WorkloadError(f"workload {name}: the version is {returned.version!r}; expected a whole number")
+        raise _wrong(name, f"the version is {returned.version!r}; expected a whole number")
     items = returned.items_per_step
     if items is not None and not (isinstance(items, int | float) and 0 < items < math.inf):
-        raise WorkloadError(f"workload {name}: items_per_step is {items!r}; expected a number above 0")
+        raise _wrong(name, f"items_per_step is {items!r}; expected a number above 0")
     if (wanted := returned.outputs) is not None and not (callable(wanted) or _names(wanted)):
-        raise WorkloadError(
-            f"workload {name}: outputs is {_kind(wanted)}; expected a function of the network's output, or names in it"
-        )
+        raise _wrong(name, f"outputs is {_kind(wanted)}; expected a function of the network's output, or names in it")
     dimensions = returned.classes_dim
     if dimensions is not None and not all(map(_is_whole, _values(dimensions))):
-        raise WorkloadError(
-            f"workload {name}: classes_dim is {dimensions!r}; expected a whole number, or one by output's name"
-        )
+        raise _wrong(name, f"classes_dim is {dimensions!r}; expected a whole number, or one by output's name")
     returned = _with_pairs_split(name, returned)
     batches = batches_of(returned.inputs)
     if not batches:
-        raise WorkloadError(f"workload {name}: the list of batches is empty")
+        raise _wrong(name, "the list of batches is empty")
     for batch in batches:
         if not isinstance(batch, torch.Tensor | tuple | dict):
             hint = ": give its batches, list(loader)" if isinstance(batch, torch.utils.data.DataLoader) else ""
-            raise WorkloadError(
-                f"workload {name}: an input is {_kind(batch)}{hint}; expected a tensor, a tuple or a dict of inputs"
-            )
+            raise _wrong(name, f"an input is {_kind(batch)}{hint}; expected a tensor, a tuple or a dict of inputs")
         _check_arguments(name, returned.module, batch)
         _check_cached(name, returned.cached, batch)
     if isinstance(returned.inputs, list) and returned.targets is not None:
         if not isinstance(returned.targets, list):
-            raise WorkloadError(f"workload {name}: inputs are a list of batches, so targets must be a list too")
+            raise _wrong(name, "inputs are a list of batches, so targets must be a list too")
         if len(returned.targets) != len(batches):
-            counts = f"{len(batches)} batches of inputs but {len(returned.targets)} of targets"
-            raise WorkloadError(f"workload {name}: {counts}")
+            raise _wrong(name, f"{len(batches)} batches of inputs but {len(returned.targets)} of targets")
     for label, tensor in [*returned.module.named_parameters(), *returned.module.named_buffers()]:
         if tensor.device.type != "cpu":
-            raise WorkloadError(
-                f"workload {name}: {label} is on {tensor.device}; return the module on the CPU, ampbench moves it"
-            )
+            raise _wrong(name, f"{label} is on {tensor.device}; return the module on the CPU, ampbench moves it")
         if tensor.is_floating_point() and tensor.dtype != torch.float32 and tensor.requires_grad:
-            raise WorkloadError(
-                f"workload {name}: {label} is {tensor.dtype}; return the module in fp32, ampbench casts it"
-            )
+            raise _wrong(name, f"{label} is {tensor.dtype}; return the module in fp32, ampbench casts it")
     return returned
 
 
@@ -385,7 +373,7 @@ def _optimizer_settings(name: str, workload: Workload) -> tuple[str, ...]:
     try:
         groups = workload.optimizer(workload.module.parameters()).param_groups
     except Exception as error:
-        raise WorkloadError(f"workload {name}: its optimizer cannot be made: {first_line(error)}") from error
+        raise _wrong(name, f"its optimizer cannot be made: {first_line(error)}") from error
     return tuple(key for key in groups[0] if key != "params")
 
 
@@ -395,18 +383,14 @@ def _check_state(name: str, workload: Workload) -> None:
     if state is None:
         return
     if not isinstance(state, Mapping) or not {"state", "param_groups"} <= state.keys():
-        raise WorkloadError(
-            f"workload {name}: optimizer_state is {_kind(state)}; expected what the optimizer's state_dict() returns"
-        )
+        raise _wrong(name, f"optimizer_state is {_kind(state)}; expected what the optimizer's state_dict() returns")
     if workload.optimizer is None:
-        raise WorkloadError(f"workload {name}: it has an optimizer_state without its optimizer")
+        raise _wrong(name, "it has an optimizer_state without its optimizer")
     optimizer = workload.optimizer(workload.module.parameters())
     try:
         optimizer.load_state_dict(copy.deepcopy(dict(state)))
     except (ValueError, KeyError, TypeError) as error:
-        raise WorkloadError(
-            f"workload {name}: its optimizer does not take the optimizer_state: {first_line(error)}"
-        ) from None
+        raise _wrong(name, f"its optimizer does not take the optimizer_state: {first_line(error)}") from None
 
 
 def _with_pairs_split(name: str, workload: Workload) -> Workload:
@@ -424,9 +408,10 @@ def _with_pairs_split(name: str, workload: Workload) -> Workload:
         given = (inputs, targets) if several else (inputs[0], targets[0])
         return dataclasses.replace(workload, inputs=given[0], targets=given[1])
     if any(isinstance(batch, list) for batch in batches):
-        raise WorkloadError(
-            f"workload {name}: its batches are lists of 2, as a loader of inputs and targets gives them; let the loss "
-            "take (output, targets), or give inputs and targets as a list each"
+        raise _wrong(
+            name,
+            "its batches are lists of 2, as a loader of inputs and targets gives them; let the loss "
+            "take (output, targets), or give inputs and targets as a list each",
         )
     return workload
 
@@ -453,9 +438,10 @@ def _check_arguments(name: str, module: torch.nn.Module, batch: object) -> None:
         return
     taken = sum(one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in parameters)
     if len(batch) > taken:
-        raise WorkloadError(
-            f"workload {name}: a batch has {len(batch)} inputs, and {type(module).__name__}.forward takes {taken}; "
-            "where the last are targets, let the loss take (output, targets)"
+        raise _wrong(
+            name,
+            f"a batch has {len(batch)} inputs, and {type(module).__name__}.forward takes {taken}; "
+            "where the last are targets, let the loss take (output, targets)",
         )
 
 
@@ -464,7 +450,11 @@ def _check_cached(name: str, cached: object, batch: object) -> None:
     known = list(batch) if isinstance(batch, dict) else list(range(len(batch) if isinstance(batch, tuple) else 1))
     wanted = list(cached) if isinstance(cached, list | tuple) else [cached]
     if any(isinstance(one, bool) or one not in known for one in wanted):
-        raise WorkloadError(f"workload {name}: cached is {cached!r}; expected some of its inputs {known}, in a tuple")
+        raise _wrong(name, f"cached is {cached!r}; expected some of its inputs {known}, in a tuple")
+
+
+def _wrong(name: str, why: str) -> WorkloadError:
+    return WorkloadError(f"workload {name}: {why}")
 
 
 def _kind(value: object) -> str:

@@ -78,15 +78,31 @@ def inference_call(network: Network) -> Callable[[], Any]:
     return inside_autocast
 
 
-class InferenceStep:
+class BuiltStep:
+    """What steps of both phases have in common: a network, built on its device, with its data."""
+
+    def __init__(self, network: Network):
+        self.network = network
+        self.module, self.data, self.device = network.module, network.data, network.device
+
+    def changed(self, known: Sequence[str] | None = None) -> list[str]:
+        """Return what steps change in place, as `Data.changed_in_place` does."""
+        return self.data.changed_in_place(known)
+
+    def let_go(self) -> None:
+        """Drop the network, its data and state: their memory is free at once, and no cycle waits to be collected."""
+        self.network.release()
+        self.__dict__.clear()
+
+
+class InferenceStep(BuiltStep):
     """A forward pass of a network: `run` is its `inference_call`, and returns the output.
 
     What it changes in place (`changed`) it finds changed the next time, unless that is put back by `restore`.
     """
 
     def __init__(self, network: Network):
-        self.network = network
-        self.module, self.data, self.device = network.module, network.data, network.device
+        super().__init__(network)
         self.run = inference_call(network)
 
     def mode(self) -> AbstractContextManager[Any]:
@@ -108,15 +124,6 @@ class InferenceStep:
         """Put back what steps change."""
         self.network.rewind()
 
-    def changed(self, known: Sequence[str] | None = None) -> list[str]:
-        """Return what steps change in place, as `Data.changed_in_place` does."""
-        return self.data.changed_in_place(known)
-
-    def let_go(self) -> None:
-        """Drop the network and its data: their memory is free at once, and no cycle waits to be collected."""
-        self.network.release()
-        self.__dict__.clear()
-
     def _once(self) -> None:
         with self.mode():
             inference_call(self.network)()
@@ -135,7 +142,7 @@ def _wrong_loss(loss: Any) -> str:
     return f"the loss returned {returned}, and a step needs one number that depends on the parameters: a 0-d tensor"
 
 
-class TrainingStep:
+class TrainingStep(BuiltStep):
     """An iteration of training: zero_grad, forward and loss (inside autocast), backward, scaler's and optimizer's step.
 
     Each step takes the next batch, as it was given: what steps change in place is put back before a batch comes again.
@@ -152,8 +159,7 @@ class TrainingStep:
         masters: Masters | None,
         scaler: torch.amp.GradScaler | None,
     ):
-        self.network = network
-        self.module, self.data, self.device = network.module, network.data, network.device
+        super().__init__(network)
         self.optimizer, self.masters, self.scaler = optimizer, masters, scaler
         self.loss: torch.Tensor | None = None
         self.skipped_steps = 0
@@ -289,15 +295,6 @@ class TrainingStep:
         if self._saved is not None:
             self.skipped_steps += self._saved.put_back()
         self.network.rewind()
-
-    def changed(self, known: Sequence[str] | None = None) -> list[str]:
-        """Return what steps change in place, as `Data.changed_in_place` does."""
-        return self.data.changed_in_place(known)
-
-    def let_go(self) -> None:
-        """Drop the network, its data and state: their memory is free at once, and no cycle waits to be collected."""
-        self.network.release()
-        self.__dict__.clear()
 
     def _gradients(self) -> dict[str, torch.Tensor]:
         """Return the gradients that are there, by name."""
