@@ -71,7 +71,7 @@ def command(
       ampbench explain rules --against torch-2.11.jsonl.gz      what an upgrade changed
     """
     from ampbench.instruments.rules import show
-    from ampbench.records.rules import chosen_devices, chosen_dtypes
+    from ampbench.instruments.rules.findings import chosen_devices, chosen_dtypes
 
     seconds = typed_seconds("--timeout", timeout)
     devices, dtypes, ops = chosen_devices(device or ()), chosen_dtypes(dtype or ()), op or []
@@ -193,7 +193,7 @@ def _chosen(
     read: "Sequence[StoredRun]", devices: "Sequence[str]", dtypes: "Sequence[str]", ops: "Sequence[str]"
 ) -> "list[list[RuleProbe]]":
     """Return what is asked for of each of `read`; an op need be known to one of them only."""
-    from ampbench.records.rules import chosen_ops, restricted
+    from ampbench.instruments.rules.findings import chosen_ops, restricted
 
     known = {one.name: None for stored in read for probe in stored.of(RuleProbe).values() for one in probe.observations}
     meant = chosen_ops(ops, known) if ops else None

@@ -23,6 +23,7 @@ from torch.utils.benchmark import Timer
 from ampbench.base.precisions import PRECISIONS
 from ampbench.base.units import format_bytes, format_seconds
 from ampbench.explain.dtypes import is_present
+from ampbench.instruments.casts.findings import stood_for
 from ampbench.instruments.casts.measure import measure_casts, trace_absent
 from ampbench.instruments.ceilings.datasheets import datasheet_of
 from ampbench.instruments.ceilings.findings import bandwidth, described, share
@@ -38,7 +39,7 @@ from ampbench.measure.step import TrainingStep, build_step
 from ampbench.measure.telemetry import NoSourceError, Sampler, Source, mean_power, open_source
 from ampbench.measure.timing import time_build
 from ampbench.records.case import Case
-from ampbench.records.casts import CastPass, Tracing, plain_name, stood_for
+from ampbench.records.casts import CastPass, Tracing, plain_name
 from ampbench.records.measured import ATTENTION, CONV
 from ampbench.records.ranges import RangePass
 from ampbench.records.rules import DTYPES, short_name

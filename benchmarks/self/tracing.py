@@ -16,7 +16,7 @@ from torchvision.models import resnet50
 import ampbench
 from ampbench.base.units import format_bytes, format_seconds
 from ampbench.explain.ledger import CastLedger
-from ampbench.instruments.casts.tables import by_module, by_operation, by_tensor, sentence, totals
+from ampbench.instruments.casts.tables import by_operation, by_origin, by_tensor, sentence, totals
 from ampbench.records.case import DEVICES
 from ampbench.records.cast_tables import savings
 
@@ -83,7 +83,7 @@ def summary_seconds() -> float:
     start = time.perf_counter()
     whole, found = totals(trace), savings(trace)
     said = sentence(whole, found)
-    views = by_operation(trace), by_tensor(trace), by_module(trace)
+    views = by_operation(trace), by_tensor(trace), by_origin(trace)
     seconds = time.perf_counter() - start
     assert said
     assert all(views)

@@ -3,8 +3,9 @@ import torch
 
 from ampbench.explain.ledger import trace_casts
 from ampbench.instruments.casts.changes import compare_traces
+from ampbench.instruments.casts.findings import casts_inside
 from ampbench.instruments.casts.tables import by_operation
-from ampbench.records.casts import CastTrace, Operation, cast_users, casts_inside, is_view, plain_name
+from ampbench.records.casts import CastTrace, Operation, cast_users, is_view, plain_name
 from tests.traced_programs import FP16, autocast, encoder, trace
 
 

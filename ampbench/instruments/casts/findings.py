@@ -17,11 +17,15 @@ from ampbench.records.cast_tables import Saving, savings
 from ampbench.records.casts import (
     AUTOGRAD,
     BUFFER,
+    CASTS,
+    FLOATING,
     FOLDED,
     FUSED,
     GRADIENT,
     INPUT,
+    VIEWS,
     WEIGHT,
+    WHOLE,
     Cast,
     CastPass,
     CastTrace,
@@ -29,7 +33,8 @@ from ampbench.records.casts import (
     GraphCast,
     GraphTrace,
     Operation,
-    op_results,
+    is_view,
+    plain_name,
 )
 from ampbench.records.labels import few
 from ampbench.records.paired import WIDEST, SavedTime, saved_time, unfit, worth_of
@@ -327,3 +332,78 @@ def _place(module: str) -> str:
 
 def _joined(dtypes: Iterable[str]) -> str:
     return " and ".join(sorted(dtypes))
+
+
+_MOVES = frozenset({"copy", "clone"})
+
+_FAMILIES = {
+    "matmul": ("addmm", "mm", "bmm", "baddbmm", "linear", "matmul", "addbmm", "mv", "addmv"),
+    "convolution": ("convolution", "mkldnn_convolution", "cudnn_convolution", "conv1d", "conv2d", "conv3d"),
+    "batch_norm": ("batch_norm", "batch_norm_legit", "batch_norm_legit_functional", "batch_norm_legit_no_training"),
+    "dropout": ("dropout", "native_dropout", "bernoulli"),
+}
+"""Names that graphs have for one op; others differ by no more than "native_", a leading or a trailing "_"."""
+
+_PRODUCTS = ("matmul", "convolution", "convolution_backward")
+_FAMILY = {name: family for family, names in _FAMILIES.items() for name in names}
+
+
+def op_results(ops: Iterable[Operation]) -> dict[tuple[str, str], dict[str, list[str]]]:
+    """Return the floating dtypes of ops' results, by phase and module and by kind of op, in the order of running.
+
+    Of the backward pass only products: what else there is differs from graph to graph.
+    """
+    found: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for operation in ops:
+        name = plain_name(operation.name)
+        family = _FAMILY.get(name, name)
+        floating = [dtype for dtype in operation.outputs if dtype in FLOATING]
+        if operation.recomputed or not floating or name in VIEWS | CASTS | _MOVES:
+            continue
+        if not any(dtype in FLOATING for dtype in operation.inputs):
+            continue  # made from nothing: zeros to start from, random masks
+        if operation.phase == "forward" or (operation.phase == "backward" and family in _PRODUCTS):
+            families = found.setdefault((operation.phase, operation.module), {})
+            families[family] = [*families.pop(family, []), floating[0]]  # the last to run comes last
+    return found
+
+
+def stood_for(trace: CastTrace, device: str) -> list[str]:
+    """Return a sentence per function of `WHOLE` in a trace on fake tensors of `device`: told as one op, or in parts."""
+    whole = Counter(op.name.rpartition(".")[2] for op in trace.ops)
+    parts = {(op.function or "").rpartition(".")[2] for op in trace.ops}
+    found = []
+    for name, kernel in WHOLE.items():
+        if device in kernel.devices and whole[name]:
+            found.append(
+                f"told as the one op that {device} has for it: {name} ({counted(whole[name], 'call')}), {kernel.said}"
+            )
+        elif device not in kernel.devices and name in parts:
+            found.append(f"fake tensors take {name} apart: {device} may run it whole, with fewer casts")
+    return found
+
+
+def casts_inside(trace: CastTrace) -> list[str]:
+    """Return a sentence per op that gives another floating dtype than all it was given, without a cast that is seen.
+
+    "_transformer_encoder_layer_fwd: fp32 in, bf16 out, cast inside 2 ops and in no count". An op that makes a tensor of
+    its own ("zeros_like") or shows the same bytes as another dtype casts nothing.
+    """
+    casts = {cast.index for cast in trace.casts}
+    found: Counter[tuple[str, tuple[str, ...], tuple[str, ...]]] = Counter()
+    for operation in trace.ops:
+        given, made = _floating(operation.inputs), _floating(operation.outputs)
+        if operation.index in casts or not given or not made or set(given) & set(made):
+            continue
+        name = operation.name.partition(".")[2] or operation.name
+        if not (is_view(operation.name) or name.endswith("_like") or name.startswith(("new_", "_efficientzerotensor"))):
+            found[name, given, made] += 1
+    return [
+        f"{name}: {' and '.join(given)} in, {' and '.join(made)} out, "
+        f"cast inside {counted(count, 'op')} and in no count"
+        for (name, given, made), count in found.items()
+    ]
+
+
+def _floating(dtypes: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(dtype for dtype in dtypes if dtype in FLOATING))

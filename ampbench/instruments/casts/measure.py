@@ -27,6 +27,7 @@ from ampbench.base.precisions import PRECISIONS
 from ampbench.errors import AmpbenchError, first_line, in_one_line
 from ampbench.explain.dtypes import is_present, stood_in
 from ampbench.explain.ledger import trace_casts
+from ampbench.instruments.casts.findings import stood_for
 from ampbench.measure.changes import measure_change, peaks_with, try_changes
 from ampbench.measure.distances import outputs_in
 from ampbench.measure.machine import Device, open_device
@@ -37,7 +38,7 @@ from ampbench.measure.timing import PATIENCE, FitnessWatch, Placement, Settled, 
 from ampbench.measure.worker import Work
 from ampbench.records.case import Case
 from ampbench.records.cast_tables import KEEP, savings
-from ampbench.records.casts import AUTOGRAD, COMPILED, TRACED, CastPass, CastTrace, GraphTrace, Tracing, stood_for
+from ampbench.records.casts import AUTOGRAD, COMPILED, TRACED, CastPass, CastTrace, GraphTrace, Tracing
 from ampbench.records.rules import DEVICE, FAKE
 from ampbench.workload import Workload
 

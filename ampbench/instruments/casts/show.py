@@ -14,7 +14,14 @@ from typing import Any
 from ampbench.base.units import UNDEFINED, counted, format_bytes, format_seconds
 from ampbench.instruments.cases import document_of_cases
 from ampbench.instruments.casts import findings, tables
-from ampbench.instruments.casts.findings import casts_said, compare_graph, graph_sentence, saved_by, times_said
+from ampbench.instruments.casts.findings import (
+    casts_inside,
+    casts_said,
+    compare_graph,
+    graph_sentence,
+    saved_by,
+    times_said,
+)
 from ampbench.instruments.casts.tables import CastGroup, ModuleGroup, WeightRow, totals
 from ampbench.present.charts import Drawing, Rows, label_expression, tooltip
 from ampbench.present.data import record_data
@@ -47,7 +54,6 @@ from ampbench.records.casts import (
     CheckedSaving,
     Operation,
     cast_users,
-    casts_inside,
 )
 from ampbench.records.labels import case_title, emulation_statement
 from ampbench.records.paired import saving_said

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import structs
 
@@ -21,6 +21,8 @@ from ampbench.records.casts import (
     WeightUse,
     cast_users,
 )
+
+K = TypeVar("K")
 
 WEIGHT_COLUMNS = (*(field.name for field in structs.fields(WeightUse)), "bytes_written")
 
@@ -109,18 +111,6 @@ class CastGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModuleRow:
-    """What ran directly in a module, submodules not counted; seconds are None for a trace that was not timed."""
-
-    module: str
-    ops: int
-    seconds: float | None
-    casts: int
-    cast_bytes: int
-    cast_seconds: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WeightRow:
     """How a weight reached the ops that use it in the forward pass: how many uses by status.
 
@@ -175,54 +165,22 @@ def by_tensor(trace: CastTrace) -> list[CastGroup]:
     return _groups(trace, lambda cast: (cast.what, cast.name))
 
 
-def by_module(trace: CastTrace) -> list[ModuleRow]:
-    """Return a row per module in the order of first running, with its own ops and casts, forward and backward."""
-    count: dict[str, int] = {}
-    seconds: dict[str, float] = {}
-    for operation in trace.ops:
-        module = operation.module
-        count[module] = count.get(module, 0) + 1
-        if operation.seconds is not None:
-            seconds[module] = seconds.get(module, 0.0) + operation.seconds
-    casts: dict[str, list[Cast]] = {}
-    for cast in trace.casts:
-        casts.setdefault(cast.module, []).append(cast)
-    return [
-        ModuleRow(
-            module=module,
-            ops=number,
-            seconds=seconds.get(module, 0.0) if trace.timed else None,
-            casts=len(casts.get(module, ())),
-            cast_bytes=_bytes(casts.get(module, ())),
-            cast_seconds=_seconds(casts.get(module, ())) if trace.timed else None,
-        )
-        for module, number in count.items()
-    ]
-
-
 def by_weight(trace: CastTrace) -> list[WeightRow]:
     """Return a row per weight, in the order of first use."""
-    uses: dict[str, dict[str, int]] = {}
-    for use in trace.weights:
-        counts = uses.setdefault(use.name, {CAST: 0, REUSED: 0, NOT_NEEDED: 0})
-        counts[use.status] += 1
-    moved: dict[str, int] = {}
-    held: dict[str, dict[str, int]] = {}
-    for cast in trace.casts:
-        if cast.what == WEIGHT:
-            moved[cast.name] = moved.get(cast.name, 0) + cast.bytes_moved
-            if cast.cached:
-                held.setdefault(cast.name, {})[cast.to_dtype] = cast.bytes_written
+    uses = Counter((use.name, use.status) for use in trace.weights)
+    casts = _grouped((cast for cast in trace.casts if cast.what == WEIGHT), lambda cast: cast.name)
     return [
         WeightRow(
             name=name,
-            cast=counts[CAST],
-            reused=counts[REUSED],
-            not_needed=counts[NOT_NEEDED],
-            cast_bytes=moved.get(name, 0),
-            cache_bytes=sum(held.get(name, {}).values()),
+            cast=uses[name, CAST],
+            reused=uses[name, REUSED],
+            not_needed=uses[name, NOT_NEEDED],
+            cast_bytes=_bytes(casts.get(name, ())),
+            cache_bytes=sum(
+                {cast.to_dtype: cast.bytes_written for cast in casts.get(name, ()) if cast.cached}.values()
+            ),
         )
-        for name, counts in uses.items()
+        for name in dict.fromkeys(use.name for use in trace.weights)
     ]
 
 
@@ -233,14 +191,13 @@ def module_groups(trace: CastTrace, *, collapsed: bool = True) -> list[ModuleGro
     """
     groups: dict[Hashable, list[ModuleCalls]] = {}
     for calls in trace.modules:
-        signature = (calls.kind, *(tuple(dict.fromkeys(side)) for side in _sides(calls)))
-        groups.setdefault(signature if collapsed else len(groups), []).append(calls)
-    casts = {row.module: row for row in by_module(trace)}
-    found = []
+        groups.setdefault((calls.kind, *_sides(calls)) if collapsed else len(groups), []).append(calls)
+    casts = _grouped(trace.casts, lambda cast: cast.module)
+    rows = []
     for members in groups.values():
-        own = [row for each in members if (row := casts.pop(each.module, None)) is not None]
-        inputs, outputs, parameters = (tuple(dict.fromkeys(side)) for side in _sides(members[0]))
-        found.append(
+        own = [casts.pop(each.module, []) for each in members]
+        inputs, outputs, parameters = _sides(members[0])
+        rows.append(
             ModuleGroup(
                 modules=tuple(dict.fromkeys(each.module for each in members)),
                 kind=members[0].kind,
@@ -248,31 +205,28 @@ def module_groups(trace: CastTrace, *, collapsed: bool = True) -> list[ModuleGro
                 outputs=outputs,
                 parameters=parameters,
                 calls=sum(each.calls for each in members),
-                casts=sum(row.casts for row in own),
-                cast_bytes=sum(row.cast_bytes for row in own),
-                cast_seconds=sum((row.cast_seconds or 0.0 for row in own), 0.0) if trace.timed else None,
+                casts=sum(map(len, own)),
+                cast_bytes=sum(map(_bytes, own)),
+                cast_seconds=sum(map(_seconds, own), 0.0) if trace.timed else None,
             )
         )
-    return found
+    return rows
 
 
 def weight_rows(trace: CastTrace) -> list[dict[str, Any]]:
     """Return a row of `WEIGHT_COLUMNS` per forward use of a weight: `WeightUse`, and what the copy wrote in bytes."""
     written = {cast.index: cast.bytes_written for cast in trace.casts}
-    copies = [use.cast if use.status == CAST else None for use in trace.weights]
     return [
-        structs.asdict(use) | {"bytes_written": None if cast is None else written.get(cast)}
-        for use, cast in zip(trace.weights, copies, strict=True)
+        structs.asdict(use)
+        | {"bytes_written": written.get(use.cast) if use.status == CAST and use.cast is not None else None}
+        for use in trace.weights
     ]
 
 
 def _groups(trace: CastTrace, keys: Callable[[Cast], tuple[str, ...]]) -> list[CastGroup]:
-    groups: dict[Hashable, list[Cast]] = {}
-    for cast in trace.casts:
-        groups.setdefault(keys(cast), []).append(cast)
     rows = [
         CastGroup(
-            keys=keys(casts[0]),
+            keys=key,
             casts=len(casts),
             forward=sum(cast.phase == "forward" for cast in casts),
             backward=sum(cast.phase == "backward" for cast in casts),
@@ -280,13 +234,21 @@ def _groups(trace: CastTrace, keys: Callable[[Cast], tuple[str, ...]]) -> list[C
             bytes_moved=_bytes(casts),
             seconds=_seconds(casts) if trace.timed else None,
         )
-        for casts in groups.values()
+        for key, casts in _grouped(trace.casts, keys).items()
     ]
     return sorted(rows, key=lambda row: (-(row.seconds or 0.0), -row.bytes_moved, row.keys))
 
 
-def _sides(calls: ModuleCalls) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    return calls.inputs, calls.outputs, calls.parameters
+def _grouped(casts: Iterable[Cast], key: Callable[[Cast], K]) -> dict[K, list[Cast]]:
+    groups: dict[K, list[Cast]] = {}
+    for cast in casts:
+        groups.setdefault(key(cast), []).append(cast)
+    return groups
+
+
+def _sides(calls: ModuleCalls) -> list[tuple[str, ...]]:
+    """Return the dtypes of inputs, outputs and parameters, each once."""
+    return [tuple(dict.fromkeys(side)) for side in (calls.inputs, calls.outputs, calls.parameters)]
 
 
 def _bytes(casts: Iterable[Cast]) -> int:

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ampbench.base.precisions import BASELINE, ordered
 from ampbench.base.recipes import CONSTANT, COSINE, LINEAR
@@ -60,9 +60,6 @@ from ampbench.present.page import (
 from ampbench.records.changes import ChangeStatus
 from ampbench.records.labels import case_labels, told_apart
 from ampbench.store import StoredRun
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _LONGER = "train for longer, or at another learning rate, to conclude"
 _SCHEDULES = {LINEAR: "linear schedule", COSINE: "cosine schedule", OWN: "its own schedule"}
@@ -271,15 +268,6 @@ def trainings(every: Iterable[Learned]) -> list[Trained]:
         own = {each.seed: each for row in one.rows if row.name == BASELINE for each in row.trainings}
         rows += [Trained(one, row, each, own.get(each.seed)) for row in one.rows for each in row.trainings]
     return rows
-
-
-def training_frame(stored: StoredRun) -> "pd.DataFrame":
-    """Return a row per training of a run, with the columns of `TRAININGS`; None or NaN where undefined."""
-    import pandas as pd  # half a second that nobody who reads or prints need wait for
-
-    rows = records(TRAININGS, trainings(learned(stored)))
-    frame = pd.DataFrame(rows, columns=[column.key for column in TRAININGS], dtype=object)
-    return frame.astype({column.key: float for column in TRAININGS if column.unit not in ("", "whole")})
 
 
 _NO_WORSE = {ChangeStatus.UNCHANGED: "no worse", ChangeStatus.REGRESSED: "worse", ChangeStatus.IMPROVED: "lower"}

@@ -154,17 +154,10 @@ def predict(
     As in pure half, all are; with autocast, inputs and outputs only if the module `computes_low`, and of its parameters
     and buffers those that `lowered_weights` names (None: all).
 
-    `values` are all records of one module. It is predicted to **overflow** if the largest magnitude of its outputs, of
-    its parameters or of its inputs rounds to infinity: the first cannot be held, and the others arrive as infinite
-    and make infinity or NaN of what is computed with them. Inputs do not count where a module may make finite values
-    of infinite ones (ReLU6, sigmoid, pooling for the maximum), nor parameters and buffers that only divide
-    (running variances). It is predicted to **flush** if at least `FLUSHES` of its outputs round to zero, or if as
-    many become zero because its inputs do while it would have brought them back to size (a normalisation). With a
-    remembered mean or none, these are the inputs that round to zero, where mean and bias are zero; with the mean of
-    what it is given, those of which the whole channel or row does, as one value that is left moves all others off
-    zero; but where that mean is stored in `dtype`, as that of a batch normalisation in pure half is, and all inputs are
-    below its normal numbers, it rounds to zero with them, and all inputs that do count.
-    What overflows only inside a module, in a product of two of its inputs, say, cannot be seen from outside it.
+    `values` are all records of one module. It is predicted to **overflow** if the largest of its outputs, parameters or
+    inputs rounds to infinity; inputs do not count where a module may make finite values of infinite ones (ReLU6), nor
+    what only divides (running variances). It is predicted to **flush** if at least `FLUSHES` of its outputs round to
+    zero, or become zero in a normalisation because its inputs do. What overflows only inside a module cannot be seen.
     """
     form = find_format(dtype)
     kind = values[0].kind if values else ""
@@ -264,7 +257,9 @@ def _normalised_to_zero(
 ) -> float:
     """Return the share of a normalisation's outputs that become zero since its inputs do.
 
-    `mean_low`: the mean of what it is given is rounded as these are, and becomes zero beside values that are all small.
+    With a remembered mean or none, those of inputs that round to zero; with the mean of what it is given, those of
+    which the whole channel or row does, as one value that is left moves all others off zero. `mean_low`: that mean is
+    rounded as these are, and becomes zero beside values that are all small.
     """
     finite = inputs.elements - inputs.nonfinite
     if not finite:

@@ -3,11 +3,16 @@
 Pure functions on records.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+
+from msgspec import structs
 
 from ampbench.base.precisions import SHORT_DTYPES
 from ampbench.base.units import counted
+from ampbench.errors import UnknownNameError, UsageError
+from ampbench.records.case import DEVICES
 from ampbench.records.rules import (
     BANNED,
     CHANGED,
@@ -21,7 +26,6 @@ from ampbench.records.rules import (
     WIDEST,
     XPU_REFERENCE,
     RuleChange,
-    RuleDisagreement,
     RuleObservation,
     RuleProbe,
     short_name,
@@ -47,6 +51,24 @@ EXEMPT = {
     PYTORCH_PAGE: ("fp64", "integer", "in-place", "out=", "dtype="),
 }
 """What each document calls not eligible (`not_eligible` in its data file), as variants of an observation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleDisagreement:
+    """Two answers about one op that differ; `kind` is a key of `DISAGREEMENTS`.
+
+    `dtypes` are the autocast dtypes it was seen with; `source` is the document concerned, "" where none is.
+    """
+
+    kind: str
+    op: str
+    device: str
+    dtypes: list[str]
+    source: str = ""
+    documented: str | None = None
+    observed: str | None = None
+    registered: bool | None = None
+    how: str = ""
 
 
 def find_disagreements(probe: RuleProbe) -> list[RuleDisagreement]:
@@ -324,3 +346,57 @@ def _claim_changes(before: RuleProbe, after: RuleProbe) -> Iterator[RuleChange]:
             yield RuleChange(
                 op=claim.name, device=after.device, dtypes=[], field="claim", before=was.found, after=claim.found
             )
+
+
+def chosen_devices(given: Sequence[str]) -> list[str]:
+    """Return the device types named, each once; all of them if none is. `UnknownNameError` for another."""
+    for name in given:
+        if name not in DEVICES:
+            raise UnknownNameError("device", name, DEVICES)
+    return list(dict.fromkeys(given or DEVICES))
+
+
+def chosen_dtypes(given: Sequence[str]) -> list[str]:
+    """Return the dtypes named by their short or long names ("fp16", "float16"), all if none is.
+
+    `UnknownNameError` for another.
+    """
+    names = {short: dtype for dtype in DTYPES for short in (SHORT_DTYPES[dtype], dtype)}
+    for name in given:
+        if name not in names:
+            raise UnknownNameError("autocast dtype", name, names)
+    return list(dict.fromkeys(names[name] for name in given or DTYPES))
+
+
+def chosen_ops(given: Iterable[str], known: Collection[str]) -> list[str]:
+    """Return which of the `known` ops are meant: "softmax" and "aten::softmax" mean all overloads of it.
+
+    `UsageError` for a name that none of them has.
+    """
+    chosen: list[str] = []
+    for name in given:
+        meant = [op for op in known if name in _names(op)]
+        if not meant:
+            near = sorted({short_name(op).partition(".")[0] for op in known})
+            if get_close_matches(name, near, n=1, cutoff=0.5):
+                raise UnknownNameError("op", name, near)
+            raise UsageError(f"unknown op {name!r}: no rule and no document is about it; --all lists the ops there are")
+        chosen += meant
+    return list(dict.fromkeys(chosen))
+
+
+def restricted(probe: RuleProbe, dtypes: Collection[str], ops: Collection[str] | None) -> RuleProbe:
+    """Return `probe` cut down to `dtypes` and, unless None, to the named `ops`, without which it has its claims."""
+    kept = [one for one in probe.observations if one.dtype in dtypes and (ops is None or one.name in ops)]
+    return structs.replace(
+        probe,
+        dtypes=[dtype for dtype in probe.dtypes if dtype in dtypes],
+        observations=kept,
+        claims=probe.claims if ops is None else [],
+        without_sample=[name for name in probe.without_sample if ops is None or name in ops],
+    )
+
+
+def _names(op: str) -> tuple[str, ...]:
+    """Return what an op may be called: with and without namespace and overload."""
+    return op, short_name(op), *((op.partition(".")[0], short_name(op).partition(".")[0]) if "::" in op else ())

@@ -16,6 +16,7 @@ from ampbench.explain.dtypes import is_present, stood_in
 from ampbench.explain.rules.documented import SOURCES, documented_category, documented_ops, probe_claims, registered_ops
 from ampbench.explain.rules.observed import classify, find_op, run_trials, run_variants
 from ampbench.explain.rules.samples import SAMPLES
+from ampbench.instruments.rules.findings import chosen_ops
 from ampbench.measure.worker import Work
 from ampbench.records.case import DEVICES
 from ampbench.records.rules import (
@@ -29,7 +30,6 @@ from ampbench.records.rules import (
     RuleProbe,
     RulesAsked,
     RuleTrial,
-    chosen_ops,
 )
 
 BEHAVIOURS = "behaviours"

@@ -6,7 +6,7 @@ from msgspec import structs
 from ampbench.base.units import UNDEFINED
 from ampbench.instruments.convergence.learning import learned
 from ampbench.instruments.convergence.records import Training
-from ampbench.instruments.convergence.show import conclusions, learned_section, losses, training_frame
+from ampbench.instruments.convergence.show import TRAININGS, conclusions, learned_section, losses, trainings
 from ampbench.present.document import Section, records
 from tests.instruments.convergence.planted_trainings import GOOD, STEPS, WHOLE, case_of, study
 
@@ -116,19 +116,15 @@ def test_columns_of_numbers_stand_to_the_right():
     assert not {"precision", "verdict"} & found
 
 
-def test_a_frame_has_a_row_per_training_with_that_of_fp32_beside_it():
-    frame = training_frame(study(WHOLE)).set_index(["precision", "seed"])
-    assert len(frame) == 3 * len(WHOLE)
-    row = frame.loc[("bf16_pure", 0)]
+def test_there_is_a_row_per_training_with_that_of_fp32_beside_it():
+    rows = {(row["precision"], row["seed"]): row for row in records(TRAININGS, trainings(learned(study(WHOLE))))}
+    assert len(rows) == 3 * len(WHOLE)
+    row = rows["bf16_pure", 0]
     assert (row["metric_value"], row["fp32_value"], row["correct"]) == (769 / 800, 0.975, 769)
-    broken = frame.loc[("fp16_pure", 1)]
+    broken = rows["fp16_pure", 1]
     assert (broken["ended_at"], broken["reason"]) == (14, "loss not finite from step 15")
-    assert broken.isna()[["metric_value", "from_fp32", "scaler_scale"]].all()
-    assert frame.loc[("fp64", 2), "arm"] == "reference"
-
-
-def test_a_run_without_trainings_has_an_empty_frame():
-    assert training_frame(study({})).empty
+    assert broken["metric_value"] is broken["from_fp32"] is broken["scaler_scale"] is None
+    assert rows["fp64", 2]["arm"] == "reference"
 
 
 def test_verdicts_are_plain_rows():

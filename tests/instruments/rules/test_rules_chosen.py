@@ -1,9 +1,9 @@
 import pytest
 
 from ampbench.errors import UnknownNameError, UsageError
-from ampbench.instruments.rules.findings import rule_id
+from ampbench.instruments.rules.findings import chosen_devices, chosen_dtypes, chosen_ops, restricted, rule_id
 from ampbench.records.case import DEVICES
-from ampbench.records.rules import RuleChange, RuleClaim, chosen_devices, chosen_dtypes, chosen_ops, restricted
+from ampbench.records.rules import RuleChange, RuleClaim
 from tests.rule_probes import observation, probe
 
 KNOWN = [
