@@ -4,7 +4,7 @@ Nothing here is about time or memory. What was not measured is undecided, never 
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -345,26 +345,16 @@ def _below(bins: Sequence[float] | None, factor: float) -> float | None:
     return lost / sum(bins)
 
 
-def blame(update: Update) -> Mapping[str, float]:
-    """Return which share of an update's squared error is the gradients', the state's, the storage's; {}: not known.
+def blamed(update: Update) -> str:
+    """Say which share of an update's squared error is whose, the largest first; "" where that is not known.
 
     Each is the error with all else in fp64. They come from roundings that know nothing of each other, so that their
     squares add up.
     """
-    errors = {
-        "storage": update.storage_rel_l2,
-        "gradients": update.gradient_rel_l2,
-        "state": update.state_rel_l2,
-    }
-    squares = {what: error**2 for what, error in errors.items() if error is not None}
-    total = sum(squares.values())
-    return {what: square / total for what, square in squares.items()} if total else {}
-
-
-def blamed(update: Update) -> str:
-    """Say which share of an update's error is whose, the largest first; "" where that is not known."""
-    shares = sorted(blame(update).items(), key=lambda one: -one[1])
-    return ", ".join(f"{what} {format_share(share)}" for what, share in shares if share >= 0.001)
+    errors = (update.storage_rel_l2, "storage"), (update.gradient_rel_l2, "gradients"), (update.state_rel_l2, "state")
+    squares = sorted(((error**2, what) for error, what in errors if error is not None), reverse=True)
+    total = sum(square for square, _ in squares)
+    return ", ".join(f"{what} {format_share(each / total)}" for each, what in squares if each >= 0.001 * total > 0)
 
 
 def rates_said(update: Update) -> str:

@@ -403,15 +403,11 @@ LOSES = (Refusal.PARAMETERS, Refusal.UPDATE, Refusal.UPDATE_OF_TENSOR, Refusal.U
 
 def _passed_facts(passed: Verdict, taken: Verdict | None, right: Sequence[Verdict]) -> dict[str, float | str | None]:
     """Return what is told of a case that is passed over, with the precision that keeps what it loses ("": none)."""
-    own = PRECISIONS.get(passed.precision)
-    remedy = None
+    own, remedy = PRECISIONS.get(passed.precision), None
     if own is not None and own.storage != "float32" and not own.master and passed.code in LOSES:
-        masters = [
-            each.precision
-            for each in right
-            if (there := PRECISIONS.get(each.precision)) and there.master and there.storage == own.storage
-        ]
-        remedy = next(iter(masters), "fp32 master weights")
+        known = [(PRECISIONS[each.precision], each) for each in right if each.precision in PRECISIONS]
+        masters = [each.precision for there, each in known if there.master and there.storage == own.storage]
+        remedy = masters[0] if masters else "fp32 master weights"
     smaller = taken is not None and _speed(passed) < WORTH * _speed(taken)
     return {
         "passed": passed.label,
