@@ -268,6 +268,8 @@ _CONSTANTS: Mapping[str, Any] = {
     "room": budget.ROOM,
     "tensor": budget.OF_A_TENSOR,
     "bias": format_limit(budget.MOST_BIAS),
+    "over_spread": format_limit(budget.MOST_OVER_SPREAD),
+    "stall": format_limit(budget.MOST_STALL),
     "looks": deciding.LOOKS,
     "fresh": deciding.CONFIRMATION_BLOCKS,
     "alpha": deciding.ALPHA,
