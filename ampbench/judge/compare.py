@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -89,11 +90,10 @@ DECIDING_LOOKS = LOOKS[1:]
 """The looks that can find a change; the first can only prove that there is none (docs/statistics.md)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Detectable:
-    """The smallest slowdown found with a probability of `deciding.POWER`: that of the median and of the worst case.
+class Detectable(NamedTuple):
+    """The smallest slowdown found with a probability of `deciding.POWER` in so many blocks, which take about `seconds`.
 
-    `seconds` is about how long so many blocks of these cases take.
+    That of the median and of the worst case.
     """
 
     blocks: int
@@ -104,18 +104,16 @@ class Detectable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfComparison:
-    """What comparing an arm with itself said.
+    """What comparing an arm with itself said of the times of its `cases`.
 
-    `alarms` are the cases that seemed to differ after all, confirmed, `suspected` those whose change fresh blocks did
-    not confirm, `unfit` those that a busy machine left without a verdict, `unchanged` those proven to be. `able` counts
-    those with blocks enough to raise an alarm at all, given how many cases there are, and `highest_rate` is the upper
-    end of the 95% Wilson interval of false alarms per such case. `spreads` are the standard errors of the log ratio of
-    one block by case id.
+    `false_alarms` were confirmed, `suspected` not; `able` counts the cases with blocks enough to raise one at all, as
+    many as there are. `highest_rate` is the upper end of the 95% Wilson interval of false alarms per such case.
+    `spreads` are the standard errors of the log ratio of one block by case id.
     """
 
     cases: int
     blocks: int
-    alarms: Sequence[Change]
+    false_alarms: Sequence[Change]
     suspected: Sequence[Change]
     unfit: Sequence[Change]
     unchanged: Sequence[Change]
@@ -142,7 +140,7 @@ def judge_self(comparison: Comparison, rounds: Sequence[Round]) -> SelfCompariso
     return SelfComparison(
         cases=len(times),
         blocks=max((one.blocks for one in times), default=0),
-        alarms=alarms,
+        false_alarms=alarms,
         suspected=[one for one in every if one.code in (ChangeCode.NOT_CONFIRMED, ChangeCode.UNCONFIRMED)],
         unfit=[one for one in times if one.code is ChangeCode.UNFIT_MACHINE],
         unchanged=[one for one in times if one.status is ChangeStatus.UNCHANGED],
@@ -170,9 +168,7 @@ def _detectable(spreads: Sequence[float], blocks: int, seconds: float, threshold
     error = np.array(spreads) / math.sqrt(blocks)
     freedom, margin = np.full(len(error), blocks - 1.0), np.full(len(error), math.log1p(threshold))
     found = np.expm1(stats.detectable_effect(error, freedom, ALPHA / len(LOOKS), POWER, margin))
-    return Detectable(
-        blocks=blocks, seconds=blocks * seconds, median=float(np.median(found)), worst=float(found.max())
-    )  # fmt: skip
+    return Detectable(blocks, blocks * seconds, float(np.median(found)), float(found.max()))
 
 
 _LEAST_THRESHOLD = 1e-3

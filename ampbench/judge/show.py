@@ -100,8 +100,8 @@ def comparison_lines(comparison: Comparison, width: int, show_all: bool = False)
     lines = [*_head_lines(comparison, width), *([Text()] if comparison.findings else [])]
     lines += _finding_lines(comparison, width, show_all)
     lines += _explained_lines(comparison, width, show_all)
-    lines += _rule_lines(comparison, width, show_all)
-    lines += _defect_lines(comparison, width)
+    for title, said in _lists(comparison, show_all):
+        lines += [Text(), Text(title, style="bold"), *(line for one in said for line in _indented(one, width))]
     lines += _mean_lines(comparison)
     if any(one.change is not None for one in comparison.findings):
         lines += [Text(), *wrapped(CHANGE_LEGEND, width, "dim")]
@@ -188,14 +188,10 @@ def _explained_lines(comparison: Comparison, width: int, show_all: bool) -> list
     return lines
 
 
-def _defect_lines(comparison: Comparison, width: int) -> list[Text]:
-    said = [line for sentence in defects_said(comparison) for line in _indented(sentence, width)]
-    return [Text(), Text(DEFECTS_TITLE, style="bold"), *said] if said else []
-
-
-def _rule_lines(comparison: Comparison, width: int, show_all: bool) -> list[Text]:
-    said = [line for sentence in rules_said(comparison, show_all) for line in _indented(sentence, width)]
-    return [Text(), Text(rules_title(comparison), style="bold"), *said] if said else []
+def _lists(comparison: Comparison, everything: bool = True) -> list[tuple[str, list[str]]]:
+    """Return what heads the changed rules and the defects that came or went, with their lines."""
+    lists = [(rules_title(comparison), rules_said(comparison, everything)), (DEFECTS_TITLE, defects_said(comparison))]
+    return [(title, lines) for title, lines in lists if lines]
 
 
 def _indented(sentence: str, width: int, style: str = "") -> list[Text]:
@@ -270,11 +266,8 @@ def comparison_markdown(comparison: Comparison) -> str:
     blocks += [f"> {escaped(said)}" for said in warnings(comparison)]
     if comparison.explained:
         blocks.append(folded("Why", explained_list(comparison)))
-    if rules := rules_said(comparison):
-        title = rules_title(comparison)
-        blocks.append(folded(f"{title[0].upper()}{title[1:]}", "\n".join(f"* {escaped(said)}" for said in rules)))
-    if defects := defects_said(comparison):
-        blocks.append(folded(DEFECTS_TITLE.capitalize(), "\n".join(f"* {escaped(said)}" for said in defects)))
+    for title, lines in _lists(comparison):
+        blocks.append(folded(f"{title[0].upper()}{title[1:]}", "\n".join(f"* {escaped(one)}" for one in lines)))
     if comparison.means:
         blocks.append(folded("Geometric means", block_table(means_block(comparison))))
     for part, title in (("undecided", "Inconclusive or incomparable"), ("unchanged", "Unchanged")):
@@ -357,40 +350,30 @@ def control_markdown(found: SelfComparison) -> str:
 
 def control_said(found: SelfComparison) -> list[str]:
     """Return in sentences what an arm compared with itself said: false alarms, and the changes that can be seen."""
-    said = [f"one arm against itself: {counted(found.cases, 'case')}, {counted(found.blocks, 'block')}"]
+    cases, alarms = counted(found.cases, "case"), found.false_alarms
     rate = f" (95%: at most {format_percent(found.highest_rate)} of the {found.able} that could raise one, Wilson)"
-    if not found.able and len(found.unfit) == found.cases > 0:
-        rate = ": the machine was unfit, and none could be judged"
-    elif not found.able and found.unfit:
-        rate = f": the machine was unfit for {len(found.unfit)}, and the rest have too few blocks for any"
-    elif not found.able:
-        together = ", and so many cases judged together," if found.cases > 1 else ""
-        rate = f": with so few blocks{together} there could be none"
-    said.append(f"false alarms: {len(found.alarms)} of {counted(found.cases, 'case')}{rate}")
-    said += [f"  {one.case.case_id}: {reason(one)}" for one in found.alarms]
+    if not found.able:
+        rate = ": there could be none, with so few blocks on a machine that was fit"
+    said = [
+        f"one arm against itself: {cases}, {counted(found.blocks, 'block')}",
+        f"false alarms: {len(alarms)} of {cases}{rate}",
+        *(f"  {one.case.case_id}: {reason(one)}" for one in alarms),
+        f"proven unchanged: {len(found.unchanged)} of {cases}",
+    ]
     if found.suspected:
         said.append(f"suspected and not confirmed by fresh blocks: {len(found.suspected)}")
-    said.append(f"proven unchanged: {len(found.unchanged)} of {counted(found.cases, 'case')}")
     if found.unfit:
         said.append(f"no verdict, the machine was unfit: {len(found.unfit)}, such as: {reason(found.unfit[0])}")
-    if found.detectable:
-        said.append("a slowdown is found 19 times in 20 if it is at least")
-    return said
+    return [*said, *(["a slowdown is found 19 times in 20 if it is at least"] if found.detectable else [])]
 
 
 def control_data(found: SelfComparison) -> dict[str, Any]:
     """Return the same as data for JSON."""
-
-    def ids(findings: Iterable[Change]) -> list[str]:
-        return [one.case.case_id for one in findings]
-
+    lists = ("false_alarms", "suspected", "unfit", "unchanged")
     return {
         "cases": found.cases,
         "blocks": found.blocks,
-        "false_alarms": ids(found.alarms),
-        "suspected": ids(found.suspected),
-        "unfit": ids(found.unfit),
-        "unchanged": ids(found.unchanged),
+        **{name: [one.case.case_id for one in getattr(found, name)] for name in lists},
         "able": found.able,
         "highest_rate": plain(found.highest_rate),
         "spreads": found.spreads,

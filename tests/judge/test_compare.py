@@ -206,19 +206,19 @@ def against_itself(factor: float = 1.0, spread: float = 0.002, fresh: float | No
 def test_a_quiet_machine_has_no_alarms_and_proves_it() -> None:
     found = judge_self(against_itself(), [])
     assert (found.cases, found.blocks) == (2, 16)
-    assert not found.alarms
+    assert not found.false_alarms
     assert len(found.unchanged) == 2
     assert found.highest_rate == pytest.approx(0.658, abs=0.001)  # Wilson, 0 of 2
 
 
 def test_a_difference_that_fresh_blocks_show_again_is_an_alarm() -> None:
     found = judge_self(against_itself(factor=1.1), [])
-    assert [one.case for one in found.alarms] == [FP32]
+    assert [one.case for one in found.false_alarms] == [FP32]
 
 
 def test_a_difference_that_fresh_blocks_do_not_show_is_a_suspicion() -> None:
     found = judge_self(against_itself(factor=1.1, fresh=1.0), [])
-    assert not found.alarms
+    assert not found.false_alarms
     assert [one.case for one in found.suspected] == [FP32]
 
 
