@@ -42,10 +42,6 @@ class Flaw(StrEnum):
     FP32_OUTPUT = "fp32-output"
     FP32_GRADIENT = "fp32-gradient"
     FP32_LOSS = "fp32-loss"
-    ELEMENTS = "elements"
-    UNDEFINED = "undefined"
-    """An error that is none, in the words of the record."""
-    PARAMETERS = "parameters"
     NO_ERROR = "no-error"
 
 
@@ -141,7 +137,6 @@ class Note(StrEnum):
     IMPORTED = "imported"
     OTHER_CODE = "other-code"
     CONTROL = "control"
-    BY_CHANCE = "errors-by-chance"
     MODIFIES_INPUTS = "modifies-inputs"
     COMPILED = "compiled-already"
     ROUNDED = "fp32-rounded"

@@ -66,16 +66,6 @@ def _control(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
         yield [control.case_id], {"apart": control.apart - 1}
 
 
-def _by_chance(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
-    apart: dict[str, tuple[float, str]] = {}
-    for row in rows:
-        errors = stored.divergence.get(row["case_id"])
-        if errors is not None and errors.chance_rel_l2 is not None:
-            apart[row["workload"]] = max((errors.chance_rel_l2, row["case_id"]), apart.get(row["workload"], (0.0, "")))
-    for most, case_id in apart.values():
-        yield [case_id], {"apart": most}
-
-
 def _modified(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
     workloads = {row["case_id"]: row["workload"] for row in rows}
     names: dict[str, list[str]] = {}
@@ -238,7 +228,6 @@ NOTES: Sequence[tuple[Note, Severity, Callable[[StoredRun, Sequence[Row]], Itera
     (Note.IMPORTED, Severity.PROBLEM, _imported),
     (Note.OTHER_CODE, Severity.PROBLEM, _why(lambda stored: not_the_commits(stored.header))),
     (Note.CONTROL, Severity.INFO, _control),
-    (Note.BY_CHANCE, Severity.PROBLEM, _by_chance),
     (Note.MODIFIES_INPUTS, Severity.PROBLEM, _modified),
     (Note.COMPILED, Severity.PROBLEM, _of_rounds(lambda each: each.comes_compiled)),
     (Note.ROUNDED, Severity.PROBLEM, _rounded),

@@ -12,7 +12,6 @@ from ampbench.base.units import counted, format_error, format_kept, format_perce
 from ampbench.records.case import Case
 from ampbench.records.changes import GateCode
 from ampbench.records.labels import FP32_INSTEAD, case_labels, few
-from ampbench.records.measured import CHANCE
 from ampbench.records.verdict import Cause, Evidence, Status
 
 _IN_RANGE = ", though finite in fp64: the network leaves fp32's range"
@@ -30,9 +29,6 @@ TEMPLATES: Mapping[StrEnum, str] = {
     Flaw.FP32_OUTPUT: f"{{are}} not finite in fp32 already{_IN_RANGE}",
     Flaw.FP32_GRADIENT: f"{{are}} not finite in fp32 already{{alone:only|{_IN_RANGE}}}",
     Flaw.FP32_LOSS: f"the loss is not finite in fp32 already{{alone:only|{_IN_RANGE}}}",
-    Flaw.ELEMENTS: "{are} not finite",
-    Flaw.UNDEFINED: "{why}",
-    Flaw.PARAMETERS: "{are} not finite after one step, though the gradients are",
     Flaw.NO_ERROR: "no error is defined: {why}",
     Refusal.OUTPUTS: "its output is not finite ({number:elements})",
     Refusal.PARAMETERS: "its parameters are not finite after a step ({number:elements})",
@@ -108,7 +104,6 @@ TEMPLATES: Mapping[StrEnum, str] = {
     Note.IMPORTED: "imported from {program}: {file}{readings:only|; numbers without rounds are the program's own}",
     Note.OTHER_CODE: "{why}",
     Note.CONTROL: "control: {cases} measured twice differs by {apart:share}; ignore smaller differences",
-    Note.BY_CHANCE: f"{{workloads}}: {CHANCE.replace('{', '{apart')}",
     Note.MODIFIES_INPUTS: (
         "{workloads} modifies its inputs ({names}): they are restored before each step; errors refer to the first step"
     ),
@@ -340,10 +335,6 @@ class Line(NamedTuple):
     problem: bool = False
 
 
-OF_PRECISION = (Flaw.ELEMENTS, Flaw.UNDEFINED, Flaw.PARAMETERS)
-"""Flaws of a precision; others are of all precisions of a table."""
-
-
 def lines(statements: Iterable[Statement], cases: Mapping[str, Case]) -> list[Line]:
     """Return statements about the `cases` of a run in plain lines: those that differ in their case alone are one."""
     alike: dict[tuple[object, ...], list[Statement]] = {}
@@ -362,7 +353,7 @@ def lines(statements: Iterable[Statement], cases: Mapping[str, Case]) -> list[Li
         }
         text = words(first, **names)
         if isinstance(first.code, Flaw):
-            text = f"{names['cases' if first.code in OF_PRECISION else 'tables']}: {text}"
+            text = f"{names['tables']}: {text}"
         told.append(Line(text, first.severity is Severity.PROBLEM))
     return told
 

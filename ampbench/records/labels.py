@@ -195,20 +195,9 @@ def remarks(found: Divergence) -> list[Statement]:
     def add(code: Flaw, **facts: float | str | None) -> None:
         said.append(state(code, found.case_id, **facts))
 
-    def add_elements(what: str, count: int | None, why: str) -> None:
-        facts = {"why": why} if why else {"count": count, "what": what}
-        said.append(state(Flaw.UNDEFINED if why else Flaw.ELEMENTS, found.case_id, **facts))
-
     fault = no_precisions_fault(found)
     if fault is not None:
         said.append(fault)
-    alone = found.output_nonfinite and found.output_nonfinite != (found.output_fp32_nonfinite or 0)
-    if alone or (found.output_unlike and not found.output_reference_nan):
-        add_elements("output", found.output_nonfinite, found.output_undefined)
-    if found.grad_nonfinite and not found.grad_reference_nan:
-        add_elements("gradient", found.grad_nonfinite, found.grad_undefined)
-    elif found.param_nonfinite and found.grad_nonfinite == 0:
-        add(Flaw.PARAMETERS, count=found.param_nonfinite, what="parameter")
     infinite = (found.output_reference_nonfinite or 0) - (found.output_reference_nan or 0)
     if infinite and not found.output_reference_nan and not found.output_undefined:
         elements, dtype = found.output_elements, found.reference_dtype

@@ -129,12 +129,6 @@ def test_what_no_reader_may_miss_is_a_problem_and_the_rest_is_none() -> None:
     assert codes == [Note.DEVICE, Note.CONTROL]
 
 
-def test_errors_of_chance_are_named_by_the_largest() -> None:
-    errors = {case.case_id: make_divergence(case, chance_rel_l2=by) for case, by in ((FP32, 1.22), (BF16, 0.5))}
-    run = replace(run_of(FP32, BF16), divergence=errors)
-    assert held(run, Note.BY_CHANCE) == [(FP32.case_id, {"apart": 1.22})]
-
-
 def test_a_network_that_comes_compiled_is_called_so() -> None:
     run = with_rounds(run_of(FP32), comes_compiled=True)
     assert held(run, Note.COMPILED) == [(FP32.case_id, {})]

@@ -54,8 +54,6 @@ def test_a_statement_has_no_words() -> None:
 @pytest.mark.parametrize(
     ("code", "facts", "line"),
     [
-        (Flaw.ELEMENTS, {"count": 1, "what": "output"}, "1 output element is not finite"),
-        (Flaw.ELEMENTS, {"count": 1200, "what": "output"}, "1,200 output elements are not finite"),
         (
             Refusal.UPDATE,
             {"number": 0.0421, "limit": 0.02},
