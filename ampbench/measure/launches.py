@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch._C._autograd import DeviceType
@@ -13,22 +13,6 @@ from ampbench.measure.machine import Cpu, Device
 
 PROFILED_STEPS = 5
 """Steps in which the profiler sees the device's work: times of kernels repeat, and those of launches do not matter."""
-
-
-class DeviceEvent(Protocol):
-    """What is asked of an event of the profiler (`torch._C._autograd._KinetoEvent`)."""
-
-    def device_type(self) -> Any:
-        """Return on which kind of device it was."""
-
-    def is_user_annotation(self) -> bool:
-        """Return whether it is a range that a person marked, which no kernel is."""
-
-    def start_ns(self) -> int:
-        """Return when it began."""
-
-    def duration_ns(self) -> int:
-        """Return how long it took."""
 
 
 def busy_of(run: Callable[[], Any], device: Device) -> tuple[float | None, str]:
@@ -57,7 +41,7 @@ def busy_of(run: Callable[[], Any], device: Device) -> tuple[float | None, str]:
     return busy / PROFILED_STEPS, ""
 
 
-def device_seconds(events: Iterable[DeviceEvent]) -> float:
+def device_seconds(events: Iterable[Any]) -> float:
     """Return for how many seconds a device had any work, by the profiler's `events`: kernels, copies and fills.
 
     What overlaps counts once, gaps do not count, nor do events of the CPU and ranges that people mark.

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import repeat
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -24,40 +24,6 @@ CLOCK_SECONDS = 1e-7
 """The cost of reading the clock once: `perf_counter` takes 40-100 ns on the machines seen."""
 EVENT_RESOLUTION_SECONDS = 1e-6
 """Device events resolve about half a microsecond (CUDA's page on cudaEventElapsedTime); twice that is assumed."""
-
-
-class Device(Protocol):
-    """What measuring needs of a device; bytes are those of its allocator."""
-
-    type: str
-    timer_seconds: float
-
-    def seconds(self, step: Callable[[], object], count: int) -> float:
-        """Return the seconds that `count` steps take, with one synchronisation at the end."""
-
-    def synchronize(self) -> None:
-        """Wait until everything queued has run."""
-
-    def allocated_bytes(self) -> int:
-        """Return the bytes allocated now."""
-
-    def reset_peak(self) -> None:
-        """Start a new peak from what is allocated now."""
-
-    def peak_bytes(self) -> int:
-        """Return the most bytes allocated at once since `reset_peak`."""
-
-    def reserved_bytes(self) -> int | None:
-        """Return the most bytes taken from the device at once since `reset_peak`; None where nothing is set aside."""
-
-    def drop_workspaces(self) -> None:
-        """Free what libraries have taken from the allocator and keep."""
-
-    def free_bytes(self) -> int | None:
-        """Return the bytes that nobody has taken of the device's memory; None where it does not tell."""
-
-    def release(self) -> None:
-        """Give unused memory back."""
 
 
 class Cpu:
@@ -157,6 +123,10 @@ class Accelerator:
         """Collect garbage and return cached blocks to the driver."""
         gc.collect()
         torch.accelerator.empty_cache()
+
+
+Device = Cpu | Accelerator
+"""What measuring needs of a device; bytes are those of its allocator."""
 
 
 def _nothing() -> None:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -53,30 +53,6 @@ class Reading:
     power_watts: float | None = None
     temperature_celsius: float | None = None
     limits: frozenset[str] = frozenset()
-
-
-class Source(Protocol):
-    """Who tells of a device; `lacks` says what it does not tell, and why.
-
-    Readings of power are exact to `power_error_watts` (None: not documented) and a mean over `averaged_seconds`.
-    """
-
-    name: str
-    lacks: list[str]
-    power_error_watts: float | None
-    averaged_seconds: float
-
-    def read(self, at: float) -> Reading:
-        """Return what the device tells now, which is `at`; `NoSourceError` where it does not answer any more."""
-
-    def state(self) -> DeviceState:
-        """Return what the device tells of itself and its other users before anything is measured."""
-
-    def others(self) -> list[str]:
-        """Return the processes that are not of this run and have memory of the device, in words."""
-
-    def other_share(self, since: float) -> float | None:
-        """Return the share of time in which those computed since a time of the day in seconds; None: not told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,6 +326,11 @@ class Sysfs:
         return None
 
 
+Source = Nvml | Sysfs
+"""Who tells of a device; `lacks` says what it does not tell, and why.
+
+Readings of power are exact to `power_error_watts` (None: not documented) and a mean over `averaged_seconds`.
+"""
 SOURCES: Mapping[str, Callable[[Which], Source]] = {"cuda": Nvml.open, "xpu": Sysfs.open}
 """How the source of a device type is opened; raises `NoSourceError`."""
 
