@@ -18,6 +18,7 @@ import numpy as np
 from ampbench.base import stats
 from ampbench.base.metrics import DRIFT, MEAN
 from ampbench.base.precisions import rank as precision_rank
+from ampbench.base.statement import Statement, state
 from ampbench.base.units import counted, format_bytes, format_seconds
 from ampbench.errors import NothingComparableError
 from ampbench.instruments.casts.changes import (
@@ -60,6 +61,7 @@ from ampbench.records.casts import CastPass
 from ampbench.records.changes import (
     OUTCOME,
     UNTRUSTED,
+    Caveat,
     Change,
     ChangeCode,
     ChangeStatus,
@@ -72,20 +74,13 @@ from ampbench.records.changes import (
     Traces,
 )
 from ampbench.records.kinds import CASTS, RULES, deed_of
-from ampbench.records.labels import case_labels, few, gathered, kernels_said
-from ampbench.records.measured import BUSY, OUT_OF_MEMORY, TOO_LITTLE_FREE, Round
+from ampbench.records.labels import few, kernels_said
+from ampbench.records.measured import Round
 from ampbench.records.rules import FAKE, RuleChange, RuleProbe
 from ampbench.store import CUT, StoredRun
 
 LANES = 3 / 2
 """A comparison has three lanes, with the control; an arm against itself has two."""
-ALONE_SAID = {
-    TOO_LITTLE_FREE: "too little of the device's memory was free",
-    OUT_OF_MEMORY: "one ran out of the device's memory",
-    BUSY: "the device served one alone",
-}
-"""Why lanes were measured one at a time, in words."""
-
 DECIDING_LOOKS = LOOKS[1:]
 """The looks that can find a change; the first can only prove that there is none (docs/statistics.md)."""
 
@@ -308,11 +303,7 @@ def _compare(baseline: MeasuredRun, candidate: MeasuredRun, threshold_of: Thresh
         only_candidate=paired.only_candidate,
         skipped=_skipped_alike(paired, baseline, candidate) if measures else {},
         other_numbers=[p.baseline_id for p in paired.pairs if other_numbers(p, baseline, candidate)],
-        notes=[
-            *_notes(baseline.stored, candidate.stored),
-            *_one_at_a_time(paired, baseline),
-            *_other_kernels(paired, baseline.stored, candidate.stored),
-        ],
+        caveats=_caveats(paired, baseline, candidate.stored),
         candidates={p.baseline_id: p.candidate for p in paired.pairs if p.candidate_id != p.baseline_id},
     )
     changed = {one.case.case_id for one in findings if one.status in (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED)}
@@ -379,42 +370,25 @@ def _side(stored: StoredRun) -> Side:
     )
 
 
-def _notes(baseline: StoredRun, candidate: StoredRun) -> list[str]:
-    notes = []
-    if baseline.header.run == candidate.header.run:
-        notes.append("both sides are the same run, which cannot differ from itself: name two")
-    for name, stored in (("baseline", baseline), ("candidate", candidate)):
+def _caveats(paired: Paired, baseline: MeasuredRun, candidate: StoredRun) -> list[Statement]:
+    """Return how the runs were measured, as far as a reader must know, of all cases and of some."""
+    caveats = [state(Caveat.SAME_RUN)] if baseline.stored.header.run == candidate.header.run else []
+    for side, stored in (("baseline", baseline.stored), ("candidate", candidate)):
         if stored.cut:
-            notes.append(f"the {name}'s file {CUT}")
+            caveats.append(state(Caveat.CUT, side=side, why=CUT))
         if not stored.complete:
-            notes.append(f"the {name} is not complete: {stored.ending}")
+            caveats.append(state(Caveat.INCOMPLETE, side=side, why=stored.ending))
         if other_code := not_the_commits(stored.header):
-            notes.append(f"the {name}: {other_code}")
-    return notes
-
-
-def _one_at_a_time(paired: Paired, baseline: MeasuredRun) -> list[str]:
-    """Say of which cases the lanes had the accelerator one at a time, and why."""
-    labels = case_labels(pair.baseline for pair in paired.pairs) if baseline.alone else {}
-    said = [
-        (labels[case_id], f"measured one lane at a time, for beside each other {ALONE_SAID[why]}")
-        for case_id, why in baseline.alone.items()
-        if case_id in labels
-    ]
-    return gathered(said)
-
-
-def _other_kernels(paired: Paired, baseline: StoredRun, candidate: StoredRun) -> list[str]:
-    """Say of which cases attention runs in other kernels than it did."""
-    others: dict[str, str] = {}
+            caveats.append(state(Caveat.OTHER_CODE, side=side, why=other_code))
     for pair in paired.pairs:
-        before, after = baseline.memory.get(pair.baseline_id), candidate.memory.get(pair.candidate_id)
+        if why := baseline.alone.get(pair.baseline_id):
+            caveats.append(state(Caveat.ALONE, pair.baseline_id, why=why))
+        before, after = baseline.stored.memory.get(pair.baseline_id), candidate.memory.get(pair.candidate_id)
         if before and after and before.attention is not None and after.attention is not None:
             ours, theirs = kernels_said(before.attention), kernels_said(after.attention)
             if ours != theirs:
-                others[pair.baseline_id] = f"attention runs by {theirs} in the candidate, by {ours} in the baseline"
-    labels = case_labels(pair.baseline for pair in paired.pairs) if others else {}
-    return gathered([(labels[case_id], text) for case_id, text in others.items()])
+                caveats.append(state(Caveat.OTHER_KERNELS, pair.baseline_id, before=ours, after=theirs))
+    return caveats
 
 
 def rank(finding: Change) -> tuple[float, float, str, str]:

@@ -16,7 +16,7 @@ from ampbench.base.units import (
     format_quantity,
 )
 from ampbench.instruments.rules.findings import changed_ops_said, few_phrases, others_said
-from ampbench.present.changes import brief, control_line, far_text, reason
+from ampbench.present.changes import brief, caveat_lines, control_line, far_text, reason
 from ampbench.present.document import Block, Column, table
 from ampbench.present.wording import words
 from ampbench.records.changes import (
@@ -211,7 +211,8 @@ def difference_said(one: Difference) -> str:
 
 def notes(comparison: Comparison) -> list[str]:
     """Return what a reader should know of how the runs were measured."""
-    return [*([NOT_IN_TURNS] if comparison.apart else []), *comparison.notes]
+    caveats = caveat_lines(comparison.caveats, case_names(comparison))
+    return [*([NOT_IN_TURNS] if comparison.apart else []), *caveats]
 
 
 def statements(comparison: Comparison) -> list[str]:

@@ -1,10 +1,12 @@
 """The words of changes: one line for each, from its code, its numbers and its facts."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
 from types import MappingProxyType
 
 from ampbench.base.metrics import COLUMNS, DRIFT, MEAN
+from ampbench.base.statement import Statement
 from ampbench.base.units import (
     all_of,
     counted,
@@ -16,7 +18,18 @@ from ampbench.base.units import (
     format_quantity,
     format_rate,
 )
-from ampbench.records.changes import OUTCOME, Change, ChangeCode, ChangeStatus, ControlCode, ControlVerdict, Remark
+from ampbench.records.changes import (
+    OUTCOME,
+    Caveat,
+    Change,
+    ChangeCode,
+    ChangeStatus,
+    ControlCode,
+    ControlVerdict,
+    Remark,
+)
+from ampbench.records.labels import gathered
+from ampbench.records.measured import BUSY, OUT_OF_MEMORY, TOO_LITTLE_FREE
 
 LARGEST_WORTH_SAYING = 10.0
 """Changes beyond this are no numbers where nothing is certain: three rounds can bound next to nothing."""
@@ -53,6 +66,21 @@ _CONTROLS: Mapping[ControlCode, str] = MappingProxyType(
         ControlCode.NEITHER: "neither run has a control: nothing says how far apart two runs of the same code lie",
     }
 )
+_CAVEATS: Mapping[StrEnum, str] = MappingProxyType(
+    {
+        Caveat.SAME_RUN: "both sides are the same run, which cannot differ from itself: name two",
+        Caveat.CUT: "the {side}'s file {why}",
+        Caveat.INCOMPLETE: "the {side} is not complete: {why}",
+        Caveat.OTHER_CODE: "the {side}: {why}",
+        Caveat.ALONE: "measured one lane at a time, for beside each other {alone}",
+        Caveat.OTHER_KERNELS: "attention runs by {after} in the candidate, by {before} in the baseline",
+    }
+)
+_ALONE = {
+    TOO_LITTLE_FREE: "too little of the device's memory was free",
+    OUT_OF_MEMORY: "one ran out of the device's memory",
+    BUSY: "the device served one alone",
+}
 _INVALID = {
     "time": "a time that is no time: zero, negative or infinite",
     "memory": "a peak of 0 bytes cannot be one",
@@ -113,6 +141,18 @@ def control_line(control: ControlVerdict) -> str:
     size = change_in_words(float(facts.get("change", 0.0)))
     of_mean = ", by the mean of all samples," if "of_mean" in facts else ""
     return _CONTROLS[control.code].format(cells=cells, size=size, of_mean=of_mean, case=facts.get("case", ""))
+
+
+def caveat_lines(caveats: Iterable[Statement], names: Mapping[str, str]) -> list[str]:
+    """Return caveats in lines, those that differ in their case alone as one; cases go by `names`."""
+    texts = []
+    for one in caveats:
+        alone = _ALONE.get(str(one.facts.get("why")), "")
+        texts.append((one.subject, _CAVEATS[one.code].format_map({**one.facts, "alone": alone})))
+    return [
+        *(text for case_id, text in texts if not case_id),
+        *gathered((names.get(case_id, case_id), text) for case_id, text in texts if case_id),
+    ]
 
 
 def _spelled(change: Change) -> dict[str, object]:

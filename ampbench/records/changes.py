@@ -214,6 +214,20 @@ class DefectChange:
     remedy: str
 
 
+class Caveat(StrEnum):
+    """What a reader should know of how two runs were measured; of a case where it names one."""
+
+    SAME_RUN = "same-run"
+    CUT = "cut"
+    INCOMPLETE = "incomplete"
+    OTHER_CODE = "other-code"
+    """Not all that was measured is that of the commit."""
+    ALONE = "alone"
+    """The lanes had the accelerator one at a time."""
+    OTHER_KERNELS = "other-kernels"
+    """Attention runs in other kernels than it did."""
+
+
 class Traces(StrEnum):
     """What the traces of a case say."""
 
@@ -260,7 +274,7 @@ class Comparison:
     apart: bool = False
     skipped: Mapping[str, str] = field(default_factory=dict)
     other_numbers: Sequence[str] = ()
-    notes: Sequence[str] = ()
+    caveats: Sequence[Statement] = ()
     candidates: Mapping[str, Case] = field(default_factory=dict)
     rule_changes: Sequence[RuleChange] = ()
     rule_devices: Sequence[str] = ()

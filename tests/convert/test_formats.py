@@ -24,8 +24,9 @@ from ampbench.cli.main import main
 from ampbench.convert import FORMATS, Selected, formats, select
 from ampbench.convert.formats import defined
 from ampbench.errors import NothingToRunError
-from ampbench.present.changes import control_line, reason
+from ampbench.present.changes import caveat_lines, control_line, reason
 from ampbench.records.changes import (
+    Caveat,
     Change,
     ChangeCode,
     ChangeStatus,
@@ -298,7 +299,7 @@ def test_what_is_undefined_is_left_out_of_the_evidence() -> None:
 
 
 def test_a_comparison_tells_of_both_runs_their_differences_and_the_control() -> None:
-    suite, _ = suite_of(formats.comparison_xml(comparison(finding(), notes=["not interleaved"])))
+    suite, _ = suite_of(formats.comparison_xml(comparison(finding(), caveats=[state(Caveat.SAME_RUN)])))
     assert suite.attrib["name"] == "after against before"
     properties = {one.attrib["name"]: one.attrib["value"] for one in suite.iter("property")}
     assert properties == {
@@ -309,9 +310,8 @@ def test_a_comparison_tells_of_both_runs_their_differences_and_the_control() -> 
     }
     output = suite.find("system-out")
     assert output is not None
-    assert (
-        output.text == f"{control_line(ControlVerdict(cells=1, fired=False, code=ControlCode.NONE))}\nnot interleaved"
-    )
+    control = control_line(ControlVerdict(cells=1, fired=False, code=ControlCode.NONE))
+    assert (output.text or "").splitlines() == [control, *caveat_lines([state(Caveat.SAME_RUN)], {})]
 
 
 def test_a_case_of_one_side_is_skipped_and_says_whose_it_is() -> None:
@@ -345,7 +345,7 @@ def test_control_characters_are_written_as_escapes() -> None:
 def test_a_hostile_reason_gives_a_valid_comparison() -> None:
     hostile = state(Remark.OTHER_NUMBERS, other=f"{HOSTILE}]]>")
     one = finding(code=ChangeCode.UNFIT_MACHINE, facts={"cause": HOSTILE}, remarks=[hostile])
-    suite_of(formats.comparison_xml(comparison(one, notes=[HOSTILE])))
+    suite_of(formats.comparison_xml(comparison(one, caveats=[state(Caveat.OTHER_CODE, side="baseline", why=HOSTILE)])))
 
 
 def test_a_keyword_selects_cases_by_their_id() -> None:

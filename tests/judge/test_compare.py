@@ -10,8 +10,9 @@ from ampbench.base.statement import Note
 from ampbench.errors import NothingComparableError, StoreError
 from ampbench.judge.compare import block_seconds, compare, compare_files, judge_self, precision_means
 from ampbench.judge.notes import statements
+from ampbench.judge.said import notes
 from ampbench.records.case import WorkloadSource
-from ampbench.records.changes import ChangeCode, ChangeStatus, Comparison
+from ampbench.records.changes import Caveat, ChangeCode, ChangeStatus, Comparison
 from ampbench.records.measured import Failure
 from ampbench.records.run import Footer
 from tests.compared_runs import BF16, FP32, Times, arms, make_run, noisy
@@ -35,7 +36,7 @@ def test_a_run_compared_with_itself_has_changed_in_nothing_and_says_that_it_is_i
     stored = run((FP32, noisy(1e-3)), (BF16, noisy(5e-4)))
     comparison = compare(stored, stored)
     assert {one.status for one in comparison.findings} == {ChangeStatus.UNCHANGED}
-    assert "both sides are the same run, which cannot differ from itself: name two" in comparison.notes
+    assert [one.code for one in comparison.caveats] == [Caveat.SAME_RUN]
     assert comparison.differences == []
 
 
@@ -129,11 +130,11 @@ def test_arms_with_settings_are_compared_across_what_they_set():
 
 def test_a_run_that_is_cut_or_not_complete_is_noted():
     stored = replace(run((FP32, noisy(1e-3))), cut=True, footers=[])
-    notes = compare(run((FP32, noisy(1e-3))), stored).notes
-    assert any("the candidate's file ends in a cut line" in note for note in notes)
-    assert "the candidate is not complete: killed, or still running" in notes
+    said = notes(compare(run((FP32, noisy(1e-3))), stored))
+    assert any("the candidate's file ends in a cut line" in note for note in said)
+    assert "the candidate is not complete: killed, or still running" in said
     late = replace(stored, footers=[Footer(ended="out of time", finished_at="2026-01-31T12:00:00Z")])
-    assert "the baseline is not complete: out of time" in compare(late, stored).notes
+    assert "the baseline is not complete: out of time" in notes(compare(late, stored))
 
 
 @pytest.mark.parametrize(
@@ -146,12 +147,12 @@ def test_a_run_that_is_cut_or_not_complete_is_noted():
 )
 def test_cases_whose_lanes_had_the_device_one_at_a_time_are_told(alone, said):
     ours, theirs = (run((FP32, noisy(1e-3)), (BF16, noisy(1e-3)), header=header) for header in arms())
-    assert not any("one lane at a time" in note for note in compare(ours, theirs).notes)
+    assert not any("one lane at a time" in note for note in notes(compare(ours, theirs)))
     ours = replace(
         ours, rounds=[structs.replace(one, alone=alone if one.case_id == BF16.case_id else "") for one in ours.rounds]
     )
     line = f"linear_chain bf16_autocast: measured one lane at a time, for beside each other {said}"
-    assert [note for note in compare(ours, theirs).notes if "one lane" in note] == [line]
+    assert [note for note in notes(compare(ours, theirs)) if "one lane" in note] == [line]
 
 
 def test_attention_that_runs_by_another_kernel_is_told():
@@ -163,9 +164,9 @@ def test_attention_that_runs_by_another_kernel_is_told():
         for kernels in ({"flash": 2}, {"flash": 3}, {"flash": 1, "math": 1})
     )
     said = "linear_chain fp32, linear_chain bf16_autocast: attention runs by flash and math in the candidate, by flash"
-    assert [note for note in compare(ours, theirs).notes if "attention" in note] == [f"{said} in the baseline"]
-    assert not any("attention" in note for note in compare(ours, same).notes)
-    assert not any("attention" in note for note in compare(run((FP32, noisy(1e-3))), theirs).notes)
+    assert [note for note in notes(compare(ours, theirs)) if "attention" in note] == [f"{said} in the baseline"]
+    assert not any("attention" in note for note in notes(compare(ours, same)))
+    assert not any("attention" in note for note in notes(compare(run((FP32, noisy(1e-3))), theirs)))
 
 
 def test_a_comparison_of_nothing_but_failures_has_outcomes_alone():
@@ -182,7 +183,7 @@ def test_code_that_is_not_the_commits_is_named_in_the_run_and_in_the_comparison(
     )
     odd = run((FP32, noisy(1e-3)), header=make_header(run="odd", commit="d70a2ae" * 5, sources=[source]))
     said = "not all that is measured is commit d70a2ae: imported from elsewhere was proj (/site/proj); install"
-    (note,) = [note for note in compare(run((FP32, noisy(1e-3))), odd).notes if "elsewhere" in note]
+    (note,) = [note for note in notes(compare(run((FP32, noisy(1e-3))), odd)) if "elsewhere" in note]
     assert note.startswith(f"the candidate: {said}")
     (shown,) = [note for note in statements(odd, []) if note.code is Note.OTHER_CODE]
     assert str(shown.facts["why"]).startswith(said)

@@ -245,7 +245,7 @@ def test_runs_that_only_explain_have_explanations_and_no_findings():
     assert list(found.findings) == []
     assert found.explained[FP32.case_id] == (Traces.SAME, ["the same: 2 ops, 0 casts"])
     assert found.explained[BF16.case_id] == (Traces.CHANGED, ["rms_norm: bf16 → fp32 in norm"])
-    assert not any("interleaved" in note for note in found.notes)
+    assert not found.apart
     assert list(of_cases(found, FP32.case_id.__eq__).explained) == [FP32.case_id]
 
 
