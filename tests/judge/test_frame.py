@@ -14,7 +14,7 @@ from ampbench.judge.fitness import control_ratio
 from ampbench.judge.frame import FUNCTIONS, Frame, run_rows
 from ampbench.judge.rounds import MeasuredRun
 from ampbench.judge.rows import described, grouped
-from ampbench.records.measured import Failure, OutputError, Predictions, Reading, Skip, Update
+from ampbench.records.measured import Failure, OptimizerGroup, OutputError, Predictions, Reading, Recipe, Skip, Update
 from ampbench.records.run import Footer
 from ampbench.records.verdict import VERDICT_COLUMNS
 from ampbench.store import StoredRun, read_run
@@ -129,6 +129,18 @@ def test_the_input_dtype_and_the_scaler_follow_the_precision_to_the_same_baselin
     entries = [make_round(stored, 9.0), make_round(FP32, 2.0), make_round(pure, 1.0), make_round(bare, 4.0)]
     frame = rows_of(tmp_path, [stored, FP32, pure, bare], *entries)
     assert frame["speedup_vs_fp32"].tolist() == [pytest.approx(2 / 9), 1.0, 2.0, 0.5]
+
+
+def test_a_training_names_its_optimizer_and_what_changes_it(tmp_path):
+    training = [make_case("fp32", phase="training", recipe=recipe) for recipe in ("", "clip=2", "finetune", "lr=1")]
+    group = OptimizerGroup(elements=1, lr=3e-4, weight_decay=0.1, beta1=0.9, beta2=0.95, eps=1e-8, fused=True)
+    adamw = Recipe(optimizer="torch.optim.AdamW", groups=[group])
+    compared = [make_divergence(case, recipe=adamw) for case in training[:3]]
+    cases = [*training, make_case("fp32", phase="training", workload="other"), FP32]
+    entries = [*compared, make_divergence(cases[-2]), make_divergence(FP32)]
+    row = "AdamW lr=0.0003 weight_decay=0.1 beta2=0.95 fused"
+    names = rows_of(tmp_path, cases, *map(make_round, cases), *entries)["optimizer"].tolist()
+    assert names == [row, f"{row} clip=2", f"{row} clip=1 (finetune)", None, "none", None]
 
 
 def test_cases_of_one_recipe_are_a_table_of_their_own(tmp_path):

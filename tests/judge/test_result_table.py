@@ -56,6 +56,27 @@ SPEEDS = {
 ROWS = [gpu_row(row.name, SPEEDS.get(row.name, 8.3)) for row in PRECISIONS.values() if "cuda" in row.default_on]
 
 
+@pytest.mark.parametrize(
+    ("names", "line"),
+    [
+        ((None, "SGD lr=0.1"), "optimizer: SGD lr=0.1"),
+        (("none", "none"), "optimizer: none named; steps timed with plain SGD"),
+        ((None, None), ""),
+    ],
+)
+def test_the_optimizer_stands_above_the_table_in_place_of_the_recipe(names: tuple[str | None, ...], line: str) -> None:
+    rows = [
+        gpu_row(precision, 1.0) | {"optimizer": name, "recipe": "lr=0.1"}
+        for precision, name in zip(("fp32", "bf16_pure"), names, strict=True)
+    ]
+    lines = [
+        one.plain for one in table.table_lines(grouped(rows), {}, {"training": table.lay_out(rows, "training", 120)})
+    ]
+    markdown = table.table_markdown(grouped(rows), {}).splitlines()
+    assert ("recipe lr=0.1" in lines[0]) == (not line)
+    assert not line or (line in lines[1] and line in markdown)
+
+
 @pytest.mark.parametrize("width", [100, 110, 200])
 def test_a_training_run_of_a_classifier_with_tf32_fits(width: int) -> None:
     layout = table.lay_out(ROWS, "training", width)
