@@ -1,6 +1,6 @@
 """`ampbench trend`: many runs over torch versions, commits or dates."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,14 +14,9 @@ from ampbench.cli.options import (
     Results,
     many_names,
 )
-from ampbench.cli.printing import print_forms, print_note
+from ampbench.cli.printing import print_document, print_note
 from ampbench.errors import UnknownNameError
 from ampbench.store.lines import no_garbage_collection
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.text import Text
-
 
 AXES = ("torch_version", "commit", "date")
 """What --x takes; `ampbench.trend.AXES` has the same names, and is slow to import."""
@@ -61,10 +56,10 @@ def command(
     """
     if x not in AXES:
         raise UnknownNameError("--x axis", x, AXES)
-    from ampbench.trend import show
     from ampbench.trend.building import make_trend
     from ampbench.trend.reducing import read_runs
     from ampbench.trend.series import tracked
+    from ampbench.trend.show import trend_document
 
     metrics = tracked(metric or ())
     with no_garbage_collection():
@@ -75,14 +70,5 @@ def command(
     for reason, count in trend.left_out.items():
         print_note(f"left out {counted(count, 'run')} with {reason}")
 
-    def lines(console: "Console") -> "list[Text]":
-        return show.trend_lines(trend, console.width, every, not console.encoding.lower().startswith("utf"))
-
-    print_forms(
-        format,
-        lines=lines,
-        markdown=lambda: show.trend_markdown(trend),
-        json=lambda: show.trend_json(trend),
-        csv=lambda: show.trend_csv(trend),
-    )
+    print_document(trend_document(trend, every), format)
     return 0

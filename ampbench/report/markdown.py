@@ -17,7 +17,7 @@ from ampbench.report.material import Material
 from ampbench.report.result import Result, result
 from ampbench.report.views.precisions import MachineTables, precision_tables
 from ampbench.trend.series import Trend
-from ampbench.trend.show import changes_table, failures, has_changed_times, series_names, summary
+from ampbench.trend.show import change_blocks, failures, has_changed_times, series_names, summary
 
 LONGEST = 65_536
 """So many characters does a comment on GitHub hold."""
@@ -175,7 +175,9 @@ def _trend(trend: Trend) -> Iterator[Part]:
     title = f"Over {trend.axis.replace('_', ' ')}s"
     said = [summary(trend), *([NOT_IN_TURNS] if has_changed_times(trend) else []), *failures(trend)]
     yield Part(rows=_paragraphs(said), title=title, what="notes")
-    yield _table(changes_table(trend, series_names(trend)), what="changes")
+    for block in change_blocks(trend, series_names(trend)):
+        yield Part(rows=_paragraphs([block.title]), what="notes")
+        yield _table(block_table(block), what="changes")
 
 
 def _table(table: str, what: str, title: str = "", quiet: bool = False) -> Part:

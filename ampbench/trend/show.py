@@ -1,26 +1,22 @@
-"""A trend in words, and shown: on a terminal and in Markdown the changes first, then a line per series; JSON; CSV.
+"""A trend in words, and shown: the changes first, then a line per series.
 
 Times that were not measured in turns are said to be so; what else a reader should know stands below.
 """
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
 from itertools import groupby, pairwise
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from rich.cells import cell_len, set_cell_size
-from rich.text import Text
-
 from ampbench.base import stats
 from ampbench.base.units import UNDEFINED, counted, format_count, format_percent, format_percent_range, format_quantity
-from ampbench.judge.said import NOT_IN_TURNS, STYLES
-from ampbench.present.data import csv_text, json_object
-from ampbench.present.document import Column
-from ampbench.present.markdown import escaped, markdown_table
-from ampbench.present.terminal import padded, wrapped
+from ampbench.judge.said import NOT_IN_TURNS
+from ampbench.present.data import finite
+from ampbench.present.document import Block, Column, Document, Section, records, table
 from ampbench.records.labels import case_labels, common_traits, few
 from ampbench.records.run import short_commit
 from ampbench.trend.series import TRACKED, Change, Lack, Lost, Place, Point, Rule, Series, Trend, X
@@ -83,11 +79,8 @@ def changed_at(trend: Trend, x: X, what: str) -> tuple[str, str]:
     return x.label if named in said else named, said
 
 
-def summary(trend: Trend, labelled: bool = False) -> str:
-    """Return in one line how many series changed, and how many of them got worse.
-
-    Metrics have the names that are typed or, `labelled`, what heads their columns.
-    """
+def summary(trend: Trend) -> str:
+    """Return in one line how many series changed, and how many of them got worse."""
     counts = Counter((one.metric.name, change.direction) for one, change in changes_in_order(trend))
     if not counts:
         judged = sum(one.rule is not Rule.NONE for one in trend.series)
@@ -99,7 +92,7 @@ def summary(trend: Trend, labelled: bool = False) -> str:
     said = []
     for direction in DIRECTIONS:
         of_metrics = Counter({metric: count for (metric, which), count in counts.items() if which == direction})
-        said += [f"{of_metrics.total()} {direction} ({listed(of_metrics, labelled)})"] if of_metrics else []
+        said += [f"{of_metrics.total()} {direction} ({listed(of_metrics)})"] if of_metrics else []
     changed = sum(bool(one.changes) for one in trend.series)
     return f"{counted(sum(counts.values()), 'change', 'changes')} in {changed} series: {', '.join(said)}"
 
@@ -215,11 +208,8 @@ def total(one: Series) -> str:
     return "from none" if one.total is None else relative(one.total)
 
 
-def failures(trend: Trend, labelled: bool = False) -> list[str]:
-    """Return what broke in the end, and never came back: cases that failed and errors that are no numbers.
-
-    Metrics have the names that are typed or, `labelled`, what heads their columns.
-    """
+def failures(trend: Trend) -> list[str]:
+    """Return what broke in the end, and never came back: cases that failed and errors that are no numbers."""
     found: dict[str, None] = {}
     labels = case_labels([*(one.case for one in trend.series), *(one.case for one in trend.lost)])
     for one in trend.series:
@@ -228,8 +218,7 @@ def failures(trend: Trend, labelled: bool = False) -> list[str]:
         if last.gap is not None and last.gap.lack is Lack.FAILED:
             found[f"{name} {at} {missing(last)}"] = None
         elif last.undefined:
-            metric = one.metric.column.label if labelled else one.metric.name
-            found[f"{metric} of {name} {at} {missing(last)}"] = None
+            found[f"{one.metric.name} of {name} {at} {missing(last)}"] = None
     for lost in trend.lost:
         found[f"{labels[lost.case.case_id]} at {lost.x.label}{where(trend, lost.place)} {lost.reason}"] = None
     return list(found)
@@ -317,11 +306,9 @@ def has_changed_times(trend: Trend) -> bool:
     return any(one.metric.noisy and one.changes for one in trend.series)
 
 
-def listed(counts: Mapping[str, int], labelled: bool = False) -> str:
-    """Return counts by metric as "time 3, memory 1" or, `labelled`, "time 3, peak memory 1"."""
-    return ", ".join(
-        f"{one.column.label if labelled else name} {counts[name]}" for name, one in TRACKED.items() if counts.get(name)
-    )
+def listed(counts: Mapping[str, int]) -> str:
+    """Return counts by metric as "time 3, memory 1"."""
+    return ", ".join(f"{name} {counts[name]}" for name in TRACKED if counts.get(name))
 
 
 _CASE = (
@@ -363,10 +350,10 @@ POINTS: Sequence[Column[Told]] = (
 """Of a point in CSV: run ids are joined by blanks, as are settings; `change` and `what` are of the change at it."""
 
 
-def trend_json(trend: Trend) -> str:
-    """Return a trend as one JSON object, a line per series; null where a number is undefined (docs/trends.md)."""
+def _data(trend: Trend) -> dict[str, Any]:
+    """Return a trend as JSON has it (docs/trends.md)."""
     places = list(trend.runs)
-    document = {
+    return {
         "axis": trend.axis,
         "left_out": dict(trend.left_out),
         "notes": list(trend.notes),
@@ -379,16 +366,6 @@ def trend_json(trend: Trend) -> str:
         "lost": [_lost(one, places.index(one.place)) for one in trend.lost],
         "series": [_series(one, places.index(one.place)) for one in trend.series],
     }
-    return json_object(document, by_line=("series",))
-
-
-def trend_csv(trend: Trend) -> str:
-    """Return the points of a trend as CSV, gaps among them."""
-    rows = []
-    for one in trend.series:
-        changes = {change.x: change for change in one.changes}
-        rows += [Told(one, point, changes.get(point.x)) for point in one.points]
-    return csv_text([column.key for column in POINTS], ([column.of(row) for column in POINTS] for row in rows))
 
 
 def _xs(trend: Trend) -> list[dict[str, str]]:
@@ -428,90 +405,90 @@ def _point(point: Point) -> dict[str, Any]:
     return {"x": point.x.value, **numbers, "run_ids": list(point.run_ids), "each": each, **told}
 
 
-COLUMNS_FOR_X = 6
-"""As many x stand side by side with their values, if the terminal is wide enough; more become a curve."""
-LONGEST_CURVE, SHORTEST_CURVE = 40, 8
+COLUMNS_FOR_X = 5
+"""As many x stand side by side with their values; more become a curve."""
+LONGEST_CURVE = 40
 SMALLEST_RANGE = math.log(1.1)
 """A curve spans at least a tenth of its value, so that noise does not look like news."""
-
 _BLOCKS, _GAP = "▁▂▃▄▅▆▇█", "·"
-_ASCII_BLOCKS, _ASCII_GAP = "_.,-=+*#", "?"
-_MARKS = {"regressed": "!", "improved": "*"}
-SHORTEST_NAME = 8
-"""So many letters of a workload's name still tell it from others."""
-LONGEST_LABEL, SHORTEST_LABEL = 48, 34
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """How tightly values stand side by side: so many blanks between columns, with or without units' own and totals."""
+def trend_document(trend: Trend, show_all: bool) -> Document:
+    """Return a trend in every form: the changes first, then a table of each place's series that changed, or of all."""
 
-    gap: int = 2
-    spaced: bool = True
-    totals: bool = True
+    def sections() -> list[Section]:
+        names = series_names(trend)
+        common = common_traits(one.case for one in trend.series)
+        said = [f"all cases: {common}" if common else "", *shared_shifts(trend), summary(trend)]
+        blocks = [*map(Block, filter(None, said)), *change_blocks(trend, names)]
+        made = [Section(f"{extent(trend)}: {span(trend)}", blocks)]
+        for place, series in trend.places.items():
+            points = counted(len(series[0].points), "point")
+            title = f"{place_name(place)}: {counted(trend.runs[place], 'run')}, {points}"
+            shown = [one for one in series if show_all or one.changes]
+            made.append(Section(title, [series_block("", shown, names)] if shown else []))
+        return made
 
-
-_LAYOUTS = (
-    _Layout(),
-    _Layout(spaced=False),
-    _Layout(spaced=False, totals=False),
-    _Layout(spaced=False, totals=False, gap=1),
-)
-"""From roomy to tight; a curve comes last."""
-
-
-def trend_lines(trend: Trend, width: int, show_all: bool = False, only_ascii: bool = False) -> list[Text]:
-    """Return what a terminal of `width` columns shows of a trend, curves in ASCII where it has `only_ascii`.
-
-    With `show_all`, series without a change are shown, too.
-    """
-    names = series_names(trend)
-    lines = _head(trend, width)
-    lines += [Text(), *_change_lines(trend, names, width)]
-    for place, series in trend.places.items():
-        shown = [one for one in series if show_all or one.changes]
-        if shown:
-            title = [Text(f"{place_name(place)}", style="dim")] if len(trend.places) > 1 else []
-            lines += [Text(), *title, *_table(shown, names, width, only_ascii)]
-    lines += [Text(), *_foot(trend, width, show_all)]
-    return lines
+    missing = [*([NOT_IN_TURNS] if has_changed_times(trend) else []), *failures(trend)]
+    still = Counter(one.metric.name for one in trend.series if not one.changes)
+    missing += [f"without a change: {listed(still)} (--all lists them)"] if still and not show_all else []
+    changes = {(one.key, change.x): change for one in trend.series for change in one.changes}
+    points = [Told(one, point, changes.get((one.key, point.x))) for one in trend.series for point in one.points]
+    return Document(
+        sections=sections,
+        data=lambda: finite(_data(trend)),
+        columns=[column.key for column in POINTS],
+        rows=lambda: records(POINTS, points),
+        missing=[*missing, *notes(trend)],
+    )
 
 
-def trend_markdown(trend: Trend) -> str:
-    """Return a trend as Markdown: the changes, and for each place a table of the series."""
-    names = series_names(trend)
-    blocks = [f"**{escaped(summary(trend))}**", escaped(f"{extent(trend)}: {span(trend)}")]
-    blocks += [changes] if (changes := changes_table(trend, names)) else []
-    for place, series in trend.places.items():
-        blocks.append(f"### {escaped(place_name(place))}")
-        titles = ("case", "metric", *_curve_headers(series))
-        cells = [(names[one.key], one.metric.name, *_curve_cells(one, series)) for one in series]
-        blocks.append(markdown_table(titles, cells, left=("case", "metric")))
-    blocks[2:2] = [escaped(shift) for shift in shared_shifts(trend)]
-    said = [*([NOT_IN_TURNS] if has_changed_times(trend) else []), *failures(trend), *notes(trend)]
-    blocks += [f"> {escaped(note)}" for note in said]
-    return "\n\n".join(blocks) + "\n"
+def change_blocks(trend: Trend, names: Names) -> list[Block]:
+    """Return a table of the changes of each cause at one x, under what the runs on both sides differ in."""
+    columns: list[Column[tuple[Series, Change]]] = [
+        Column("", lambda row: names[row[0].key], "case"),
+        Column("", lambda row: row[0].metric.name, "metric", whole=True),
+        Column("", lambda row: levels(*row)[0], "before", whole=True),
+        Column("", lambda row: levels(*row)[1], "after", whole=True),
+        Column("", lambda row: size(row[1]), "change", whole=True),
+        Column("", lambda row: row[1].direction, "direction", whole=True),
+    ]
+    blocks = []
+    for (place, x, what), group in groupby(
+        changes_in_order(trend), key=lambda pair: (pair[0].place, pair[1].x, pair[1].what)
+    ):
+        named, said = changed_at(trend, x, what)
+        blocks.append(table(f"at {named}{where(trend, place)}: {said}", columns, list(group)))
+    return blocks
 
 
-def changes_table(trend: Trend, names: Names) -> str:
-    """Return a table of all changes, a line each, with the place where there are several; "" where nothing changed."""
-    several = len(trend.places) > 1
-    rows = [
-        (change.x.label, *([place_name(one.place)] if several else []), names[one.key], one.metric.name,
-         *levels(one, change), size(change), change.direction, change.what)
-        for one, change in changes_in_order(trend)
-    ]  # fmt: skip
-    headers = ["x", "case", "metric", "before", "after", "change", "", "what else changed"]
-    headers[1:1] = ["place"] if several else []
-    return markdown_table(headers, rows, left=("place", "case", "metric", "", "what else changed")) if rows else ""
+def _value_at(place: int, one: Series) -> str:
+    return value_said(one, one.points[place])
 
 
-def curve(values: Sequence[float | None], width: int, only_ascii: bool = False) -> str:
+def series_block(title: str, series: Sequence[Series], names: Names) -> Block:
+    """Return a table of the series of one place: the values at few x, of many a curve from the first to the last."""
+    xs = [point.x for point in series[0].points]
+    columns: list[Column[Series]] = [
+        Column("", lambda one: names[one.key], "case"),
+        Column("", lambda one: one.metric.name, "metric", whole=True),
+    ]
+    if len(xs) <= COLUMNS_FOR_X:
+        columns += [Column("", partial(_value_at, place), x.label, whole=True) for place, x in enumerate(xs)]
+    else:
+        columns += [
+            Column("", lambda one: value_said(one, ends(one)[0]), "first", whole=True),
+            Column("", lambda one: curve(one.values, LONGEST_CURVE), "curve", whole=True),
+            Column("", lambda one: value_said(one, ends(one)[1]), "last", whole=True),
+        ]
+    return table(title, [*columns, Column("", total, "total", whole=True)], series)
+
+
+def curve(values: Sequence[float | None], width: int) -> str:
     """Return values as a line of at most `width` blocks, on a logarithmic scale where all are positive.
 
     None is a gap. Where there are more values than blocks, a block is the median of its share of them.
     """
-    blocks, gap = (_ASCII_BLOCKS, _ASCII_GAP) if only_ascii else (_BLOCKS, _GAP)
     shares = [
         [value for value in values[len(values) * n // width : len(values) * (n + 1) // width] if value is not None]
         for n in range(width)
@@ -522,135 +499,8 @@ def curve(values: Sequence[float | None], width: int, only_ascii: bool = False) 
     scaled = [None if value is None else math.log(value) if positive else value for value in heights]
     ends = [value for value in scaled if value is not None]
     if not ends:
-        return gap * len(heights)
+        return _GAP * len(heights)
     span = max(max(ends) - min(ends), SMALLEST_RANGE if positive else max(map(abs, ends)) * 0.1 or 1.0)
     low = (max(ends) + min(ends) - span) / 2
-    last = len(blocks) - 1
-    return "".join(gap if one is None else blocks[min(int((one - low) / span * last + 0.5), last)] for one in scaled)
-
-
-def _head(trend: Trend, width: int) -> list[Text]:
-    lines = wrapped(f"{extent(trend)}: {span(trend)}", width, "bold")
-    for place, series in trend.places.items():
-        points = counted(len(series[0].points), "point")
-        lines += wrapped(f"{place_name(place)}: {counted(trend.runs[place], 'run')}, {points}", width)
-    common = common_traits(one.case for one in trend.series)
-    return lines + (wrapped(f"all cases: {common}", width, "dim") if common else [])
-
-
-def _change_lines(trend: Trend, names: Names, width: int) -> list[Text]:
-    """Return the changes: what the runs differ in said once for all changes at one x."""
-    lines = wrapped(summary(trend), width, "bold")
-    for shift in shared_shifts(trend):
-        lines += wrapped(shift, width)
-    rows = changes_in_order(trend)
-    if not rows:
-        return lines
-    cells = [(names[one.key], one.metric.name, " → ".join(levels(one, change)), size(change)) for one, change in rows]
-    if _width(cells, LONGEST_LABEL) + 2 > width:  # names matter more than intervals, which --format json has
-        cells = [(*row[:3], row[3].partition(" (")[0]) for row in cells]
-    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
-    widths[0] = max(min(widths[0], width - sum(widths[1:]) - 8), SHORTEST_NAME)
-    lines_of = iter(padded([[_cut(row[0], widths[0]), *row[1:]] for row in cells], left=4))
-    for (place, x, what), group in groupby(rows, key=lambda pair: (pair[0].place, pair[1].x, pair[1].what)):
-        at, said = changed_at(trend, x, what)
-        lines += wrapped(f"at {at}{where(trend, place)}: {said}", width)
-        for _, change in group:
-            *row, how = next(lines_of)
-            lines.append(Text.assemble(f"  {'  '.join(row)}  ", (how.rstrip(), STYLES[change.direction])))
-    if has_changed_times(trend):
-        lines += wrapped(NOT_IN_TURNS, width, "dim")
-    return lines
-
-
-def _table(series: Sequence[Series], names: Names, width: int, only_ascii: bool) -> list[Text]:
-    """Return a line per series: values side by side where there are few and they fit, else a curve."""
-    xs = series[0].points
-    layouts = _LAYOUTS if len(xs) <= COLUMNS_FOR_X else ()
-    for layout in layouts:
-        headers = ["case", "metric", *(point.x.label for point in xs), *(["total"] if layout.totals else [])]
-        rows = [[names[one.key], one.metric.name, *_value_cells(one, layout)] for one in series]
-        if _width([headers, *rows], SHORTEST_LABEL, layout.gap) <= width:
-            lines = _rows(headers, rows, series, width, layout.gap)
-            marked = any(one.changes for one in series)
-            return lines + (wrapped("! regressed, * improved at this x", width, "dim") if marked else [])
-    fixed = [[names[one.key], one.metric.name, *_ends(one)] for one in series]
-    room = width - _width([["case", "metric", "first", "last", "total"], *fixed], LONGEST_LABEL) - 2
-    length = max(min(room, LONGEST_CURVE, len(xs)), min(SHORTEST_CURVE, len(xs)))
-    rows = [[*row[:3], curve(one.values, length, only_ascii), *row[3:]] for row, one in zip(fixed, series, strict=True)]
-    return _rows(["case", "metric", "first", "", "last", "total"], rows, series, width)
-
-
-def _rows(
-    headers: Sequence[str], rows: Sequence[Sequence[str]], series: Sequence[Series], width: int, gap: int = 2
-) -> list[Text]:
-    """Return a table's lines; the labels of the cases are cut to what is left of `width`."""
-    widths = [max(map(cell_len, column)) for column in zip(headers, *rows, strict=True)]
-    widths[0] = min(widths[0], max(width - sum(widths[1:]) - gap * (len(widths) - 1), SHORTEST_NAME))
-    cut = [headers, *([_cut(row[0], widths[0]), *row[1:]] for row in rows)]
-    texts = [(" " * gap).join(cells).rstrip() for cells in padded(cut, left=2)]
-    styles = ["dim", *(STYLES.get(_worst(one), "") for one in series)]
-    return [
-        Text(text, style=style, no_wrap=True, overflow="ellipsis") for text, style in zip(texts, styles, strict=True)
-    ]
-
-
-def _value_cells(one: Series, layout: _Layout) -> list[str]:
-    changed = {change.x: change.direction for change in one.changes}
-    cells = [value_said(one, point) + _MARKS.get(changed.get(point.x, ""), "") for point in one.points]
-    cells += [total(one)] if layout.totals else []
-    return cells if layout.spaced else [cell.replace(" ", "") for cell in cells]
-
-
-def _ends(one: Series) -> list[str]:
-    return [*(value_said(one, point) for point in ends(one)), total(one)]
-
-
-def _worst(one: Series) -> str:
-    directions = {change.direction for change in one.changes}
-    return "regressed" if "regressed" in directions else "improved" if directions else ""
-
-
-def _width(rows: Iterable[Sequence[str]], label: int, gap: int = 2) -> int:
-    """Return the width of a table whose first column is cut to at most `label`."""
-    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
-    return min(widths[0], label) + sum(widths[1:]) + gap * (len(widths) - 1)
-
-
-def _cut(label: str, width: int) -> str:
-    """Return a case's label in exactly `width` cells: a longer one loses the middle of the workload's name."""
-    if cell_len(label) <= width:
-        return set_cell_size(label, width)
-    name, _, rest = label.partition(" ")
-    room = width - cell_len(rest) - 1
-    if room < SHORTEST_NAME:
-        return set_cell_size(f"{label[: width - 2]}..", width)
-    tail = (room - 2) // 2
-    return set_cell_size(f"{name[: room - 2 - tail]}..{name[len(name) - tail :]} {rest}", width)
-
-
-def _curve_headers(series: Sequence[Series]) -> list[str]:
-    xs = series[0].points
-    return ["first", "curve", "last", "total"] if len(xs) > COLUMNS_FOR_X else [*(p.x.label for p in xs), "total"]
-
-
-def _curve_cells(one: Series, series: Sequence[Series]) -> list[str]:
-    if len(series[0].points) <= COLUMNS_FOR_X:
-        return _value_cells(one, _Layout())
-    first, last, change = _ends(one)
-    return [first, curve(one.values, LONGEST_CURVE), last, change]
-
-
-def _foot(trend: Trend, width: int, show_all: bool) -> list[Text]:
-    lines: list[Text] = []
-    for failure in failures(trend):
-        lines += wrapped(failure, width, "red")
-    still = Counter(one.metric.name for one in trend.series if not one.changes and one.rule is not Rule.NONE)
-    if still and not show_all:
-        lines += wrapped(f"without a change: {listed(still)} (--all lists them)", width)
-    alone = sum(one.rule is Rule.NONE and len(one.known) < 2 for one in trend.series)
-    if alone:
-        lines += wrapped(f"with a single point: {alone}{'' if show_all else ' (--all lists them)'}", width)
-    for note in notes(trend):
-        lines += wrapped(note, width)
-    return lines
+    last = len(_BLOCKS) - 1
+    return "".join(_GAP if one is None else _BLOCKS[min(int((one - low) / span * last + 0.5), last)] for one in scaled)

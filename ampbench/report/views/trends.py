@@ -5,30 +5,30 @@ There is a chart for each metric, of which the reader chooses the series.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ampbench.base.units import counted, format_quantity
 from ampbench.judge.said import NOT_IN_TURNS
 from ampbench.present.charts import DASHED, Chart, Choice, Rows, label_expression, tooltip
 from ampbench.present.page import View
+from ampbench.records.labels import few
 from ampbench.report.material import Material
 from ampbench.trend.series import TRACKED, Change, Measured, Place, Point, Series, Trend, X
 from ampbench.trend.show import (
     LONGEST_LIST,
     NO_DIFFERENCE,
     Names,
-    changed_at,
+    change_blocks,
     changes_in_order,
     ends,
     extent,
     failures,
     has_changed_times,
-    levels,
     missing,
     notes,
     place_name,
+    series_block,
     series_names,
     shared_shifts,
     size,
@@ -309,8 +309,6 @@ def labels_of(xs: Sequence[X]) -> list[str]:
     return labels
 
 
-COLUMNS_FOR_X = 8
-"""As many x stand side by side with their values; of more, the table has the first and the last."""
 FOLDED = 60
 """A table of more rows is folded away until it is asked for."""
 
@@ -374,78 +372,34 @@ def _pictures(trend: Trend, names: Names) -> list[dict[str, Any]]:
 def _told(trend: Trend, names: Names) -> dict[str, Any]:
     """Return what is said of a trend beside its charts, as its template reads it."""
     series = ordered(trend)
+    by_place: dict[Place, list[Series]] = {}
+    for one in series:
+        by_place.setdefault(one.place, []).append(one)
     alone = len(trend.series) - len(series)
     left_out = [f"left out {counted(count, 'run')} with {why}" for why, count in trend.left_out.items()]
     single = f"{counted(alone, 'series has', 'series have')} a single x, and {'is' if alone == 1 else 'are'} not shown"
     return {
         "title": _TITLES.get(trend.axis, trend.axis),
         "axis": axis_name(trend),
-        "summary": summary(trend, labelled=True),
+        "summary": summary(trend),
         "counted": f"{extent(trend)}: {span(trend)}",
         "warn": has_changed_times(trend),
-        "changes": _changes(trend, names),
+        "changes": change_blocks(trend, names),
         "count": sum(len(one.changes) for one in trend.series),
         "shifts": shared_shifts(trend),
-        "failures": failures(trend, labelled=True),
+        "failures": failures(trend),
         "notes": [*notes(trend), *left_out, *([single] if alone else [])],
-        "tables": [_table(trend, place, series, names) for place in dict.fromkeys(one.place for one in series)],
-    }
-
-
-def _changes(trend: Trend, names: Names) -> list[dict[str, Any]]:
-    """Return the changes: those of one cause at one x together, under what the runs on both sides differ in."""
-    groups = []
-    pairs = changes_in_order(trend)
-    for (place, x, what), group in groupby(pairs, key=lambda pair: (pair[0].place, pair[1].x, pair[1].what)):
-        named, said = changed_at(trend, x, what)
-        rows = [
-            {
-                "case": names[one.key],
-                "metric": one.metric.column.label,
-                "before": levels(one, change)[0],
-                "after": levels(one, change)[1],
-                "size": size(change),
-                "direction": change.direction,
-            }
-            for one, change in group
-        ]
-        groups.append({"x": named, "where": where(trend, place), "what": said, "rows": rows})
-    return groups
-
-
-def _table(trend: Trend, place: Place, series: Sequence[Series], names: Names) -> dict[str, Any]:
-    """Return the series of a place: all values where the x are few, else the first and the last, and the changes."""
-    own = [one for one in series if one.place == place]
-    xs = [point.x for point in own[0].points]
-    wide = len(xs) <= COLUMNS_FOR_X
-    gaps = Counter(missing(point) for one in own for point in one.points if point.value is None)
-    caption = f"{place_name(place)}: {counted(len(own), 'series', 'series')} of {counted(trend.runs[place], 'run')}"
-    return {
-        "caption": caption,
-        "heads": list(zip(labels_of(xs), (x.title for x in xs), strict=True)) if wide else [],
-        "rows": [
-            {
-                "case": names[one.key],
-                "metric": one.metric.column.label,
-                "cells": _cells(one, one.points if wide else ends(one)),
-                "total": total(one),
-                "changes": [] if wide else [f"{change.x.label} {size(change)}" for change in one.changes],
-                "directions": [] if wide else [change.direction for change in one.changes],
-            }
-            for one in own
+        "tables": [
+            (series_block(_caption(trend, place, own), own, names), _gaps(own)) for place, own in by_place.items()
         ],
-        "gaps": [f"{why} ({counted(count, 'value')})" for why, count in gaps.most_common(LONGEST_LIST)],
-        "more_gaps": max(0, len(gaps) - LONGEST_LIST),
     }
 
 
-def _cells(one: Series, points: Iterable[Point]) -> list[dict[str, str]]:
-    directions = {change.x: change.direction for change in one.changes}
-    return [
-        {
-            "text": value_said(one, point),
-            "why": missing(point),
-            "direction": directions.get(point.x, ""),
-        }
-        for point in points
-    ]
+def _caption(trend: Trend, place: Place, series: Sequence[Series]) -> str:
+    return f"{place_name(place)}: {counted(len(series), 'series', 'series')} of {counted(trend.runs[place], 'run')}"
+
+
+def _gaps(series: Sequence[Series]) -> str:
+    """Return why the points without a value have none, the most common reasons first."""
+    gaps = Counter(missing(point) for one in series for point in one.points if point.value is None)
+    return few([f"{why} ({counted(count, 'value')})" for why, count in gaps.most_common()], LONGEST_LIST)
