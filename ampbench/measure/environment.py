@@ -18,7 +18,7 @@ from packaging.version import Version
 import ampbench
 from ampbench.errors import UsageError
 from ampbench.explain.dtypes import short_dtype
-from ampbench.measure.telemetry import state_of
+from ampbench.measure.telemetry import kernel_text, state_of
 from ampbench.records.case import DEVICES, DeviceDescription, Environment
 from ampbench.records.wire import SERVER_VARIABLES
 from ampbench.workloads.index import LIBRARIES
@@ -199,10 +199,7 @@ def _runs(type: str, dtype: torch.dtype) -> bool:
 
 def _driver(type: str, properties: Any) -> str | None:
     if type == "cuda":
-        try:
-            return nvidia_driver(Path("/proc/driver/nvidia/version").read_text())
-        except OSError:
-            return None
+        return nvidia_driver(kernel_text("/proc/driver/nvidia/version"))
     version = getattr(properties, "driver_version", None)
     return str(version) if version else None
 
@@ -247,21 +244,19 @@ def _torchvision(unavailable: dict[str, str]) -> str | None:
 
 
 def _cpu_flags() -> list[str]:
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return []
-    line = next((line for line in text.splitlines() if line.startswith(("flags", "Features"))), "")
-    return line.partition(":")[2].split()
+    return _cpu_line("flags", "Features").split()
 
 
 def _cpu_name() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
+    if not kernel_text("/proc/cpuinfo"):
         return platform.processor() or platform.machine()
-    line = next((line for line in text.splitlines() if line.startswith("model name")), "")
-    return line.partition(":")[2].strip() or platform.machine()
+    return _cpu_line("model name") or platform.machine()
+
+
+def _cpu_line(*names: str) -> str:
+    """Return what the kernel tells of a CPU by the first of these names; "" where it tells nothing."""
+    lines = kernel_text("/proc/cpuinfo").splitlines()
+    return next((line for line in lines if line.startswith(names)), "").partition(":")[2].strip()
 
 
 def _memory_bytes() -> int | None:

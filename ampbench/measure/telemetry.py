@@ -274,12 +274,12 @@ class Sysfs:
         cards = [
             card
             for card in sorted(root.glob("sys/class/drm/card*"))
-            if card.name.removeprefix("card").isdigit() and _text(card / "device/vendor") == "0x8086"
+            if card.name.removeprefix("card").isdigit() and kernel_text(card / "device/vendor") == "0x8086"
         ]
         if not cards:
             raise NoSourceError("the kernel shows no Intel GPU in /sys/class/drm")
         if device.device_id is not None:
-            alike = [card for card in cards if _text(card / "device/device") == f"{device.device_id:#06x}"]
+            alike = [card for card in cards if kernel_text(card / "device/device") == f"{device.device_id:#06x}"]
             cards = alike or cards
         if len(cards) > 1:
             names = ", ".join(card.name for card in cards)
@@ -541,13 +541,14 @@ def _driver_of(pid: int) -> int | None:
 
 def _process_said(pid: int, memory: int | None) -> str:
     """Return a process in words: "4711 python3 (3.2 GiB)"."""
-    name = _text(Path(f"/proc/{pid}/comm")) or "unknown"
+    name = kernel_text(Path(f"/proc/{pid}/comm")) or "unknown"
     return f"{pid} {name}" + (f" ({format_bytes(memory)})" if memory else "")
 
 
-def _text(path: Path) -> str:
+def kernel_text(path: str | Path) -> str:
+    """Return what a file of the kernel says; "" where there is none, or it is not to be read."""
     try:
-        return path.read_text(errors="replace").strip()
+        return Path(path).read_text(errors="replace").strip()
     except OSError:
         return ""
 

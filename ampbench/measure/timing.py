@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol, TypeVar
 
@@ -23,6 +22,7 @@ import torch
 from ampbench.measure.machine import Device
 from ampbench.measure.memory import is_out_of_memory, peaks_of
 from ampbench.measure.step import Step, TrainingStep
+from ampbench.measure.telemetry import kernel_text
 from ampbench.records.measured import CpuTimes, Fitness, Telemetry, parse_cpu_times
 
 SPACER_BYTES = 4 << 20
@@ -317,10 +317,7 @@ def _share(ticks: float, total: float) -> float:
 
 def _cpu_ticks() -> CpuTimes | None:
     """Return the ticks of all processors since boot; None where the kernel does not tell."""
-    try:
-        return parse_cpu_times(Path("/proc/stat").read_text())
-    except OSError:
-        return None
+    return parse_cpu_times(kernel_text("/proc/stat"))
 
 
 def _own_ticks() -> float:
@@ -330,10 +327,8 @@ def _own_ticks() -> float:
 
 
 def _cpu_frequency() -> float | None:
-    try:
-        return int(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq").read_text()) * 1e3
-    except (OSError, ValueError):
-        return None
+    told = kernel_text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq")
+    return int(told) * 1e3 if told.isdigit() else None
 
 
 PAIRS = 12
