@@ -294,17 +294,15 @@ def _scaled(value: float | None, scales: tuple[tuple[float, str], ...], *, zero:
         return zero
     if math.isinf(value):
         return f"{value}"
-    place = 0
-    while place + 1 < len(scales) and abs(value) >= scales[place + 1][0]:
-        place += 1
-    scale, unit = scales[place]
-    rounded = _rounded(value / scale)
-    for larger, name in scales[place + 1 :]:
-        if abs(rounded) < larger / scale * (1 - 1e-12):
+    for place, (scale, _) in enumerate(scales[1:]):
+        if abs(_rounded(value / scales[place][0])) < scale / scales[place][0] * (1 - 1e-12):
             break
-        scale, unit = larger, name
-        rounded = math.copysign(max(abs(_rounded(value / scale)), 1.0), value)
-    return f"{_digits(rounded)} {unit}".rstrip()
+    else:
+        place = len(scales) - 1
+    rounded = _rounded(value / scales[place][0])
+    if place:
+        rounded = math.copysign(max(abs(rounded), 1.0), value)
+    return f"{_digits(rounded)} {scales[place][1]}".rstrip()
 
 
 def _per_second(value: float | None, unit: str) -> str:

@@ -27,6 +27,7 @@ from ampbench.instruments.casts.changes import (
     OpChange,
     TraceChanges,
     bare_name,
+    bytes_moved,
     changed_names,
     compare_traces,
     concerned_rules,
@@ -440,7 +441,8 @@ def explanation(
     ]
     said = change_sentences(changes, [bare_name(rule.op) for rule in concerned])
     if changes.nothing and not measured:
-        said = [f"the same: {counted(changes.ops_after, 'op')}, {counted(changes.casts_after, 'cast')}"]
+        ops, casts = after.trace.ops, after.trace.casts
+        said = [f"the same: {counted(len(ops), 'op')}, {counted(len(casts), 'cast')}"]
     between = f" between torch {versions[0]} and {versions[1]}" if all(versions) else ""
     said += [f"autocast's rule for {rule_change_said(rule)}{between}" for rule in concerned]
     said += [f"autocast's rule for {rule_change_said(rule)}{between}; no difference to this step" for rule in idle]
@@ -458,7 +460,7 @@ def change_sentences(changes: TraceChanges, first: Iterable[str] = ()) -> list[s
     Of what changed alike in the forward and the backward pass only the former is listed.
     """
     if changes.nothing:
-        same = f"{counted(changes.ops_after, 'op')}, {counted(changes.casts_after, 'cast')}"
+        same = f"{counted(len(changes.after.ops), 'op')}, {counted(len(changes.after.casts), 'cast')}"
         return [f"unexplained: the same ops, dtypes and casts on both sides ({same})"]
     forward = {_way(one) for one in changes.ops if one.phase == FORWARD}
     listed = [one for one in changes.ops if one.phase != BACKWARD or _way(one) not in forward]
@@ -505,8 +507,8 @@ def _cast_lines(changes: TraceChanges) -> list[str]:
     if not changes.casts:
         return []
     total = (
-        f"{changes.casts_before:,} → {counted(changes.casts_after, 'cast')} a step, "
-        f"{format_bytes(changes.bytes_before)} → {format_bytes(changes.bytes_after)}"
+        f"{len(changes.before.casts):,} → {counted(len(changes.after.casts), 'cast')} a step, "
+        f"{format_bytes(bytes_moved(changes.before.casts))} → {format_bytes(bytes_moved(changes.after.casts))}"
     )
     ordered = sorted(changes.casts, key=lambda one: -abs(one.bytes_after - one.bytes_before))
     parts = [

@@ -4,8 +4,8 @@ import torch
 from ampbench.explain.ledger import trace_casts
 from ampbench.instruments.casts.changes import compare_traces
 from ampbench.instruments.casts.findings import casts_inside
-from ampbench.instruments.casts.tables import by_operation
-from ampbench.records.casts import CastTrace, Operation, cast_users, is_view, plain_name
+from ampbench.instruments.casts.tables import by_operation, cast_users
+from ampbench.records.casts import CastTrace, Operation, is_view, plain_name
 from tests.traced_programs import FP16, autocast, encoder, trace
 
 

@@ -10,7 +10,8 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from ampbench.records.casts import CAST, NOT_NEEDED, REUSED, Cast, CastTrace, Operation, cast_users
+from ampbench.instruments.casts.tables import cast_users
+from ampbench.records.casts import CAST, NOT_NEEDED, REUSED, Cast, CastTrace, Operation
 from ampbench.records.rules import RuleChange
 
 FORWARD, BACKWARD = "forward", "backward"
@@ -75,17 +76,13 @@ class WeightChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceChanges:
-    """All that differs, in the order of running, and how much there is on each side."""
+    """All that differs between two traces, in the order of running."""
 
+    before: CastTrace
+    after: CastTrace
     ops: Sequence[OpChange]
     casts: Sequence[CastChange]
     weights: Sequence[WeightChange]
-    ops_before: int
-    ops_after: int
-    casts_before: int
-    casts_after: int
-    bytes_before: int
-    bytes_after: int
 
     @property
     def nothing(self) -> bool:
@@ -96,15 +93,11 @@ class TraceChanges:
 def compare_traces(before: CastTrace, after: CastTrace) -> TraceChanges:
     """Return what `after` does otherwise than `before`, both of one step of one case."""
     return TraceChanges(
+        before=before,
+        after=after,
         ops=_op_changes(before, after),
         casts=_cast_changes(before, after),
         weights=_weight_changes(before, after),
-        ops_before=len(before.ops),
-        ops_after=len(after.ops),
-        casts_before=len(before.casts),
-        casts_after=len(after.casts),
-        bytes_before=_bytes_moved(before.casts),
-        bytes_after=_bytes_moved(after.casts),
     )
 
 
@@ -232,7 +225,7 @@ def _cast_changes(before: CastTrace, after: CastTrace) -> list[CastChange]:
     found = []
     for kind in dict.fromkeys([*new, *old]):
         ours, theirs = old.get(kind, []), new.get(kind, [])
-        moved = _bytes_moved(ours), _bytes_moved(theirs)
+        moved = bytes_moved(ours), bytes_moved(theirs)
         if len(ours) == len(theirs) and moved[0] == moved[1]:
             continue
         what, from_dtype, to_dtype, origin, phase, function = kind
@@ -286,7 +279,8 @@ def _listed(statuses: Collection[str]) -> tuple[str, ...]:
     return tuple(status for status in (CAST, REUSED, NOT_NEEDED) if status in statuses)
 
 
-def _bytes_moved(casts: Iterable[Cast]) -> int:
+def bytes_moved(casts: Iterable[Cast]) -> int:
+    """Return the bytes that casts read and write."""
     return sum(cast.bytes_moved for cast in casts)
 
 

@@ -12,6 +12,7 @@ from ampbench.base import stats
 from ampbench.base.precisions import PRECISIONS
 from ampbench.base.units import counted, format_seconds
 from ampbench.instruments.casts.tables import Totals, sentence, totals
+from ampbench.instruments.paired import WIDEST, SavedTime, saved_time, unfit, worth_of
 from ampbench.records.case import Case
 from ampbench.records.cast_tables import Saving, savings
 from ampbench.records.casts import (
@@ -37,7 +38,6 @@ from ampbench.records.casts import (
     plain_name,
 )
 from ampbench.records.labels import few
-from ampbench.records.paired import WIDEST, SavedTime, saved_time, unfit, worth_of
 from ampbench.records.rules import FAKE
 
 SLOWEST = 3.0

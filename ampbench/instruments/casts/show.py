@@ -22,7 +22,8 @@ from ampbench.instruments.casts.findings import (
     saved_by,
     times_said,
 )
-from ampbench.instruments.casts.tables import CastGroup, ModuleGroup, WeightRow, totals
+from ampbench.instruments.casts.tables import CastGroup, ModuleGroup, WeightRow, cast_users, totals
+from ampbench.instruments.paired import saving_said
 from ampbench.present.charts import Drawing, Rows, label_expression, tooltip
 from ampbench.present.data import record_data
 from ampbench.present.document import (
@@ -53,10 +54,8 @@ from ampbench.records.casts import (
     CastTrace,
     CheckedSaving,
     Operation,
-    cast_users,
 )
 from ampbench.records.labels import case_title, emulation_statement
-from ampbench.records.paired import saving_said
 from ampbench.records.rules import FAKE
 from ampbench.store import StoredRun
 

@@ -132,18 +132,12 @@ _CONTROL_ALPHA = 0.01
 class Learning:
     """The trainings of one precision, or of an arm of fp32, and what they come to.
 
-    `name` is the precision's, "control" or "fp64"; `trainings` are in the order of their seeds. `mean` and `sd` are
-    those of the final metric over seeds that have one, None where undefined. `difference` is the mean difference from
-    fp32 by seed, of an accuracy as a share, of a loss relative to fp32's (positive: a larger loss); `low` and `high`
-    are its 90% interval, None where there is but one seed or start. `verdict` is None for fp32 and its arms, `reason`
-    says why it is what it is. `seeds_needed` would decide, roughly. `from_fp32` and `from_fp64` are the medians of the
-    weights' relative distances at the end.
-    `skipped_steps` are those of all seeds, `seconds` the mean of a training.
-
-    `loss` is the mean training loss of the last quarter, `loss_ratio` the geometric mean over seeds of what it is
-    times fp32's, `loss_low` and `loss_high` its 90% interval. `loss_verdict` says whether it is no worse than fp32's:
-    unchanged or improved where that is shown, regressed where the opposite is; `loss_reason` says why. `of_fp32`: the
-    trainings of fp32 itself are why. `way` is how far it went astray of the way that fp64 went.
+    `name` is the precision's, "control" or "fp64"; `mean` and `sd` are those of the final metric over seeds, None where
+    undefined. `difference` from fp32 is a mean by seed, of an accuracy as a share, of a loss relative to fp32's
+    (positive: larger), with its 90% interval. `verdict` is None for fp32 and its arms; `of_fp32`: the trainings of fp32
+    are why. `from_fp32` and `from_fp64` are medians of the weights' relative distances at the end, `seconds` the mean
+    of a training. `loss` is the mean training loss of the last quarter, `loss_ratio` the geometric mean of what it is
+    times fp32's, with its 90% interval; `loss_verdict` is unchanged or improved where it is shown to be no worse.
     """
 
     name: str
@@ -187,16 +181,12 @@ class Learning:
 class Learned:
     """What the trainings of one workload on one device come to.
 
-    `workload` is the group of its cases, `schedule` that of the learning rate, `last_rate` what that left of the first
-    step's in fp32's last (None: not known). `rows` are fp32 with its arms, then the precisions in the order of every
-    table; `before` is fp32's metric before the first step. `rounding` is what rounding alone does to the metric, in the
-    unit of `Learning.difference`: the root mean square of the differences of control and fp64 from fp32, but of one
-    that seems to differ. `learns` says whether fp32 ends better than it began (None: unknown). `loss_margin` is the
-    largest difference of log training losses that counts as none (None: they cannot be judged). `unjudged` says why no
-    precision is judged, "" where any is. `remarks` are sentences about what must not be hidden.
-
-    `seeds` are those that anything was trained from, `asked` is how many there were to be, and `left` says whether a
-    training is missing that can yet be made.
+    `rows` are fp32 with its arms, then the precisions in the order of every table; `before` is fp32's metric before the
+    first step, `last_rate` what the schedule left of the first step's rate in fp32's last. `rounding` is what rounding
+    alone does to the metric: the root mean square of the differences of control and fp64 from fp32. `learns`: whether
+    fp32 ends better than it began. `loss_margin` is the largest difference of log training losses that counts as none.
+    `unjudged` says why no precision is judged. `asked` is how many seeds there were to be, `left` whether a training is
+    missing that can yet be made. None: not known.
     """
 
     workload: str

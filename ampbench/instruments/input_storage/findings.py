@@ -2,9 +2,9 @@
 
 from ampbench.base.units import UNDEFINED, counted, format_bytes, format_error, format_ratio, format_seconds
 from ampbench.instruments.input_storage.records import ACCEPTED, PROMOTED, TO_FP32, TO_LOW, InputUse, StoragePass
+from ampbench.instruments.paired import BUSY, WIDEST, saved_time, saving_said, unfit
 from ampbench.records.case import Case
 from ampbench.records.labels import few
-from ampbench.records.paired import BUSY, WIDEST, saved_time, saving_said, unfit
 
 FREE, LOSSY, UNUSED = "nothing lost", "information lost", "not used"
 """What storing an input in half comes to: each op casts it to half anyway; an op would read it in fp32; no op reads it.

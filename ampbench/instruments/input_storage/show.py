@@ -18,12 +18,12 @@ from ampbench.instruments.input_storage.findings import (
     storage_said,
 )
 from ampbench.instruments.input_storage.records import ACCEPTED, InputUse, StoragePass, StoredInputs
+from ampbench.instruments.paired import step_seconds
 from ampbench.present.data import record_data
 from ampbench.present.document import Block, Column, Document, Section, as_sentence, records, table
 from ampbench.present.page import Held, Part, of_several, told_part
 from ampbench.records.case import Case
 from ampbench.records.labels import case_title
-from ampbench.records.paired import step_seconds
 from ampbench.store import StoredRun
 
 _WAYS = {ACCEPTED: "taken as it is"}

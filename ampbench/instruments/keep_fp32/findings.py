@@ -1,7 +1,7 @@
 """What the sets that were weighed come to: error, time and memory of each, which are worth their price, in sentences.
 
-Times are compared as `ampbench.records.paired` does. The code that keeps the modules that a search found is made here,
-to be pasted into a program of `model` and `inputs`.
+Times are compared as `ampbench.instruments.paired` does. The code that keeps the modules that a search found is made
+here, to be pasted into a program of `model` and `inputs`.
 """
 
 import math
@@ -13,9 +13,9 @@ from ampbench.base.precisions import PRECISIONS, Precision
 from ampbench.base.units import counted, format_bytes, format_error, format_kept, format_share
 from ampbench.instruments.keep_fp32.records import KeepSearch, SearchSpace, Trial, Weighed
 from ampbench.instruments.keep_fp32.trials import WHOLE, Budget, units_of
+from ampbench.instruments.paired import Ratio, ratio_of, ratio_said, step_seconds, unfit
 from ampbench.records.case import Case
 from ampbench.records.labels import FP32_INSTEAD, few
-from ampbench.records.paired import Ratio, ratio_of, ratio_said, step_seconds, unfit
 
 NAMED = 6
 """So many modules are named in a sentence."""

@@ -22,6 +22,7 @@ from ampbench.instruments.cases import document_of_cases
 from ampbench.instruments.keep_fp32.findings import Point, code, kept_said, meets, points, said, so_far
 from ampbench.instruments.keep_fp32.records import KeepSearch, SearchSpace, Trial, Unit
 from ampbench.instruments.keep_fp32.trials import WHOLE, units_of
+from ampbench.instruments.paired import Ratio, ratio_said, short_ratio
 from ampbench.present.charts import (
     Drawing,
     Rows,
@@ -35,7 +36,6 @@ from ampbench.present.document import Block, Code, Column, Document, Section, as
 from ampbench.present.page import Held, Part, Told, Untold, of_several, told_part
 from ampbench.records.case import Case
 from ampbench.records.labels import case_title, few
-from ampbench.records.paired import Ratio, ratio_said, short_ratio
 from ampbench.records.ranges import ROOT, ModuleError
 from ampbench.store import StoredRun
 

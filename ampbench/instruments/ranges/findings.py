@@ -116,16 +116,12 @@ class GradientOutcome:
 class GradientOutcomes:
     """The gradients of all parameters, first those that are not finite and that flush most, and what they are together.
 
-    `scale` is the loss scale. `predicted` and `seen` are shares of the values of all parameters of which both are known
-    (None: of none); `overflows` and `nonfinite` are how many parameters have a gradient that does so.
+    `predicted` and `seen` are shares of the values of all parameters of which both are known (None: of none).
     """
 
-    scale: float
     rows: list[GradientOutcome] = field(default_factory=list)
     predicted: float | None = None
     seen: float | None = None
-    overflows: int = 0
-    nonfinite: int = 0
 
 
 def low_dtype(precision: str) -> str:
@@ -226,12 +222,9 @@ def predicted_gradients(found: RangePass, low: LowRun) -> GradientOutcomes:
             )
         )
     return GradientOutcomes(
-        scale=scale,
         rows=sorted(rows, key=lambda row: (not row.nonfinite, -(row.seen or 0.0), -(row.predicted or 0.0))),
         predicted=_together(rows, lambda row: row.predicted),
         seen=_together(rows, lambda row: row.seen),
-        overflows=sum(row.overflows for row in rows),
-        nonfinite=sum(row.nonfinite > 0 for row in rows),
     )
 
 
@@ -536,13 +529,14 @@ def _gradients_said(found: RangePass, low: LowRun) -> list[str]:
         return []
     gradients = predicted_gradients(found, low)
     parameters = counted(len(gradients.rows), "parameter")
+    overflow, nonfinite = sum(row.overflows for row in gradients.rows), sum(row.nonfinite > 0 for row in gradients.rows)
     if forward_overflows(low):
-        return [f"so are gradients of {gradients.nonfinite:,} of {parameters}"] if gradients.nonfinite else []
-    scale = f" at loss scale {format_scale(gradients.scale)}" if low.scaler_scale is not None else ""
+        return [f"so are gradients of {nonfinite:,} of {parameters}"] if nonfinite else []
+    scale = f" at loss scale {format_scale(low.scaler_scale)}" if low.scaler_scale is not None else ""
     flushed = [format_share(share) for share in (gradients.predicted, gradients.seen)]
     said = f"gradients{scale}: {flushed[0]} predicted to flush, {flushed[1]} seen"
-    if gradients.nonfinite or gradients.overflows:
-        said += f", overflow predicted in {gradients.overflows:,} of {parameters}, seen in {gradients.nonfinite:,}"
+    if nonfinite or overflow:
+        said += f", overflow predicted in {overflow:,} of {parameters}, seen in {nonfinite:,}"
     return [said]
 
 

@@ -4,7 +4,7 @@ Ops of which the same is to be said share a row, the last column names them; "at
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ from ampbench.records.rules import (
     CATEGORIES,
     CHANGED,
     DEVICE,
+    DTYPES,
     FAKE,
     FLOAT32,
     LOWER,
@@ -37,6 +38,7 @@ from ampbench.records.rules import (
     UNLISTED,
     WIDEST,
     XPU_REFERENCE,
+    RuleChange,
     RuleClaim,
     RuleObservation,
     RuleProbe,
@@ -97,7 +99,12 @@ def told_by_op(probes: Sequence[RuleProbe]) -> list[Section]:
 
 def changes(pairs: Iterable[tuple[RuleProbe, RuleProbe]]) -> list[Section]:
     """Return what changed from the first to the second probe of each pair, both of one device type."""
-    return [Section(_change_title(before, after), [_changed(before, after)]) for before, after in pairs]
+    return [
+        Section(
+            _change_title(before, after), [_changed(compare_rules(before, after), {*before.dtypes} & {*after.dtypes})]
+        )
+        for before, after in pairs
+    ]
 
 
 def where_observed(probes: Iterable[RuleProbe]) -> str:
@@ -203,15 +210,17 @@ def rules(probe: RuleProbe) -> Block:
     return Block("", headers, cells, note)
 
 
-def _changed(before: RuleProbe, after: RuleProbe) -> Block:
-    dtypes = [dtype for dtype in before.dtypes if dtype in after.dtypes]
+def _changed(
+    changes: Sequence[RuleChange], dtypes: Collection[str], title: str = "", *, devices: bool = False
+) -> Block:
+    """Return which rules changed between probes of `dtypes`, those of which the same is said in a row."""
     rows: dict[tuple[str, ...], list[str]] = {}
-    for one in compare_rules(before, after):
+    for one in changes:
         only = _only(one.dtypes, dtypes) if one.dtypes else ()
-        rows.setdefault((one.field, _word(one.before), _word(one.after), *only), []).append(one.op)
-    if not rows:
-        return Block("Nothing changed.")
-    return _grouped("", ["what", "before", "after"], rows, ops="op or claim")
+        of = [one.device] if devices else []
+        rows.setdefault((*of, one.field, worded(one.before), worded(one.after), *only), []).append(one.op)
+    headers = [*(["device"] if devices else []), "what", "before", "after"]
+    return _grouped(title, headers, rows, ops="op or claim") if rows else Block("Nothing changed.")
 
 
 def _grouped(
@@ -245,7 +254,7 @@ def _documents(observations: Iterable[RuleObservation]) -> list[str]:
     return [source for source in SOURCES if source in known]
 
 
-def _only(dtypes: Sequence[str], all_dtypes: Sequence[str]) -> tuple[str, ...]:
+def _only(dtypes: Sequence[str], all_dtypes: Collection[str]) -> tuple[str, ...]:
     """Return the dtypes in short, as a cell, unless they are all there are."""
     return () if set(dtypes) == set(all_dtypes) else (", ".join(SHORT_DTYPES.get(name, name) for name in dtypes),)
 
@@ -407,21 +416,9 @@ def _compared(one: Comparison) -> OnPage:
             f"{counted(len(changes), 'difference')} {where}; {altering:,} of them {verb} what autocast does, such as "
         )
         said += f"{rule_change_said(changes[0])}."
-    rows = [
-        [
-            short_name(change.op),
-            change.device,
-            change.field,
-            worded(change.before),
-            worded(change.after),
-            ", ".join(SHORT_DTYPES.get(name, name) for name in change.dtypes) or "any",
-        ]
-        for change in changes
-    ]
-    headers = ["op or claim", "device", "what", "before", "after", "autocast to"]
-    table = [Block("What changed between the baseline's rules and those of the run", headers, rows)] if rows else []
+    table = _changed(changes, DTYPES, "What changed between the baseline's rules and those of the run", devices=True)
     name = f"What changed in autocast's rules, torch {' → '.join(versions)}"
-    return OnPage(name, Section(name, [Block(said), *table]))
+    return OnPage(name, Section(name, [Block(said), *([table] if changes else [])]))
 
 
 def _probed(probe: RuleProbe) -> OnPage:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ampbench.base.units import UNDEFINED, counted, format_bytes, format_error, format_loss
 from ampbench.instruments.cases import document_of_cases
+from ampbench.instruments.paired import Ratio, short_ratio
 from ampbench.instruments.scope.findings import RECOMMENDED, Comparison, casts_said, comparisons, scope_said
 from ampbench.instruments.scope.records import (
     FORWARD,
@@ -35,7 +36,6 @@ from ampbench.present.document import Block, Column, Document, Section, as_sente
 from ampbench.present.page import Held, Part, Told, of_several, told_part
 from ampbench.records.case import Case
 from ampbench.records.labels import case_title
-from ampbench.records.paired import Ratio, short_ratio
 from ampbench.store import StoredRun
 
 SHOWN = 8
