@@ -4,11 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from msgspec import to_builtins
+from msgspec import structs, to_builtins
 
 from ampbench.instruments.ceilings.records import Attained, Ceiling
 from ampbench.records.case import Case, Environment
-from ampbench.records.measured import Divergence, MemoryPass, Round
+from ampbench.records.measured import Divergence, MemoryPass, ReferenceStep, Round
 from ampbench.records.run import SCHEMA, Entry, Footer, Header, Selection, Settings
 from ampbench.store import RunWriter, StoredRun, gathered
 
@@ -98,16 +98,34 @@ def make_ceiling(dtype: str, rate: float, operation: str = "matmul", **changes: 
     return Ceiling(**fields | changes)
 
 
+_OF_REFERENCE = {"output_reference_norm": "output_norm", "grad_reference_norm": "grad_norm"}
+_OF_REFERENCE |= {name: name for name in ("output_shapes", "output_sketch", "grad_sketch")}
+_OF_OUTPUT = {"outputs": "tensors"}
+_OF_OUTPUT |= {name: name for name in ("predictions", "further", "argmax_agreeing", "argmax_decisions")}
+
+
+def change_divergence(divergence: Divergence, **changes: Any) -> Divergence:
+    """Return a divergence with changes; those of its parts as `output_rel_l2`, `grad_elements`, `reference_dtype`."""
+    parts: dict[str, dict[str, Any]] = {"reference": {}, "output": {}, "gradient": {}}
+    own = {}
+    for name, value in changes.items():
+        part, _, field = name.partition("_")
+        if name in _OF_REFERENCE:
+            parts["reference"][_OF_REFERENCE[name]] = value
+        elif name in _OF_OUTPUT:
+            parts["output"][_OF_OUTPUT[name]] = value
+        elif field and part in ("reference", "output", "grad"):
+            parts["gradient" if part == "grad" else part][field] = value
+        else:
+            own[name] = value
+    own |= {part: structs.replace(getattr(divergence, part), **each) for part, each in parts.items() if each}
+    return structs.replace(divergence, **own)
+
+
 def make_divergence(case: Case, **changes: Any) -> Divergence:
-    fields: dict[str, Any] = {
-        "case_id": case.case_id,
-        "reference_device": "cpu",
-        "weights_digest": "aa",
-        "inputs_digest": "bb",
-        "output_reference_norm": 1.5,
-        "loss": 1.0 if "grad_elements" in changes else None,
-    }
-    return Divergence(**fields | changes)
+    reference = ReferenceStep(device="cpu", output_norm=1.5)
+    made = Divergence(case_id=case.case_id, reference=reference, weights_digest="aa", inputs_digest="bb")
+    return change_divergence(made, **{"loss": 1.0 if "grad_elements" in changes else None} | changes)
 
 
 def holding(run: StoredRun, *records: Entry) -> StoredRun:

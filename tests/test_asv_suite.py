@@ -14,13 +14,13 @@ import msgspec
 import pytest
 import torch
 from asv.util import load_json
-from msgspec import structs
 
 from ampbench.base.precisions import PRECISIONS
 from ampbench.convert import asv
 from ampbench.records.case import DEVICES
 from ampbench.workloads.index import WORKLOADS
 from benchmarks.asv import precisions
+from tests.stored_runs import change_divergence
 
 ROOT = Path(__file__).parents[1]
 ON_CPU = [row.name for row in PRECISIONS.values() if "cpu" in row.default_on and not row.tf32]
@@ -154,14 +154,14 @@ def test_a_number_that_is_not_finite_fails_the_benchmark_because_nan_means_skipp
     suite = precisions.Mlp()
     found = precisions.divergence("mlp", "training", "fp32")
     [kept] = tmp_path.iterdir()
-    broken = structs.replace(found, output_nonfinite=3, output_rel_l2=None, grad_nonfinite=2)
+    broken = change_divergence(found, output_nonfinite=3, output_rel_l2=None, grad_nonfinite=2)
     kept.write_bytes(msgspec.json.encode(broken))
     with pytest.raises(ArithmeticError, match="3 output elements are not finite"):
         suite.track_output_error("training", "fp32")
     with pytest.raises(ArithmeticError, match="2 gradient elements are not finite"):
         suite.track_gradient_error("training", "fp32")
     said = "3 of 9 output elements are NaN in fp64 already"
-    broken = structs.replace(found, output_reference_nan=3, output_rel_l2=None, output_undefined=said)
+    broken = change_divergence(found, output_reference_nan=3, output_rel_l2=None, output_undefined=said)
     kept.write_bytes(msgspec.json.encode(broken))
     with pytest.raises(ArithmeticError, match=said):
         suite.track_output_error("training", "fp32")

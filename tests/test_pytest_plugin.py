@@ -251,13 +251,13 @@ def test_built_in(amp_benchmark):
     memory = msgspec.convert(own["memory"], MemoryPass)
     divergence = msgspec.convert(own["divergence"], Divergence)
     assert memory.peak_bytes > memory.parameter_bytes > 0
-    assert divergence.output_rel_l2 is not None
+    assert divergence.output.rel_l2 is not None
     assert (own["data"], own["items_per_step"], own["weights_digest"]) == ("samples", 2.0, divergence.weights_digest)
     assert own["notes"] == []
     flat = {name: value for name, value in one["extra_info"].items() if name != "ampbench"}
     assert flat.keys() <= METRICS.keys()
     assert flat["peak_memory_bytes"] == memory.peak_bytes
-    assert flat["output_rel_l2"] == divergence.output_rel_l2
+    assert flat["output_rel_l2"] == divergence.output.rel_l2
     assert not any(METRICS[name].unit in ("s", "items/s", "FLOP/s") for name in flat)  # `stats` has the times
     built_in = found["test_built_in[mlp-cpu-inference-fp32]"]
     assert built_in["params"]["amp_workload"] == "mlp"
@@ -293,7 +293,7 @@ def test_net(amp_benchmark, width):
     assert own["case"]["workload"] == "test_mine.py::test_net[3]:lambda"
     assert own["memory"] is None
     assert "memory was not measured" in own["notes"][0]
-    assert own["divergence"]["output_rel_l2"] is not None
+    assert own["divergence"]["output"]["rel_l2"] is not None
     assert not [name for name in sys.modules if name.startswith("ampbench_given_")]
 
 

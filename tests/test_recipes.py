@@ -93,7 +93,7 @@ def test_the_metric_of_the_page_is_none_of_those_that_there_are():
 
 
 def test_a_stored_number_that_becomes_a_column_is_loaded(results, monkeypatch):
-    made = metric("grad_worst_rel_l2", "worst", "error", "lower", "divergence.grad_worst_rel_l2")
+    made = metric("grad_worst_rel_l2", "worst", "error", "lower", "divergence.gradient.worst_rel_l2")
     monkeypatch.setattr(frame, "COLUMNS", {**COLUMNS, made.name: made})
     assert ampbench.load(results)["grad_worst_rel_l2"].tolist() == [0.25]
 
@@ -139,8 +139,7 @@ ROWS = {
     "warmup": """\
     Kind(
         "warmup", "study", "the warm-up of",
-        (Lines("warmup", "ampbench.instruments.warmup.records:WarmUp",
-               wrong="ampbench.instruments.warmup.records:wrong_warmup"),),
+        (Lines("warmup", "ampbench.instruments.warmup.records:WarmUp"),),
         summary="After how many steps the step time settles.",
         document="ampbench.instruments.warmup.show:document",
         part="ampbench.instruments.warmup.show:part",

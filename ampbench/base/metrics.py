@@ -31,10 +31,10 @@ class Column:
     `unit` is one of those in `units.FORMATS` and makes the column a metric; without one it names or counts the case
     itself. `better` is the direction in which a metric improves; None: neither (a bound of an interval). `gate` says
     how comparisons judge it; None: they do not. `noun` is what a sentence has more or less of, where that is not the
-    label. `undefined_by` is the count of a `Divergence` that makes the metric undefined, and what it counts.
+    label. `undefined_by` is the part of a `Divergence` whose `nonfinite` elements make the metric undefined.
 
     `of` is the path to the value in the stored records (`header`, `case`, `memory`, `divergence`): "memory.peak_bytes".
-    "divergence.grad_bias / grad_noise" is the ratio of two fields of one record. "": `judge.frame.FUNCTIONS` has the
+    "divergence.gradient.bias / noise" is the ratio of two fields of one record. "": `judge.frame.FUNCTIONS` has the
     function that computes the column.
     """
 
@@ -46,7 +46,7 @@ class Column:
     of: str = ""
     gate: Gate | None = None
     noun: str = ""
-    undefined_by: tuple[str, str] | None = None
+    undefined_by: str = ""
 
     @property
     def whole(self) -> bool:
@@ -93,7 +93,7 @@ def metric(
     gate: Gate | None = None,
     *,
     noun: str = "",
-    undefined_by: tuple[str, str] | None = None,
+    undefined_by: str = "",
 ) -> Column:
     """Return a measured column."""
     return Column(
@@ -107,7 +107,6 @@ _ERROR = Gate(kind="accuracy", elsewhere=0.1)
 _FLUSHED = Gate(kind="accuracy", elsewhere=0.1, floor=1e-4)
 _KEPT = Gate(kind="accuracy", elsewhere=0.01, floor=0.01)
 _COUNT = Gate(kind="accuracy")
-_OUTPUT, _GRADIENT = ("output_nonfinite", "output"), ("grad_nonfinite", "gradient")
 
 
 def _by_name(*columns: Column) -> Mapping[str, Column]:
@@ -182,33 +181,33 @@ COLUMNS = _by_name(
         "In training: weights, gradients, master weights and optimizer state, by parameter."
     ),
     metric(
-        "output_rel_l2", "output error", "error", "lower", "divergence.output_rel_l2", _ERROR, undefined_by=_OUTPUT
+        "output_rel_l2", "output error", "error", "lower", "divergence.output.rel_l2", _ERROR, undefined_by="output"
     ).means("Euclidean norm of the output's error, relative to the norm of the fp64 reference."),
-    metric("output_worst_rel_l2", "worst output", "error", "lower", "divergence.worst_output.rel_l2").means(
+    metric("output_worst_rel_l2", "worst output", "error", "lower", "divergence.output.worst.rel_l2").means(
         "The same of the output that errs most, logits without their common shift: what is judged."
     ),
     text("output_worst_name", "erring output").means("The name of that output; undefined where there is only one."),
     metric(
-        "output_worst_floor_ratio", "worst ×floor", "ratio", "lower", "divergence.worst_output.rel_l2 / floor_rel_l2"
+        "output_worst_floor_ratio", "worst ×floor", "ratio", "lower", "divergence.output.worst.rel_l2 / floor_rel_l2"
     ).means("output_worst_rel_l2 divided by what merely rounding that output to the dtype errs."),
     metric("sample_p99_rel_l2", "p99 sample", "error", "lower").means(
         "The 99% quantile of the samples' relative errors, in the output in which it is largest."
     ),
     metric("sample_worst_rel_l2", "worst sample", "error", "lower").means("The largest relative error of a sample."),
-    metric("output_over_spread", "error/spread", "ratio", "lower", "divergence.noisiest_output.over_spread").means(
+    metric("output_over_spread", "error/spread", "ratio", "lower", "divergence.output.noisiest.over_spread").means(
         "An output's error divided by what its rows differ by in the reference, where it is largest; classifiers apart."
     ),
     text("output_spread_name", "noisy output").means("The name of that output; undefined where there is only one."),
-    metric("output_max_abs", "max error", "error", "lower", "divergence.output_max_abs").means(
+    metric("output_max_abs", "max error", "error", "lower", "divergence.output.max_abs").means(
         "The largest absolute error of an output element."
     ),
-    metric("output_cosine", "cosine", "cosine", "higher", "divergence.output_cosine").means(
+    metric("output_cosine", "cosine", "cosine", "higher", "divergence.output.cosine").means(
         "Cosine similarity of output and reference."
     ),
     metric("output_sqnr_db", "SQNR", "dB", "higher").means(
         "Signal to quantisation noise: -20 log10(output_rel_l2); undefined where there is no error."
     ),
-    metric("output_nonfinite", "nonfinite", "count", "lower", "divergence.output_nonfinite", _COUNT).means(
+    metric("output_nonfinite", "nonfinite", "count", "lower", "divergence.output.nonfinite", _COUNT).means(
         "Output elements that are not finite where the reference's are."
     ),
     text("output_not_finite", "not finite").means(
@@ -219,11 +218,11 @@ COLUMNS = _by_name(
         "ref. nonfinite",
         "count",
         "lower",
-        "divergence.output_reference_nonfinite",
+        "divergence.output.reference_nonfinite",
         _COUNT,
     ).means("Output elements that are not finite in the reference."),
     metric(
-        "output_fp32_nonfinite", "fp32 nonfinite", "count", "lower", "divergence.output_fp32_nonfinite", _COUNT
+        "output_fp32_nonfinite", "fp32 nonfinite", "count", "lower", "divergence.output.fp32_nonfinite", _COUNT
     ).means("Output elements that are not finite in fp32 where the reference's are."),
     text("reference_dtype", "reference").means(
         "What errors are against: `fp64`, or `fp32` where the fp64 step fails; undefined if both do."
@@ -233,10 +232,10 @@ COLUMNS = _by_name(
         "×floor",
         "ratio",
         "lower",
-        "divergence.output_rel_l2 / output_floor_rel_l2",
-        undefined_by=_OUTPUT,
+        "divergence.output.rel_l2 / floor_rel_l2",
+        undefined_by="output",
     ).means("The error divided by that of merely rounding the reference output to the precision's dtype."),
-    metric("output_fp32_ratio", "error/fp32", "ratio", "lower", "divergence.output_rel_l2 / output_fp32_rel_l2").means(
+    metric("output_fp32_ratio", "error/fp32", "ratio", "lower", "divergence.output.rel_l2 / fp32_rel_l2").means(
         "The error divided by fp32's own on the same device."
     ),
     metric("argmax_agreement", "argmax", "share", "higher").means(
@@ -245,10 +244,10 @@ COLUMNS = _by_name(
     metric("argmax_bound", "argmax bound", "share", "higher").means(
         "The least agreement that so many decisions leave possible: one-sided 95% Clopper-Pearson."
     ),
-    metric("kl_mean", "KL", "nats", "lower", "divergence.predictions.kl_mean").means(
+    metric("kl_mean", "KL", "nats", "lower", "divergence.output.predictions.kl_mean").means(
         "KL divergence of a classifier's probabilities from the reference's: mean over rows."
     ),
-    metric("kl_p99", "p99 KL", "nats", "lower", "divergence.predictions.kl_p99").means(
+    metric("kl_p99", "p99 KL", "nats", "lower", "divergence.output.predictions.kl_p99").means(
         "The same: 99% quantile over rows."
     ),
     metric("loss_rel_error", "relative loss", "error", "lower").means(
@@ -258,12 +257,12 @@ COLUMNS = _by_name(
         "The absolute difference of the loss and the reference's."
     ),
     metric(
-        "grad_rel_l2", "gradient error", "error", "lower", "divergence.grad_rel_l2", _ERROR, undefined_by=_GRADIENT
+        "grad_rel_l2", "gradient error", "error", "lower", "divergence.gradient.rel_l2", _ERROR, undefined_by="gradient"
     ).means("Euclidean norm of the error over all gradients, relative to the reference's norm."),
     text("grad_not_finite", "grad nonfinite").means(
         "`nan` or `inf` in the gradients; `nan in fp64` where it is in the reference."
     ),
-    text("grad_worst_parameter", "worst gradient", "divergence.grad_worst_parameter").means(
+    text("grad_worst_parameter", "worst gradient", "divergence.gradient.worst_parameter").means(
         "The parameter whose gradient has the largest relative error."
     ),
     metric(
@@ -271,18 +270,18 @@ COLUMNS = _by_name(
         "flushed",
         "share",
         "lower",
-        "divergence.grad_flushed / grad_elements",
+        "divergence.gradient.flushed / elements",
         _FLUSHED,
         noun="flushed gradients",
-        undefined_by=_GRADIENT,
+        undefined_by="gradient",
     ).means("The share of gradient elements that are exactly zero where the reference's are not."),
-    text("grad_tensor_parameter", "judged grad", "divergence.grad_tensor_parameter").means(
+    text("grad_tensor_parameter", "judged grad", "divergence.gradient.tensor_parameter").means(
         "The parameter with the largest error of its gradient, of those with 1% of the norm or more."
     ),
-    metric("grad_tensor_rel_l2", "tensor's error", "error", "lower", "divergence.grad_tensor_rel_l2").means(
+    metric("grad_tensor_rel_l2", "tensor's error", "error", "lower", "divergence.gradient.tensor_rel_l2").means(
         "The relative error of that parameter's gradient."
     ),
-    metric("grad_bias_ratio", "bias/noise", "ratio", "lower", "divergence.grad_bias / grad_noise").means(
+    metric("grad_bias_ratio", "bias/noise", "ratio", "lower", "divergence.gradient.bias / noise").means(
         "What errors of gradients have in common over batches, divided by the noise of a batch."
     ),
     metric("scaler_scale", "loss scale", "number", None, "divergence.scaler_scale").means(
@@ -298,7 +297,7 @@ COLUMNS = _by_name(
         "How far running statistics stop from those of batches: half a unit in their last place / momentum."
     ),
     metric(
-        "param_rel_l2", "parameter error", "error", "lower", "divergence.param_rel_l2", _ERROR, undefined_by=_GRADIENT
+        "param_rel_l2", "parameter error", "error", "lower", "divergence.param_rel_l2", _ERROR, undefined_by="gradient"
     ).means("Relative error of parameters and buffers after one optimizer step, not of what it changed."),
     metric("param_nonfinite", "param nonfinite", "count", "lower", "divergence.param_nonfinite", _COUNT).means(
         "Elements of parameters and buffers that are not finite after an optimizer step."

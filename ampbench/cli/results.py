@@ -249,7 +249,7 @@ def _memory(memory: "MemoryPass", variables: Mapping[str, str]) -> Iterator[tupl
 
 def _outputs(divergence: "Divergence") -> Iterator[tuple[str, str]]:
     """Yield what each output errs, and what a classifier's probabilities do."""
-    for one in divergence.outputs or ():
+    for one in divergence.output.tensors or ():
         parts = [f"error {format_error(one.rel_l2)}" if one.rel_l2 is not None else f"no error: {one.undefined}"]
         if one.centred:
             parts.append("logits without their common shift")
@@ -261,7 +261,7 @@ def _outputs(divergence: "Divergence") -> Iterator[tuple[str, str]]:
         elif one.sample_undefined != one.undefined:
             parts.append(f"no error by sample: {one.sample_undefined}")
         yield f"output {one.name}".rstrip(), "; ".join(parts)
-    if (found := divergence.predictions) is not None:
+    if (found := divergence.output.predictions) is not None:
         kl = f"KL {format_error(found.kl_mean)} nats, 99% quantile {format_error(found.kl_p99)}"
         parts = [f"no KL: {found.kl_undefined}" if found.kl_undefined else kl]
         if found.median_margin is not None:
@@ -273,32 +273,33 @@ def _outputs(divergence: "Divergence") -> Iterator[tuple[str, str]]:
 
 def _divergence(divergence: "Divergence") -> Iterator[tuple[str, str]]:
     yield from _outputs(divergence)
-    if divergence.decided is not None and divergence.decided[1]:
-        agreeing, decisions = divergence.decided
+    if divergence.output.decided is not None and divergence.output.decided[1]:
+        agreeing, decisions = divergence.output.decided
         parts = [f"{agreeing:,} of {decisions:,} are those of the reference"]
-        if (further := divergence.further) is not None:
+        if (further := divergence.output.further) is not None:
             parts.append(f"{counted(further.batches, 'further batch', 'further batches')}, {ENDED[further.ended]}")
         yield "decisions", "; ".join(parts)
-    if divergence.loss is not None and divergence.reference_loss is not None:
-        yield "loss", f"{divergence.loss:.8g}, in fp64 {divergence.reference_loss:.8g}"
-    if divergence.grad_worst_parameter is not None:
-        worst = f"{divergence.grad_worst_parameter} errs most, by {format_error(divergence.grad_worst_rel_l2)}"
+    if divergence.loss is not None and divergence.reference.loss is not None:
+        yield "loss", f"{divergence.loss:.8g}, in fp64 {divergence.reference.loss:.8g}"
+    if divergence.gradient.worst_parameter is not None:
+        worst = f"{divergence.gradient.worst_parameter} errs most, by {format_error(divergence.gradient.worst_rel_l2)}"
         yield "gradients", f"that of {worst}"
-    if divergence.grad_flushed is not None:
-        yield "elements", f"{divergence.grad_flushed} of {divergence.grad_elements} gradient elements became zero"
-    if divergence.grad_nonfinite:
-        yield "nonfinite", f"{divergence.grad_nonfinite} gradient elements are not finite"
+    if divergence.gradient.flushed is not None:
+        flushed, elements = divergence.gradient.flushed, divergence.gradient.elements
+        yield "elements", f"{flushed} of {elements} gradient elements became zero"
+    if divergence.gradient.nonfinite:
+        yield "nonfinite", f"{divergence.gradient.nonfinite} gradient elements are not finite"
     if divergence.update is not None:
         yield from _update(divergence.update)
     if divergence.scaler_scale is not None:
         yield "loss scale", f"{divergence.scaler_scale:g}; steps skipped once settled: {divergence.skipped_steps}"
     if divergence.recipe is not None:
         yield "optimizer", optimizer_name(divergence.recipe)
-    norm = divergence.output_reference_norm
+    norm = divergence.reference.output_norm
     size = "" if norm is None else f", norm {norm:.4g}"
-    yield "reference", f"{divergence.reference_dtype or 'none'} on {divergence.reference_device}{size}"
-    if divergence.reference_error:
-        yield "", f"fp64 failed: {divergence.reference_error}"
+    yield "reference", f"{divergence.reference.dtype or 'none'} on {divergence.reference.device}{size}"
+    if divergence.reference.error:
+        yield "", f"fp64 failed: {divergence.reference.error}"
     yield "digests", f"weights {divergence.weights_digest[:16]}, inputs {divergence.inputs_digest[:16]}"
     for note in divergence.notes:
         yield "note", note

@@ -19,7 +19,7 @@ from ampbench.judge.pairing import Pair, imported_finding, other_file
 from ampbench.judge.rounds import FAILED, OK, SKIPPED, MeasuredRun, Outcome
 from ampbench.records.case import Case
 from ampbench.records.changes import OUTCOME, Change, ChangeCode, ChangeStatus, Remark
-from ampbench.records.measured import Divergence, MemoryPass
+from ampbench.records.measured import Divergence, GradientDivergence, MemoryPass, OutputDivergence
 
 _SMALLEST_LOSS = 1e-9
 """Losses below this count as this large: what rounding left of zero is no change."""
@@ -58,23 +58,21 @@ class Drift:
 
 def drift_between(before: Divergence, after: Divergence) -> Drift:
     """Return how far the reference of `after` lies from that of `before`, of equal weights, inputs and dtypes."""
-    shapes = [_shapes(one.output_shapes) for one in (before, after)]
+    old, new = before.reference, after.reference
+    shapes = [_shapes(each.output_shapes) for each in (old, new)]
     if None not in shapes and shapes[0] != shapes[1]:
         return Drift({}, shapes=(str(shapes[0]), str(shapes[1])))
-    norms = (before.output_reference_norm, after.output_reference_norm)
     parts = {
-        "output": moved(*norms, before.output_sketch, after.output_sketch),
-        "gradients": moved(
-            before.grad_reference_norm, after.grad_reference_norm, before.grad_sketch, after.grad_sketch
-        ),
-        "loss": _loss_moved(before.reference_loss, after.reference_loss),
+        "output": moved(old.output_norm, new.output_norm, old.output_sketch, new.output_sketch),
+        "gradients": moved(old.grad_norm, new.grad_norm, old.grad_sketch, new.grad_sketch),
+        "loss": _loss_moved(old.loss, new.loss),
     }
-    return Drift({name: part for name, part in parts.items() if part is not None}, dtype=before.reference_dtype)
+    return Drift({name: part for name, part in parts.items() if part is not None}, dtype=old.dtype)
 
 
 def other_function(before: Divergence | None, after: Divergence | None) -> dict[str, float | str]:
     """Return how far another fp64 result of other code moved, as facts; none where nothing tells so."""
-    if before is None or after is None or before.reference_dtype != after.reference_dtype:
+    if before is None or after is None or before.reference.dtype != after.reference.dtype:
         return {}
     drift = drift_between(before, after)
     tolerance = _tolerance(drift, before, after)
@@ -283,11 +281,11 @@ def other_numbers(pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun) -> 
 
 def other_reference(before: Divergence | None, after: Divergence | None) -> dict[str, str]:
     """Return against which references the errors of two sides are and why, as facts; none where they are alike."""
-    if before is None or after is None or before.reference_dtype == after.reference_dtype:
+    if before is None or after is None or before.reference.dtype == after.reference.dtype:
         return {}
     sides = {"baseline": before, "candidate": after}
-    held = {"before": before.reference_dtype or "nothing", "after": after.reference_dtype or "nothing"}
-    return held | {f"{name}_why": one.reference_error for name, one in sides.items() if one.reference_error}
+    held = {"before": before.reference.dtype or "nothing", "after": after.reference.dtype or "nothing"}
+    return held | {f"{name}_why": one.reference.error for name, one in sides.items() if one.reference.error}
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,15 +332,15 @@ def _elements(metric: str, divergence: Divergence | None) -> int:
     if divergence is None:
         return 0
     if metric.startswith("output"):
-        return sum(map(math.prod, divergence.output_shapes or ()))
-    return divergence.grad_elements or 0
+        return sum(map(math.prod, divergence.reference.output_shapes or ()))
+    return divergence.gradient.elements or 0
 
 
 def _fp32_error(metric: str, run: MeasuredRun, case_id: str) -> float:
     """Return what the error is of fp32 in the same run, 0 where it was not measured."""
     own = run.stored.divergence.get(case_id)
-    if metric == "output_rel_l2" and own is not None and own.output_fp32_rel_l2 is not None:
-        return own.output_fp32_rel_l2
+    if metric == "output_rel_l2" and own is not None and own.output.fp32_rel_l2 is not None:
+        return own.output.fp32_rel_l2
     fp32 = structs.replace(run.stored.cases[case_id], precision=BASELINE).case_id
     return _error(run.stored.divergence.get(fp32), metric) or 0.0
 
@@ -412,15 +410,14 @@ def _became_undefined(
     after: Divergence | None,
 ) -> Change | None:
     """Return the verdict on an error that is undefined on one side because something is not finite there."""
-    undefined_by = COLUMNS[metric].undefined_by
-    if undefined_by is None or None not in values or before is None or after is None:
+    what = COLUMNS[metric].undefined_by
+    if not what or None not in values or before is None or after is None:
         return None
-    count, what = undefined_by
     worse = values[1] is None
     broken_side = after if worse else before
-    of = count.removesuffix("_nonfinite")
-    elements = getattr(broken_side, count) or 0
-    elsewhere = getattr(broken_side, f"{of}_reference_nan") or (of == "output" and broken_side.output_unlike)
+    errors: OutputDivergence | GradientDivergence = getattr(broken_side, what)
+    elements = errors.nonfinite or 0
+    elsewhere = errors.reference_nan or (isinstance(errors, OutputDivergence) and errors.unlike)
     if not (elements or elsewhere) and metric != "param_rel_l2":
         return None
     facts: dict[str, float | str] = {
@@ -431,7 +428,7 @@ def _became_undefined(
     if (elements or elsewhere) and worse:
         facts["why"] = _undefined(metric, broken_side)
     elif elsewhere:
-        facts["dtype"] = broken_side.reference_dtype
+        facts["dtype"] = broken_side.reference.dtype
     return Change(
         case=case,
         metric=metric,
@@ -448,9 +445,8 @@ def _undefined(metric: str, divergence: Divergence) -> str:
     """Return why a divergence has no number for an error, "" where it does not tell."""
     if metric in _OF_UPDATE:
         return divergence.update.undefined if divergence.update else ""
-    undefined_by = COLUMNS[metric].undefined_by
-    of_gradients = undefined_by is not None and undefined_by[0].startswith("grad")
-    return divergence.grad_undefined if of_gradients else divergence.output_undefined
+    of_gradients = COLUMNS[metric].undefined_by == "gradient"
+    return divergence.gradient.undefined if of_gradients else divergence.output.undefined
 
 
 def _incomparable(
@@ -497,4 +493,4 @@ def _floor(metric: str, divergence: Divergence | None) -> float:
         return 1.0
     if metric != "output_rel_l2":
         return GATED[metric].floor
-    return (divergence.output_floor_rel_l2 if divergence is not None else None) or 0.0
+    return (divergence.output.floor_rel_l2 if divergence is not None else None) or 0.0

@@ -215,13 +215,13 @@ class _Cases:
     @cached_property
     def decided(self) -> tuple[stats.Floats, stats.Floats]:
         """How many decisions are the reference's, and how many there are."""
-        agreeing, decisions = (self.numbers("divergence.decided", itemgetter(part)) for part in (0, 1))
+        agreeing, decisions = (self.numbers("divergence.output.decided", itemgetter(part)) for part in (0, 1))
         return agreeing, decisions
 
     @cached_property
     def loss_error(self) -> stats.Floats:
         """The absolute difference of the loss and the reference's."""
-        return np.abs(self.numbers("divergence.loss") - self.numbers("divergence.reference_loss"))
+        return np.abs(self.numbers("divergence.loss") - self.numbers("divergence.reference.loss"))
 
     @cached_property
     def bounds(self) -> list[Any]:
@@ -343,22 +343,22 @@ FUNCTIONS: Mapping[str, Callable[[_Cases], Array]] = MappingProxyType(
         "speedup_default_high": lambda of: of.speedups[DEFAULT][1],
         "memory_ratio_vs_fp32": _Cases.saving,
         "output_worst_name": lambda of: of.texts(
-            "divergence", lambda one: one.worst_output.name if one.worst_output and len(one.outputs) > 1 else None
+            "divergence.output", lambda errors: errors.worst.name if errors.worst and len(errors.tensors) > 1 else None
         ),
         "output_spread_name": lambda of: of.texts(
-            "divergence",
-            lambda one: one.noisiest_output.name if one.noisiest_output and len(one.outputs) > 1 else None,
+            "divergence.output",
+            lambda errors: errors.noisiest.name if errors.noisiest and len(errors.tensors) > 1 else None,
         ),
-        "sample_p99_rel_l2": lambda of: of.numbers("divergence.outputs", _largest("sample_p99_rel_l2")),
-        "sample_worst_rel_l2": lambda of: of.numbers("divergence.outputs", _largest("sample_worst_rel_l2")),
-        "output_sqnr_db": lambda of: stats.sqnr_decibels(of.numbers("divergence.output_rel_l2")),
+        "sample_p99_rel_l2": lambda of: of.numbers("divergence.output.tensors", _largest("sample_p99_rel_l2")),
+        "sample_worst_rel_l2": lambda of: of.numbers("divergence.output.tensors", _largest("sample_worst_rel_l2")),
+        "output_sqnr_db": lambda of: stats.sqnr_decibels(of.numbers("divergence.output.rel_l2")),
         "output_not_finite": lambda of: of.texts("divergence", lambda one: not_finite(one) or None),
-        "reference_dtype": lambda of: of.texts("divergence.reference_dtype", _or_none),
+        "reference_dtype": lambda of: of.texts("divergence.reference.dtype", _or_none),
         "argmax_agreement": lambda of: stats.ratio(*of.decided),
         "argmax_bound": lambda of: stats.share_bound(*of.decided),
-        "loss_rel_error": lambda of: stats.ratio(of.loss_error, np.abs(of.numbers("divergence.reference_loss"))),
+        "loss_rel_error": lambda of: stats.ratio(of.loss_error, np.abs(of.numbers("divergence.reference.loss"))),
         "loss_abs_error": lambda of: of.loss_error,
-        "grad_not_finite": lambda of: of.texts("divergence", lambda one: not_finite(one, "grad") or None),
+        "grad_not_finite": lambda of: of.texts("divergence", lambda one: not_finite(one, "gradient") or None),
         "busy_share": lambda of: np.minimum(stats.ratio(of.numbers("memory.busy_seconds"), of["seconds_median"]), 1.0),
         "flops_per_step": lambda of: of.numbers("memory.flops", lambda flops: sum(flops.values())),
         "flops_per_second": lambda of: stats.ratio(of["flops_per_step"], of["seconds_median"]),

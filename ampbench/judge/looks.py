@@ -98,7 +98,7 @@ def _parameters(seen: Seen) -> float | None:
 def _gradients(seen: Seen) -> float | None:
     """How many elements are not finite, where that leaves no error."""
     undefined = seen.found is not None and number(seen.row["grad_rel_l2"]) is None
-    return seen.found.grad_nonfinite if seen.found is not None and undefined else None
+    return seen.found.gradient.nonfinite if seen.found is not None and undefined else None
 
 
 def _lost(seen: Seen) -> float | None:
@@ -124,9 +124,9 @@ def _without_room(seen: Seen) -> float | None:
 def _bias(seen: Seen) -> float | None:
     """What errors of gradients have in common over batches, of what batches differ by."""
     found = seen.found
-    if found is None or found.grad_bias is None or not found.grad_noise or found.grad_bias < LEAST_BIAS:
+    if found is None or found.gradient.bias is None or not found.gradient.noise or found.gradient.bias < LEAST_BIAS:
         return None
-    return found.grad_bias / found.grad_noise
+    return found.gradient.bias / found.gradient.noise
 
 
 def _disagreement(seen: Seen) -> float | None:
@@ -290,12 +290,12 @@ def _missing(seen: Seen) -> Undecided | None:
     row, found = seen.row, seen.found
     if found is not None and found.chance_rel_l2 is not None:
         return Undecided.BY_CHANCE
-    zero = found is not None and found.output_reference_norm == 0
-    spread = found is not None and all(one.over_spread is not None for one in found.outputs or [])
+    zero = found is not None and found.reference.output_norm == 0
+    spread = found is not None and all(one.over_spread is not None for one in found.output.tensors or [])
     if judged_error(row) is None and not (zero and spread and number(row.get("output_over_spread")) is not None):
-        if found is None or not found.reference_dtype:
+        if found is None or not found.reference.dtype:
             return Undecided.NO_REFERENCE
-        finite = (found.output_elements or 0) > (found.output_reference_nonfinite or 0)
+        finite = (found.output.elements or 0) > (found.output.reference_nonfinite or 0)
         return Undecided.ZERO_REFERENCE if finite and zero else Undecided.NO_ERROR
     if row["phase"] != "training":
         return None
@@ -313,9 +313,9 @@ def is_chance(found: Divergence | None, minimum: float) -> bool:
     number as `scipy.stats.binomtest(..., alternative="greater")`, without SciPy, which takes longer to import than a
     run to show. One flip in eight decisions proves nothing (p = 0.077).
     """
-    if found is None or found.decided is None:
+    if found is None or found.output.decided is None:
         return False
-    agreeing, decisions = found.decided
+    agreeing, decisions = found.output.decided
     disagreements, allowed = decisions - agreeing, 1.0 - minimum
     if disagreements <= decisions * allowed:  # no more than are expected, which chance exceeds every other time
         return True

@@ -29,7 +29,13 @@ from ampbench.measure.reference import (
 from ampbench.measure.updates import Updated, updated_by
 from ampbench.records.case import Case
 from ampbench.records.labels import few
-from ampbench.records.measured import LOSS_NOT_FINITE, Divergence
+from ampbench.records.measured import (
+    LOSS_NOT_FINITE,
+    Divergence,
+    GradientDivergence,
+    OutputDivergence,
+    ReferenceStep,
+)
 from ampbench.workload import Workload
 
 REFERENCE_ITSELF = "it is the reference: fp64 failed"
@@ -107,9 +113,7 @@ def measure_divergence(
         numbers = run_step(workload, case, device, keep=keep, equal=held.draws, native=held.intended is not None)
     found = Divergence(
         case_id=case.case_id,
-        reference_device=held.where,
-        reference_dtype=held.dtype,
-        reference_error=held.error,
+        reference=ReferenceStep(device=held.where, dtype=held.dtype, error=held.error),
         weights_digest=weights_digest(workload),
         inputs_digest=inputs_digest(workload),
         repeatable=None if isinstance(device, Cpu) else is_repeatable(workload, case, device, numbers, held, keep),
@@ -124,7 +128,7 @@ def measure_divergence(
         found = structs.replace(
             found,
             loss=_finite(numbers.loss),
-            grad_elements=sum(value.numel() for value in numbers.gradients.values()),
+            gradient=GradientDivergence(elements=sum(value.numel() for value in numbers.gradients.values())),
             scaler_scale=numbers.scaler_scale,
             skipped_steps=numbers.skipped_steps,
             recipe=numbers.recipe,
@@ -134,26 +138,30 @@ def measure_divergence(
     if held.numbers is None:
         why = NO_REFERENCE.format(held.error)
         found.notes.append(why)
-        return structs.replace(found, output_undefined=why, grad_undefined=why if training else "")
+        output = structs.replace(found.output, undefined=why)
+        gradient = structs.replace(found.gradient, undefined=why if training else "")
+        return structs.replace(found, output=output, gradient=gradient)
     if NOT_DECIDED in held.numbers.notes and NOT_DECIDED not in found.notes:
         found.notes.append(NOT_DECIDED)
     outputs, gradients = group.sketches
-    found = structs.replace(
-        found,
+    reference = structs.replace(
+        found.reference,
         output_shapes=[list(tensor.shape) for tensor in held.numbers.outputs],
-        output_reference_norm=_finite(outputs.norm),
+        output_norm=_finite(outputs.norm),
         output_sketch=outputs.text,
-        grad_reference_norm=_finite(gradients.norm) if training else None,
+        grad_norm=_finite(gradients.norm) if training else None,
         grad_sketch=gradients.text if training else None,
     )
+    found = structs.replace(found, reference=reference)
     found = _with_outputs(found, case, numbers, held, group.compared, group.fp32)
-    if found.decided is not None and found.decided[1] and case.path == "eager" and not state(*found.decided):
+    decided = found.output.decided
+    if decided is not None and decided[1] and case.path == "eager" and not state(*decided):
         further = group.agreement
         taken = spent(device) - started
-        decisions = further.measure(case, device, *found.decided, taken, found.notes)
-        found = structs.replace(found, further=decisions)
+        decisions = further.measure(case, device, *decided, taken, found.notes)
+        found = structs.replace(found, output=structs.replace(found.output, further=decisions))
     seen = case.path == "eager" and held.dtype == "fp64" and held.fp32 is not None
-    if is_chance(held.chance, found.output_fp32_rel_l2 if seen else found.output_rel_l2):
+    if is_chance(held.chance, found.output.fp32_rel_l2 if seen else found.output.rel_l2):
         found = structs.replace(found, chance_rel_l2=held.chance)
     if not training:
         return found
@@ -189,7 +197,7 @@ def _with_outputs(
         outputs, each = compared.distances(numbers.outputs)
     except ValueError as error:  # other shapes: a detector found other boxes
         found.notes.append(f"{error}: no error is defined")
-        return structs.replace(found, output_undefined=str(error))
+        return structs.replace(found, output=structs.replace(found.output, undefined=str(error)))
     outputs = _told_of_itself(outputs, numbers, held)
     found.notes.extend(outputs.notes)
     found.notes.extend(compared.notes)
@@ -199,27 +207,27 @@ def _with_outputs(
         chance if is_chance(chance, (seen if case.path == "eager" else own).rel_l2) else None
         for chance, own, seen in zip(held.chances, each, fp32[1:] or each, strict=False)
     ]
-    return structs.replace(
-        found,
-        output_reference_norm=outputs.reference_norm,
-        output_elements=outputs.elements,
-        output_reference_nonfinite=outputs.reference_nonfinite,
-        output_reference_nan=outputs.reference_nan,
-        output_rel_l2=outputs.rel_l2,
-        output_max_abs=outputs.max_abs,
-        output_cosine=outputs.cosine,
-        output_nonfinite=outputs.nonfinite,
-        output_nan=outputs.nan,
-        output_unlike=outputs.unlike,
-        output_fp32_nonfinite=fp32[0].nonfinite if fp32 else None,
-        output_undefined=outputs.undefined,
-        output_floor_rel_l2=compared.floors(rounding)[0].rel_l2,
-        output_fp32_rel_l2=fp32[0].rel_l2 if fp32 else None,
-        outputs=None if itself else compared.errors(numbers.outputs, each, rounding, by_chance),
+    output = OutputDivergence(
+        elements=outputs.elements,
+        reference_nonfinite=outputs.reference_nonfinite,
+        reference_nan=outputs.reference_nan,
+        rel_l2=outputs.rel_l2,
+        max_abs=outputs.max_abs,
+        cosine=outputs.cosine,
+        nonfinite=outputs.nonfinite,
+        nan=outputs.nan,
+        unlike=outputs.unlike,
+        fp32_nonfinite=fp32[0].nonfinite if fp32 else None,
+        undefined=outputs.undefined,
+        floor_rel_l2=compared.floors(rounding)[0].rel_l2,
+        fp32_rel_l2=fp32[0].rel_l2 if fp32 else None,
+        tensors=None if itself else compared.errors(numbers.outputs, each, rounding, by_chance),
         predictions=None if itself else compared.predictions(numbers.outputs),
         argmax_agreeing=None if itself else agreeing,
         argmax_decisions=None if itself else decisions,
     )
+    reference = structs.replace(found.reference, output_norm=outputs.reference_norm)
+    return structs.replace(found, output=output, reference=reference)
 
 
 def _told_of_itself(distance: Distance, numbers: StepNumbers, held: Reference) -> Distance:
@@ -236,11 +244,12 @@ def _with_gradients(found: Divergence, numbers: StepNumbers, held: Reference) ->
     reference = held.numbers
     assert reference is not None
     itself = reference is numbers
-    found = structs.replace(found, reference_loss=None if itself else _finite(reference.loss))
+    loss = None if itself else _finite(reference.loss)
+    found = structs.replace(found, reference=structs.replace(found.reference, loss=loss))
     if others := numbers.gradients.keys() ^ reference.gradients.keys():
         why = f"a gradient that only one of this step and the reference has: {few(sorted(others))}"
         found.notes.append(f"gradients: {why}")
-        return structs.replace(found, grad_undefined=why)
+        return structs.replace(found, gradient=structs.replace(found.gradient, undefined=why))
     expected = [reference.gradients[name] for name in numbers.gradients]
     gradients, each = compare_each(list(numbers.gradients.values()), expected, what="gradient", against=held.dtype)
     gradients = _told_of_itself(gradients, numbers, held)
@@ -251,23 +260,27 @@ def _with_gradients(found: Divergence, numbers: StepNumbers, held: Reference) ->
         worst, part = worst_gradient(by_name), worst_gradient(by_name, PART)
     there = reference.updated or numbers.updated
     updated = compare(list(numbers.updated.values()), [there[name] for name in numbers.updated])
-    return structs.replace(
-        found,
-        grad_rel_l2=gradients.rel_l2,
-        grad_worst_parameter=worst[0] if worst else None,
-        grad_worst_rel_l2=worst[1] if worst else None,
-        grad_flushed=None
+    gradient = structs.replace(
+        found.gradient,
+        rel_l2=gradients.rel_l2,
+        worst_parameter=worst[0] if worst else None,
+        worst_rel_l2=worst[1] if worst else None,
+        flushed=None
         if itself
         else sum(
             int(((value == 0) & (reference.gradients[name] != 0)).sum()) for name, value in numbers.gradients.items()
         ),
-        grad_nonfinite=gradients.nonfinite,
-        grad_nan=gradients.nan,
-        grad_reference_nonfinite=gradients.reference_nonfinite,
-        grad_reference_nan=gradients.reference_nan,
-        grad_undefined=gradients.undefined,
-        grad_tensor_parameter=None if part is None else part[0],
-        grad_tensor_rel_l2=None if part is None else part[1],
+        nonfinite=gradients.nonfinite,
+        nan=gradients.nan,
+        reference_nonfinite=gradients.reference_nonfinite,
+        reference_nan=gradients.reference_nan,
+        undefined=gradients.undefined,
+        tensor_parameter=None if part is None else part[0],
+        tensor_rel_l2=None if part is None else part[1],
+    )
+    return structs.replace(
+        found,
+        gradient=gradient,
         param_rel_l2=updated.rel_l2 if there is reference.updated and not itself else None,
         param_nonfinite=updated.nonfinite,
     )
@@ -277,7 +290,8 @@ def _with_update(found: Divergence, measured: Updated) -> Divergence:
     """Return the divergence of a training step with what `updated_by` returned."""
     update, (bias, noise) = measured
     nonfinite = max(found.param_nonfinite or 0, update.nonfinite or 0 if update else 0)
-    return structs.replace(found, update=update, grad_bias=bias, grad_noise=noise, param_nonfinite=nonfinite)
+    gradient = structs.replace(found.gradient, bias=bias, noise=noise)
+    return structs.replace(found, update=update, gradient=gradient, param_nonfinite=nonfinite)
 
 
 def is_repeatable(

@@ -210,13 +210,13 @@ def _measuring(config: pytest.Config) -> "Measuring":
 def _check_error(divergence: "Divergence", limit: float) -> None:
     """Fail the test where the output's error is above `limit`, or undefined."""
     __tracebackhide__ = True
-    worst = divergence.worst_output
-    error = divergence.output_rel_l2 if worst is None else worst.rel_l2
+    worst = divergence.output.worst
+    error = divergence.output.rel_l2 if worst is None else worst.rel_l2
     if error is None:
-        why = "; ".join(dict.fromkeys(filter(None, [divergence.output_undefined, *divergence.notes])))
+        why = "; ".join(dict.fromkeys(filter(None, [divergence.output.undefined, *divergence.notes])))
         said = f"output error is undefined{f' ({why})' if why else ''}, the limit is {limit:g}"
     elif error > limit:
-        against = f" against fp32 (fp64 failed: {divergence.reference_error})" if divergence.reference_error else ""
+        against = f" against fp32 (fp64 failed: {divergence.reference.error})" if divergence.reference.error else ""
         where = f" of {worst.name}" if worst is not None and worst.name else ""
         said = f"output error{where} {error:.3g}{against} is above the limit {limit:g}"
     else:

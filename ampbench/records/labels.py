@@ -6,14 +6,13 @@ The latter are elements that are no finite numbers, a reference not in fp64, and
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from operator import attrgetter
 from typing import Any
 
 from ampbench.base.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.base.recipes import find_recipe
 from ampbench.base.statement import Flaw, Statement, state
 from ampbench.records.case import TORCHS_CHOICE, Case, DeviceDescription, DeviceState, Environment
-from ampbench.records.measured import Divergence, Recipe
+from ampbench.records.measured import Divergence, GradientDivergence, OutputDivergence, Recipe
 
 HALVES = ("bf16", "fp16")
 
@@ -144,21 +143,18 @@ AGAINST_FP32 = "against fp32: fp64 failed"
 """What stands beside an error whose reference is the fp32 step."""
 
 
-_COUNTS = {of: attrgetter(f"{of}_reference_nan", f"{of}_nonfinite", f"{of}_nan") for of in ("output", "grad")}
-
-
 def not_finite(found: Divergence, of: str = "output") -> str:
-    """Return what of the outputs (or, `of` "grad", gradients) is not finite, in a word or three.
+    """Return what of the outputs (or, `of` "gradient", gradients) is not finite, in a word or three.
 
     "nan" or "inf" in the precision; "nan in fp64" and "inf in fp64" where that begins in the reference and leaves the
     error undefined; "" for nothing. Infinities that reference and precision have in common are none of these.
     """
-    in_reference, count, nan = _COUNTS[of](found)
-    if in_reference:
-        return f"nan in {found.reference_dtype}"
-    if count:
-        return "nan" if nan else "inf"
-    return f"inf in {found.reference_dtype}" if of == "output" and found.output_unlike else ""
+    errors: OutputDivergence | GradientDivergence = getattr(found, of)
+    if errors.reference_nan:
+        return f"nan in {found.reference.dtype}"
+    if errors.nonfinite:
+        return "nan" if errors.nan else "inf"
+    return f"inf in {found.reference.dtype}" if of == "output" and found.output.unlike else ""
 
 
 def no_precisions_fault(found: Divergence) -> Statement | None:
@@ -166,24 +162,24 @@ def no_precisions_fault(found: Divergence) -> Statement | None:
 
     `found` is of any precision; what only that of fp32 tells is `fp32s_fault`.
     """
-    for of, what in (("output", "output"), ("grad", "gradient")):
-        if count := getattr(found, f"{of}_reference_nan"):
-            elements, dtype = getattr(found, f"{of}_elements"), found.reference_dtype
-            return state(Flaw.REFERENCE_NAN, found.case_id, count=count, elements=elements, what=what, dtype=dtype)
-    if count := found.output_fp32_nonfinite:
-        return state(Flaw.FP32_OUTPUT, found.case_id, count=count, elements=found.output_elements, what="output")
-    if found.loss_is_lost and found.reference_dtype == "fp64" and found.reference_loss is None:
+    for what, errors in (("output", found.output), ("gradient", found.gradient)):
+        if count := errors.reference_nan:
+            facts = {"count": count, "elements": errors.elements, "what": what, "dtype": found.reference.dtype}
+            return state(Flaw.REFERENCE_NAN, found.case_id, **facts)
+    if count := found.output.fp32_nonfinite:
+        return state(Flaw.FP32_OUTPUT, found.case_id, count=count, elements=found.output.elements, what="output")
+    if found.loss_is_lost and found.reference.dtype == "fp64" and found.reference.loss is None:
         return state(Flaw.REFERENCE_LOSS, found.case_id)
     return None
 
 
 def fp32s_fault(found: Divergence) -> Statement | None:
     """Return what keeps fp32 itself from training, given its divergence; None: nothing."""
-    in_fp64 = found.reference_dtype == "fp64"
+    in_fp64 = found.reference.dtype == "fp64"
     if found.loss_is_lost:
-        return state(Flaw.FP32_LOSS, found.case_id, alone=in_fp64 and found.reference_loss is not None)
-    if count := found.grad_nonfinite:
-        alone, elements = in_fp64 and not found.grad_reference_nonfinite, found.grad_elements
+        return state(Flaw.FP32_LOSS, found.case_id, alone=in_fp64 and found.reference.loss is not None)
+    if count := found.gradient.nonfinite:
+        alone, elements = in_fp64 and not found.gradient.reference_nonfinite, found.gradient.elements
         return state(Flaw.FP32_GRADIENT, found.case_id, count=count, elements=elements, what="gradient", alone=alone)
     return None
 
@@ -198,17 +194,17 @@ def remarks(found: Divergence) -> list[Statement]:
     fault = no_precisions_fault(found)
     if fault is not None:
         said.append(fault)
-    infinite = (found.output_reference_nonfinite or 0) - (found.output_reference_nan or 0)
-    if infinite and not found.output_reference_nan and not found.output_undefined:
-        elements, dtype = found.output_elements, found.reference_dtype
+    infinite = (found.output.reference_nonfinite or 0) - (found.output.reference_nan or 0)
+    if infinite and not found.output.reference_nan and not found.output.undefined:
+        elements, dtype = found.output.elements, found.reference.dtype
         add(Flaw.REFERENCE_INFINITE, count=infinite, elements=elements, what="output", dtype=dtype)
-    if found.reference_dtype == "fp32":
-        add(Flaw.REFERENCE_IS_FP32, why=found.reference_error)
-    elif not found.reference_dtype:
-        add(Flaw.REFERENCE_FAILED, why=found.reference_error)
-    counted = found.output_nonfinite or found.output_unlike or found.output_reference_nan or found.reference_error
-    if found.output_undefined and not counted:
-        add(Flaw.NO_ERROR, why=found.output_undefined)
+    if found.reference.dtype == "fp32":
+        add(Flaw.REFERENCE_IS_FP32, why=found.reference.error)
+    elif not found.reference.dtype:
+        add(Flaw.REFERENCE_FAILED, why=found.reference.error)
+    counted = found.output.nonfinite or found.output.unlike or found.output.reference_nan or found.reference.error
+    if found.output.undefined and not counted:
+        add(Flaw.NO_ERROR, why=found.output.undefined)
     return said
 
 

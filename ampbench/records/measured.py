@@ -502,28 +502,141 @@ class FurtherDecisions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         require_parts(self, ("agreeing", "decisions"))
 
 
+class ReferenceStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """The step that errors are against: on which `device` it ran, and in which `dtype`.
+
+    That is "fp64"; "fp32" (on the case's device) where the fp64 step failed as `error` says; "" where fp32 failed, too.
+    `output_norm` is that of all finite elements of its outputs (None: there is none, or it is out of fp64's range),
+    `output_shapes` are those of its floating output tensors, `grad_norm` is that of its gradients. `output_sketch` and
+    `grad_sketch` are sketches (`ampbench.base.sketch`) of both: with them, what two commits compute in fp64 can be
+    compared. `loss` is its loss (None: in inference, or not finite).
+    """
+
+    device: str
+    dtype: str = "fp64"
+    error: str = ""
+    loss: Signed | None = None
+    output_norm: Magnitude | None = None
+    output_shapes: list[list[Count]] | None = None
+    output_sketch: str | None = None
+    grad_norm: Magnitude | None = None
+    grad_sketch: str | None = None
+
+
+class OutputDivergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """How far the outputs of a step lie from the reference's; None: not defined, as `undefined` says of `rel_l2`.
+
+    Of the `elements`, `reference_nonfinite` are not finite in the reference (`reference_nan` of these NaN), `nonfinite`
+    not finite where the reference is (`nan` of these NaN), `unlike` not the same infinity where the reference is
+    infinite, and `fp32_nonfinite` not finite in fp32 where the reference is (None: no fp32 beside the reference).
+    `rel_l2` is the error of all elements, `floor_rel_l2` that of merely rounding the reference to the precision's
+    dtype, `fp32_rel_l2` that of fp32 (tf32 off) on the same device; `cosine` is the cosine similarity.
+    `tensors` are the errors one by one, `predictions` those of a classifier's probabilities (None: not measured, or no
+    classifier). `argmax_agreeing` of `argmax_decisions` decisions of a classifier are those of the reference, `further`
+    are those of further batches (None: its own decided, or nothing was to be decided).
+    """
+
+    rel_l2: ErrorSize | None = None
+    max_abs: Magnitude | None = None
+    cosine: Cosine | None = None
+    floor_rel_l2: ErrorSize | None = None
+    fp32_rel_l2: ErrorSize | None = None
+    undefined: str = ""
+    elements: Count | None = None
+    nonfinite: Count = 0
+    nan: Count | None = None
+    unlike: Count | None = None
+    fp32_nonfinite: Count | None = None
+    reference_nonfinite: Count | None = None
+    reference_nan: Count | None = None
+    tensors: list[OutputError] | None = None
+    predictions: Predictions | None = None
+    argmax_agreeing: Count | None = None
+    argmax_decisions: Count | None = None
+    further: FurtherDecisions | None = None
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` where more elements are counted than there are."""
+        require_parts(
+            self,
+            ("argmax_agreeing", "argmax_decisions"),
+            ("nonfinite", "elements"),
+            ("nan", "nonfinite"),
+            ("reference_nan", "reference_nonfinite"),
+            ("reference_nonfinite", "elements"),
+            ("fp32_nonfinite", "elements"),
+        )
+
+    @property
+    def decided(self) -> tuple[int, int] | None:
+        """How many of how many decisions are the reference's, further batches included; None: no classifier."""
+        if self.argmax_agreeing is None or self.argmax_decisions is None:
+            return None
+        more = (self.further.agreeing, self.further.decisions) if self.further else (0, 0)
+        return self.argmax_agreeing + more[0], self.argmax_decisions + more[1]
+
+    @property
+    def noisiest(self) -> OutputError | None:
+        """The tensor whose error is the largest of what its rows differ by; None where none is known.
+
+        Not a classifier's: its decisions and probabilities are judged, and before it is trained its rows may be alike.
+        """
+        decided = self.predictions.outputs if self.predictions is not None else ()
+        known = [each for each in self.tensors or () if each.over_spread is not None and each.name not in decided]
+        return max(known, key=lambda each: each.over_spread or 0.0, default=None)
+
+    @property
+    def worst(self) -> OutputError | None:
+        """The tensor that errs most, the one that is judged; None where nothing is known of them one by one."""
+        if self.rel_l2 is None or not self.tensors:
+            return None
+        defined = [each for each in self.tensors if each.rel_l2 is not None]
+        return max(defined, key=lambda each: each.rel_l2 or 0.0, default=None)
+
+
+class GradientDivergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """How far the gradients of a step lie from the reference's; None: not defined, as `undefined` says of `rel_l2`.
+
+    Counts are as in `OutputDivergence`; `flushed` of the `elements` are exactly zero where the reference's are not.
+    `worst_parameter` has the largest error of its gradient, `worst_rel_l2`; `tensor_parameter` the largest of those
+    that have at least a hundredth of the norm, `tensor_rel_l2`. Over batches, `bias` is what the errors have in common,
+    `noise` how far the fp64 gradients of two batches lie apart, by the square root of two; both relative to the norm of
+    these (None: there is one batch). In inference there are no `elements`, and nothing else.
+    """
+
+    rel_l2: ErrorSize | None = None
+    undefined: str = ""
+    elements: Count | None = None
+    flushed: Count | None = None
+    nonfinite: Count | None = None
+    nan: Count | None = None
+    reference_nonfinite: Count | None = None
+    reference_nan: Count | None = None
+    worst_parameter: str | None = None
+    worst_rel_l2: ErrorSize | None = None
+    tensor_parameter: str | None = None
+    tensor_rel_l2: ErrorSize | None = None
+    bias: ErrorSize | None = None
+    noise: ErrorSize | None = None
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` where more elements are counted than there are."""
+        require_parts(
+            self,
+            ("flushed", "elements"),
+            ("nonfinite", "elements"),
+            ("nan", "nonfinite"),
+            ("reference_nan", "reference_nonfinite"),
+            ("reference_nonfinite", "elements"),
+        )
+
+
 class Divergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """The divergence of one step of a case; None: undefined or not measured in this phase (`notes` says why).
+    """The divergence of one step of a case from the `reference`; None: undefined, or not measured in this phase.
 
-    Errors are Euclidean norms over all floating output elements (or all gradients, or all parameters and buffers),
-    relative to the reference's norm; a complex element counts as two. `reference_dtype` is that of the reference:
-    "fp64", "fp32" (on the device) where the fp64 step failed as `reference_error` says, "" where fp32 failed, too.
-
-    Of the `output_elements`, `output_reference_nonfinite` are not finite in the reference (`output_reference_nan` of
-    these NaN), `output_nonfinite` not finite where the reference is (`output_nan` of these NaN), `output_unlike` not
-    the same infinity where the reference is infinite, and `output_fp32_nonfinite` not finite in fp32 where the
-    reference is (None: no fp32 beside the reference). The same counts of gradients begin with `grad_`.
-    `output_undefined` says why `output_rel_l2` is None, `grad_undefined` why `grad_rel_l2` is.
-    `output_reference_norm` is of all finite elements of the reference (None: there is no reference, or it is out of
-    fp64's range).
-    `output_floor_rel_l2` is the error of merely rounding the reference output to the precision's dtype,
-    `output_fp32_rel_l2` the error of fp32 (tf32 off) on the same device. `output_cosine` is the cosine similarity.
-    `argmax_agreeing` of `argmax_decisions` decisions of a classifier are those of the reference. `loss` and
-    `reference_loss` are the losses themselves. `grad_flushed` of `grad_elements` gradient elements are exactly zero
-    where the reference's are not. `grad_tensor_rel_l2` is the largest error of the gradient of a single parameter,
-    `grad_tensor_parameter`, that has at least a hundredth of the norm. Over batches, `grad_bias` is what the errors of
-    the gradients have in common, `grad_noise` how far the fp64 gradients of two batches lie apart, by the square root
-    of two; both relative to the norm of these (None: there is one batch). `param_rel_l2` speaks of parameters and
+    Errors are Euclidean norms over all floating `output` elements (or the `gradient` of all parameters, or all
+    parameters and buffers), relative to the reference's norm; a complex element counts as two. `notes` say what is not
+    defined, and why. `loss` is the step's own. `param_rel_l2` speaks of parameters and
     buffers after one optimizer step, relative to them; `param_nonfinite` of these are not finite after it or, if that
     are more, after that of `update`, which tells what such a step changes.
     `skipped_steps` counts optimizer steps that GradScaler skipped after its scale had settled at `scaler_scale`.
@@ -531,11 +644,6 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     `chance_rel_l2` is how far two fp64 steps lie apart by chance alone (random numbers, state that the network keeps to
     itself), told only where the errors are those of chance: then they say nothing about the precision.
     `recipe` is what trains the case (None: in inference).
-    `outputs` are the errors of the output's tensors one by one, `predictions` those of a classifier's probabilities
-    (None: not measured, or no classifier). `further` are the decisions of further batches (None: its own decided, or
-    nothing was to be decided). `output_shapes` are those of the output's floating tensors. `output_sketch`
-    and `grad_sketch` are sketches (`ampbench.base.sketch`) of the reference's outputs and gradients, whose norms are
-    `output_reference_norm` and `grad_reference_norm`: with them, what two commits compute in fp64 can be compared.
     `fp32_products` is as in `Round`. `input_largest` and `target_largest` are the largest finite magnitudes of floating
     inputs and targets, of all batches (None: there are none): of inputs but masks, which hold 0 and one number below,
     and of targets of the size of an output that the precision returns in half. `statistics_stall` is how far running
@@ -544,46 +652,12 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """
 
     case_id: str
-    reference_device: str
     weights_digest: str
     inputs_digest: str
-    reference_dtype: str = "fp64"
-    reference_error: str = ""
-    output_reference_norm: Magnitude | None = None
-    output_elements: Count | None = None
-    output_reference_nonfinite: Count | None = None
-    output_reference_nan: Count | None = None
-    output_rel_l2: ErrorSize | None = None
-    output_max_abs: Magnitude | None = None
-    output_cosine: Cosine | None = None
-    output_nonfinite: Count = 0
-    output_nan: Count | None = None
-    output_unlike: Count | None = None
-    output_fp32_nonfinite: Count | None = None
-    output_undefined: str = ""
-    output_floor_rel_l2: ErrorSize | None = None
-    output_fp32_rel_l2: ErrorSize | None = None
-    outputs: list[OutputError] | None = None
-    predictions: Predictions | None = None
-    further: FurtherDecisions | None = None
-    argmax_agreeing: Count | None = None
-    argmax_decisions: Count | None = None
+    reference: ReferenceStep
+    output: OutputDivergence = OutputDivergence()
+    gradient: GradientDivergence = GradientDivergence()
     loss: Signed | None = None
-    reference_loss: Signed | None = None
-    grad_rel_l2: ErrorSize | None = None
-    grad_worst_parameter: str | None = None
-    grad_worst_rel_l2: ErrorSize | None = None
-    grad_flushed: Count | None = None
-    grad_elements: Count | None = None
-    grad_nonfinite: Count | None = None
-    grad_nan: Count | None = None
-    grad_reference_nonfinite: Count | None = None
-    grad_reference_nan: Count | None = None
-    grad_undefined: str = ""
-    grad_tensor_parameter: str | None = None
-    grad_tensor_rel_l2: ErrorSize | None = None
-    grad_bias: ErrorSize | None = None
-    grad_noise: ErrorSize | None = None
     param_rel_l2: ErrorSize | None = None
     param_nonfinite: Count | None = None
     update: Update | None = None
@@ -596,56 +670,9 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     input_largest: Magnitude | None = None
     target_largest: Magnitude | None = None
     statistics_stall: ErrorSize | None = None
-    output_shapes: list[list[Count]] | None = None
-    output_sketch: str | None = None
-    grad_reference_norm: Magnitude | None = None
-    grad_sketch: str | None = None
     notes: list[str] = []
-
-    def __post_init__(self) -> None:
-        """Raise `ValueError` where more elements are counted than there are."""
-        require_parts(
-            self,
-            ("argmax_agreeing", "argmax_decisions"),
-            ("grad_flushed", "grad_elements"),
-            ("grad_nonfinite", "grad_elements"),
-            ("output_nonfinite", "output_elements"),
-            ("output_nan", "output_nonfinite"),
-            ("output_reference_nan", "output_reference_nonfinite"),
-            ("output_reference_nonfinite", "output_elements"),
-            ("output_fp32_nonfinite", "output_elements"),
-            ("grad_nan", "grad_nonfinite"),
-            ("grad_reference_nan", "grad_reference_nonfinite"),
-            ("grad_reference_nonfinite", "grad_elements"),
-        )
 
     @property
     def loss_is_lost(self) -> bool:
         """Whether this is of a training whose loss is not finite."""
-        return self.grad_elements is not None and self.loss is None
-
-    @property
-    def decided(self) -> tuple[int, int] | None:
-        """How many of how many decisions are the reference's, further batches included; None: no classifier."""
-        if self.argmax_agreeing is None or self.argmax_decisions is None:
-            return None
-        more = (self.further.agreeing, self.further.decisions) if self.further else (0, 0)
-        return self.argmax_agreeing + more[0], self.argmax_decisions + more[1]
-
-    @property
-    def noisiest_output(self) -> OutputError | None:
-        """The output tensor whose error is the largest of what its rows differ by; None where none is known.
-
-        Not a classifier's: its decisions and probabilities are judged, and before it is trained its rows may be alike.
-        """
-        decided = self.predictions.outputs if self.predictions is not None else ()
-        known = [one for one in self.outputs or () if one.over_spread is not None and one.name not in decided]
-        return max(known, key=lambda one: one.over_spread or 0.0, default=None)
-
-    @property
-    def worst_output(self) -> OutputError | None:
-        """The output tensor that errs most, the one that is judged; None where nothing is known of them one by one."""
-        if self.output_rel_l2 is None or not self.outputs:
-            return None
-        defined = [one for one in self.outputs if one.rel_l2 is not None]
-        return max(defined, key=lambda one: one.rel_l2 or 0.0, default=None)
+        return self.gradient.elements is not None and self.loss is None

@@ -11,7 +11,7 @@ from ampbench.records.case import Case, Environment, OwnPrecision, ParameterValu
 from ampbench.records.kinds import KINDS
 from ampbench.records.measured import Divergence, Failure, MemoryPass, Reading, Round, Skip
 
-SCHEMA = 7
+SCHEMA = 8
 """The version of the run file's format: a file of another is refused.
 
 The first field or kind of line that is added or removed since a release raises it; others until the next come with it.

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from ampbench.judge.fitness import UNFIT_SHARE, controls, said_of, unfit_rounds
 from ampbench.judge.frame import Frame
 from ampbench.judge.rounds import MeasuredRun, Role, grid
 from ampbench.records.case import Case
-from ampbench.records.measured import OTHER_SHARE, Divergence
+from ampbench.records.measured import OTHER_SHARE, Divergence, GradientDivergence, OutputDivergence
 from ampbench.records.run import Header, Imported
 from ampbench.store import (
     CUT,
@@ -93,8 +94,8 @@ class RunValues:
         return np.cumsum(self.lengths)
 
 
-_FUNCTION = ("output_reference_norm", "output_sketch", "grad_sketch", "reference_loss", "output_shapes")
-"""The fields of a divergence that say what a case computed."""
+_FUNCTION = attrgetter("output_norm", "output_sketch", "grad_sketch", "loss", "output_shapes")
+"""The fields of a reference that say what a case computed."""
 
 
 def reduced(run: MeasuredRun, columns: Sequence[str], is_chosen: Callable[[str], bool]) -> RunValues:
@@ -116,7 +117,7 @@ def reduced(run: MeasuredRun, columns: Sequence[str], is_chosen: Callable[[str],
     values = {name: known(name) for name in columns if name != DRIFT}
     if DRIFT in columns:
         # what is held against another run's is here; how far it lies from that, no run tells alone
-        has_norm = [one is not None and one.output_reference_norm is not None for one in divergences]
+        has_norm = [one is not None and one.reference.output_norm is not None for one in divergences]
         values[DRIFT] = np.where(ok & np.array(has_norm, dtype=np.bool_), 0.0, np.nan)
     undefined: dict[str, dict[str, str]] = {name: {} for name in columns}
     for name, numbers in values.items():
@@ -163,7 +164,7 @@ def _texts(values: Iterable[str]) -> Array:
 
 def _function_of(one: Divergence) -> str:
     """Return a digest of what a case computed."""
-    told = msgspec.msgpack.encode([getattr(one, name) for name in _FUNCTION])
+    told = msgspec.msgpack.encode(_FUNCTION(one.reference))
     return hashlib.blake2b(told, digest_size=12).hexdigest()
 
 
@@ -171,17 +172,16 @@ def _undefined(column: str, one: Divergence) -> str:
     """Return why an error is no number, "" where that is not for want of finite ones."""
     if column == "update_rel_l2" and one.update is not None and one.update.nonfinite:
         return one.update.undefined
-    undefined_by = COLUMNS[column].undefined_by if column in COLUMNS else None
-    if undefined_by is None:
+    what = COLUMNS[column].undefined_by if column in COLUMNS else ""
+    if not what:
         return ""
-    name, what = undefined_by
-    count = getattr(one, name)
-    if why := one.grad_undefined if what == "gradient" else one.output_undefined:
-        return why
-    if count:
+    errors: OutputDivergence | GradientDivergence = getattr(one, what)
+    if errors.undefined:
+        return errors.undefined
+    if count := errors.nonfinite:
         return f"{count:,} {what} {'element is' if count == 1 else 'elements are'} not finite"
     # finite gradients may still overflow in the optimizer
-    if column == "param_rel_l2" and one.grad_elements is not None:
+    if column == "param_rel_l2" and one.gradient.elements is not None:
         return "updated parameters are not finite"
     return ""
 

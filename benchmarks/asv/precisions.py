@@ -103,8 +103,8 @@ def measured(name: str, workload: str) -> type:
         def track_output_error(self, phase: str, precision: str) -> float:
             """How far the output lies from fp64's, beside what rounding it to the dtype costs."""
             found = divergence(workload, phase, precision)
-            check_finite(found.output_nonfinite + (found.output_reference_nan or 0), "output", found.output_undefined)
-            error, floor = found.output_rel_l2, found.output_floor_rel_l2
+            check_finite(found.output.nonfinite + (found.output.reference_nan or 0), "output", found.output.undefined)
+            error, floor = found.output.rel_l2, found.output.floor_rel_l2
             return rounded(error / floor) if error is not None and floor else math.nan
 
         track_output_error.unit = "x floor"
@@ -113,9 +113,9 @@ def measured(name: str, workload: str) -> type:
         def track_gradient_error(self, phase: str, precision: str) -> float:
             """How far all gradients lie from fp64's, relative to their norm."""
             found = divergence(workload, phase, precision)
-            broken = (found.grad_nonfinite or 0) + (found.grad_reference_nan or 0)
-            check_finite(broken, "gradient", found.grad_undefined)
-            return math.nan if found.grad_rel_l2 is None else rounded(found.grad_rel_l2)
+            broken = (found.gradient.nonfinite or 0) + (found.gradient.reference_nan or 0)
+            check_finite(broken, "gradient", found.gradient.undefined)
+            return math.nan if found.gradient.rel_l2 is None else rounded(found.gradient.rel_l2)
 
         track_gradient_error.unit = "relative"
         track_gradient_error.setup_cache = keep_passes
@@ -123,7 +123,7 @@ def measured(name: str, workload: str) -> type:
         def track_fp64_result(self, phase: str, precision: str) -> float:
             """The fp64 output as one number, which no precision has part in: it moves with the function."""
             found = divergence(workload, phase, precision)
-            value = fingerprint(found.output_reference_norm, found.output_sketch)
+            value = fingerprint(found.reference.output_norm, found.reference.output_sketch)
             return math.nan if value is None else float(f"{value:.6g}")
 
         track_fp64_result.unit = "fingerprint"

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from ampbench.records.case import Case, Environment
-from ampbench.records.measured import Divergence, Fitness, MemoryPass, Round
+from ampbench.records.measured import Divergence, Fitness, MemoryPass, OutputDivergence, ReferenceStep, Round
 from ampbench.records.run import SCHEMA, Footer, Header, Selection, Settings
 from ampbench.store import RunWriter
 
@@ -142,13 +142,8 @@ def make_memory(case: Case) -> MemoryPass:
 def make_divergence(case: Case) -> Divergence:
     return Divergence(
         case_id=case.case_id,
-        reference_device="cpu",
         weights_digest="0123456789abcdef",
         inputs_digest="fedcba9876543210",
-        output_reference_norm=1.5,
-        output_rel_l2=5.4e-3,
-        output_max_abs=0.01,
-        output_cosine=0.99998,
-        output_floor_rel_l2=1.6e-3,
-        output_fp32_rel_l2=3.9e-7,
+        reference=ReferenceStep(device="cpu", output_norm=1.5),
+        output=OutputDivergence(rel_l2=5.4e-3, max_abs=0.01, cosine=0.99998, floor_rel_l2=1.6e-3, fp32_rel_l2=3.9e-7),
     )

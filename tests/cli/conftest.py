@@ -11,6 +11,7 @@ from ampbench.records.case import Case, DeviceDescription, Environment, Workload
 from ampbench.records.measured import Divergence, Failure, MemoryPass, Recipe, Round, Skip
 from ampbench.records.run import SCHEMA, Footer, Header, Selection, Settings
 from ampbench.store import RunWriter
+from tests.stored_runs import make_divergence
 
 RUN_ID = "20260131T120000Z-bench-1f9a3c"
 ENVIRONMENT = Environment(
@@ -124,9 +125,8 @@ def entries_of(case: Case, measured: Measured) -> list[Round | MemoryPass | Dive
         optimizer_bytes=0 if training else None,
         rss_bytes=512 * 1024**2,
     )
-    divergence = Divergence(
-        case_id=case_id,
-        reference_device="cpu",
+    divergence = make_divergence(
+        case,
         weights_digest="a" * 64,
         inputs_digest="b" * 64,
         output_reference_norm=31.9 if measured.error is not None else 0.0,

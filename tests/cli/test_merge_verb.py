@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from ampbench.cli.main import main
 from ampbench.records.measured import Divergence, MemoryPass
 from ampbench.store import StoredRun, list_runs, read_run, run_files
+from tests.stored_runs import change_divergence
 
 QUICK = ["--rounds", "2", "--min-run-time", "0.001", "--threads", "1", "--preset", "tiny"]
 SELECTED = ["mlp", "softmax_head", "linear_stack", "-k", "fp32 or bf16_pure", *QUICK]
@@ -44,7 +44,7 @@ def test_three_shards_merged_are_the_run_of_one_process(ampbench: Callable[..., 
 
 def errors_of(run: StoredRun) -> dict[str, Divergence]:
     """Return what divergence passes found, but for further decisions, of which there are as many as time allows."""
-    return {case_id: replace(found, further=None) for case_id, found in run.divergence.items()}
+    return {case_id: change_divergence(found, further=None) for case_id, found in run.divergence.items()}
 
 
 @pytest.fixture(scope="module")

@@ -151,23 +151,23 @@ VERBS: tuple[tuple[str, ...], ...] = (
 
 STORED = Path(__file__).parents[1] / "net" / "runs"
 UNREADABLE: tuple[tuple[str, str, Any, str], ...] = (
-    ("casts", "casts.trace.ops", [], "an op that did not run, in a casts of"),
-    ("casts", "casts.trace.casts.0.operation", 10**6, "an op that did not run, in a casts of"),
-    ("casts", "casts.trace.casts.0.what", "<b>", "a kind of tensor that there is not, '<b>', in a casts of"),
-    ("casts", "casts.trace.casts.0.origin", "me", "an origin that there is not, 'me', in a casts of"),
-    ("casts", "casts.trace.weights.0.status", "", "a use of a weight that there is not, '', in a casts of"),
-    ("casts", "casts.step_samples.0", [], "a build without samples, in a casts of"),
-    ("casts", "casts.checked.0.before", [], "a change that was not measured in pairs, in a casts of"),
-    ("casts", "casts.checked.0.after.0", [], "a change that was not measured in pairs, in a casts of"),
+    ("casts", "casts.trace.ops", [], "an op that did not run"),
+    ("casts", "casts.trace.casts.0.operation", 10**6, "an op that did not run"),
+    ("casts", "casts.trace.casts.0.what", "<b>", "damaged: Expected `str` matching"),
+    ("casts", "casts.trace.casts.0.origin", "me", "damaged: Expected `str` matching"),
+    ("casts", "casts.trace.weights.0.status", "", "damaged: Expected `str` matching"),
+    ("casts", "casts.step_samples.0", [], "a build without samples"),
+    ("casts", "casts.checked.0.before", [], "a change that was not measured in pairs"),
+    ("casts", "casts.checked.0.after.0", [], "a change that was not measured in pairs"),
     ("scope", "scopes.steps", 10**15, "damaged: Expected `int` <= 1000000"),
-    ("plain", "divergence.output_reference_nan", 2**53, "damaged: output_reference_nan, "),
-    ("plain", "divergence.output_fp32_nonfinite", 2**53, "damaged: output_fp32_nonfinite, "),
+    ("plain", "divergence.output.reference_nan", 2**53, "damaged: reference_nan, "),
+    ("plain", "divergence.output.fp32_nonfinite", 2**53, "damaged: fp32_nonfinite, "),
 )  # fmt: skip
 """What no run can have seen: the run, the field of its first line of that kind, a value, and what is said of that."""
 SHOWN: tuple[tuple[str, str, Any], ...] = (
-    ("plain", "divergence.grad_reference_nan", 7),
+    ("plain", "divergence.gradient.reference_nan", 7),
     ("plain", "header.environment.torch_version", "x"),
-    ("plain", "divergence.argmax_decisions", 2**53),
+    ("plain", "divergence.output.argmax_decisions", 2**53),
     ("convergence", "training.losses", [1e-300] * 20),
     ("convergence", "training.losses", [1e300] * 20),
     ("scaler", "scaling.losses", [-1e300, 1e300] * 8),

@@ -294,7 +294,7 @@ INFO = ("benchmarks", 0, "extra_info", "ampbench")
         (set_item(*INFO, "data", "means"), "Invalid enum value 'means'"),
         (set_item(*INFO, "items_per_step", None), "Expected `float`, got `null`"),
         (set_item(*INFO, "case", "workload", 3), "Expected `str`, got `int`"),
-        (set_item(*INFO, "divergence", "output_nonfinite", math.nan), "Expected `int`, got `null`"),
+        (set_item(*INFO, "divergence", "output", "nonfinite", math.nan), "Expected `int`, got `null`"),
         (set_item(*INFO, "memory", "case_id", "other"), "the memory of .* is that of another case, other"),
         (
             set_item("benchmarks", 0, "stats", "data", [1e-3, math.nan]),

@@ -23,7 +23,7 @@ from ampbench.drive.rounds import (
 from ampbench.drive.servers import ServerChannel
 from ampbench.errors import NothingToRunError
 from ampbench.records.case import Case, WorkloadSource
-from ampbench.records.measured import Divergence, Failure, MemoryPass, Round, Skip
+from ampbench.records.measured import Divergence, Failure, MemoryPass, ReferenceStep, Round, Skip
 from ampbench.records.run import Entry, Settings
 from ampbench.records.wire import MEMORY, ROUND, Reply, Request, Task, answer, reply_with
 from ampbench.store import RunWriter, read_run
@@ -145,10 +145,9 @@ def good(request: Request) -> Reply:
         return reply_with(
             Divergence(
                 case_id=case_id,
-                reference_device="cpu",
+                reference=ReferenceStep(device="cpu", output_norm=1.0),
                 weights_digest="w",
                 inputs_digest="i",
-                output_reference_norm=1.0,
             )
         )
     return reply_with(

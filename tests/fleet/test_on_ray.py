@@ -127,7 +127,7 @@ def test_each_node_measures_what_a_local_run_does_and_its_environment_is_its_own
             key: bytes_of(each) for key, each in local.memory.items()
         }
         for case_id, found in one.divergence.items():
-            assert found.output_rel_l2 == local.divergence[case_id].output_rel_l2
+            assert found.output.rel_l2 == local.divergence[case_id].output.rel_l2
         assert one.header.environment.threads == local.header.environment.threads
         assert one.header.environment.variables == local.header.environment.variables
     told = json.loads(done.stdout)

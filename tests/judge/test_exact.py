@@ -19,7 +19,7 @@ from ampbench.records.case import WorkloadSource
 from ampbench.records.changes import OUTCOME, ChangeCode, ChangeStatus
 from ampbench.records.measured import Failure, Skip, Update
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
-from tests.stored_runs import make_header, make_memory
+from tests.stored_runs import change_divergence, make_header, make_memory
 
 TIMES = Times((FP32, noisy(1e-3)))
 ELSEWHERE = environment(make_header(), torch_version="2.16.0")
@@ -183,7 +183,7 @@ def test_of_other_precisions_what_fp32_is_wrong_by_in_the_same_run_is_known():
     both = Times((FP32, noisy(1e-3)), (BF16, noisy(1e-3)))
     ours, theirs = (make_run(both, header=one, grad_rel_l2=2e-7) for one in commits("a", "b"))
     for run, error in ((ours, 5e-7), (theirs, 6.9e-7)):
-        run.divergence[BF16.case_id] = structs.replace(run.divergence[BF16.case_id], grad_rel_l2=error)
+        run.divergence[BF16.case_id] = change_divergence(run.divergence[BF16.case_id], grad_rel_l2=error)
     found = [one for one in compare(ours, theirs).findings if one.metric == "grad_rel_l2"]
     assert [one.status for one in found] == [ChangeStatus.UNCHANGED] * 2
     assert max(one.threshold for one in found) == 1.0

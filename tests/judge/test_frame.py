@@ -21,6 +21,7 @@ from ampbench.store import StoredRun, read_run
 from tests.stored_runs import (
     COMPLETE,
     RUN,
+    change_divergence,
     make_case,
     make_ceiling,
     make_divergence,
@@ -338,9 +339,9 @@ def test_the_noisiest_output_is_no_classifiers(tmp_path):
     row = rows_of(tmp_path, [BF16], found).iloc[0]
     assert (row["output_over_spread"], row["output_spread_name"]) == (3.0, "depth")
     lone = make_divergence(BF16, outputs=[replace(outputs[2], name="")], predictions=predictions)
-    row = rows_of(tmp_path / "lone", [BF16], replace(lone, predictions=None)).iloc[0]
+    row = rows_of(tmp_path / "lone", [BF16], change_divergence(lone, predictions=None)).iloc[0]
     assert (row["output_over_spread"], row["output_spread_name"]) == (50.0, None)
-    row = rows_of(tmp_path / "class", [BF16], replace(found, outputs=outputs[2:])).iloc[0]
+    row = rows_of(tmp_path / "class", [BF16], change_divergence(found, outputs=outputs[2:])).iloc[0]
     assert (math.isnan(row["output_over_spread"]), row["output_spread_name"]) == (True, None)
 
 

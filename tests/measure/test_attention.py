@@ -226,9 +226,9 @@ def test_the_reference_is_the_same_whichever_kernel_is_fixed(case: MakeCase) -> 
             return measure_divergence(workload, planned, Cpu(), References())
 
     free, math = found(""), found("math")
-    assert free.output_sketch == math.output_sketch
-    assert free.output_rel_l2 != math.output_rel_l2
-    assert free.output_fp32_rel_l2 != math.output_fp32_rel_l2
+    assert free.reference.output_sketch == math.reference.output_sketch
+    assert free.output.rel_l2 != math.output.rel_l2
+    assert free.output.fp32_rel_l2 != math.output.fp32_rel_l2
 
 
 @pytest.mark.parametrize(

@@ -85,8 +85,8 @@ def test_the_passes_of_a_cell_are_those_of_a_run() -> None:
     assert memory.case_id == divergence.case_id == found.case_id == planned.case.case_id
     assert memory.source == "profiler"
     assert memory.peak_bytes > memory.parameter_bytes > 0
-    assert 0 < divergence.output_rel_l2 < 0.1
-    assert 0 < divergence.grad_rel_l2 < 0.5
+    assert 0 < divergence.output.rel_l2 < 0.1
+    assert 0 < divergence.gradient.rel_l2 < 0.5
     assert len(found.samples) == 2
     assert found.weights_digest == divergence.weights_digest
 

@@ -5,12 +5,12 @@ import random
 import re
 from collections.abc import Callable, Iterable, Sequence
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import structs
 from torch.nn.functional import gelu
 
 from ampbench.base.precisions import PRECISIONS
@@ -32,10 +32,12 @@ from ampbench.measure.draws import EQUAL_DRAWS
 from ampbench.measure.machine import Cpu
 from ampbench.measure.optimizer import recipe_of
 from ampbench.measure.reference import NOT_DECIDED, Reference, References, trusted_reference
+from ampbench.present.data import record_data
 from ampbench.records.case import Case
 from ampbench.records.measured import Divergence, OutputError
 from ampbench.workload import Workload
 from ampbench.workloads.linear import linear_stack
+from tests.stored_runs import change_divergence, make_divergence
 
 MakeCase = Callable[..., Case]
 
@@ -160,11 +162,11 @@ def test_the_errors_of_linear_stack_agree_with_numpy(
     truth, low = forward(lambda values: values), forward(rounded)
     found = measure_divergence(workload, case(name), Cpu(), References())
     norm = np.linalg.norm(truth)
-    assert found.output_reference_norm == pytest.approx(norm, rel=1e-12)
-    assert found.output_floor_rel_l2 == pytest.approx(np.linalg.norm(rounded(truth) - truth) / norm, rel=1e-9)
+    assert found.reference.output_norm == pytest.approx(norm, rel=1e-12)
+    assert found.output.floor_rel_l2 == pytest.approx(np.linalg.norm(rounded(truth) - truth) / norm, rel=1e-9)
     # torch accumulates in fp32 and may round the product before adding the bias: the error agrees, not every bit.
-    assert found.output_rel_l2 == pytest.approx(np.linalg.norm(low - truth) / norm, rel=0.1)
-    assert 1 - found.output_cosine == pytest.approx(found.output_rel_l2**2 / 2, rel=0.2)
+    assert found.output.rel_l2 == pytest.approx(np.linalg.norm(low - truth) / norm, rel=0.1)
+    assert 1 - found.output.cosine == pytest.approx(found.output.rel_l2**2 / 2, rel=0.2)
 
 
 def numpy_fp16(values: np.ndarray) -> np.ndarray:
@@ -249,9 +251,8 @@ def test_every_number_of_a_record_is_what_numpy_makes_of_the_step(
     def sketch(names: str, tensors: np.ndarray) -> Sketch:
         return sketch_of((name, [tensor.ravel()]) for name, tensor in zip(names.split(), tensors, strict=True))
 
-    expected = Divergence(
-        case_id=case(precision, phase).case_id,
-        reference_device="cpu",
+    expected = make_divergence(
+        case(precision, phase),
         weights_digest=weights_digest(workload),
         inputs_digest=inputs_digest(workload),
         output_reference_norm=np.linalg.norm(truth[0]),
@@ -294,21 +295,18 @@ def test_every_number_of_a_record_is_what_numpy_makes_of_the_step(
             "grad_reference_norm": np.linalg.norm(truth[1]),
             "grad_sketch": sketch("low high", truth[1]).text,
         }
-        expected = structs.replace(expected, **trained, update=found.update, recipe=found.recipe)
+        expected = change_divergence(expected, **trained, update=found.update, recipe=found.recipe)
         assert found.recipe == recipe_of(half_the_gradient(workload.module.parameters()), workload.module)
         assert (found.update.rel_l2 < 1e-6) == (precision == "fp32")
 
     def near(value: object) -> object:
-        if isinstance(value, OutputError):
-            return {name: near(one) for name, one in structs.asdict(value).items()}
+        if isinstance(value, dict):
+            return {name: near(each) for name, each in value.items()}
         if isinstance(value, list):
-            return [near(one) for one in value]
+            return [near(each) for each in value]
         return pytest.approx(value, rel=1e-9) if isinstance(value, float) else value
 
-    for name in (field.name for field in structs.fields(Divergence)):
-        value = getattr(found, name)
-        value = [structs.asdict(one) for one in value] if name == "outputs" else value
-        assert value == near(getattr(expected, name)), name
+    assert record_data(found) == near(msgspec.to_builtins(expected, enc_hook=float))
 
 
 def test_the_largest_values_of_all_batches_are_told(case: MakeCase) -> None:
@@ -353,16 +351,16 @@ def test_numbers_that_are_not_finite_are_counted_by_where_they_arise(case: MakeC
     weights = np.array([[1e5, 1, 1, 1, 1, 1, 1e5, math.inf]])
     workload = Workload(module=Gains(low, high), inputs=x, loss=weighted(np.ones((1, 8)), weights))
     found = measure_divergence(workload, case("fp16_pure", "training"), Cpu(), References())
-    assert (found.output_nonfinite, found.output_nan, found.output_fp32_nonfinite) == (4, 1, 1)
-    assert (found.output_reference_nonfinite, found.output_reference_nan, found.output_unlike) == (3, 1, 1)
-    assert found.output_undefined == "1 of 16 output elements is NaN in fp64 already"
-    assert (found.grad_nonfinite, found.grad_nan) == (3, 1)
-    assert (found.grad_reference_nonfinite, found.grad_reference_nan) == (1, 0)
-    assert found.grad_undefined == "3 of 16 gradient elements are not finite, and not in fp64"
-    assert found.grad_undefined in found.notes
-    assert (found.grad_rel_l2, found.grad_worst_parameter, found.grad_worst_rel_l2) == (None, "low", None)
+    assert (found.output.nonfinite, found.output.nan, found.output.fp32_nonfinite) == (4, 1, 1)
+    assert (found.output.reference_nonfinite, found.output.reference_nan, found.output.unlike) == (3, 1, 1)
+    assert found.output.undefined == "1 of 16 output elements is NaN in fp64 already"
+    assert (found.gradient.nonfinite, found.gradient.nan) == (3, 1)
+    assert (found.gradient.reference_nonfinite, found.gradient.reference_nan) == (1, 0)
+    assert found.gradient.undefined == "3 of 16 gradient elements are not finite, and not in fp64"
+    assert found.gradient.undefined in found.notes
+    assert (found.gradient.rel_l2, found.gradient.worst_parameter, found.gradient.worst_rel_l2) == (None, "low", None)
     assert found.param_nonfinite == 5  # two that fp16 cannot store, three whose gradient it cannot
-    assert (found.loss, found.reference_loss) == (None, None)
+    assert (found.loss, found.reference.loss) == (None, None)
 
 
 def test_weights_that_a_step_in_the_midst_of_a_training_breaks_are_counted(case: MakeCase) -> None:
@@ -391,20 +389,20 @@ def test_what_batches_err_in_common_is_told_beside_how_far_they_lie_apart(precis
     workload = Workload(module=Gains(low, high), inputs=[inputs, 2 * inputs], loss=weighted(*weights))
     found = measure_divergence(workload, case(precision, "training"), Cpu(), References())
     # of gradients g and 2g with errors e and 2e: 2|e|² in common, |g|² / 2 apart, of (1 + 4)|g|² / 2
-    assert found.grad_bias == pytest.approx(found.grad_rel_l2 * math.sqrt(2 / 2.5))
-    assert found.grad_noise == pytest.approx(math.sqrt(0.5 / 2.5))
+    assert found.gradient.bias == pytest.approx(found.gradient.rel_l2 * math.sqrt(2 / 2.5))
+    assert found.gradient.noise == pytest.approx(math.sqrt(0.5 / 2.5))
     alone = dataclasses.replace(workload, inputs=inputs)
     one = measure_divergence(alone, case(precision, "training"), Cpu(), References())
-    assert one.grad_bias is one.grad_noise is None
+    assert one.gradient.bias is one.gradient.noise is None
 
 
 def test_a_gradient_of_zeros_has_no_error_and_no_worst_parameter(case: MakeCase) -> None:
     found = diverged(case("bf16_pure", "training"), lambda y: y, loss=lambda output: 0 * output.sum())
-    assert found.grad_undefined == "the reference gradient is zero"
-    assert found.notes.count(found.grad_undefined) == 1
-    assert found.grad_worst_parameter is found.grad_worst_rel_l2 is None
-    assert found.grad_tensor_parameter is found.grad_tensor_rel_l2 is None
-    assert (found.grad_flushed, found.grad_reference_norm) == (0, 0.0)
+    assert found.gradient.undefined == "the reference gradient is zero"
+    assert found.notes.count(found.gradient.undefined) == 1
+    assert found.gradient.worst_parameter is found.gradient.worst_rel_l2 is None
+    assert found.gradient.tensor_parameter is found.gradient.tensor_rel_l2 is None
+    assert (found.gradient.flushed, found.reference.grad_norm) == (0, 0.0)
 
 
 @pytest.mark.parametrize("make", [torch.Tensor.contiguous, torch.Tensor.t, torch.Tensor.to_sparse])
@@ -422,7 +420,7 @@ def test_the_sketch_of_an_output_of_several_blocks_is_that_of_its_numbers_in_the
     x = torch.arange(3 * BLOCK / 2).reshape(3, -1)
     found = measure_divergence(Workload(module=Scaled(), inputs=x), case(), Cpu(), References())
     numbers = make(x).to_dense().numpy().ravel().astype(float)
-    assert found.output_sketch == sketch_of([("0", np.split(numbers, [BLOCK]))]).text
+    assert found.reference.output_sketch == sketch_of([("0", np.split(numbers, [BLOCK]))]).text
 
 
 def sketched(act: Callable[[torch.Tensor], torch.Tensor], make_case: MakeCase, precision: str = "fp32") -> Divergence:
@@ -443,10 +441,9 @@ def sketched(act: Callable[[torch.Tensor], torch.Tensor], make_case: MakeCase, p
 
 
 def both_moved(before: Divergence, after: Divergence) -> list[float]:
-    outputs = moved(
-        before.output_reference_norm, after.output_reference_norm, before.output_sketch, after.output_sketch
-    )
-    gradients = moved(before.grad_reference_norm, after.grad_reference_norm, before.grad_sketch, after.grad_sketch)
+    old, new = before.reference, after.reference
+    outputs = moved(old.output_norm, new.output_norm, old.output_sketch, new.output_sketch)
+    gradients = moved(old.grad_norm, new.grad_norm, old.grad_sketch, new.grad_sketch)
     assert outputs
     assert gradients
     assert not (outputs.at_least)
@@ -486,22 +483,22 @@ def test_the_sketches_of_one_function_written_in_two_ways_or_in_another_precisio
     before = sketched(gelu, case)
     after = sketched(lambda x: 0.5 * x + 0.5 * x * torch.erf(x * 0.5**0.5), case, "bf16_autocast")
     assert max(both_moved(before, after)) < 1e-8
-    assert before.output_shapes == [[32, 8]]
+    assert before.reference.output_shapes == [[32, 8]]
 
 
 @pytest.mark.parametrize("name", [row.name for row in PRECISIONS.values() if row.fp32_products == "ieee"])
 def test_every_precision_diverges_by_what_its_dtype_allows(name: str, case: MakeCase, classifier: Workload) -> None:
     found = measure_divergence(classifier, case(name, "training"), Cpu(), References())
     low, high = {"float32": (1e-9, 1e-5), "float16": (1e-6, 1e-2), "bfloat16": (1e-5, 1e-1)}[PRECISIONS[name].rounding]
-    assert low < found.output_rel_l2 < high
-    assert low < found.grad_rel_l2 < 10 * high
-    assert found.output_rel_l2 >= 0.3 * found.output_floor_rel_l2
-    assert found.output_nonfinite == found.grad_nonfinite == 0
-    assert found.grad_elements == sum(p.numel() for p in classifier.module.parameters())
-    assert found.grad_worst_parameter in dict(classifier.module.named_parameters())
-    assert abs(found.loss - found.reference_loss) < high * 10
+    assert low < found.output.rel_l2 < high
+    assert low < found.gradient.rel_l2 < 10 * high
+    assert found.output.rel_l2 >= 0.3 * found.output.floor_rel_l2
+    assert found.output.nonfinite == found.gradient.nonfinite == 0
+    assert found.gradient.elements == sum(p.numel() for p in classifier.module.parameters())
+    assert found.gradient.worst_parameter in dict(classifier.module.named_parameters())
+    assert abs(found.loss - found.reference.loss) < high * 10
     assert 0 < found.param_rel_l2 < high
-    assert found.argmax_decisions == 8
+    assert found.output.argmax_decisions == 8
     assert (found.scaler_scale is not None) == PRECISIONS[name].scaler
 
 
@@ -509,7 +506,7 @@ def test_the_fp32_error_is_that_of_fp32_whatever_the_precision(case: MakeCase, c
     references = References()
     fp32 = measure_divergence(classifier, case("fp32"), Cpu(), references)
     bf16 = measure_divergence(classifier, case("bf16_autocast"), Cpu(), references)
-    assert bf16.output_fp32_rel_l2 == fp32.output_rel_l2 == fp32.output_fp32_rel_l2
+    assert bf16.output.fp32_rel_l2 == fp32.output.rel_l2 == fp32.output.fp32_rel_l2
     assert (bf16.weights_digest, bf16.inputs_digest) == (fp32.weights_digest, fp32.inputs_digest)
 
 
@@ -520,8 +517,8 @@ def test_a_reference_of_zero_is_said_to_be_undefined(case: MakeCase) -> None:
     found = measure_divergence(
         Workload(module=linear, inputs=torch.randn(2, 4)), case("bf16_pure"), Cpu(), References()
     )
-    assert found.output_rel_l2 is None
-    assert found.output_floor_rel_l2 is None
+    assert found.output.rel_l2 is None
+    assert found.output.floor_rel_l2 is None
     assert any("zero" in note for note in found.notes)
 
 
@@ -533,8 +530,8 @@ def test_an_overflow_in_fp16_is_counted(case: MakeCase) -> None:
     found = measure_divergence(
         Workload(module=Sum(), inputs=torch.full((1, 4096), 16.0)), case("fp16_pure"), Cpu(), References()
     )
-    assert found.output_nonfinite == 1
-    assert found.output_rel_l2 is None
+    assert found.output.nonfinite == 1
+    assert found.output.rel_l2 is None
 
 
 def test_gradients_that_underflow_without_a_scaler_are_counted_as_flushed(case: MakeCase) -> None:
@@ -543,8 +540,8 @@ def test_gradients_that_underflow_without_a_scaler_are_counted_as_flushed(case: 
     )
     pure = measure_divergence(workload, case("fp16_pure", "training"), Cpu(), References())
     scaled = measure_divergence(workload, case("fp16_autocast", "training"), Cpu(), References())
-    assert pure.grad_flushed > 0.9 * pure.grad_elements
-    assert scaled.grad_flushed < pure.grad_flushed
+    assert pure.gradient.flushed > 0.9 * pure.gradient.elements
+    assert scaled.gradient.flushed < pure.gradient.flushed
     assert scaled.skipped_steps == 0
 
 
@@ -553,7 +550,7 @@ def test_a_gradient_that_is_zero_in_the_reference_is_not_flushed(case: MakeCase)
         module=torch.nn.Linear(8, 8), inputs=torch.randn(4, 8), loss=lambda output: output[:, :4].square().sum()
     )
     found = measure_divergence(workload, case("bf16_pure", "training"), Cpu(), References())
-    assert (found.grad_flushed, found.grad_elements) == (0, 72)
+    assert (found.gradient.flushed, found.gradient.elements) == (0, 72)
 
 
 def test_the_worst_gradient_that_counts_is_told_beside_the_worst_of_all(case: MakeCase) -> None:
@@ -572,10 +569,10 @@ def test_the_worst_gradient_that_counts_is_told_beside_the_worst_of_all(case: Ma
 
     workload = Workload(module=Heads(), inputs=torch.randn(4, 8), loss=loss)
     found = measure_divergence(workload, case("fp16_pure", "training"), Cpu(), References())
-    assert found.grad_worst_parameter.startswith("small.")
-    assert found.grad_worst_rel_l2 > 0.05
-    assert found.grad_tensor_parameter.startswith("large.")
-    assert 1e-5 < found.grad_tensor_rel_l2 < 1e-2
+    assert found.gradient.worst_parameter.startswith("small.")
+    assert found.gradient.worst_rel_l2 > 0.05
+    assert found.gradient.tensor_parameter.startswith("large.")
+    assert 1e-5 < found.gradient.tensor_rel_l2 < 1e-2
 
 
 def test_a_loss_that_is_not_finite_is_said_to_be_none_and_is_no_number(case: MakeCase) -> None:
@@ -612,7 +609,7 @@ def test_dropout_is_switched_off_and_said_so(case: MakeCase) -> None:
     module = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Dropout(0.5))
     workload = Workload(module=module, inputs=torch.randn(8, 64), loss=lambda output: output.square().mean())
     found = measure_divergence(workload, case("bf16_autocast", "training"), Cpu(), References())
-    assert found.output_rel_l2 < 1e-2
+    assert found.output.rel_l2 < 1e-2
     assert any("dropout" in note for note in found.notes)
 
 
@@ -644,8 +641,8 @@ def test_a_network_that_normalises_its_input_in_place_errs_as_its_twin_that_does
         return measure_divergence(workload, case(precision, "training"), Cpu(), References())
 
     ours, twin = found(True), found(False)
-    assert (ours.output_rel_l2, ours.grad_rel_l2) == (twin.output_rel_l2, twin.grad_rel_l2)
-    assert 0 < ours.output_rel_l2 < 0.05
+    assert (ours.output.rel_l2, ours.gradient.rel_l2) == (twin.output.rel_l2, twin.gradient.rel_l2)
+    assert 0 < ours.output.rel_l2 < 0.05
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16_autocast", "bf16_pure"])
@@ -654,8 +651,8 @@ def test_sparse_gradients_have_errors(precision: str, case: MakeCase) -> None:
     module = torch.nn.Sequential(torch.nn.EmbeddingBag(40, 16, sparse=True), torch.nn.Linear(16, 3))
     workload = Workload(module=module, inputs=torch.randint(40, (5, 6)), loss=mean_square)
     found = measure_divergence(workload, case(precision, "training"), Cpu(), References())
-    assert 0 < found.grad_rel_l2 < 0.05
-    assert found.grad_elements == 40 * 16 + 16 * 3 + 3
+    assert 0 < found.gradient.rel_l2 < 0.05
+    assert found.gradient.elements == 40 * 16 + 16 * 3 + 3
 
 
 class Made(torch.nn.Module):
@@ -680,25 +677,25 @@ def diverged(
 def test_nan_in_the_reference_leaves_no_error_and_is_counted_apart_from_that_of_a_precision(case: MakeCase) -> None:
     half = torch.arange(4) < 2
     found = diverged(case("bf16_pure"), lambda y: y.masked_fill(half, math.nan))
-    assert found.output_rel_l2 is found.output_max_abs is None
-    assert (found.output_elements, found.output_reference_nonfinite, found.output_reference_nan) == (32, 16, 16)
-    assert (found.output_nonfinite, found.output_fp32_nonfinite) == (0, 0)
-    assert found.output_undefined == "16 of 32 output elements are NaN in fp64 already"
-    assert found.output_undefined in found.notes
+    assert found.output.rel_l2 is found.output.max_abs is None
+    assert (found.output.elements, found.output.reference_nonfinite, found.output.reference_nan) == (32, 16, 16)
+    assert (found.output.nonfinite, found.output.fp32_nonfinite) == (0, 0)
+    assert found.output.undefined == "16 of 32 output elements are NaN in fp64 already"
+    assert found.output.undefined in found.notes
 
 
 def test_what_overflows_fp32_itself_is_told_from_what_overflows_a_precision(case: MakeCase) -> None:
     fp32 = diverged(case("bf16_pure"), lambda y: torch.exp(0 * y + 100))
-    assert (fp32.output_nonfinite, fp32.output_nan, fp32.output_fp32_nonfinite) == (32, 0, 32)
+    assert (fp32.output.nonfinite, fp32.output.nan, fp32.output.fp32_nonfinite) == (32, 0, 32)
     fp16 = diverged(case("fp16_pure"), lambda y: y * 1e6)
-    assert fp16.output_nonfinite > fp16.output_fp32_nonfinite == 0
-    assert fp16.output_undefined.endswith("are infinite, and not in fp64")
+    assert fp16.output.nonfinite > fp16.output.fp32_nonfinite == 0
+    assert fp16.output.undefined.endswith("are infinite, and not in fp64")
 
 
 def test_infinities_that_are_meant_leave_the_error_of_the_others(case: MakeCase) -> None:
     found = diverged(case("bf16_pure"), lambda y: y.masked_fill(torch.arange(4) == 0, -math.inf))
-    assert 0 < found.output_rel_l2 < 1e-2
-    assert (found.output_reference_nonfinite, found.output_reference_nan, found.output_nonfinite) == (8, 0, 0)
+    assert 0 < found.output.rel_l2 < 1e-2
+    assert (found.output.reference_nonfinite, found.output.reference_nan, found.output.nonfinite) == (8, 0, 0)
     assert "8 of 32 output elements are infinite, as in fp64: the error is that of the others" in found.notes
     other = compare([torch.tensor([1.0, math.inf])], [torch.tensor([1.0, -math.inf])])
     assert (other.unlike, other.rel_l2) == (1, None)
@@ -713,7 +710,7 @@ def test_infinities_that_are_meant_leave_the_error_of_the_others(case: MakeCase)
     ],
 )
 def test_only_a_reference_of_zeros_is_called_zero(make: Callable[..., object], said: str, case: MakeCase) -> None:
-    assert diverged(case("bf16_pure"), make).output_undefined == said
+    assert diverged(case("bf16_pure"), make).output.undefined == said
 
 
 def test_complex_outputs_are_compared_as_their_parts(case: MakeCase) -> None:
@@ -722,20 +719,20 @@ def test_complex_outputs_are_compared_as_their_parts(case: MakeCase) -> None:
         return torch.view_as_complex(wide.view(8, 2, 2))
 
     parts, whole = diverged(case("bf16_pure"), lambda y: y), diverged(case("bf16_pure"), spectrum)
-    assert whole.output_rel_l2 == parts.output_rel_l2 > 1e-3
-    assert whole.output_floor_rel_l2 == parts.output_floor_rel_l2
-    assert whole.output_elements == 32
+    assert whole.output.rel_l2 == parts.output.rel_l2 > 1e-3
+    assert whole.output.floor_rel_l2 == parts.output.floor_rel_l2
+    assert whole.output.elements == 32
     both = diverged(case("bf16_pure"), lambda y: {"scale": y.new_ones(()), "spectrum": torch.conj(spectrum(y))})
-    assert both.output_rel_l2 > 1e-3
+    assert both.output.rel_l2 > 1e-3
 
 
 @pytest.mark.parametrize("scale", [1e300, 1e160, 1e-170, 1e-300])
 def test_norms_of_huge_and_tiny_outputs_neither_overflow_nor_vanish(scale: float, case: MakeCase) -> None:
     usual, scaled = (diverged(case("bf16_pure"), lambda y, s=s: y.double() * s) for s in (1.0, scale))
-    assert scaled.output_rel_l2 == pytest.approx(usual.output_rel_l2, rel=1e-9)
-    assert scaled.output_cosine == pytest.approx(usual.output_cosine, rel=1e-9)
-    assert scaled.output_reference_norm == pytest.approx(usual.output_reference_norm * scale, rel=1e-9)
-    assert scaled.output_max_abs == pytest.approx(usual.output_max_abs * scale, rel=1e-9)
+    assert scaled.output.rel_l2 == pytest.approx(usual.output.rel_l2, rel=1e-9)
+    assert scaled.output.cosine == pytest.approx(usual.output.cosine, rel=1e-9)
+    assert scaled.reference.output_norm == pytest.approx(usual.reference.output_norm * scale, rel=1e-9)
+    assert scaled.output.max_abs == pytest.approx(usual.output.max_abs * scale, rel=1e-9)
 
 
 def test_a_norm_above_the_range_of_fp64_is_unknown_and_the_error_is_not() -> None:
@@ -759,28 +756,28 @@ def test_where_fp64_fails_fp32_is_the_reference_and_the_line_of_the_users_file_i
     references = References()
     low = diverged(case("bf16_autocast"), mixed, references)
     exact = diverged(case("fp32"), mixed)
-    assert 1e-4 < low.output_rel_l2 < 1e-1
-    assert (low.reference_dtype, low.reference_device, low.output_fp32_rel_l2) == ("fp32", "cpu", None)
-    assert re.search(r"same dtype, .* \(test_divergence.py, line \d+\)$", low.reference_error)
-    assert exact.output_rel_l2 is exact.output_max_abs is exact.argmax_agreeing is None
-    assert (exact.output_undefined, exact.output_elements) == ("it is the reference: fp64 failed", 32)
-    assert exact.notes.count(exact.output_undefined) == 1
-    assert exact.output_cosine is None
-    assert low.outputs is not None
-    assert exact.outputs is exact.predictions is exact.argmax_decisions is None
-    assert exact.grad_reference_norm is low.grad_reference_norm is None, "no gradient is taken in inference"
+    assert 1e-4 < low.output.rel_l2 < 1e-1
+    assert (low.reference.dtype, low.reference.device, low.output.fp32_rel_l2) == ("fp32", "cpu", None)
+    assert re.search(r"same dtype, .* \(test_divergence.py, line \d+\)$", low.reference.error)
+    assert exact.output.rel_l2 is exact.output.max_abs is exact.output.argmax_agreeing is None
+    assert (exact.output.undefined, exact.output.elements) == ("it is the reference: fp64 failed", 32)
+    assert exact.notes.count(exact.output.undefined) == 1
+    assert exact.output.cosine is None
+    assert low.output.tensors is not None
+    assert exact.output.tensors is exact.output.predictions is exact.output.argmax_decisions is None
+    assert exact.reference.grad_norm is low.reference.grad_norm is None, "no gradient is taken in inference"
 
 
 def test_a_reference_has_no_error_of_its_loss_and_of_its_gradients(case: MakeCase) -> None:
     exact = diverged(case("fp32", "training"), mixed, loss=lambda output: output.square().mean())
     low = diverged(case("bf16_autocast", "training"), mixed, loss=lambda output: output.square().mean())
-    assert low.reference_loss == pytest.approx(exact.loss, rel=1e-6)
-    assert exact.reference_loss is exact.grad_rel_l2 is exact.grad_flushed is exact.param_rel_l2 is None
-    assert exact.notes.count(exact.grad_undefined) == 1
-    assert low.grad_rel_l2 > 0
+    assert low.reference.loss == pytest.approx(exact.loss, rel=1e-6)
+    assert exact.reference.loss is exact.gradient.rel_l2 is exact.gradient.flushed is exact.param_rel_l2 is None
+    assert exact.notes.count(exact.gradient.undefined) == 1
+    assert low.gradient.rel_l2 > 0
     assert low.param_rel_l2 > 0
-    assert low.grad_tensor_parameter in ("lin.weight", "lin.bias")
-    assert low.grad_tensor_rel_l2 > 0
+    assert low.gradient.tensor_parameter in ("lin.weight", "lin.bias")
+    assert low.gradient.tensor_rel_l2 > 0
     assert low.weights_digest == exact.weights_digest
     assert low.weights_digest
     assert not [note for note in low.notes if "loss" in note]
@@ -810,18 +807,18 @@ def test_where_fp32_alone_fails_the_others_have_errors_and_its_own_is_unknown(ca
         return y
 
     found = diverged(case("bf16_pure", "training"), no_fp32, loss=lambda output: output.double().square().sum())
-    assert (found.reference_dtype, found.reference_error) == ("fp64", "")
-    assert 1e-4 < found.output_rel_l2 < 1e-1
-    assert 1e-4 < found.grad_rel_l2 < 1e-1
-    assert found.output_fp32_rel_l2 is found.output_fp32_nonfinite is None
+    assert (found.reference.dtype, found.reference.error) == ("fp64", "")
+    assert 1e-4 < found.output.rel_l2 < 1e-1
+    assert 1e-4 < found.gradient.rel_l2 < 1e-1
+    assert found.output.fp32_rel_l2 is found.output.fp32_nonfinite is None
     with pytest.raises(RuntimeError, match="no kernel"):
         diverged(case("fp32"), no_fp32)
 
 
 def test_where_fp32_has_other_shapes_its_error_is_unknown_and_the_others_is_not(case: MakeCase) -> None:
     found = diverged(case("bf16_pure"), lambda y: y[: 3 if y.dtype == torch.float32 else 5])
-    assert 1e-4 < found.output_rel_l2 < 1e-1
-    assert found.output_fp32_rel_l2 is found.output_fp32_nonfinite is None
+    assert 1e-4 < found.output.rel_l2 < 1e-1
+    assert found.output.fp32_rel_l2 is found.output.fp32_nonfinite is None
 
 
 def test_what_an_error_is_held_against_is_named_where_that_is_fp32(case: MakeCase) -> None:
@@ -829,16 +826,16 @@ def test_what_an_error_is_held_against_is_named_where_that_is_fp32(case: MakeCas
         return mixed(y) * (math.nan if y.dtype == torch.bfloat16 else 1)
 
     found = diverged(case("bf16_pure", "training"), broken_in_bf16, loss=mean_square)
-    assert found.output_undefined == "32 of 32 output elements are NaN, and not in fp32"
-    assert found.grad_undefined == "68 of 68 gradient elements are NaN, and not in fp32"
+    assert found.output.undefined == "32 of 32 output elements are NaN, and not in fp32"
+    assert found.gradient.undefined == "68 of 68 gradient elements are NaN, and not in fp32"
 
 
 def test_a_reference_has_no_predictions_to_agree_with(case: MakeCase) -> None:
     classes: dict[str, object] = {"targets": torch.arange(8) % 4, "loss": torch.nn.functional.cross_entropy}
     low, exact = (diverged(case(precision), mixed, **classes) for precision in ("bf16_autocast", "fp32"))
-    assert low.predictions is not None
-    assert low.argmax_decisions == 8
-    assert exact.predictions is exact.argmax_decisions is exact.argmax_agreeing is None
+    assert low.output.predictions is not None
+    assert low.output.argmax_decisions == 8
+    assert exact.output.predictions is exact.output.argmax_decisions is exact.output.argmax_agreeing is None
 
 
 def test_of_several_batches_the_first_is_judged_by_its_own_targets() -> None:
@@ -857,24 +854,24 @@ def test_where_fp32_fails_too_no_error_is_known_and_the_case_is_none_the_less_me
         return y
 
     found = diverged(case("bf16_pure"), only_half)
-    assert (found.reference_dtype, found.output_rel_l2, found.output_reference_norm) == ("", None, None)
-    assert "torch.float64" in found.reference_error
-    assert "fp32 failed: RuntimeError: no kernel for torch.float32 (test_divergence.py" in found.reference_error
-    assert found.output_undefined == f"there is no reference: fp64 failed: {found.reference_error}"
-    assert found.output_undefined in found.notes
-    assert found.grad_undefined == ""
+    assert (found.reference.dtype, found.output.rel_l2, found.reference.output_norm) == ("", None, None)
+    assert "torch.float64" in found.reference.error
+    assert "fp32 failed: RuntimeError: no kernel for torch.float32 (test_divergence.py" in found.reference.error
+    assert found.output.undefined == f"there is no reference: fp64 failed: {found.reference.error}"
+    assert found.output.undefined in found.notes
+    assert found.gradient.undefined == ""
     trained = diverged(case("bf16_pure", "training"), only_half, loss=mean_square)
-    assert trained.grad_undefined == trained.output_undefined != ""
+    assert trained.gradient.undefined == trained.output.undefined != ""
     with pytest.raises(RuntimeError, match="no kernel"):
         diverged(case("fp32"), only_half)
 
 
 def test_outputs_whose_shapes_depend_on_the_data_have_no_error_and_do_not_fail(case: MakeCase) -> None:
     found = diverged(case("bf16_pure"), lambda y: y[: 3 if y.dtype == torch.float64 else 5])
-    assert found.output_rel_l2 is None
-    assert found.output_undefined == "the outputs' shapes differ from the reference's: [(5, 4)] against [(3, 4)]"
-    assert f"{found.output_undefined}: no error is defined" in found.notes
-    assert found.output_reference_norm > 0, "the reference is none the less known"
+    assert found.output.rel_l2 is None
+    assert found.output.undefined == "the outputs' shapes differ from the reference's: [(5, 4)] against [(3, 4)]"
+    assert f"{found.output.undefined}: no error is defined" in found.notes
+    assert found.reference.output_norm > 0, "the reference is none the less known"
 
 
 def test_gradients_that_only_one_side_has_leave_no_gradient_error(case: MakeCase) -> None:
@@ -882,8 +879,10 @@ def test_gradients_that_only_one_side_has_leave_no_gradient_error(case: MakeCase
         return y if y.dtype == torch.float64 else y.detach()
 
     found = diverged(case("bf16_pure", "training"), detached, loss=lambda o: o.sum().requires_grad_())
-    assert found.grad_undefined == "a gradient that only one of this step and the reference has: lin.bias, lin.weight"
-    assert f"gradients: {found.grad_undefined}" in found.notes
+    assert (
+        found.gradient.undefined == "a gradient that only one of this step and the reference has: lin.bias, lin.weight"
+    )
+    assert f"gradients: {found.gradient.undefined}" in found.notes
 
 
 STATE = {"steps": 0}
@@ -950,9 +949,9 @@ def test_all_precisions_see_the_same_random_numbers(how: str, phase: str, case: 
         measure_divergence(workload, case(precision, phase), Cpu(), references)
         for precision in ("fp32", "fp16_autocast", "bf16_pure")
     ]
-    assert errors[0].output_rel_l2 < 1e-6
-    assert all(1e-5 < found.output_rel_l2 < 2e-2 for found in errors[1:])
-    assert all(found.grad_rel_l2 is None or found.grad_rel_l2 < 2e-2 for found in errors)
+    assert errors[0].output.rel_l2 < 1e-6
+    assert all(1e-5 < found.output.rel_l2 < 2e-2 for found in errors[1:])
+    assert all(found.gradient.rel_l2 is None or found.gradient.rel_l2 < 2e-2 for found in errors)
     assert [found.chance_rel_l2 for found in errors] == [None] * 3
     assert [found.notes.count(EQUAL_DRAWS) for found in errors] == [1] * 3
     assert held_by(references, workload, case("fp32", phase)).chance > 0.01
@@ -985,7 +984,7 @@ def test_of_several_outputs_those_that_chance_makes_have_no_error_and_the_others
 ) -> None:
     workload = Workload(module=TwoOutputs(), inputs=torch.linspace(-1, 1, 64).reshape(4, 16))
     references = References()
-    steady, drawn = measure_divergence(workload, case(precision), Cpu(), references).outputs
+    steady, drawn = measure_divergence(workload, case(precision), Cpu(), references).output.tensors
     assert (steady.name, steady.undefined) == ("steady", "")
     assert 1e-9 < steady.rel_l2 < 1e-2
     apart = held_by(references, workload, case(precision)).chances[1]
@@ -1008,20 +1007,20 @@ def test_noise_below_rounding_is_taken_for_it_only_where_fp32_did_not_see_the_sa
     workload = Workload(module=Made(lambda y: y + 1e-4 * torch.randn_like(y)), inputs=torch.randn(8, 16))
     found = measure_divergence(workload, drawn, Cpu(), references)
     chance = held_by(references, workload, drawn).chance
-    assert 1e-5 < chance < found.output_floor_rel_l2
-    assert found.output_fp32_rel_l2 < 1e-6
+    assert 1e-5 < chance < found.output.floor_rel_l2
+    assert found.output.fp32_rel_l2 < 1e-6
     own = path == "traced"  # draws of its own; those of eager fp32, which errs by less than chance, are the reference's
     assert (EQUAL_DRAWS in found.notes) != own
     assert found.chance_rel_l2 == (chance if own else None)
-    assert found.outputs[0].undefined == (f"chance alone makes it {chance:.1e}" if own else "")
+    assert found.output.tensors[0].undefined == (f"chance alone makes it {chance:.1e}" if own else "")
 
 
 def test_chance_is_told_where_fp32_is_the_reference(case: MakeCase) -> None:
     draw = np.random.default_rng(0)
     found = diverged(case("bf16_autocast"), lambda y: mixed(y) + torch.from_numpy(draw.random((8, 4))).to(y.dtype))
-    assert found.reference_dtype == "fp32"
+    assert found.reference.dtype == "fp32"
     assert found.chance_rel_l2 > 0.01
-    assert found.outputs[0].undefined.startswith("chance alone makes it")
+    assert found.output.tensors[0].undefined.startswith("chance alone makes it")
 
 
 def test_outputs_whose_shapes_change_by_chance_have_the_error_of_those_that_agree(case: MakeCase) -> None:
@@ -1034,7 +1033,7 @@ def test_outputs_whose_shapes_change_by_chance_have_the_error_of_those_that_agre
     references, workload = References(), Workload(module=Made(shorter_the_second_time), inputs=torch.randn(8, 16))
     found = measure_divergence(workload, case("bf16_pure"), Cpu(), references)
     assert held_by(references, workload, case("bf16_pure")).chance == 1.0
-    assert found.outputs[0].rel_l2 == found.output_rel_l2 > 1e-4
+    assert found.output.tensors[0].rel_l2 == found.output.rel_l2 > 1e-4
 
 
 class Elsewhere:
@@ -1092,8 +1091,8 @@ def test_where_a_second_step_does_not_fit_it_is_unknown_whether_bits_are_repeate
 
 def test_random_numbers_are_those_of_the_reference_where_that_is_fp32(case: MakeCase) -> None:
     found = diverged(case("bf16_pure"), lambda y: mixed(y) + torch.randn_like(y))
-    assert found.reference_dtype == "fp32"
-    assert found.output_rel_l2 < 2e-2
+    assert found.reference.dtype == "fp32"
+    assert found.output.rel_l2 < 2e-2
     assert found.chance_rel_l2 is None
 
 
@@ -1101,7 +1100,7 @@ def test_a_network_that_overflows_draws_what_the_others_draw_after_its_scale_has
     workload = dataclasses.replace(noisy("dropout"), loss=lambda output: output.float().square().sum() * 1e4)
     found = measure_divergence(workload, case("fp16_autocast", "training"), Cpu(), References())
     assert found.scaler_scale < 2**16
-    assert found.output_rel_l2 < 1e-2
+    assert found.output.rel_l2 < 1e-2
 
 
 TARGETS = torch.arange(8) % 4
@@ -1121,8 +1120,11 @@ def test_decisions_are_those_that_the_loss_of_a_closure_makes(
 ) -> None:
     closure = diverged(case("bf16_pure", phase), lambda y: y, loss=loss)
     named = diverged(case("bf16_pure", phase), lambda y: y, loss=lambda o, t: o.sum(), targets=TARGETS)
-    assert (closure.argmax_agreeing, closure.argmax_decisions) == (named.argmax_agreeing, named.argmax_decisions)
-    assert closure.argmax_decisions == 8
+    assert (closure.output.argmax_agreeing, closure.output.argmax_decisions) == (
+        named.output.argmax_agreeing,
+        named.output.argmax_decisions,
+    )
+    assert closure.output.argmax_decisions == 8
 
 
 def test_decisions_that_no_output_makes_are_not_counted_and_the_notes_say_so(case: MakeCase) -> None:
@@ -1132,10 +1134,10 @@ def test_decisions_that_no_output_makes_are_not_counted_and_the_notes_say_so(cas
             lambda y: y,
             loss=lambda o: torch.nn.functional.cross_entropy(torch.cat([o, -o], 1), TARGETS),
         )
-        assert found.argmax_decisions is None
+        assert found.output.argmax_decisions is None
         assert found.notes.count(NOT_DECIDED) == 1
     other = diverged(case("fp32", "training"), lambda y: y, loss=mean_square)
-    assert other.argmax_decisions is None
+    assert other.output.argmax_decisions is None
     assert not any("decisions" in note for note in other.notes)
 
 
@@ -1143,7 +1145,7 @@ def test_a_loss_that_does_not_take_what_inference_gives_leaves_the_case_as_it_is
     def broken(output: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("only in training")
 
-    assert diverged(case("bf16_pure"), lambda y: y, loss=broken).output_rel_l2 > 0
+    assert diverged(case("bf16_pure"), lambda y: y, loss=broken).output.rel_l2 > 0
 
 
 def batches(count: int) -> Sequence[tuple[torch.Tensor, None]]:
@@ -1162,10 +1164,10 @@ def test_decisions_of_further_batches_are_held_against_fp64(case: MakeCase, monk
     monkeypatch.setattr(outputs, "LEAST_SECONDS", 60.0)
     workload = Workload(module=Tilted(), inputs=torch.eye(2).repeat(4, 1), classes_dim=1)
     found = measure_divergence(workload, case("fp32"), Cpu(), References(), batches)
-    assert (found.argmax_agreeing, found.argmax_decisions) == (8, 8)
-    assert (found.further.agreeing, found.further.ended) == (0, "refuted")
+    assert (found.output.argmax_agreeing, found.output.argmax_decisions) == (8, 8)
+    assert (found.output.further.agreeing, found.output.further.ended) == (0, "refuted")
     alone = measure_divergence(workload, case("fp32"), Cpu(), References())
-    assert (alone.further.batches, alone.further.ended) == (0, "batches")
+    assert (alone.output.further.batches, alone.output.further.ended) == (0, "batches")
 
 
 def test_decisions_of_further_batches_see_the_random_numbers_of_the_reference(
@@ -1177,7 +1179,7 @@ def test_decisions_of_further_batches_see_the_random_numbers_of_the_reference(
     given = [(torch.randn(8, 16), None)] * 50
     workload = Workload(module=module, inputs=torch.randn(8, 16), classes_dim=1)
     found = measure_divergence(workload, case("fp32"), Cpu(), References(), lambda count: given[:count])
-    assert (found.decided, found.further.ended) == ((304, 304), "proven")
+    assert (found.output.decided, found.output.further.ended) == ((304, 304), "proven")
 
 
 def test_further_batches_are_run_where_the_reference_is_and_by_the_time_that_the_case_took(
@@ -1208,4 +1210,4 @@ def test_no_further_batch_follows_one_that_decides_or_a_step_that_is_not_eager(
     inputs = torch.eye(2).repeat(size // 2, 1)
     workload = Workload(module=Tilted(), inputs=inputs, classes_dim=1)
     found = measure_divergence(workload, case("fp32", path=path), Cpu(), References(), batches)
-    assert (found.argmax_agreeing, found.argmax_decisions, found.further) == (size, size, None)
+    assert (found.output.argmax_agreeing, found.output.argmax_decisions, found.output.further) == (size, size, None)

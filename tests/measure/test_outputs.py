@@ -79,9 +79,9 @@ def two_heads() -> Workload:
 
 def test_a_large_exact_output_hides_no_ruined_one(two_heads: Workload, case: MakeCase) -> None:
     found = divergence(two_heads, case("bf16_autocast"))
-    boxes, scores = found.outputs or []
+    boxes, scores = found.output.tensors or []
     assert (boxes.name, scores.name) == ("boxes", "scores")
-    assert found.output_rel_l2 < 2e-2  # what all of them poured together say
+    assert found.output.rel_l2 < 2e-2  # what all of them poured together say
     assert boxes.rel_l2 < 1e-3
     module, x = two_heads.module, two_heads.inputs
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
@@ -89,16 +89,16 @@ def test_a_large_exact_output_hides_no_ruined_one(two_heads: Workload, case: Mak
     weight, bias = (one.detach().double().numpy() for one in (module.scores.weight, module.scores.bias))
     exact = x.double().numpy() @ weight.T + bias
     assert scores.rel_l2 == pytest.approx(np.linalg.norm(low - exact) / np.linalg.norm(exact), rel=1e-9)
-    assert found.worst_output == scores
+    assert found.output.worst == scores
     assert scores.centred is False
 
 
 def test_an_error_is_held_against_what_rows_differ_by(two_heads: Workload, case: MakeCase) -> None:
-    boxes, scores = divergence(two_heads, case("bf16_autocast")).outputs or []
+    boxes, scores = divergence(two_heads, case("bf16_autocast")).output.tensors or []
     assert scores.rel_l2 < 5e-3
     assert scores.over_spread > 0.9  # all rows are 40: nothing of them is left
     assert boxes.over_spread < 1e-3
-    assert all((one.over_spread or 0) < 1e-2 for one in divergence(two_heads, case("fp32")).outputs or [])
+    assert all((one.over_spread or 0) < 1e-2 for one in divergence(two_heads, case("fp32")).output.tensors or [])
 
 
 @given(st.integers(2, 6), st.floats(-1e3, 1e3), st.floats(1e-3, 1e3), st.integers(0, 2**32 - 1))
@@ -131,22 +131,22 @@ def test_where_a_reference_is_zero_rows_are_those_of_its_targets() -> None:
 def test_the_shift_of_logits_that_hides_their_differences_is_taken_off(two_heads: Workload, case: MakeCase) -> None:
     workload = Workload(module=two_heads.module, inputs=two_heads.inputs, classes_dim={"scores": -1})
     found = divergence(workload, case("bf16_autocast"))
-    scores = (found.outputs or [])[1]
+    scores = (found.output.tensors or [])[1]
     assert scores.centred
     assert scores.rel_l2 > 0.5  # of what tells the classes apart half and more is lost
-    assert found.argmax_agreeing < found.argmax_decisions == 32
-    assert found.predictions.outputs == ["scores"]
-    assert found.predictions.flipped_margin < 1e-2  # all were nearly ties
+    assert found.output.argmax_agreeing < found.output.argmax_decisions == 32
+    assert found.output.predictions.outputs == ["scores"]
+    assert found.output.predictions.flipped_margin < 1e-2  # all were nearly ties
 
 
 def test_a_loss_among_the_outputs_hides_no_logits(case: MakeCase) -> None:
     torch.manual_seed(0)
     workload = Workload(module=LossFirst(), inputs=(torch.randn(32, 16), torch.randint(8, (32,))))
     found = divergence(workload, case("bf16_autocast"))
-    loss, logits = found.outputs or []
+    loss, logits = found.output.tensors or []
     assert (loss.name, logits.name) == ("[0]", "[1]")
-    assert found.worst_output == logits
-    assert logits.rel_l2 > 1.5 * found.output_rel_l2
+    assert found.output.worst == logits
+    assert logits.rel_l2 > 1.5 * found.output.rel_l2
     assert loss.sample_undefined == "it is one number, and the batch has 32 samples"
     assert logits.sample_count == 32
 
@@ -154,10 +154,10 @@ def test_a_loss_among_the_outputs_hides_no_logits(case: MakeCase) -> None:
 def test_outputs_are_chosen_by_name_and_by_function(two_heads: Workload, case: MakeCase) -> None:
     module, inputs = two_heads.module, two_heads.inputs
     named = divergence(Workload(module=module, inputs=inputs, outputs="boxes"), case("bf16_autocast"))
-    assert [one.name for one in named.outputs or []] == ["boxes"]
-    assert named.output_shapes == [[32, 4]]
+    assert [one.name for one in named.output.tensors or []] == ["boxes"]
+    assert named.reference.output_shapes == [[32, 4]]
     taken = Workload(module=module, inputs=inputs, outputs=lambda output: output["scores"] - 40)
-    (only,) = divergence(taken, case("bf16_autocast")).outputs or []
+    (only,) = divergence(taken, case("bf16_autocast")).output.tensors or []
     assert only.name == ""
     assert only.rel_l2 > 0.3
 
@@ -324,9 +324,9 @@ def test_logits_of_one_class_decide_nothing(case: MakeCase) -> None:
     torch.manual_seed(0)
     workload = Workload(module=torch.nn.Linear(4, 1), inputs=torch.randn(8, 4), classes_dim=1)
     found = divergence(workload, case("bf16_pure"))
-    assert found.predictions is found.argmax_decisions is None
+    assert found.output.predictions is found.output.argmax_decisions is None
     assert "the output has a single class, and decides nothing" in found.notes
-    assert (found.outputs or [])[0].rel_l2 == found.output_rel_l2
+    assert (found.output.tensors or [])[0].rel_l2 == found.output.rel_l2
 
 
 def test_an_output_by_chance_is_told_and_not_judged(case: MakeCase) -> None:
@@ -343,9 +343,9 @@ def test_an_output_by_chance_is_told_and_not_judged(case: MakeCase) -> None:
 
     torch.manual_seed(0)
     found = divergence(Workload(module=Noisy(), inputs=torch.randn(8, 16)), case("bf16_autocast"))
-    mean, noise = found.outputs or []
+    mean, noise = found.output.tensors or []
     assert noise.undefined.startswith("chance alone makes it 1.")
-    assert found.worst_output == mean
+    assert found.output.worst == mean
     assert found.chance_rel_l2 is None
 
 
@@ -353,7 +353,7 @@ def test_classes_lie_where_the_user_says_even_without_targets(case: MakeCase) ->
     torch.manual_seed(0)
     workload = Workload(module=torch.nn.Linear(8, 5), inputs=torch.randn(2, 3, 8), classes_dim=-1)
     found = divergence(workload, case("bf16_autocast"))
-    assert found.argmax_decisions == found.predictions.rows == 6
+    assert found.output.argmax_decisions == found.output.predictions.rows == 6
     (made,) = decisions_of(workload, [""], [torch.zeros(2, 3, 5)], None, [])
     assert made.dimension == 2
 
@@ -370,8 +370,8 @@ def test_the_batch_is_as_long_as_its_size_or_the_first_input(
 
 def test_a_training_step_tells_its_outputs_and_predictions_too(classifier: Workload, case: MakeCase) -> None:
     found = divergence(classifier, case("bf16_autocast", "training"))
-    (only,) = found.outputs or []
+    (only,) = found.output.tensors or []
     assert only.centred
     assert only.sample_count is None  # three of a row's four numbers are free
-    assert found.predictions.rows == 8
-    assert found.predictions.kl_mean > 0
+    assert found.output.predictions.rows == 8
+    assert found.output.predictions.kl_mean > 0

@@ -88,10 +88,14 @@ def test_batches_of_the_workloads_list_follow_until_it_is_proven(case: MakeCase)
     module = network()
     batches = list(torch.randn(20 * 32, 16).split(32))
     found = divergence(Workload(module=module, inputs=batches, classes_dim=1), case("fp32", batch_size=32))
-    assert found.argmax_decisions == 32
-    assert found.further is not None
-    assert (found.further.ended, found.further.batches, found.further.decisions) == ("proven", 9, 288)
-    assert found.decided == (320, 320)
+    assert found.output.argmax_decisions == 32
+    assert found.output.further is not None
+    assert (found.output.further.ended, found.output.further.batches, found.output.further.decisions) == (
+        "proven",
+        9,
+        288,
+    )
+    assert found.output.decided == (320, 320)
 
 
 @pytest.mark.parametrize("phase", ["inference", "training"])
@@ -105,13 +109,13 @@ def test_further_decisions_are_those_of_plain_torch(phase: str, case: MakeCase) 
         module=module, inputs=batches, targets=targets, loss=torch.nn.functional.cross_entropy, classes_dim=1
     )
     found = divergence(workload, case("bf16_autocast", phase, batch_size=64))
-    assert found.further is None  # the first batch refutes it
+    assert found.output.further is None  # the first batch refutes it
     module[2].weight.data.mul_(20)
     found = divergence(workload, case("bf16_autocast", phase, batch_size=64))
-    assert found.further is not None
-    assert found.decided is not None
-    seen = 1 + found.further.batches
-    assert found.decided == (bf16_agreement(network_like(module), batches[:seen]), 64 * seen)
+    assert found.output.further is not None
+    assert found.output.decided is not None
+    seen = 1 + found.output.further.batches
+    assert found.output.decided == (bf16_agreement(network_like(module), batches[:seen]), 64 * seen)
 
 
 def network_like(module: torch.nn.Module) -> torch.nn.Module:
@@ -122,15 +126,15 @@ def network_like(module: torch.nn.Module) -> torch.nn.Module:
 
 def test_a_lone_batch_proves_what_it_can_and_says_that_there_are_no_more(case: MakeCase) -> None:
     found = divergence(Workload(module=network(), inputs=torch.randn(8, 16), classes_dim=1), case("fp32"))
-    assert (found.further.ended, found.further.batches) == ("batches", 0)
-    assert found.decided == (8, 8)
+    assert (found.output.further.ended, found.output.further.batches) == ("batches", 0)
+    assert found.output.decided == (8, 8)
 
 
 def test_held_out_data_are_further_batches_of_the_same_length(case: MakeCase) -> None:
     held_out = torch.randn(20, 16), torch.zeros(20, dtype=torch.int64)
     workload = Workload(module=network(), inputs=torch.randn(8, 16), classes_dim=1, held_out=held_out)
     found = divergence(workload, case("fp32"))
-    assert (found.further.ended, found.decided) == ("batches", (24, 24))
+    assert (found.output.further.ended, found.output.decided) == ("batches", (24, 24))
 
 
 def test_data_that_do_not_lie_sample_by_sample_are_no_batches() -> None:
@@ -166,8 +170,8 @@ def test_a_built_in_classifier_proves_its_agreement(case: MakeCase) -> None:
     parameters = {name: value for name, value in spec.preset("tiny").items() if name != "batch_size"}
     planned = case("fp32", workload="mlp", family="linear", parameters=parameters)
     found = got("divergence", Worker().serve(ask("divergence", planned, index.source(spec))))
-    assert found.further.ended == "proven"
-    assert found.decided == (304, 304)
+    assert found.output.further.ended == "proven"
+    assert found.output.decided == (304, 304)
 
 
 def test_precisions_of_a_group_share_the_references_further_decisions(
@@ -194,22 +198,22 @@ def test_after_its_time_no_further_batch_begins_and_that_is_said(
     monkeypatch.setattr(outputs, "SHARE", 0.0)
     workload = Workload(module=network(), inputs=list(torch.randn(400, 16).split(8)), classes_dim=1)
     found = divergence(workload, case("fp32"))
-    assert (found.further.ended, found.further.batches) == ("time", 0)  # they do not even begin
+    assert (found.output.further.ended, found.output.further.batches) == ("time", 0)  # they do not even begin
     monkeypatch.setattr(outputs, "FORWARD_SHARE", 0.0)
     found = divergence(workload, case("fp32"))
-    assert (found.further.ended, found.further.batches) == ("time", 1)
+    assert (found.output.further.ended, found.output.further.batches) == ("time", 1)
 
 
 def test_a_further_batch_that_fails_fails_no_case(case: MakeCase) -> None:
     batches = [torch.randn(8, 16), torch.randn(8, 16), torch.randn(8, 17)]
     found = divergence(Workload(module=network(), inputs=batches, classes_dim=1), case("bf16_autocast"))
-    assert found.further.ended == "failed"
+    assert found.output.further.ended == "failed"
     (why,) = [note for note in found.notes if note.startswith("further batches failed: ")]
     assert "RuntimeError: " in why
-    assert found.output_rel_l2 is not None
+    assert found.output.rel_l2 is not None
 
 
 def test_a_further_batch_of_another_shape_ends_them(case: MakeCase) -> None:
     batches = [torch.randn(8, 16), torch.randn(8, 16), torch.randn(4, 16)]
     found = divergence(Workload(module=network(), inputs=batches, classes_dim=1), case("bf16_autocast"))
-    assert (found.further.ended, found.further.batches) == ("batches", 1)
+    assert (found.output.further.ended, found.output.further.batches) == ("batches", 1)

@@ -129,7 +129,7 @@ def test_a_prepared_network_may_hold_other_weights_and_nothing_is_put_back(case:
     assert torch.equal(step.run(), first)
     assert step.module.weight.dtype is torch.int8
     found = measure_divergence(workload, case("mine"), Cpu(), References())
-    assert 1e-4 < found.output_rel_l2 < 0.1
+    assert 1e-4 < found.output.rel_l2 < 0.1
 
 
 def test_what_prepare_must_not_return_is_said(case: MakeCase, classifier: Workload) -> None:

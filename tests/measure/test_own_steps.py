@@ -54,7 +54,7 @@ def test_the_usual_step_written_by_hand_gives_the_numbers_of_the_usual_step(
     )  # fmt: skip
     # the step clips the gradients that it leaves
     assert {name: getattr(found, name) for name in same} == {name: getattr(expected, name) for name in same}
-    assert found.grad_reference_norm == pytest.approx(0.1, rel=1e-4)
+    assert found.reference.grad_norm == pytest.approx(0.1, rel=1e-4)
     assert found.update is not None
     assert expected.update is not None
     assert found.update.kept == pytest.approx(expected.update.kept, rel=1e-4)
@@ -67,17 +67,17 @@ def test_the_gradients_of_a_step_that_scales_its_loss_are_those_of_one_that_does
 ) -> None:
     own = dataclasses.replace(classifier, step=usual, loss=None)
     found = measured(own, case("fp16_autocast", "training", recipe=f"optimizer={optimizer},lr=0.001"))
-    assert found.grad_rel_l2 is not None
-    assert found.grad_rel_l2 < 0.01
+    assert found.gradient.rel_l2 is not None
+    assert found.gradient.rel_l2 < 0.01
     unscaled = measured(own, case("fp16_autocast", "training", recipe=f"optimizer={optimizer},lr=0.001", scaler=False))
-    assert found.grad_reference_norm == unscaled.grad_reference_norm
+    assert found.reference.grad_norm == unscaled.reference.grad_norm
 
 
 def test_a_step_that_returns_a_loss_alone_is_compared_by_it(classifier: Workload, case: MakeCase) -> None:
     own = dataclasses.replace(classifier, step=lambda *given: usual(*given)[1], loss=None)
     found = measured(own, case("bf16_autocast", "training"))
-    assert found.output_elements == 1
-    assert found.output_rel_l2 == pytest.approx(abs(found.loss - found.reference_loss) / abs(found.reference_loss))
+    assert found.output.elements == 1
+    assert found.output.rel_l2 == pytest.approx(abs(found.loss - found.reference.loss) / abs(found.reference.loss))
 
 
 def test_what_a_step_holds_moves_with_the_network(classifier: Workload, case: MakeCase) -> None:
@@ -92,7 +92,7 @@ def test_what_a_step_holds_moves_with_the_network(classifier: Workload, case: Ma
         return loss
 
     found = measured(dataclasses.replace(classifier, step=distilled), case("bf16_pure", "training"))
-    assert found.reference_dtype == "fp64"
+    assert found.reference.dtype == "fp64"
 
 
 def test_settling_and_warming_up_leave_no_trace(classifier: Workload, case: MakeCase) -> None:

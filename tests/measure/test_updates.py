@@ -404,7 +404,11 @@ def test_without_an_optimizer_gradients_are_measured_and_the_update_is_not(preci
     )
     assert (found.recipe, found.update) == (None, None)
     assert known.recipe is not None
-    assert (found.grad_rel_l2, found.grad_elements, found.loss) == (known.grad_rel_l2, known.grad_elements, known.loss)
+    assert (found.gradient.rel_l2, found.gradient.elements, found.loss) == (
+        known.gradient.rel_l2,
+        known.gradient.elements,
+        known.loss,
+    )
     chosen = measured(dataclasses.replace(named, optimizer=None), case(precision, "training", recipe="optimizer=sgd"))
     assert chosen.recipe is not None
     assert chosen.update is not None
@@ -432,10 +436,10 @@ def test_the_bias_of_gradients_over_batches_is_what_their_errors_have_in_common(
 
     several = [torch.randint(-4, 5, (1, 256)).float() + 3 for _ in range(3)]
     found = measured(workload(several), case("bf16_pure", "training"))
-    assert found.grad_bias == pytest.approx(abs(1.0078125 - factor) / factor, rel=0.35)
-    assert 0.1 < found.grad_noise < 2
-    assert measured(workload(several[:1]), case("bf16_pure", "training")).grad_bias is None
-    assert measured(workload([several[0]] * 2), case("fp32", "training")).grad_bias is not None
+    assert found.gradient.bias == pytest.approx(abs(1.0078125 - factor) / factor, rel=0.35)
+    assert 0.1 < found.gradient.noise < 2
+    assert measured(workload(several[:1]), case("bf16_pure", "training")).gradient.bias is None
+    assert measured(workload([several[0]] * 2), case("fp32", "training")).gradient.bias is not None
 
 
 def test_a_state_that_the_optimizer_does_not_take_is_refused() -> None:

@@ -8,6 +8,7 @@ import contextlib
 import io
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +46,26 @@ WRONG = (Status.REFUSED, Status.UNDECIDED)
 BUDGETS = {"default": Budget(), "tight": Budget(output_rel_l2=3e-3, grad_rel_l2=1e-2, argmax_agreement=1.0)}
 
 
+NESTED = {
+    "reference.output_norm": "output_reference_norm", "reference.grad_norm": "grad_reference_norm",
+    "reference.output_": "output_", "reference.grad_": "grad_", "reference.": "reference_",
+    "output.tensors": "outputs", "output.predictions": "predictions", "output.further": "further",
+    "output.argmax_": "argmax_", "output.": "output_", "gradient.": "grad_",
+}  # fmt: skip
+"""How fields of a divergence begin that stand in a part of it, and what they began with before."""
+
+
+def _as_before(row: Row) -> Row:
+    """Return a row of records by its field's former name."""
+    name = row[0].removeprefix("divergence[].")
+    begins = next((begin for begin in NESTED if name.startswith(begin) and name != row[0]), "")
+    return (f"divergence[].{NESTED[begins]}{name.removeprefix(begins)}" if begins else row[0]), row[1]
+
+
 def of_run(path: Path) -> Tables:
     """Return the tables of a stored run: its records and frame, and its advice or, of a study, its own table."""
     stored = store.read_run(path)
-    records = summary({part: getattr(stored, part) for part in PARTS})
+    records = sorted(map(_as_before, summary({part: getattr(stored, part) for part in PARTS})), key=itemgetter(0))
     tables: Tables = {"records": [*records, ("lacks", {"cases": len(stored.lacks)})]}
     if kind := KINDS.get(stored.header.explains):
         return tables | _study(stored, kind)

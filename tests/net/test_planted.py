@@ -39,8 +39,8 @@ def a_round_is_dropped(lines: Lines) -> None:
 
 
 def an_error_has_another_last_digit(lines: Lines) -> None:
-    erring = next(one for one in records(lines, "divergence") if one["output_rel_l2"])
-    erring["output_rel_l2"] = math.nextafter(erring["output_rel_l2"], 1.0)
+    erring = next(one for one in records(lines, "divergence") if one["output"]["rel_l2"])
+    erring["output"]["rel_l2"] = math.nextafter(erring["output"]["rel_l2"], 1.0)
 
 
 def a_case_is_renamed(lines: Lines) -> None:
@@ -55,7 +55,7 @@ def a_case_is_renamed(lines: Lines) -> None:
 
 
 def a_count_is_one_more(lines: Lines) -> None:
-    next(one for one in records(lines, "divergence") if one["output_nonfinite"])["output_nonfinite"] += 1
+    next(one for one in records(lines, "divergence") if one["output"]["nonfinite"])["output"]["nonfinite"] += 1
 
 
 def nothing_became_zero(lines: Lines) -> None:

@@ -83,9 +83,9 @@ def test_a_word_tells_what_is_not_finite_and_where_it_begins(fields: dict[str, A
 
 
 def test_gradients_have_a_word_of_their_own() -> None:
-    assert not_finite(made(grad_nonfinite=2, grad_nan=2), "grad") == "nan"
-    assert not_finite(made(grad_reference_nan=2), "grad") == "nan in fp64"
-    assert not_finite(made(output_nonfinite=2), "grad") == ""
+    assert not_finite(made(grad_nonfinite=2, grad_nan=2), "gradient") == "nan"
+    assert not_finite(made(grad_reference_nan=2), "gradient") == "nan in fp64"
+    assert not_finite(made(output_nonfinite=2), "gradient") == ""
 
 
 OF_OUTPUTS = {"elements": 32, "what": "output"}

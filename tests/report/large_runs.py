@@ -14,7 +14,15 @@ from ampbench.records.case import Case
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Entry
 from ampbench.store import RunWriter, StoredRun, read_run, run_files
-from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round
+from tests.stored_runs import (
+    COMPLETE,
+    change_divergence,
+    make_case,
+    make_divergence,
+    make_header,
+    make_memory,
+    make_round,
+)
 
 BATCHES = (1, 8, 32, 128)
 ROUNDS, BUILDS, SAMPLES = 5, 3, 7
@@ -178,11 +186,11 @@ def _of_zoo(
     yield replace(memory, case_id=case.case_id, peak_bytes=int((1 + size) * memory.peak_bytes))
     found = stored.divergence[old.case_id]
     if case.precision.startswith("fp16") and kind < 0.6:
-        yield replace(
+        yield change_divergence(
             found, case_id=case.case_id, output_nonfinite=8, output_nan=0, output_rel_l2=None, outputs=None,
             output_undefined="8 of 8,000 output elements are infinite",
         )  # fmt: skip
     else:
-        outputs = [replace(one, rel_l2=one.rel_l2 and error * one.rel_l2) for one in found.outputs or ()]
-        known = found.output_rel_l2 and error * found.output_rel_l2
-        yield replace(found, case_id=case.case_id, output_rel_l2=known, outputs=outputs or None)
+        outputs = [replace(one, rel_l2=one.rel_l2 and error * one.rel_l2) for one in found.output.tensors or ()]
+        known = found.output.rel_l2 and error * found.output.rel_l2
+        yield change_divergence(found, case_id=case.case_id, output_rel_l2=known, outputs=outputs or None)

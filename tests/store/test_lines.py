@@ -19,7 +19,7 @@ from ampbench.instruments.scaler.records import GradientLook
 from ampbench.instruments.scope.records import FORWARD, ScopePass, ScopeRun
 from ampbench.records.case import Case
 from ampbench.records.kinds import KINDS, LINES, named
-from ampbench.records.measured import Failure, Fitness, Reading, Score
+from ampbench.records.measured import Failure, Fitness, GradientDivergence, OutputDivergence, Reading, Score
 from ampbench.records.ranges import LowRun, ModuleError, OriginPass, SeenGradient, Swallowed
 from ampbench.records.run import CORE, Footer, Header
 from ampbench.store import RunWriter, lines, read_header, read_run
@@ -159,7 +159,7 @@ def test_a_damaged_byte_never_changes_what_a_line_is_made_of(position, byte):
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_a_number_that_is_not_finite_is_null_where_it_may_be_and_refused_where_it_may_not(number):
     optional = lines.decode(lines.encode(make_divergence(make_case(), output_rel_l2=number)))[1]
-    assert optional.output_rel_l2 is None
+    assert optional.output.rel_l2 is None
     with pytest.raises(LineError, match="items_per_step"):
         lines.decode(lines.encode(make_round(make_case(), items_per_step=number)))
 
@@ -303,15 +303,11 @@ def test_what_cannot_be_is_neither_written_nor_read(record: Any, said: str, tmp_
     ("record", "changes", "said"),
     [
         (
-            make_divergence(CASE, argmax_decisions=8),
+            OutputDivergence(argmax_decisions=8),
             {"argmax_agreeing": 9},
             "argmax_agreeing, 9, are more than argmax_decisions, 8",
         ),
-        (
-            make_divergence(CASE, grad_elements=8),
-            {"grad_flushed": 9},
-            "grad_flushed, 9, are more than grad_elements, 8",
-        ),
+        (GradientDivergence(elements=8), {"flushed": 9}, "flushed, 9, are more than"),
         (MEMORY, {"parameter_bytes": 101}, "parameter_bytes, 101, are more than peak_bytes, 100"),
         (MEMORY, {"optimizer_bytes": 1 << 20}, "optimizer_bytes, 1,048,576, are more than peak_bytes, 100"),
         (SeenGradient(parameter="p", elements=2, flushed=0, nonfinite=0), {"flushed": 3}, "flushed, 3, are more than"),

@@ -202,7 +202,7 @@ def test_damage_is_refused_by_name_and_line_number(path, number, old, new, probl
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b'{"header":{"schema":7}}\n', "missing required field"),
+        (b'{"header":{"schema":8}}\n', "missing required field"),
         (b'{"footer":{"ended":"complete","finished_at":""}}\n', "the file begins with a footer"),
         pytest.param(
             b'{"header":{"asked":{"steps":' + b"[" * 100_000 + b"]" * 100_000 + b"}}}\n",

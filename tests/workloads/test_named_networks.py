@@ -391,7 +391,7 @@ def test_the_errors_of_thirty_networks_agree_with_an_independent_computation() -
                 half = own(workload.inputs).double()
             exact = own.double()(workload.inputs.double())
         expected = float((half - exact).norm() / exact.norm())
-        assert found.output_rel_l2 == pytest.approx(expected, rel=1e-6), name
+        assert found.output.rel_l2 == pytest.approx(expected, rel=1e-6), name
 
 
 def _size(name: str, given: Mapping[str, Any]) -> dict[str, int]:

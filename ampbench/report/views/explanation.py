@@ -145,11 +145,11 @@ class _Trained:
 
     @property
     def error(self) -> float | None:
-        return number(self.found.grad_rel_l2)
+        return number(self.found.gradient.rel_l2)
 
     @property
     def flushed_share(self) -> float | None:
-        flushed, elements = self.found.grad_flushed, self.found.grad_elements
+        flushed, elements = self.found.gradient.flushed, self.found.gradient.elements
         return flushed / elements if flushed is not None and elements else None
 
     @property
@@ -158,11 +158,11 @@ class _Trained:
         share = self.flushed_share
         if not share:
             return format_share(share)
-        return f"{format_share(share)} ({self.found.grad_flushed:,} of {self.found.grad_elements:,})"
+        return f"{format_share(share)} ({self.found.gradient.flushed:,} of {self.found.gradient.elements:,})"
 
     @property
     def badness(self) -> tuple[int, float]:
-        return self.found.grad_nonfinite or 0, -1.0 if self.error is None else self.error
+        return self.found.gradient.nonfinite or 0, -1.0 if self.error is None else self.error
 
 
 def gradients(material: Material) -> Part | None:
@@ -177,12 +177,12 @@ def gradients(material: Material) -> Part | None:
             "precision": one.precision,
             "label": one.label,
             "error": format_error(one.error),
-            "parameter": one.found.grad_worst_parameter or UNDEFINED,
-            "worst": format_error(one.found.grad_worst_rel_l2),
+            "parameter": one.found.gradient.worst_parameter or UNDEFINED,
+            "worst": format_error(one.found.gradient.worst_rel_l2),
             "flushed": one.flushed,
-            "nonfinite": format_whole(one.found.grad_nonfinite),
+            "nonfinite": format_whole(one.found.gradient.nonfinite),
             "loss": format_loss(one.found.loss),
-            "reference": format_loss(one.found.reference_loss),
+            "reference": format_loss(one.found.reference.loss),
         }
         for one in trained[:LISTED]
     ]
@@ -203,7 +203,7 @@ def _trained(material: Material) -> list[_Trained]:
     found = []
     for case in material.cases:
         one = case.shown.stored.divergence.get(case.row["case_id"])
-        if one is not None and (one.grad_elements is not None or one.loss is not None):
+        if one is not None and (one.gradient.elements is not None or one.loss is not None):
             found.append(
                 _Trained(
                     name=case.name,
@@ -219,12 +219,12 @@ def _trained(material: Material) -> list[_Trained]:
 def _said(trained: Sequence[_Trained]) -> list[str]:
     """Return what stands out: gradients that are not finite, the largest error, the largest share flushed."""
     said = []
-    broken = [one for one in trained if one.found.grad_nonfinite]
+    broken = [one for one in trained if one.found.gradient.nonfinite]
     if broken:
         said.append(f"Gradients are not finite in {counted(len(broken), 'case')}, such as {broken[0].name}.")
     worst = max(trained, key=lambda one: one.error or 0.0)
     if worst.error:
-        parameter = worst.found.grad_worst_parameter
+        parameter = worst.found.gradient.worst_parameter
         where = f", most of all in {parameter}" if parameter else ""
         said.append(f"The largest gradient error is {format_error(worst.error)}: {worst.name}{where}.")
     zeroed = max(trained, key=lambda one: one.flushed_share or 0.0)
@@ -242,7 +242,7 @@ def _points(drawable: Sequence[_Trained]) -> list[dict[str, Any]]:
             "precision": one.precision,
             "error": one.error,
             "text": format_error(one.error),
-            "parameter": one.found.grad_worst_parameter or UNDEFINED,
+            "parameter": one.found.gradient.worst_parameter or UNDEFINED,
             "flushed": format_share(one.flushed_share),
         }
         for one in drawable

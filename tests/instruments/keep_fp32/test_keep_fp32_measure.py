@@ -212,7 +212,7 @@ def test_a_trial_that_keeps_nothing_is_the_divergence_of_the_case(
     trial = attempt(classifier, planned, references=references)
     found = measure_divergence(classifier, planned, Cpu(), references)
     assert trial == Trial(
-        case_id=planned.case_id, output_rel_l2=found.output_rel_l2, grad_rel_l2=found.grad_rel_l2, nonfinite=0
+        case_id=planned.case_id, output_rel_l2=found.output.rel_l2, grad_rel_l2=found.gradient.rel_l2, nonfinite=0
     )
     assert (trial.grad_rel_l2 is not None) == (phase == "training")
 
@@ -222,7 +222,7 @@ def test_keeping_the_whole_network_below_autocast_is_fp32(classifier: Workload, 
     planned, references = case(precision), References()
     trial = attempt(classifier, planned, "", references=references)
     found = measure_divergence(classifier, case("fp32"), Cpu(), references)
-    assert trial.output_rel_l2 == found.output_rel_l2
+    assert trial.output_rel_l2 == found.output.rel_l2
 
 
 @pytest.mark.parametrize("precision", ["fp16_pure", "bf16_pure"])

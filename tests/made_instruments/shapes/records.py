@@ -1,12 +1,11 @@
 """What an explanation of shapes stores: the output of each module of a case."""
 
-from dataclasses import dataclass, field
+import msgspec
 
 from ampbench.records.bounds import Count
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class Given(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """The first tensor that a module at `path` ("": the network itself) gives; `stored_bytes` are those of it."""
 
     path: str
@@ -16,9 +15,8 @@ class Given:
     stored_bytes: Count
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShapesPass:
+class ShapesPass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """What each module of a case gives, in the order in which they return."""
 
     case_id: str
-    modules: list[Given] = field(default_factory=list)
+    modules: list[Given] = []

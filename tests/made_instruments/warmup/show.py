@@ -1,12 +1,12 @@
 """How long the first steps of a case take: the document of a run."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from ampbench.instruments.cases import document_of_cases
 from ampbench.instruments.warmup.findings import warmup_said
 from ampbench.instruments.warmup.records import WarmUp
+from ampbench.present.data import record_data
 from ampbench.present.document import Block, Column, Document, Section, as_sentence, table
 from ampbench.present.page import Held, Part, told_part
 from ampbench.records.case import Case
@@ -43,7 +43,7 @@ def _steps(found: WarmUp) -> list[tuple[int, float]]:
 
 
 def _data(_: Case, found: WarmUp) -> dict[str, Any]:
-    return {"sentences": warmup_said(found), "warmup": asdict(found)}
+    return {"sentences": warmup_said(found), "warmup": record_data(found)}
 
 
 def part(held: Held[WarmUp]) -> Part | None:
