@@ -15,7 +15,7 @@ from ampbench.base.metrics import COLUMNS, DRIFT, GATED
 from ampbench.base.precisions import BASELINE
 from ampbench.base.sketch import Moved, moved
 from ampbench.base.statement import state
-from ampbench.judge.pairing import Pair, imported_finding, other_file
+from ampbench.judge.pairing import Pair, imported_finding, incomparable, other_file
 from ampbench.judge.rounds import FAILED, OK, SKIPPED, MeasuredRun, Outcome
 from ampbench.records.case import Case
 from ampbench.records.changes import OUTCOME, Change, ChangeCode, ChangeStatus, Remark
@@ -195,9 +195,9 @@ def memory_finding(
         return imported
     if before and after and before.source != after.source:
         facts = {"before": before.source, "after": after.source}
-        return _incomparable(pair.baseline, MEMORY, ChangeCode.OTHER_COUNTER, facts, values)
+        return incomparable(pair.baseline, MEMORY, ChangeCode.OTHER_COUNTER, facts, values)
     if any(value is not None and value <= 0 for value in values):
-        return _incomparable(pair.baseline, MEMORY, ChangeCode.INVALID, {}, values)
+        return incomparable(pair.baseline, MEMORY, ChangeCode.INVALID, {}, values)
     found = _judge(pair.baseline, MEMORY, values, 0.0, None if same else _Order(), threshold_of)
     other = other_numbers(pair, baseline, candidate)
     if found is None or not other or found.status not in (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED):
@@ -235,13 +235,13 @@ def accuracy_findings(
         if values == (None, None) or (metric in _RARE and not any(values)):
             continue
         if other:
-            findings.append(_incomparable(pair.baseline, metric, ChangeCode.OTHER_WEIGHTS, other, values))
+            findings.append(incomparable(pair.baseline, metric, ChangeCode.OTHER_WEIGHTS, other, values))
             continue
         if references := other_reference(before, after):
-            findings.append(_incomparable(pair.baseline, metric, ChangeCode.OTHER_REFERENCE, references, values))
+            findings.append(incomparable(pair.baseline, metric, ChangeCode.OTHER_REFERENCE, references, values))
             continue
         if any(one is not None and one.chance_rel_l2 is not None for one in (before, after)):
-            findings.append(_incomparable(pair.baseline, metric, ChangeCode.INVALID, {}, values))
+            findings.append(incomparable(pair.baseline, metric, ChangeCode.INVALID, {}, values))
             continue
         lost = _became_undefined(pair.baseline, metric, values, before, after)
         floor = max(_floor(metric, before), _floor(metric, after))
@@ -251,7 +251,7 @@ def accuracy_findings(
         found = lost or _judge(pair.baseline, metric, values, floor, order, threshold_of, why)
         broken = lost is not None or metric in _COUNTED
         if found and drifted and not (broken and found.status is not ChangeStatus.IMPROVED):
-            found = _incomparable(pair.baseline, metric, ChangeCode.OTHER_FUNCTION, drifted, values)
+            found = incomparable(pair.baseline, metric, ChangeCode.OTHER_FUNCTION, drifted, values)
         if found:
             findings.append(found)
     ratio = imported_finding(pair, FLOOR_RATIO, (_floor_ratio(before), _floor_ratio(after)), baseline, candidate)
@@ -366,7 +366,7 @@ def _judge(
         if before == after:
             return None
         facts = {"side": "candidate" if after is None else "baseline", "why": why}
-        return _incomparable(case, metric, ChangeCode.NOT_MEASURED, facts, values)
+        return incomparable(case, metric, ChangeCode.NOT_MEASURED, facts, values)
     gate = GATED[metric]
     asked = threshold_of(metric, case)
     threshold = asked if asked is not None else gate.threshold if order is None else gate.elsewhere
@@ -447,25 +447,6 @@ def _undefined(metric: str, divergence: Divergence) -> str:
         return divergence.update.undefined if divergence.update else ""
     of_gradients = COLUMNS[metric].undefined_by == "gradient"
     return divergence.gradient.undefined if of_gradients else divergence.output.undefined
-
-
-def _incomparable(
-    case: Case,
-    metric: str,
-    code: ChangeCode,
-    facts: Mapping[str, float | str],
-    values: tuple[float | None, float | None],
-) -> Change:
-    return Change(
-        case=case,
-        metric=metric,
-        kind=GATED[metric].kind,
-        status=ChangeStatus.INCOMPARABLE,
-        code=code,
-        facts=facts,
-        baseline=values[0],
-        candidate=values[1],
-    )
 
 
 def _peak(memory: MemoryPass | None) -> float | None:

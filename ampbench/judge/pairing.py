@@ -343,18 +343,26 @@ def imported_finding(
     ]
     if readings == [None, None]:
         return None
-    kind = GATED[metric].kind if metric in GATED else _UNGATED[metric]
+    facts = {
+        side: run.program
+        for side, run, reading in zip(("baseline", "candidate"), runs, readings, strict=True)
+        if reading is not None
+    }
+    known = tuple(value if reading is None else reading for value, reading in zip(values, readings, strict=True))
+    return incomparable(pair.baseline, metric, ChangeCode.IMPORTED, facts, known)
+
+
+def incomparable(
+    case: Case, metric: str, code: ChangeCode, facts: Mapping[str, float | str], values: Sequence[float | None]
+) -> Change:
+    """Return the finding on a metric whose two `values` cannot be compared."""
     return Change(
-        case=pair.baseline,
+        case=case,
         metric=metric,
-        kind=kind,
+        kind=GATED[metric].kind if metric in GATED else _UNGATED[metric],
         status=ChangeStatus.INCOMPARABLE,
-        code=ChangeCode.IMPORTED,
-        facts={
-            side: run.program
-            for side, run, reading in zip(("baseline", "candidate"), runs, readings, strict=True)
-            if reading is not None
-        },
-        baseline=values[0] if readings[0] is None else readings[0],
-        candidate=values[1] if readings[1] is None else readings[1],
+        code=code,
+        facts=facts,
+        baseline=values[0],
+        candidate=values[1],
     )

@@ -22,7 +22,7 @@ from ampbench.judge.deciding import (
 )
 from ampbench.judge.exact import ThresholdOf, other_numbers
 from ampbench.judge.fitness import UNFIT_SHARE, said_of, unfit_rounds
-from ampbench.judge.pairing import EnvironmentDifferences, Pair, imported_finding
+from ampbench.judge.pairing import EnvironmentDifferences, Pair, imported_finding, incomparable
 from ampbench.judge.rounds import MeasuredRun, Role, grid, known_medians
 from ampbench.records.changes import Change, ChangeCode, ChangeStatus, ControlCode, ControlVerdict, Remark
 
@@ -129,15 +129,12 @@ def time_findings(
             thresholds[cell] = (1 + thresholds[cell]) * math.exp(moved[cell]) - 1
         decisions, unfit, fresh, control = _stored(cells, ours, theirs, thresholds, allowed)
     findings = unjudged + [
-        Change(
-            case=pair.baseline,
-            metric=TIME,
-            kind="time",
-            status=ChangeStatus.INCOMPARABLE,
-            code=ChangeCode.OTHER_MACHINE,
-            facts={one.name: f"{one.baseline} → {one.candidate}" for one in obstacle},
-            baseline=baseline.seconds[pair.baseline_id],
-            candidate=candidate.seconds[pair.candidate_id],
+        incomparable(
+            pair.baseline,
+            TIME,
+            ChangeCode.OTHER_MACHINE,
+            {one.name: f"{one.baseline} → {one.candidate}" for one in obstacle},
+            _raw(pair, baseline, candidate),
         )
         for pair in pairs
         if (obstacle := obstacles[pair.baseline.device])
@@ -231,16 +228,8 @@ def _without_rounds(pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun) -
         return imported_finding(pair, "items_per_second", values, baseline, candidate)
     if imported is not None or None not in values:
         return imported
-    return Change(
-        case=pair.baseline,
-        metric=TIME,
-        kind="time",
-        status=ChangeStatus.INCOMPARABLE,
-        code=ChangeCode.NOT_MEASURED,
-        facts={"side": "candidate" if values[1] is None else "baseline"},
-        baseline=values[0],
-        candidate=values[1],
-    )
+    facts = {"side": "candidate" if values[1] is None else "baseline"}
+    return incomparable(pair.baseline, TIME, ChangeCode.NOT_MEASURED, facts, values)
 
 
 def _threshold(pair: Pair, baseline: MeasuredRun, threshold_of: ThresholdOf) -> float:
