@@ -29,6 +29,7 @@ from ampbench.measure.distances import Scorer, compare, is_finite
 from ampbench.measure.draws import seed_all, switch_off_dropout
 from ampbench.measure.machine import Cpu, Device, fp64_device, precision_flags
 from ampbench.measure.memory import is_out_of_memory, said_of
+from ampbench.measure.optimizer import is_named
 from ampbench.measure.step import TrainingStep, build_training
 from ampbench.measure.worker import Work
 from ampbench.records.case import Case
@@ -50,6 +51,7 @@ MOST_SKIPPED = 50
 """After so many skipped steps in a row GradScaler's scale is 2**-34, and the training is given up."""
 
 ONE_BATCH = "there is one batch: it is trained on over and over"
+UNNAMED = "no optimizer is named: plain SGD trains, as with --optimizer sgd:lr=0.01"
 ON_CPU = "the fp64 training ran on the CPU: the device has no fp64"
 UNKNOWN = "distances from the {} training are not known, as it failed: {}"
 
@@ -269,6 +271,8 @@ def _run(plan: _Plan, course: _Course, *, judged: bool) -> None:
         course.notes.append(ON_CPU)
     if len(batches_of(workload.inputs)) == 1:
         course.notes.append(ONE_BATCH)
+    if not is_named(workload, plan.recipe):
+        course.notes.append(UNNAMED)
     if plan.arm == CONTROL:
         workload = one_rounding_away(workload, plan.seed)
     device.release()
