@@ -53,8 +53,10 @@ class MachineFile(msgspec.Struct, kw_only=True):
     ram: str | int = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchmarkResult:
+_COLUMNS = {"parameters": "params", "values": "result", "low": "stats_ci_99_a", "high": "stats_ci_99_b"}
+
+
+class BenchmarkResult(msgspec.Struct, kw_only=True, rename=_COLUMNS):
     """One benchmark's row: a value per combination of its parameters, in the order of their product.
 
     A value is None where it failed and NaN where it was skipped or not selected. `low` and `high` are asv's 99%
@@ -62,13 +64,13 @@ class BenchmarkResult:
     `started_at` is in milliseconds since 1970, `duration` in seconds.
     """
 
-    version: str | None
-    parameters: Sequence[Sequence[str]]
-    values: Sequence[Any]
-    low: Sequence[float | None]
-    high: Sequence[float | None]
-    started_at: float | None
-    duration: float | None
+    version: str | None = None
+    parameters: list[list[str]] = []
+    values: list[Any] = []
+    low: list[float | None] = []
+    high: list[float | None] = []
+    started_at: float | None = None
+    duration: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,16 +168,6 @@ class _Results(msgspec.Struct, kw_only=True):
     results: dict[str, list[Any]]
 
 
-class _Row(msgspec.Struct, kw_only=True):
-    result: list[Any] | None = None
-    params: list[list[str]] | None = None
-    version: str | None = None
-    started_at: float | None = None
-    duration: float | None = None
-    stats_ci_99_a: list[float | None] | None = None
-    stats_ci_99_b: list[float | None] | None = None
-
-
 def _bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
@@ -213,25 +205,16 @@ def _machine(path: Path) -> MachineFile:
 
 
 def _benchmark(name: str, columns: Sequence[str], row: Sequence[Any]) -> BenchmarkResult:
+    cells = {column: cell for column, cell in zip(columns, row, strict=False) if cell is not None}
     try:
-        found = msgspec.convert(dict(zip(columns, row, strict=False)), _Row)
+        found = msgspec.convert(cells, BenchmarkResult)
     except msgspec.ValidationError as error:
         raise StoreError(f"the result of {name} is damaged: {error}") from None
-    parameters = found.params or []
-    count = math.prod(len(values) for values in parameters)
-    lists = (found.result, found.stats_ci_99_a, found.stats_ci_99_b)
-    if any(values is not None and len(values) != count for values in lists):
+    count = math.prod(len(values) for values in found.parameters)
+    if any(values and len(values) != count for values in (found.values, found.low, found.high)):
         raise StoreError(f"the result of {name} is damaged: it does not have {count} values, as its parameters say")
-    values, low, high = (list(itertools.repeat(None, count)) if one is None else one for one in lists)
-    return BenchmarkResult(
-        version=found.version,
-        parameters=parameters,
-        values=values,
-        low=low,
-        high=high,
-        started_at=found.started_at,
-        duration=found.duration,
-    )
+    found.values, found.low, found.high = (values or [None] * count for values in (found.values, found.low, found.high))
+    return found
 
 
 PROGRAM = "asv"

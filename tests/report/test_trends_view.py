@@ -10,7 +10,7 @@ from ampbench.present.charts import Chart
 from ampbench.present.page import View
 from ampbench.report.material import Material, gather
 from ampbench.report.page import chart_payload, packed
-from ampbench.report.views.trends import labels_of, sparkline, trends
+from ampbench.report.views.trends import labels_of, trends
 from ampbench.trend.series import Change, Gap, Lack, Measured, Place, Point, Rule, Series, Trend, X, tracked
 from tests.report.materials import make_material, section_of
 from tests.stored_runs import COMPLETE, make_case, make_header, make_round, write_run
@@ -100,18 +100,7 @@ def test_the_history_draws_the_series_that_changed_first_over_the_versions_in_th
     assert "roi_head bf16_pure inference regressed at 2.12.1, +18%" in chart.alt
 
 
-def test_each_case_is_a_small_picture_with_its_runs_and_changes(history: Material) -> None:
-    page = section_of(made(history), history)
-    pictures = page.select("#trends ul.pictures")[0].find_all("li")
-    assert len(pictures) == 55
-    first = pictures[0]
-    assert first.get_text(" ", strip=True).startswith("roi_head fp32 inference 1.17 ms → 1.39 ms, +18%")
-    assert len(first.svg.find_all("line", class_="run")) == 10
-    assert [len(first.svg.find_all("line", class_=name)) for name in ("regressed", "improved")] == [1, 1]
-    assert len(first.svg.polyline["points"].split()) == 5
-
-
-def test_a_gap_and_a_disturbed_run_are_seen_in_the_picture_and_the_chart() -> None:
+def test_a_gap_and_a_disturbed_run_are_seen_in_the_chart() -> None:
     calm, busy = (Measured(run=name, value=1e-3, disturbed=why) for name, why in (("a", ""), ("b", "too much load")))
     several = [*points([1e-3, None, 1e-3])]
     several[0] = Point(x=xs(1)[0], value=1e-3, runs=2, each=(calm, busy))
@@ -121,9 +110,6 @@ def test_a_gap_and_a_disturbed_run_are_seen_in_the_picture_and_the_chart() -> No
     kinds = ["median of runs", "one run", "disturbed run", "no value", "disturbed run"]
     assert [row["kind"] for row in rows] == kinds
     assert rows[2]["said"] == "1.00 ms; not judged: too much load"
-    picture = sparkline(series([], points=several))
-    assert [len(line.split()) for line in picture["lines"]] == [1, 1]
-    assert len(picture["runs"]) == 3
 
 
 def test_metrics_that_did_not_change_are_folded_away(history: Material) -> None:

@@ -21,7 +21,6 @@ from ampbench.trend.show import (
     Names,
     change_blocks,
     changes_in_order,
-    ends,
     extent,
     failures,
     has_changed_times,
@@ -34,8 +33,6 @@ from ampbench.trend.show import (
     size,
     span,
     summary,
-    total,
-    value_said,
     where,
 )
 
@@ -263,32 +260,6 @@ def _spec(trend: Trend, title: str, unit: str, rows: Rows) -> Mapping[str, Any]:
     }
 
 
-def sparkline(one: Series) -> Mapping[str, Any]:
-    """Return a series as a small picture, 100 wide and 28 high: its lines, its runs, and where it changed."""
-    bottom, top = _range(one)
-    logarithmic = bottom > 0
-    low, high = (math.log(end) if logarithmic else end for end in (bottom, top))
-
-    def y(value: float) -> float:
-        place = math.log(value) if logarithmic else value
-        return round(26 - 24 * (place - low) / (high - low), 1) if high > low else 14.0
-
-    step = 94 / max(len(one.points) - 1, 1)
-    lines: list[list[str]] = [[]]
-    runs, marks = [], []
-    directions = {change.x: change.direction for change in one.changes}
-    for number, point in enumerate(one.points):
-        x = round(3 + step * number, 1)
-        if point.value is None or not math.isfinite(point.value):
-            lines.append([])
-            continue
-        lines[-1].append(f"{x},{y(point.value)}")
-        runs += [(x, y(each.value)) for each in point.each if math.isfinite(each.value)]
-        if point.x in directions:
-            marks.append((x, y(point.value), directions[point.x]))
-    return {"lines": [" ".join(line) for line in lines if line], "runs": runs, "marks": marks}
-
-
 def axis_name(trend: Trend) -> str:
     """Return what a trend's axis is called."""
     return trend.axis.replace("_", " ")
@@ -337,7 +308,6 @@ def trends(material: Material) -> View | None:
                 },
             }
         )
-        told[-1]["pictures"] = _pictures(trend, names)
     return View(
         id="trends",
         title="Trends",
@@ -346,27 +316,6 @@ def trends(material: Material) -> View | None:
         charts=charts,
         datasets=datasets,
     )
-
-
-def _pictures(trend: Trend, names: Names) -> list[dict[str, Any]]:
-    """Return a small picture of each series of times and of metrics that changed, those that changed first."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    places = {one.place for one in trend.series}
-    changed = {one.metric.name for one in trend.series if one.changes}
-    for one in ordered(trend):
-        if not (one.metric.noisy or one.metric.name in changed):
-            continue
-        first, last = (value_said(one, point) for point in ends(one))
-        found.setdefault(one.metric.name, []).append(
-            {
-                **sparkline(one),
-                "case": names[one.key] + (where(trend, one.place) if len(places) > 1 else ""),
-                "said": f"{first} → {last}",
-                "total": total(one),
-                "directions": list(dict.fromkeys(change.direction for change in one.changes)),
-            }
-        )
-    return [{"metric": TRACKED[metric].column.label, "rows": rows} for metric, rows in found.items()]
 
 
 def _told(trend: Trend, names: Names) -> dict[str, Any]:
