@@ -190,8 +190,11 @@ def _passed(one: Ranked) -> str:
 
 
 def passed_brief(rows: Iterable[Row]) -> str:
-    """Return why rows are not taken, in few words each."""
-    return ", ".join(f"{precision_label(row)}: {code_words(row)}" for row in rows)
+    """Return why rows are not taken: "bf16_pure, fp16_pure: not finite; fp16_autocast: error"."""
+    labels: dict[str, list[str]] = {}
+    for row in rows:
+        labels.setdefault(code_words(row), []).append(precision_label(row))
+    return "; ".join(f"{', '.join(names)}: {code}" for code, names in labels.items())
 
 
 def _short(one: Ranked) -> str:

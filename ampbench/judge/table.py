@@ -436,9 +436,8 @@ def table_lines(
         chosen = advice[group].case_id if group in advice else None
         lines.extend(_row_line(row, layout, "bold" if row["case_id"] == chosen else "") for row in rows)
         if group in advice:
-            lines += wrapped(f"→ {answer(advice[group].statement)}", layout.page)
-            for line in filter(None, (*map(words, advice[group].hints), not_taken(rows, advice[group]))):
-                lines += wrapped(line, layout.page)
+            for text in advice_lines(rows, advice[group]):
+                lines += wrapped(text, layout.page)
     return lines
 
 
@@ -456,8 +455,7 @@ def table_markdown(groups: Mapping[Group, Sequence[Row]], advice: Mapping[Group,
             block.append(markdown_table(headers, cells))
         block += [escaped(f"{precision_label(row)} {outcome_said(row['outcome'], row['reason'])}") for row in missing]
         if group in advice:
-            block.append(f"→ {escaped(answer(advice[group].statement))}")
-            block += map(escaped, filter(None, (*map(words, advice[group].hints), not_taken(rows, advice[group]))))
+            block += map(escaped, advice_lines(rows, advice[group]))
         blocks.append("\n\n".join(block))
     return "\n\n".join(blocks)
 
@@ -466,6 +464,12 @@ def _heading(group: Group, rows: Iterable[Row]) -> tuple[str, str]:
     """Return what a table is of beside its workload, and its optimizer's line, "" where that is not known."""
     optimizer = optimizer_line(rows)
     return described(replace(group, recipe="") if optimizer else group), optimizer
+
+
+def advice_lines(rows: Sequence[Row], advice: Take) -> list[str]:
+    """Return the lines below a table: what to take of it, what is to be known besides, what is not taken and why."""
+    lines = (f"→ {answer(advice.statement)}", *map(words, advice.hints), not_taken(rows, advice))
+    return [line for line in lines if line]
 
 
 def not_taken(rows: Sequence[Row], advice: Take) -> str:
