@@ -47,17 +47,16 @@ from ampbench.judge.rows import (
     with_verdicts,
 )
 from ampbench.judge.table import Layout, lay_out, legend, speed_interval, table_lines, table_markdown
-from ampbench.judge.verdict import Take, across_tables, takes_of, verdicts_of
+from ampbench.judge.verdict import Take, across_tables, takes_of, trainings_beside, verdicts_of
 from ampbench.present import wording
 from ampbench.present.data import csv_text, json_text
 from ampbench.present.markdown import escaped, markdown
 from ampbench.present.terminal import make_console, padded, print_lines, wrapped
-from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.labels import few, optimizer_name, outcome_said
 from ampbench.records.measured import Failure, Round, Skip
 from ampbench.records.run import Entry
 from ampbench.records.verdict import VERDICT_COLUMNS
-from ampbench.store import StoredRun, gathered, runs_beside
+from ampbench.store import StoredRun, gathered
 
 if TYPE_CHECKING:
     from ampbench.records.measured import Divergence, MemoryPass, Telemetry, Update
@@ -342,7 +341,7 @@ def _listed(counts: Sequence[int]) -> str:
 
 def run_rows(stored: StoredRun, budget: Budget) -> list[Row]:
     """Return one row per case of a run with its verdict, as `ampbench.load` gives them, those of a table together."""
-    verdicts = verdicts_of(stored, budget, runs_beside(stored, CONVERGENCE))
+    verdicts = verdicts_of(stored, budget, trainings_beside(stored))
     groups = grouped(with_verdicts(frame.run_rows(stored), verdicts))
     return [row for rows in groups.values() for row in rows]
 
@@ -400,7 +399,7 @@ def _print_ranking(
 
 def _said(stored: StoredRun, rows: Sequence[Row], budget: Budget) -> tuple[dict[Group, Take], list[str]]:
     """Return the advice on a run, and what is said below the tables of `rows`, but for skips."""
-    advice = takes_of(stored, budget, runs_beside(stored, CONVERGENCE))
+    advice = takes_of(stored, budget, trainings_beside(stored))
     swept = notes.sweep_notes(advice, stored.header.selection.sweeps)
     return advice, [
         *map(wording.words, across_tables(stored, advice)),

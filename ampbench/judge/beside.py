@@ -25,15 +25,14 @@ from ampbench.judge.compare import compare
 from ampbench.judge.ranking import missing_blocks, passed_brief, table_labels
 from ampbench.judge.rows import Group, Row, grouped, judged_error, number, passed_over, precision_label, with_verdicts
 from ampbench.judge.table import speed_interval
-from ampbench.judge.verdict import Take, own_rounds, takes_of, verdicts_of
+from ampbench.judge.verdict import Take, own_rounds, takes_of, trainings_beside, verdicts_of
 from ampbench.present.document import Block, Column, Document, Section, records, table
 from ampbench.present.wording import verdict_words, why
 from ampbench.records.case import Case, kind_of
 from ampbench.records.changes import ChangeStatus, Comparison
-from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.labels import few
 from ampbench.records.verdict import VERDICT_COLUMNS
-from ampbench.store import StoredRun, runs_beside
+from ampbench.store import StoredRun
 from ampbench.store.merge import lanes_together
 
 BEST, TIED, ALONE = "best", "tied", "alone"
@@ -93,7 +92,7 @@ def machines(runs: Sequence[StoredRun], budget: Budget) -> list[Machine]:
     """
     measured = []
     for stored in lanes_together(runs):
-        studies = runs_beside(stored, CONVERGENCE)
+        studies = trainings_beside(stored)
         rows = with_verdicts(frame.run_rows(stored), verdicts_of(stored, budget, studies))
         measured.append((stored, rows, takes_of(stored, budget, studies)))
     return told_apart(measured)

@@ -22,11 +22,10 @@ from ampbench.errors import UsageError
 from ampbench.instruments.ceilings.findings import Bounds
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.judge.rounds import OK, MeasuredRun
-from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.labels import NONE_NAMED, attention_said, not_finite, optimizer_name
 from ampbench.records.measured import OutputError
 from ampbench.records.verdict import VERDICT_COLUMNS
-from ampbench.store import StoredRun, measured_files, not_measured, once, runs_beside
+from ampbench.store import StoredRun, measured_files, not_measured, once
 from ampbench.store.lines import no_garbage_collection
 
 if TYPE_CHECKING:
@@ -110,14 +109,14 @@ def judged(files: Iterable[Path]) -> Iterator[tuple[Path, Frame]]:
 @no_garbage_collection()  # until all that a large run is made of is given back
 def _judged(file: Path, studies: dict[tuple[Path, str, str], list[StoredRun]]) -> Frame:
     """Return the frame of a run with its verdicts; `studies` are those known already, by folder, host and torch."""
-    from ampbench.judge.verdict import verdicts_of
+    from ampbench.judge.verdict import trainings_beside, verdicts_of
 
     stored = MeasuredRun.read_brief(file)
     require_measured(stored)
     environment = stored.header.environment
     place = file.parent, environment.host, environment.torch_version
     if place not in studies:
-        studies[place] = runs_beside(stored, CONVERGENCE)
+        studies[place] = trainings_beside(stored)
     verdicts = [one.columns() for one in verdicts_of(stored, Budget(), studies[place]).values()]
     frame = frame_of(stored)
     added = {name: np.array([one[name] for one in verdicts], dtype) for name, dtype in VERDICT_COLUMNS.items()}

@@ -17,6 +17,7 @@ from ampbench.instruments.ranges.arithmetic import remark_line
 from ampbench.judge.looks import TODAYS, Seen, judge
 from ampbench.judge.rows import Group, Row, grouped, number
 from ampbench.records.case import COMPILED, TORCHS_CHOICE, WITH_GRAPHS, compile_mode
+from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.labels import few, fp32s_fault, no_precisions_fault
 from ampbench.records.measured import Divergence, Round
 from ampbench.records.run import ScalerSetting
@@ -88,6 +89,13 @@ def verdicts_of(stored: "StoredRun", budget: Budget, studies: "Iterable[StoredRu
     tables = _tables(stored, budget, studies)
     found = {verdict.case_id: verdict for take in tables.values() for verdict in take.verdicts}
     return {case_id: found[case_id] for case_id in stored.cases}
+
+
+def trainings_beside(stored: "StoredRun") -> "list[StoredRun]":
+    """Return the studies in a run's folder that may tell whether its precisions train as fp32 does."""
+    from ampbench.store import runs_beside
+
+    return runs_beside(stored, CONVERGENCE)
 
 
 def takes_of(stored: "StoredRun", budget: Budget, studies: "Iterable[StoredRun]" = ()) -> dict[Group, Take]:

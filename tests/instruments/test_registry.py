@@ -50,7 +50,6 @@ NAMING = {
     "judge/show.py": "a comparison tells what changed in autocast's rules",
     "judge/verdict.py": "advice goes by trainings that were studied, and by what the precision's range allows",
     "judge/looks.py": "whole trainings that were studied count for more than one step",
-    "judge/beside.py": "machines side by side are advised by trainings beside their runs",
     "judge/frame.py": "ceiling_share is a column of runs that measured",
     "judge/notes.py": "ceilings of which a run tells shares may be disturbed, or none",
     "cli/results.py": "a run that measured is shown with its share of ceilings, and advised by trainings beside it",

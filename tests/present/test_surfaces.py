@@ -22,11 +22,10 @@ from ampbench.judge.table import not_taken
 from ampbench.present.markdown import escaped
 from ampbench.present.wording import answer, verdict_words
 from ampbench.pytest_plugin.summary import Seen
-from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.verdict import VERDICT_COLUMNS, Status, Verdict
 from ampbench.report.material import material_of
 from ampbench.report.views.cases import cases
-from ampbench.store import StoredRun, read_run, runs_beside
+from ampbench.store import StoredRun, read_run
 
 ROOT = Path(__file__).parents[2]
 RUNS = [
@@ -167,7 +166,7 @@ def test_a_surface_that_shows_another_verdict_is_found(
 def test_what_is_wrong_and_faster_or_smaller_is_named_with_its_code(path: Path) -> None:
     stored = read_run(path)
     rows = run_rows(stored, Budget())
-    takes = verdict.takes_of(stored, Budget(), runs_beside(stored, CONVERGENCE))
+    takes = verdict.takes_of(stored, Budget(), verdict.trainings_beside(stored))
     text = " ".join(" ".join(line.plain for line in result_lines(stored, rows, Budget(), 100)).split())
     named = 0
     for group, members in grouped(rows).items():
