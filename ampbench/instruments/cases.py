@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from ampbench.base.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.present.data import finite, record_data
 from ampbench.present.document import Code, Column, Document, Section, records
 from ampbench.records.case import Case
@@ -87,3 +88,11 @@ def outcomes(
             yield case_id, "interrupted", begun[case_id]
         else:
             yield case_id, "skipped", skip.reason if skip else NOT_REACHED
+
+
+def case_title(case: Case) -> str:
+    """Return what a case is, in one line."""
+    parts = [case.group, case.precision, case.phase, case.device, *([] if case.scaler else ["no scaler"])]
+    if case.precision in PRECISIONS and case.input_dtype != SHORT_DTYPES[PRECISIONS[case.precision].storage]:
+        parts.append(f"inputs in {case.input_dtype}")
+    return " · ".join(parts)

@@ -19,15 +19,11 @@ from ampbench.base import stats
 from ampbench.base.metrics import DRIFT, MEAN
 from ampbench.base.precisions import rank as precision_rank
 from ampbench.base.statement import Statement, state
-from ampbench.base.units import counted, format_bytes, format_seconds
+from ampbench.base.units import counted
 from ampbench.errors import NothingComparableError
 from ampbench.instruments.casts.changes import (
-    BACKWARD,
-    FORWARD,
-    OpChange,
-    TraceChanges,
     bare_name,
-    bytes_moved,
+    change_sentences,
     changed_names,
     compare_traces,
     concerned_rules,
@@ -75,7 +71,7 @@ from ampbench.records.changes import (
     Traces,
 )
 from ampbench.records.kinds import CASTS, RULES, deed_of
-from ampbench.records.labels import few, kernels_said
+from ampbench.records.labels import kernels_said
 from ampbench.records.measured import Round
 from ampbench.records.rules import FAKE, RuleChange, RuleProbe
 from ampbench.store import CUT, StoredRun
@@ -414,10 +410,6 @@ def _nothing_in_common(*runs: StoredRun) -> str:
     return f"the runs have no case in common: {'; '.join(said)}"
 
 
-_LISTED = 4
-"""So many changes of ops, of casts, and names are said; then how many more there are."""
-
-
 def explanation(
     case: Case,
     before: CastPass,
@@ -454,76 +446,6 @@ def explanation(
     return Explanation(Traces.SAME if changes.nothing else Traces.CHANGED, said)
 
 
-def change_sentences(changes: TraceChanges, first: Iterable[str] = ()) -> list[str]:
-    """Return the changes of a trace in lines, functions whose bare names are in `first` before others.
-
-    Of what changed alike in the forward and the backward pass only the former is listed.
-    """
-    if changes.nothing:
-        same = f"{counted(len(changes.after.ops), 'op')}, {counted(len(changes.after.casts), 'cast')}"
-        return [f"unexplained: the same ops, dtypes and casts on both sides ({same})"]
-    forward = {_way(one) for one in changes.ops if one.phase == FORWARD}
-    listed = [one for one in changes.ops if one.phase != BACKWARD or _way(one) not in forward]
-    concerned = set(first)
-    listed.sort(key=lambda one: bare_name(one.function) not in concerned)
-    rest = [bare_name(one.function) for one in listed[_LISTED:]]
-    more = [f"{counted(len(rest), 'more change')} of ops: {few(rest, _LISTED)}"] if rest else []
-    weights = [
-        f"{counted(len(one.names), 'weight')} {' and '.join(one.before)} → {' and '.join(one.after)}, "
-        f"such as {one.names[0]}"
-        for one in changes.weights
-    ]
-    return [*map(_op_line, listed[:_LISTED]), *more, *_cast_lines(changes), *weights]
-
-
-def _way(one: OpChange) -> tuple[object, ...]:
-    """Return what a function's forward and backward change have in common."""
-    return one.function, one.before, one.after
-
-
-def _op_line(one: OpChange) -> str:
-    """Return a change of ops as "linear: bf16 → fp32 in 25 modules, such as blocks.0 (traced: 1.00 ms → 2.00 ms)"."""
-    before, after = " and ".join(one.before), " and ".join(one.after)
-    names = [few(ops, _LISTED) for ops in (one.ops_before, one.ops_after)]
-    parts = [f"{before} → {after}"] if before != after else []
-    parts += [" → ".join(names)] if names[0] != names[1] else []
-    if not one.lost:
-        parts = [f"{counted(one.gained, 'more op')} in {after} ({names[1]})"]
-    elif not one.gained:
-        parts = [f"{counted(one.lost, 'op')} fewer in {before} ({names[0]})"]
-    if one.returned_before and (one.returned_before, one.returned_after) != (before, after):
-        parts.append(f"returns {one.returned_before} → {one.returned_after}")
-    modules = [module for module in one.modules if module]
-    where = f" in {counted(len(modules), 'module')}, such as {modules[0]}" if len(modules) > 1 else ""
-    if len(modules) == 1:
-        where = f" in {'module ' if modules[0].isdigit() else ''}{modules[0]}"  # of an nn.Sequential: "20"
-    phase = "" if one.phase == FORWARD else f", {one.phase}"
-    timed = one.seconds_before is not None and one.seconds_after is not None
-    seconds = f" (traced: {format_seconds(one.seconds_before)} → {format_seconds(one.seconds_after)})" if timed else ""
-    return f"{bare_name(one.function)}: {', '.join(parts)}{where}{phase}{seconds}"
-
-
-def _cast_lines(changes: TraceChanges) -> list[str]:
-    if not changes.casts:
-        return []
-    total = (
-        f"{len(changes.before.casts):,} → {counted(len(changes.after.casts), 'cast')} a step, "
-        f"{format_bytes(bytes_moved(changes.before.casts))} → {format_bytes(bytes_moved(changes.after.casts))}"
-    )
-    ordered = sorted(changes.casts, key=lambda one: -abs(one.bytes_after - one.bytes_before))
-    parts = [
-        f"{one.after - one.before:+,} {one.what} {one.from_dtype} → {one.to_dtype} ({one.origin}) for "
-        f"{bare_name(one.function)}{'' if one.phase == FORWARD else f', {one.phase}'}"
-        for one in ordered[:_LISTED]
-    ]
-    rest = len(ordered) - _LISTED
-    return [f"{total}: {'; '.join(parts)}{f'; and {rest} more ways' if rest > 0 else ''}"]
-
-
-COMPARED = ("", CASTS, RULES)
-"""What runs may explain to be compared; "": they measure."""
-
-
 def with_explanations(
     comparison: Comparison, pairs: Iterable[Pair], baseline: StoredRun, candidate: StoredRun
 ) -> Comparison:
@@ -546,6 +468,10 @@ def with_explanations(
         explained=_explained_cases(pairs, baseline, candidate, rules),
         defects=came_or_went(baseline, candidate),
     )
+
+
+COMPARED = ("", CASTS, RULES)
+"""What runs may explain to be compared; "": they measure."""
 
 
 def require_comparable(*runs: StoredRun) -> None:

@@ -62,14 +62,6 @@ def told_apart(labels: Sequence[str], runs: Iterable[str]) -> list[str]:
     return [f"{label} · {run}" if counts[label] > 1 else label for label, run in zip(labels, runs, strict=True)]
 
 
-def case_title(case: Case) -> str:
-    """Return what a case is, in one line."""
-    parts = [case.group, case.precision, case.phase, case.device, *([] if case.scaler else ["no scaler"])]
-    if case.precision in PRECISIONS and case.input_dtype != SHORT_DTYPES[PRECISIONS[case.precision].storage]:
-        parts.append(f"inputs in {case.input_dtype}")
-    return " · ".join(parts)
-
-
 def common_traits(cases: Iterable[Case]) -> str:
     """Return what all cases share and their labels leave out: `inference · cpu · eager`."""
     values = [
@@ -240,14 +232,6 @@ def device_statement(device: DeviceDescription, environment: Environment, precis
         return f"{statement}."
     elsewhere = "a GPU" if device.type == "cpu" else "a device that has it"
     return f"{statement}; an emulated {' or '.join(emulated)} says nothing about {elsewhere}."
-
-
-def emulation_statement(case: Case, environment: Environment) -> str:
-    """Return what is to be said of a case whose device only emulates the dtype that it computes in; "": nothing."""
-    device = environment.device(case.device)
-    if device is None or case.precision not in PRECISIONS or not emulated_of(device, [case.precision]):
-        return ""
-    return device_statement(device, environment, [case.precision])
 
 
 def emulated_of(device: DeviceDescription, precisions: Iterable[str]) -> list[str]:

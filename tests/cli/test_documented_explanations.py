@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from ampbench.instruments.casts.changes import compare_traces
+from ampbench.instruments.casts.changes import change_sentences, compare_traces
 from ampbench.instruments.rules.findings import compare_rules
-from ampbench.judge.compare import change_sentences
 from ampbench.records.rules import RuleProbe
 from ampbench.store import read_run
 from tests.documented.pages import fences

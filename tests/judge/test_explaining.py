@@ -7,9 +7,9 @@ import pytest
 from msgspec import structs
 
 from ampbench.errors import NothingComparableError
-from ampbench.instruments.casts.changes import compare_traces
+from ampbench.instruments.casts.changes import change_sentences, compare_traces
 from ampbench.instruments.rules.findings import rule_change_said
-from ampbench.judge.compare import change_sentences, compare, explanation, of_cases
+from ampbench.judge.compare import compare, explanation, of_cases
 from ampbench.records.casts import Cast, CastPass, CastTrace, Operation, WeightUse
 from ampbench.records.changes import ChangeStatus, Explanation, Traces
 from ampbench.records.measured import Failure, Skip

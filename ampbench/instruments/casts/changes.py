@@ -10,8 +10,10 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from ampbench.base.units import counted, format_bytes, format_seconds
 from ampbench.instruments.casts.tables import cast_users
 from ampbench.records.casts import CAST, NOT_NEEDED, REUSED, Cast, CastTrace, Operation
+from ampbench.records.labels import few
 from ampbench.records.rules import RuleChange
 
 FORWARD, BACKWARD = "forward", "backward"
@@ -317,3 +319,73 @@ def bare_name(name: str) -> str:
     """Return "rms_norm" for "torch.nn.functional.rms_norm", "aten._rms_norm_" and the rule of "aten::rms_norm.x"."""
     _, qualified, op = name.rpartition("::")
     return (op.partition(".")[0] if qualified else name.rpartition(".")[2]).strip("_")
+
+
+_LISTED = 4
+"""So many changes of ops, of casts, and names are said; then how many more there are."""
+
+
+def change_sentences(changes: TraceChanges, first: Iterable[str] = ()) -> list[str]:
+    """Return the changes of a trace in lines, functions whose bare names are in `first` before others.
+
+    Of what changed alike in the forward and the backward pass only the former is listed.
+    """
+    if changes.nothing:
+        same = f"{counted(len(changes.after.ops), 'op')}, {counted(len(changes.after.casts), 'cast')}"
+        return [f"unexplained: the same ops, dtypes and casts on both sides ({same})"]
+    forward = {_way(one) for one in changes.ops if one.phase == FORWARD}
+    listed = [one for one in changes.ops if one.phase != BACKWARD or _way(one) not in forward]
+    concerned = set(first)
+    listed.sort(key=lambda one: bare_name(one.function) not in concerned)
+    rest = [bare_name(one.function) for one in listed[_LISTED:]]
+    more = [f"{counted(len(rest), 'more change')} of ops: {few(rest, _LISTED)}"] if rest else []
+    weights = [
+        f"{counted(len(one.names), 'weight')} {' and '.join(one.before)} → {' and '.join(one.after)}, "
+        f"such as {one.names[0]}"
+        for one in changes.weights
+    ]
+    return [*map(_op_line, listed[:_LISTED]), *more, *_cast_lines(changes), *weights]
+
+
+def _way(one: OpChange) -> tuple[object, ...]:
+    """Return what a function's forward and backward change have in common."""
+    return one.function, one.before, one.after
+
+
+def _op_line(one: OpChange) -> str:
+    """Return a change of ops as "linear: bf16 → fp32 in 25 modules, such as blocks.0 (traced: 1.00 ms → 2.00 ms)"."""
+    before, after = " and ".join(one.before), " and ".join(one.after)
+    names = [few(ops, _LISTED) for ops in (one.ops_before, one.ops_after)]
+    parts = [f"{before} → {after}"] if before != after else []
+    parts += [" → ".join(names)] if names[0] != names[1] else []
+    if not one.lost:
+        parts = [f"{counted(one.gained, 'more op')} in {after} ({names[1]})"]
+    elif not one.gained:
+        parts = [f"{counted(one.lost, 'op')} fewer in {before} ({names[0]})"]
+    if one.returned_before and (one.returned_before, one.returned_after) != (before, after):
+        parts.append(f"returns {one.returned_before} → {one.returned_after}")
+    modules = [module for module in one.modules if module]
+    where = f" in {counted(len(modules), 'module')}, such as {modules[0]}" if len(modules) > 1 else ""
+    if len(modules) == 1:
+        where = f" in {'module ' if modules[0].isdigit() else ''}{modules[0]}"  # of an nn.Sequential: "20"
+    phase = "" if one.phase == FORWARD else f", {one.phase}"
+    timed = one.seconds_before is not None and one.seconds_after is not None
+    seconds = f" (traced: {format_seconds(one.seconds_before)} → {format_seconds(one.seconds_after)})" if timed else ""
+    return f"{bare_name(one.function)}: {', '.join(parts)}{where}{phase}{seconds}"
+
+
+def _cast_lines(changes: TraceChanges) -> list[str]:
+    if not changes.casts:
+        return []
+    total = (
+        f"{len(changes.before.casts):,} → {counted(len(changes.after.casts), 'cast')} a step, "
+        f"{format_bytes(bytes_moved(changes.before.casts))} → {format_bytes(bytes_moved(changes.after.casts))}"
+    )
+    ordered = sorted(changes.casts, key=lambda one: -abs(one.bytes_after - one.bytes_before))
+    parts = [
+        f"{one.after - one.before:+,} {one.what} {one.from_dtype} → {one.to_dtype} ({one.origin}) for "
+        f"{bare_name(one.function)}{'' if one.phase == FORWARD else f', {one.phase}'}"
+        for one in ordered[:_LISTED]
+    ]
+    rest = len(ordered) - _LISTED
+    return [f"{total}: {'; '.join(parts)}{f'; and {rest} more ways' if rest > 0 else ''}"]

@@ -11,8 +11,9 @@ from operator import attrgetter, itemgetter
 from types import MappingProxyType
 from typing import Any
 
+from ampbench.base.precisions import PRECISIONS
 from ampbench.base.units import UNDEFINED, counted, format_bytes, format_seconds
-from ampbench.instruments.cases import document_of_cases
+from ampbench.instruments.cases import case_title, document_of_cases
 from ampbench.instruments.casts import findings, tables
 from ampbench.instruments.casts.findings import (
     casts_inside,
@@ -39,7 +40,7 @@ from ampbench.present.document import (
 )
 from ampbench.present.page import Held, Part, Told, told_part
 from ampbench.records import cast_tables
-from ampbench.records.case import Case
+from ampbench.records.case import Case, Environment
 from ampbench.records.cast_tables import Saving, cache_bytes, savings
 from ampbench.records.casts import (
     AUTOCAST,
@@ -55,7 +56,7 @@ from ampbench.records.casts import (
     CheckedSaving,
     Operation,
 )
-from ampbench.records.labels import case_title, emulation_statement
+from ampbench.records.labels import device_statement, emulated_of
 from ampbench.records.rules import FAKE
 from ampbench.store import StoredRun
 
@@ -413,7 +414,7 @@ def document(stored: StoredRun, case_ids: Sequence[str], *, everything: bool = F
 
     def shown(case: Case, found: CastPass) -> Section:
         made = section(case, found, by or By.SUMMARY, everything=everything)
-        emulated = emulation_statement(case, stored.header.environment) if found.how != FAKE else ""
+        emulated = _emulation(case, stored.header.environment) if found.how != FAKE else ""
         return Section(made.title, [*made.blocks, *([Block(emulated)] if emulated else [])])
 
     columns, rows = FOR_MACHINES[by or By.CAST]
@@ -421,6 +422,14 @@ def document(stored: StoredRun, case_ids: Sequence[str], *, everything: bool = F
         stored, case_ids, stored.of(CastPass),
         section=shown, data=lambda case, found: _data(found, case, by), columns=columns, rows=rows,
     )  # fmt: skip
+
+
+def _emulation(case: Case, environment: Environment) -> str:
+    """Return what is to be said of a case whose device only emulates the dtype that it computes in; "": nothing."""
+    device = environment.device(case.device)
+    if device is None or case.precision not in PRECISIONS or not emulated_of(device, [case.precision]):
+        return ""
+    return device_statement(device, environment, [case.precision])
 
 
 def _data(found: CastPass, case: Case, by: By | None) -> dict[str, Any]:

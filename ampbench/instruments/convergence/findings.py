@@ -539,14 +539,15 @@ def fires(judged: Judged | None) -> bool:
 
 def control_remarks(controls: Mapping[str, Judged], metric: Metric) -> list[str]:
     """Return what it means where fp32 itself, one rounding away or in fp64, ends elsewhere."""
-    remarks = []
-    if fires(found := controls.get(NAMES[CONTROL])) and found is not None:
-        change = change_said(found.difference * metric.sign, metric)
-        remarks.append(f"no verdict is given: of fp32 from weights one rounding away, {change} than of fp32")
-    if fires(found := controls.get(NAMES[REFERENCE])) and found is not None:
-        change = change_said(found.difference * metric.sign, metric)
-        remarks.append(f"fp64 ends elsewhere than fp32: {change}, so that fp32 is no exact measure here")
-    return remarks
+    said = {
+        CONTROL: "no verdict is given: of fp32 from weights one rounding away, {} than of fp32",
+        REFERENCE: "fp64 ends elsewhere than fp32: {}, so that fp32 is no exact measure here",
+    }
+    return [
+        remark.format(change_said(judged.difference * metric.sign, metric))
+        for arm, remark in said.items()
+        if (judged := controls.get(NAMES[arm])) is not None and fires(judged)
+    ]
 
 
 def seed_remarks(arms: Mapping[str, Arm], asked: int, metric: Metric) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ampbench.base.units import UNDEFINED
-from ampbench.instruments.cases import document_of_cases
+from ampbench.instruments.cases import case_title, document_of_cases
 from ampbench.instruments.input_storage.findings import (
     FREE,
     LOSSY,
@@ -23,7 +23,6 @@ from ampbench.present.data import record_data
 from ampbench.present.document import Block, Column, Document, Section, as_sentence, records, table
 from ampbench.present.page import Held, Part, of_several, told_part
 from ampbench.records.case import Case
-from ampbench.records.labels import case_title
 from ampbench.store import StoredRun
 
 _WAYS = {ACCEPTED: "taken as it is"}

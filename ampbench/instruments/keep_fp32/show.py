@@ -18,7 +18,7 @@ from ampbench.base.units import (
     format_share,
 )
 from ampbench.errors import UnknownNameError
-from ampbench.instruments.cases import document_of_cases
+from ampbench.instruments.cases import case_title, document_of_cases
 from ampbench.instruments.keep_fp32.findings import Point, code, kept_said, meets, points, said, so_far
 from ampbench.instruments.keep_fp32.records import KeepSearch, SearchSpace, Trial, Unit
 from ampbench.instruments.keep_fp32.trials import WHOLE, units_of
@@ -35,7 +35,7 @@ from ampbench.present.data import record_data
 from ampbench.present.document import Block, Code, Column, Document, Section, as_sentence, picked, table
 from ampbench.present.page import Held, Part, Told, Untold, of_several, told_part
 from ampbench.records.case import Case
-from ampbench.records.labels import case_title, few
+from ampbench.records.labels import few
 from ampbench.records.ranges import ROOT, ModuleError
 from ampbench.store import StoredRun
 

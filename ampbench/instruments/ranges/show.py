@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ampbench.base.precisions import FORMATS
 from ampbench.base.units import UNDEFINED, counted, format_error, format_share
-from ampbench.instruments.cases import document_of_cases
+from ampbench.instruments.cases import case_title, document_of_cases
 from ampbench.instruments.ranges.findings import (
     arithmetic_said,
     forward_overflows,
@@ -54,7 +54,6 @@ from ampbench.present.data import record_data
 from ampbench.present.document import Block, Column, Document, Section, as_sentence, first_rows, records, table
 from ampbench.present.page import Held, Part, Told, cut, of_several, told_part
 from ampbench.records.case import Case
-from ampbench.records.labels import case_title
 from ampbench.records.ranges import (
     ACTIVATION,
     GRADIENT,

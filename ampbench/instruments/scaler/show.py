@@ -11,7 +11,7 @@ from typing import Any
 
 from ampbench.base.precisions import BASELINE, find_format
 from ampbench.base.units import UNDEFINED, counted, format_loss, format_ratio, format_share, format_whole
-from ampbench.instruments.cases import document_of_cases
+from ampbench.instruments.cases import case_title, document_of_cases
 from ampbench.instruments.scaler.findings import (
     NEAR,
     NOTHING,
@@ -37,7 +37,7 @@ from ampbench.present.data import record_data
 from ampbench.present.document import Block, Column, Document, Section, as_sentence, first_rows, picked, records, table
 from ampbench.present.page import Held, Part, Told, of_several, told_part
 from ampbench.records.case import Case
-from ampbench.records.labels import NOT_REACHED, case_title
+from ampbench.records.labels import NOT_REACHED
 from ampbench.records.measured import Score
 from ampbench.records.ranges import Magnitudes, format_scale
 from ampbench.store import StoredRun

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from ampbench.base.units import UNDEFINED, counted, format_bytes, format_error, format_loss
-from ampbench.instruments.cases import document_of_cases
+from ampbench.instruments.cases import case_title, document_of_cases
 from ampbench.instruments.paired import Ratio, short_ratio
 from ampbench.instruments.scope.findings import RECOMMENDED, Comparison, casts_said, comparisons, scope_said
 from ampbench.instruments.scope.records import (
@@ -35,7 +35,6 @@ from ampbench.present.data import record_data
 from ampbench.present.document import Block, Column, Document, Section, as_sentence, picked, records, table
 from ampbench.present.page import Held, Part, Told, of_several, told_part
 from ampbench.records.case import Case
-from ampbench.records.labels import case_title
 from ampbench.store import StoredRun
 
 SHOWN = 8

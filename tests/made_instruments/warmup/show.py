@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ampbench.instruments.cases import document_of_cases
+from ampbench.instruments.cases import case_title, document_of_cases
 from ampbench.instruments.warmup.findings import warmup_said
 from ampbench.instruments.warmup.records import WarmUp
 from ampbench.present.data import record_data
 from ampbench.present.document import Block, Column, Document, Section, as_sentence, table
 from ampbench.present.page import Held, Part, told_part
 from ampbench.records.case import Case
-from ampbench.records.labels import case_title
 from ampbench.store import StoredRun
 
 SHOWN = 8
