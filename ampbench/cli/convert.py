@@ -136,7 +136,6 @@ def _check_import(program: str, device: str, meaningless: Mapping[str, Any]) -> 
 
 def _import(sources: Sequence[str], program: str, device: str, results: Path) -> int:
     """Read and check each source as a whole, then write its runs; say what was written and what was left out."""
-    from ampbench.convert.formats import listed
     from ampbench.convert.native import read_source, recognise, write_runs
 
     for source in dict.fromkeys(sources):
@@ -147,9 +146,6 @@ def _import(sources: Sequence[str], program: str, device: str, results: Path) ->
         written = write_runs(read, results)
         for run in list(written.new)[:NAMED_RUNS]:
             print_note(f"wrote {written.new[run]}")
-        if written.earlier:
-            before = listed(written.earlier)
-            print_note(f"{source}: runs made of the same files before: {before}; delete what should not count twice")
         counts = [f"{counted(len(written.new), 'run')} written"]
         counts += [f"{len(written.known):,} already there, left as they are"] if written.known else []
         print_note(f"{source}: {', '.join(counts)}")

@@ -1,6 +1,5 @@
 """Runs that other programs measured, into the native store: whole sources, each run once."""
 
-import contextlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -10,7 +9,7 @@ from pathlib import Path
 from ampbench.convert import asv, pytest_benchmark
 from ampbench.convert.asv import BENCHMARKS_FILE, MACHINE_FILE
 from ampbench.errors import StoreError, UsageError
-from ampbench.store import StoredRun, list_runs, read_header, run_id, write_whole
+from ampbench.store import StoredRun, write_whole
 
 PROGRAMS = (asv.PROGRAM, pytest_benchmark.PROGRAM)
 """The programs whose results can be read."""
@@ -18,14 +17,10 @@ PROGRAMS = (asv.PROGRAM, pytest_benchmark.PROGRAM)
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The run files that were written, and those that had been there before, by the runs' ids.
-
-    `earlier` are other runs there that were made from the same files, before these grew or with another device.
-    """
+    """The run files that were written, and those that had been there before, by the runs' ids."""
 
     new: dict[str, Path] = field(default_factory=dict)
     known: dict[str, Path] = field(default_factory=dict)
-    earlier: list[str] = field(default_factory=list)
 
 
 def recognise(source: Path) -> str:
@@ -81,9 +76,6 @@ def write_runs(runs: Iterable[StoredRun], results: Path) -> Written:
     """
     written = Written()
     folder = results / "runs"
-    there: dict[str, list[Path]] = {}
-    for path in list_runs(results):
-        there.setdefault(_without_digest(run_id(path)), []).append(path)
 
     def new() -> Iterator[StoredRun]:
         for stored in runs:
@@ -93,7 +85,6 @@ def write_runs(runs: Iterable[StoredRun], results: Path) -> Written:
                 written.known[run] = path
                 continue
             written.new[run] = path
-            written.earlier.extend(_of_the_same_file(stored, there.get(_without_digest(run), [])))
             yield stored
 
     try:
@@ -106,16 +97,3 @@ def write_runs(runs: Iterable[StoredRun], results: Path) -> Written:
         said = f"cannot write {results}: {why}; nothing was imported, choose another --results folder"
         raise StoreError(said) from None
     return written
-
-
-def _without_digest(run: str) -> str:
-    """Return what the ids of all runs that were made from one file have in common: time and host."""
-    return run.rpartition("-")[0]
-
-
-def _of_the_same_file(stored: StoredRun, others: Iterable[Path]) -> Iterator[str]:
-    """Yield the ids of those of the run files `others` that were made from the file that `stored` was made from."""
-    for path in others:
-        with contextlib.suppress(StoreError):  # a damaged run is another command's matter
-            if read_header(path).imported == stored.header.imported:
-                yield run_id(path)

@@ -21,7 +21,7 @@ from ampbench.records.run import DIRTY, Header, short_commit
 from ampbench.trend import steps
 from ampbench.trend.reducing import RunValues
 from ampbench.trend.series import Change, History, Place, Rule, Series, Shift
-from ampbench.trend.steps import FAMILY_ALPHA, Evidence, Gap, Height, Level, Step, Variance, find_levels, own_interval
+from ampbench.trend.steps import FAMILY_ALPHA, Evidence, Gap, Height, Level, Variance, find_levels, own_interval
 
 _FIRST = ("torch", "torch build", "torchvision")
 """What explains most is said first."""
@@ -37,6 +37,16 @@ class Differences:
         self._history = history
         self._environments: dict[tuple[str, str, str], EnvironmentDifferences] = {}
         self._commits: dict[tuple[str, str], str] = {}
+        self._times: dict[tuple[str, str], Mapping[str, CaseChange]] = {}
+
+    def of_time(self, before: RunValues, after: RunValues, case_id: str) -> CaseChange | None:
+        """Return what `ampbench compare` says of a case's time in two runs."""
+        pair = (before.header.run, after.header.run)
+        if pair not in self._times:
+            from ampbench.judge.compare import compare_times  # many trends have nothing but long series
+
+            self._times[pair] = compare_times(before.measured, after.measured)
+        return self._times[pair].get(case_id)
 
     def same(self, before: Header, after: Header, device: str) -> bool:
         """Return whether numbers of `device` that luck has no part in must be equal."""
@@ -129,9 +139,8 @@ def judged(raws: Sequence[Raw], differences: Differences, has_steps: bool) -> tu
             noisy.setdefault(raw.series.metric.name, []).append(number)
         else:
             found[number] = _by_level(raw, differences)
-    comparisons = _Comparisons()
     for numbers in noisy.values():
-        times = _Times([raws[number] for number in numbers], differences, comparisons, has_steps)
+        times = _Times([raws[number] for number in numbers], differences, has_steps)
         found |= zip(numbers, times.judged(), strict=True)
         for shift in times.shifts:  # a rate does what the time does
             shifts.setdefault((shift.place, shift.x.value), shift)
@@ -233,7 +242,7 @@ class _Judged:
         counted = set(self.raw.series.points[place].run_ids)
         return [run for run in self.raw.runs(place) if run.header.run in counted]
 
-    def change(self, step: "_Found", differences: Differences) -> Change:
+    def change(self, step: "_Candidate", differences: Differences) -> Change:
         series, points = self.raw.series, self.raw.series.points
         better = (step.after > step.before) == (series.metric.column.better == "higher")
         low, high = step.interval
@@ -252,9 +261,14 @@ class _Judged:
         )
 
 
-class _Found(NamedTuple):
-    """A change: its level goes from `since`, the last point before it, to `place`, all in logarithms."""
+class _Candidate(NamedTuple):
+    """What might be a change of `one` series, with its p-value, in logarithms.
 
+    Its level goes from `since`, the last point before it, to `place`.
+    """
+
+    p: float
+    one: _Judged
     since: int
     place: int
     before: float
@@ -262,23 +276,12 @@ class _Found(NamedTuple):
     interval: tuple[float, float]
 
 
-class _Candidate(NamedTuple):
-    """What might be a change, with its p-value."""
-
-    p: float
-    one: _Judged
-    found: _Found
-
-
 class _Times:
     """The series of one metric that has luck, judged together."""
 
-    def __init__(
-        self, raws: Sequence[Raw], differences: Differences, comparisons: "_Comparisons", has_steps: bool
-    ) -> None:
+    def __init__(self, raws: Sequence[Raw], differences: Differences, has_steps: bool) -> None:
         self.shifts: list[Shift] = []
         self._differences = differences
-        self._comparisons = comparisons
         self._has_steps = has_steps
         self._series = [self._begun(raw) for raw in raws]
 
@@ -296,7 +299,7 @@ class _Times:
         for candidate, p in zip(candidates, certain, strict=True):
             found = self._decided(candidate) if p <= FAMILY_ALPHA else None
             if found is not None:
-                candidate.one.changes.append(candidate.one.change(found, self._differences))
+                found.one.changes.append(found.one.change(found, self._differences))
         return [replace(one.raw.series, changes=one.changes, rule=one.rule, note=one.note) for one in self._series]
 
     def _begun(self, raw: Raw) -> _Judged:
@@ -357,17 +360,17 @@ class _Times:
                     )
                 )
 
-    def _decided(self, candidate: _Candidate) -> _Found | None:
+    def _decided(self, found: _Candidate) -> _Candidate | None:
         """Return the change as `ampbench compare` decides on it; None where it does not call it one.
 
         Levels of many points are more than two runs can tell of, and numbers without rounds are nothing that it judges.
         """
-        one, found = candidate.one, candidate.found
+        one = found.one
         if one.rule is Rule.STEPS:
             return found
         before, after = (one.runs(point)[-MOST_RUNS:] for point in (found.since, found.place))
         case_id = one.raw.series.case.case_id
-        findings = [self._comparisons.finding(ours, theirs, case_id) for ours in before for theirs in after]
+        findings = [self._differences.of_time(ours, theirs, case_id) for ours in before for theirs in after]
         if any(each is not None and each.code is ChangeCode.IMPORTED for each in findings):
             return found
         better = (found.after > found.before) == (one.raw.series.metric.column.better == "higher")
@@ -380,21 +383,6 @@ class _Times:
         if more or only is None or None in (only.change, only.low, only.high) or one.raw.series.metric.name != "time":
             return found
         return found._replace(interval=(math.log1p(only.low or 0.0), math.log1p(only.high or 0.0)))
-
-
-class _Comparisons:
-    """What `ampbench compare` says of the times of two runs, each pair compared once."""
-
-    def __init__(self) -> None:
-        self._found: dict[tuple[str, str], Mapping[str, CaseChange]] = {}
-
-    def finding(self, before: RunValues, after: RunValues, case_id: str) -> CaseChange | None:
-        pair = (before.header.run, after.header.run)
-        if pair not in self._found:
-            from ampbench.judge.compare import compare_times  # many trends have nothing but long series
-
-            self._found[pair] = compare_times(before.measured, after.measured)
-        return self._found[pair].get(case_id)
 
 
 def _spreads(
@@ -422,15 +410,14 @@ def _steps(one: _Judged, level: stats.Floats, threshold: float) -> list[_Candida
     logs = np.asarray(one.logs)
     found = []
     for step in steps.find_steps((logs - level[one.held]).tolist(), threshold):
-        before, after = (float(np.median(logs[part])) for part in _parts(step))
+        before, after = (
+            float(np.median(logs[step.start : step.since + 1])),
+            float(np.median(logs[step.place : step.end])),
+        )
         if (after - before) * (step.after - step.before) > 0 and abs(after - before) > threshold:
             interval = (after - before - step.half, after - before + step.half)
-            found.append(_Candidate(step.p, one, _Found(step.since, step.place, before, after, interval)))
+            found.append(_Candidate(step.p, one, step.since, step.place, before, after, interval))
     return found
-
-
-def _parts(step: Step) -> tuple[slice, slice]:
-    return slice(step.start, step.since + 1), slice(step.place, step.end)
 
 
 def _neighbours(
@@ -450,9 +437,8 @@ def _neighbours(
             half = height.half(spread)
             before, after = one.logs[height.since], one.logs[height.place]
             interval = (height.value - half, height.value + half)
-            found.append(
-                _Candidate(height.tail(shift, spread), one, _Found(height.since, height.place, before, after, interval))
-            )
+            p = height.tail(shift, spread)
+            found.append(_Candidate(p, one, height.since, height.place, before, after, interval))
     return found
 
 
@@ -461,6 +447,10 @@ def _evidence(log: float, series: Series, runs: Sequence[RunValues]) -> Evidence
     values = [float(run.values[metric.column.name][run.rows[case_id]]) for run in runs]
     rounds = [logs for run in runs if len(logs := run.rounds(case_id)) > 1]
     own = [own_interval(run, value, case_id, metric) for run, value in zip(runs, values, strict=True)]
-    errors = [] if rounds else [steps.interval_error(one.low, one.high, one.confidence) for one in own if one]
+    errors = (
+        []
+        if rounds
+        else [steps.interval_error(*one, run.confidence) for run, one in zip(runs, own, strict=True) if one]
+    )
     controls = [run.control for run in runs if run.control is not None]
     return Evidence(log, [math.log(value) for value in values], rounds, errors, controls)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -267,26 +267,6 @@ def read_runs(sources: Sequence[str], results: Path, metrics: Iterable[Tracked],
     return Sources(runs=list(reader.runs.values()), notes=[*reader.notes, *counted])
 
 
-class _Measurement(NamedTuple):
-    """What imports of one measurement share, whatever the file held when each was read."""
-
-    program: str
-    host: str
-    commit: str | None
-    file: str
-    started_at: str
-    devices: frozenset[str]
-
-
-class _Held(NamedTuple):
-    """What tells which of two imports is to be kept, in this order, and its `run`: asv only ever adds to a file."""
-
-    finished_at: str
-    cases: int
-    numbers: int
-    run: str
-
-
 class _Reader:
     """Reads files, each once, and keeps the runs by id."""
 
@@ -300,7 +280,7 @@ class _Reader:
         self._keyword = keyword
         self._seen: set[Path] = set()
         self._waiting: list[Path] = []
-        self._imported: dict[_Measurement, _Held] = {}
+        self._imported: dict[tuple[object, ...], tuple[tuple[str, int, int], str]] = {}  # how much, and the run's id
         self._devices: dict[tuple[str, str], str] = {}
 
     def native(self, path: Path) -> None:
@@ -358,16 +338,16 @@ class _Reader:
         if imported is None:
             return True
         host, devices = header.environment.host, frozenset(case.device for case in stored.cases.values())
-        key = _Measurement(imported.program, host, header.commit, imported.file, header.started_at, devices)
+        key = (imported.program, host, header.commit, imported.file, header.started_at, devices)
         finished_at = stored.footers[-1].finished_at if stored.footers else ""
         numbers = len(run.rounds.seconds) + sum(map(len, stored.readings.values()))
-        held = _Held(finished_at, len(stored.cases), numbers, header.run)
-        known = self._imported.get(key)
-        if known is not None:
-            if known[:3] >= held[:3]:
+        held = (finished_at, len(stored.cases), numbers)  # asv only ever adds to a file
+        if key in self._imported:
+            before, run_id = self._imported[key]
+            if before >= held:
                 return False
-            del self.runs[known.run]
-        self._imported[key] = held
+            del self.runs[run_id]
+        self._imported[key] = (held, header.run)
         if len(devices) == 1 and _is_of_asv(imported):
             (self._devices[host, imported.file],) = devices
         return True

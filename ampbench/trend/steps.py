@@ -178,7 +178,8 @@ def _strength(values: Floats, before: _Level, after: _Level) -> float:
     """Return how many standard errors lie between two levels, 0 where their values are mixed or one is too short."""
     if min(before.end - before.start, after.end - after.start) < SHORTEST:  # asv's solver leaves such ones
         return 0.0
-    if _separation(values[before.start : before.end], values[after.start : after.end]) < SEPARATION:
+    signs = np.sign(values[after.start : after.end][:, None] - values[before.start : before.end][None, :])
+    if abs(float(signs.mean())) < SEPARATION:  # the rank-biserial correlation, from 0 (mixed) to 1 (apart)
         return 0.0
     return abs(after.height - before.height) / math.hypot(before.error, after.error)
 
@@ -199,66 +200,34 @@ def _residual_noise(values: Floats, bounds: list[int], levels: list[float]) -> t
     return spread, (1 + correlation) / (1 - correlation)
 
 
-def _separation(before: Floats, after: Floats) -> float:
-    """Return the rank-biserial correlation of two sets of values, from 0 (mixed) to 1 (apart)."""
-    signs = np.sign(after[:, None] - before[None, :])
-    return abs(float(signs.mean()))
-
-
-@dataclass(frozen=True, slots=True)
-class OwnInterval:
-    """The interval that a run has of its `value`, from `low` to `high`, of so much `confidence` (0.95).
-
-    `centre` is the same number by the run's time, which is what the interval is about.
-    """
-
-    value: float
-    low: float
-    high: float
-    centre: float
-    confidence: float
-
-
 def measured_by(
     runs: Sequence[RunValues], values: Sequence[float], case_id: str, metric: Tracked
 ) -> tuple[Measured, ...]:
     """Return what each run says of a point, in the metric's unit."""
     found = []
     for run, value in zip(runs, values, strict=True):
-        own = own_interval(run, value, case_id, metric) if metric.noisy else None
-        found.append(
-            Measured(
-                run=run.header.run,
-                value=value,
-                low=own.value * own.low / own.centre if own else None,
-                high=own.value * own.high / own.centre if own else None,
-                disturbed=run.disturbed.get(case_id, "") if metric.noisy else "",
-            )
-        )
+        low, high = own_interval(run, value, case_id, metric) or (None, None)
+        disturbed = run.disturbed.get(case_id, "") if metric.noisy else ""
+        found.append(Measured(run=run.header.run, value=value, low=low, high=high, disturbed=disturbed))
     return tuple(found)
 
 
 def point_interval(each: Sequence[Measured], metric: Tracked) -> tuple[float | None, float | None]:
     """Return the interval of a point of a time: that of its runs' values, or that of its only run."""
-    if not metric.noisy:
-        return None, None
-    if len(each) == 1:
+    if len(each) == 1 or not metric.noisy:
         return each[0].low, each[0].high
     values = [one.value for one in each]
     interval = stats.log_t_interval(values) if len(values) >= stats.ROUNDS_FOR_INTERVAL else None
     return interval or (None, None)
 
 
-def own_interval(run: RunValues, value: float, case_id: str, metric: Tracked) -> OwnInterval | None:
-    """Return the interval that a run has of its value, in the direction of the metric."""
-    interval = run.interval(case_id)
-    if interval is None:
-        return None
-    low, high = interval
-    if metric.column.name == TIME:
-        return OwnInterval(value, low, high, value, run.confidence)
+def own_interval(run: RunValues, value: float, case_id: str, metric: Tracked) -> tuple[float, float] | None:
+    """Return the interval that a run has of its value of a time or a rate, of the run's confidence."""
+    interval = run.interval(case_id) if metric.noisy else None
+    if interval is None or metric.column.name == TIME:
+        return interval
     seconds = run.value(TIME, case_id)
-    return None if seconds is None else OwnInterval(value, 1 / high, 1 / low, 1 / seconds, run.confidence)
+    return None if seconds is None else (value * (seconds / interval[1]), value * (seconds / interval[0]))
 
 
 RESTLESS_SHARE = 0.25

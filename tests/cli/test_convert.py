@@ -219,15 +219,6 @@ def test_asv_results_become_runs_and_stderr_says_what_was_left_out(asv: Path, tm
     assert sorted((tmp_path / "results" / "runs").iterdir()) == files
 
 
-def test_a_run_of_the_same_file_from_before_is_named(asv: Path, ampbench: Run) -> None:
-    ampbench("convert", asv, "--to", "native")
-    said = ampbench("convert", asv, "--to", "native", "--device", "cuda")
-    assert said.code == 0
-    (line,) = [line for line in said.err.splitlines() if "of the same files before" in line]
-    assert line.startswith(f"{asv}: runs made of the same files before: 2026")
-    assert line.endswith("; delete what should not count twice")
-
-
 def test_an_imported_run_is_shown_listed_compared_gated_and_checked(
     asv: Path, tmp_path: Path, ampbench: Run, environment: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

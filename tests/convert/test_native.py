@@ -97,19 +97,6 @@ def test_importing_twice_writes_once(tmp_path: Path) -> None:
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
-def test_other_runs_of_the_same_file_are_told(tmp_path: Path) -> None:
-    runs = stored_runs(tmp_path / "asv")
-    native.write_runs(runs, tmp_path / "results")
-    write(tmp_path / "asv", {STEP: row([2e-3, 1e-3])}, commit_hash="0" * 40)
-    damaged = tmp_path / "results" / "runs" / f"{runs[0].header.run.rpartition('-')[0]}-damaged.jsonl"
-    damaged.write_text("no run")
-    again = native.read_source(tmp_path / "asv", asv.PROGRAM, "", Counter())
-    written = native.write_runs(again, tmp_path / "results")
-    assert list(written.new) == [again[0].header.run] != [runs[0].header.run]
-    assert written.earlier == [runs[0].header.run]
-    assert native.write_runs(again, tmp_path / "results").earlier == []
-
-
 @pytest.mark.parametrize("whole", [0, 2])
 def test_a_disk_that_fills_up_leaves_nothing(whole: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = stored_runs(tmp_path / "asv", count=3)
