@@ -24,7 +24,7 @@ class Gate:
     floor: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Column:
     """One column: `label` heads it in tables, `summary` explains it in one line.
 
@@ -40,13 +40,13 @@ class Column:
 
     name: str
     label: str
-    summary: str = ""
     unit: str = ""
     better: Literal["lower", "higher"] | None = None
     of: str = ""
     gate: Gate | None = None
     noun: str = ""
     undefined_by: str = ""
+    summary: str = ""
 
     @property
     def whole(self) -> bool:
@@ -79,28 +79,6 @@ def reach(path: str, records: Mapping[str, Sequence[Any]]) -> list[Any]:
     return values
 
 
-def text(name: str, label: str, of: str = "") -> Column:
-    """Return a column that names or counts the case itself."""
-    return Column(name=name, label=label, of=of)
-
-
-def metric(
-    name: str,
-    label: str,
-    unit: str,
-    better: Literal["lower", "higher"] | None,
-    of: str = "",
-    gate: Gate | None = None,
-    *,
-    noun: str = "",
-    undefined_by: str = "",
-) -> Column:
-    """Return a measured column."""
-    return Column(
-        name=name, label=label, unit=unit, better=better, of=of, gate=gate, noun=noun, undefined_by=undefined_by
-    )
-
-
 _TIME = Gate(kind="time", threshold=0.02, elsewhere=0.02, floor=50e-9)
 _MEMORY = Gate(kind="memory", elsewhere=0.01)
 _ERROR = Gate(kind="accuracy", elsewhere=0.1)
@@ -114,106 +92,106 @@ def _by_name(*columns: Column) -> Mapping[str, Column]:
 
 
 COLUMNS = _by_name(
-    text("run", "run", "header.run").means("The run's id, which is also its file's name."),
-    text("case_id", "case", "case.case_id").means("The case's stable id, the join key of every comparison."),
-    text("workload", "workload", "case.workload").means("The network measured."),
-    text("family", "family", "case.family").means("The family of the workload; `user` for a user's own."),
-    text("parameters", "parameters").means("Resolved parameters by name: `depth=4,width=512`."),
-    text("precision", "precision", "case.precision").means("The precision's name."),
-    text("device", "device", "case.device").means("The device type, such as `cuda`."),
-    text("phase", "phase", "case.phase").means("`inference` or `training`."),
-    text("path", "path", "case.path").means(
+    Column("run", "run", of="header.run").means("The run's id, which is also its file's name."),
+    Column("case_id", "case", of="case.case_id").means("The case's stable id, the join key of every comparison."),
+    Column("workload", "workload", of="case.workload").means("The network measured."),
+    Column("family", "family", of="case.family").means("The family of the workload; `user` for a user's own."),
+    Column("parameters", "parameters").means("Resolved parameters by name: `depth=4,width=512`."),
+    Column("precision", "precision", of="case.precision").means("The precision's name."),
+    Column("device", "device", of="case.device").means("The device type, such as `cuda`."),
+    Column("phase", "phase", of="case.phase").means("`inference` or `training`."),
+    Column("path", "path", of="case.path").means(
         "How it is run: `eager`, `compiled` (or `compiled-` and a mode) or `traced`."
     ),
-    text("batch_size", "batch", "case.batch_size").means("The batch size; undefined where a workload has none."),
-    text("input_dtype", "input", "case.input_dtype").means("The dtype floating inputs are given in."),
-    text("memory_format", "format", "case.memory_format").means("`contiguous` or `channels_last`."),
-    text("recipe", "recipe").means("What it is trained by; undefined: the workload's own way."),
-    text("optimizer", "optimizer").means(
+    Column("batch_size", "batch", of="case.batch_size").means("The batch size; undefined where a workload has none."),
+    Column("input_dtype", "input", of="case.input_dtype").means("The dtype floating inputs are given in."),
+    Column("memory_format", "format", of="case.memory_format").means("`contiguous` or `channels_last`."),
+    Column("recipe", "recipe").means("What it is trained by; undefined: the workload's own way."),
+    Column("optimizer", "optimizer").means(
         "The optimizer of a training that was compared: `AdamW lr=0.0003 weight_decay=0.1`; `none`: none is named."
     ),
-    text("sdpa", "sdpa").means("The one kernel of attention that `--sdpa` allows; undefined where torch chooses."),
-    text("attention", "attention").means(
+    Column("sdpa", "sdpa").means("The one kernel of attention that `--sdpa` allows; undefined where torch chooses."),
+    Column("attention", "attention").means(
         "The kernels of attention in one step, with how often each ran: `flash 12`, `flash 10, math 2`, `none`; "
         "undefined where it is not known."
     ),
-    text("outcome", "outcome").means("`ok`, `skipped` or `failed`."),
-    text("reason", "reason").means("Why a case was skipped or failed; undefined where ok."),
-    text("rounds", "rounds").means("The rounds measured, without those of the control."),
-    metric("seconds_median", "time", "s", "lower", gate=_TIME).means(
+    Column("outcome", "outcome").means("`ok`, `skipped` or `failed`."),
+    Column("reason", "reason").means("Why a case was skipped or failed; undefined where ok."),
+    Column("rounds", "rounds").means("The rounds measured, without those of the control."),
+    Column("seconds_median", "time", "s", "lower", gate=_TIME).means(
         "Seconds per step: median over rounds; a round is its fastest sample, on accelerators its median window."
     ),
-    metric("seconds_low", "low", "s", None).means(
+    Column("seconds_low", "low", "s", None).means(
         "Lower end of the 95% t interval of the log round values; undefined under three rounds."
     ),
-    metric("seconds_high", "high", "s", None).means("Upper end of the same interval."),
-    metric("items_per_second", "items/s", "items/s", "higher").means("Items per step divided by seconds_median."),
-    metric("speedup_vs_fp32", "speed", "ratio", "higher").means(
+    Column("seconds_high", "high", "s", None).means("Upper end of the same interval."),
+    Column("items_per_second", "items/s", "items/s", "higher").means("Items per step divided by seconds_median."),
+    Column("speedup_vs_fp32", "speed", "ratio", "higher").means(
         "seconds_median of the same case in fp32 (tf32 off), divided by this one's."
     ),
-    metric("speedup_low", "speed low", "ratio", None).means(
+    Column("speedup_low", "speed low", "ratio", None).means(
         "Lower end of the speedup's 95% interval, paired round by round; undefined under three rounds."
     ),
-    metric("speedup_high", "speed high", "ratio", None).means("Upper end of the same interval."),
-    metric("speedup_vs_tf32", "vs tf32", "ratio", "higher").means(
+    Column("speedup_high", "speed high", "ratio", None).means("Upper end of the same interval."),
+    Column("speedup_vs_tf32", "vs tf32", "ratio", "higher").means(
         "seconds_median of the same case in tf32, divided by this one's."
     ),
-    metric("speedup_vs_default", "vs default", "ratio", "higher").means(
+    Column("speedup_vs_default", "vs default", "ratio", "higher").means(
         "seconds_median of the same case in fp32 as torch ships it (`default`), divided by this one's."
     ),
-    metric("speedup_default_low", "vs default low", "ratio", None).means(
+    Column("speedup_default_low", "vs default low", "ratio", None).means(
         "Lower end of the 95% interval of speedup_vs_default, made as speedup_low."
     ),
-    metric("speedup_default_high", "vs default high", "ratio", None).means("Upper end of the same interval."),
-    metric("peak_memory_bytes", "peak memory", "B", "lower", "memory.peak_bytes", _MEMORY, noun="memory").means(
+    Column("speedup_default_high", "vs default high", "ratio", None).means("Upper end of the same interval."),
+    Column("peak_memory_bytes", "peak memory", "B", "lower", "memory.peak_bytes", _MEMORY, noun="memory").means(
         "Peak memory of one step: weights, inputs, gradients, optimizer state and everything between."
     ),
-    text("memory_source", "memory from", "memory.source").means(
+    Column("memory_source", "memory from", of="memory.source").means(
         "Who counted: `allocator` (accelerator) or `profiler` (CPU)."
     ),
-    metric("memory_ratio_vs_fp32", "memory vs fp32", "ratio", "lower").means(
+    Column("memory_ratio_vs_fp32", "memory vs fp32", "ratio", "lower").means(
         "peak_memory_bytes divided by that of the same case in fp32."
     ),
-    metric("reserved_memory_bytes", "reserved", "B", "lower", "memory.reserved_bytes").means(
+    Column("reserved_memory_bytes", "reserved", "B", "lower", "memory.reserved_bytes").means(
         "The most that an accelerator's caching allocator took from the device in the step, all told."
     ),
-    metric("bytes_per_parameter", "B/param", "B/param", "lower", "memory.bytes_per_parameter").means(
+    Column("bytes_per_parameter", "B/param", "B/param", "lower", "memory.bytes_per_parameter").means(
         "In training: weights, gradients, master weights and optimizer state, by parameter."
     ),
-    metric(
+    Column(
         "output_rel_l2", "output error", "error", "lower", "divergence.output.rel_l2", _ERROR, undefined_by="output"
     ).means("Euclidean norm of the output's error, relative to the norm of the fp64 reference."),
-    metric("output_worst_rel_l2", "worst output", "error", "lower", "divergence.output.worst.rel_l2").means(
+    Column("output_worst_rel_l2", "worst output", "error", "lower", "divergence.output.worst.rel_l2").means(
         "The same of the output that errs most, logits without their common shift: what is judged."
     ),
-    text("output_worst_name", "erring output").means("The name of that output; undefined where there is only one."),
-    metric(
+    Column("output_worst_name", "erring output").means("The name of that output; undefined where there is only one."),
+    Column(
         "output_worst_floor_ratio", "worst ×floor", "ratio", "lower", "divergence.output.worst.rel_l2 / floor_rel_l2"
     ).means("output_worst_rel_l2 divided by what merely rounding that output to the dtype errs."),
-    metric("sample_p99_rel_l2", "p99 sample", "error", "lower").means(
+    Column("sample_p99_rel_l2", "p99 sample", "error", "lower").means(
         "The 99% quantile of the samples' relative errors, in the output in which it is largest."
     ),
-    metric("sample_worst_rel_l2", "worst sample", "error", "lower").means("The largest relative error of a sample."),
-    metric("output_over_spread", "error/spread", "ratio", "lower", "divergence.output.noisiest.over_spread").means(
+    Column("sample_worst_rel_l2", "worst sample", "error", "lower").means("The largest relative error of a sample."),
+    Column("output_over_spread", "error/spread", "ratio", "lower", "divergence.output.noisiest.over_spread").means(
         "An output's error divided by what its rows differ by in the reference, where it is largest; classifiers apart."
     ),
-    text("output_spread_name", "noisy output").means("The name of that output; undefined where there is only one."),
-    metric("output_max_abs", "max error", "error", "lower", "divergence.output.max_abs").means(
+    Column("output_spread_name", "noisy output").means("The name of that output; undefined where there is only one."),
+    Column("output_max_abs", "max error", "error", "lower", "divergence.output.max_abs").means(
         "The largest absolute error of an output element."
     ),
-    metric("output_cosine", "cosine", "cosine", "higher", "divergence.output.cosine").means(
+    Column("output_cosine", "cosine", "cosine", "higher", "divergence.output.cosine").means(
         "Cosine similarity of output and reference."
     ),
-    metric("output_sqnr_db", "SQNR", "dB", "higher").means(
+    Column("output_sqnr_db", "SQNR", "dB", "higher").means(
         "Signal to quantisation noise: -20 log10(output_rel_l2); undefined where there is no error."
     ),
-    metric("output_nonfinite", "nonfinite", "count", "lower", "divergence.output.nonfinite", _COUNT).means(
+    Column("output_nonfinite", "nonfinite", "count", "lower", "divergence.output.nonfinite", _COUNT).means(
         "Output elements that are not finite where the reference's are."
     ),
-    text("output_not_finite", "not finite").means(
+    Column("output_not_finite", "not finite").means(
         "`nan` or `inf` in the output; `nan in fp64` or `inf in fp64` where it is in the reference."
     ),
-    metric(
+    Column(
         "output_reference_nonfinite",
         "ref. nonfinite",
         "count",
@@ -221,13 +199,13 @@ COLUMNS = _by_name(
         "divergence.output.reference_nonfinite",
         _COUNT,
     ).means("Output elements that are not finite in the reference."),
-    metric(
+    Column(
         "output_fp32_nonfinite", "fp32 nonfinite", "count", "lower", "divergence.output.fp32_nonfinite", _COUNT
     ).means("Output elements that are not finite in fp32 where the reference's are."),
-    text("reference_dtype", "reference").means(
+    Column("reference_dtype", "reference").means(
         "What errors are against: `fp64`, or `fp32` where the fp64 step fails; undefined if both do."
     ),
-    metric(
+    Column(
         "output_floor_ratio",
         "×floor",
         "ratio",
@@ -235,37 +213,37 @@ COLUMNS = _by_name(
         "divergence.output.rel_l2 / floor_rel_l2",
         undefined_by="output",
     ).means("The error divided by that of merely rounding the reference output to the precision's dtype."),
-    metric("output_fp32_ratio", "error/fp32", "ratio", "lower", "divergence.output.rel_l2 / fp32_rel_l2").means(
+    Column("output_fp32_ratio", "error/fp32", "ratio", "lower", "divergence.output.rel_l2 / fp32_rel_l2").means(
         "The error divided by fp32's own on the same device."
     ),
-    metric("argmax_agreement", "argmax", "share", "higher").means(
+    Column("argmax_agreement", "argmax", "share", "higher").means(
         "The share of a classifier's decisions that are those of the reference."
     ),
-    metric("argmax_bound", "argmax bound", "share", "higher").means(
+    Column("argmax_bound", "argmax bound", "share", "higher").means(
         "The least agreement that so many decisions leave possible: one-sided 95% Clopper-Pearson."
     ),
-    metric("kl_mean", "KL", "nats", "lower", "divergence.output.predictions.kl_mean").means(
+    Column("kl_mean", "KL", "nats", "lower", "divergence.output.predictions.kl_mean").means(
         "KL divergence of a classifier's probabilities from the reference's: mean over rows."
     ),
-    metric("kl_p99", "p99 KL", "nats", "lower", "divergence.output.predictions.kl_p99").means(
+    Column("kl_p99", "p99 KL", "nats", "lower", "divergence.output.predictions.kl_p99").means(
         "The same: 99% quantile over rows."
     ),
-    metric("loss_rel_error", "relative loss", "error", "lower").means(
+    Column("loss_rel_error", "relative loss", "error", "lower").means(
         "The difference of the loss and the reference's, relative to the reference's."
     ),
-    metric("loss_abs_error", "loss error", "error", "lower").means(
+    Column("loss_abs_error", "loss error", "error", "lower").means(
         "The absolute difference of the loss and the reference's."
     ),
-    metric(
+    Column(
         "grad_rel_l2", "gradient error", "error", "lower", "divergence.gradient.rel_l2", _ERROR, undefined_by="gradient"
     ).means("Euclidean norm of the error over all gradients, relative to the reference's norm."),
-    text("grad_not_finite", "grad nonfinite").means(
+    Column("grad_not_finite", "grad nonfinite").means(
         "`nan` or `inf` in the gradients; `nan in fp64` where it is in the reference."
     ),
-    text("grad_worst_parameter", "worst gradient", "divergence.gradient.worst_parameter").means(
+    Column("grad_worst_parameter", "worst gradient", of="divergence.gradient.worst_parameter").means(
         "The parameter whose gradient has the largest relative error."
     ),
-    metric(
+    Column(
         "grad_flushed_share",
         "flushed",
         "share",
@@ -275,83 +253,83 @@ COLUMNS = _by_name(
         noun="flushed gradients",
         undefined_by="gradient",
     ).means("The share of gradient elements that are exactly zero where the reference's are not."),
-    text("grad_tensor_parameter", "judged grad", "divergence.gradient.tensor_parameter").means(
+    Column("grad_tensor_parameter", "judged grad", of="divergence.gradient.tensor_parameter").means(
         "The parameter with the largest error of its gradient, of those with 1% of the norm or more."
     ),
-    metric("grad_tensor_rel_l2", "tensor's error", "error", "lower", "divergence.gradient.tensor_rel_l2").means(
+    Column("grad_tensor_rel_l2", "tensor's error", "error", "lower", "divergence.gradient.tensor_rel_l2").means(
         "The relative error of that parameter's gradient."
     ),
-    metric("grad_bias_ratio", "bias/noise", "ratio", "lower", "divergence.gradient.bias / noise").means(
+    Column("grad_bias_ratio", "bias/noise", "ratio", "lower", "divergence.gradient.bias / noise").means(
         "What errors of gradients have in common over batches, divided by the noise of a batch."
     ),
-    metric("scaler_scale", "loss scale", "number", None, "divergence.scaler_scale").means(
+    Column("scaler_scale", "loss scale", "number", None, "divergence.scaler_scale").means(
         "The scale at which GradScaler settled in the step that errors are of."
     ),
-    metric("input_largest", "largest input", "number", None, "divergence.input_largest").means(
+    Column("input_largest", "largest input", "number", None, "divergence.input_largest").means(
         "The largest magnitude of the floating inputs of all batches, masks apart."
     ),
-    metric("target_largest", "largest target", "number", None, "divergence.target_largest").means(
+    Column("target_largest", "largest target", "number", None, "divergence.target_largest").means(
         "The same of the targets that an output in half is to reach."
     ),
-    metric("statistics_stall", "stall", "share", "lower", "divergence.statistics_stall").means(
+    Column("statistics_stall", "stall", "share", "lower", "divergence.statistics_stall").means(
         "How far running statistics stop from those of batches: half a unit in their last place / momentum."
     ),
-    metric(
+    Column(
         "param_rel_l2", "parameter error", "error", "lower", "divergence.param_rel_l2", _ERROR, undefined_by="gradient"
     ).means("Relative error of parameters and buffers after one optimizer step, not of what it changed."),
-    metric("param_nonfinite", "param nonfinite", "count", "lower", "divergence.param_nonfinite", _COUNT).means(
+    Column("param_nonfinite", "param nonfinite", "count", "lower", "divergence.param_nonfinite", _COUNT).means(
         "Elements of parameters and buffers that are not finite after an optimizer step."
     ),
-    metric("update_rel_l2", "update error", "error", "lower", "divergence.update.rel_l2", _ERROR).means(
+    Column("update_rel_l2", "update error", "error", "lower", "divergence.update.rel_l2", _ERROR).means(
         "Error of what an optimizer step changes of the stored weights, relative to fp64's change."
     ),
-    metric("update_kept", "kept", "kept", "higher", "divergence.update.kept", _KEPT, noun="update").means(
+    Column("update_kept", "kept", "kept", "higher", "divergence.update.kept", _KEPT, noun="update").means(
         "The share of fp64's update that arrives in the stored weights: <own, fp64> / <fp64, fp64>."
     ),
-    metric("update_noise", "update noise", "error", "lower", "divergence.update.noise").means(
+    Column("update_noise", "update noise", "error", "lower", "divergence.update.noise").means(
         "What else the weights move by, relative to fp64's update: the norm of own - kept × fp64."
     ),
-    metric("update_swallowed_share", "swallowed", "share", "lower", "divergence.update.swallowed / moving").means(
+    Column("update_swallowed_share", "swallowed", "share", "lower", "divergence.update.swallowed / moving").means(
         "The share of weights that fp64's update moves and that do not move where they are stored."
     ),
-    metric("update_swallowed_energy", "swallowed part", "share", "lower", "divergence.update.swallowed_energy").means(
+    Column("update_swallowed_energy", "swallowed part", "share", "lower", "divergence.update.swallowed_energy").means(
         "The same, each weighted by its square in fp64's update."
     ),
-    text("update_worst_parameter", "worst update", "divergence.update.worst_parameter").means(
+    Column("update_worst_parameter", "worst update", of="divergence.update.worst_parameter").means(
         "The parameter that keeps least of its update, of those with 1% of its square or more."
     ),
-    metric("update_worst_kept", "worst kept", "kept", "higher", "divergence.update.worst_kept").means(
+    Column("update_worst_kept", "worst kept", "kept", "higher", "divergence.update.worst_kept").means(
         "The share of its update that this parameter keeps."
     ),
-    metric("busy_share", "busy", "share", None).means(
+    Column("busy_share", "busy", "share", None).means(
         "The share of a step's time in which the accelerator computes or copies: its profiled work divided by "
         "seconds_median, at most 1; undefined on a CPU."
     ),
-    metric("flops_per_step", "FLOPs/step", "count", None).means(
+    Column("flops_per_step", "FLOPs/step", "count", None).means(
         "FLOPs of one step: matrix products, convolutions, attention; a multiply-add is two."
     ),
-    metric("flops_per_second", "FLOP/s", "FLOP/s", "higher").means("flops_per_step divided by seconds_median."),
-    metric("least_bytes_per_step", "least bytes", "B", None, "memory.least_bytes").means(
+    Column("flops_per_second", "FLOP/s", "FLOP/s", "higher").means("flops_per_step divided by seconds_median."),
+    Column("least_bytes_per_step", "least bytes", "B", None, "memory.least_bytes").means(
         "What a step must read and write: weights, inputs, outputs; in training state, too."
     ),
-    metric("ceiling_share", "of ceiling", "share", "higher").means(
+    Column("ceiling_share", "of ceiling", "share", "higher").means(
         "The least time of the step by its FLOPs and bytes at the ceilings, by seconds_median."
     ),
-    text("bound_by", "bound by").means("What that least time is of: products, convolutions, attention or memory."),
-    metric("burst_seconds", "burst", "s", "lower").means(
+    Column("bound_by", "bound by").means("What that least time is of: products, convolutions, attention or memory."),
+    Column("burst_seconds", "burst", "s", "lower").means(
         "Seconds per step of an accelerator's fastest sample, warming included: median over rounds."
     ),
-    metric("energy_per_step", "energy/step", "J", "lower").means(
+    Column("energy_per_step", "energy/step", "J", "lower").means(
         "Mean power while an accelerator was timed, times the seconds of a step: median over rounds."
     ),
-    metric("energy_per_item", "energy/item", "J", "lower").means("energy_per_step divided by the items per step."),
-    metric("energy_error", "energy ±", "share", "lower").means(
+    Column("energy_per_item", "energy/item", "J", "lower").means("energy_per_step divided by the items per step."),
+    Column("energy_error", "energy ±", "share", "lower").means(
         "By what share that may be off: accuracy of the sensor, and how seldom it is read."
     ),
-    metric("other_share", "CPU of others", "share", "lower").means(
+    Column("other_share", "CPU of others", "share", "lower").means(
         "What other processes used of the CPU while the case was timed: the median over rounds."
     ),
-    text("torch_version", "torch", "header.environment.torch_version").means("The version of torch measured."),
+    Column("torch_version", "torch", of="header.environment.torch_version").means("The version of torch measured."),
 )
 """The columns of `ampbench.load`, in their order."""
 
@@ -360,10 +338,10 @@ METRICS: Mapping[str, Column] = _by_name(*(column for column in COLUMNS.values()
 
 DRIFT, MEAN = "reference_drift", "seconds_mean"
 COMPARED = _by_name(
-    metric(DRIFT, "fp64 result", "error", "lower", gate=Gate(kind="accuracy", threshold=1e-8, elsewhere=1e-6)).means(
+    Column(DRIFT, "fp64 result", "error", "lower", gate=Gate(kind="accuracy", threshold=1e-8, elsewhere=1e-6)).means(
         "How far the candidate's fp64 output, gradients or loss lie from the baseline's, relative to it."
     ),
-    metric(MEAN, "mean time", "s", "lower", gate=replace(_TIME, threshold=0.05, elsewhere=0.05)).means(
+    Column(MEAN, "mean time", "s", "lower", gate=replace(_TIME, threshold=0.05, elsewhere=0.05)).means(
         "Mean seconds per step over all samples of all rounds, the slow ones too: what throughput goes by."
     ),
 )

@@ -239,7 +239,7 @@ def signed_rank_survival(count: int) -> Floats:
     return survival
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class SignedRanks:
     """What signed ranks say of each row of differences; arrays of shape (cells,), bounds of (levels, cells).
 
@@ -251,8 +251,8 @@ class SignedRanks:
 
     counts: Integers
     p_above: Floats
-    p_below: Floats
     p_above_margin: Floats
+    p_below: Floats
     p_below_margin: Floats
     estimates: Floats
     lows: Floats
@@ -304,16 +304,7 @@ def signed_ranks(differences: Floats, alphas: Sequence[float] = (), margins: Arr
         rows = np.flatnonzero(counts == count)
         survival = signed_rank_survival(count)
         p_above[:, rows], p_below[:, rows] = survival[above[:, rows]], survival[below[:, rows]]
-    return SignedRanks(
-        counts=counts,
-        p_above=p_above[0],
-        p_below=p_below[0],
-        p_above_margin=p_above[1],
-        p_below_margin=p_below[1],
-        estimates=estimates,
-        lows=lows,
-        highs=highs,
-    )
+    return SignedRanks(counts, p_above[0], p_above[1], p_below[0], p_below[1], estimates, lows, highs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

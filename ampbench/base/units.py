@@ -133,12 +133,6 @@ def format_error(value: float) -> str:
 
 
 @_defined
-def format_number(value: float) -> str:
-    """Return a number of no unit, of whatever size, as "65536" or "0.00012207"."""
-    return f"{value:.6g}"
-
-
-@_defined
 def format_share(value: float) -> str:
     """Return a share as "12.3%"; what is not quite all or none is ">99.9%" or "<0.01%", never 100% or 0%.
 
@@ -223,7 +217,7 @@ FORMATS: Mapping[str, Callable[[float | None], str]] = MappingProxyType(
         "loss": format_loss,
         "ratio": format_ratio,
         "error": format_error,
-        "number": format_number,
+        "number": _defined("{:.6g}".format),
         "share": format_share,
         "nats": _defined(lambda value: f"{format_error(value)} nats"),
         "kept": format_kept,

@@ -7,7 +7,7 @@ from itertools import chain
 import numpy as np
 
 from ampbench.base import stats
-from ampbench.judge.rounds import MeasuredRun, Role, known_medians
+from ampbench.judge.rounds import MeasuredRun, Role
 from ampbench.records.measured import OTHER_SHARE, STEAL_SHARE
 from ampbench.store import StoredRun, once
 
@@ -71,7 +71,7 @@ def unfit_rounds(run: MeasuredRun) -> Unfit:
         (_of_median(np.where(on_cpu, rounds.frequency, np.nan)), SLOW_CLOCK, -1),
         (rounds.throttled, THROTTLED_SHARE, 1),
         (rounds.fell, SLOW_ACCELERATOR, -1),
-        (clocks / known_medians(clocks, rounds.owners, len(cases))[rounds.owners], SLOW_ACCELERATOR, -1),
+        (clocks / run.by_case(clocks > 0).medians(clocks)[rounds.owners], SLOW_ACCELERATOR, -1),
         (rounds.shared, OTHER_SHARE, 1),
     )
     values = np.array([row for row, _, _ in rows])
@@ -165,16 +165,12 @@ def disturbed_share(stored: StoredRun) -> float | None:
     known: list[Sequence[float]] = []
     alone: dict[str, list[float]] = {}
     for each in stored.rounds:
-        if each.cpu_samples is not None:
-            builds += each.samples
-            known += each.cpu_samples
-            continue
-        for build in each.samples:
-            if len(build) == 1:
+        for build, own in zip(each.samples, each.cpu_samples or each.samples, strict=True):
+            if each.cpu_samples is None and len(build) == 1:
                 alone.setdefault(each.case_id, []).extend(build)
             else:
                 builds.append(build)
-                known.append(build)
+                known.append(own)
     single: list[Sequence[float]] = [samples for samples in alone.values() if len(samples) > 1]
     builds, known = builds + single, known + single
     if not builds:

@@ -64,15 +64,15 @@ class Seen:
 class Look(NamedTuple):
     """A number that may refuse a case: over its `limit`, the name of one in `Budget` or a number, it is wrong.
 
-    `column` of the frame shows it, `read` returns it (None: there is none, or it does not apply), and the column
-    `subject` names the output or parameter that it is of. `training`: only that is judged by it. So many `times` the
-    limit are allowed.
+    `column` of the frame shows it, and is it where nothing is `read` (None: there is none, or it does not apply); the
+    column `subject` names the output or parameter that it is of. `training`: only that is judged by it. So many `times`
+    the limit are allowed.
     """
 
     code: Refusal
     column: str
-    read: Callable[[Seen], float | None]
     limit: str | float
+    read: Callable[[Seen], float | None] | None = None
     subject: str = ""
     training: bool = False
     times: int = 1
@@ -82,9 +82,9 @@ class Look(NamedTuple):
         limit = getattr(budget, self.limit) if isinstance(self.limit, str) else self.limit
         return 1.0 - limit if self.limit == "argmax_agreement" else float(self.times * limit)
 
-
-def _of(column: str) -> Callable[[Seen], float | None]:
-    return lambda seen: number(seen.row.get(column))
+    def value(self, seen: Seen) -> float | None:
+        """Return the number; None where there is none, or it does not apply."""
+        return self.read(seen) if self.read else number(seen.row.get(self.column))
 
 
 def _parameters(seen: Seen) -> float | None:
@@ -157,78 +157,64 @@ def _unscaling(seen: Seen) -> float | None:
     return 1 / max(min(known), 2.0**-149) if known else None
 
 
-def _of_range(column: str, dtype: Callable[[Row], str | None]) -> Callable[[Seen], float | None]:
-    """Return what reads a largest value, of the largest number of a short dtype that is low; None for another dtype."""
-
-    def read(seen: Seen) -> float | None:
-        value, form = number(seen.row.get(column)), FORMATS.get(dtype(seen.row) or "")
-        return None if value is None or form is None else value / form.largest
-
-    return read
+def _of_range(seen: Seen, column: str, dtype: str | None) -> float | None:
+    """Return a largest value, of the largest number of a short dtype that is low; None for another dtype."""
+    value, form = number(seen.row.get(column)), FORMATS.get(dtype or "")
+    return None if value is None or form is None else value / form.largest
 
 
-def _rounding(row: Row) -> str | None:
-    own = PRECISIONS.get(row["precision"])  # a foreign run may have others
-    return None if own is None else SHORT_DTYPES[own.rounding]
+def _input_range(seen: Seen) -> float | None:
+    return _of_range(seen, "input_largest", seen.row.get("input_dtype"))
+
+
+def _target_range(seen: Seen) -> float | None:
+    own = PRECISIONS.get(seen.row["precision"])  # a foreign run may have others
+    return _of_range(seen, "target_largest", None if own is None else SHORT_DTYPES[own.rounding])
+
+
+def _worst_error(seen: Seen) -> float | None:
+    return judged_error(seen.row)
 
 
 LOOKS = (
-    Look(
-        Refusal.INPUT_RANGE,
-        "input_largest",
-        _of_range("input_largest", lambda row: row.get("input_dtype")),
-        MOST_OF_RANGE,
-    ),
-    Look(Refusal.TARGET_RANGE, "target_largest", _of_range("target_largest", _rounding), MOST_OF_RANGE, training=True),
-    Look(Refusal.OUTPUTS, "output_nonfinite", _of("output_nonfinite"), 0),
-    Look(Refusal.PARAMETERS, "param_nonfinite", _parameters, 0, training=True),
-    Look(Refusal.SCALE, "scaler_scale", _unscaling, MOST_UNSCALING, training=True),
-    Look(
-        Refusal.ERROR,
-        "output_rel_l2",
-        lambda seen: judged_error(seen.row),
-        "output_rel_l2",
-        subject="output_worst_name",
-    ),
-    Look(
-        Refusal.SPREAD,
-        "output_over_spread",
-        _of("output_over_spread"),
-        MOST_OVER_SPREAD,
-        subject="output_spread_name",
-    ),
-    Look(Refusal.GRADIENTS, "grad_rel_l2", _gradients, 0, training=True),
-    Look(Refusal.GRADIENT_ERROR, "grad_rel_l2", _of("grad_rel_l2"), "grad_rel_l2", training=True),
-    Look(Refusal.UPDATE, "update_kept", _lost, 1 - LEAST_KEPT, training=True),
+    Look(Refusal.INPUT_RANGE, "input_largest", MOST_OF_RANGE, _input_range),
+    Look(Refusal.TARGET_RANGE, "target_largest", MOST_OF_RANGE, _target_range, training=True),
+    Look(Refusal.OUTPUTS, "output_nonfinite", 0),
+    Look(Refusal.PARAMETERS, "param_nonfinite", 0, _parameters, training=True),
+    Look(Refusal.SCALE, "scaler_scale", MOST_UNSCALING, _unscaling, training=True),
+    Look(Refusal.ERROR, "output_rel_l2", "output_rel_l2", _worst_error, "output_worst_name"),
+    Look(Refusal.SPREAD, "output_over_spread", MOST_OVER_SPREAD, subject="output_spread_name"),
+    Look(Refusal.GRADIENTS, "grad_rel_l2", 0, _gradients, training=True),
+    Look(Refusal.GRADIENT_ERROR, "grad_rel_l2", "grad_rel_l2", training=True),
+    Look(Refusal.UPDATE, "update_kept", 1 - LEAST_KEPT, _lost, training=True),
     Look(
         Refusal.UPDATE_OF_TENSOR,
         "update_kept",
-        _lost_of_tensor,
         1 - LEAST_KEPT_OF_A_TENSOR,
-        subject="update_worst_parameter",
+        _lost_of_tensor,
+        "update_worst_parameter",
         training=True,
     ),
-    Look(Refusal.UNMOVED, "update_kept", _swallowed, MOST_SWALLOWED, training=True),
-    Look(Refusal.NO_ROOM, "update_kept", _without_room, MOST_SWALLOWED, training=True),
+    Look(Refusal.UNMOVED, "update_kept", MOST_SWALLOWED, _swallowed, training=True),
+    Look(Refusal.NO_ROOM, "update_kept", MOST_SWALLOWED, _without_room, training=True),
     Look(
         Refusal.GRADIENT_OF_TENSOR,
         "grad_tensor_rel_l2",
-        _of("grad_tensor_rel_l2"),
         "grad_rel_l2",
         subject="grad_tensor_parameter",
         training=True,
         times=OF_A_TENSOR,
     ),
-    Look(Refusal.BIAS, "grad_bias_ratio", _bias, MOST_BIAS, training=True),
-    Look(Refusal.SAMPLES, "sample_p99_rel_l2", _of("sample_p99_rel_l2"), "sample_p99_rel_l2"),
-    Look(Refusal.WORST_SAMPLE, "sample_worst_rel_l2", _of("sample_worst_rel_l2"), "sample_worst_rel_l2"),
-    Look(Refusal.PROBABILITIES, "kl_mean", _of("kl_mean"), "kl_mean"),
-    Look(Refusal.WORST_PROBABILITIES, "kl_p99", _of("kl_p99"), "kl_p99"),
-    Look(Refusal.LOSS, "loss_rel_error", _of("loss_rel_error"), "loss_rel_error"),
-    Look(Refusal.DECISIONS, "argmax_agreement", _disagreement, "argmax_agreement"),
-    Look(Refusal.FLUSHED, "grad_flushed_share", _flushed, "grad_flushed_share", training=True),
-    Look(Refusal.STATISTICS, "statistics_stall", _of("statistics_stall"), MOST_STALL, training=True),
-    Look(Refusal.SKIPPED, "skipped_steps", _skipped, 0, training=True),
+    Look(Refusal.BIAS, "grad_bias_ratio", MOST_BIAS, _bias, training=True),
+    Look(Refusal.SAMPLES, "sample_p99_rel_l2", "sample_p99_rel_l2"),
+    Look(Refusal.WORST_SAMPLE, "sample_worst_rel_l2", "sample_worst_rel_l2"),
+    Look(Refusal.PROBABILITIES, "kl_mean", "kl_mean"),
+    Look(Refusal.WORST_PROBABILITIES, "kl_p99", "kl_p99"),
+    Look(Refusal.LOSS, "loss_rel_error", "loss_rel_error"),
+    Look(Refusal.DECISIONS, "argmax_agreement", "argmax_agreement", _disagreement),
+    Look(Refusal.FLUSHED, "grad_flushed_share", "grad_flushed_share", _flushed, training=True),
+    Look(Refusal.STATISTICS, "statistics_stall", MOST_STALL, training=True),
+    Look(Refusal.SKIPPED, "skipped_steps", 0, _skipped, training=True),
 )
 """What refuses a case, the first that is over its limit: add to it what else one step can see."""
 
@@ -270,7 +256,7 @@ def judge(seen: Seen, budget: Budget, fault: Statement | None = None, trained: "
     within = []
     chance = found is not None and found.chance_rel_l2 is not None
     for look in LOOKS:
-        value = look.read(seen) if training or not look.training else None
+        value = look.value(seen) if training or not look.training else None
         if value is None or (chance and look.code not in FINITE):
             continue
         limit = look.allowed(budget)

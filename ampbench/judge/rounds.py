@@ -354,13 +354,3 @@ def power_error(told: Telemetry) -> float | None:
     blurred = (told.period_seconds or 0.0) + (told.averaged_seconds or 0.0)
     share = min(1.0, blurred / told.window_seconds) if told.window_seconds else 1.0
     return (share * (told.power_high_watts - told.power_low_watts) + (told.power_error_watts or 0.0)) / told.power_watts
-
-
-def known_medians(values: stats.Floats, owners: stats.Integers, count: int) -> stats.Floats:
-    """Return the median of the values above 0 of each of `count` owners, NaN where it has none; shape (count,)."""
-    known = np.isfinite(values) & (values > 0)
-    lengths = np.bincount(owners[known], minlength=count)
-    medians = np.full(count, np.nan)
-    in_order = values[known][np.argsort(owners[known], kind="stable")]
-    medians[lengths > 0] = stats.segment_medians(in_order, lengths[lengths > 0])
-    return medians

@@ -23,7 +23,7 @@ from ampbench.judge.deciding import (
 from ampbench.judge.exact import ThresholdOf, other_numbers
 from ampbench.judge.fitness import UNFIT_SHARE, said_of, unfit_rounds
 from ampbench.judge.pairing import EnvironmentDifferences, Pair, imported_finding, incomparable
-from ampbench.judge.rounds import MeasuredRun, Role, grid, known_medians
+from ampbench.judge.rounds import MeasuredRun, Role, grid
 from ampbench.records.changes import Change, ChangeCode, ChangeStatus, ControlCode, ControlVerdict, Remark
 
 TIME = "seconds_median"
@@ -210,9 +210,8 @@ def _mean_findings(
 
 def _clocks(run: MeasuredRun) -> stats.Floats:
     """Return an accelerator's median clock under load in each case's own rounds, NaN where it is not known."""
-    rounds = run.rounds
-    own = np.where(rounds.roles == Role.OWN, rounds.clock, np.nan)
-    return known_medians(own, rounds.owners, len(run.places))
+    clocks = run.rounds.clock
+    return run.by_case((run.rounds.roles == Role.OWN) & (clocks > 0)).medians(clocks)
 
 
 def _raw(pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun) -> tuple[float | None, float | None]:

@@ -66,10 +66,6 @@ class Take:
         """The case to take; a precision may have several, with other inputs or without a scaler."""
         return self.taken.case_id if self.taken else None
 
-    def of(self, case_id: str) -> Verdict | None:
-        """Return the verdict on a case; None where it is in another table."""
-        return next((verdict for verdict in self.verdicts if verdict.case_id == case_id), None)
-
     @property
     def stays(self) -> bool:
         """Whether what is to be taken is what one runs who changes nothing."""
