@@ -26,6 +26,7 @@ from ampbench.base.metrics import METRICS
 from ampbench.convert.formats import Selected, defined, listed
 from ampbench.errors import StoreError
 from ampbench.judge.rows import Row
+from ampbench.present.data import finite
 from ampbench.records.case import Case, Environment
 from ampbench.records.measured import Divergence, MemoryPass, Round
 from ampbench.records.run import DIRTY, SCHEMA, Footer, Header
@@ -312,14 +313,6 @@ def machine_info(environment: Environment) -> dict[str, Any]:
 
 def _plain(record: Any) -> dict[str, Any]:
     """Return a record as what JSON has: dictionaries, lists, None for numbers that are not finite."""
-
-    def finite(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {name: finite(each) for name, each in value.items()}
-        if isinstance(value, list | tuple):
-            return [finite(each) for each in value]
-        return None if isinstance(value, float) and not math.isfinite(value) else value
-
     plain: dict[str, Any] = finite(msgspec.to_builtins(record, str_keys=True, enc_hook=dict))
     return plain
 

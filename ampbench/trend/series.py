@@ -100,19 +100,10 @@ class History:
     def commits(self, names: Iterable[str]) -> dict[str, Commit]:
         """Return those of the commits called `names` (whole hashes) that the repository has."""
         asked = _hashes(names)
-        answer = self._git("cat-file", "--batch", given="".join(f"{name}\n" for name in asked)) if asked else None
-        found: dict[str, Commit] = {}
-        # an object is "HASH commit SIZE", its SIZE bytes and a newline, or "NAME missing" (git-cat-file(1))
-        rest = answer or b""
-        for name in asked:
-            head, _, rest = rest.partition(b"\n")
-            words = head.split()
-            if len(words) != 3:
-                continue
-            content, rest = rest[: int(words[2])], rest[int(words[2]) + 1 :]
-            if words[1] == b"commit":
-                found[name] = _parsed(content.decode(errors="replace"))
-        return found
+        wanted = ("--no-walk=unsorted", "--ignore-missing", "--format=%H %ct %s", "--stdin")
+        answer = self._git("log", *wanted, given="\n".join(asked)) if asked else None
+        lines = [line.split(" ", 2) for line in (answer or b"").decode(errors="replace").split("\n") if line]
+        return {name: Commit(int(time), subject) for name, time, subject in lines if name in asked}
 
     def ranks(self, names: Iterable[str]) -> Mapping[str, int]:
         """Return the places of known commits in their order of descent, the oldest first."""
@@ -146,13 +137,6 @@ class History:
 def _hashes(names: Iterable[str]) -> list[str]:
     """Return those names, each once, that are hashes: what else a file calls a commit might be an option to git."""
     return [name for name in dict.fromkeys(names) if re.fullmatch("[0-9a-f]{7,64}", name)]
-
-
-def _parsed(content: str) -> Commit:
-    """Read a commit object: header lines, an empty one, the message."""
-    head, _, message = content.partition("\n\n")
-    committer = next((line for line in head.splitlines() if line.startswith("committer ")), "committer 0 +0000")
-    return Commit(time=int(committer.split()[-2]), subject=message.partition("\n")[0].strip())
 
 
 class Lack(StrEnum):

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from itertools import groupby, pairwise
+from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -255,50 +255,33 @@ def disturbed_values(trend: Trend) -> list[str]:
 
 
 def uncalled_ends(trend: Trend) -> list[str]:
-    """Return which times moved by more than `JUMP` at the end of their series and are not called changed, and why."""
-    shared = {(one.place, one.x.value): math.log(one.ratio) for one in trend.shifts}
-    found: dict[tuple[Place, X, str], list[tuple[float, Series]]] = {}
+    """Return which times moved by more than `JUMP` to the end of their series and are not called changed, and why."""
+    shared = {(one.place, one.x): one.ratio for one in trend.shifts}
+    ends: dict[tuple[Place, X, str], list[tuple[float, Series]]] = {}
     for one in trend.series:
-        if (end := _uncalled_end(one, shared)) is not None:
-            x, why, ratio = end
-            found.setdefault((one.place, x, why), []).append((ratio, one))
-    names = series_names(trend) if found else {}
-    said = []
-    for (place, x, why), moved in found.items():
-        moved.sort(key=lambda pair: -abs(math.log(pair[0])))
-        named = few(f"{names[one.key]} {one.metric.name} {relative(ratio)}" for ratio, one in moved)
-        verb = "is" if len(moved) == 1 else "are"
-        said.append(f"at {x.label}{where(trend, place)} {named} {verb} not called changed: {why}")
-    return said
-
-
-def _uncalled_end(one: Series, shared: Mapping[tuple[Place, str], float]) -> tuple[X, str, float] | None:
-    """Return where the end of a series moved without a change there, why that is none, and by what ratio.
-
-    `shared` has the logarithms of what all times of a place did at an x: what is left beside it counts, too.
-    """
-    if one.rule not in (Rule.STEPS, Rule.NEIGHBOURS):
-        return None
-    values, disturbed = one.values, one.disturbed
-    held = [place for place, value in enumerate(values) if value and place not in disturbed]
-    gaps = SHORTEST - 1 if one.rule is Rule.STEPS else 1
-    for since, place in list(pairwise(held))[-gaps:]:
-        ratio = (values[place] or math.nan) / (values[since] or math.nan)
-        if abs(math.log(ratio)) < math.log(JUMP):
+        known = [(point, point.value) for point in one.points if point.value and not point.disturbed]
+        gaps = {Rule.STEPS: SHORTEST - 1, Rule.NEIGHBOURS: 1}.get(one.rule, len(known))
+        if len(known) <= gaps or {change.x for change in one.changes} & {point.x for point, _ in known[-gaps:]}:
             continue
-        point = one.points[place]
-        time = math.log(ratio) if one.metric.column.better == "lower" else -math.log(ratio)
-        left = time - shared.get((one.place, point.x.value), 0.0)
-        if abs(left) < math.log(JUMP) or any(change.x == point.x for change in one.changes):
+        (_, before), (point, last) = known[-gaps - 1], known[-1]
+        rest = (
+            last / before * shared.get((one.place, point.x), 1.0) ** (1 if one.metric.column.better == "higher" else -1)
+        )
+        if min(abs(math.log(last / before)), abs(math.log(rest))) < math.log(JUMP):
             continue
+        why = "the runs there do not settle it, more may"
         if one.rule is Rule.STEPS:
             why = f"in so long a series a level takes {SHORTEST} points"
         elif point.runs == 1:
             why = "a single run there may be luck, a second tells"
-        else:
-            why = "the runs there do not settle it, more may"
-        return point.x, why, ratio
-    return None
+        ends.setdefault((one.place, point.x, why), []).append((last / before, one))
+    names = series_names(trend)
+    said = []
+    for (place, x, why), moved in ends.items():
+        moved.sort(key=lambda pair: -abs(math.log(pair[0])))
+        named = few(f"{names[one.key]} {one.metric.name} {relative(ratio)}" for ratio, one in moved)
+        said.append(f"at {x.label}{where(trend, place)} {named} not called changed: {why}")
+    return said
 
 
 def has_changed_times(trend: Trend) -> bool:

@@ -1,25 +1,10 @@
-"""Steps in a series: found, sized, and told from what all series share.
+"""Steps in a series: found, sized, and told from what all series share (docs/trends.md has what all this reaches).
 
-*Long series of times.* asv fits a piecewise constant function that pays a penalty for each step (the Potts model;
-Friedrich et al., "Complexity penalized M-estimation", 2008; `asv.step_detect`). The penalty that asv chooses by itself
-lets half of the steps of five standard deviations pass unseen for four points. Here it is `PENALTY` times the noise of
-the series itself, and what that finds too much is taken back by two conditions on each step, which autocorrelated and
-two-valued noise seldom meet. docs/trends.md has what all this reaches; the constants were chosen by that simulation
-(tests/simulation/trends.py).
-
-*Short ones.* Each point is held against the one before it, by what is known of their noise. That of a difference has
-two parts: that of rounds, and the luck that all rounds of a run share. The first is estimated from the rounds of all
-points of the series about their runs' means, because four rounds alone know little of their own spread. The second is
-what the cases of the run did beside what they did together (`Gap`); where there are too few of them, it comes from the
-runs' controls, which are the same code measured again, and from runs at one x, and where nothing tells, `RUN_LUCK` is
-taken. Points were not measured in turns, so whatever changed between them on the machine counts as a change.
-
-*Series without luck* (bytes, errors): a difference beyond the gate's tolerance is a change, without any statistics.
-
-*What all share.* Runs are not measured in turns, so whatever slowed the machine during one of them moved all its times.
-The median over cases of the change from one x to the next tells by how much; it is said once, and what is judged of
-each series is the rest. How far the cases scatter about that median tells what luck is left, from far more values than
-a run's control.
+Long series of times are fitted by asv's piecewise constant function, which pays a penalty for each step (the Potts
+model; Friedrich et al., "Complexity penalized M-estimation", 2008); the constants were chosen by a simulation
+(tests/simulation/trends.py). Of short ones each point is held against the one before it, by what is known of the noise
+of rounds and of the luck that all rounds of a run share. What all times of a run did together is subtracted first.
+Bytes and errors have no luck: a difference beyond the gate's tolerance is a change.
 """
 
 import math

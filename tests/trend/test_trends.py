@@ -655,10 +655,10 @@ def test_a_jump_at_the_end_that_is_not_called_says_why(folder: Folder) -> None:
         folder.run(*timed(FP32, seconds, spread=0.2), torch=version)
     (said,) = notes(folder.trend())
     assert said.startswith("at 2.15.0 ")
-    assert said.endswith(" time +12% is not called changed: a single run there may be luck, a second tells")
+    assert said.endswith(" time +12% not called changed: a single run there may be luck, a second tells")
     folder.run(*timed(FP32, 1.13e-3, spread=0.2), torch="2.15.0")
     (said,) = notes(folder.trend())
-    assert said.endswith(" is not called changed: the runs there do not settle it, more may")
+    assert said.endswith(" not called changed: the runs there do not settle it, more may")
     folder.run(*timed(FP32, 1.2e-3, spread=0.2), torch="2.16.0")  # 7% are no news
     assert notes(folder.trend()) == []
 
@@ -671,7 +671,7 @@ def test_the_end_of_a_long_series_says_that_a_level_takes_three_points(
         folder.run(*timed(FP32, 1e-3 * factor), torch=f"2.{number}.0")
     trend = folder.trend()
     assert bool(only(trend).changes) is (len(last) == SHORTEST)
-    why = " time +50% is not called changed: in so long a series a level takes 3 points"
+    why = " time +50% not called changed: in so long a series a level takes 3 points"
     assert [note.endswith(why) for note in notes(trend)] == [True] * said
 
 

@@ -87,14 +87,11 @@ def _alt(trend: Trend, metric: str, series: Sequence[Series], called: Sequence[s
     """Return which series changed, and how, in words."""
     names = dict(zip((one.key for one in series), called, strict=True))
     pairs = [(one, change) for one, change in changes_in_order(trend) if one.metric.name == metric]
-    changed = len({one.key for one, _ in pairs})
-    said = [f"{names[one.key]} {_change(change)}" for one, change in pairs]
-    more = f" and {len(said) - LONGEST_LIST} more" if len(said) > LONGEST_LIST else ""
-    if changed:
-        found = f"{changed} of {counted(len(series), 'series', 'series')} changed: "
-    else:
-        found = f"No change in {counted(len(series), 'series', 'series')}"
-    return f"{found}{'; '.join(said[:LONGEST_LIST])}{more}."
+    of = counted(len(series), "series", "series")
+    if not pairs:
+        return f"No change in {of}."
+    said = few((f"{names[one.key]} {_change(change)}" for one, change in pairs), LONGEST_LIST)
+    return f"{len({one.key for one, _ in pairs})} of {of} changed: {said}."
 
 
 def _changes_of(one: Series) -> str:
