@@ -182,7 +182,7 @@ def _worse_numbers(one: Comparison, best: Comparison) -> Iterator[str]:
         ("output", run.output_rel_l2, other.output_rel_l2),
         ("loss", one.loss_rel_error, best.loss_rel_error),
         ("gradients", run.grad_rel_l2, other.grad_rel_l2),
-        (_CHANGED, run.update_error, other.update_error),
+        (_CHANGED, run.update_rel_l2, other.update_rel_l2),
     ):
         if least is None:
             continue

@@ -28,8 +28,7 @@ class ScopeRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `alive_bytes`, allocated after the step and not before the first; empty where unavailable. `samples[b]` are seconds
     per step of build `b`, taken in turns with the other scopes. `dtypes` are those of "output", "loss" and
     "gradients" ("bf16"; several joined by ", "). Errors are against the same steps in fp64: output, loss and gradients
-    of the first step, `update_rel_l2` of what all steps changed, relative to that change; None: undefined. Runs of
-    before have it as `param_rel_l2`; `update_error` is either.
+    of the first step, `update_rel_l2` of what all steps changed, relative to that change; None: undefined.
     `losses` are those of each step. `error` is the first line of what it raised.
     """
 
@@ -45,7 +44,6 @@ class ScopeRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     loss_abs_error: Magnitude | None = None
     grad_rel_l2: ErrorSize | None = None
     update_rel_l2: ErrorSize | None = None
-    param_rel_l2: ErrorSize | None = None
     losses: list[Signed | None] = []
     error: str = ""
     notes: list[str] = []
@@ -54,11 +52,6 @@ class ScopeRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Raise `ValueError` where a build has no samples."""
         if not all(self.samples):
             raise ValueError("a build without samples")
-
-    @property
-    def update_error(self) -> float | None:
-        """The error of what all steps changed, under whichever name the run has it."""
-        return self.param_rel_l2 if self.update_rel_l2 is None else self.update_rel_l2
 
 
 class ScopePass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):

@@ -74,7 +74,7 @@ COLUMNS: Sequence[Column[Comparison]] = (
     Column("output_rel_l2", lambda one: one.run.output_rel_l2, "output", "error"),
     Column("loss_abs_error", lambda one: one.run.loss_abs_error),
     Column("grad_rel_l2", lambda one: one.run.grad_rel_l2, "gradients", "error"),
-    Column("update_rel_l2", lambda one: one.run.update_error, "updates", "error"),
+    Column("update_rel_l2", lambda one: one.run.update_rel_l2, "updates", "error"),
     Column("first_loss", lambda one: one.run.losses[0] if one.run.losses else None),
     Column("last_loss", lambda one: one.run.losses[-1] if one.run.losses else None),
     Column("output_dtype", lambda one: one.run.dtypes.get("output"), "output"),

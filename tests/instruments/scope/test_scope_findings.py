@@ -13,7 +13,6 @@ from ampbench.instruments.scope.records import (
     WHOLE_LOOP,
     WITH_BACKWARD,
     ScopePass,
-    ScopeRun,
 )
 from ampbench.instruments.scope.show import COLUMNS, losses, scope_section
 from ampbench.present.document import records
@@ -194,9 +193,3 @@ def test_growth_is_the_median_so_that_one_step_is_not_taken_for_all() -> None:
     found = scope_pass(uncached=run(UNCACHED_LOOP, alive_bytes=[0, 100, 100, 100]))
     (uncached,) = (one for one in comparisons(found) if one.run.scope == UNCACHED_LOOP)
     assert (uncached.growth_bytes, uncached.kept_bytes) == (0, 100)
-
-
-def test_the_error_of_what_all_steps_changed_is_read_under_its_name_of_before_too() -> None:
-    before, after = (ScopeRun(scope="forward", **{name: 0.5}) for name in ("param_rel_l2", "update_rel_l2"))
-    assert before.update_error == after.update_error == 0.5
-    assert ScopeRun(scope="forward").update_error is None
