@@ -336,6 +336,8 @@ def joined(parts: Sequence[Round]) -> Round:
     first, last = parts[0], parts[-1]
     skipped = [part.skipped_steps for part in parts if part.skipped_steps is not None]
     cpu = [build for part in parts for build in part.cpu_samples or []]
+    windows = [build for part in parts for build in part.windows or []]
+    steady = [part.steady for part in parts if part.steady is not None]
     return replace(
         last,
         samples=[build for part in parts for build in part.samples],
@@ -345,26 +347,14 @@ def joined(parts: Sequence[Round]) -> Round:
         skipped_steps=sum(skipped) if skipped else None,
         cpu_samples=cpu if all(part.cpu_samples is not None for part in parts) else None,
         fitness=_joined_fitness(parts),
-        windows=_windows(parts),
+        windows=windows if all(part.windows for part in parts) else None,
         warm_seconds=None if first.warm_seconds is None else sum(part.warm_seconds or 0.0 for part in parts),
-        steady=_all_of([part.steady for part in parts]),
+        steady=all(steady) if steady else None,
         burst_seconds=min((one.burst_seconds for one in parts if one.burst_seconds is not None), default=None),
         telemetry=_joined_telemetry(parts),
         state_on_host=any(part.state_on_host for part in parts),
         seconds=sum(part.seconds for part in parts),
     )
-
-
-def _windows(parts: Sequence[Round]) -> list[list[float]] | None:
-    """Return the windows of all builds; None unless all have some."""
-    known = [build for part in parts for build in part.windows or []]
-    return known if all(part.windows for part in parts) else None
-
-
-def _all_of(told: Sequence[bool | None]) -> bool | None:
-    """Return whether all that is known is true, None where nothing is known."""
-    known = [one for one in told if one is not None]
-    return all(known) if known else None
 
 
 def _joined_telemetry(parts: Sequence[Round]) -> Telemetry | None:

@@ -264,7 +264,7 @@ def _typer(completion: bool = False) -> typer.Typer:
 def _group(verb: str, subverb: str | None) -> typer.Typer:
     """Return the command of a verb that has verbs of its own; only `subverb` is imported."""
     group = _typer()
-    group.callback(help=GROUPS[verb])(_no_options)
+    group.callback(help=GROUPS[verb])(_not_imported)
     for name, summary in _subverbs(verb).items():
         _add(group, name, summary, _kind_verb if name == subverb else None)
     return group
@@ -378,11 +378,7 @@ def _global_options(
 
 
 def _not_imported() -> None:
-    """Stand for a verb that was not asked for."""
-
-
-def _no_options() -> None:
-    """Stand for a group, which does nothing by itself."""
+    """Stand for a verb that was not asked for, and for a group, which does nothing by itself."""
 
 
 def _verb(name: str) -> Callable[..., int | None]:

@@ -115,29 +115,18 @@ SMALLER = [METRICS[name] for name in GATED if name in METRICS and METRICS[name].
 
 def smaller_json(selected: Selected) -> str:
     """Return the metrics that should fall, for the tool `customSmallerIsBetter`."""
-    extra = _extra(selected)
+    header, environment = selected.stored.header, selected.stored.header.environment
+    extra = f"run: {header.run}\ntorch: {environment.torch_version}\nhost: {environment.host} ({environment.cpu})"
     entries = []
     for row in selected.measured:
         for column, value in selected.defined(row, SMALLER):
             entry = {"name": f"{selected.name(row)} {column.name}", "unit": column.unit, "value": value}
-            half = _half_width(row) if column.name == "seconds_median" else None
-            if half is not None:
-                entry["range"] = f"± {half:.3g}"  # the action reads a number behind the sign
+            low, high = row["seconds_low"], row["seconds_high"]
+            if column.name == "seconds_median" and None not in (low, high):
+                entry["range"] = f"± {(high - low) / 2:.3g}"  # the action reads a number behind the sign
             rounds = "" if row["rounds"] is None else f"rounds: {row['rounds']}\n"
             entries.append(entry | {"extra": rounds + extra})
     return json.dumps(entries, indent=1, allow_nan=False)
-
-
-def _half_width(row: Row) -> float | None:
-    """Return half the width of the interval in seconds; the format has no room for an asymmetric one."""
-    low, high = row["seconds_low"], row["seconds_high"]
-    return None if low is None or high is None else (high - low) / 2
-
-
-def _extra(selected: Selected) -> str:
-    header = selected.stored.header
-    environment = header.environment
-    return f"run: {header.run}\ntorch: {environment.torch_version}\nhost: {environment.host} ({environment.cpu})"
 
 
 _NOT_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

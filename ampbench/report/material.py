@@ -100,11 +100,8 @@ def matching(runs: Iterable[StoredRun], keyword: str) -> list[StoredRun]:
     """
     if not keyword:
         return list(runs)
-    runs_left = []
-    for one in runs:
-        kept = _kept(one, keyword)
-        runs_left.append(one.narrowed(kept))
-    return [one for one in runs_left if one.cases or any(one.found.values())]
+    left = [one.narrowed(_kept(one, keyword)) for one in runs]
+    return [one for one in left if one.cases or any(one.found.values())]
 
 
 def _kept(run: StoredRun, keyword: str) -> set[str]:
@@ -360,8 +357,13 @@ def material_of(
     every = [*ordered, *_by_age(explanations)]
     if keyword and not shown and not any(one.cases for one in explaining):
         raise NothingToRunError(f"no case of {', '.join(one.header.run for one in every)} matches -k {keyword!r}")
-    explained, alone = _explained(explaining, baseline, keyword)
-    lonely += alone
+    explained: list[Comparison] = []
+    for stored in explaining if baseline is not None and baseline.header.explains else ():
+        assert baseline is not None
+        try:
+            explained.append(of_cases(compare(baseline, stored), lambda case_id: matches(keyword, case_id)))
+        except NothingComparableError as error:
+            lonely.append(error)
     if lonely and not explained and not any(one.comparison for one in shown):
         raise lonely[0]
     remarks = [f"{one.path.name} {CUT}" for one in every if one.cut]
@@ -373,22 +375,6 @@ def material_of(
         budget=budget,
         remarks=[*remarks, *(str(error) for error in lonely)],
     )
-
-
-def _explained(
-    explaining: Sequence[StoredRun], baseline: StoredRun | None, keyword: str
-) -> tuple[list[Comparison], list[NothingComparableError]]:
-    """Return comparisons of what explains with a `baseline` that explains too, and why others have none."""
-    compared: list[Comparison] = []
-    lonely: list[NothingComparableError] = []
-    for stored in explaining if baseline is not None and baseline.header.explains else ():
-        assert baseline is not None
-        try:
-            found = compare(baseline, stored)
-            compared.append(of_cases(found, lambda case_id: matches(keyword, case_id)))
-        except NothingComparableError as error:
-            lonely.append(error)
-    return compared, lonely
 
 
 def _by_age(runs: Sequence[StoredRun]) -> list[StoredRun]:
