@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from ampbench.base.precisions import DEFAULT, rank
 from ampbench.records.labels import NONE_NAMED
@@ -120,16 +120,13 @@ def number(value: Any) -> float | None:
     return None if math.isnan(result) else result
 
 
-def judged_error(row: Row) -> float | None:
-    """Return the error that a row is judged by: of its worst output, where outputs are known one by one."""
-    worst = number(row.get("output_worst_rel_l2"))
-    return number(row["output_rel_l2"]) if worst is None else worst
+def judged_error(row: Row, what: Literal["rel_l2", "floor_ratio"] = "rel_l2") -> float | None:
+    """Return the error that a row is judged by, of its worst output where outputs are known one by one.
 
-
-def judged_floor_ratio(row: Row) -> float | None:
-    """Return how many times what merely rounding makes that error is."""
-    worst = number(row.get("output_worst_floor_ratio"))
-    return number(row["output_floor_ratio"]) if worst is None else worst
+    With "floor_ratio" it is how many times what merely rounding makes that error is.
+    """
+    worst = number(row.get(f"output_worst_{what}"))
+    return number(row[f"output_{what}"]) if worst is None else worst
 
 
 def least_agreement(row: Row, asked: float) -> str:
@@ -148,11 +145,7 @@ def precision_label(row: Row) -> str:
     return f"{name} (no scaler)" if row["case_id"].endswith("/no-scaler") else name
 
 
-BURST_APART = 0.03
-"""An accelerator that keeps up a step of so much longer than its fastest sample is told to."""
-
-
 def burst(row: Row) -> float | None:
     """Return the seconds per step of an accelerator's fastest sample, where what it keeps up takes over 3% longer."""
     fastest, sustained = number(row["burst_seconds"]), number(row["seconds_median"])
-    return fastest if fastest and sustained and sustained > (1 + BURST_APART) * fastest else None
+    return fastest if fastest and sustained and sustained > 1.03 * fastest else None

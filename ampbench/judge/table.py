@@ -29,7 +29,6 @@ from ampbench.judge.rows import (
     burst,
     described,
     judged_error,
-    judged_floor_ratio,
     least_agreement,
     number,
     optimizer_line,
@@ -140,7 +139,7 @@ def _worst_output(row: Row) -> str:
 
 def _floor_factor(row: Row) -> str:
     """Return how many times the rounding floor the error that is judged is."""
-    value = judged_floor_ratio(row)
+    value = judged_error(row, "floor_ratio")
     return "" if value is None else format_factor(value)
 
 

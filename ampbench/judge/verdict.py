@@ -140,22 +140,22 @@ def choose(
     `divergences` by case id tell what rows do not, `speeds` know the rounds of the cases, and what whole trainings
     showed of a case, `trained` by case id, counts instead of what one step says of it.
     """
-    speeds, found = speeds or Speeds({}), {}
-    for group, members in grouped(rows).items():
-        ids = [row["case_id"] for row in members]
-        seen = [
-            Seen(row=row, found=divergences.get(case_id), rounds=speeds.rounds.get(case_id, ()))
-            for case_id, row in zip(ids, members, strict=True)
-        ]
-        found[group] = _choose(group, seen, budget, speeds, trained or {})
-    return found
+    speeds = speeds or Speeds({})
+    tables = grouped(rows).items()
+    return {group: _choose(group, members, divergences, budget, speeds, trained or {}) for group, members in tables}
 
 
 def _choose(
-    group: Group, cases: Sequence[Seen], budget: Budget, speeds: "Speeds", trained: "Mapping[str, Trained]"
+    group: Group,
+    members: Sequence[Row],
+    divergences: Mapping[str, Divergence],
+    budget: Budget,
+    speeds: "Speeds",
+    trained: "Mapping[str, Trained]",
 ) -> Take:
-    """Return what to take of a table of `cases`."""
-    rows = {case.row["case_id"]: case.row for case in cases}
+    """Return what to take of a table of `members`."""
+    rows = {row["case_id"]: row for row in members}
+    cases = [Seen(row=rows[each], found=divergences.get(each), rounds=speeds.rounds.get(each, ())) for each in rows]
     today, fault = _today(rows.values()), _fault(cases)
     fp32 = next((case for case in cases if case.row["precision"] == BASELINE), None)
     verdicts = [
@@ -179,8 +179,7 @@ def _choose(
     else:
         ordered = sorted(verdicts, key=lambda verdict: number(rows[verdict.case_id]["seconds_median"]) or math.inf)
         choice = replace(_take(group, ordered, faster, failed), verdicts=verdicts)
-    divergences = {case_id: case.found for case_id, case in zip(rows, cases, strict=True)}
-    hints = [*_hints(choice, divergences), *_launch_bound(group, list(rows.values()), verdicts)]
+    hints = [*_hints(choice, divergences), *_launch_bound(group, members, verdicts)]
     if choice.taken is None:
         return replace(choice, hints=hints)
     facts, taken = dict(choice.statement.facts), replace(choice.taken, taken=True)
@@ -426,7 +425,7 @@ def _passed_facts(passed: Verdict, taken: Verdict | None, right: Sequence[Verdic
     }
 
 
-def _hints(choice: Take, divergences: Mapping[str, Divergence | None]) -> list[Statement]:
+def _hints(choice: Take, divergences: Mapping[str, Divergence]) -> list[Statement]:
     """Return what arithmetic knows of training in what is taken or else passed, and where its loss scale may begin."""
     found = []
     for verdict in (choice.taken, choice.passed):

@@ -18,7 +18,7 @@ from ampbench.instruments.ceilings.findings import shown as as_measured
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.judge.looks import TODAYS
 from ampbench.judge.ranking import MANY, Ranked, in_order, table_labels
-from ampbench.judge.rows import Group, Row, grouped, judged_error, judged_floor_ratio, number, precision_label
+from ampbench.judge.rows import Group, Row, grouped, judged_error, number, precision_label
 from ampbench.judge.verdict import Take
 from ampbench.present.wording import CAUSES
 from ampbench.present.wording import answer as answer_words
@@ -225,7 +225,7 @@ def summaries(tables: Sequence[Table]) -> list[Summary]:
             tf32=of("speedup_vs_tf32"),
             memory=of("memory_ratio_vs_fp32"),
             error=spread((judged_error(row), name) for row, name in rows),
-            floor=spread((judged_floor_ratio(row), name) for row, name in rows),
+            floor=spread((judged_error(row, "floor_ratio"), name) for row, name in rows),
         )
 
     return [summary(*key) for key in sorted(found, key=lambda key: (rank(key[0]), *key))]
