@@ -111,7 +111,7 @@ def comparison_lines(comparison: Comparison, width: int, show_all: bool = False)
 def comparison_json(comparison: Comparison) -> str:
     """Return a comparison as one JSON object, a line per finding; null where a number is undefined or not finite."""
     document = _data(comparison)
-    return json_object(document, by_line=document)
+    return json_object(document)
 
 
 def _data(comparison: Comparison) -> dict[str, Any]:

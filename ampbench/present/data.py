@@ -5,7 +5,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -64,8 +64,8 @@ def json_document(document: Any) -> str:
     return json.dumps(document, ensure_ascii=False, indent=2, default=str)
 
 
-def json_object(document: Mapping[str, Any], by_line: Container[str]) -> str:
-    """Return nested data as a JSON object, a line for each name and for each item of the lists named `by_line`.
+def json_object(document: Mapping[str, Any]) -> str:
+    """Return nested data as a JSON object, a line for each name and for each item of its lists.
 
     null stands where a number is undefined or not finite.
     """
@@ -75,7 +75,7 @@ def json_object(document: Mapping[str, Any], by_line: Container[str]) -> str:
 
     lines = []
     for name, value in document.items():
-        listed = name in by_line and isinstance(value, list) and value
+        listed = isinstance(value, list) and value
         text = "[\n" + ",\n".join(map(dumped, value)) + "\n]" if listed else dumped(value)
         lines.append(f"{json.dumps(name)}: {text}")
     return "{\n" + ",\n".join(lines) + "\n}\n"

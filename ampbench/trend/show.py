@@ -19,7 +19,7 @@ from ampbench.present.data import finite
 from ampbench.present.document import Block, Column, Document, Section, records, table
 from ampbench.records.labels import case_labels, common_traits, few
 from ampbench.records.run import short_commit
-from ampbench.trend.series import TRACKED, Change, Lack, Lost, Place, Point, Rule, Series, Trend, X
+from ampbench.trend.series import TRACKED, Change, Lack, Place, Point, Rule, Series, Trend, X
 from ampbench.trend.steps import SHORTEST
 
 DIRECTIONS = ("regressed", "improved")
@@ -336,30 +336,29 @@ POINTS: Sequence[Column[Told]] = (
 def _data(trend: Trend) -> dict[str, Any]:
     """Return a trend as JSON has it (docs/trends.md)."""
     places = list(trend.runs)
+    measured = [point.x for group in trend.places.values() for point in group[0].points]
     return {
         "axis": trend.axis,
         "left_out": dict(trend.left_out),
         "notes": list(trend.notes),
         "places": [asdict(one) | {"settings": dict(one.settings), "runs": trend.runs[one]} for one in places],
-        "x": _xs(trend),
+        "x": [asdict(x) for x in dict.fromkeys([*measured, *(one.x for one in trend.lost)])],
         "shifts": [
             asdict(one) | {"place": places.index(one.place), "x": one.x.value, "last": one.last.value}
             for one in trend.shifts
         ],
-        "lost": [_lost(one, places.index(one.place)) for one in trend.lost],
+        "lost": [
+            {
+                "case_id": one.case.case_id,
+                "version": one.case.version,
+                "place": places.index(one.place),
+                "x": one.x.value,
+                "reason": one.reason,
+            }
+            for one in trend.lost
+        ],
         "series": [_series(one, places.index(one.place)) for one in trend.series],
     }
-
-
-def _xs(trend: Trend) -> list[dict[str, str]]:
-    """Return every x once; each series has those of its place in their order."""
-    measured = [point.x for group in trend.places.values() for point in group[0].points]
-    return [asdict(x) for x in dict.fromkeys([*measured, *(one.x for one in trend.lost)])]
-
-
-def _lost(one: Lost, place: int) -> dict[str, Any]:
-    case = {"case_id": one.case.case_id, "version": one.case.version}
-    return {**case, "place": place, "x": one.x.value, "reason": one.reason}
 
 
 def _series(one: Series, place: int) -> dict[str, Any]:
