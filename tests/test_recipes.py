@@ -18,7 +18,7 @@ from jinja2 import ChoiceLoader, DictLoader
 
 import ampbench
 from ampbench import convert
-from ampbench.base.metrics import COLUMNS, metric
+from ampbench.base.metrics import COLUMNS, Column
 from ampbench.base.precisions import (
     AUTOCAST,
     BASELINE,
@@ -89,11 +89,11 @@ def test_of_precisions_with_one_autocast_dtype_the_first_is_the_default():
 
 
 def test_the_metric_of_the_page_is_none_of_those_that_there_are():
-    assert shown("metric").name not in COLUMNS
+    assert shown("Column").name not in COLUMNS
 
 
 def test_a_stored_number_that_becomes_a_column_is_loaded(results, monkeypatch):
-    made = metric("grad_worst_rel_l2", "worst", "error", "lower", "divergence.gradient.worst_rel_l2")
+    made = Column("grad_worst_rel_l2", "worst", "error", "lower", "divergence.gradient.worst_rel_l2")
     monkeypatch.setattr(frame, "COLUMNS", {**COLUMNS, made.name: made})
     assert ampbench.load(results)["grad_worst_rel_l2"].tolist() == [0.25]
 
