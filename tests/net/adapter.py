@@ -34,7 +34,7 @@ from ampbench.records.verdict import Status
 from ampbench.trend.building import make_trend
 from ampbench.trend.reducing import read_runs
 from ampbench.trend.series import tracked
-from tests.net.plain import Row, Tables, as_cells, nested_tables, summary, tokens
+from tests.net.plain import Row, Tables, as_before, as_cells, nested_tables, summary, tokens
 
 SENTENCES = ("reason",)
 """Columns of a frame that hold sentences."""
@@ -46,26 +46,10 @@ WRONG = (Status.REFUSED, Status.UNDECIDED)
 BUDGETS = {"default": Budget(), "tight": Budget(output_rel_l2=3e-3, grad_rel_l2=1e-2, argmax_agreement=1.0)}
 
 
-NESTED = {
-    "reference.output_norm": "output_reference_norm", "reference.grad_norm": "grad_reference_norm",
-    "reference.output_": "output_", "reference.grad_": "grad_", "reference.": "reference_",
-    "output.tensors": "outputs", "output.predictions": "predictions", "output.further": "further",
-    "output.argmax_": "argmax_", "output.": "output_", "gradient.": "grad_",
-}  # fmt: skip
-"""How fields of a divergence begin that stand in a part of it, and what they began with before."""
-
-
-def _as_before(row: Row) -> Row:
-    """Return a row of records by its field's former name."""
-    name = row[0].removeprefix("divergence[].")
-    begins = next((begin for begin in NESTED if name.startswith(begin) and name != row[0]), "")
-    return (f"divergence[].{NESTED[begins]}{name.removeprefix(begins)}" if begins else row[0]), row[1]
-
-
 def of_run(path: Path) -> Tables:
     """Return the tables of a stored run: its records and frame, and its advice or, of a study, its own table."""
     stored = store.read_run(path)
-    records = sorted(map(_as_before, summary({part: getattr(stored, part) for part in PARTS})), key=itemgetter(0))
+    records = sorted(map(as_before, summary({part: getattr(stored, part) for part in PARTS})), key=itemgetter(0))
     tables: Tables = {"records": [*records, ("lacks", {"cases": len(stored.lacks)})]}
     if kind := KINDS.get(stored.header.explains):
         return tables | _study(stored, kind)

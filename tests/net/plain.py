@@ -70,3 +70,19 @@ def nested_tables(data: Any, path: str) -> Iterator[tuple[str, list[Mapping[str,
             yield from ((f"{path}{name}", rows) for name, rows in value.items() if isinstance(rows, list))
         elif isinstance(value, dict | list):
             yield from nested_tables(value, f"{path}{key} ")
+
+
+NESTED = {
+    "reference.output_norm": "output_reference_norm", "reference.grad_norm": "grad_reference_norm",
+    "reference.output_": "output_", "reference.grad_": "grad_", "reference.": "reference_",
+    "output.tensors": "outputs", "output.predictions": "predictions", "output.further": "further",
+    "output.argmax_": "argmax_", "output.": "output_", "gradient.": "grad_",
+}  # fmt: skip
+"""How fields of a divergence begin that stand in a part of it, and what they began with before."""
+
+
+def as_before(row: Row) -> Row:
+    """Return a row of records by its field's former name."""
+    name = row[0].removeprefix("divergence[].")
+    begins = next((begin for begin in NESTED if name.startswith(begin) and name != row[0]), "")
+    return (f"divergence[].{NESTED[begins]}{name.removeprefix(begins)}" if begins else row[0]), row[1]
