@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from packaging.version import Version
 
 from ampbench.defects.catalogue import CHECKS
@@ -34,8 +35,7 @@ def test_what_another_text_of_a_program_saw_is_not_told() -> None:
     runs = read_probes(PROBES)
     for of_device in runs[0].found.values():
         for several in of_device.values():
-            for found in several:
-                object.__setattr__(found, "program", "of another text")
+            several[:] = [structs.replace(found, program="of another text") for found in several]
     assert matrices(runs)[0].outcomes(one)[0] == ABSENT
 
 

@@ -92,6 +92,19 @@ def moved(before: float | None, after: float | None, *sketches: str | None) -> M
     return Moved(max(float(np.linalg.norm(apart)), least))
 
 
+def fingerprint(norm: float | None, text: str | None) -> float | None:
+    """Return one number of a vector, for programs that follow numbers alone: its norm, times 1 + z / 4.
+
+    z is the sum of the sketch's numbers, over vectors a draw from the standard normal distribution. Where a vector
+    moves by a share of its norm, the number moves by about a quarter of that share even if the norm stays; six digits
+    of it are the same on every machine. The norm alone where there is no sketch, None where there is no norm.
+    """
+    if norm is None or not math.isfinite(norm):
+        return None
+    entries = _entries(text)
+    return norm if entries is None else norm * (1 + float(entries.sum()) / 4)
+
+
 def _entries(text: str | None) -> Floats | None:
     """Return the numbers of a sketch, of a vector of norm 1; None where there is none in this form."""
     if text is None or not text.startswith(_FORM):

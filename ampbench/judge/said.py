@@ -326,7 +326,7 @@ def point_said(point: GatePoint, names: Mapping[str, str], limit: float = 0.0) -
         case GateCode.SKIPPED:
             which = [f"{named(one)}: {reason(one)}" for one in point.changes]
         case GateCode.UNDECIDED | GateCode.NOTHING | GateCode.UNFIT:
-            skipped = [f"skipped on both sides: {reason}" for reason in dict.fromkeys(point.names)]
+            skipped = [f"skipped on both sides: {why}" for why in dict.fromkeys(point.names)]
             which = [*(text for text, _ in Counter(map(reason, point.changes)).most_common(1)), *skipped]
         case _:
             which = [names.get(name, name) for name in point.names]
