@@ -161,7 +161,9 @@ def test_a_number_that_is_not_finite_fails_the_benchmark_because_nan_means_skipp
     with pytest.raises(ArithmeticError, match="2 gradient elements are not finite"):
         suite.track_gradient_error("training", "fp32")
     said = "3 of 9 output elements are NaN in fp64 already"
-    broken = change_divergence(found, output_reference_nan=3, output_rel_l2=None, output_undefined=said)
+    broken = change_divergence(
+        found, output_reference_nonfinite=3, output_reference_nan=3, output_rel_l2=None, output_undefined=said
+    )
     kept.write_bytes(msgspec.json.encode(broken))
     with pytest.raises(ArithmeticError, match=said):
         suite.track_output_error("training", "fp32")
