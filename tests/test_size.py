@@ -19,7 +19,7 @@ def test_no_measure_exceeds_its_bound(now: dict[str, float]) -> None:
 
 def test_bounds_only_become_tighter(now: dict[str, float]) -> None:
     looser = {name: bound + 0.01 for name, bound in now.items()} | {size.DOCUMENTED: 0.5}
-    tighter = {name: bound - 0.01 for name, bound in now.items()} | {size.DOCUMENTED: 1.0}
+    tighter = {name: bound - 0.01 for name, bound in now.items()} | {size.DOCUMENTED: 1.01}
     assert not size.exceeded(now, looser)
     assert size.lowered(now, looser) == now | {size.DENSITY: size.DENSEST}
     assert size.exceeded(now, tighter) == list(now)
