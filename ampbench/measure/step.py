@@ -297,8 +297,10 @@ class TrainingStep(BuiltStep):
         self.network.rewind()
 
     def _gradients(self) -> dict[str, torch.Tensor]:
-        """Return the gradients that are there, by name."""
-        return {name: weight.grad for name, weight in self.stored().items() if weight.grad is not None}
+        """Return the gradients of the optimizer's weights by name: those of others are neither unscaled nor dropped."""
+        own = {id(weight) for group in self.optimizer.param_groups for weight in group["params"]}
+        known = {name: weight.grad for name, weight in self.stored().items() if id(weight) in own}
+        return {name: gradient for name, gradient in known.items() if gradient is not None}
 
     def _backward(self) -> Any:
         """Leave the gradients of the next batch, times the scale if there is one; return the output."""

@@ -151,3 +151,14 @@ def test_a_scale_that_became_zero_has_a_number() -> None:
 def test_what_a_run_did_not_measure_of_a_step_refuses_nothing() -> None:
     verdict = judge(Seen(row=training_row("bf16_master"), found=make_divergence(make_case())), Budget())
     assert verdict.status is not Status.REFUSED
+
+
+def test_gradients_that_no_optimizer_takes_are_not_compared_at_the_loss_scale(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
+    workload = replace(
+        trained(module), optimizer=lambda parameters: torch.optim.SGD(list(parameters)[:2], lr=0.1, momentum=0.9)
+    )
+    found = verdicts(tmp_path, workload, "fp16_autocast", "bf16_autocast")
+    assert found["fp16_autocast"].status is Status.OK
+    assert found["bf16_autocast"].status is Status.OK
