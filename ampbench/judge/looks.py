@@ -130,7 +130,7 @@ def _bias(seen: Seen) -> float | None:
 
 
 def _disagreement(seen: Seen) -> float | None:
-    """The share of decisions that are others; None where chance may make it more than is allowed (`is_chance`)."""
+    """The share of decisions that are others; over its limit it refuses only where that is not chance (`is_chance`)."""
     agreement = number(seen.row["argmax_agreement"])
     return None if agreement is None else 1.0 - agreement
 

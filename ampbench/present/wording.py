@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ampbench.base.budget import ROOM
 from ampbench.base.statement import Answer, Flaw, Hint, Note, Refusal, Severity, Statement, Undecided
-from ampbench.base.units import counted, format_error, format_kept, format_percent, format_share, times
+from ampbench.base.units import counted, format_error, format_kept, format_limit, format_percent, format_share, times
 from ampbench.records.case import Case
 from ampbench.records.changes import GateCode
 from ampbench.records.labels import FP32_INSTEAD, case_labels, few
@@ -37,19 +37,19 @@ TEMPLATES: Mapping[StrEnum, str] = {
     Refusal.TARGET_RANGE: "its targets reach {number:times} the largest number of the dtype of its output",
     Refusal.SCALE: "its gradients are finite only if the loss is divided by {number:,.0f}: no loss scale helps",
     Refusal.SPREAD: (
-        "its error{subject:if| in ||} is {number:times} what the rows of that output differ by, more than {limit:g}"
+        "its error{subject:if| in ||} is {number:times} what the rows of that output differ by, more than {limit:times}"
     ),
     Refusal.ERROR: "its error{subject:if| in ||} is {number:error}, more than {limit:g}",
     Refusal.GRADIENT_ERROR: "its gradient error is {number:error}, more than {limit:g}",
-    Refusal.UPDATE: "{number:kept} of its updates is lost, more than {limit:kept}",
-    Refusal.UPDATE_OF_TENSOR: "{number:kept} of the update of {subject} is lost, more than {limit:kept}",
-    Refusal.UNMOVED: "weights that carry {number:share} of its updates never move, more than {limit:share}",
+    Refusal.UPDATE: "{number:kept} of its updates are lost, more than {limit:limit}",
+    Refusal.UPDATE_OF_TENSOR: "{number:kept} of the update of {subject} is lost, more than {limit:limit}",
+    Refusal.UNMOVED: "weights that carry {number:share} of its updates never move, more than {limit:limit}",
     Refusal.NO_ROOM: (
-        f"of updates {ROOM} times smaller, as training settles, {{number:share}} is lost, more than {{limit:share}}"
+        f"of updates {ROOM} times smaller, as training settles, {{number:share}} are lost, more than {{limit:limit}}"
     ),
     Refusal.GRADIENT_OF_TENSOR: "the gradient of {subject} errs by {number:error}, more than {limit:g}",
     Refusal.BIAS: (
-        "its gradients err alike in all batches, by {number:share} of what batches differ by, more than {limit:share}"
+        "its gradients err alike in all batches, by {number:share} of what batches differ by, more than {limit:limit}"
     ),
     Refusal.SAMPLES: "the errors of its samples reach {number:error} at their 99% quantile, more than {limit:g}",
     Refusal.WORST_SAMPLE: "its worst sample errs by {number:error}, more than {limit:g}",
@@ -58,11 +58,11 @@ TEMPLATES: Mapping[StrEnum, str] = {
         "its probabilities lie {number:error} nats from fp64's at the 99% quantile, more than {limit:g}"
     ),
     Refusal.LOSS: "its loss is off by {number:error}, more than {limit:g}",
-    Refusal.DECISIONS: "{number:share} of its decisions are not fp64's, more than {limit:share}",
-    Refusal.FLUSHED: "{number:share} of its gradients became zero, fp32's apart, more than {limit:share}",
+    Refusal.DECISIONS: "{number:share} of its decisions are not fp64's, more than {limit:limit}",
+    Refusal.FLUSHED: "{number:share} of its gradients became zero, fp32's apart, more than {limit:limit}",
     Refusal.STATISTICS: (
         "running statistics, as they are stored, stop {number:share} away from those of batches, more than "
-        "{limit:share}: keep these modules in fp32"
+        "{limit:limit}: keep these modules in fp32"
     ),
     Refusal.SKIPPED: "GradScaler skipped {number:,.0f} steps after its scale had settled",
     Refusal.TRAINS_WORSE: "it does not train as fp32 does{number:if|: it ends |share| worse} ({subject})",
@@ -237,6 +237,7 @@ _IN_SHARES = frozenset(
     {Refusal.UPDATE, Refusal.UPDATE_OF_TENSOR, Refusal.UNMOVED, Refusal.NO_ROOM, Refusal.BIAS}
     | {Refusal.DECISIONS, Refusal.FLUSHED, Refusal.STATISTICS}
 )
+_IN_TIMES = frozenset({Refusal.INPUT_RANGE, Refusal.TARGET_RANGE, Refusal.SPREAD})
 
 _SPELLED: Mapping[str, Callable[..., str]] = MappingProxyType(
     {
@@ -246,6 +247,7 @@ _SPELLED: Mapping[str, Callable[..., str]] = MappingProxyType(
         "times": times,
         "counted": counted,
         "percent": format_percent,
+        "limit": format_limit,
         "verb": lambda count, singular, plural: singular if count == 1 else plural,
         "elements": lambda count: counted(int(count), "element"),
         "cause": CAUSES.__getitem__,
@@ -306,7 +308,7 @@ def verdict_words(row: Mapping[str, Any]) -> str:
         return f"{brief}: {value:,.0f}"
     if code == Refusal.SCALE:
         return f"{brief} 1/{value:,.0f} < 1"
-    if code in (Refusal.INPUT_RANGE, Refusal.TARGET_RANGE):
+    if code in _IN_TIMES:
         return f"{brief} {times(value)} > {times(limit)}"
     if code in _IN_SHARES:
         return f"{brief} {100 * value:.3g}% > {100 * limit:.3g}%"
@@ -431,8 +433,14 @@ def _within(statement: Statement) -> str:
     facts: Mapping[str, Any] = statement.facts
     if facts["evidence"] == Evidence.TRAINED:
         return f"trains as fp32 does ({facts['subject']})"
-    spell = format_share if facts["code"] in _IN_SHARES else format_error
-    what = briefly(facts["code"]) + (f" in {facts['subject']}" if "subject" in facts else "")
-    return (
-        f"{what} {spell(max(facts['number'], 0.0))} of {facts['limit']:g} allowed{EVIDENCE.get(facts['evidence'], '')}"
-    )
+    code, value, limit = facts["code"], facts["number"], facts["limit"]
+    if code in _IN_SHARES:
+        within = f"{format_share(max(value, 0.0))} of {format_limit(limit)} allowed"
+    elif code in _IN_TIMES:
+        within = f"{times(value)} of {times(limit)} allowed"
+    elif code == Refusal.SCALE:
+        within = f"{1 / value:,.0f}, at least 1 asked for"
+    else:
+        within = f"{format_error(value)} of {limit:g} allowed"
+    subject = f" in {facts['subject']}" if "subject" in facts else ""
+    return f"{briefly(code)}{subject} {within}{EVIDENCE.get(facts['evidence'], '')}"

@@ -57,12 +57,17 @@ def test_a_statement_has_no_words() -> None:
         (
             Refusal.UPDATE,
             {"number": 0.0421, "limit": 0.02},
-            "4.21% of its updates is lost, more than 2.00%",
+            "4.21% of its updates are lost, more than 2%",
         ),
         (
             Refusal.ERROR,
             {"subject": "scores", "number": 0.0384, "limit": 0.02},
             "its error in scores is 3.8e-02, more than 0.02",
+        ),
+        (
+            Refusal.SPREAD,
+            {"subject": "scores", "number": 1.38, "limit": 0.2},
+            "its error in scores is 1.38x what the rows of that output differ by, more than 0.20x",
         ),
         (Refusal.OUTPUTS, {"number": 2.0, "limit": 0.0}, "its output is not finite (2 elements)"),
         (Refusal.SKIPPED, {"number": 6, "limit": 0.0}, "GradScaler skipped 6 steps after its scale had settled"),
@@ -144,7 +149,7 @@ PASSED = {"passed": "bf16_pure", "remedy": "bf16_master"} | LOST
             TAKES | PASSED | {"precision": "bf16_autocast", "evidence": Evidence.ONE_STEP},
             (
                 "take bf16_autocast: 2.50x the speed of fp32, error 5.0e-03 of 0.02 allowed, seen in one step at the "
-                "first weights; bf16_pure is 3.00x as fast, but 4.20% of its updates is lost, more than 2.00%; try "
+                "first weights; bf16_pure is 3.00x as fast, but 4.20% of its updates are lost, more than 2%; try "
                 "bf16_master"
             ),
         ),
@@ -164,7 +169,17 @@ PASSED = {"passed": "bf16_pure", "remedy": "bf16_master"} | LOST
         (
             Answer.SAVE,
             TAKES | {"memory": 0.52, "code": Refusal.DECISIONS, "number": 0.001, "limit": 0.01},
-            "take bf16_pure: 0.52x the memory of fp32 at its speed, decisions changed 0.100% of 0.01 allowed",
+            "take bf16_pure: 0.52x the memory of fp32 at its speed, decisions changed 0.100% of 1% allowed",
+        ),
+        (
+            Answer.TAKE,
+            TAKES | {"code": Refusal.SPREAD, "number": 0.1, "limit": 0.2, "subject": "scores"},
+            "take bf16_pure: 2.50x the speed of fp32, error over spread in scores 0.10x of 0.20x allowed",
+        ),
+        (
+            Answer.TAKE,
+            TAKES | {"code": Refusal.SCALE, "number": 0.25, "limit": 1.0},
+            "take bf16_pure: 2.50x the speed of fp32, loss scale 4, at least 1 asked for",
         ),
         (
             Answer.STAY,
@@ -180,7 +195,7 @@ PASSED = {"passed": "bf16_pure", "remedy": "bf16_master"} | LOST
             Answer.REFUSED,
             {"precision": "fp32"} | PASSED,
             (
-                "stay in fp32: bf16_pure is 3.00x as fast, but 4.20% of its updates is lost, more than 2.00%; try "
+                "stay in fp32: bf16_pure is 3.00x as fast, but 4.20% of its updates are lost, more than 2%; try "
                 "bf16_master"
             ),
         ),
