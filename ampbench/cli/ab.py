@@ -1,5 +1,6 @@
 """`ampbench ab`: two environments, commits or settings, measured in turns; and the machine against itself."""
 
+import dataclasses
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,6 +28,7 @@ from ampbench.cli.printing import OutputFormat, print_forms, print_note
 from ampbench.errors import CASE_FAILED, INTERRUPTED, AmpbenchError, NothingToRunError, UsageError
 from ampbench.records.changes import ChangeCode
 from ampbench.records.labels import few
+from ampbench.records.run import is_path
 
 if TYPE_CHECKING:
     from ampbench.judge.gate import Policy
@@ -99,8 +101,12 @@ def command(
     from ampbench import store
 
     rules = judging.read(found=gate)
-    if gate and rules.anchor:
-        store.read_run(store.find_run(rules.anchor, results))  # refused before anything is measured
+    if gate and rules.anchor:  # refused before anything is measured, after which another run would be the latest
+        anchor = store.find_run(rules.anchor, results)
+        store.read_run(anchor)
+        if not is_path(rules.anchor) and (run := store.run_id(anchor)) != rules.anchor:
+            rules = dataclasses.replace(rules, anchor=run)
+            judging = dataclasses.replace(judging, anchor=run)
     count = blocks or (CONTROL_BLOCKS if control else MOST_BLOCKS)
     settings = replace(settings, rounds=count)
     seconds = typed_seconds("--min-run-time", min_run_time) if min_run_time else None
@@ -164,7 +170,7 @@ def _reported(
     Time that was over before anything could be compared is no success.
     """
     from ampbench.judge import show
-    from ampbench.judge.compare import compare, judge_self
+    from ampbench.judge.compare import compare, judge_self, of_kinds
     from ampbench.present.data import csv_text, json_document
     from ampbench.store import read_run
 
@@ -187,7 +193,7 @@ def _reported(
             try:
                 anchor = _against_anchor(policy, candidate, results)
             except AmpbenchError:  # what was measured is shown all the same
-                print_comparison(comparison, format, every)
+                print_comparison(of_kinds(comparison, policy.kinds), format, every)
                 raise
             code = report_gate(comparison, policy, anchor, failed_cases(candidate), format, every)
         else:

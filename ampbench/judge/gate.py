@@ -406,7 +406,8 @@ def judge(
     ignored = list({repr(one): one for each in weighed for one in each.ignored}.values())
     left_out = {(one.case_id, one.metric) for one in ignored}
     still_failed = []
-    for case_id in sorted(set(failed)):
+    ours = {case.case_id: case_id for case_id, case in comparison.candidates.items()}  # findings go by the baseline's
+    for case_id in sorted({ours.get(each, each) for each in failed}):
         ignore = policy.ignore_of(OUTCOME, case_id)
         if ignore is None:
             still_failed.append(case_id)
@@ -462,12 +463,15 @@ class _Weighed:
         self.comparison, self.against = comparison, against
         gated = sorted((one for one in comparison.findings if one.kind in (OUTCOME, *policy.kinds)), key=_order)
         counting: list[Change] = []
+        judged: list[Change] = []
         self.ignored: list[Ignored] = []
         for one in gated:
             ignore = policy.ignore_of(one.metric, one.case.case_id)
             drifts = one.code is ChangeCode.OTHER_FUNCTION and one.metric != DRIFT
             if drifts and policy.ignore_of(DRIFT, one.case.case_id):
                 continue  # the errors go with the function
+            if ignore is None:
+                judged.append(one)
             if ignore is None or one.status in (ChangeStatus.IMPROVED, ChangeStatus.UNCHANGED):
                 counting.append(one)
             elif _is_gated(one) or _was_skipped(one):
@@ -482,7 +486,7 @@ class _Weighed:
         self.decided = {
             kind: Decided(decided=sum(one.status in _DECIDED for one in having), findings=len(having))
             for kind in METRIC_KINDS
-            if (having := [one for one in counting if one.kind == kind and _is_gated(one)])
+            if (having := [one for one in judged if one.kind == kind and _is_gated(one)])
         }
         self.rule_changes: tuple[RuleChange, ...] = ()
         self.rule_devices: tuple[str, ...] = ()

@@ -125,8 +125,8 @@ TEMPLATES: Mapping[StrEnum, str] = {
     ),
     Note.NO_CEILING: "no ceiling of {operations} is known here: ampbench study ceilings, then measure again",
     Note.ABOVE_CEILING: (
-        "{cases} exceeds the measured peak ({share:share}): the peak or the FLOP count is wrong; measure the ceilings "
-        "again: ampbench study ceilings"
+        "{cases}: above the measured peak ({share:share}), so the peak or the FLOP count is wrong; measure the "
+        "ceilings again: ampbench study ceilings"
     ),
     Note.POWER_LIMIT: "{device} {why}: times hold under this limit",
     Note.UNSETTLED: "{cases}: time or clock still changed when the warm-up ended: times may be too short",

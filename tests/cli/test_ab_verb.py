@@ -4,17 +4,20 @@ import json
 import re
 import subprocess
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ampbench.ab import session
 from ampbench.judge.compare import judge_self
 from ampbench.judge.show import control_said
 from ampbench.records.run import Arm
 from tests.ab.test_arms import git
 from tests.judge.test_compare import against_itself
-from tests.stored_runs import make_case, write_run
+from tests.stored_runs import COMPLETE, make_case, make_memory, make_round, write_run
 
 Run = Callable[..., Any]
 NETWORKS = Path(__file__).parents[2] / "benchmarks" / "self" / "networks.py"
@@ -63,6 +66,28 @@ def test_a_settings_file_may_have_what_only_a_gate_goes_by(ampbench: Run, tmp_pa
     (tmp_path / "ampbench.toml").write_text("[ab]\nstrict = true\nmin-decided = 0.5\n")
     found = ampbench("ab", "--candidate", "X=1", "mpl")
     assert (found.code, "did you mean mlp" in found.err) == (2, True)
+
+
+def test_the_latest_run_as_an_anchor_is_the_one_before_the_session(
+    ampbench: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = make_case()
+
+    def write(run: str, peak: int) -> Path:
+        return write_run(tmp_path / "results", [case], make_round(case), make_memory(case, peak), COMPLETE, run=run)
+
+    def measured(*_: object) -> tuple[Path, Path, str]:
+        arms = [write(f"20260102T000000Z-bench-{arm * 6}", 2000) for arm in "bc"]
+        return arms[0], arms[1], "complete"
+
+    write("20260101T000000Z-bench-aaaaaa", 1000)
+    prepared = SimpleNamespace(notes=())
+    monkeypatch.setattr(session, "prepare", lambda *_: nullcontext(prepared))
+    monkeypatch.setattr(session, "timed_for", lambda *_: prepared)
+    monkeypatch.setattr(session, "measure", measured)
+    found = ampbench("ab", "--candidate", "X=1", "--gate", "--only", "memory", "--anchor", "latest")
+    assert (found.code, "1 memory regression against the anchor 20260101" in found.out) == (1, True)
+    assert "--anchor 20260101T000000Z-bench-aaaaaa shows this again" in found.err
 
 
 def test_what_an_arm_against_itself_says_names_rate_and_effects() -> None:

@@ -316,6 +316,20 @@ def test_what_is_ignored_does_not_count_as_noise() -> None:
     assert judge(compared(SAME, noisy), Policy(min_decided=1.0, ignores=(ignore,))).exit_code == 0
 
 
+def test_what_is_ignored_does_not_decide_for_others() -> None:
+    ignore = Ignore(cases="linear_chain and not bf16", metrics=("time",), until=UNTIL, reason="known")
+    result = judge(compared(SAME, finding(ChangeStatus.INCONCLUSIVE, case=OTHER)), Policy(ignores=(ignore,)))
+    assert (result.exit_code, result.decided) == (4, {"time": Decided(decided=0, findings=1)})
+
+
+def test_a_failure_goes_by_the_id_of_the_baseline_where_an_arm_has_another() -> None:
+    candidates = {FAILS.case.case_id: OTHER}
+    result = judge(compared(FAILS, SAME, candidates=candidates), Policy(), failed=[OTHER.case_id])
+    assert (codes(result), result.failed) == ([GateCode.FAILS], (FAILS.case.case_id,))
+    ignore = Ignore(cases="not bf16", until=UNTIL, reason="known")
+    assert judge(compared(FAILS, candidates=candidates), Policy(ignores=(ignore,)), failed=[OTHER.case_id]).failed == ()
+
+
 def test_a_number_the_baseline_does_not_have_is_no_cell() -> None:
     new = finding(ChangeStatus.INCOMPARABLE, ERROR, baseline=None)
     result = judge(compared(SAME, new), Policy(strict=True))
