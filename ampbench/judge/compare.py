@@ -235,7 +235,8 @@ def of_cases(comparison: Comparison, wanted: Callable[[str], bool]) -> Compariso
 def of_kinds(comparison: Comparison, kinds: Collection[str]) -> Comparison:
     """Return a comparison with the findings of `kinds` and of outcomes alone; changed rules are those of "rules"."""
     findings = [one for one in comparison.findings if one.kind in (OUTCOME, *kinds)]
-    narrowed = replace(comparison, findings=findings, means=precision_means(findings))
+    apart = comparison.apart and "time" in kinds
+    narrowed = replace(comparison, findings=findings, means=precision_means(findings), apart=apart)
     if RULES in kinds:
         return narrowed
     return replace(narrowed, rule_changes=(), rule_devices=(), rule_devices_missing=(), rules_unobserved=())

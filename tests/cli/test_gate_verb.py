@@ -113,6 +113,8 @@ def test_findings_of_other_kinds_than_those_asked_for_are_not_shown(measured: Ru
     said = ampbench("gate", base, new, "--only", "time", "--json")
     assert (said.code, {one["kind"] for one in json.loads(said.out)["findings"]}) == (0, {"time"})
     assert "peak memory" not in ampbench("gate", base, new, "--only", "time", "--all").out
+    assert "not measured in turns" in ampbench("compare", base, new, "--only", "time").out
+    assert "not measured in turns" not in ampbench("compare", base, new, "--only", "memory").out
 
 
 def test_swapped_arms_mirror_the_verdict(measured: Run, ampbench: Run) -> None:
