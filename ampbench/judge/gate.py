@@ -359,10 +359,11 @@ class GateResult:
     decided or nothing can be compared, else 1 where a strict gate has a doubt, else 3 where a case failed in the
     candidate, else 0. `why` says why it is not 0, in that order; `notes` are what must be seen although it decides
     nothing. Findings are of gated metrics and outcomes, without what is `ignored`, the worst first. `decided` counts
-    the gated findings by kind that the baseline has a number of, and those of them that regressed, improved or are
-    unchanged; what is ignored is not among them. `missing` are the ids of cases that the candidate does not have,
-    `failed` of those that failed in it. `rule_changes` are those of autocast's rules that count, `rule_devices` the
-    device types whose rules were compared; none where rules are not gated.
+    the gated findings by kind that the baseline has a number of (of a case that the candidate skipped, one of each
+    kind), and those of them that regressed, improved or are unchanged; what is ignored is not among them. `missing`
+    are the ids of cases that the candidate does not have, `failed` of those that failed in it. `rule_changes` are those
+    of autocast's rules that count, `rule_devices` the device types whose rules were compared; none where rules are not
+    gated.
     """
 
     status: GateStatus
@@ -484,7 +485,9 @@ class _Weighed:
         self.lost = [one for one in _of(ChangeStatus.INCOMPARABLE, counting) if _is_gated(one)]
         self.kinds = {one.kind for one in gated if one.kind != OUTCOME and _is_gated(one)}
         self.decided = {
-            kind: Decided(decided=sum(one.status in _DECIDED for one in having), findings=len(having))
+            kind: Decided(
+                decided=sum(one.status in _DECIDED for one in having), findings=len(having) + len(self.skipped)
+            )
             for kind in METRIC_KINDS
             if (having := [one for one in judged if one.kind == kind and _is_gated(one)])
         }
@@ -535,7 +538,7 @@ class _Weighed:
         points = [self._point(GateCode.NOTHING, kind) for kind in lacking]
         for kind, cells in self.decided.items():
             if cells.decided < policy.min_decided * cells.findings:
-                open_ones = [one for one in (*self.inconclusive, *self.lost) if one.kind == kind]
+                open_ones = [one for one in (*self.inconclusive, *self.lost) if one.kind == kind] + self.skipped
                 point = self._point(GateCode.UNDECIDED, kind, changes=open_ones)
                 points.append(replace(point, decided=cells.decided, findings=cells.findings))
         return (

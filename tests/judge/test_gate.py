@@ -322,6 +322,18 @@ def test_what_is_ignored_does_not_decide_for_others() -> None:
     assert (result.exit_code, result.decided) == (4, {"time": Decided(decided=0, findings=1)})
 
 
+def test_cases_that_the_candidate_skipped_are_not_decided() -> None:
+    skips = [
+        finding(ChangeStatus.INCOMPARABLE, OUTCOME, make_case(batch_size=size), code=ChangeCode.NOT_MEASURED)
+        for size in (1, 2)
+    ]
+    result = judge(compared(SAME, *skips), Policy())
+    assert (result.status, result.decided) == (GateStatus.UNDECIDED, {"time": Decided(decided=1, findings=3)})
+    assert judge(compared(SAME, skips[0]), Policy()).passed
+    ignore = Ignore(metrics=(OUTCOME,), until=UNTIL, reason="no room there")
+    assert judge(compared(SAME, *skips), Policy(ignores=(ignore,))).passed
+
+
 def test_a_failure_goes_by_the_id_of_the_baseline_where_an_arm_has_another() -> None:
     candidates = {FAILS.case.case_id: OTHER}
     result = judge(compared(FAILS, SAME, candidates=candidates), Policy(), failed=[OTHER.case_id])

@@ -98,6 +98,13 @@ RULES: tuple[Rule, ...] = (
         cells=14,
     ),
     Rule(
+        "a case that the candidate skipped is an undecided finding of each kind of a gate",
+        lambda one: (
+            (one.table, one.name) == ("gates", "scripted-cuda--later") and one.column in ("findings", "decided_share")
+        ),
+        cells=22,
+    ),
+    Rule(
         "columns of what one step sees: errors over what rows differ by, scale, range and running statistics",
         lambda one: one.table == "frame" and one.before == MISSING and one.column in SEEN,
         cells=17_142,
