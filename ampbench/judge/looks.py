@@ -234,7 +234,7 @@ def judge(seen: Seen, budget: Budget, fault: Statement | None = None, trained: "
     training = row["phase"] == "training"
     evidence = Evidence.INPUTS
     if training:
-        evidence = Evidence.STEPS if found is not None and found.update and found.update.steps else Evidence.ONE_STEP
+        evidence = Evidence.STEPS if seen.update is not None and seen.update.steps else Evidence.ONE_STEP
 
     base = Verdict(
         **{name: row[name] for name in ("case_id", "workload", "phase", "device", "path", "precision")},

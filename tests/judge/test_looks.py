@@ -189,6 +189,8 @@ def test_what_was_not_measured_is_never_ok(missing: float | None) -> None:
         assert undecided(TRAINING, trained_by(update=unknown)) is Undecided.NO_UPDATE
         for stored in ("bf16_autocast", "bf16_master"):
             assert verdict(TRAINING, trained_by(update=unknown), precision=stored).status is Status.OK
+    unseen = trained_by(update=Update(steps=20, undefined="GradScaler skipped the step"))
+    assert verdict(TRAINING, unseen, precision="bf16_autocast").evidence is Evidence.ONE_STEP
 
 
 def test_a_training_without_an_optimizer_is_undecided_in_every_precision() -> None:
