@@ -70,6 +70,7 @@ class Refusal(StrEnum):
     WORST_SAMPLE = "worst-sample"
     PROBABILITIES = "probabilities"
     WORST_PROBABILITIES = "worst-probabilities"
+    LOSS_FINITE = "loss-not-finite"
     LOSS = "loss"
     DECISIONS = "decisions"
     FLUSHED = "flushed"

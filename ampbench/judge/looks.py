@@ -101,6 +101,12 @@ def _gradients(seen: Seen) -> float | None:
     return seen.found.gradient.nonfinite if seen.found is not None and undefined else None
 
 
+def _lost_loss(seen: Seen) -> float | None:
+    """1 where the loss is not finite, though the reference's is."""
+    found = seen.found
+    return 1.0 if found is not None and found.loss_is_lost and found.reference.loss is not None else None
+
+
 def _lost(seen: Seen) -> float | None:
     """The share of the update that is lost, at least: where it is luck, two standard errors less."""
     return None if seen.update is None else 1.0 - (seen.update.kept or 0.0) - 2 * (seen.update.kept_error or 0.0)
@@ -210,6 +216,7 @@ LOOKS = (
     Look(Refusal.WORST_SAMPLE, "sample_worst_rel_l2", "sample_worst_rel_l2"),
     Look(Refusal.PROBABILITIES, "kl_mean", "kl_mean"),
     Look(Refusal.WORST_PROBABILITIES, "kl_p99", "kl_p99"),
+    Look(Refusal.LOSS_FINITE, "loss_rel_error", 0, _lost_loss, training=True),
     Look(Refusal.LOSS, "loss_rel_error", "loss_rel_error"),
     Look(Refusal.DECISIONS, "argmax_agreement", "argmax_agreement", _disagreement),
     Look(Refusal.FLUSHED, "grad_flushed_share", "grad_flushed_share", _flushed, training=True),

@@ -57,6 +57,7 @@ TEMPLATES: Mapping[StrEnum, str] = {
     Refusal.WORST_PROBABILITIES: (
         "its probabilities lie {number:error} nats from fp64's at the 99% quantile, more than {limit:g}"
     ),
+    Refusal.LOSS_FINITE: "its loss is not finite",
     Refusal.LOSS: "its loss is off by {number:error}, more than {limit:g}",
     Refusal.DECISIONS: "{number:share} of its decisions are not fp64's, more than {limit:limit}",
     Refusal.FLUSHED: "{number:share} of its gradients became zero, fp32's apart, more than {limit:limit}",
@@ -216,6 +217,7 @@ BRIEFLY: Mapping[StrEnum | None, str] = {
     Refusal.WORST_SAMPLE: "a sample's error",
     Refusal.PROBABILITIES: "probabilities",
     Refusal.WORST_PROBABILITIES: "a probability",
+    Refusal.LOSS_FINITE: "loss not finite",
     Refusal.LOSS: "loss error",
     Refusal.DECISIONS: "decisions changed",
     Refusal.FLUSHED: "gradients flushed",
@@ -305,7 +307,7 @@ def verdict_words(row: Mapping[str, Any]) -> str:
     if code == Refusal.TRAINS_WORSE:
         return f"trains {100 * value:.2g}% worse"
     if not limit:
-        return f"{brief}: {value:,.0f}"
+        return brief if code == Refusal.LOSS_FINITE else f"{brief}: {value:,.0f}"
     if code == Refusal.SCALE:
         return f"{brief} 1/{value:,.0f} < 1"
     if code in _IN_TIMES:

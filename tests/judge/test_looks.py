@@ -248,6 +248,11 @@ def test_gradients_that_are_not_finite_are_refused_and_a_note_is_not_taken_for_t
     assert (one.status, one.code, one.number) == (Status.REFUSED, Refusal.GRADIENTS, 3)
 
 
+def test_a_loss_that_is_not_finite_is_refused_where_the_references_is() -> None:
+    one = verdict(TRAINING, trained_by(loss=None, grad_elements=8, reference_loss=1.5))
+    assert (one.status, one.code) == (Status.REFUSED, Refusal.LOSS_FINITE)
+
+
 def test_gradients_that_fp32_flushes_too_are_not_held_against_a_precision() -> None:
     fp32 = Seen(row=training_row("fp32", grad_flushed_share=0.0175))
     assert verdict(TRAINING | {"grad_flushed_share": 0.0243}, baseline=fp32).status is Status.OK
