@@ -100,7 +100,7 @@ class History:
     def commits(self, names: Iterable[str]) -> dict[str, Commit]:
         """Return those of the commits called `names` (whole hashes) that the repository has."""
         asked = _hashes(names)
-        wanted = ("--no-walk=unsorted", "--ignore-missing", "--format=%H %ct %s", "--stdin")
+        wanted = ("--no-show-signature", "--no-walk=unsorted", "--ignore-missing", "--format=%H %ct %s", "--stdin")
         answer = self._git("log", *wanted, given="\n".join(asked)) if asked else None
         lines = [line.split(" ", 2) for line in (answer or b"").decode(errors="replace").split("\n") if line]
         return {name: Commit(int(time), subject) for name, time, subject in lines if name in asked}
