@@ -313,7 +313,7 @@ def test_compiled_training_has_a_round_with_its_compile_time_memory_and_divergen
     assert memory.peak_bytes > memory.parameter_bytes + memory.gradient_bytes
     ours = got("divergence", worker.serve(ask("divergence", compiled)))
     eager = got("divergence", worker.serve(ask("divergence", structs.replace(compiled, path="eager"))))
-    assert 0 < ours.grad_rel_l2 < 3 * eager.grad_rel_l2
+    assert 0 < ours.gradient.rel_l2 < 3 * eager.gradient.rel_l2
     assert ours.loss == pytest.approx(ours.reference.loss, rel=0.05)
 
 
