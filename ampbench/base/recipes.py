@@ -58,7 +58,7 @@ class TrainingRecipe:
     """How a network is trained; None, and "": as the workload itself has it.
 
     `name` is that of the row of `RECIPES` that it began as. With `optimizer`, a name of `OPTIMIZERS` and perhaps an
-    implementation ("adamw:fused"), or where a class is (`is_path`), that is made of what is said here and its defaults
+    implementation ("adamw:fused"), or the place of a class (`is_path`), made with these settings and its defaults
     for all else; without it, the workload's own has its settings changed: of several groups of parameters the one with
     the highest rate gets `lr`, the others in proportion, and `weight_decay` those that have any. `beta2` is RMSprop's
     alpha, too. `more` are further arguments of a class that is not torch's, by name.
@@ -97,7 +97,7 @@ class TrainingRecipe:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What is said of the optimizer's own settings, by name."""
+        """The optimizer's own settings that are given, by name."""
         names = (name for name in SETTINGS if name not in ("optimizer", "clip"))
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 

@@ -398,7 +398,7 @@ def _print_ranking(
 
 
 def _said(stored: StoredRun, rows: Sequence[Row], budget: Budget) -> tuple[dict[Group, Take], list[str]]:
-    """Return the advice on a run, and what is said below the tables of `rows`, but for skips."""
+    """Return the advice on a run and the lines below the tables of `rows`, without skips."""
     advice = takes_of(stored, budget, trainings_beside(stored))
     swept = notes.sweep_notes(advice, stored.header.selection.sweeps)
     return advice, [

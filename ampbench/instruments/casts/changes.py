@@ -322,7 +322,7 @@ def bare_name(name: str) -> str:
 
 
 _LISTED = 4
-"""So many changes of ops, of casts, and names are said; then how many more there are."""
+"""The most changes of ops, of casts, and names that are listed; the rest is counted."""
 
 
 def change_sentences(changes: TraceChanges, first: Iterable[str] = ()) -> list[str]:

@@ -512,7 +512,7 @@ DTYPES: Mapping[str, str] = MappingProxyType(
 
 PHASES = ("forward", "backward", "optimizer")
 NAMED = 3
-"""At most so many names of the ops in a span are shown."""
+"""The most names of ops that are shown of a span."""
 GROWTH = 1.5
 """The parts of a step whose ops are drawn as one grow by so much until there are few enough of them."""
 
