@@ -19,10 +19,10 @@ from ampbench.errors import (
 )
 
 if TYPE_CHECKING:
-    from ampbench.base.precisions import Precision
-    from ampbench.explain.keep_fp32 import keep_fp32, release_fp32
-    from ampbench.explain.ledger import trace_casts
+    from ampbench.core.precisions import Precision
     from ampbench.judge.frame import load
+    from ampbench.trace.keep_fp32 import keep_fp32, release_fp32
+    from ampbench.trace.ledger import trace_casts
     from ampbench.workload import Workload
 
 __version__ = "0.1.0"
@@ -45,11 +45,11 @@ __all__ = [
 ]
 
 _LAZY = {
-    "keep_fp32": "ampbench.explain.keep_fp32",
+    "keep_fp32": "ampbench.trace.keep_fp32",
     "load": "ampbench.judge.frame",
-    "Precision": "ampbench.base.precisions",
-    "release_fp32": "ampbench.explain.keep_fp32",
-    "trace_casts": "ampbench.explain.ledger",
+    "Precision": "ampbench.core.precisions",
+    "release_fp32": "ampbench.trace.keep_fp32",
+    "trace_casts": "ampbench.trace.ledger",
     "Workload": "ampbench.workload",
 }
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-from ampbench.base.units import times
+from ampbench.core.units import times
 from ampbench.errors import CASE_FAILED
 from ampbench.judge.ranking import (
     BY_KIND,
@@ -27,11 +27,11 @@ from ampbench.judge.ranking import (
 )
 from ampbench.judge.rows import number
 from ampbench.judge.table import speed_interval
-from ampbench.present.document import Block, Section, picked, table
-from ampbench.present.markdown import markdown
 from ampbench.records.labels import few
 from ampbench.report.answers import advised_machines, ranked_parts
 from ampbench.report.material import gather
+from ampbench.show.document import Block, Section, picked, table
+from ampbench.show.markdown import markdown
 from ampbench.store import list_runs, read_run
 
 ROOT = Path(__file__).parents[1]

@@ -13,14 +13,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ampbench.base.units import counted
+from ampbench.core.units import counted
 from ampbench.defects.catalogue import CHECKS, program_of
 from ampbench.defects.check import AREAS, Check
 from ampbench.instruments.check.findings import latest
 from ampbench.instruments.check.records import DEFECTIVE, DIFFERS, GOOD, NOT_SHOWN, Checked, digest_of
-from ampbench.present.markdown import escaped, folded, markdown_table
 from ampbench.records.case import DEVICES
 from ampbench.records.rules import DEVICE, FAKE
+from ampbench.show.markdown import escaped, folded, markdown_table
 from ampbench.store import StoredRun
 from benchmarks.rules import read_probes, version
 

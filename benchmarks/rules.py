@@ -6,7 +6,6 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from ampbench.explain.rules.documented import document
 from ampbench.instruments.rules.findings import DISAGREEMENTS, compare_rules, worded
 from ampbench.instruments.rules.show import (
     MEANINGS,
@@ -20,10 +19,11 @@ from ampbench.instruments.rules.show import (
     title,
 )
 from ampbench.instruments.rules.show import rules as rules_of
-from ampbench.present.document import Section
-from ampbench.present.markdown import escaped, folded, markdown, markdown_table
 from ampbench.records.rules import FAKE, RuleProbe
+from ampbench.show.document import Section
+from ampbench.show.markdown import escaped, folded, markdown, markdown_table
 from ampbench.store import StoredRun, read_run
+from ampbench.trace.rules.documented import document
 
 ROOT = Path(__file__).parents[1]
 PROBES = ROOT / "results" / "rules"

@@ -122,7 +122,7 @@ def state_of_process() -> dict[str, Any]:
     except OSError:
         state["current folder"] = "one that was removed"
     state["garbage collection"] = gc.isenabled()
-    if precisions := sys.modules.get("ampbench.base.precisions"):
+    if precisions := sys.modules.get("ampbench.core.precisions"):
         state["users' precisions"] = [name for name in precisions.PRECISIONS if name not in precisions.BUILT_IN]
     torch = sys.modules.get("torch")
     modules = sys.modules.get("torch.nn.modules.module")

@@ -26,7 +26,7 @@ from ampbench.drive.servers import server_environment, start_server
 from ampbench.drive.session import PRELOADED
 from ampbench.records.wire import FORKING_VARIABLES
 
-IMPORTED = ["ampbench.measure.worker", "torch._dynamo", *PRELOADED.values()]
+IMPORTED = ["ampbench.worker.worker", "torch._dynamo", *PRELOADED.values()]
 READ_AT_START = (
     *("PYTHON", "LD_", "GLIBC", "MALLOC", "LANG", "LC_", "TZ", "TMP"),
     *("OMP", "GOMP", "KMP", "MKL", "DNNL", "ONEDNN", "TORCH", "PYTORCH", "ATEN", "CUDA", "THP_"),
@@ -190,9 +190,9 @@ def become_server(
     sys.path = [*folders_of(environment), *(path for path in sys.path if path not in folders_of(os.environ))]
     os.environ.clear()
     os.environ.update(environment)
-    sys.argv = ["ampbench.measure.server", *arguments]
+    sys.argv = ["ampbench.worker.server", *arguments]
     try:
-        importlib.import_module("ampbench.measure.server").main()
+        importlib.import_module("ampbench.worker.server").main()
     except BaseException:  # noqa: BLE001 - as where a program ends
         traceback.print_exc()
         sys.stderr.flush()

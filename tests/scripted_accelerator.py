@@ -6,8 +6,8 @@ Nobody waits: time is a number that steps, readings and a host's work move on. A
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ampbench.measure.telemetry import NoSourceError, Reading, Sampler, Watched
 from ampbench.records.case import DeviceState
+from ampbench.worker.telemetry import NoSourceError, Reading, Sampler, Watched
 
 FULL_HZ = 2e9
 

@@ -15,8 +15,8 @@ import pytest
 import torch
 from asv.util import load_json
 
-from ampbench.base.precisions import PRECISIONS
 from ampbench.convert import asv
+from ampbench.core.precisions import PRECISIONS
 from ampbench.records.case import DEVICES
 from ampbench.workloads.index import WORKLOADS
 from benchmarks.asv import precisions

@@ -15,22 +15,22 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import torch._dynamo  # as in tests/measure/test_machine.py
+import torch._dynamo  # as in tests/worker/test_machine.py
 
 from ampbench.cli.main import main
-from ampbench.explain.dtypes import is_present
-from ampbench.measure.machine import Accelerator
-from ampbench.measure.memory import measure_memory
 from ampbench.records.case import DEVICES
+from ampbench.trace.dtypes import is_present
+from ampbench.worker.machine import Accelerator
+from ampbench.worker.memory import measure_memory
 from ampbench.workload import Workload
 from benchmarks.device import __main__ as command
 from benchmarks.device import against, asking, planted, running, wheels
 from benchmarks.device.parts import CARD, EVERY, MACHINE, PACKING, PARTS, SECONDS, SPARE, Item, Part, table
 from benchmarks.device.running import FAILED, NOT_RUN, PASSED, Given
-from tests.measure import test_machine
-from tests.measure.conftest import make_case
-from tests.measure.test_machine import FakeAccelerator
 from tests.scripted_accelerator import Script, ScriptedSource
+from tests.worker import test_machine
+from tests.worker.conftest import make_case
+from tests.worker.test_machine import FakeAccelerator
 
 fake, on_fake = test_machine.fake, test_machine.on_fake
 ROOT = Path(__file__).parents[1]
@@ -394,7 +394,7 @@ def test_tests_that_are_all_skipped_prove_nothing(tmp_path: Path) -> None:
 
 
 def test_fake_tensors_stand_in_for_a_device_that_is_hidden() -> None:
-    from ampbench.explain import dtypes
+    from ampbench.trace import dtypes
 
     assert dtypes.is_present("cpu")
     with against.hidden("cpu"):

@@ -12,13 +12,13 @@ import pytest
 import torch
 
 import ampbench.pytest_plugin.measuring
-from ampbench.base.metrics import METRICS
-from ampbench.base.precisions import PRECISIONS
-from ampbench.measure.environment import read_environment
+from ampbench.core.metrics import METRICS
+from ampbench.core.precisions import PRECISIONS
 from ampbench.pytest_plugin import measuring
 from ampbench.pytest_plugin.grid import device_is_there
 from ampbench.records.case import DEVICES, Case, Environment
 from ampbench.records.measured import Divergence, MemoryPass
+from ampbench.worker.environment import read_environment
 
 pytest_plugins = ["pytester"]
 

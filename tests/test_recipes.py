@@ -18,8 +18,10 @@ from jinja2 import ChoiceLoader, DictLoader
 
 import ampbench
 from ampbench import convert
-from ampbench.base.metrics import COLUMNS, Column
-from ampbench.base.precisions import (
+from ampbench.cli.main import main
+from ampbench.convert import Format
+from ampbench.core.metrics import COLUMNS, Column
+from ampbench.core.precisions import (
     AUTOCAST,
     BASELINE,
     BY_DEVICE,
@@ -28,20 +30,18 @@ from ampbench.base.precisions import (
     default_autocast,
     find_precision,
 )
-from ampbench.cli.main import main
-from ampbench.convert import Format
 from ampbench.drive.planning import make_plan
-from ampbench.explain.dtypes import autocast_to
-from ampbench.explain.rules.documented import DEFAULT_DTYPES
 from ampbench.judge import frame
-from ampbench.measure.machine import Cpu
-from ampbench.measure.step import build_step
-from ampbench.present.charts import OWN, colour_rules
-from ampbench.present.page import View
 from ampbench.records.case import AUTOCAST_DEVICES, DEVICES
 from ampbench.records.run import Selection
 from ampbench.report import page, views
 from ampbench.report.material import gather
+from ampbench.show.charts import OWN, colour_rules
+from ampbench.show.page import View
+from ampbench.trace.dtypes import autocast_to
+from ampbench.trace.rules.documented import DEFAULT_DTYPES
+from ampbench.worker.machine import Cpu
+from ampbench.worker.step import build_step
 from ampbench.workload import Workload
 from tests.scripted_channel import CPU, machine
 from tests.stored_runs import make_case, make_divergence, make_round, write_run

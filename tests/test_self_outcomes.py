@@ -9,7 +9,7 @@ import pytest
 import torch
 from msgspec import structs
 
-from ampbench.base.precisions import BASELINE
+from ampbench.core.precisions import BASELINE
 from ampbench.instruments.convergence.records import CONTROL, Training
 from ampbench.records.measured import Score
 from benchmarks.self import outcomes

@@ -21,12 +21,12 @@ import torch
 from msgspec import structs
 
 import ampbench
-from ampbench.base.precisions import PRECISIONS
 from ampbench.cli import doctor
-from ampbench.explain.rules import documented
-from ampbench.measure import environment, machine
-from ampbench.measure.machine import Accelerator, Cpu, Products, fp64_device, precision_flags
+from ampbench.core.precisions import PRECISIONS
 from ampbench.report import facts
+from ampbench.trace.rules import documented
+from ampbench.worker import environment, machine
+from ampbench.worker.machine import Accelerator, Cpu, Products, fp64_device, precision_flags
 from tests.stored_runs import make_header
 
 PACKAGE = Path(ampbench.__file__).parent

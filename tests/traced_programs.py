@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ampbench.explain.ledger import CastLedger, trace_casts
+from ampbench.trace.ledger import CastLedger, trace_casts
 
 BF16, FP16 = torch.bfloat16, torch.float16
 COPIES = {torch.ops.aten.copy_.default, torch.ops.aten._foreach_copy_.default}

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from ampbench.base.recipes import parse_optimizer
-from ampbench.base.units import counted, parse_value
+from ampbench.core.recipes import parse_optimizer
+from ampbench.core.units import counted, parse_value
 from ampbench.errors import UnknownNameError, UsageError
 from ampbench.records.case import COMPILED, WorkloadSource
 from ampbench.records.run import Selection, Settings

@@ -20,7 +20,7 @@ from itertools import repeat
 
 from msgspec.structs import replace
 
-from ampbench.base.units import counted, format_bytes
+from ampbench.core.units import counted, format_bytes
 from ampbench.drive.planning import PlannedCase
 from ampbench.drive.rounds import Turn, kept, passes, request_of, with_processes
 from ampbench.drive.servers import OpenChannel, Pool

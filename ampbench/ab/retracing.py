@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from ampbench.base.units import counted
+from ampbench.core.units import counted
 from ampbench.drive.planning import PlannedCase
 from ampbench.drive.servers import OpenChannel, Pool
 from ampbench.errors import AmpbenchError, StoreError

@@ -171,7 +171,7 @@ def _reported(
     """
     from ampbench.judge import show
     from ampbench.judge.compare import compare, judge_self, of_kinds
-    from ampbench.present.data import csv_text, json_document
+    from ampbench.show.data import csv_text, json_document
     from ampbench.store import read_run
 
     with stored_already(again):

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ampbench.base.units import one_of
 from ampbench.cli.instruments import begin, go_on, told_as
 from ampbench.cli.options import (
     A_RUN,
@@ -26,6 +25,7 @@ from ampbench.cli.options import (
     run_option,
 )
 from ampbench.cli.printing import OutputFormat, print_document
+from ampbench.core.units import one_of
 from ampbench.defects.check import AREAS
 from ampbench.errors import UsageError
 from ampbench.records.case import DEVICES

@@ -144,7 +144,7 @@ def narrowed(comparison: "Comparison", keyword: str, kinds: Collection[str]) -> 
     What explains cases is of no kind and stays. Raises `NothingToRunError` where no case
     matches, or none of both runs has a number and nothing is explained.
     """
-    from ampbench.base.keywords import matches
+    from ampbench.core.keywords import matches
     from ampbench.judge.compare import of_cases, of_kinds
 
     chosen = of_cases(comparison, partial(matches, keyword))
@@ -189,7 +189,7 @@ def gate(
     """
     rules = judging.read()
     from ampbench import store
-    from ampbench.base import keywords
+    from ampbench.core import keywords
     from ampbench.judge.compare import compare, of_cases
 
     names = [baseline, candidate, *([rules.anchor] if rules.anchor else [])]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import typer
 
-from ampbench.base.precisions import PRECISIONS
-from ampbench.base.recipes import OPTIMIZERS, RECIPES
+from ampbench.core.precisions import PRECISIONS
+from ampbench.core.recipes import OPTIMIZERS, RECIPES
 from ampbench.errors import AmpbenchError
 from ampbench.records.case import COMPILE_MODES, DEVICES, PATHS, PHASES, SDPA, TORCHS_CHOICE
 from ampbench.records.run import LATEST

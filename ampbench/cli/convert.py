@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ampbench.base.units import counted
 from ampbench.cli import completing
 from ampbench.cli.options import A_RUN, DEFAULT_RESULTS, Keyword, Results, many_names, run_argument, run_option
 from ampbench.cli.printing import OutputFormat, check_writable, print_note, print_text, write_files
+from ampbench.core.units import counted
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
 
 if TYPE_CHECKING:

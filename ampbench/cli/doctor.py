@@ -14,7 +14,7 @@ from ampbench import __version__
 from ampbench.cli.options import DEFAULT_RESULTS, Format
 from ampbench.cli.printing import OutputFormat, listing_table, print_text
 from ampbench.errors import CASE_FAILED, AmpbenchError, UsageError
-from ampbench.present.data import record_data
+from ampbench.show.data import record_data
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -68,11 +68,11 @@ def command(
     stored = checked()
 
     if format is OutputFormat.JSON:
-        from ampbench.present.data import json_document
+        from ampbench.show.data import json_document
 
         print_text(json_document(_document(environment, problem, findings, known, ceilings, stored)))
     else:
-        from ampbench.present.terminal import make_console, print_block
+        from ampbench.show.terminal import make_console, print_block
 
         console = make_console()
         for section in _sections(environment, problem, findings, known, ceilings):
@@ -108,7 +108,7 @@ def _prepare(format: OutputFormat) -> None:
     if format is OutputFormat.TABLE:
         from rich import padding, table  # noqa: F401
 
-        from ampbench.present import terminal  # noqa: F401
+        from ampbench.show import terminal  # noqa: F401
 
 
 def _document(
@@ -164,7 +164,7 @@ def _sections(
     from rich.padding import Padding
     from rich.text import Text
 
-    from ampbench.present.document import as_sentence
+    from ampbench.show.document import as_sentence
 
     sections: list[RenderableType] = [Text("Installation", style="bold")]
     if environment is None:
@@ -208,7 +208,7 @@ def _stored_section(results: Path | None, stored: Mapping[str, str | None]) -> "
 
 def _installation(environment: "Environment") -> dict[str, str]:
     """Return name and text of everything worth knowing of the installation."""
-    from ampbench.base.units import format_bytes
+    from ampbench.core.units import format_bytes
 
     commit = f" ({environment.torch_commit[:10]})" if environment.torch_commit else ""
     builds = {"CUDA": environment.cuda_version, "cuDNN": environment.cudnn_version, "XPU": environment.xpu_version}
@@ -243,7 +243,7 @@ def _pairs(pairs: Mapping[str, str]) -> "RenderableType":
 
 
 def _device_table(environment: "Environment", ceilings: "list[Ceiling]") -> "RenderableType":
-    from ampbench.base.units import format_bytes
+    from ampbench.core.units import format_bytes
     from ampbench.instruments.ceilings.findings import shown
 
     rows = []
@@ -270,8 +270,8 @@ def _capability(device: "DeviceDescription", dtype: str) -> str:
 def _device_remarks(environment: "Environment", ceilings: "list[Ceiling]") -> list[str]:
     """Return what is to be said of devices: absent, emulating, and in which libraries they multiply."""
     from ampbench.instruments.ceilings.findings import best, libraries_said, shown
-    from ampbench.present.document import as_sentence
     from ampbench.records.labels import emulated_halves
+    from ampbench.show.document import as_sentence
 
     remarks = []
     for device in environment.devices:

@@ -13,7 +13,6 @@ import msgspec
 import typer
 from msgspec.structs import replace
 
-from ampbench.base.units import counted
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     DURATION,
@@ -40,6 +39,7 @@ from ampbench.cli.options import (
     with_parameters,
 )
 from ampbench.cli.printing import OutputFormat, print_document, print_note
+from ampbench.core.units import counted
 from ampbench.errors import CASE_FAILED, INTERRUPTED, NothingToRunError, StoreError, UsageError
 from ampbench.records.kinds import KINDS, LINES, deed_of, named, verb_of
 from ampbench.records.run import LATEST, Selection, Settings

@@ -130,7 +130,7 @@ def _assigned(values: Mapping[str, Any]) -> str:
 
 def precisions(results: Path) -> Listing:  # noqa: ARG001
     """Return the precisions, in table order."""
-    from ampbench.base.precisions import BY_DEVICE, PRECISIONS, SHORT_DTYPES
+    from ampbench.core.precisions import BY_DEVICE, PRECISIONS, SHORT_DTYPES
 
     by_device: dict[str, list[str]] = {}
     for alias, meant in BY_DEVICE.items():
@@ -155,7 +155,7 @@ def precisions(results: Path) -> Listing:  # noqa: ARG001
 
 def recipes(results: Path) -> Listing:  # noqa: ARG001
     """Return the recipes that networks are trained by, with their settings."""
-    from ampbench.base.recipes import RECIPES, SETTINGS
+    from ampbench.core.recipes import RECIPES, SETTINGS
 
     shown = (*SETTINGS, "schedule", "warmup", "final")
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from ampbench.base.units import counted
 from ampbench.cli.options import A_RUN, DEFAULT_RESULTS, Results, run_argument, run_words
 from ampbench.cli.printing import print_note
+from ampbench.core.units import counted
 from ampbench.errors import StoreError
 
 Shards = Annotated[

@@ -15,12 +15,12 @@ from typing import Annotated, Any, TypeVar, get_args
 
 import typer
 
-from ampbench.base.budget import LIMITS, Budget
-from ampbench.base.recipes import OPTIMIZERS, RECIPES, parse_optimizer
-from ampbench.base.units import one_of, parse_bytes, parse_seconds, parse_value
 from ampbench.cli import completing
 from ampbench.cli.completing import completer
 from ampbench.cli.printing import OutputFormat, print_note
+from ampbench.core.budget import LIMITS, Budget
+from ampbench.core.recipes import OPTIMIZERS, RECIPES, parse_optimizer
+from ampbench.core.units import one_of, parse_bytes, parse_seconds, parse_value
 from ampbench.errors import INTERRUPTED, UsageError
 from ampbench.records.case import COMPILE_MODES, DEVICES, SDPA, TORCHS_CHOICE, ParameterValue
 from ampbench.records.run import Header, Selection, Settings

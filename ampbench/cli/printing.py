@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ampbench.errors import StoreError
-from ampbench.present import terminal
-from ampbench.present.data import csv_text, json_document, json_text
-from ampbench.present.document import Document, Section, written_out
-from ampbench.present.markdown import markdown, markdown_table
-from ampbench.present.terminal import LAYOUT, filled, make_console, print_block
+from ampbench.show import terminal
+from ampbench.show.data import csv_text, json_document, json_text
+from ampbench.show.document import Document, Section, written_out
+from ampbench.show.markdown import markdown, markdown_table
+from ampbench.show.terminal import LAYOUT, filled, make_console, print_block
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -10,13 +10,13 @@ from contextlib import contextmanager, nullcontext
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from ampbench.base.units import counted, format_duration
 from ampbench.cli.printing import print_note
+from ampbench.core.units import counted, format_duration
 from ampbench.drive.rounds import OVERHEAD_SECONDS, SERVER_SECONDS, WARMED, Progress, Turn, Watch
-from ampbench.present.terminal import make_console
 from ampbench.records.measured import Failure, Round
 from ampbench.records.run import Settings
 from ampbench.records.wire import ROUND
+from ampbench.show.terminal import make_console
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ampbench.base.budget import Budget
 from ampbench.cli.options import (
     A_RUN,
     DEFAULT_RESULTS,
@@ -20,6 +19,7 @@ from ampbench.cli.options import (
     run_option,
 )
 from ampbench.cli.printing import print_note, print_text, write_files
+from ampbench.core.budget import Budget
 from ampbench.errors import CASE_FAILED, StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -162,8 +162,8 @@ def _write_site(folder: Path, site: "Site") -> int:
 
     Pages of earlier sites stay, those of the same runs are replaced.
     """
-    from ampbench.base.units import counted
-    from ampbench.present.terminal import make_console
+    from ampbench.core.units import counted
+    from ampbench.show.terminal import make_console
 
     console = make_console(stderr=True)
     path = folder

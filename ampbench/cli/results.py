@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from ampbench.base.budget import Budget
-from ampbench.base.metrics import COLUMNS, METRICS
-from ampbench.base.precisions import BASELINE
-from ampbench.base.stats import all_inflated, round_value
-from ampbench.base.units import (
+from ampbench.cli.printing import OutputFormat, print_forms, print_sections, print_text
+from ampbench.core.budget import Budget
+from ampbench.core.metrics import COLUMNS, METRICS
+from ampbench.core.precisions import BASELINE
+from ampbench.core.stats import all_inflated, round_value
+from ampbench.core.units import (
     counted,
     format_bandwidth,
     format_bytes,
@@ -28,7 +29,6 @@ from ampbench.base.units import (
     format_tenths,
     times,
 )
-from ampbench.cli.printing import OutputFormat, print_forms, print_sections, print_text
 from ampbench.drive.rounds import Table, table_of
 from ampbench.instruments import registry
 from ampbench.instruments.ceilings.findings import BINDING, Bounds, work_of
@@ -48,14 +48,14 @@ from ampbench.judge.rows import (
 )
 from ampbench.judge.table import Layout, lay_out, legend, speed_interval, table_lines, table_markdown
 from ampbench.judge.verdict import Take, across_tables, takes_of, trainings_beside, verdicts_of
-from ampbench.present import wording
-from ampbench.present.data import csv_text, json_text
-from ampbench.present.markdown import escaped, markdown
-from ampbench.present.terminal import make_console, padded, print_lines, wrapped
 from ampbench.records.labels import few, optimizer_name, outcome_said
 from ampbench.records.measured import Failure, Round, Skip
 from ampbench.records.run import Entry
 from ampbench.records.verdict import VERDICT_COLUMNS
+from ampbench.show import wording
+from ampbench.show.data import csv_text, json_text
+from ampbench.show.markdown import escaped, markdown
+from ampbench.show.terminal import make_console, padded, print_lines, wrapped
 from ampbench.store import StoredRun, gathered
 
 if TYPE_CHECKING:

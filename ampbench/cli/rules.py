@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ampbench.base.units import one_of
 from ampbench.cli.options import (
     A_RUN,
     DEFAULT_RESULTS,
@@ -23,6 +22,7 @@ from ampbench.cli.options import (
     typed_seconds,
 )
 from ampbench.cli.printing import check_writable, print_document, print_note, write_files
+from ampbench.core.units import one_of
 from ampbench.errors import CASE_FAILED, INTERRUPTED, NothingComparableError, NothingToRunError, UsageError
 from ampbench.records.case import DEVICES
 from ampbench.records.rules import RuleProbe

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from msgspec.structs import replace
 
-from ampbench.base.budget import LIMITS, Budget
-from ampbench.base.units import counted, format_duration
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     DEFAULTS,
@@ -33,6 +31,8 @@ from ampbench.cli.options import (
     typed_seconds,
 )
 from ampbench.cli.printing import OutputFormat, print_document, print_listing, print_note, print_text
+from ampbench.core.budget import LIMITS, Budget
+from ampbench.core.units import counted, format_duration
 from ampbench.errors import CASE_FAILED, INTERRUPTED, NothingToRunError, StoreError, UnknownNameError, UsageError
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.records.kinds import deed_of, verb_of
@@ -328,7 +328,7 @@ def _print_plan(prepared: "Scheduled", results: Path, format: OutputFormat) -> N
     """Print the planned cases, what is skipped and why, and the estimated time."""
     from ampbench.drive.rounds import estimate
     from ampbench.judge.notes import skipped
-    from ampbench.present.wording import words
+    from ampbench.show.wording import words
 
     ids = [planned.case.case_id for planned in prepared.plan if not planned.skip]
     if format is OutputFormat.TABLE:  # what is searched and copied is not folded

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ampbench.base.budget import Budget
 from ampbench.cli.options import (
     A_RUN,
     DEFAULT_RESULTS,
@@ -17,6 +16,7 @@ from ampbench.cli.options import (
     run_words,
 )
 from ampbench.cli.printing import OutputFormat, print_document, print_note
+from ampbench.core.budget import Budget
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
 from ampbench.records.casts import By
 from ampbench.records.kinds import CASTS, KINDS, deed_of, verb_of
@@ -64,7 +64,7 @@ def command(
       ampbench show cpu.jsonl gpu.jsonl              machines side by side
     """
     from ampbench import store
-    from ampbench.base import keywords
+    from ampbench.core import keywords
     from ampbench.instruments import registry
 
     files = [path for name in run or [LATEST] for path in store.find_runs(name, results, print_note)]
@@ -107,7 +107,7 @@ def _beside(
 ) -> None:
     """Print what runs on several machines tell side by side, of the cases that match."""
     from ampbench import store
-    from ampbench.base import keywords
+    from ampbench.core import keywords
     from ampbench.judge.beside import document
 
     kept = []
@@ -132,7 +132,7 @@ def _measured(
 ) -> None:
     """Print what a run measured; `words` name it to `show`."""
     from ampbench.cli.results import print_result, ranked, run_rows
-    from ampbench.present.terminal import make_console, print_lines
+    from ampbench.show.terminal import make_console, print_lines
 
     found = run_rows(stored, budget)
     rows = [row for row in found if row["case_id"] in case_ids]

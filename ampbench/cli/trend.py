@@ -4,7 +4,6 @@ from typing import Annotated
 
 import typer
 
-from ampbench.base.units import counted
 from ampbench.cli.options import (
     A_RUN,
     DEFAULT_RESULTS,
@@ -15,6 +14,7 @@ from ampbench.cli.options import (
     many_names,
 )
 from ampbench.cli.printing import print_document, print_note
+from ampbench.core.units import counted
 from ampbench.errors import UnknownNameError
 from ampbench.store.lines import no_garbage_collection
 

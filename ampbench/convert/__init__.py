@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from ampbench.base.metrics import Column
 from ampbench.convert import formats, pytest_benchmark
 from ampbench.convert.formats import Selected, select
+from ampbench.core.metrics import Column
 from ampbench.records.changes import Comparison
 
 __all__ = ["FORMATS", "Format", "Selected", "select"]

@@ -25,8 +25,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ampbench.base.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.convert.formats import listed
+from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.drive.planning import default_preset
 from ampbench.errors import StoreError, UnknownNameError
 from ampbench.records.case import DEVICES, PHASES, Case, Environment

@@ -22,15 +22,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from xml.etree import ElementTree
 
-from ampbench.base.keywords import matches
-from ampbench.base.metrics import GATED, METRICS, Column
+from ampbench.core.keywords import matches
+from ampbench.core.metrics import GATED, METRICS, Column
 from ampbench.errors import NothingToRunError
 from ampbench.judge import frame
 from ampbench.judge import said as sentences
 from ampbench.judge.rows import Row
-from ampbench.present.changes import control_line, reason, remarks
 from ampbench.records.changes import Change, ChangeStatus, Comparison
 from ampbench.records.labels import case_labels
+from ampbench.show.changes import control_line, reason, remarks
 from ampbench.store import StoredRun
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from ampbench import __version__
-from ampbench.base.keywords import matches
-from ampbench.base.metrics import COLUMNS
+from ampbench.core.keywords import matches
+from ampbench.core.metrics import COLUMNS
 from ampbench.errors import NothingToRunError, UsageError
 from ampbench.judge.frame import Array, judged
 from ampbench.records.run import Header

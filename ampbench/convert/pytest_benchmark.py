@@ -21,15 +21,15 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from ampbench.base import stats
-from ampbench.base.metrics import METRICS
 from ampbench.convert.formats import Selected, defined, listed
+from ampbench.core import stats
+from ampbench.core.metrics import METRICS
 from ampbench.errors import StoreError
 from ampbench.judge.rows import Row
-from ampbench.present.data import finite
 from ampbench.records.case import Case, Environment
 from ampbench.records.measured import Divergence, MemoryPass, Round
 from ampbench.records.run import DIRTY, SCHEMA, Footer, Header
+from ampbench.show.data import finite
 from ampbench.store import StoredRun, lines, new_run_id
 
 

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from msgspec import structs
 
-from ampbench.base.precisions import AUTOCAST, BUILT_IN, Precision, default_autocast, find_precision
-from ampbench.base.units import all_of, one_of
+from ampbench.core.precisions import AUTOCAST, BUILT_IN, Precision, default_autocast, find_precision
+from ampbench.core.units import all_of, one_of
 from ampbench.drive.planning import PlannedCase, make_plan
 from ampbench.drive.servers import ONLY, Channel, OpenChannel, Pool, ServerChannel
 from ampbench.drive.session import (

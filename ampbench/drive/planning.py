@@ -10,10 +10,10 @@ from typing import Protocol
 
 from msgspec.structs import fields, replace
 
-from ampbench.base import precisions
-from ampbench.base.keywords import matches
-from ampbench.base.precisions import BASELINE, BY_DEVICE, DEFAULT, PRECISIONS, SHORT_DTYPES, Precision, find_precision
-from ampbench.base.recipes import find_recipe, is_path, no_own_step
+from ampbench.core import precisions
+from ampbench.core.keywords import matches
+from ampbench.core.precisions import BASELINE, BY_DEVICE, DEFAULT, PRECISIONS, SHORT_DTYPES, Precision, find_precision
+from ampbench.core.recipes import find_recipe, is_path, no_own_step
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError, WorkloadError, did_you_mean, nearest
 from ampbench.records.case import (
     COMPILE_MODES,

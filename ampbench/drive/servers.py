@@ -209,7 +209,7 @@ def start_server(
 ) -> "subprocess.Popen[bytes]":
     """Return a process that is becoming a server; what it says beside its replies goes to `errors`."""
     return subprocess.Popen(
-        [python, "-P", "-m", "ampbench.measure.server", *arguments],  # -P: a random.py here is not the library's
+        [python, "-P", "-m", "ampbench.worker.server", *arguments],  # -P: a random.py here is not the library's
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=errors,
@@ -252,7 +252,7 @@ class InProcess:
 
     def __init__(self) -> None:
         try:
-            worker = importlib.import_module("ampbench.measure.worker")
+            worker = importlib.import_module("ampbench.worker.worker")
             self._torch = importlib.import_module("torch")
         except ImportError as error:
             raise NothingToRunError(f"no network can run in this process: {error}") from error

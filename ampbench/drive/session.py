@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import structs
 
 from ampbench import __version__
-from ampbench.base.precisions import BUILT_IN, PRECISIONS
+from ampbench.core.precisions import BUILT_IN, PRECISIONS
 from ampbench.drive.planning import Describe, PlannedCase, check_selection, chosen_paths, make_plan
 from ampbench.drive.rounds import Turn, TurnKey, Watch, drive, make_schedule
 from ampbench.drive.servers import Channel, InProcess, OpenChannel, ServerChannel, ask_environment

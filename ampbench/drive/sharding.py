@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from ampbench.base.units import counted
+from ampbench.core.units import counted
 from ampbench.drive.planning import PlannedCase
 from ampbench.drive.rounds import make_schedule, seconds_seen, table_of, turn_seconds
 from ampbench.errors import NothingToRunError, UsageError

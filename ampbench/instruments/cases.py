@@ -4,11 +4,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from ampbench.base.precisions import PRECISIONS, SHORT_DTYPES
-from ampbench.present.data import finite, record_data
-from ampbench.present.document import Code, Column, Document, Section, records
+from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.records.case import Case
 from ampbench.records.labels import NOT_REACHED
+from ampbench.show.data import finite, record_data
+from ampbench.show.document import Code, Column, Document, Section, records
 from ampbench.store import StoredRun
 
 Found = TypeVar("Found")

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ampbench.base.units import counted, format_seconds, format_share
+from ampbench.core.units import counted, format_seconds, format_share
 from ampbench.records.measured import OTHER_SHARE, STEAL_SHARE, Fitness
 
 WIDEST = 3.0
@@ -59,7 +59,7 @@ class SavedTime:
 
 def worth_of(builds: Iterable[Sequence[float]]) -> list[float]:
     """Return what each build is worth in seconds: its fastest sample (`stats.round_value`)."""
-    from ampbench.base import stats
+    from ampbench.core import stats
 
     return [stats.round_value([build]) for build in builds]
 
@@ -75,7 +75,7 @@ def step_seconds(builds: Sequence[Sequence[float]]) -> float | None:
 
     None where it was not timed, or its builds differ so much that this says nothing.
     """
-    from ampbench.base import stats
+    from ampbench.core import stats
 
     if not builds or not all(builds):
         return None
@@ -87,7 +87,7 @@ def ratio_of(after: Sequence[Sequence[float]], before: Sequence[Sequence[float]]
     """Return how many times as long `after` takes as `before`, each the samples of builds that stood in pairs."""
     import numpy as np
 
-    from ampbench.base import stats
+    from ampbench.core import stats
 
     new, old = (np.array(worth_of(side)) for side in zip(*zip(after, before, strict=False), strict=True))
     ranks = stats.signed_ranks(np.log(new / old)[None, :], (ALPHA,))
@@ -113,7 +113,7 @@ def saved_time(unchanged: Sequence[Sequence[float]], changed: Sequence[Sequence[
     """Return what a change saves a step, from the samples of builds that stood in pairs."""
     import numpy as np
 
-    from ampbench.base import stats
+    from ampbench.core import stats
 
     before, after = worth_of(unchanged), worth_of(changed)
     ranks = stats.signed_ranks(np.array([np.subtract(before, after)]), (ALPHA,))

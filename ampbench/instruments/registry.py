@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 from ampbench.records.kinds import KINDS, named
 
 if TYPE_CHECKING:
-    from ampbench.present.document import Document
-    from ampbench.present.page import Held, Part
     from ampbench.records.case import Environment
+    from ampbench.show.document import Document
+    from ampbench.show.page import Held, Part
     from ampbench.store import StoredRun
 
 

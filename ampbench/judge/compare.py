@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ampbench.base import stats
-from ampbench.base.metrics import DRIFT, MEAN
-from ampbench.base.precisions import rank as precision_rank
-from ampbench.base.statement import Statement, state
-from ampbench.base.units import counted
+from ampbench.core import stats
+from ampbench.core.metrics import DRIFT, MEAN
+from ampbench.core.precisions import rank as precision_rank
+from ampbench.core.statement import Statement, state
+from ampbench.core.units import counted
 from ampbench.errors import NothingComparableError
 from ampbench.instruments.casts.changes import (
     bare_name,

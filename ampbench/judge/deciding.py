@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import bdtrc, stdtr, stdtrit
 
-from ampbench.base import stats
-from ampbench.base.stats import Booleans, Floats, Integers
+from ampbench.core import stats
+from ampbench.core.stats import Booleans, Floats, Integers
 from ampbench.records.changes import ChangeCode, ChangeStatus
 
 LOOKS = (8, 16, 24, 32)

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from ampbench.base.metrics import COLUMNS, DRIFT, GATED
-from ampbench.base.precisions import BASELINE
-from ampbench.base.sketch import Moved, moved
-from ampbench.base.statement import state
+from ampbench.core.metrics import COLUMNS, DRIFT, GATED
+from ampbench.core.precisions import BASELINE
+from ampbench.core.sketch import Moved, moved
+from ampbench.core.statement import state
 from ampbench.judge.pairing import Pair, imported_finding, incomparable, other_file
 from ampbench.judge.rounds import FAILED, OK, SKIPPED, MeasuredRun, Outcome
 from ampbench.records.case import Case

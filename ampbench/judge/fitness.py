@@ -6,7 +6,7 @@ from itertools import chain
 
 import numpy as np
 
-from ampbench.base import stats
+from ampbench.core import stats
 from ampbench.judge.rounds import MeasuredRun, Role
 from ampbench.records.measured import OTHER_SHARE, STEAL_SHARE
 from ampbench.store import StoredRun, once

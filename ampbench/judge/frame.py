@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ampbench.base import stats
-from ampbench.base.budget import Budget
-from ampbench.base.metrics import COLUMNS, Column, reach
-from ampbench.base.precisions import BASELINE, DEFAULT
+from ampbench.core import stats
+from ampbench.core.budget import Budget
+from ampbench.core.metrics import COLUMNS, Column, reach
+from ampbench.core.precisions import BASELINE, DEFAULT
 from ampbench.errors import UsageError
 from ampbench.instruments.ceilings.findings import Bounds
 from ampbench.instruments.ceilings.records import Ceiling

@@ -14,8 +14,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from ampbench.base.keywords import matches
-from ampbench.base.metrics import DRIFT, GATED, MEAN
+from ampbench.core.keywords import matches
+from ampbench.core.metrics import DRIFT, GATED, MEAN
 from ampbench.errors import CASE_FAILED, NothingComparableError, UnknownNameError, UsageError
 from ampbench.instruments.rules.findings import alters, changed_ops_said, others_said, rank, rule_id
 from ampbench.judge.said import rules_not_seen

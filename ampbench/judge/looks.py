@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from ampbench.base.budget import (
+from ampbench.core.budget import (
     LEAST_BIAS,
     LEAST_KEPT,
     LEAST_KEPT_OF_A_TENSOR,
@@ -22,9 +22,9 @@ from ampbench.base.budget import (
     ROOM,
     Budget,
 )
-from ampbench.base.precisions import BASELINE, DEFAULT, FORMATS, PRECISIONS, SHORT_DTYPES
-from ampbench.base.statement import Refusal, Statement, Undecided
-from ampbench.base.units import format_share
+from ampbench.core.precisions import BASELINE, DEFAULT, FORMATS, PRECISIONS, SHORT_DTYPES
+from ampbench.core.statement import Refusal, Statement, Undecided
+from ampbench.core.units import format_share
 from ampbench.judge.rows import Row, judged_error, number
 from ampbench.records.measured import LOWEST_BIN, Divergence, Round, Update
 from ampbench.records.verdict import Evidence, Status, Verdict
@@ -312,7 +312,7 @@ def is_chance(found: Divergence | None, minimum: float) -> bool:
     disagreements, allowed = decisions - agreeing, 1.0 - minimum
     if disagreements <= decisions * allowed:  # no more than are expected, which chance exceeds every other time
         return True
-    from ampbench.base import stats  # NumPy: not for `--help`
+    from ampbench.core import stats  # NumPy: not for `--help`
 
     return allowed > 0 and 1.0 - stats.chance_of_at_most(disagreements - 1, decisions, allowed) > DISAGREEMENT_ALPHA
 

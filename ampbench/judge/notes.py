@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from ampbench.base.precisions import PRECISIONS
-from ampbench.base.statement import Note, Severity, Statement, state
+from ampbench.core.precisions import PRECISIONS
+from ampbench.core.statement import Note, Severity, Statement, state
 from ampbench.instruments.ceilings.findings import BINDING, Bounds, disturbance, shown
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.judge import fitness

@@ -10,7 +10,7 @@ from pathlib import PurePath
 from types import MappingProxyType
 from typing import Any
 
-from ampbench.base.metrics import GATED
+from ampbench.core.metrics import GATED
 from ampbench.errors import UsageError
 from ampbench.judge.rounds import MeasuredRun
 from ampbench.records.case import Case, DeviceDescription, Environment

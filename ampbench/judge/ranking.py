@@ -14,9 +14,9 @@ from typing import Any
 
 from msgspec import structs
 
-from ampbench.base import stats
-from ampbench.base.precisions import BASELINE, DEFAULT, rank
-from ampbench.base.units import format_error, times
+from ampbench.core import stats
+from ampbench.core.precisions import BASELINE, DEFAULT, rank
+from ampbench.core.units import format_error, times
 from ampbench.judge.looks import TODAYS
 from ampbench.judge.rows import (
     Group,
@@ -31,11 +31,11 @@ from ampbench.judge.rows import (
 )
 from ampbench.judge.table import speed_interval
 from ampbench.judge.verdict import Take
-from ampbench.present.document import Block, Column, Section, table
-from ampbench.present.wording import code_words, why
 from ampbench.records.case import Case
 from ampbench.records.labels import case_labels, few
 from ampbench.records.verdict import Status
+from ampbench.show.document import Block, Column, Section, table
+from ampbench.show.wording import code_words, why
 from ampbench.workloads.index import RANDOM
 
 MANY = 20

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from msgspec import structs
 
-from ampbench.base import stats
+from ampbench.core import stats
 from ampbench.records.labels import Pending
 from ampbench.records.measured import THROTTLES, Round, Telemetry
 from ampbench.store import StoredRun, once, read_run

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ampbench.base.precisions import DEFAULT, rank
+from ampbench.core.precisions import DEFAULT, rank
 from ampbench.records.labels import NONE_NAMED
 from ampbench.records.verdict import Status, Verdict
 

@@ -4,9 +4,9 @@ import math
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 
-from ampbench.base.metrics import COLUMNS, COMPARED, DRIFT
-from ampbench.base.statement import state
-from ampbench.base.units import (
+from ampbench.core.metrics import COLUMNS, COMPARED, DRIFT
+from ampbench.core.statement import state
+from ampbench.core.units import (
     UNDEFINED,
     counted,
     format_exact_percent,
@@ -16,9 +16,6 @@ from ampbench.base.units import (
     format_quantity,
 )
 from ampbench.instruments.rules.findings import changed_ops_said, few_phrases, others_said
-from ampbench.present.changes import brief, caveat_lines, control_line, far_text, reason
-from ampbench.present.document import Block, Column, table
-from ampbench.present.wording import words
 from ampbench.records.changes import (
     OUTCOME,
     Change,
@@ -35,6 +32,9 @@ from ampbench.records.changes import (
 from ampbench.records.labels import case_labels, few
 from ampbench.records.rules import RuleChange, short_name
 from ampbench.records.run import short_commit
+from ampbench.show.changes import brief, caveat_lines, control_line, far_text, reason
+from ampbench.show.document import Block, Column, table
+from ampbench.show.wording import words
 
 KINDS = (OUTCOME, "time", "memory", "accuracy")
 CHANGED = (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED)

@@ -13,8 +13,8 @@ from typing import Any
 from rich.cells import cell_len
 from rich.text import Text
 
-from ampbench.base.metrics import DRIFT
-from ampbench.base.units import counted, format_percent
+from ampbench.core.metrics import DRIFT
+from ampbench.core.units import counted, format_percent
 from ampbench.instruments.rules.findings import changed_ops_said, rule_change_said
 from ampbench.judge.compare import Detectable, SelfComparison
 from ampbench.judge.exact import EQUAL
@@ -46,13 +46,13 @@ from ampbench.judge.said import (
     warnings,
     worst_of_cases,
 )
-from ampbench.present.changes import control_line, reason, remarks
-from ampbench.present.data import csv_text, finite, json_document, json_object, plain
-from ampbench.present.document import Column, picked, records, table
-from ampbench.present.markdown import block_table, escaped, folded
-from ampbench.present.terminal import padded, wrapped
 from ampbench.records.changes import OUTCOME, UNTRUSTED, Change, ChangeCode, ChangeStatus, Comparison, GatePoint
 from ampbench.records.labels import case_labels, common_traits
+from ampbench.show.changes import control_line, reason, remarks
+from ampbench.show.data import csv_text, finite, json_document, json_object, plain
+from ampbench.show.document import Column, picked, records, table
+from ampbench.show.markdown import block_table, escaped, folded
+from ampbench.show.terminal import padded, wrapped
 
 COLLAPSED = 3
 """More findings than this that have one reason are one line, unless all are asked for."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from rich.cells import cell_len
 from rich.text import Text
 
-from ampbench.base.budget import Budget
-from ampbench.base.units import (
+from ampbench.core.budget import Budget
+from ampbench.core.units import (
     format_bytes,
     format_count,
     format_energy,
@@ -36,10 +36,10 @@ from ampbench.judge.rows import (
     precision_label,
 )
 from ampbench.judge.verdict import Take
-from ampbench.present.markdown import escaped, markdown_table
-from ampbench.present.terminal import wrapped
-from ampbench.present.wording import answer, passed_words, verdict_words, words
 from ampbench.records.labels import outcome_said
+from ampbench.show.markdown import escaped, markdown_table
+from ampbench.show.terminal import wrapped
+from ampbench.show.wording import answer, passed_words, verdict_words, words
 
 LONGEST_NAME = 16
 """So many letters of an output's name are shown in its column; the end tells most."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ampbench.base import stats
-from ampbench.base.metrics import GATED, MEAN
-from ampbench.base.statement import Statement, state
+from ampbench.core import stats
+from ampbench.core.metrics import GATED, MEAN
+from ampbench.core.statement import Statement, state
 from ampbench.judge.deciding import (
     ALPHA,
     LOOKS,

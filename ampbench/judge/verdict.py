@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from ampbench.base.budget import Budget
-from ampbench.base.precisions import BASELINE, DEFAULT, PRECISIONS
-from ampbench.base.statement import Answer, Hint, Refusal, Severity, Statement, state
+from ampbench.core.budget import Budget
+from ampbench.core.precisions import BASELINE, DEFAULT, PRECISIONS
+from ampbench.core.statement import Answer, Hint, Refusal, Severity, Statement, state
 from ampbench.instruments.ranges.arithmetic import remark_line
 from ampbench.judge.looks import TODAYS, Seen, judge
 from ampbench.judge.rows import Group, Row, grouped, number
@@ -259,7 +259,7 @@ class Speeds:
         """
         if row["case_id"] == other["case_id"]:
             return 1.0, 1.0
-        from ampbench.base.stats import log_t_interval  # imports NumPy: not for `--help`
+        from ampbench.core.stats import log_t_interval  # imports NumPy: not for `--help`
 
         own, theirs = self._seconds(row["case_id"]), self._seconds(other["case_id"])
         common = [(own[each], theirs[each]) for each in own.keys() & theirs.keys()]
@@ -273,7 +273,7 @@ class Speeds:
 
     def _seconds(self, case_id: str) -> dict[int, float]:
         """Return what the rounds of a case are worth, by their numbers."""
-        from ampbench.base.stats import round_value
+        from ampbench.core.stats import round_value
 
         if case_id not in self._values:
             self._values[case_id] = {

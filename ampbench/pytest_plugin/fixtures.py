@@ -95,8 +95,8 @@ class AmpBenchmark:
 
     def _run(self, measuring: "Measuring", planned: "PlannedCase", given: "Given", asked: "Wanted") -> None:
         __tracebackhide__ = True
-        from ampbench.measure.cells import measure_divergence
         from ampbench.pytest_plugin.measuring import run_once
+        from ampbench.worker.cells import measure_divergence
 
         benchmark = self._benchmark
         if benchmark.params is not None and "amp_workload" in benchmark.params:

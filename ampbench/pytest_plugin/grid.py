@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ampbench.base.precisions import PRECISIONS, find_precision
+from ampbench.core.precisions import PRECISIONS, find_precision
 from ampbench.drive.planning import default_device, find_workloads
 from ampbench.errors import AmpbenchError, UnknownNameError, UsageError
 from ampbench.records.case import DEVICES, PHASES, DeviceDescription, WorkloadSource
@@ -188,7 +188,7 @@ def _default_device() -> str:
 
     if find_spec("torch") is None or not may_have_accelerator():
         return "cpu"
-    from ampbench.measure.environment import read_environment
+    from ampbench.worker.environment import read_environment
 
     return default_device(read_environment())
 
@@ -205,7 +205,7 @@ def _has_tf32(device: str) -> bool:
 
 
 def _described(device: str) -> DeviceDescription | None:
-    from ampbench.measure.environment import read_environment
+    from ampbench.worker.environment import read_environment
 
     return read_environment().device(device)
 

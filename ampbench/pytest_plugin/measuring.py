@@ -21,24 +21,24 @@ import pytest
 import torch
 from msgspec import structs
 
-from ampbench.base.metrics import METRICS
 from ampbench.convert import pytest_benchmark as pytest_json
 from ampbench.convert.formats import defined
+from ampbench.core.metrics import METRICS
 from ampbench.drive.planning import PlannedCase, find_workloads
 from ampbench.drive.rounds import Turn, request_of
 from ampbench.drive.servers import ONLY, Pool, ServerChannel
 from ampbench.drive.session import default_memory_limit
 from ampbench.errors import AmpbenchError, UsageError, WorkloadError
-from ampbench.measure import cells
-from ampbench.measure.environment import read_environment
-from ampbench.measure.machine import open_device
-from ampbench.measure.timing import plan_samples, time_build
-from ampbench.measure.worker import failure_of
 from ampbench.pytest_plugin.summary import Seen
 from ampbench.records.case import ParameterValue, WorkloadSource
 from ampbench.records.measured import Divergence, MemoryPass, Round
 from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import MAX_SAMPLES_PER_ROUND, MEMORY
+from ampbench.worker import cells
+from ampbench.worker.environment import read_environment
+from ampbench.worker.machine import open_device
+from ampbench.worker.timing import plan_samples, time_build
+from ampbench.worker.worker import failure_of
 
 CONTRACT = (
     "amp_benchmark measures a function with defaults for all its parameters that returns (module, inputs), (module, "

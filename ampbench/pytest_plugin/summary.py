@@ -14,9 +14,9 @@ from msgspec import structs
 from rich.text import Text
 
 import ampbench
-from ampbench.base.budget import Budget
 from ampbench.cli.options import DEFAULT_RESULTS
 from ampbench.convert.pytest_benchmark import read_run_json
+from ampbench.core.budget import Budget
 from ampbench.drive.session import current_commit
 from ampbench.errors import AmpbenchError
 from ampbench.judge import frame
@@ -26,13 +26,13 @@ from ampbench.judge.show import comparison_lines
 from ampbench.judge.table import lay_out, legend, table_lines
 from ampbench.judge.times import TIME as TIME_METRIC
 from ampbench.judge.verdict import verdicts_of
-from ampbench.measure.environment import read_environment
-from ampbench.present.terminal import make_console, wrapped
 from ampbench.records.case import Case
 from ampbench.records.changes import ChangeStatus, Comparison, ControlCode, ControlVerdict
 from ampbench.records.measured import Divergence, Failure, MemoryPass, Round
 from ampbench.records.run import SCHEMA, Footer, Header, Selection, Settings
+from ampbench.show.terminal import make_console, wrapped
 from ampbench.store import StoredRun, find_run, read_run
+from ampbench.worker.environment import read_environment
 
 if TYPE_CHECKING:
     import pytest

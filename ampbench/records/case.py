@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 from msgspec.structs import fields, replace
 
-from ampbench.base.precisions import Precision
+from ampbench.core.precisions import Precision
 from ampbench.records.bounds import Count, Watts, one_of
 
 DEVICES = ("cpu", "cuda", "xpu")

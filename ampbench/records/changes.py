@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from ampbench.base.statement import Statement
+from ampbench.core.statement import Statement
 from ampbench.records.case import Case
 from ampbench.records.rules import RuleChange
 
@@ -24,7 +24,7 @@ class ChangeStatus(StrEnum):
 
 
 class ChangeCode(StrEnum):
-    """Why a change has its status; `ampbench.present.changes` has the words."""
+    """Why a change has its status; `ampbench.show.changes` has the words."""
 
     BEYOND_THRESHOLD = "beyond-threshold"
     """Regressed or improved: certain, larger than the threshold and, where it was asked for, confirmed."""

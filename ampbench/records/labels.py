@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from ampbench.base.precisions import PRECISIONS, SHORT_DTYPES
-from ampbench.base.recipes import find_recipe
-from ampbench.base.statement import Flaw, Statement, state
+from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES
+from ampbench.core.recipes import find_recipe
+from ampbench.core.statement import Flaw, Statement, state
 from ampbench.records.case import TORCHS_CHOICE, Case, DeviceDescription, DeviceState, Environment
 from ampbench.records.measured import Divergence, GradientDivergence, OutputDivergence, Recipe
 

@@ -508,7 +508,7 @@ class ReferenceStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     That is "fp64"; "fp32" (on the case's device) where the fp64 step failed as `error` says; "" where fp32 failed, too.
     `output_norm` is that of all finite elements of its outputs (None: there is none, or it is out of fp64's range),
     `output_shapes` are those of its floating output tensors, `grad_norm` is that of its gradients. `output_sketch` and
-    `grad_sketch` are sketches (`ampbench.base.sketch`) of both: with them, what two commits compute in fp64 can be
+    `grad_sketch` are sketches (`ampbench.core.sketch`) of both: with them, what two commits compute in fp64 can be
     compared. `loss` is its loss (None: in inference, or not finite).
     """
 

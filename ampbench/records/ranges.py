@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-from ampbench.base.precisions import PRECISIONS
+from ampbench.core.precisions import PRECISIONS
 from ampbench.records.bounds import Count, ErrorSize, Exponent, Magnitude, Steps, one_of, require_parts
 from ampbench.records.measured import Recipe
 

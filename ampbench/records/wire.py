@@ -92,7 +92,7 @@ class Task(Generic[A, R]):
     """What a worker can be asked to do; its `name` is the `stage` of what fails in it.
 
     `asked` is the type of what it is asked beside the case, `gives` that of what it finds. `does` names the function
-    that does it, as "module:function", which the worker imports: it gets a `measure.worker.Work` and what is asked,
+    that does it, as "module:function", which the worker imports: it gets a `worker.worker.Work` and what is asked,
     and returns what it found or a `Skip`. Where nothing is `timed`, the process has the plain heap of a user's own.
     Of a case, its device must be there, and be able to run it, unless it may be `absent`; with `flags` torch's switches
     are those of the case's precision from beginning to end (else whoever does it sets them, or they do not matter).
@@ -214,15 +214,15 @@ class RoundAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     burst: bool = False
 
 
-ENVIRONMENT = Task("environment", Nothing, Environment, "ampbench.measure.worker:do_environment", timed=False)
+ENVIRONMENT = Task("environment", Nothing, Environment, "ampbench.worker.worker:do_environment", timed=False)
 """What this machine and installation are."""
-REST = Task("rest", Nothing, Nothing, "ampbench.measure.worker:do_rest", timed=False)
+REST = Task("rest", Nothing, Nothing, "ampbench.worker.worker:do_rest", timed=False)
 """Nothing. Asked of a fresh worker, as it is, the one before is gone, and with it what it held of an accelerator."""
-DESCRIBE = Task("describe", DescribeAsked, Description, "ampbench.measure.worker:do_describe", timed=False)
+DESCRIBE = Task("describe", DescribeAsked, Description, "ampbench.worker.worker:do_describe", timed=False)
 """What the workload of the request's source is once built."""
-MEMORY = Task("memory", Nothing, MemoryPass, "ampbench.measure.worker:do_memory", timed=False, flags=True)
-DIVERGENCE = Task("divergence", Nothing, Divergence, "ampbench.measure.worker:do_divergence", timed=False)
-ROUND = Task("round", RoundAsked, Round, "ampbench.measure.worker:do_round", flags=True)
+MEMORY = Task("memory", Nothing, MemoryPass, "ampbench.worker.worker:do_memory", timed=False, flags=True)
+DIVERGENCE = Task("divergence", Nothing, Divergence, "ampbench.worker.worker:do_divergence", timed=False)
+ROUND = Task("round", RoundAsked, Round, "ampbench.worker.worker:do_round", flags=True)
 
 
 READY = "ready"

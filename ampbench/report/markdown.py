@@ -8,14 +8,14 @@ from ampbench import __version__
 from ampbench.judge.ranking import Ranked, missing_blocks, part_blocks, taken_said
 from ampbench.judge.said import NOT_IN_TURNS, case_names, means_block
 from ampbench.judge.show import NOT_JUDGED, by_weight, conditions, findings_table
-from ampbench.present import page
-from ampbench.present.markdown import block_table, escaped, folded, markdown_table
 from ampbench.records.changes import Comparison
 from ampbench.report.answers import Machine, advised_machines, ranked_parts
 from ampbench.report.facts import changed, parts
 from ampbench.report.material import Material
 from ampbench.report.result import Result, result
 from ampbench.report.views.precisions import MachineTables, precision_tables
+from ampbench.show import page
+from ampbench.show.markdown import block_table, escaped, folded, markdown_table
 from ampbench.trend.series import Trend
 from ampbench.trend.show import change_blocks, failures, has_changed_times, series_names, summary
 

@@ -9,21 +9,21 @@ from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 
-from ampbench.base.budget import Budget
-from ampbench.base.keywords import matches
+from ampbench.core.budget import Budget
+from ampbench.core.keywords import matches
 from ampbench.errors import NothingComparableError, NothingToRunError, StoreError, UsageError
 from ampbench.judge import frame, notes
 from ampbench.judge.compare import compare, of_cases
 from ampbench.judge.pairing import arm_settings, pair_cases
 from ampbench.judge.rows import Group, Row, grouped, with_verdicts
 from ampbench.judge.verdict import Take, takes_of, verdicts_of
-from ampbench.present.page import run_name
-from ampbench.present.wording import Line, lines
 from ampbench.records.case import Case
 from ampbench.records.changes import Change, Comparison
 from ampbench.records.kinds import KINDS, deed_of
 from ampbench.records.labels import case_labels, told_apart
 from ampbench.records.run import LATEST, Header
+from ampbench.show.page import run_name
+from ampbench.show.wording import Line, lines
 from ampbench.store import CUT, StoredRun, find_run, find_runs, list_runs, measures, read_header, read_run, run_files
 from ampbench.store.merge import lanes_together
 from ampbench.trend.building import make_trend, place_of, public_version

@@ -26,14 +26,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from ampbench import __version__
-from ampbench.base.budget import Budget
-from ampbench.base.units import UNDEFINED, counted
+from ampbench.core.budget import Budget
+from ampbench.core.units import UNDEFINED, counted
 from ampbench.errors import NothingComparableError, NothingToRunError, StoreError
 from ampbench.judge import said as sentences
 from ampbench.judge.notes import measured_devices
-from ampbench.present.changes import control_line
-from ampbench.present.charts import Chart, Rows, colour_rules, colour_variables
-from ampbench.present.page import View, breakable, drawable, fitted, run_name
 from ampbench.records.labels import outcomes_said
 from ampbench.records.run import short_commit
 from ampbench.report import answers
@@ -41,6 +38,9 @@ from ampbench.report.answers import advised_machines
 from ampbench.report.facts import contents
 from ampbench.report.material import Material, Sources, assigned, find_sources, find_trends, material_of
 from ampbench.report.views.trends import trends
+from ampbench.show.changes import control_line
+from ampbench.show.charts import Chart, Rows, colour_rules, colour_variables
+from ampbench.show.page import View, breakable, drawable, fitted, run_name
 from ampbench.store import StoredRun, find_run, read_run
 
 WIDTH = 680

@@ -7,17 +7,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 
-from ampbench.base.metrics import DRIFT
-from ampbench.base.units import all_of, counted
+from ampbench.core.metrics import DRIFT
+from ampbench.core.units import all_of, counted
 from ampbench.judge import frame, notes
 from ampbench.judge import said as sentences
 from ampbench.judge.compare import rank
 from ampbench.judge.notes import skipped
 from ampbench.judge.rows import precision_label
-from ampbench.present.changes import reason
-from ampbench.present.document import as_sentence
-from ampbench.present.page import View
-from ampbench.present.wording import Line, lines, words
 from ampbench.records.case import Case
 from ampbench.records.changes import OUTCOME, Change, ChangeStatus, Comparison
 from ampbench.records.kinds import KINDS
@@ -26,6 +22,10 @@ from ampbench.report import answers
 from ampbench.report.answers import Machine, machines
 from ampbench.report.facts import LISTED, Facts, contents, facts, first_finding, over_versions, run_facts
 from ampbench.report.material import Material, ShownCase
+from ampbench.show.changes import reason
+from ampbench.show.document import as_sentence
+from ampbench.show.page import View
+from ampbench.show.wording import Line, lines, words
 
 NAMED = 3
 """So many runs of which the same is to be said are named."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from ampbench.base.metrics import METRICS
+from ampbench.core.metrics import METRICS
 from ampbench.errors import escaped
 from ampbench.records import kinds
 from ampbench.records.bounds import Cosine, Decibels, KeptShare, Magnitude, Seconds, Share

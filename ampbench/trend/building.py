@@ -10,13 +10,13 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from ampbench.base import stats
-from ampbench.base.metrics import DRIFT
+from ampbench.core import stats
+from ampbench.core.metrics import DRIFT
 from ampbench.errors import NothingToRunError, StoreError, UnknownNameError
 from ampbench.judge.exact import drift_between
-from ampbench.present.changes import drift_said
 from ampbench.records.case import Case, Environment
 from ampbench.records.run import DIRTY, Header, short_commit
+from ampbench.show.changes import drift_said
 from ampbench.trend import steps
 from ampbench.trend.judging import WITHOUT_ASV, Differences, Raw, is_too_long, judged
 from ampbench.trend.reducing import RunValues

@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ampbench.base import stats
+from ampbench.core import stats
 from ampbench.judge.exact import other_function
 from ampbench.judge.pairing import EnvironmentDifferences
-from ampbench.present.changes import drift_said
 from ampbench.records.changes import Change as CaseChange
 from ampbench.records.changes import ChangeCode, ChangeStatus, Difference
 from ampbench.records.run import DIRTY, Header, short_commit
+from ampbench.show.changes import drift_said
 from ampbench.trend import steps
 from ampbench.trend.reducing import RunValues
 from ampbench.trend.series import Change, History, Place, Rule, Series, Shift

@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ampbench.base import stats
-from ampbench.base.keywords import matches
-from ampbench.base.metrics import COLUMNS, DRIFT
-from ampbench.base.units import format_share
+from ampbench.core import stats
+from ampbench.core.keywords import matches
+from ampbench.core.metrics import COLUMNS, DRIFT
+from ampbench.core.units import format_share
 from ampbench.errors import NothingToRunError, StoreError
 from ampbench.judge.fitness import UNFIT_SHARE, controls, said_of, unfit_rounds
 from ampbench.judge.frame import Frame

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-from ampbench.base.metrics import COMPARED, DRIFT, GATED, METRICS, Column, Gate
+from ampbench.core.metrics import COMPARED, DRIFT, GATED, METRICS, Column, Gate
 from ampbench.errors import UnknownNameError
 from ampbench.records.case import Case
 

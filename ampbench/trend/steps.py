@@ -15,9 +15,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from ampbench.base import stats
-from ampbench.base.metrics import Gate
-from ampbench.base.stats import Floats
+from ampbench.core import stats
+from ampbench.core.metrics import Gate
+from ampbench.core.stats import Floats
 from ampbench.judge.exact import EQUAL
 from ampbench.trend.reducing import RunValues
 from ampbench.trend.series import TIME, Measured, Tracked

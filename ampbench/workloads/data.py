@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, device, nn, optim
 
-from ampbench.measure.data import Generator
+from ampbench.worker.data import Generator
 from ampbench.workload import Workload
 from ampbench.workloads.sequence import Decoder, decoder_weights
 from ampbench.workloads.weights import HE, class_loss, fill

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from torch import Tensor, device, nn
 from torch.nn import functional as F
 
-from ampbench.measure.data import Generator
+from ampbench.worker.data import Generator
 from ampbench.workload import Workload
 from ampbench.workloads.weights import class_loss, classifier, fill, grid_targets, momentum, regression_loss
 

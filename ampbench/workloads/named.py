@@ -32,11 +32,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from ampbench.errors import UnknownNameError, WorkloadError, first_line
-from ampbench.measure.data import Generator, called_with, placed
-from ampbench.measure.draws import seed_all
 from ampbench.records.case import ParameterValue
 from ampbench.records.labels import few
 from ampbench.records.wire import Description, NamedNetwork
+from ampbench.worker.data import Generator, called_with, placed
+from ampbench.worker.draws import seed_all
 from ampbench.workload import Workload
 from ampbench.workloads.index import LIMITS, RANDOM, check_parameter
 from ampbench.workloads.weights import ACTIVE, class_loss

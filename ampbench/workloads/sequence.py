@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, device, nn, optim
 from torch.nn import functional as F
 
-from ampbench.measure.data import Generator
+from ampbench.worker.data import Generator
 from ampbench.workload import Workload
 from ampbench.workloads.weights import (
     GELU_VARIANCE,

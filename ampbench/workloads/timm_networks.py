@@ -12,7 +12,7 @@ from typing import Any
 import timm
 from torch import nn
 
-from ampbench.measure.data import Generator
+from ampbench.worker.data import Generator
 from ampbench.workloads.named import Library, Named, Parameters, classified_images
 
 CLASSES, FEATURES = "image classification", "features of images"

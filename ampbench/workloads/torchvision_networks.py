@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision import models
 
-from ampbench.measure.data import Generator
+from ampbench.worker.data import Generator
 from ampbench.workloads.index import RANDOM
 from ampbench.workloads.named import Library, Named, Parameters, classified_images
 from ampbench.workloads.weights import grid_targets

@@ -19,7 +19,7 @@ from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from ampbench.errors import first_line
-from ampbench.measure.data import Generator
+from ampbench.worker.data import Generator
 from ampbench.workloads.named import Library, Named, Parameters, classified_images
 
 ENCODER_DECODER, MASKED, CAUSAL, IMAGES, TEXTS = (

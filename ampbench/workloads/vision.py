@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, device, nn
 from torch.nn import functional as F
 
-from ampbench.measure.data import Generator
+from ampbench.worker.data import Generator
 from ampbench.workload import Workload
 from ampbench.workloads.conv import AFTER_RELU, resnet_gains
 from ampbench.workloads.sequence import SHARPNESS, Attention

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn, optim
 from torch.nn import functional as F
 
-from ampbench.measure.data import Generator
+from ampbench.worker.data import Generator
 
 
 def grid_targets(generator: Generator, shape: tuple[int, ...], name: str = "targets") -> Tensor:

@@ -17,15 +17,15 @@ from pathlib import Path
 import msgspec
 import torch
 
-from ampbench.base.precisions import PRECISIONS
-from ampbench.base.sketch import fingerprint
+from ampbench.core.precisions import PRECISIONS
+from ampbench.core.sketch import fingerprint
 from ampbench.drive.planning import PHASES, default_device
 from ampbench.drive.servers import may_have_accelerator
-from ampbench.measure import cells
-from ampbench.measure.environment import read_environment
 from ampbench.records.case import DEVICES
 from ampbench.records.measured import Divergence
 from ampbench.records.run import Selection, Settings
+from ampbench.worker import cells
+from ampbench.worker.environment import read_environment
 from ampbench.workloads.index import WORKLOADS, class_name
 
 SUITE = {class_name(spec): spec.name for spec in WORKLOADS.values() if spec.suite}

@@ -1,6 +1,6 @@
 """Items that hold what ampbench says against something else: fake tensors, torch's own counts and timers, the CPU.
 
-The device is reached here as a user reaches it, not through `measure/machine`, where that is what is held to account.
+The device is reached here as a user reaches it, not through `worker/machine`, where that is what is held to account.
 """
 
 import contextlib
@@ -20,9 +20,8 @@ from unittest.mock import patch
 import torch
 from torch.utils.benchmark import Timer
 
-from ampbench.base.precisions import PRECISIONS
-from ampbench.base.units import format_bytes, format_seconds
-from ampbench.explain.dtypes import is_present
+from ampbench.core.precisions import PRECISIONS
+from ampbench.core.units import format_bytes, format_seconds
 from ampbench.instruments.casts.findings import stood_for
 from ampbench.instruments.casts.measure import measure_casts, trace_absent
 from ampbench.instruments.ceilings.datasheets import datasheet_of
@@ -30,20 +29,21 @@ from ampbench.instruments.ceilings.findings import bandwidth, described, share
 from ampbench.instruments.ceilings.records import COPY, Ceiling
 from ampbench.instruments.rules.findings import compare_rules, unobserved
 from ampbench.instruments.rules.measure import probe_rules
-from ampbench.measure import cells
-from ampbench.measure.environment import read_environment
-from ampbench.measure.machine import Device, open_device, precision_flags
-from ampbench.measure.memory import measure_memory
-from ampbench.measure.sources import build_workload
-from ampbench.measure.step import TrainingStep, build_step
-from ampbench.measure.telemetry import NoSourceError, Sampler, Source, mean_power, open_source
-from ampbench.measure.timing import time_build
 from ampbench.records.case import Case
 from ampbench.records.casts import CastPass, Tracing, plain_name
 from ampbench.records.measured import ATTENTION, CONV
 from ampbench.records.ranges import RangePass
 from ampbench.records.rules import DTYPES, short_name
 from ampbench.records.run import Selection
+from ampbench.trace.dtypes import is_present
+from ampbench.worker import cells
+from ampbench.worker.environment import read_environment
+from ampbench.worker.machine import Device, open_device, precision_flags
+from ampbench.worker.memory import measure_memory
+from ampbench.worker.sources import build_workload
+from ampbench.worker.step import TrainingStep, build_step
+from ampbench.worker.telemetry import NoSourceError, Sampler, Source, mean_power, open_source
+from ampbench.worker.timing import time_build
 from ampbench.workload import Workload
 from benchmarks.device.asking import asked
 from benchmarks.device.running import Found, Given, NotHereError

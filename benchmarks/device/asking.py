@@ -12,8 +12,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 import ampbench
-from ampbench.base.precisions import PRECISIONS
 from ampbench.cli.main import main
+from ampbench.core.precisions import PRECISIONS
 from ampbench.errors import CASE_FAILED
 from ampbench.instruments.check.records import DEFECTIVE, OUTCOMES, Checked
 from ampbench.records.labels import Pending

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
-from ampbench.base.units import format_bytes, format_seconds
+from ampbench.core.units import format_bytes, format_seconds
 from benchmarks.self import (
     asv_suite,
     compare,

@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 
-from ampbench.base import stats
+from ampbench.core import stats
 from ampbench.judge import rounds
 from ampbench.judge.deciding import ALPHA, LOOKS, Blocks, decide_interleaved
 from ampbench.judge.rounds import MeasuredRun, Role, grid

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from ampbench.base.units import format_bytes, format_duration, format_seconds
+from ampbench.core.units import format_bytes, format_duration, format_seconds
 from ampbench.drive.planning import PlannedCase
 from ampbench.drive.rounds import SERVER_SECONDS, Turn, make_schedule
 from ampbench.drive.sharding import digest_of

@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
-from ampbench.base.units import format_seconds
-from ampbench.explain.ranges import watch_ranges
-from ampbench.measure.machine import Cpu
-from ampbench.measure.memory import rss_bytes
-from ampbench.measure.sources import build_workload
-from ampbench.measure.step import TrainingStep, build_training
+from ampbench.core.units import format_seconds
 from ampbench.records.case import Case, WorkloadSource
+from ampbench.trace.ranges import watch_ranges
+from ampbench.worker.machine import Cpu
+from ampbench.worker.memory import rss_bytes
+from ampbench.worker.sources import build_workload
+from ampbench.worker.step import TrainingStep, build_training
 from ampbench.workloads.index import WORKLOADS
 
 TURNS = 7

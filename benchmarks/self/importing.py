@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ampbench.base.precisions import PRECISIONS
 from ampbench.convert import asv, native
+from ampbench.core.precisions import PRECISIONS
 from ampbench.drive.planning import PHASES
 from ampbench.workloads.index import WORKLOADS, class_name
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ampbench.base.metrics import GATED
+from ampbench.core.metrics import GATED
 
 NETWORKS = Path(__file__).with_name("networks.py")
 CHANGES = {

@@ -31,10 +31,10 @@ import msgspec
 import torch
 from msgspec import structs
 
-from ampbench.base.budget import Budget
-from ampbench.base.precisions import BASELINE, DEFAULT, PRECISIONS, SHORT_DTYPES
-from ampbench.base.recipes import CONSTANT, rate_share
-from ampbench.base.units import format_error, format_share
+from ampbench.core.budget import Budget
+from ampbench.core.precisions import BASELINE, DEFAULT, PRECISIONS, SHORT_DTYPES
+from ampbench.core.recipes import CONSTANT, rate_share
+from ampbench.core.units import format_error, format_share
 from ampbench.drive.planning import lack
 from ampbench.instruments.convergence.learning import learned
 from ampbench.instruments.convergence.measure import Trajectories, train
@@ -43,21 +43,21 @@ from ampbench.instruments.ranges.headroom import headroom
 from ampbench.instruments.ranges.measure import measure_ranges
 from ampbench.judge import frame
 from ampbench.judge.verdict import scale_hint, verdicts_of
-from ampbench.measure.divergence import measure_divergence
-from ampbench.measure.draws import seed_all
-from ampbench.measure.environment import read_environment
-from ampbench.measure.machine import open_device, precision_flags
-from ampbench.measure.reference import References
-from ampbench.measure.sources import build_workload
-from ampbench.measure.step import build_training
-from ampbench.present.markdown import markdown_table
-from ampbench.present.wording import refusal
 from ampbench.records.case import Case, WorkloadSource
 from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.measured import Divergence, Round
 from ampbench.records.run import SCHEMA, Header, Selection, Settings
 from ampbench.records.verdict import Status
+from ampbench.show.markdown import markdown_table
+from ampbench.show.wording import refusal
 from ampbench.store import StoredRun, gathered
+from ampbench.worker.divergence import measure_divergence
+from ampbench.worker.draws import seed_all
+from ampbench.worker.environment import read_environment
+from ampbench.worker.machine import open_device, precision_flags
+from ampbench.worker.reference import References
+from ampbench.worker.sources import build_workload
+from ampbench.worker.step import build_training
 from ampbench.workload import Workload
 from ampbench.workloads.index import WORKLOADS
 from benchmarks.self.trainings import HELD_OUT, NETWORKS, PROOF, RECIPES, Proof, Setting

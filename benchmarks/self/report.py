@@ -10,7 +10,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, sync_playwright
 
-from ampbench.base.units import format_bytes, format_seconds
+from ampbench.core.units import format_bytes, format_seconds
 from tests.report.large_runs import write_large_run, write_zoo_run
 
 SIZES = (500, 2_000, 10_000)

@@ -11,10 +11,10 @@ from time import perf_counter
 
 import torch
 
-from ampbench.base.stats import log_t_interval
-from ampbench.measure.machine import open_device
-from ampbench.measure.telemetry import NoSourceError, Reading, Sampler, Source, Watched, open_source
+from ampbench.core.stats import log_t_interval
 from ampbench.records.case import DeviceState
+from ampbench.worker.machine import open_device
+from ampbench.worker.telemetry import NoSourceError, Reading, Sampler, Source, Watched, open_source
 
 TURNS = 12
 SECONDS = 1.0

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ampbench.base.units import format_seconds
+from ampbench.core.units import format_seconds
 from ampbench.errors import CASE_FAILED, UsageError
 
 REPETITIONS = 7

@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 
-from ampbench.base.units import format_seconds
+from ampbench.core.units import format_seconds
 
 STUDIES = (
     ("convergence of digits, every precision of this CPU, 3 seeds", ("convergence", "digits"), "≤ 3 min"),

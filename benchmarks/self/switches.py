@@ -23,12 +23,12 @@ from typing import IO
 import torch
 from torch import nn
 
-from ampbench.base.precisions import PRECISIONS
-from ampbench.measure.machine import precision_flags
-from ampbench.measure.memory import keep_freed_memory
-from ampbench.measure.timing import Placement
-from ampbench.present.markdown import markdown_table
+from ampbench.core.precisions import PRECISIONS
 from ampbench.records.wire import FORKING_VARIABLES, SERVER_VARIABLES
+from ampbench.show.markdown import markdown_table
+from ampbench.worker.machine import precision_flags
+from ampbench.worker.memory import keep_freed_memory
+from ampbench.worker.timing import Placement
 
 TURNS, SECONDS = 15, 0.03
 """How often two processes take turns at a step, each built anew, and for how long at a time."""

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 import torch
 from msgspec import structs
 
-from ampbench.base.stats import round_value
-from ampbench.base.units import format_seconds
+from ampbench.core.stats import round_value
+from ampbench.core.units import format_seconds
 from ampbench.drive.servers import ServerChannel
-from ampbench.measure.machine import Cpu
-from ampbench.measure.step import Step, build_step
 from ampbench.records.case import Case, WorkloadSource
 from ampbench.records.wire import ROUND, RoundAsked, ask
+from ampbench.worker.machine import Cpu
+from ampbench.worker.step import Step, build_step
 from ampbench.workload import Workload
 from ampbench.workloads.index import WORKLOADS
 from ampbench.workloads.index import source as builtin_source

@@ -14,11 +14,11 @@ from torch.utils._debug_mode import DebugMode
 from torchvision.models import resnet50
 
 import ampbench
-from ampbench.base.units import format_bytes, format_seconds
-from ampbench.explain.ledger import CastLedger
+from ampbench.core.units import format_bytes, format_seconds
 from ampbench.instruments.casts.tables import by_operation, by_origin, by_tensor, sentence, totals
 from ampbench.records.case import DEVICES
 from ampbench.records.cast_tables import savings
+from ampbench.trace.ledger import CastLedger
 
 STEPS = 15
 OPS = 1_000_000

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn, optim
 from torch.nn import functional as F
 
-from ampbench.base.recipes import CONSTANT, COSINE, LINEAR
-from ampbench.measure.data import Generator
+from ampbench.core.recipes import CONSTANT, COSINE, LINEAR
+from ampbench.worker.data import Generator
 from ampbench.workload import Workload
 from ampbench.workloads.data import characters, digits
 from ampbench.workloads.weights import HE, class_loss, fill

@@ -10,7 +10,7 @@ from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 
-from ampbench.base.units import format_seconds
+from ampbench.core.units import format_seconds
 from ampbench.records.measured import Round
 from ampbench.store import list_runs, read_run
 

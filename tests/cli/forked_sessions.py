@@ -33,7 +33,7 @@ TOLD = {CHAIN: 32, servers.MARK: 16}
 """By the variable, how many characters it has."""
 IMPORTED = (
     *("ampbench.cli.main", "ampbench.cli.run", "ampbench.cli.results", "ampbench.cli.report", "ampbench.report.views"),
-    *("ampbench.cli.ab", "ampbench.instruments.registry", "ampbench.measure.worker"),
+    *("ampbench.cli.ab", "ampbench.instruments.registry", "ampbench.worker.worker"),
     *("torch._dynamo", "torch.distributed.fsdp"),
 )
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
@@ -169,8 +169,8 @@ def fork_server(
             signal.signal(number, signal.SIG_DFL)
         become_known(environment)
         os.setsid()
-        words, its = ["ampbench.measure.server", *arguments], [its_input, its_output, errors.fileno()]
-        become("ampbench.measure.server", words, dict(environment), str(folder or Path.cwd()), its)
+        words, its = ["ampbench.worker.server", *arguments], [its_input, its_output, errors.fileno()]
+        become("ampbench.worker.server", words, dict(environment), str(folder or Path.cwd()), its)
     for descriptor in (its_input, its_output, telling):
         os.close(descriptor)
     os.read(told, 1)  # it leads a session, by which it is ended

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from ampbench.explain.ledger import trace_casts
 from ampbench.records.casts import CastPass
 from ampbench.records.measured import Reading
+from ampbench.trace.ledger import trace_casts
 from tests.compared_runs import BF16, FP32, noisy, rounds_of
 from tests.stored_runs import COMPLETE, make_case, make_divergence, make_memory, write_run
 from tests.traced_programs import autocast

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import typer
 
-from ampbench.base.precisions import PRECISIONS
 from ampbench.cli.main import _verbs, build
+from ampbench.core.precisions import PRECISIONS
 from ampbench.records.kinds import KINDS
 from tests.stored_runs import COMPLETE, make_case, make_round, write_run
 

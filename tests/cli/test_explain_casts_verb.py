@@ -15,7 +15,7 @@ import torch
 from msgspec import structs
 
 import ampbench as library
-from ampbench.base.units import format_seconds
+from ampbench.core.units import format_seconds
 from ampbench.drive.planning import PlannedCase
 from ampbench.drive.servers import Channel
 from ampbench.errors import UsageError

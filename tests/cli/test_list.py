@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ampbench.base.precisions import PRECISIONS
+from ampbench.core.precisions import PRECISIONS
 from ampbench.records.case import Environment
 from ampbench.workloads.index import WORKLOADS
 from tests.stored_runs import COMPLETE, RUN, make_case, write_run

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from ampbench.cli.main import main
 from ampbench.cli.printing import print_note, print_text
-from ampbench.present.data import csv_text
-from ampbench.present.terminal import make_console, print_block
+from ampbench.show.data import csv_text
+from ampbench.show.terminal import make_console, print_block
 
 NOTE = "run 20260131T120000Z-bench-1f9a3c: results/runs/20260131T120000Z-bench-1f9a3c.jsonl has ten cases too many"
 

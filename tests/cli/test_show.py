@@ -12,9 +12,9 @@ import pytest
 from msgspec.structs import replace
 from rich.cells import cell_len
 
-from ampbench.base.budget import Budget
-from ampbench.base.metrics import COLUMNS
 from ampbench.cli.results import LABEL_WIDTH, detail_lines, run_rows
+from ampbench.core.budget import Budget
+from ampbench.core.metrics import COLUMNS
 from ampbench.records.measured import Failure
 from ampbench.records.verdict import VERDICT_COLUMNS
 from ampbench.store import find_run, read_run

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from asv_results import COMMIT, DEVICE, ERROR, GRADIENT, MEMORY, NAN, STEP, TORCH, row, suite, write
 
-from ampbench.base.precisions import PRECISIONS
 from ampbench.convert import asv
+from ampbench.core.precisions import PRECISIONS
 from ampbench.drive.planning import make_plan
 from ampbench.errors import StoreError, UnknownNameError
 from ampbench.judge.frame import run_rows

@@ -18,13 +18,12 @@ import xmlschema
 from converted_runs import BF16, CASE, FAILED, HOSTILE, SKIPPED, TEXT, mixed_run, named_run, stored_run
 from hypothesis import given
 
-from ampbench.base.metrics import METRICS
-from ampbench.base.statement import state
 from ampbench.cli.main import main
 from ampbench.convert import FORMATS, Selected, formats, select
 from ampbench.convert.formats import defined
+from ampbench.core.metrics import METRICS
+from ampbench.core.statement import state
 from ampbench.errors import NothingToRunError
-from ampbench.present.changes import caveat_lines, control_line, reason
 from ampbench.records.changes import (
     Caveat,
     Change,
@@ -37,6 +36,7 @@ from ampbench.records.changes import (
     Remark,
     Side,
 )
+from ampbench.show.changes import caveat_lines, control_line, reason
 
 
 class Metric(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):

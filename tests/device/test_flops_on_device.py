@@ -7,9 +7,9 @@ import torch
 
 import ampbench
 from ampbench.cli.main import main
-from ampbench.explain.dtypes import short_dtype
 from ampbench.judge.notes import CEILING_REACHED
-from ampbench.measure.work import count_flops
+from ampbench.trace.dtypes import short_dtype
+from ampbench.worker.work import count_flops
 
 FOUND = torch.accelerator.current_accelerator(check_available=True)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ampbench.base.precisions import BUILT_IN, PRECISIONS
 from ampbench.cli.main import main
+from ampbench.core.precisions import BUILT_IN, PRECISIONS
 from tests.documented.pages import ROOT, Command
 from tests.documented.sandbox import Sandbox, make_sandbox
 

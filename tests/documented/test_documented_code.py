@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import ampbench
-from ampbench.base import precisions
 from ampbench.cli.main import main
+from ampbench.core import precisions
 from ampbench.drive import planning
 from ampbench.judge.gate import read_policy
 from ampbench.settings import read_toml

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from ampbench.base.precisions import LOW, PRECISIONS, Precision
+from ampbench.core.precisions import LOW, PRECISIONS, Precision
 from ampbench.drive.pieces import (
     Piece,
     Seen,

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from ampbench.base.keywords import matches
-from ampbench.base.precisions import PRECISIONS
+from ampbench.core.keywords import matches
+from ampbench.core.precisions import PRECISIONS
 from ampbench.drive.planning import (
     FEATURES_ALONE,
     NO_FROZEN_TRAINING,
@@ -514,7 +514,7 @@ def test_products_rounded_to_bf16_are_not_cudas() -> None:
 @pytest.fixture
 def own_precisions(monkeypatch: pytest.MonkeyPatch) -> None:
     """A user's file that holds a precision, which is forgotten once the test has ended."""
-    monkeypatch.setattr("ampbench.base.precisions.PRECISIONS", known := dict(PRECISIONS))
+    monkeypatch.setattr("ampbench.core.precisions.PRECISIONS", known := dict(PRECISIONS))
     monkeypatch.setattr("ampbench.drive.planning.PRECISIONS", known)
 
 

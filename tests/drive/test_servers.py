@@ -46,8 +46,8 @@ def test_a_python_without_torch_is_told_how_to_get_it(tmp_path):
         ServerChannel(str(python))
 
 
-NO_SERVER = "No module named ampbench.measure.server"
-NO_PACKAGE = "(ModuleNotFoundError: No module named 'ampbench.measure')"
+NO_SERVER = "No module named ampbench.worker.server"
+NO_PACKAGE = "(ModuleNotFoundError: No module named 'ampbench.worker')"
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import pytest
 
 import ampbench
 from ampbench.instruments import registry
-from ampbench.present.page import Held
 from ampbench.records import kinds
 from ampbench.records.kinds import KINDS, named
+from ampbench.show.page import Held
 
 PLACES = [place for kind in KINDS.values() for place in (kind.document, kind.part, kind.told) if place]
 

@@ -8,7 +8,7 @@ from zlib import crc32
 import pytest
 from msgspec import structs
 
-from ampbench.base.budget import Budget
+from ampbench.core.budget import Budget
 from ampbench.errors import UnknownNameError
 from ampbench.judge.beside import ALONE, BEST, TIED, alike, document, machines, placed, unadvised
 from ampbench.records.case import Case

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from ampbench.base.statement import Note
+from ampbench.core.statement import Note
 from ampbench.errors import NothingComparableError, StoreError
 from ampbench.judge.compare import block_seconds, compare, compare_files, judge_self, precision_means
 from ampbench.judge.notes import statements

@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 from rich.style import Style
 
-from ampbench.base.statement import state
+from ampbench.core.statement import state
 from ampbench.judge import show
 from ampbench.judge.compare import Detectable, SelfComparison, compare
 from ampbench.judge.said import change_text, metric_label, verdict
@@ -22,10 +22,10 @@ from ampbench.judge.show import (
     control_said,
     finding_columns,
 )
-from ampbench.present.changes import control_line, reason
 from ampbench.records.changes import Change, ChangeCode, ChangeStatus, DefectChange, Explanation, Remark, Traces
 from ampbench.records.measured import Failure
 from ampbench.records.rules import RuleChange
+from ampbench.show.changes import control_line, reason
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
 from tests.stored_runs import make_case, make_header
 

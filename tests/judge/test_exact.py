@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from msgspec import structs
 from msgspec.structs import replace
 
-from ampbench.base.metrics import DRIFT
-from ampbench.base.sketch import sketch_of
+from ampbench.core.metrics import DRIFT
+from ampbench.core.sketch import sketch_of
 from ampbench.judge import exact
 from ampbench.judge.compare import compare
 from ampbench.judge.said import change_text, lonely, summary, threshold_text, verdict
-from ampbench.present.changes import brief, reason, remarks
 from ampbench.records.case import WorkloadSource
 from ampbench.records.changes import OUTCOME, ChangeCode, ChangeStatus
 from ampbench.records.measured import Failure, Skip, Update
+from ampbench.show.changes import brief, reason, remarks
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
 from tests.stored_runs import change_divergence, make_header, make_memory
 

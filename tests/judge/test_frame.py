@@ -8,7 +8,7 @@ import scipy.stats
 from msgspec.structs import replace
 
 import ampbench
-from ampbench.base.metrics import COLUMNS, METRICS
+from ampbench.core.metrics import COLUMNS, METRICS
 from ampbench.errors import StoreError
 from ampbench.judge.fitness import control_ratio
 from ampbench.judge.frame import FUNCTIONS, Frame, run_rows

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ampbench.base.metrics import DRIFT, GATED
+from ampbench.core.metrics import DRIFT, GATED
 from ampbench.judge.gate import Decided, GateResult, Ignore, Policy, Rule, judge
 from ampbench.judge.said import case_names, point_said
 from ampbench.records.case import Case

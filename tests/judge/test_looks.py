@@ -1,4 +1,4 @@
-"""What refuses a precision, and what leaves it undecided. How updates are measured: tests/measure/test_updates.py."""
+"""What refuses a precision, and what leaves it undecided. How updates are measured: tests/worker/test_updates.py."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,19 +8,19 @@ import pytest
 import torch
 from scipy.stats import binomtest
 
-from ampbench.base.budget import LIMITS, Budget
-from ampbench.base.precisions import PRECISIONS, SHORT_DTYPES
-from ampbench.base.statement import Flaw, Refusal, Undecided
+from ampbench.core.budget import LIMITS, Budget
+from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES
+from ampbench.core.statement import Flaw, Refusal, Undecided
 from ampbench.errors import UsageError
 from ampbench.instruments.convergence.learning import Trained
 from ampbench.judge.looks import LOOKS, TODAYS, Seen, blamed, is_chance, judge, rates_said, swallowed_at
 from ampbench.judge.verdict import Speeds, Take, choose
-from ampbench.measure.divergence import measure_divergence
-from ampbench.measure.machine import Cpu
-from ampbench.measure.reference import References
 from ampbench.records.case import Case
 from ampbench.records.measured import BINS, LOWEST_BIN, Divergence, OptimizerGroup, Recipe, Round, Update
 from ampbench.records.verdict import Evidence, Status, Verdict
+from ampbench.worker.divergence import measure_divergence
+from ampbench.worker.machine import Cpu
+from ampbench.worker.reference import References
 from ampbench.workload import Workload
 from ampbench.workloads.index import WORKLOADS
 from tests.stored_runs import make_case, make_divergence, make_round
@@ -431,7 +431,7 @@ def training(name: str, precision: str) -> Case:
 
 @pytest.fixture
 def built() -> Callable[..., Workload]:
-    from ampbench.measure.sources import build_workload
+    from ampbench.worker.sources import build_workload
     from ampbench.workloads.index import source
 
     def build(name: str, preset: str = "tiny") -> Workload:

@@ -5,18 +5,18 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from ampbench.base.statement import Answer, Flaw, Note, Severity, Statement, state
+from ampbench.core.statement import Answer, Flaw, Note, Severity, Statement, state
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.judge import frame
 from ampbench.judge.notes import NOTES, skipped, statements, sweep_notes, swept_value
 from ampbench.judge.rows import Group
 from ampbench.judge.verdict import Take
-from ampbench.present.wording import TEMPLATES, lines
 from ampbench.records.case import Case, DeviceDescription, WorkloadSource
 from ampbench.records.labels import Pending
 from ampbench.records.measured import Fitness
 from ampbench.records.run import Imported, Selection
 from ampbench.records.verdict import Status, Verdict
+from ampbench.show.wording import TEMPLATES, lines
 from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, environment, make_run
 from tests.stored_runs import holding, make_case, make_ceiling, make_divergence, make_header, make_memory

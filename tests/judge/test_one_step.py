@@ -10,16 +10,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ampbench.base.budget import Budget
-from ampbench.base.precisions import PRECISIONS, SHORT_DTYPES
-from ampbench.base.statement import Hint, Refusal, Undecided
+from ampbench.core.budget import Budget
+from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES
+from ampbench.core.statement import Hint, Refusal, Undecided
 from ampbench.judge.looks import Seen, judge
 from ampbench.judge.verdict import takes_of, verdicts_of
-from ampbench.measure.divergence import measure_divergence
-from ampbench.measure.machine import Cpu
-from ampbench.measure.reference import References
 from ampbench.records.verdict import Status, Verdict
 from ampbench.store import read_run
+from ampbench.worker.divergence import measure_divergence
+from ampbench.worker.machine import Cpu
+from ampbench.worker.reference import References
 from ampbench.workload import Workload
 from tests.judge.test_looks import trained_by, training_row
 from tests.stored_runs import make_case, make_divergence, make_round, write_run

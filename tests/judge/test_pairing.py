@@ -10,11 +10,11 @@ from ampbench.judge.compare import compare
 from ampbench.judge.gate import Policy, judge
 from ampbench.judge.pairing import EnvironmentDifferences, arm_settings, pair_cases
 from ampbench.judge.rounds import MeasuredRun
-from ampbench.present.changes import reason
 from ampbench.records.case import DeviceDescription, DeviceState, WorkloadSource
 from ampbench.records.changes import OUTCOME, ChangeCode, ChangeStatus
 from ampbench.records.measured import Failure
 from ampbench.records.run import DIRTY, Arm, Header, Imported, Settings
+from ampbench.show.changes import reason
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
 from tests.stored_runs import make_case, make_header
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ampbench.base.keywords import matches
-from ampbench.base.metrics import DRIFT, GATED, MEAN
+from ampbench.core.keywords import matches
+from ampbench.core.metrics import DRIFT, GATED, MEAN
 from ampbench.errors import UsageError
 from ampbench.judge.gate import KINDS, METRIC_KINDS, Policy, Rule, kind_of, parse_share, read_policy
 from ampbench.records.changes import OUTCOME, GateCode

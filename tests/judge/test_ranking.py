@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ampbench.base.budget import Budget
-from ampbench.base.statement import Answer, state
 from ampbench.cli.results import run_rows
+from ampbench.core.budget import Budget
+from ampbench.core.statement import Answer, state
 from ampbench.judge.ranking import (
     Ranked,
     brought,
@@ -25,8 +25,8 @@ from ampbench.judge.ranking import (
 )
 from ampbench.judge.rows import Row, grouped, is_wrong
 from ampbench.judge.verdict import Take, takes_of, verdicts_of
-from ampbench.present.wording import code_words
 from ampbench.records.verdict import Status, Verdict
+from ampbench.show.wording import code_words
 from ampbench.store import StoredRun, read_run
 from tests.report.large_runs import write_zoo_run
 

@@ -5,16 +5,16 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from ampbench.base.budget import Budget
-from ampbench.base.metrics import COLUMNS
-from ampbench.base.precisions import PRECISIONS
-from ampbench.base.statement import Answer, Hint, Note, state
+from ampbench.core.budget import Budget
+from ampbench.core.metrics import COLUMNS
+from ampbench.core.precisions import PRECISIONS
+from ampbench.core.statement import Answer, Hint, Note, state
 from ampbench.judge import notes, table
 from ampbench.judge.rows import described, grouped
 from ampbench.judge.verdict import Take, choose
-from ampbench.present.wording import answer
 from ampbench.records.case import DeviceDescription
 from ampbench.records.labels import device_statement
+from ampbench.show.wording import answer
 from tests.stored_runs import make_header
 
 

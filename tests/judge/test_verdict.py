@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from ampbench.base.budget import Budget
-from ampbench.base.precisions import PRECISIONS
-from ampbench.base.statement import Answer, Flaw, Hint, Refusal, Statement, Undecided
-from ampbench.base.units import times
+from ampbench.core.budget import Budget
+from ampbench.core.precisions import PRECISIONS
+from ampbench.core.statement import Answer, Flaw, Hint, Refusal, Statement, Undecided
+from ampbench.core.units import times
 from ampbench.instruments.ranges.arithmetic import remark_line
 from ampbench.judge import frame
 from ampbench.judge.rows import grouped

@@ -14,11 +14,11 @@ from typing import Any
 
 import ampbench
 from ampbench import store
-from ampbench.base.budget import Budget
-from ampbench.base.precisions import BASELINE
-from ampbench.base.statement import Answer, Undecided
 from ampbench.cli.compare import failed_cases
 from ampbench.cli.main import main
+from ampbench.core.budget import Budget
+from ampbench.core.precisions import BASELINE
+from ampbench.core.statement import Answer, Undecided
 from ampbench.errors import AmpbenchError
 from ampbench.instruments.casts.show import By
 from ampbench.judge import fitness

@@ -2,10 +2,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ampbench.explain.ledger import trace_casts
 from ampbench.instruments.casts.tables import sentence, totals
 from ampbench.records.cast_tables import KEEP, ONCE, STAY, STORE, savings
 from ampbench.records.casts import Cast, CastTrace, Operation
+from ampbench.trace.ledger import trace_casts
 from tests.traced_programs import BF16, autocast, trace
 
 

@@ -1,11 +1,11 @@
 import pytest
 import torch
 
-from ampbench.explain.ledger import trace_casts
 from ampbench.instruments.casts.changes import compare_traces
 from ampbench.instruments.casts.findings import casts_inside
 from ampbench.instruments.casts.tables import by_operation, cast_users
 from ampbench.records.casts import CastTrace, Operation, is_view, plain_name
+from ampbench.trace.ledger import trace_casts
 from tests.traced_programs import FP16, autocast, encoder, trace
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from ampbench.base.statement import Flaw, state
+from ampbench.core.statement import Flaw, state
 from ampbench.records.labels import case_labels, common_traits, few, gathered, not_finite, remarks
 from ampbench.records.measured import Divergence
 from tests.compared_runs import BF16, FP32

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from ampbench.base.budget import Budget
 from ampbench.cli.results import run_rows
+from ampbench.core.budget import Budget
 from ampbench.judge.rows import grouped
 from ampbench.records.case import Case
 from ampbench.records.measured import Failure, Skip

@@ -8,10 +8,10 @@ from typing import Any
 
 from bs4 import BeautifulSoup
 
-from ampbench.present.page import Part, View
 from ampbench.report.facts import parts
 from ampbench.report.material import Material, material_of
 from ampbench.report.page import make_page, render
+from ampbench.show.page import Part, View
 from ampbench.store import StoredRun
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

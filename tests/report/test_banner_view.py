@@ -7,12 +7,12 @@ from pathlib import Path
 from bs4 import BeautifulSoup
 from msgspec import structs
 
-from ampbench.present.changes import control_line
-from ampbench.present.document import as_sentence
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Footer, Imported, short_commit
 from ampbench.report.material import Material, gather
 from ampbench.report.result import WORST, banner
+from ampbench.show.changes import control_line
+from ampbench.show.document import as_sentence
 from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
 from tests.report.materials import RESULTS, SUITE_RUN, make_material, page_of, section_of

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from ampbench.base.budget import Budget
+from ampbench.core.budget import Budget
 from ampbench.judge import frame
 from ampbench.judge.notes import statements
 from ampbench.judge.verdict import takes_of
-from ampbench.present.document import as_sentence
-from ampbench.present.wording import CAUSES, answer, lines
 from ampbench.records.case import DeviceDescription, WorkloadSource
 from ampbench.records.measured import Fitness
 from ampbench.records.run import Imported, Selection
 from ampbench.report.markdown import make_markdown
 from ampbench.report.result import banner, result
 from ampbench.report.views.precisions import precision_tables
+from ampbench.show.document import as_sentence
+from ampbench.show.wording import CAUSES, answer, lines
 from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, environment, make_run
 from tests.report.materials import make_material, section_of

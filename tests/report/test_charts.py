@@ -6,9 +6,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from ampbench.present.charts import Chart, Choice, Rows
-from ampbench.present.page import LONGEST, View
 from ampbench.report import page
+from ampbench.show.charts import Chart, Choice, Rows
+from ampbench.show.page import LONGEST, View
 
 SVG = "{http://www.w3.org/2000/svg}"
 SPEC = {

@@ -11,11 +11,11 @@ from msgspec import structs
 from scipy.stats import t as student
 
 from ampbench.judge.rounds import MeasuredRun
-from ampbench.present.page import View
 from ampbench.records.measured import Failure, Fitness
 from ampbench.report.material import Material
 from ampbench.report.page import chart_payload, packed
 from ampbench.report.views.distributions import LISTED, SAMPLES_OF_A_CASE, STEPS, distributions, summaries
+from ampbench.show.page import View
 from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, arms, make_run, noisy, rounds_of
 from tests.report.materials import make_material, section_of

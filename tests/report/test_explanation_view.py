@@ -5,11 +5,11 @@ from typing import Any
 from bs4 import BeautifulSoup
 from msgspec import structs
 
-from ampbench.present.page import LISTED
 from ampbench.records.case import Case
 from ampbench.records.measured import Failure
 from ampbench.report.material import Material
 from ampbench.report.views.explanation import CHARTED, explanation
+from ampbench.show.page import LISTED
 from ampbench.store import StoredRun
 from tests.compared_runs import Times, make_run, rounds_of
 from tests.report.materials import make_material, rendered_by

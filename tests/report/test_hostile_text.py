@@ -12,9 +12,9 @@ from bs4 import BeautifulSoup
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ampbench.present.page import fit
 from ampbench.report.material import Material
 from ampbench.report.page import make_page
+from ampbench.show.page import fit
 from tests.compared_runs import Times, environment, make_run, noisy
 from tests.report.hostile_runs import MEGABYTE, PATHS, TEXTS, hostile_material
 from tests.report.materials import make_material

@@ -7,14 +7,14 @@ import pytest
 from bs4 import BeautifulSoup
 from markdown_it import MarkdownIt
 
-from ampbench.base.statement import Hint, state
-from ampbench.present.markdown import escaped
-from ampbench.present.wording import answer
+from ampbench.core.statement import Hint, state
 from ampbench.records.changes import Explanation, Traces
 from ampbench.records.measured import Failure, Fitness, Skip
 from ampbench.report import markdown as module
 from ampbench.report.markdown import make_markdown
 from ampbench.report.material import Material, gather, material_of
+from ampbench.show.markdown import escaped
+from ampbench.show.wording import answer
 from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
 from tests.report.hostile_runs import TEXTS, hostile_material

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from ampbench.base.budget import Budget
+from ampbench.core.budget import Budget
 from ampbench.errors import NothingComparableError, NothingToRunError, StoreError, UnknownNameError
 from ampbench.records.measured import Skip
 from ampbench.report.material import gather, material_of

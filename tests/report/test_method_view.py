@@ -7,8 +7,8 @@ import pytest
 from bs4 import BeautifulSoup
 from msgspec import structs
 
-from ampbench.base.budget import Budget
-from ampbench.base.metrics import COLUMNS, COMPARED, GATED, METRICS
+from ampbench.core.budget import Budget
+from ampbench.core.metrics import COLUMNS, COMPARED, GATED, METRICS
 from ampbench.judge import table
 from ampbench.judge.said import NOT_IN_TURNS
 from ampbench.records.case import DeviceDescription, OwnPrecision

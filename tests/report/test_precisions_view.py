@@ -14,10 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from ampbench.base.budget import Budget
+from ampbench.core.budget import Budget
 from ampbench.judge.ranking import MANY
-from ampbench.present.page import View
-from ampbench.present.wording import answer, why
 from ampbench.records.case import Case, DeviceDescription
 from ampbench.records.measured import Failure
 from ampbench.report.answers import machines, parts, spread, summaries
@@ -32,6 +30,8 @@ from ampbench.report.views.precisions import (
     precisions,
     tradeoff,
 )
+from ampbench.show.page import View
+from ampbench.show.wording import answer, why
 from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
 from tests.report.materials import RESULTS, SUITE_RUN, make_material, section_of

@@ -7,14 +7,14 @@ import pytest
 from bs4 import BeautifulSoup
 
 from ampbench.instruments.convergence.records import Training
-from ampbench.present.charts import CHOICES, MARKED, POINTS, ROWS_OF_THE_PAGE, marked, series_encoded, thinned_curve
-from ampbench.present.page import DETAILED, LISTED
 from ampbench.records.measured import Failure, Score, Skip
 from ampbench.report.facts import contents
 from ampbench.report.markdown import make_markdown
 from ampbench.report.material import Material, matching, material_of
 from ampbench.report.page import chart_payload, make_page, packed
 from ampbench.report.views.explanation import studies
+from ampbench.show.charts import CHOICES, MARKED, POINTS, ROWS_OF_THE_PAGE, marked, series_encoded, thinned_curve
+from ampbench.show.page import DETAILED, LISTED
 from ampbench.store import StoredRun
 from tests.compared_runs import Times, make_run
 from tests.report.materials import make_material, page_of, rendered_by

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from ampbench.present.page import View
 from ampbench.records.case import Case
 from ampbench.records.measured import Failure
 from ampbench.records.run import Selection
 from ampbench.report.material import Material
 from ampbench.report.page import drawn
 from ampbench.report.views.sweeps import MARGIN, Level, Rivals, find_crossings, in_words, sweeps
+from ampbench.show.page import View
 from ampbench.store import StoredRun
 from tests.compared_runs import rounds_of
 from tests.report.materials import make_material, section_of

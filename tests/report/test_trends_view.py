@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from ampbench.present.charts import Chart
-from ampbench.present.page import View
 from ampbench.report.material import Material, gather
 from ampbench.report.page import chart_payload, packed
 from ampbench.report.views.trends import labels_of, trends
+from ampbench.show.charts import Chart
+from ampbench.show.page import View
 from ampbench.trend.series import Change, Gap, Lack, Measured, Place, Point, Rule, Series, Trend, X, tracked
 from tests.report.materials import make_material, section_of
 from tests.stored_runs import COMPLETE, make_case, make_header, make_round, write_run

@@ -13,7 +13,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.random import Generator
 
-from ampbench.base.stats import Floats
+from ampbench.core.stats import Floats
 
 SLOTS = 3
 SAMPLES = 200

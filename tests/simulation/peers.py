@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.special import erfc
 
-from ampbench.base.stats import Booleans, Floats
+from ampbench.core.stats import Booleans, Floats
 
 
 def asv_regressed(baseline: Floats, candidate: Floats, factor: float = 1.05) -> Booleans:

@@ -5,9 +5,9 @@ from enum import StrEnum
 
 import numpy as np
 
-from ampbench.base.budget import Budget
-from ampbench.base.statement import Answer
-from ampbench.base.stats import Booleans, Floats, log_t_intervals, wilson_interval
+from ampbench.core.budget import Budget
+from ampbench.core.statement import Answer
+from ampbench.core.stats import Booleans, Floats, log_t_intervals, wilson_interval
 from ampbench.judge.deciding import (
     ALPHA,
     CONFIRMATION_BLOCKS,

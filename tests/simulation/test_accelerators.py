@@ -11,20 +11,20 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from ampbench.base import stats
-from ampbench.base.statement import Note
+from ampbench.core import stats
+from ampbench.core.statement import Note
 from ampbench.judge import fitness, frame
 from ampbench.judge.compare import compare
 from ampbench.judge.gate import Policy, judge
 from ampbench.judge.notes import statements
 from ampbench.judge.table import shown
-from ampbench.measure.timing import time_sustained
-from ampbench.present.changes import reason
-from ampbench.present.wording import lines
 from ampbench.records.changes import Change, ChangeCode, ChangeStatus
 from ampbench.records.measured import HEAT, POWER_CAP, Fitness, Round
 from ampbench.records.run import Header
+from ampbench.show.changes import reason
+from ampbench.show.wording import lines
 from ampbench.store import StoredRun
+from ampbench.worker.timing import time_sustained
 from tests.compared_runs import Times, arms, make_run
 from tests.scripted_accelerator import FULL_HZ, Script, ScriptedAccelerator, falling
 from tests.stored_runs import make_case, make_header, make_round

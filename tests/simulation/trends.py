@@ -9,7 +9,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.random import Generator
 
-from ampbench.base.stats import Floats
+from ampbench.core.stats import Floats
 from ampbench.judge.rounds import MeasuredRun
 from ampbench.store import StoredRun
 from ampbench.trend import steps

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from scipy.special import stdtrit
 
-from ampbench.base.metrics import Gate
 from ampbench.convert.native import read_source, write_runs
+from ampbench.core.metrics import Gate
 from ampbench.errors import NothingToRunError, StoreError, UnknownNameError
 from ampbench.records.case import Case, DeviceDescription, Environment
 from ampbench.records.measured import Failure, Fitness, Reading

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ampbench.base.precisions import PRECISIONS
-from ampbench.explain.dtypes import autocast_of
-from ampbench.measure import data
+from ampbench.core.precisions import PRECISIONS
+from ampbench.trace.dtypes import autocast_of
+from ampbench.worker import data
 from ampbench.workload import Workload
 from ampbench.workloads import index
 

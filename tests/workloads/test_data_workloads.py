@@ -8,11 +8,11 @@ from built_workloads import HERE, build
 
 from ampbench.drive.planning import make_plan
 from ampbench.instruments.convergence.measure import Trajectories, train
-from ampbench.measure.environment import read_environment
-from ampbench.measure.machine import open_device
 from ampbench.records.run import Selection
+from ampbench.worker.environment import read_environment
+from ampbench.worker.machine import open_device
 from ampbench.workloads.data import PRINTABLE, VOCABULARY
-from tests.measure.conftest import make_case
+from tests.worker.conftest import make_case
 
 NAMES = [name for name in ("digits", "characters") if name in HERE]
 needs_digits = pytest.mark.skipif("digits" not in HERE, reason="needs scikit-learn")

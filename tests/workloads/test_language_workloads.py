@@ -7,14 +7,14 @@ import torch
 from built_workloads import build, cast, forward
 from torch.nn import functional as F
 
-from ampbench.base.precisions import FP64
-from ampbench.measure.machine import Cpu
-from ampbench.measure.network import build_network
-from ampbench.measure.step import InferenceStep, TrainingStep, build_step
+from ampbench.core.precisions import FP64
+from ampbench.worker.machine import Cpu
+from ampbench.worker.network import build_network
+from ampbench.worker.step import InferenceStep, TrainingStep, build_step
 from ampbench.workload import Workload
 from ampbench.workloads.language import ADAPTER_SCALE, Decode, LowRank, Router
 from ampbench.workloads.sequence import MASSIVE, OUTLIER, Decoder
-from tests.measure.conftest import make_case
+from tests.worker.conftest import make_case
 
 
 def double(workload: Workload) -> torch.nn.Module:

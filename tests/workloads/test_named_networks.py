@@ -16,14 +16,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from ampbench.errors import UnknownNameError, UsageError, WorkloadError
-from ampbench.measure.cells import plan_cells
-from ampbench.measure.data import Generator, weights_digest
-from ampbench.measure.divergence import measure_divergence
-from ampbench.measure.machine import Cpu
-from ampbench.measure.reference import References
-from ampbench.measure.sources import build_workload, describe_workload, further_inputs
 from ampbench.records.case import WorkloadSource
 from ampbench.records.run import Selection
+from ampbench.worker.cells import plan_cells
+from ampbench.worker.data import Generator, weights_digest
+from ampbench.worker.divergence import measure_divergence
+from ampbench.worker.machine import Cpu
+from ampbench.worker.reference import References
+from ampbench.worker.sources import build_workload, describe_workload, further_inputs
 from ampbench.workload import Workload
 from ampbench.workloads import named
 from ampbench.workloads.index import LIBRARIES, library_source

@@ -6,9 +6,9 @@ import pytest
 import torch
 from built_workloads import batch, build, cast
 
-from ampbench.measure.machine import Cpu
-from ampbench.measure.step import TrainingStep, build_step
-from tests.measure.conftest import make_case
+from ampbench.worker.machine import Cpu
+from ampbench.worker.step import TrainingStep, build_step
+from tests.worker.conftest import make_case
 
 
 @torch.no_grad()

@@ -8,8 +8,8 @@ import torch
 from built_workloads import HEAVY, HERE, TRAINED, batch, build, cast, forward, leaves, step
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ampbench.base.precisions import PRECISIONS
-from ampbench.measure.distances import dense
+from ampbench.core.precisions import PRECISIONS
+from ampbench.worker.distances import dense
 
 MEASURED = [row.name for row in PRECISIONS.values() if row.fp32_products == "ieee" and not row.same_ops]
 EACH = [pytest.param(name, marks=pytest.mark.slow) if name in HEAVY else name for name in TRAINED]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from built_workloads import DIGESTS, HEAVY, HERE, batch, build, digests, leaves
 
-from ampbench.measure.data import named_tensors
+from ampbench.worker.data import named_tensors
 from ampbench.workloads.index import FAMILIES, WORKLOADS
 
 EACH = [pytest.param(name, marks=pytest.mark.slow) if name in HEAVY else name for name in HERE]

@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from ampbench.base.units import counted, format_bytes, format_seconds
+from ampbench.core.units import counted, format_bytes, format_seconds
 from ampbench.instruments.casts.tables import cast_users
 from ampbench.records.casts import CAST, NOT_NEEDED, REUSED, Cast, CastTrace, Operation
 from ampbench.records.labels import few

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ampbench.base import stats
-from ampbench.base.precisions import PRECISIONS
-from ampbench.base.units import counted, format_seconds
+from ampbench.core import stats
+from ampbench.core.precisions import PRECISIONS
+from ampbench.core.units import counted, format_seconds
 from ampbench.instruments.casts.tables import Totals, sentence, totals
 from ampbench.instruments.paired import WIDEST, SavedTime, saved_time, unfit, worth_of
 from ampbench.records.case import Case

@@ -6,8 +6,8 @@ from typing import Any
 
 from msgspec import structs
 
-from ampbench.base.precisions import PRECISIONS, SHORT_DTYPES
-from ampbench.base.units import one_of
+from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES
+from ampbench.core.units import one_of
 from ampbench.drive.pieces import Piece, Seen, ask_case, built_in_rows, plan_default_autocast, require_own_ops
 from ampbench.drive.planning import PlannedCase
 from ampbench.drive.servers import Channel

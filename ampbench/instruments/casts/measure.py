@@ -20,29 +20,29 @@ import torch
 from msgspec import structs
 from torch.utils import _pytree as pytree
 
-import ampbench.explain
-import ampbench.measure
-from ampbench.base import stats
-from ampbench.base.precisions import PRECISIONS
+import ampbench.trace
+import ampbench.worker
+from ampbench.core import stats
+from ampbench.core.precisions import PRECISIONS
 from ampbench.errors import AmpbenchError, first_line, in_one_line
-from ampbench.explain.dtypes import is_present, stood_in
-from ampbench.explain.ledger import trace_casts
 from ampbench.instruments.casts.findings import stood_for
-from ampbench.measure.changes import measure_change, peaks_with, try_changes
-from ampbench.measure.distances import outputs_in
-from ampbench.measure.machine import Device, open_device
-from ampbench.measure.memory import memory_source
-from ampbench.measure.network import fake_network
-from ampbench.measure.step import Step, TrainingStep, build_step
-from ampbench.measure.timing import PATIENCE, FitnessWatch, Placement, Settled, time_build, warm_up
-from ampbench.measure.worker import Work
 from ampbench.records.case import Case
 from ampbench.records.cast_tables import KEEP, savings
 from ampbench.records.casts import AUTOGRAD, COMPILED, TRACED, CastPass, CastTrace, GraphTrace, Tracing
 from ampbench.records.rules import DEVICE, FAKE
+from ampbench.trace.dtypes import is_present, stood_in
+from ampbench.trace.ledger import trace_casts
+from ampbench.worker.changes import measure_change, peaks_with, try_changes
+from ampbench.worker.distances import outputs_in
+from ampbench.worker.machine import Device, open_device
+from ampbench.worker.memory import memory_source
+from ampbench.worker.network import fake_network
+from ampbench.worker.step import Step, TrainingStep, build_step
+from ampbench.worker.timing import PATIENCE, FitnessWatch, Placement, Settled, time_build, warm_up
+from ampbench.worker.worker import Work
 from ampbench.workload import Workload
 
-_NOT_ITS = tuple(module.__path__[0] for module in (torch, ampbench.explain, ampbench.measure))
+_NOT_ITS = tuple(module.__path__[0] for module in (torch, ampbench.trace, ampbench.worker))
 """Folders whose code is not the network's."""
 
 
@@ -283,7 +283,7 @@ def _read_graph(graph: str, step: Step) -> GraphTrace:
 
 
 def _autograd(step: Step) -> GraphTrace:
-    from ampbench.explain.graphs.traced import autograd_graph
+    from ampbench.trace.graphs.traced import autograd_graph
 
     output, loss = step.network.forward_and_loss()
     if loss is not None:
@@ -299,14 +299,14 @@ def _autograd(step: Step) -> GraphTrace:
 
 
 def _traced(step: Step) -> GraphTrace:
-    from ampbench.explain.graphs.traced import traced_graph
+    from ampbench.trace.graphs.traced import traced_graph
 
     args, kwargs = step.network.arguments()
     return traced_graph(step.module, args, kwargs, step.network.autocast)
 
 
 def _compiled(step: Step) -> GraphTrace:
-    from ampbench.explain.graphs.compiled import compiled_graph
+    from ampbench.trace.graphs.compiled import compiled_graph
 
     def run(forward: Callable[..., Any]) -> Any:
         step.rewind()

@@ -11,8 +11,8 @@ from operator import attrgetter, itemgetter
 from types import MappingProxyType
 from typing import Any
 
-from ampbench.base.precisions import PRECISIONS
-from ampbench.base.units import UNDEFINED, counted, format_bytes, format_seconds
+from ampbench.core.precisions import PRECISIONS
+from ampbench.core.units import UNDEFINED, counted, format_bytes, format_seconds
 from ampbench.instruments.cases import case_title, document_of_cases
 from ampbench.instruments.casts import findings, tables
 from ampbench.instruments.casts.findings import (
@@ -25,20 +25,6 @@ from ampbench.instruments.casts.findings import (
 )
 from ampbench.instruments.casts.tables import CastGroup, ModuleGroup, WeightRow, cast_users, totals
 from ampbench.instruments.paired import saving_said
-from ampbench.present.charts import Drawing, Rows, label_expression, tooltip
-from ampbench.present.data import record_data
-from ampbench.present.document import (
-    Block,
-    Column,
-    Document,
-    Section,
-    as_sentence,
-    first_rows,
-    picked,
-    records,
-    table,
-)
-from ampbench.present.page import Held, Part, Told, told_part
 from ampbench.records import cast_tables
 from ampbench.records.case import Case, Environment
 from ampbench.records.cast_tables import Saving, cache_bytes, savings
@@ -58,6 +44,20 @@ from ampbench.records.casts import (
 )
 from ampbench.records.labels import device_statement, emulated_of
 from ampbench.records.rules import FAKE
+from ampbench.show.charts import Drawing, Rows, label_expression, tooltip
+from ampbench.show.data import record_data
+from ampbench.show.document import (
+    Block,
+    Column,
+    Document,
+    Section,
+    as_sentence,
+    first_rows,
+    picked,
+    records,
+    table,
+)
+from ampbench.show.page import Held, Part, Told, told_part
 from ampbench.store import StoredRun
 
 SHOWN, ORDERED = 8, 40

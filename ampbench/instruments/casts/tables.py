@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from msgspec import structs
 
-from ampbench.base.units import format_bytes, format_seconds, format_share
+from ampbench.core.units import format_bytes, format_seconds, format_share
 from ampbench.records.cast_tables import Saving, cache_bytes
 from ampbench.records.casts import (
     CAST,

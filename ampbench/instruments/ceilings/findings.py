@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from ampbench.base.units import format_bandwidth, format_flop_rate, format_ratio, format_share
+from ampbench.core.units import format_bandwidth, format_flop_rate, format_ratio, format_share
 from ampbench.instruments.ceilings.datasheets import INSTRUCTIONS, Datasheet, datasheet_of, instruction_of
 from ampbench.instruments.ceilings.records import COPY, FP32, MOVING, OPERATIONS, READ, TF32, Attained, Ceiling
 from ampbench.instruments.paired import BUSY, unfit

@@ -11,7 +11,7 @@ from pathlib import Path
 from msgspec import structs
 
 from ampbench import store
-from ampbench.base.precisions import SHORT_DTYPES
+from ampbench.core.precisions import SHORT_DTYPES
 from ampbench.drive.pieces import Piece
 from ampbench.drive.planning import default_device
 from ampbench.drive.servers import Channel

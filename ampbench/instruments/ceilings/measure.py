@@ -12,16 +12,16 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ampbench.base.precisions import PRECISIONS, SHORT_DTYPES
-from ampbench.base.units import format_seconds
+from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES
+from ampbench.core.units import format_seconds
 from ampbench.instruments.ceilings.records import COPY, FP32, READ, TF32, Attained, Ceiling, CeilingAsked
-from ampbench.measure.environment import has_tf32
-from ampbench.measure.machine import Device, precision_flags
-from ampbench.measure.memory import said_of
-from ampbench.measure.timing import FitnessWatch, time_build
-from ampbench.measure.worker import Work
 from ampbench.records.measured import ATTENTION, CONV, MATMUL
 from ampbench.records.wire import MAX_SAMPLES_PER_ROUND
+from ampbench.worker.environment import has_tf32
+from ampbench.worker.machine import Device, precision_flags
+from ampbench.worker.memory import said_of
+from ampbench.worker.timing import FitnessWatch, time_build
+from ampbench.worker.worker import Work
 
 MakeTensor = Callable[..., torch.Tensor]
 """Makes a tensor of random values, never zeros, of the dimensions given."""

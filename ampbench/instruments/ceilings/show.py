@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from ampbench.base.units import (
+from ampbench.core.units import (
     UNDEFINED,
     counted,
     format_bandwidth,
@@ -30,17 +30,17 @@ from ampbench.instruments.ceilings.findings import (
     top,
 )
 from ampbench.instruments.ceilings.records import FP32, MOVING, OPERATIONS, Attained, Ceiling
-from ampbench.present.charts import Drawing, Rows, limit_layers, series_encoded, tooltip
-from ampbench.present.data import record_data
-from ampbench.present.document import Block, Column, Document, Section, as_sentence, picked, records, table
-from ampbench.present.page import (
+from ampbench.records.case import DeviceDescription, Environment
+from ampbench.records.measured import CONV, MULTIPLYING
+from ampbench.show.charts import Drawing, Rows, limit_layers, series_encoded, tooltip
+from ampbench.show.data import record_data
+from ampbench.show.document import Block, Column, Document, Section, as_sentence, picked, records, table
+from ampbench.show.page import (
     Held,
     Part,
     place_of,
     told_part,
 )
-from ampbench.records.case import DeviceDescription, Environment
-from ampbench.records.measured import CONV, MULTIPLYING
 from ampbench.store import StoredRun
 
 NAMES = dict(zip(OPERATIONS, ("matrix products", "convolutions", "attention", "copies", "reads"), strict=True))

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ampbench.base.units import all_of, counted
+from ampbench.core.units import all_of, counted
 from ampbench.defects.catalogue import CHECKS
 from ampbench.defects.check import INFERENCE, TRAINING, Check
 from ampbench.instruments.check.records import DEFECTIVE, DIFFERS, GOOD, NOT_SHOWN, Checked

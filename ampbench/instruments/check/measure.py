@@ -14,13 +14,13 @@ from msgspec.structs import replace
 
 from ampbench.defects.catalogue import CHECKS
 from ampbench.errors import bounded, first_line
-from ampbench.explain.dtypes import autocast_to, is_present, stood_in
 from ampbench.instruments.check.records import DEFECTIVE, DIFFERS, GOOD, NOT_SHOWN, CheckAsked, Checked, digest_of
 from ampbench.instruments.paired import unfit
-from ampbench.measure.machine import Cpu
-from ampbench.measure.timing import FitnessWatch
-from ampbench.measure.worker import Work
 from ampbench.records.rules import DEVICE, FAKE, NOT_OBSERVED
+from ampbench.trace.dtypes import autocast_to, is_present, stood_in
+from ampbench.worker.machine import Cpu
+from ampbench.worker.timing import FitnessWatch
+from ampbench.worker.worker import Work
 
 LONGEST = 300
 """A line of what a program says is cut after so many characters."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ampbench.base.units import counted
+from ampbench.core.units import counted
 from ampbench.defects.catalogue import CHECKS
 from ampbench.defects.check import Check
 from ampbench.instruments.check.findings import WORST, CheckChange, changes, check_of, latest, place_of, sentences
@@ -16,10 +16,10 @@ from ampbench.instruments.check.records import (
     Checked,
     ChecksAsked,
 )
-from ampbench.present.data import record_data
-from ampbench.present.document import Block, Column, Document, Section, as_sentence, picked, records, table
-from ampbench.present.page import Held, Part, told_part
 from ampbench.records.rules import DEVICE
+from ampbench.show.data import record_data
+from ampbench.show.document import Block, Column, Document, Section, as_sentence, picked, records, table
+from ampbench.show.page import Held, Part, told_part
 from ampbench.store import StoredRun
 
 COLUMNS: Sequence[Column[Checked]] = (

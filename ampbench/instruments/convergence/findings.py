@@ -21,9 +21,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from ampbench.base import stats
-from ampbench.base.precisions import BASELINE
-from ampbench.base.units import UNDEFINED, counted
+from ampbench.core import stats
+from ampbench.core.precisions import BASELINE
+from ampbench.core.units import UNDEFINED, counted
 from ampbench.instruments.convergence.records import CONTROL, REFERENCE, Drift, Training
 from ampbench.records.changes import ChangeStatus
 from ampbench.records.labels import few

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from ampbench.base.precisions import BASELINE
+from ampbench.core.precisions import BASELINE
 from ampbench.drive.pieces import Piece, ask_case, asked_of
 from ampbench.drive.planning import PlannedCase, make_plan
 from ampbench.drive.servers import Channel

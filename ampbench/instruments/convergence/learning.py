@@ -13,9 +13,9 @@ import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ampbench.base.precisions import BASELINE, rank
-from ampbench.base.recipes import CONSTANT
-from ampbench.base.units import counted
+from ampbench.core.precisions import BASELINE, rank
+from ampbench.core.recipes import CONSTANT
+from ampbench.core.units import counted
 from ampbench.instruments.convergence.findings import (
     CONTROL_FIRED,
     LOSS,

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ampbench.base.precisions import BASELINE, FP64, PRECISIONS
-from ampbench.base.recipes import CONSTANT, TrainingRecipe, find_recipe
+from ampbench.core.precisions import BASELINE, FP64, PRECISIONS
+from ampbench.core.recipes import CONSTANT, TrainingRecipe, find_recipe
 from ampbench.instruments.convergence.records import (
     CONTROL,
     OWN,
@@ -24,16 +24,16 @@ from ampbench.instruments.convergence.records import (
     Training,
     TrainingAsked,
 )
-from ampbench.measure.data import Generator, batches_of, inputs_digest, weights_digest
-from ampbench.measure.distances import Scorer, compare, is_finite
-from ampbench.measure.draws import seed_all, switch_off_dropout
-from ampbench.measure.machine import Cpu, Device, fp64_device, precision_flags
-from ampbench.measure.memory import is_out_of_memory, said_of
-from ampbench.measure.optimizer import is_named
-from ampbench.measure.step import TrainingStep, build_training
-from ampbench.measure.worker import Work
 from ampbench.records.case import Case
 from ampbench.records.measured import Score
+from ampbench.worker.data import Generator, batches_of, inputs_digest, weights_digest
+from ampbench.worker.distances import Scorer, compare, is_finite
+from ampbench.worker.draws import seed_all, switch_off_dropout
+from ampbench.worker.machine import Cpu, Device, fp64_device, precision_flags
+from ampbench.worker.memory import is_out_of_memory, said_of
+from ampbench.worker.optimizer import is_named
+from ampbench.worker.step import TrainingStep, build_training
+from ampbench.worker.worker import Work
 from ampbench.workload import Workload
 
 MOST_LOSSES = 1000

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from ampbench.base.recipes import CONSTANT
+from ampbench.core.recipes import CONSTANT
 from ampbench.records.bounds import Count, ErrorSize, KeptShare, Magnitude, Positive, Seconds, Signed, Steps, one_of
 from ampbench.records.measured import Score
 

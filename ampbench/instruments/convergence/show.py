@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from ampbench.base.precisions import BASELINE, ordered
-from ampbench.base.recipes import CONSTANT, COSINE, LINEAR
-from ampbench.base.units import UNDEFINED, all_of, counted, format_error
+from ampbench.core.precisions import BASELINE, ordered
+from ampbench.core.recipes import CONSTANT, COSINE, LINEAR
+from ampbench.core.units import UNDEFINED, all_of, counted, format_error
 from ampbench.instruments.cases import missing_said, nested_data
 from ampbench.instruments.convergence.findings import (
     ACCURACY,
@@ -35,7 +35,9 @@ from ampbench.instruments.convergence.findings import (
 )
 from ampbench.instruments.convergence.learning import Learned, Learning, learned, told_trainings, way_error
 from ampbench.instruments.convergence.records import CONTROL, OWN, REFERENCE, Training
-from ampbench.present.charts import (
+from ampbench.records.changes import ChangeStatus
+from ampbench.records.labels import case_labels, told_apart
+from ampbench.show.charts import (
     Drawing,
     Rows,
     curve_layers,
@@ -47,9 +49,9 @@ from ampbench.present.charts import (
     tooltip,
     values_axis,
 )
-from ampbench.present.data import finite, record_data
-from ampbench.present.document import Block, Column, Document, Section, as_sentence, picked, records, table
-from ampbench.present.page import (
+from ampbench.show.data import finite, record_data
+from ampbench.show.document import Block, Column, Document, Section, as_sentence, picked, records, table
+from ampbench.show.page import (
     Held,
     Part,
     of_several,
@@ -57,8 +59,6 @@ from ampbench.present.page import (
     run_name,
     told_part,
 )
-from ampbench.records.changes import ChangeStatus
-from ampbench.records.labels import case_labels, told_apart
 from ampbench.store import StoredRun
 
 _LONGER = "train for longer, or at another learning rate, to conclude"

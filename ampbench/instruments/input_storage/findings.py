@@ -1,6 +1,6 @@
 """What a study of input storage found, in sentences: is a cast saved, or is information lost."""
 
-from ampbench.base.units import UNDEFINED, counted, format_bytes, format_error, format_ratio, format_seconds
+from ampbench.core.units import UNDEFINED, counted, format_bytes, format_error, format_ratio, format_seconds
 from ampbench.instruments.input_storage.records import ACCEPTED, PROMOTED, TO_FP32, TO_LOW, InputUse, StoragePass
 from ampbench.instruments.paired import BUSY, WIDEST, saved_time, saving_said, unfit
 from ampbench.records.case import Case

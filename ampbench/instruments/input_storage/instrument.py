@@ -2,7 +2,7 @@
 
 from msgspec import structs
 
-from ampbench.base.precisions import AUTOCAST
+from ampbench.core.precisions import AUTOCAST
 from ampbench.drive.pieces import plan_default_autocast
 from ampbench.drive.planning import WITHOUT_LOSS, PlannedCase
 from ampbench.drive.servers import Channel

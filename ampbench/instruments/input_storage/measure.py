@@ -11,11 +11,8 @@ import torch
 from msgspec import structs
 from torch.utils import _pytree as pytree
 
-from ampbench.base.precisions import PRECISIONS
+from ampbench.core.precisions import PRECISIONS
 from ampbench.errors import first_line
-from ampbench.explain.dtypes import short_dtype
-from ampbench.explain.ledger import CastLedger, trace_casts
-from ampbench.explain.rules.documented import documented_category
 from ampbench.instruments.input_storage.records import (
     ACCEPTED,
     PROMOTED,
@@ -27,20 +24,23 @@ from ampbench.instruments.input_storage.records import (
     StoragePass,
     StoredInputs,
 )
-from ampbench.measure.changes import Change, peaks_with
-from ampbench.measure.data import batches_of
-from ampbench.measure.distances import compare, floating_in, identical
-from ampbench.measure.machine import Cpu, Device, fp64_device, precision_flags
-from ampbench.measure.memory import is_out_of_memory, memory_source
-from ampbench.measure.reference import StepNumbers, passing_reference, run_step
-from ampbench.measure.step import Step, build_step
-from ampbench.measure.timing import TURNS, FitnessWatch, Settled, plan_samples, side_by_side, warm_up
-from ampbench.measure.worker import Work
 from ampbench.records.case import Case
 from ampbench.records.casts import AUTOCAST, PRE_CAST_INPUTS, CastTrace
 from ampbench.records.labels import FP32_INSTEAD
 from ampbench.records.measured import Skip
 from ampbench.records.rules import PYTORCH_PAGE, WIDEST
+from ampbench.trace.dtypes import short_dtype
+from ampbench.trace.ledger import CastLedger, trace_casts
+from ampbench.trace.rules.documented import documented_category
+from ampbench.worker.changes import Change, peaks_with
+from ampbench.worker.data import batches_of
+from ampbench.worker.distances import compare, floating_in, identical
+from ampbench.worker.machine import Cpu, Device, fp64_device, precision_flags
+from ampbench.worker.memory import is_out_of_memory, memory_source
+from ampbench.worker.reference import StepNumbers, passing_reference, run_step
+from ampbench.worker.step import Step, build_step
+from ampbench.worker.timing import TURNS, FitnessWatch, Settled, plan_samples, side_by_side, warm_up
+from ampbench.worker.worker import Work
 from ampbench.workload import Workload
 
 NO_FLOATING = "no input of it is floating: token ids and other integers are never stored in half"

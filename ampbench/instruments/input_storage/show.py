@@ -6,7 +6,7 @@ Numbers without a value are "–".
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ampbench.base.units import UNDEFINED
+from ampbench.core.units import UNDEFINED
 from ampbench.instruments.cases import case_title, document_of_cases
 from ampbench.instruments.input_storage.findings import (
     FREE,
@@ -19,10 +19,10 @@ from ampbench.instruments.input_storage.findings import (
 )
 from ampbench.instruments.input_storage.records import ACCEPTED, InputUse, StoragePass, StoredInputs
 from ampbench.instruments.paired import step_seconds
-from ampbench.present.data import record_data
-from ampbench.present.document import Block, Column, Document, Section, as_sentence, records, table
-from ampbench.present.page import Held, Part, of_several, told_part
 from ampbench.records.case import Case
+from ampbench.show.data import record_data
+from ampbench.show.document import Block, Column, Document, Section, as_sentence, records, table
+from ampbench.show.page import Held, Part, of_several, told_part
 from ampbench.store import StoredRun
 
 _WAYS = {ACCEPTED: "taken as it is"}

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from glob import escape
 
-from ampbench.base.precisions import PRECISIONS, Precision
-from ampbench.base.units import counted, format_bytes, format_error, format_kept, format_share
+from ampbench.core.precisions import PRECISIONS, Precision
+from ampbench.core.units import counted, format_bytes, format_error, format_kept, format_share
 from ampbench.instruments.keep_fp32.records import KeepSearch, SearchSpace, Trial, Weighed
 from ampbench.instruments.keep_fp32.trials import WHOLE, Budget, units_of
 from ampbench.instruments.paired import Ratio, ratio_of, ratio_said, step_seconds, unfit

@@ -3,8 +3,8 @@
 from functools import partial
 from types import ModuleType
 
-from ampbench.base.budget import LEAST_KEPT, LIMITS, Budget
-from ampbench.base.precisions import LOW
+from ampbench.core.budget import LEAST_KEPT, LIMITS, Budget
+from ampbench.core.precisions import LOW
 from ampbench.errors import UsageError
 from ampbench.instruments.instrument import (
     AUTOCAST_HELP,

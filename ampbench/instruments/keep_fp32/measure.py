@@ -9,10 +9,8 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
-from ampbench.base.precisions import BASELINE, PRECISIONS
+from ampbench.core.precisions import BASELINE, PRECISIONS
 from ampbench.errors import UnknownNameError
-from ampbench.explain.keep_fp32 import is_kept
-from ampbench.explain.modules import ModuleRun, watch_runs
 from ampbench.instruments.keep_fp32.records import (
     SearchSpace,
     Trial,
@@ -22,22 +20,24 @@ from ampbench.instruments.keep_fp32.records import (
     Weighing,
     WeighingAsked,
 )
-from ampbench.measure.data import SAME_INPUTS, FreshBatches, inputs_digest, weights_digest
-from ampbench.measure.distances import Fp32Check, compare, compare_each
-from ampbench.measure.draws import seed_all, seeded_step, unfused
-from ampbench.measure.machine import Device, fp64_device, precision_flags
-from ampbench.measure.memory import is_out_of_memory, memory_source, one_batch, said_of
-from ampbench.measure.origins import measure_origin
-from ampbench.measure.outputs import batch_length
-from ampbench.measure.reference import Reference, References, run_step, trusted_reference
-from ampbench.measure.step import Step, TrainingStep, build_step
-from ampbench.measure.timing import FitnessWatch, settled_peaks, side_by_side, warm_up
-from ampbench.measure.updates import measure_update
-from ampbench.measure.worker import Work
 from ampbench.records.case import Case
 from ampbench.records.labels import few
 from ampbench.records.measured import Skip
 from ampbench.records.wire import Nothing
+from ampbench.trace.keep_fp32 import is_kept
+from ampbench.trace.modules import ModuleRun, watch_runs
+from ampbench.worker.data import SAME_INPUTS, FreshBatches, inputs_digest, weights_digest
+from ampbench.worker.distances import Fp32Check, compare, compare_each
+from ampbench.worker.draws import seed_all, seeded_step, unfused
+from ampbench.worker.machine import Device, fp64_device, precision_flags
+from ampbench.worker.memory import is_out_of_memory, memory_source, one_batch, said_of
+from ampbench.worker.origins import measure_origin
+from ampbench.worker.outputs import batch_length
+from ampbench.worker.reference import Reference, References, run_step, trusted_reference
+from ampbench.worker.step import Step, TrainingStep, build_step
+from ampbench.worker.timing import FitnessWatch, settled_peaks, side_by_side, warm_up
+from ampbench.worker.updates import measure_update
+from ampbench.worker.worker import Work
 from ampbench.workload import Workload
 
 NO_REFERENCE = "the fp64 step that trials are compared with does not fit into the memory: search with a smaller batch"

@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from msgspec import structs
 
-from ampbench.base.precisions import PRECISIONS
-from ampbench.base.units import counted, format_duration, format_error
+from ampbench.core.precisions import PRECISIONS
+from ampbench.core.units import counted, format_duration, format_error
 from ampbench.drive.pieces import Piece, Seen, ask_case
 from ampbench.drive.planning import PlannedCase
 from ampbench.drive.servers import Channel

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
-from ampbench.base.units import (
+from ampbench.core.units import (
     UNDEFINED,
     counted,
     format_bytes,
@@ -23,7 +23,10 @@ from ampbench.instruments.keep_fp32.findings import Point, code, kept_said, meet
 from ampbench.instruments.keep_fp32.records import KeepSearch, SearchSpace, Trial, Unit
 from ampbench.instruments.keep_fp32.trials import WHOLE, units_of
 from ampbench.instruments.paired import Ratio, ratio_said, short_ratio
-from ampbench.present.charts import (
+from ampbench.records.case import Case
+from ampbench.records.labels import few
+from ampbench.records.ranges import ROOT, ModuleError
+from ampbench.show.charts import (
     Drawing,
     Rows,
     label_expression,
@@ -31,12 +34,9 @@ from ampbench.present.charts import (
     looks_encoded,
     tooltip,
 )
-from ampbench.present.data import record_data
-from ampbench.present.document import Block, Code, Column, Document, Section, as_sentence, picked, table
-from ampbench.present.page import Held, Part, Told, Untold, of_several, told_part
-from ampbench.records.case import Case
-from ampbench.records.labels import few
-from ampbench.records.ranges import ROOT, ModuleError
+from ampbench.show.data import record_data
+from ampbench.show.document import Block, Code, Column, Document, Section, as_sentence, picked, table
+from ampbench.show.page import Held, Part, Told, Untold, of_several, told_part
 from ampbench.store import StoredRun
 
 SHOWN = 12

@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from ampbench.base.precisions import SHORT_DTYPES, Format, Precision, find_format
-from ampbench.base.units import counted, format_share
+from ampbench.core.precisions import SHORT_DTYPES, Format, Precision, find_format
+from ampbench.core.units import counted, format_share
 from ampbench.records.measured import OptimizerGroup, Recipe
 
 EMA_DECAY = 0.999

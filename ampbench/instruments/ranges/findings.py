@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ampbench.base.precisions import FORMATS, SHORT_DTYPES, find_format, find_precision
-from ampbench.base.units import counted, format_error, format_share
+from ampbench.core.precisions import FORMATS, SHORT_DTYPES, find_format, find_precision
+from ampbench.core.units import counted, format_error, format_share
 from ampbench.instruments.ranges.arithmetic import habits_of, remarks_of
 from ampbench.instruments.ranges.headroom import (
     FLUSHES,

@@ -11,8 +11,8 @@ import math
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
-from ampbench.base.precisions import Format, find_format
-from ampbench.base.units import format_share
+from ampbench.core.precisions import Format, find_format
+from ampbench.core.units import format_share
 from ampbench.records.ranges import ACTIVATION, GRADIENT, INPUT, WEIGHT, Magnitudes, format_scale
 
 FLUSHES = 0.01

@@ -7,8 +7,8 @@ from functools import partial
 
 from msgspec import structs
 
-from ampbench.base.keywords import matches
-from ampbench.base.precisions import BASELINE, LOW, SHORT_DTYPES, Precision, find_precision
+from ampbench.core.keywords import matches
+from ampbench.core.precisions import BASELINE, LOW, SHORT_DTYPES, Precision, find_precision
 from ampbench.drive.pieces import Piece, Seen, ask_case
 from ampbench.drive.planning import FEATURES_ALONE, NO_LOSS, PlannedCase, lack, make_plan
 from ampbench.drive.servers import Channel

@@ -10,24 +10,9 @@ import numpy.typing as npt
 import torch
 from msgspec import structs
 
-from ampbench.base.precisions import BASELINE, PRECISIONS, SHORT_DTYPES, Precision
-from ampbench.base.recipes import find_recipe
+from ampbench.core.precisions import BASELINE, PRECISIONS, SHORT_DTYPES, Precision
+from ampbench.core.recipes import find_recipe
 from ampbench.errors import UsageError, first_line
-from ampbench.explain.dtypes import Dtypes, watch_dtypes
-from ampbench.explain.errors import Given, watch_errors
-from ampbench.explain.ledger import trace_casts
-from ampbench.explain.nonfinite import find_nonfinite
-from ampbench.explain.ranges import watch_ranges
-from ampbench.measure.data import SAME_INPUTS, FreshBatches, Rebuilt, inputs_digest, named_tensors, weights_digest
-from ampbench.measure.distances import Fp32Check, dense, is_finite, outputs_in
-from ampbench.measure.draws import seed_all, seeded_step, unfused
-from ampbench.measure.machine import Device, precision_flags
-from ampbench.measure.memory import is_out_of_memory
-from ampbench.measure.optimizer import is_named, recipe_of
-from ampbench.measure.origins import measure_origin
-from ampbench.measure.outputs import batch_length
-from ampbench.measure.step import Step, TrainingStep
-from ampbench.measure.worker import Work
 from ampbench.records.case import Case
 from ampbench.records.casts import BUFFER, WEIGHT
 from ampbench.records.ranges import (
@@ -44,6 +29,21 @@ from ampbench.records.ranges import (
     Validation,
 )
 from ampbench.records.wire import Nothing
+from ampbench.trace.dtypes import Dtypes, watch_dtypes
+from ampbench.trace.errors import Given, watch_errors
+from ampbench.trace.ledger import trace_casts
+from ampbench.trace.nonfinite import find_nonfinite
+from ampbench.trace.ranges import watch_ranges
+from ampbench.worker.data import SAME_INPUTS, FreshBatches, Rebuilt, inputs_digest, named_tensors, weights_digest
+from ampbench.worker.distances import Fp32Check, dense, is_finite, outputs_in
+from ampbench.worker.draws import seed_all, seeded_step, unfused
+from ampbench.worker.machine import Device, precision_flags
+from ampbench.worker.memory import is_out_of_memory
+from ampbench.worker.optimizer import is_named, recipe_of
+from ampbench.worker.origins import measure_origin
+from ampbench.worker.outputs import batch_length
+from ampbench.worker.step import Step, TrainingStep
+from ampbench.worker.worker import Work
 from ampbench.workload import Workload
 
 UNSCALABLE = "the loss is not finite, whatever its scale: gradients are those at the scale that GradScaler begins with"

@@ -8,8 +8,8 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from ampbench.base.precisions import FORMATS
-from ampbench.base.units import UNDEFINED, counted, format_error, format_share
+from ampbench.core.precisions import FORMATS
+from ampbench.core.units import UNDEFINED, counted, format_error, format_share
 from ampbench.instruments.cases import case_title, document_of_cases
 from ampbench.instruments.ranges.findings import (
     arithmetic_said,
@@ -40,19 +40,6 @@ from ampbench.instruments.ranges.headroom import (
     usable_scales,
     values_phrase,
 )
-from ampbench.present.charts import (
-    MODULES,
-    Drawing,
-    Rows,
-    limit_layers,
-    looks_encoded,
-    modules_axis,
-    thinned,
-    tooltip,
-)
-from ampbench.present.data import record_data
-from ampbench.present.document import Block, Column, Document, Section, as_sentence, first_rows, records, table
-from ampbench.present.page import Held, Part, Told, cut, of_several, told_part
 from ampbench.records.case import Case
 from ampbench.records.ranges import (
     ACTIVATION,
@@ -68,6 +55,19 @@ from ampbench.records.ranges import (
     Swallowed,
     ranked,
 )
+from ampbench.show.charts import (
+    MODULES,
+    Drawing,
+    Rows,
+    limit_layers,
+    looks_encoded,
+    modules_axis,
+    thinned,
+    tooltip,
+)
+from ampbench.show.data import record_data
+from ampbench.show.document import Block, Column, Document, Section, as_sentence, first_rows, records, table
+from ampbench.show.page import Held, Part, Told, cut, of_several, told_part
 from ampbench.store import StoredRun
 
 SHOWN = 12

@@ -9,8 +9,8 @@ from difflib import get_close_matches
 
 from msgspec import structs
 
-from ampbench.base.precisions import SHORT_DTYPES
-from ampbench.base.units import counted
+from ampbench.core.precisions import SHORT_DTYPES
+from ampbench.core.units import counted
 from ampbench.errors import UnknownNameError, UsageError
 from ampbench.records.case import DEVICES
 from ampbench.records.rules import (

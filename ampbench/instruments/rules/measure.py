@@ -12,12 +12,7 @@ from functools import cache
 import torch
 
 from ampbench.errors import first_line
-from ampbench.explain.dtypes import is_present, stood_in
-from ampbench.explain.rules.documented import SOURCES, documented_category, documented_ops, probe_claims, registered_ops
-from ampbench.explain.rules.observed import classify, find_op, run_trials, run_variants
-from ampbench.explain.rules.samples import SAMPLES
 from ampbench.instruments.rules.findings import chosen_ops
-from ampbench.measure.worker import Work
 from ampbench.records.case import DEVICES
 from ampbench.records.rules import (
     BANNED,
@@ -31,6 +26,11 @@ from ampbench.records.rules import (
     RulesAsked,
     RuleTrial,
 )
+from ampbench.trace.dtypes import is_present, stood_in
+from ampbench.trace.rules.documented import SOURCES, documented_category, documented_ops, probe_claims, registered_ops
+from ampbench.trace.rules.observed import classify, find_op, run_trials, run_variants
+from ampbench.trace.rules.samples import SAMPLES
+from ampbench.worker.worker import Work
 
 BEHAVIOURS = "behaviours"
 """The source of what is said here: what users were told or found out."""

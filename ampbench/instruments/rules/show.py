@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from ampbench.base.precisions import SHORT_DTYPES
-from ampbench.base.units import UNDEFINED, counted
+from ampbench.core.precisions import SHORT_DTYPES
+from ampbench.core.units import UNDEFINED, counted
 from ampbench.instruments.rules.findings import (
     DISAGREEMENTS,
     alters,
@@ -19,9 +19,6 @@ from ampbench.instruments.rules.findings import (
     rule_change_said,
     worded,
 )
-from ampbench.present.data import record_data
-from ampbench.present.document import Block, Document, Section
-from ampbench.present.page import Held, Part, told_part
 from ampbench.records.changes import Comparison
 from ampbench.records.rules import (
     BANNED,
@@ -45,6 +42,9 @@ from ampbench.records.rules import (
     short_name,
 )
 from ampbench.records.run import Header
+from ampbench.show.data import record_data
+from ampbench.show.document import Block, Document, Section
+from ampbench.show.page import Held, Part, told_part
 from ampbench.store import StoredRun
 
 SOURCES = {XPU_REFERENCE: "XPU reference", PYTORCH_PAGE: "PyTorch page"}

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import count, pairwise
 from statistics import median
 
-from ampbench.base.precisions import BASELINE
-from ampbench.base.units import apart, counted, format_error, format_share
+from ampbench.core.precisions import BASELINE
+from ampbench.core.units import apart, counted, format_error, format_share
 from ampbench.instruments.scaler.records import ScalerRun
 from ampbench.records.case import Case
 from ampbench.records.labels import few

@@ -5,7 +5,7 @@ from functools import partial
 
 from msgspec import structs
 
-from ampbench.base.precisions import SCALED
+from ampbench.core.precisions import SCALED
 from ampbench.drive.pieces import Piece, Seen, ask_case, asked_of, built_in_rows
 from ampbench.drive.planning import PlannedCase, make_plan
 from ampbench.drive.servers import Channel

@@ -9,23 +9,23 @@ from dataclasses import dataclass, field
 import torch
 from msgspec import structs
 
-from ampbench.base.precisions import BASELINE, PRECISIONS, Precision
+from ampbench.core.precisions import BASELINE, PRECISIONS, Precision
 from ampbench.errors import UsageError, first_line
-from ampbench.explain.nonfinite import find_nonfinite
-from ampbench.explain.ranges import Counts, count_magnitudes, record_of
 from ampbench.instruments.scaler.records import GradientLook, ScalerRun, ScalingAsked
-from ampbench.measure.data import named_tensors, weights_digest
-from ampbench.measure.distances import Scorer, compare, dense, is_finite
-from ampbench.measure.draws import seed_all, seeded_step
-from ampbench.measure.machine import Device, fp64_device, precision_flags
-from ampbench.measure.memory import is_out_of_memory
-from ampbench.measure.step import TrainingStep
-from ampbench.measure.worker import Work
 from ampbench.records.case import Case
 from ampbench.records.labels import few
 from ampbench.records.measured import Score
 from ampbench.records.ranges import GRADIENT, FirstNonfinite
 from ampbench.records.run import ScalerSetting
+from ampbench.trace.nonfinite import find_nonfinite
+from ampbench.trace.ranges import Counts, count_magnitudes, record_of
+from ampbench.worker.data import named_tensors, weights_digest
+from ampbench.worker.distances import Scorer, compare, dense, is_finite
+from ampbench.worker.draws import seed_all, seeded_step
+from ampbench.worker.machine import Device, fp64_device, precision_flags
+from ampbench.worker.memory import is_out_of_memory
+from ampbench.worker.step import TrainingStep
+from ampbench.worker.worker import Work
 from ampbench.workload import Workload
 
 LOOKS = 6

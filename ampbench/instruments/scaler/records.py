@@ -2,7 +2,7 @@
 
 import msgspec
 
-from ampbench.base.precisions import PRECISIONS
+from ampbench.core.precisions import PRECISIONS
 from ampbench.records.bounds import Count, ErrorSize, Magnitude, Signed, Steps, require_parts
 from ampbench.records.measured import Score
 from ampbench.records.ranges import FirstNonfinite, Magnitudes

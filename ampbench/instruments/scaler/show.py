@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ampbench.base.precisions import BASELINE, find_format
-from ampbench.base.units import UNDEFINED, counted, format_loss, format_ratio, format_share, format_whole
+from ampbench.core.precisions import BASELINE, find_format
+from ampbench.core.units import UNDEFINED, counted, format_loss, format_ratio, format_share, format_whole
 from ampbench.instruments.cases import case_title, document_of_cases
 from ampbench.instruments.scaler.findings import (
     NEAR,
@@ -22,7 +22,11 @@ from ampbench.instruments.scaler.findings import (
     unfinished,
 )
 from ampbench.instruments.scaler.records import ScalerRun
-from ampbench.present.charts import (
+from ampbench.records.case import Case
+from ampbench.records.labels import NOT_REACHED
+from ampbench.records.measured import Score
+from ampbench.records.ranges import Magnitudes, format_scale
+from ampbench.show.charts import (
     Drawing,
     Rows,
     curve_layers,
@@ -33,13 +37,9 @@ from ampbench.present.charts import (
     tooltip,
     values_axis,
 )
-from ampbench.present.data import record_data
-from ampbench.present.document import Block, Column, Document, Section, as_sentence, first_rows, picked, records, table
-from ampbench.present.page import Held, Part, Told, of_several, told_part
-from ampbench.records.case import Case
-from ampbench.records.labels import NOT_REACHED
-from ampbench.records.measured import Score
-from ampbench.records.ranges import Magnitudes, format_scale
+from ampbench.show.data import record_data
+from ampbench.show.document import Block, Column, Document, Section, as_sentence, first_rows, picked, records, table
+from ampbench.show.page import Held, Part, Told, of_several, told_part
 from ampbench.store import StoredRun
 
 

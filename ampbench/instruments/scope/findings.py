@@ -6,9 +6,9 @@ Times are compared as `ampbench.instruments.paired` does.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ampbench.base import stats
-from ampbench.base.precisions import PRECISIONS, SHORT_DTYPES
-from ampbench.base.units import apart, counted, format_bytes, format_error, format_share
+from ampbench.core import stats
+from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES
+from ampbench.core.units import apart, counted, format_bytes, format_error, format_share
 from ampbench.instruments.paired import BUSY, Ratio, ratio_of, ratio_said, step_seconds, unfit
 from ampbench.instruments.scope.records import (
     FORWARD,

@@ -1,6 +1,6 @@
 """The study of autocast's scope: training cases, each in every scope by a worker of its own."""
 
-from ampbench.base.precisions import AUTOCAST
+from ampbench.core.precisions import AUTOCAST
 from ampbench.instruments.instrument import AUTOCAST_HELP, SCALER_HELP, Instrument, Option, Selects
 from ampbench.instruments.scope.records import FEWEST_STEPS, ScopeAsked, ScopePass
 from ampbench.records.kinds import SCOPE

@@ -15,10 +15,8 @@ from typing import Any
 import torch
 from msgspec import structs
 
-from ampbench.base.precisions import BASELINE, FP64, PRECISIONS
+from ampbench.core.precisions import BASELINE, FP64, PRECISIONS
 from ampbench.errors import UsageError, first_line
-from ampbench.explain.dtypes import short_dtype
-from ampbench.explain.ledger import trace_casts
 from ampbench.instruments.scope.records import (
     FEWEST_STEPS,
     FORWARD,
@@ -31,16 +29,18 @@ from ampbench.instruments.scope.records import (
     ScopePass,
     ScopeRun,
 )
-from ampbench.measure.distances import compare, floating_in, kept_outputs
-from ampbench.measure.draws import seed_all, switch_off_dropout
-from ampbench.measure.machine import Cpu, Device, fp64_device, precision_flags
-from ampbench.measure.memory import cpu_changes, is_out_of_memory, memory_source, said_of
-from ampbench.measure.step import SETTLING_STEPS, build_training
-from ampbench.measure.timing import FitnessWatch, Settled, side_by_side
-from ampbench.measure.worker import Work
 from ampbench.records.case import Case
 from ampbench.records.casts import CastTrace
 from ampbench.records.labels import FP32_INSTEAD
+from ampbench.trace.dtypes import short_dtype
+from ampbench.trace.ledger import trace_casts
+from ampbench.worker.distances import compare, floating_in, kept_outputs
+from ampbench.worker.draws import seed_all, switch_off_dropout
+from ampbench.worker.machine import Cpu, Device, fp64_device, precision_flags
+from ampbench.worker.memory import cpu_changes, is_out_of_memory, memory_source, said_of
+from ampbench.worker.step import SETTLING_STEPS, build_training
+from ampbench.worker.timing import FitnessWatch, Settled, side_by_side
+from ampbench.worker.worker import Work
 from ampbench.workload import Workload
 
 PLAIN = "fp32"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ampbench.base.units import UNDEFINED, counted, format_bytes, format_error, format_loss
+from ampbench.core.units import UNDEFINED, counted, format_bytes, format_error, format_loss
 from ampbench.instruments.cases import case_title, document_of_cases
 from ampbench.instruments.paired import Ratio, short_ratio
 from ampbench.instruments.scope.findings import RECOMMENDED, Comparison, casts_said, comparisons, scope_said
@@ -20,7 +20,8 @@ from ampbench.instruments.scope.records import (
     WITH_BACKWARD,
     ScopePass,
 )
-from ampbench.present.charts import (
+from ampbench.records.case import Case
+from ampbench.show.charts import (
     REFERENCES,
     Drawing,
     Rows,
@@ -31,10 +32,9 @@ from ampbench.present.charts import (
     tooltip,
     values_axis,
 )
-from ampbench.present.data import record_data
-from ampbench.present.document import Block, Column, Document, Section, as_sentence, picked, records, table
-from ampbench.present.page import Held, Part, Told, of_several, told_part
-from ampbench.records.case import Case
+from ampbench.show.data import record_data
+from ampbench.show.document import Block, Column, Document, Section, as_sentence, picked, records, table
+from ampbench.show.page import Held, Part, Told, of_several, told_part
 from ampbench.store import StoredRun
 
 SHOWN = 8

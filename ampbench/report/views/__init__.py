@@ -5,7 +5,6 @@ A new section is a function here and a template of its own.
 
 from collections.abc import Callable
 
-from ampbench.present.page import View
 from ampbench.report.material import Material
 from ampbench.report.result import banner
 from ampbench.report.views.cases import cases
@@ -16,6 +15,7 @@ from ampbench.report.views.precisions import precisions, tradeoff
 from ampbench.report.views.ranking import beside, ranking
 from ampbench.report.views.sweeps import sweeps
 from ampbench.report.views.trends import trends
+from ampbench.show.page import View
 
 VIEWS: tuple[Callable[[Material], View | None], ...] = (
     banner,

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from ampbench.base.metrics import DRIFT, GATED
-from ampbench.base.precisions import PRECISIONS, ordered
-from ampbench.base.units import UNDEFINED, counted, format_limit
+from ampbench.core.metrics import DRIFT, GATED
+from ampbench.core.precisions import PRECISIONS, ordered
+from ampbench.core.units import UNDEFINED, counted, format_limit
 from ampbench.judge import notes, table
 from ampbench.judge.compare import rank
 from ampbench.judge.exact import EQUAL
@@ -25,15 +25,15 @@ from ampbench.judge.said import (
 )
 from ampbench.judge.table import Column
 from ampbench.judge.times import TIME
-from ampbench.present.changes import brief, reason, remarks
-from ampbench.present.charts import NAMES_ABOVE, Chart, Rows, middle_cut, quantity, rule_at, tooltip
-from ampbench.present.page import View
-from ampbench.present.wording import words
 from ampbench.records.changes import OUTCOME, Change, ChangeCode, ChangeStatus
 from ampbench.records.labels import common_traits
 from ampbench.report.facts import reasons
 from ampbench.report.material import Material, Shown, ShownCase
 from ampbench.report.views.precisions import Scale, change_bar, change_limit, time_bar, time_scale
+from ampbench.show.changes import brief, reason, remarks
+from ampbench.show.charts import NAMES_ABOVE, Chart, Rows, middle_cut, quantity, rule_at, tooltip
+from ampbench.show.page import View
+from ampbench.show.wording import words
 
 
 class Cell(NamedTuple):

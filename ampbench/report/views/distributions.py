@@ -14,17 +14,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ampbench.base import stats
-from ampbench.base.units import UNDEFINED, counted, format_percent, format_seconds
+from ampbench.core import stats
+from ampbench.core.units import UNDEFINED, counted, format_percent, format_seconds
 from ampbench.judge.fitness import CAUSES, DISTURBED_BY, disturbed_share, said_of, unfit_rounds
 from ampbench.judge.rounds import MeasuredRun, Role
 from ampbench.judge.rows import number
 from ampbench.judge.said import CHANGED
-from ampbench.present.changes import reason
-from ampbench.present.charts import Chart, Choice, label_expression, quantity, tooltip
-from ampbench.present.page import View
 from ampbench.records.changes import Change, ChangeStatus
 from ampbench.report.material import Material, ShownCase
+from ampbench.show.changes import reason
+from ampbench.show.charts import Chart, Choice, label_expression, quantity, tooltip
+from ampbench.show.page import View
 from ampbench.store import StoredRun
 
 

@@ -11,11 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ampbench.base.precisions import BASELINE
-from ampbench.base.units import UNDEFINED, counted, format_error, format_loss, format_share, format_whole
+from ampbench.core.precisions import BASELINE
+from ampbench.core.units import UNDEFINED, counted, format_error, format_loss, format_share, format_whole
 from ampbench.judge.rounds import WEIGHTS_DIFFER
 from ampbench.judge.rows import number, precision_label
-from ampbench.present.charts import (
+from ampbench.records.labels import few
+from ampbench.records.measured import Divergence, Failure, Round
+from ampbench.report.facts import parts
+from ampbench.report.material import Material
+from ampbench.show.charts import (
     CHOICES,
     NAMES_ABOVE,
     Chart,
@@ -25,11 +29,7 @@ from ampbench.present.charts import (
     quantity,
     tooltip,
 )
-from ampbench.present.page import LISTED, Part, View
-from ampbench.records.labels import few
-from ampbench.records.measured import Divergence, Failure, Round
-from ampbench.report.facts import parts
-from ampbench.report.material import Material
+from ampbench.show.page import LISTED, Part, View
 
 
 def explanation(material: Material) -> View | None:

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ampbench.base import budget, stats
-from ampbench.base.metrics import COLUMNS, COMPARED, GATED, MEAN, Column, Gate
-from ampbench.base.precisions import DEFAULT, PRECISIONS, ordered
-from ampbench.base.units import UNDEFINED, counted, format_limit, format_percent, format_quantity, format_seconds
+from ampbench.core import budget, stats
+from ampbench.core.metrics import COLUMNS, COMPARED, GATED, MEAN, Column, Gate
+from ampbench.core.precisions import DEFAULT, PRECISIONS, ordered
+from ampbench.core.units import UNDEFINED, counted, format_limit, format_percent, format_quantity, format_seconds
 from ampbench.judge import deciding, fitness, table
 from ampbench.judge.exact import LUCK
 from ampbench.judge.looks import DISAGREEMENT_ALPHA
@@ -22,11 +22,11 @@ from ampbench.judge.rounds import MeasuredRun
 from ampbench.judge.rows import number
 from ampbench.judge.times import TIME
 from ampbench.judge.verdict import LARGEST_SPEEDUP, WORTH
-from ampbench.present.page import View
 from ampbench.records.labels import few
 from ampbench.records.measured import OTHER_SHARE, STEAL_SHARE
 from ampbench.report.facts import Facts, facts_of, moment
 from ampbench.report.material import Material
+from ampbench.show.page import View
 from ampbench.store import CUT, StoredRun
 from ampbench.trend import steps
 from ampbench.trend.series import Rule

@@ -9,27 +9,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ampbench.base.precisions import BASELINE
-from ampbench.base.statement import Answer
-from ampbench.base.units import UNDEFINED, counted, every, format_error, times
+from ampbench.core.precisions import BASELINE
+from ampbench.core.statement import Answer
+from ampbench.core.units import UNDEFINED, counted, every, format_error, times
 from ampbench.judge import notes
 from ampbench.judge import said as sentences
 from ampbench.judge.rows import Row, described, judged_error, number, precision_label
 from ampbench.judge.table import format_factor, not_taken, speed_interval
 from ampbench.judge.verdict import Take, across_tables
-from ampbench.present.charts import (
-    Chart,
-    Choice,
-    Rows,
-    budget_rule,
-    middle_cut,
-    precision_encoded,
-    quantity,
-    rule_at,
-    tooltip,
-)
-from ampbench.present.page import View, fit
-from ampbench.present.wording import answer, why, words
 from ampbench.records.changes import Change
 from ampbench.report.answers import (
     Machine,
@@ -46,6 +33,19 @@ from ampbench.report.answers import (
     unmeasured,
 )
 from ampbench.report.material import Material, ShownCase
+from ampbench.show.charts import (
+    Chart,
+    Choice,
+    Rows,
+    budget_rule,
+    middle_cut,
+    precision_encoded,
+    quantity,
+    rule_at,
+    tooltip,
+)
+from ampbench.show.page import View, fit
+from ampbench.show.wording import answer, why, words
 
 LEAST_TIMES = math.log(2)
 """The scale of times is at least twofold, so that what hardly differs does not look far apart."""

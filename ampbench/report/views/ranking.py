@@ -10,19 +10,19 @@ from collections.abc import Mapping, Sequence
 from statistics import geometric_mean
 from typing import Any
 
-from ampbench.base.precisions import BASELINE
-from ampbench.base.units import counted, format_error, times
+from ampbench.core.precisions import BASELINE
+from ampbench.core.units import counted, format_error, times
 from ampbench.judge.beside import placed, sections, told_apart, unadvised
 from ampbench.judge.ranking import Ranked, missing_blocks, part_blocks, taken_said
 from ampbench.judge.rows import is_wrong, judged_error, number
 from ampbench.judge.table import speed_interval
-from ampbench.present.charts import Chart, Choice, precision_encoded, rule_at, tooltip
-from ampbench.present.document import as_sentence
-from ampbench.present.page import View, cut
-from ampbench.present.wording import code_words
 from ampbench.report.answers import advised_machines, ranked_parts
 from ampbench.report.material import Material, Shown
 from ampbench.report.views.precisions import SLOWEST, speed_axis
+from ampbench.show.charts import Chart, Choice, precision_encoded, rule_at, tooltip
+from ampbench.show.document import as_sentence
+from ampbench.show.page import View, cut
+from ampbench.show.wording import code_words
 
 AT_ONCE = 25
 """So many rows of a table are shown; the others are folded away."""

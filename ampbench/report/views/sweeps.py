@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from ampbench.base.precisions import BASELINE
-from ampbench.base.units import UNDEFINED, all_of, format_rate
+from ampbench.core.precisions import BASELINE
+from ampbench.core.units import UNDEFINED, all_of, format_rate
 from ampbench.judge import notes
 from ampbench.judge.rows import Group, Row, described, grouped, number, precision_label
-from ampbench.present.charts import DASHED, Chart, Choice, Rows, precision_encoded, tooltip
-from ampbench.present.page import View, fit
-from ampbench.present.wording import words
 from ampbench.report.material import Material, Shown
+from ampbench.show.charts import DASHED, Chart, Choice, Rows, precision_encoded, tooltip
+from ampbench.show.page import View, fit
+from ampbench.show.wording import words
 
 _ORDERS = {1: "faster", -1: "slower", 0: "within the intervals"}
 

@@ -12,9 +12,9 @@ import torch
 
 from ampbench.instruments.scaler.findings import BEHIND, FOLLOWS, outcomes
 from ampbench.instruments.scaler.measure import run_scaler
-from ampbench.measure.machine import Cpu
 from ampbench.records.case import Case
 from ampbench.records.run import ScalerSetting
+from ampbench.worker.machine import Cpu
 
 PAGE = (Path(__file__).parents[3] / "docs" / "loss-scaling.md").read_text(encoding="utf-8")
 (MODEL,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)

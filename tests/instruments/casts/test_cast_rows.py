@@ -1,7 +1,6 @@
 import pytest
 import torch
 
-from ampbench.explain.ledger import trace_casts
 from ampbench.instruments.casts.show import FOR_MACHINES, MODULES, TENSORS
 from ampbench.instruments.casts.tables import (
     by_operation,
@@ -11,9 +10,10 @@ from ampbench.instruments.casts.tables import (
     module_groups,
     weight_rows,
 )
-from ampbench.present.document import records
 from ampbench.records.cast_tables import CAST_COLUMNS, OP_COLUMNS, op_rows
 from ampbench.records.casts import By, CastPass
+from ampbench.show.document import records
+from ampbench.trace.ledger import trace_casts
 from tests.traced_programs import autocast, trace
 
 

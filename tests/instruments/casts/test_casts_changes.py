@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
-from ampbench.explain.ledger import trace_casts
 from ampbench.instruments.casts.changes import (
     BACKWARD,
     FORWARD,
@@ -20,6 +19,7 @@ from ampbench.instruments.casts.changes import (
 )
 from ampbench.records.casts import CastTrace, Operation
 from ampbench.records.rules import RuleChange
+from ampbench.trace.ledger import trace_casts
 from tests.traced_programs import autocast, conv_net, encoder
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from ampbench.base import stats
+from ampbench.core import stats
 from ampbench.instruments.casts.findings import casts_said, costs, saved_by, times_said
 from ampbench.instruments.paired import saving_said
 from ampbench.records.casts import PRE_CAST_INPUTS, Cast, CastPass, CastTrace, CheckedSaving, Operation

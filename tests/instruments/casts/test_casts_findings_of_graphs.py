@@ -5,9 +5,6 @@ import torch
 import torch.nn.functional as F
 from msgspec.structs import replace
 
-from ampbench.explain.graphs.compiled import compiled_graph
-from ampbench.explain.graphs.traced import traced_graph
-from ampbench.explain.ledger import trace_casts
 from ampbench.instruments.casts.findings import (
     ADDED,
     DTYPE,
@@ -29,6 +26,9 @@ from ampbench.records.casts import (
     Operation,
     WeightUse,
 )
+from ampbench.trace.graphs.compiled import compiled_graph
+from ampbench.trace.graphs.traced import traced_graph
+from ampbench.trace.ledger import trace_casts
 from tests.traced_programs import Recurrent, autocast, encoder
 
 

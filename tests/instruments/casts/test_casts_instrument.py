@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from ampbench.base.precisions import AUTOCAST
+from ampbench.core.precisions import AUTOCAST
 from ampbench.drive.pieces import Piece
 from ampbench.errors import NothingToRunError, UsageError
 from ampbench.instruments import instrument

@@ -15,9 +15,6 @@ from ampbench.drive.servers import ServerChannel
 from ampbench.instruments.casts import measure
 from ampbench.instruments.casts.instrument import TASK
 from ampbench.instruments.casts.measure import measure_casts
-from ampbench.measure import timing
-from ampbench.measure.changes import changes_of
-from ampbench.measure.worker import Worker
 from ampbench.records import wire
 from ampbench.records.case import Case, WorkloadSource
 from ampbench.records.casts import (
@@ -32,6 +29,9 @@ from ampbench.records.casts import (
 )
 from ampbench.records.rules import DEVICE, FAKE
 from ampbench.records.wire import Reply
+from ampbench.worker import timing
+from ampbench.worker.changes import changes_of
+from ampbench.worker.worker import Worker
 from ampbench.workload import Workload
 from ampbench.workloads.index import WORKLOADS
 from ampbench.workloads.index import source as builtin_source
@@ -260,7 +260,7 @@ def test_graphs_are_read_where_asked_for_and_one_that_cannot_be_made_fails_alone
     def breaks(*_: object) -> None:
         raise RuntimeError("first line\nsecond line")
 
-    monkeypatch.setattr("ampbench.explain.graphs.traced.traced_graph", breaks)
+    monkeypatch.setattr("ampbench.trace.graphs.traced.traced_graph", breaks)
     found = measure_casts(classifier, case("bf16_autocast"), Tracing(time=False, graphs=[AUTOGRAD, TRACED]))
     autograd, traced = found.graphs
     assert (autograd.error, traced.error) == ("", "RuntimeError: first line")
@@ -271,7 +271,7 @@ def test_graphs_are_read_where_asked_for_and_one_that_cannot_be_made_fails_alone
 def test_the_compiled_graph_is_given_whole_steps(
     case: MakeCase, classifier: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiled = pytest.importorskip("ampbench.explain.graphs.compiled")
+    compiled = pytest.importorskip("ampbench.trace.graphs.compiled")
     seen: list[tuple[Any, bool]] = []
 
     def graph(model: torch.nn.Module, step: Callable[[Callable[..., Any]], Any]) -> Any:

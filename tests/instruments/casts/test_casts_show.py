@@ -3,8 +3,8 @@
 from typing import Any
 
 from ampbench.instruments.casts import show
-from ampbench.present.document import Block
 from ampbench.records.casts import By, Cast, CastPass, CastTrace, ModuleCalls, Operation
+from ampbench.show.document import Block
 from tests.stored_runs import make_case
 
 

@@ -6,10 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from ampbench.instruments.ceilings.records import Attained
-from ampbench.present.charts import Chart
-from ampbench.present.page import Part
 from ampbench.records.measured import MATMUL
 from ampbench.report.material import material_of
+from ampbench.show.charts import Chart
+from ampbench.show.page import Part
 from ampbench.store import StoredRun
 from tests.report.materials import part_of
 from tests.report.studied_runs import (

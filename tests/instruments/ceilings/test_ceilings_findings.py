@@ -3,8 +3,8 @@
 import pytest
 from msgspec import structs
 
-from ampbench.base import stats
-from ampbench.base.units import format_bandwidth
+from ampbench.core import stats
+from ampbench.core.units import format_bandwidth
 from ampbench.instruments.ceilings.datasheets import datasheet_of
 from ampbench.instruments.ceilings.findings import (
     bandwidth,

@@ -13,9 +13,9 @@ from ampbench.instruments.ceilings import measure
 from ampbench.instruments.ceilings.findings import best
 from ampbench.instruments.ceilings.measure import Task, measure_ceiling, tasks_of
 from ampbench.instruments.ceilings.records import COPY, OPERATIONS, READ
-from ampbench.measure.environment import read_environment
-from ampbench.measure.machine import Cpu, Device, open_device
 from ampbench.records.measured import ATTENTION, CONV, MATMUL
+from ampbench.worker.environment import read_environment
+from ampbench.worker.machine import Cpu, Device, open_device
 
 
 @pytest.fixture

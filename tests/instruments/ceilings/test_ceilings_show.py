@@ -4,8 +4,8 @@ import math
 
 from ampbench.instruments.ceilings.findings import ordered
 from ampbench.instruments.ceilings.show import COLUMNS, ceilings_section, ceilings_sections, sizes
-from ampbench.present.document import records
 from ampbench.records.measured import MATMUL
+from ampbench.show.document import records
 from tests.instruments.ceilings.ceiling_records import A100, CEILINGS, CPU, ceiling
 from tests.scripted_channel import machine
 

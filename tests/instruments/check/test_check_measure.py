@@ -8,9 +8,9 @@ from ampbench.defects.check import CACHE, Check
 from ampbench.instruments.check import measure
 from ampbench.instruments.check.measure import do_check, run_program
 from ampbench.instruments.check.records import DEFECTIVE, DIFFERS, GOOD, NOT_SHOWN, CheckAsked, Checked
-from ampbench.measure.worker import Work
 from ampbench.records.measured import Fitness
 from ampbench.records.rules import DEVICE, FAKE, NOT_OBSERVED
+from ampbench.worker.worker import Work
 
 
 def ran(text: str, device: str = "cpu", *, by_design: bool = False) -> Checked:

@@ -3,9 +3,9 @@
 import pytest
 
 from ampbench.instruments.convergence.records import CONTROL, REFERENCE, Drift
-from ampbench.present.charts import Chart
-from ampbench.present.page import Part
 from ampbench.report.material import material_of
+from ampbench.show.charts import Chart
+from ampbench.show.page import Part
 from ampbench.store import StoredRun
 from tests.report.materials import part_of
 from tests.report.studied_runs import (

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from ampbench.base.precisions import LOW
+from ampbench.core.precisions import LOW
 from ampbench.drive.pieces import asked_of
 from ampbench.drive.session import planned_skips
 from ampbench.errors import NothingToRunError, UsageError

@@ -11,8 +11,8 @@ import torch
 from msgspec import structs
 from torch import nn
 
-from ampbench.base.precisions import LOW
-from ampbench.base.recipes import rate_share
+from ampbench.core.precisions import LOW
+from ampbench.core.recipes import rate_share
 from ampbench.instruments.convergence import measure
 from ampbench.instruments.convergence.measure import (
     MOST_SKIPPED,
@@ -25,9 +25,9 @@ from ampbench.instruments.convergence.measure import (
     train,
 )
 from ampbench.instruments.convergence.records import Training
-from ampbench.measure.machine import open_device
+from ampbench.worker.machine import open_device
 from ampbench.workload import Workload
-from tests.measure.conftest import make_case
+from tests.worker.conftest import make_case
 
 STEPS = 12
 

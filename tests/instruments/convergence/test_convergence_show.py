@@ -3,11 +3,11 @@
 import pytest
 from msgspec import structs
 
-from ampbench.base.units import UNDEFINED
+from ampbench.core.units import UNDEFINED
 from ampbench.instruments.convergence.learning import learned
 from ampbench.instruments.convergence.records import Training
 from ampbench.instruments.convergence.show import TRAININGS, conclusions, learned_section, losses, trainings
-from ampbench.present.document import Section, records
+from ampbench.show.document import Section, records
 from tests.instruments.convergence.planted_trainings import GOOD, STEPS, WHOLE, case_of, study
 
 

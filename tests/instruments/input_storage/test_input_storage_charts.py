@@ -1,7 +1,7 @@
 """What the page says of stored inputs: the two situations told apart."""
 
-from ampbench.present.page import Part
 from ampbench.report.material import material_of
+from ampbench.show.page import Part
 from ampbench.store import StoredRun
 from tests.report.materials import part_of
 from tests.report.studied_runs import (

@@ -3,13 +3,13 @@
 import pytest
 from msgspec import structs
 
-from ampbench.base.units import UNDEFINED
+from ampbench.core.units import UNDEFINED
 from ampbench.instruments.input_storage.findings import FREE, LOSSY, UNUSED, comes_to, situation, storage_said
 from ampbench.instruments.input_storage.records import ACCEPTED, PROMOTED, TO_LOW, UNTOUCHED, InputUse
 from ampbench.instruments.input_storage.show import COLUMNS, storage_section, stored_ways, use_columns
 from ampbench.instruments.paired import step_seconds
-from ampbench.present.document import records
 from ampbench.records.measured import Fitness
+from ampbench.show.document import records
 from tests.instruments.input_storage.storage_passes import FREE_USE, LOSSY_USE, lossy_pass, storage_pass, stored_inputs
 from tests.stored_runs import make_case
 

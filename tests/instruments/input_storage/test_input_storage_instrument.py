@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from ampbench.base.precisions import AUTOCAST
-from ampbench.base.units import one_of
+from ampbench.core.precisions import AUTOCAST
+from ampbench.core.units import one_of
 from ampbench.drive.pieces import unfinished
 from ampbench.drive.session import require_work
 from ampbench.errors import NothingToRunError, UsageError

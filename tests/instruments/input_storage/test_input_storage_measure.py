@@ -9,9 +9,9 @@ from torch import nn
 
 from ampbench.instruments.input_storage.measure import NO_FLOATING, measure_storage
 from ampbench.instruments.input_storage.records import ACCEPTED, PROMOTED, TO_FP32, UNTOUCHED, StoragePass
-from ampbench.measure.machine import Cpu
 from ampbench.records.case import Case
 from ampbench.records.measured import Skip
+from ampbench.worker.machine import Cpu
 from ampbench.workload import Workload
 
 PRECISIONS = ["bf16_autocast", "fp16_autocast"]

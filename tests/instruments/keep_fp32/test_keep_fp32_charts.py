@@ -10,13 +10,13 @@ from ampbench.instruments.keep_fp32 import findings
 from ampbench.instruments.keep_fp32.findings import code
 from ampbench.instruments.keep_fp32.records import SearchSpace, Trial
 from ampbench.instruments.keep_fp32.show import BEATEN, FOUND, FRONT, MEETS, MISSES
-from ampbench.present.document import as_sentence
-from ampbench.present.markdown import escaped
 from ampbench.records.measured import Failure
 from ampbench.report.markdown import make_markdown
 from ampbench.report.material import Material, material_of
 from ampbench.report.page import make_page
 from ampbench.report.views.explanation import explanation
+from ampbench.show.document import as_sentence
+from ampbench.show.markdown import escaped
 from tests.compared_runs import Times, make_run
 from tests.report.materials import make_material, page_of, part_of, rendered_by
 from tests.report.ranged_runs import FP16, TRIED, WEIGHED, keeping_run, searched, spaced, tried, weighed

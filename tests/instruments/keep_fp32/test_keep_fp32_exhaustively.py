@@ -12,9 +12,9 @@ from ampbench.instruments.keep_fp32.measure import search_space, try_kept
 from ampbench.instruments.keep_fp32.records import Trial
 from ampbench.instruments.keep_fp32.search import search
 from ampbench.instruments.keep_fp32.trials import islands
-from ampbench.measure.machine import Cpu
-from ampbench.measure.reference import References
 from ampbench.records.case import Case
+from ampbench.worker.machine import Cpu
+from ampbench.worker.reference import References
 from ampbench.workload import Workload
 from tests.planted_faults import Scaled, SharpSoftmax, SixteensSummed, TinyVariance
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from ampbench.base.precisions import PRECISIONS, SHORT_DTYPES
+from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.drive.planning import find_workloads
 from ampbench.instruments.keep_fp32.findings import closest, code, meets, points, said, so_far
 from ampbench.instruments.keep_fp32.records import Trial, Wanted, Weighed, Weighing
@@ -440,7 +440,7 @@ def test_many_names_have_a_line_each() -> None:
 def test_pasted_into_a_fresh_program_it_errs_what_the_trial_erred(
     make: str, precision: str, kept: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ampbench.measure.worker import Worker
+    from ampbench.worker.worker import Worker
 
     (tmp_path / "model.py").write_text(MODEL)
     monkeypatch.chdir(tmp_path)

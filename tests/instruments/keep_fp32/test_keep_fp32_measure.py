@@ -15,14 +15,14 @@ from ampbench.instruments.keep_fp32.findings import against_said
 from ampbench.instruments.keep_fp32.measure import search_space, try_kept, weigh
 from ampbench.instruments.keep_fp32.records import SearchSpace, Trial
 from ampbench.instruments.keep_fp32.search import search
-from ampbench.measure import reference, timing
-from ampbench.measure.divergence import measure_divergence
-from ampbench.measure.machine import Cpu
-from ampbench.measure.memory import Recorded
-from ampbench.measure.reference import References
-from ampbench.measure.step import Step
-from ampbench.measure.timing import FEWEST_PAIRS, PAIRS
 from ampbench.records.case import Case
+from ampbench.worker import reference, timing
+from ampbench.worker.divergence import measure_divergence
+from ampbench.worker.machine import Cpu
+from ampbench.worker.memory import Recorded
+from ampbench.worker.reference import References
+from ampbench.worker.step import Step
+from ampbench.worker.timing import FEWEST_PAIRS, PAIRS
 from ampbench.workload import Workload
 from tests.planted_faults import LARGE, SharpSoftmax, in_vit, small_conv_net, small_encoder
 

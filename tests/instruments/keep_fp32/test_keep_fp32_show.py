@@ -4,7 +4,7 @@ from msgspec import structs
 
 from ampbench.instruments.keep_fp32.findings import closest, meets, points, said
 from ampbench.instruments.keep_fp32.show import COLUMNS, kept, kept_rows, section, weighed
-from ampbench.present.document import records
+from ampbench.show.document import records
 from tests.instruments.keep_fp32 import searches
 from tests.instruments.keep_fp32.searches import CASE, SPACE, TRIALS, found
 

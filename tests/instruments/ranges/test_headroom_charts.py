@@ -8,13 +8,13 @@ import pytest
 
 from ampbench.instruments.ranges.headroom import quantile
 from ampbench.instruments.ranges.show import FITS, FLUSHING, NONFINITE, OVERFLOWS, SEEN
-from ampbench.present.charts import MODULES, ROWS_OF_THE_PAGE, thinned
-from ampbench.present.page import DETAILED, LISTED
 from ampbench.records.measured import Failure
 from ampbench.records.ranges import GRADIENT, WEIGHT, Magnitudes
 from ampbench.report.material import Material, material_of
 from ampbench.report.page import chart_payload, make_page, packed
 from ampbench.report.views.explanation import explanation
+from ampbench.show.charts import MODULES, ROWS_OF_THE_PAGE, thinned
+from ampbench.show.page import DETAILED, LISTED
 from tests.compared_runs import Times, make_run
 from tests.report.materials import make_material, page_of, part_of, rendered_by
 from tests.report.ranged_runs import FP32, erring, headroom_run, low_run, ranged, spread

@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from ampbench.base.precisions import FORMATS
+from ampbench.core.precisions import FORMATS
 from ampbench.errors import UnknownNameError
-from ampbench.explain.ranges import count_magnitudes
 from ampbench.instruments.ranges.headroom import (
     FLUSHES,
     Headroom,
@@ -22,6 +21,7 @@ from ampbench.instruments.ranges.headroom import (
     usable_scales,
 )
 from ampbench.records.ranges import ACTIVATION, INPUT, WEIGHT, FirstNonfinite, Magnitudes, nonfinite_sentence
+from ampbench.trace.ranges import count_magnitudes
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 

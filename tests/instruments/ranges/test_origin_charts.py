@@ -3,11 +3,11 @@
 from functools import partial
 
 from ampbench.instruments.ranges.show import INHERITED, INPUTS_OVERFLOW, OVERFLOWING, OWN, SHOWN, TOTAL
-from ampbench.present.charts import MODULES
 from ampbench.records.measured import Skip
 from ampbench.records.ranges import FirstNonfinite
 from ampbench.report.material import Material, material_of
 from ampbench.report.views.explanation import explanation
+from ampbench.show.charts import MODULES
 from tests.compared_runs import Times, environment, make_run
 from tests.report.materials import make_material, page_of, part_of, rendered_by
 from tests.report.ranged_runs import FP16, erring, origin_run, originating

@@ -10,12 +10,12 @@ from msgspec.structs import replace
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from ampbench.base.precisions import PRECISIONS
+from ampbench.core.precisions import PRECISIONS
 from ampbench.errors import UnknownNameError
 from ampbench.instruments.ranges.arithmetic import EMA_DECAY, habits_of, remark_line, remarks_of
-from ampbench.measure.optimizer import recipe_of
 from ampbench.records.labels import optimizer_name
 from ampbench.records.measured import OptimizerGroup, Recipe
+from ampbench.worker.optimizer import recipe_of
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 HALF_UNIT = {"bf16": 2.0**-9, "fp16": 2.0**-12}

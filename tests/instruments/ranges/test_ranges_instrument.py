@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ampbench.base.precisions import LOW, PRECISIONS, SCALED
-from ampbench.base.units import one_of
+from ampbench.core.precisions import LOW, PRECISIONS, SCALED
+from ampbench.core.units import one_of
 from ampbench.drive.planning import FEATURES_ALONE, NO_LOSS
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
 from ampbench.instruments import instrument

@@ -11,9 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ampbench.base.precisions import LOW, PRECISIONS
+from ampbench.core.precisions import LOW, PRECISIONS
 from ampbench.errors import UsageError, WorkloadError
-from ampbench.explain.keep_fp32 import keep_fp32
 from ampbench.instruments.ranges import measure as ranges
 from ampbench.instruments.ranges.findings import (
     low_run_said,
@@ -23,11 +22,6 @@ from ampbench.instruments.ranges.findings import (
     validated_said,
 )
 from ampbench.instruments.ranges.measure import measure_ranges
-from ampbench.measure import distances
-from ampbench.measure.data import SAME_INPUTS
-from ampbench.measure.distances import MEANT, UNKNOWN
-from ampbench.measure.draws import NO_DROPOUT
-from ampbench.measure.machine import Cpu
 from ampbench.records.case import Case
 from ampbench.records.ranges import (
     ACTIVATION,
@@ -39,6 +33,12 @@ from ampbench.records.ranges import (
     RangePass,
     SeenGradient,
 )
+from ampbench.trace.keep_fp32 import keep_fp32
+from ampbench.worker import distances
+from ampbench.worker.data import SAME_INPUTS
+from ampbench.worker.distances import MEANT, UNKNOWN
+from ampbench.worker.draws import NO_DROPOUT
+from ampbench.worker.machine import Cpu
 from ampbench.workload import Workload
 from tests.planted_faults import SMALL, Function, Scaled, small_conv_net, small_encoder
 

@@ -18,7 +18,6 @@ from ampbench.instruments.ranges.show import (
     placed,
     seen_rows,
 )
-from ampbench.present.document import Section, records
 from ampbench.records.measured import OptimizerGroup, Recipe
 from ampbench.records.ranges import (
     ACTIVATION,
@@ -32,6 +31,7 @@ from ampbench.records.ranges import (
     SeenGradient,
     Swallowed,
 )
+from ampbench.show.document import Section, records
 from tests.instruments.ranges.range_records import error, passed, values
 from tests.stored_runs import make_case
 

@@ -4,8 +4,6 @@ import pytest
 import torch
 from packaging.version import Version
 
-from ampbench.explain.dtypes import is_present
-from ampbench.explain.rules.documented import registered_ops
 from ampbench.instruments.rules.findings import find_disagreements
 from ampbench.instruments.rules.measure import (
     ABSENT,
@@ -23,6 +21,8 @@ from ampbench.instruments.rules.measure import (
 )
 from ampbench.records.case import DEVICES
 from ampbench.records.rules import CATEGORIES
+from ampbench.trace.dtypes import is_present
+from ampbench.trace.rules.documented import registered_ops
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,10 @@
 """What the charts of loss scaling draw: losses, scales."""
 
 from ampbench.instruments.scaler.records import GradientLook
-from ampbench.present.charts import Chart
-from ampbench.present.page import Part
 from ampbench.records.run import ScalerSetting
 from ampbench.report.material import material_of
+from ampbench.show.charts import Chart
+from ampbench.show.page import Part
 from ampbench.store import StoredRun
 from tests.report.materials import part_of
 from tests.report.studied_runs import (

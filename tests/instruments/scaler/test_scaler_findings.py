@@ -17,9 +17,9 @@ from ampbench.instruments.scaler.findings import (
     scaler_said,
 )
 from ampbench.instruments.scaler.show import COLUMNS, scaling_section
-from ampbench.present.document import Section, records
 from ampbench.records.measured import Score
 from ampbench.records.run import ScalerSetting
+from ampbench.show.document import Section, records
 from tests.instruments.scaler.scaled_trainings import CASE, OVERFLOW, STEPS, case, collapsed, falling, run, runs
 
 

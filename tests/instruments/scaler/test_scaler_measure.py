@@ -11,10 +11,10 @@ from torch import nn
 from ampbench.instruments.scaler import measure
 from ampbench.instruments.scaler.measure import HOPELESS, LOWEST_SCALE, run_scaler
 from ampbench.instruments.scaler.records import ScalerRun
-from ampbench.measure.draws import NO_DROPOUT
-from ampbench.measure.machine import Cpu
 from ampbench.records.case import Case
 from ampbench.records.run import ScalerSetting
+from ampbench.worker.draws import NO_DROPOUT
+from ampbench.worker.machine import Cpu
 from ampbench.workload import Workload
 from tests.planted_faults import Function
 

@@ -1,9 +1,9 @@
 """What the charts of scopes draw: losses, memory."""
 
 from ampbench.instruments.scope.records import SCOPES, WHOLE_LOOP
-from ampbench.present.charts import Chart
-from ampbench.present.page import Part
 from ampbench.report.material import material_of
+from ampbench.show.charts import Chart
+from ampbench.show.page import Part
 from ampbench.store import StoredRun
 from tests.report.materials import part_of
 from tests.report.studied_runs import scope_run, scoped

@@ -15,8 +15,8 @@ from ampbench.instruments.scope.records import (
     ScopePass,
 )
 from ampbench.instruments.scope.show import COLUMNS, losses, scope_section
-from ampbench.present.document import records
 from ampbench.records.measured import Fitness
+from ampbench.show.document import records
 from tests.instruments.scope.planted_scopes import CASE, run, scope_pass, timed
 
 

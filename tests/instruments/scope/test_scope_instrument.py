@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ampbench.base.precisions import AUTOCAST
-from ampbench.base.units import one_of
+from ampbench.core.precisions import AUTOCAST
+from ampbench.core.units import one_of
 from ampbench.drive.pieces import unfinished
 from ampbench.drive.planning import NO_LOSS
 from ampbench.drive.session import require_work

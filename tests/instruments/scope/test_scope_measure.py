@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ampbench.base.precisions import PRECISIONS
+from ampbench.core.precisions import PRECISIONS
 from ampbench.errors import UsageError
 from ampbench.instruments.scope import measure as scopes
 from ampbench.instruments.scope.measure import Loop, measure_scopes, split_by_step
@@ -25,11 +25,11 @@ from ampbench.instruments.scope.records import (
     ScopeRun,
 )
 from ampbench.instruments.scope.show import scope_section
-from ampbench.measure.draws import NO_DROPOUT
-from ampbench.measure.machine import Cpu
 from ampbench.records.case import Case
 from ampbench.records.casts import Cast, CastTrace, Operation, WeightUse
 from ampbench.records.measured import OUT_OF_MEMORY
+from ampbench.worker.draws import NO_DROPOUT
+from ampbench.worker.machine import Cpu
 from ampbench.workload import Workload
 from tests.stored_runs import make_case
 
@@ -152,7 +152,7 @@ def test_without_its_cache_autocast_casts_a_weight_at_every_use() -> None:
 
 
 def test_every_scope_is_timed_as_often_as_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ampbench.measure.timing.PATIENCE", 1e6)
+    monkeypatch.setattr("ampbench.worker.timing.PATIENCE", 1e6)
     found = measure(mlp(), steps=2)
     builds = [[len(build) for build in run.samples] for run in found.scopes]
     assert builds == [builds[0]] * len(SCOPES)

@@ -1,6 +1,6 @@
 """What follows from what the modules of a case give, in sentences."""
 
-from ampbench.base.units import counted, format_bytes
+from ampbench.core.units import counted, format_bytes
 from ampbench.instruments.shapes.records import ShapesPass
 
 

@@ -1,11 +1,11 @@
 """A worker's step of a case, whose modules are watched."""
 
-from ampbench.explain.dtypes import short_dtype
-from ampbench.explain.modules import ModuleRun, tensors_in, watch_runs
 from ampbench.instruments.shapes.records import Given, ShapesPass
-from ampbench.measure.step import build_step
-from ampbench.measure.worker import Work
 from ampbench.records.wire import Nothing
+from ampbench.trace.dtypes import short_dtype
+from ampbench.trace.modules import ModuleRun, tensors_in, watch_runs
+from ampbench.worker.step import build_step
+from ampbench.worker.worker import Work
 
 
 def do_shapes(work: Work, asked: Nothing) -> ShapesPass:

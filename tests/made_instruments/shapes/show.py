@@ -6,9 +6,9 @@ from typing import Any
 from ampbench.instruments.cases import case_title, document_of_cases
 from ampbench.instruments.shapes.findings import shapes_said
 from ampbench.instruments.shapes.records import Given, ShapesPass
-from ampbench.present.document import Block, Column, Document, Section, as_sentence, records, table
-from ampbench.present.page import Held, Part, told_part
 from ampbench.records.case import Case
+from ampbench.show.document import Block, Column, Document, Section, as_sentence, records, table
+from ampbench.show.page import Held, Part, told_part
 from ampbench.store import StoredRun
 
 SHOWN = 20

@@ -1,6 +1,6 @@
 """What follows from the first steps of a case, in sentences."""
 
-from ampbench.base.units import counted, format_seconds, format_share
+from ampbench.core.units import counted, format_seconds, format_share
 from ampbench.instruments.warmup.records import WarmUp
 
 

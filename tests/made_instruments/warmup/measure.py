@@ -1,10 +1,10 @@
 """A worker's first steps of a case, each timed by itself."""
 
-from ampbench.base.precisions import PRECISIONS
+from ampbench.core.precisions import PRECISIONS
 from ampbench.instruments.warmup.records import WarmUp, WarmUpAsked
-from ampbench.measure.machine import precision_flags
-from ampbench.measure.step import build_step
-from ampbench.measure.worker import Work
+from ampbench.worker.machine import precision_flags
+from ampbench.worker.step import build_step
+from ampbench.worker.worker import Work
 
 
 def do_warmup(work: Work, asked: WarmUpAsked) -> WarmUp:

@@ -1,0 +1,308 @@
+"""What networks are trained by: the grammar of `--optimizer`, and how it is spelled in ids: "finetune,lr=3e-05"."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from ampbench.core.precisions import Precision
+from ampbench.core.units import one_of, parse_value
+from ampbench.errors import UnknownNameError, UsageError
+
+CONSTANT, LINEAR, COSINE = "constant", "linear", "cosine"
+"""How the learning rate of a training goes on: as it is, or down to next to nothing, or `final`, at the last step."""
+
+FOR_LOOP, FOREACH, FUSED = IMPLEMENTATIONS = ("for-loop", "foreach", "fused")
+"""How torch's optimizers can go over the parameters; without one, torch chooses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimizer:
+    """An optimizer that a recipe may name: the class `torch.optim.{kind}`, and which settings of a recipe it has."""
+
+    kind: str
+    settings: tuple[str, ...]
+    implementations: tuple[str, ...] = IMPLEMENTATIONS
+
+
+_BETAS = ("weight_decay", "beta1", "beta2", "eps")
+OPTIMIZERS: Mapping[str, Optimizer] = MappingProxyType(
+    {
+        "sgd": Optimizer(kind="SGD", settings=("weight_decay", "momentum", "nesterov")),
+        "adam": Optimizer(kind="Adam", settings=_BETAS),
+        "adamw": Optimizer(kind="AdamW", settings=_BETAS),
+        "nadam": Optimizer(kind="NAdam", settings=_BETAS, implementations=(FOR_LOOP, FOREACH)),
+        "radam": Optimizer(kind="RAdam", settings=_BETAS, implementations=(FOR_LOOP, FOREACH)),
+        "adamax": Optimizer(kind="Adamax", settings=_BETAS, implementations=(FOR_LOOP, FOREACH)),
+        "rmsprop": Optimizer(
+            kind="RMSprop",
+            settings=("weight_decay", "momentum", "beta2", "eps"),
+            implementations=(FOR_LOOP, FOREACH),
+        ),
+        "adagrad": Optimizer(kind="Adagrad", settings=("weight_decay", "eps")),
+        "adafactor": Optimizer(kind="Adafactor", settings=("weight_decay",), implementations=(FOR_LOOP, FOREACH)),
+    }
+)
+"""torch's optimizers that take any parameter. (Muon takes matrices alone; LBFGS takes a closure.)"""
+
+
+def is_path(optimizer: str) -> bool:
+    """Return whether an optimizer is the place of its class: "file.py:Lion" or "package.module:Lion"."""
+    module, colon, _ = optimizer.partition(":")
+    return bool(colon) and module not in OPTIMIZERS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingRecipe:
+    """How a network is trained; None, and "": as the workload itself has it.
+
+    `name` is that of the row of `RECIPES` that it began as. With `optimizer`, a name of `OPTIMIZERS` and perhaps an
+    implementation ("adamw:fused"), or the place of a class (`is_path`), made with these settings and its defaults
+    for all else; without it, the workload's own has its settings changed: of several groups of parameters the one with
+    the highest rate gets `lr`, the others in proportion, and `weight_decay` those that have any. `beta2` is RMSprop's
+    alpha, too. `more` are further arguments of a class that is not torch's, by name.
+
+    Gradients are clipped to the norm `clip` (0: they are not). Rows of `RECIPES` alone have a `schedule`, `LINEAR` or
+    `COSINE`, by which the learning rate of a training goes to the share `final` of it, after it rose linearly over the
+    share `warmup` of the steps.
+    """
+
+    name: str = ""
+    summary: str = ""
+    optimizer: str = ""
+    lr: float | None = None
+    weight_decay: float | None = None
+    momentum: float | None = None
+    nesterov: bool | None = None
+    beta1: float | None = None
+    beta2: float | None = None
+    eps: float | None = None
+    more: tuple[tuple[str, bool | float | str], ...] = ()
+    schedule: str = ""
+    warmup: float | None = None
+    final: float | None = None
+    clip: float | None = None
+
+    @property
+    def spelling(self) -> str:
+        """The recipe as `find_recipe` reads it, the same for all spellings of one: its name, and what differs from it.
+
+        Stored in cases and their ids: "adamw-lm,lr=1e-05".
+        """
+        row = RECIPES.get(self.name, _OWN)
+        own = {name: getattr(self, name) for name in SETTINGS if getattr(self, name) != getattr(row, name)}
+        settings = [f"{name}={_spelled(value)}" for name, value in (*own.items(), *self.more)]
+        return ",".join([*([self.name] if self.name else []), *settings])
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The optimizer's own settings that are given, by name."""
+        names = (name for name in SETTINGS if name not in ("optimizer", "clip"))
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+    def rate_share(self, step: int, steps: int) -> float:
+        """Return what of the learning rate is taken at a step from 0 of so many, by schedule and warm-up.
+
+        The first step of a warm-up of w steps has 1 / w of it, the last w / w. The steps after it have their share as a
+        training of their own; without `final` the last of n steps has 1 / n under `LINEAR`, about (pi / 2 / n)**2 under
+        `COSINE`.
+        """
+        rising = math.ceil((self.warmup or 0.0) * steps)
+        if step < rising:
+            return (step + 1) / rising
+        return rate_share(self.schedule, step - rising, steps - rising, self.final or 0.0)
+
+
+def rate_share(schedule: str, step: int, steps: int, final: float = 0.0) -> float:
+    """Return what a schedule makes of the learning rate at a step from 0, as a share of the first step's."""
+    done = step / steps
+    share = {LINEAR: 1 - done, COSINE: (1 + math.cos(math.pi * done)) / 2}.get(schedule, 1.0)
+    return final + (1 - final) * share
+
+
+_OWN = TrainingRecipe()
+RECIPES: Mapping[str, TrainingRecipe] = MappingProxyType(
+    {
+        row.name: row
+        for row in (
+            TrainingRecipe(
+                name="adamw-lm",
+                summary="a language model from scratch, as LLaMA was trained (Touvron et al. 2023, section 2.3)",
+                optimizer="adamw",
+                lr=3e-4,
+                weight_decay=0.1,
+                beta1=0.9,
+                beta2=0.95,
+                schedule=COSINE,
+                warmup=0.01,  # LLaMA's 2,000 of 250,000 steps
+                final=0.1,
+                clip=1.0,
+            ),
+            TrainingRecipe(
+                name="sgd-vision",
+                summary="a classifier of images from scratch, as wide residual networks were trained (Zagoruyko and "
+                "Komodakis 2016), with the cosine that is usual since (Loshchilov and Hutter 2017)",
+                optimizer="sgd",
+                lr=0.1,
+                weight_decay=5e-4,
+                momentum=0.9,
+                nesterov=True,
+                schedule=COSINE,
+            ),
+            TrainingRecipe(
+                name="finetune",
+                summary="fine-tuning of a transformer, as RoBERTa on GLUE (Liu et al. 2019, table 10), with the decay "
+                "of torch's AdamW and clipping as in transformers' Trainer",
+                optimizer="adamw",
+                lr=1e-5,
+                weight_decay=0.01,
+                schedule=LINEAR,
+                warmup=0.06,
+                clip=1.0,
+            ),
+        )
+    }
+)
+"""The usual recipes by name."""
+
+
+class _Setting(NamedTuple):
+    """What a setting of a recipe may be: `read` returns it, or None where it is not what is `said`."""
+
+    read: Callable[[str], Any]
+    said: str = ""
+
+
+def _number(least: float, most: float, said: str, *, above: bool = False, below: bool = False) -> _Setting:
+    """Return a setting that is a number from `least` to `most`, but `above` the one or `below` the other."""
+
+    def read(text: str) -> float | None:
+        value = parse_value(text)
+        if isinstance(value, bool | str):
+            return None
+        within = (value > least if above else value >= least) and (value < most if below else value <= most)
+        return float(value) if within else None
+
+    return _Setting(read, said)
+
+
+def _optimizer(value: str) -> str:
+    name, colon, implementation = value.partition(":")
+    if is_path(value):
+        if not name or not implementation.isidentifier():
+            where = f"optimizer {value.rstrip(':')}"
+            raise UsageError(f"{where}: name the class, as in optim.py:Lion or package.module:Lion")
+        return value
+    if name not in OPTIMIZERS:
+        raise UnknownNameError("optimizer", name, OPTIMIZERS)
+    if colon and implementation not in IMPLEMENTATIONS:
+        raise UnknownNameError(f"implementation of {name}", implementation, IMPLEMENTATIONS)
+    if colon and implementation not in (known := OPTIMIZERS[name].implementations):
+        raise UsageError(f"torch has no {implementation} {name}: it has {one_of(known)}")
+    return value
+
+
+_HIGHEST = 1e6
+_DECAY = "a number from 0 to less than 1"
+SETTINGS: Mapping[str, _Setting] = MappingProxyType(
+    {
+        "optimizer": _Setting(_optimizer),
+        "lr": _number(0, _HIGHEST, f"a number above 0, at most {_HIGHEST:g}", above=True),
+        "weight_decay": _number(0, _HIGHEST, f"a number from 0 to {_HIGHEST:g}"),
+        "momentum": _number(0, 1, _DECAY, below=True),
+        "nesterov": _Setting({"true": True, "false": False}.get, "true or false"),
+        "beta1": _number(0, 1, _DECAY, below=True),
+        "beta2": _number(0, 1, _DECAY, below=True),
+        "eps": _number(0, 1, "a number from 0 to 1"),
+        "clip": _number(0, _HIGHEST, f"a norm above 0, at most {_HIGHEST:g}, or 0, which is no clipping"),
+    }
+)
+"""The settings that can be given, in the order in which they are spelled; an `optimizer` by its name alone."""
+
+
+def parse_optimizer(text: str) -> TrainingRecipe:
+    """Return the recipe of `--optimizer NAME[:SETTING=VALUE,...]`, as in "adamw:lr=3e-4,betas=0.9/0.95,clip=1.0".
+
+    NAME is one of `RECIPES` or `OPTIMIZERS`, or where a class is: "file.py:Lion", "package.module:Lion" or
+    "package.module.Lion". An implementation of torch's may stand before the settings ("adamw:fused,lr=3e-4"). Settings
+    without a name change the workload's own optimizer ("lr=1e-4"). Raises `UsageError` for a value that cannot be meant
+    and for settings that exclude each other, `UnknownNameError`, with the nearest names, for an unknown one.
+    """
+    name, colon, rest = (part.strip() for part in text.partition(":"))
+    where = f"optimizer {text}"
+    if "=" in name:
+        return _with_settings(_OWN, text.split(","), tuple(SETTINGS)[1:], where)
+    if "." in name or "/" in name or rest[:1].isupper():
+        kind, _, settings = (part.strip() for part in rest.partition(":"))
+        if not name.endswith(".py") and ("=" in kind or not kind):
+            (name, _, kind), settings = name.rpartition("."), rest
+        recipe = TrainingRecipe(optimizer=_optimizer(f"{name}:{kind}"))
+        return _with_settings(recipe, settings.split(",") if settings else [], (), where)
+    if name not in RECIPES and name not in OPTIMIZERS:
+        raise UnknownNameError("optimizer", name, (*RECIPES, *OPTIMIZERS))
+    recipe = RECIPES.get(name) or TrainingRecipe(optimizer=name)
+    kind, parts = recipe.optimizer, rest.split(",") if colon else []
+    if parts and "=" not in parts[0]:
+        recipe = replace(recipe, optimizer=_optimizer(f"{kind}:{parts.pop(0).strip()}"))
+    return _with_settings(recipe, parts, ("lr", *OPTIMIZERS[kind].settings, "clip"), where)
+
+
+def find_recipe(spelling: str) -> TrainingRecipe:
+    """Return the recipe of a `TrainingRecipe.spelling`; "": none. Raises `UsageError` for what is no spelling."""
+    parts = spelling.split(",") if spelling else []
+    name = parts.pop(0) if parts and "=" not in parts[0] else ""
+    if name and name not in RECIPES:
+        raise UnknownNameError("recipe", name, RECIPES)
+    return _with_settings(RECIPES.get(name, _OWN), parts, SETTINGS, f"recipe {spelling}")
+
+
+def no_own_step(precision: Precision) -> str:
+    """Return why a workload's own step cannot train in a precision, or nothing."""
+    if precision.master:
+        return f"the workload's own step trains the weights that it is given: {precision.name} has others beside them"
+    return ""
+
+
+def _with_settings(recipe: TrainingRecipe, parts: Iterable[str], known: Iterable[str], where: str) -> TrainingRecipe:
+    """Return a recipe with the settings NAME=VALUE of `parts`, each one of the `known`; errors begin with `where`.
+
+    A class that is not torch's may have others, too. The word betas stands for beta1 and beta2: betas=0.9/0.95.
+    """
+    given: dict[str, Any] = {}
+    more: dict[str, Any] = {}
+    for name, value in _pairs(parts, where):
+        if name in given or name in more:
+            raise UsageError(f"{where}: {name} is given twice")
+        if is_path(given.get("optimizer", recipe.optimizer)) and name not in SETTINGS:
+            more[name] = parse_value(value)
+            continue
+        if name not in known and name not in (SETTINGS if is_path(recipe.optimizer) else ()):
+            raise UnknownNameError(f"setting of {recipe.optimizer or 'optimizers'}", name, known)
+        given[name] = SETTINGS[name].read(value)
+        if given[name] is None:
+            raise UsageError(f"{where}: {name} must be {SETTINGS[name].said}")
+    changed = replace(recipe, **given, more=(*recipe.more, *sorted(more.items())))
+    if changed.nesterov and changed.optimizer and not changed.momentum:
+        raise UsageError(f"{where}: nesterov=true needs a momentum, as in momentum=0.9")
+    return changed
+
+
+def _pairs(parts: Iterable[str], where: str) -> Iterable[tuple[str, str]]:
+    """Yield name and value of each NAME=VALUE, of betas=A/B those of beta1 and beta2."""
+    for part in parts:
+        name, equals, value = (each.strip() for each in part.partition("="))
+        if not equals or not value:
+            raise UsageError(f"{where}: {part.strip()!r} is no setting: expected NAME=VALUE, as in lr=1e-4")
+        name = name.replace("-", "_")
+        if name != "betas":
+            yield name, value
+            continue
+        first, slash, second = value.partition("/")
+        if not slash:
+            raise UsageError(f"{where}: betas must be two numbers, as in betas=0.9/0.95")
+        yield from (("beta1", first), ("beta2", second))
+
+
+def _spelled(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value).removesuffix(".0")

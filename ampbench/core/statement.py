@@ -1,0 +1,161 @@
+"""Statements about results, as data: code decides by them; `ampbench.show.wording` has their words."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Severity(StrEnum):
+    """How grave a statement is."""
+
+    INFO = "info"
+    ADVICE = "advice"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """A code with its facts, which are numbers, names and enums, about a `subject`: a case's id, a module or ""."""
+
+    code: StrEnum
+    facts: Mapping[str, float | str] = field(default_factory=dict)
+    severity: Severity = Severity.PROBLEM
+    subject: str = ""
+
+
+def state(
+    code: StrEnum, subject: str = "", severity: Severity = Severity.PROBLEM, /, **facts: float | str | None
+) -> Statement:
+    """Return a statement with those of the facts that are not None."""
+    known = {name: fact for name, fact in facts.items() if fact is not None}
+    return Statement(code=code, facts=known, severity=severity, subject=subject)
+
+
+class Flaw(StrEnum):
+    """What is not finite, or not against fp64, of a case; of "reference" and "fp32" that are so whatever precision."""
+
+    REFERENCE_NAN = "reference-nan"
+    REFERENCE_INFINITE = "reference-infinite"
+    REFERENCE_LOSS = "reference-loss"
+    REFERENCE_IS_FP32 = "reference-is-fp32"
+    REFERENCE_FAILED = "reference-failed"
+    FP32_OUTPUT = "fp32-output"
+    FP32_GRADIENT = "fp32-gradient"
+    FP32_LOSS = "fp32-loss"
+    NO_ERROR = "no-error"
+
+
+class Refusal(StrEnum):
+    """What a verdict looks at, and what keeps a precision out of a budget of error where it is over its limit."""
+
+    OUTPUTS = "outputs-not-finite"
+    PARAMETERS = "parameters-not-finite"
+    GRADIENTS = "gradients-not-finite"
+    INPUT_RANGE = "input-range"
+    """A finite input is infinite in the dtype that inputs are given in."""
+    TARGET_RANGE = "target-range"
+    """A target is beyond what an output in half can be."""
+    SCALE = "loss-scale"
+    """GradScaler settled below 1."""
+    ERROR = "error"
+    SPREAD = "error-over-spread"
+    GRADIENT_ERROR = "gradient-error"
+    UPDATE = "update"
+    UPDATE_OF_TENSOR = "update-of-tensor"
+    UNMOVED = "unmoved"
+    NO_ROOM = "no-room"
+    GRADIENT_OF_TENSOR = "gradient-of-tensor"
+    BIAS = "bias"
+    SAMPLES = "samples"
+    WORST_SAMPLE = "worst-sample"
+    PROBABILITIES = "probabilities"
+    WORST_PROBABILITIES = "worst-probabilities"
+    LOSS_FINITE = "loss-not-finite"
+    LOSS = "loss"
+    DECISIONS = "decisions"
+    FLUSHED = "flushed"
+    STATISTICS = "running-statistics"
+    """Running statistics stall where they are stored."""
+    SKIPPED = "skipped"
+    TRAINS_WORSE = "trains-worse"
+
+
+class Undecided(StrEnum):
+    """Why nothing is known of a precision: what it takes was not measured, or has no value."""
+
+    NOT_MEASURED = "not-measured"
+    NO_REFERENCE = "no-reference"
+    ZERO_REFERENCE = "zero-reference"
+    """The output is exactly zero, as where the last layer of a network begins with zeros."""
+    NO_ERROR = "no-error-defined"
+    NO_GRADIENT_ERROR = "no-gradient-error"
+    NO_OPTIMIZER = "no-optimizer"
+    NO_UPDATE = "no-update"
+    BY_CHANCE = "by-chance"
+    """The network differs from itself by chance alone."""
+
+
+class Answer(StrEnum):
+    """Which precision of a table to take, and why; what is wrong with its network in all of them is a `Flaw`."""
+
+    TAKE = "take"
+    """What is certainly faster."""
+    SAVE = "take-for-memory"
+    """What takes less memory, and certainly no more time."""
+    ONLY = "take-as-fp32-failed"
+    STAY = "stay"
+    """Nothing is faster."""
+    UNCERTAIN = "stay-uncertain"
+    """No speedup is certain."""
+    REFUSED = "stay-refused"
+    """What is faster is refused."""
+    ALONE = "stay-alone"
+    """Every other precision failed."""
+    UNDECIDED = "no-answer"
+    """Of what is faster it is not known whether it is right."""
+    NO_BASELINE = "no-baseline"
+    NOTHING_LEFT = "nothing-left"
+    """fp32 failed, and no other precision is ok."""
+    NOTHING_ELSE = "nothing-else"
+    """No other precision was measured."""
+
+
+class Hint(StrEnum):
+    """What is to be known beside an answer."""
+
+    ARITHMETIC = "arithmetic"
+    SCALE = "scale"
+    LAUNCH_BOUND = "launch-bound"
+    OTHER_TABLE = "other-table"
+
+
+class Note(StrEnum):
+    """What a reader of a run's numbers has to know or to do."""
+
+    EMULATED = "emulated"
+    DEVICE = "device"
+    INCOMPLETE = "incomplete"
+    IMPORTED = "imported"
+    OTHER_CODE = "other-code"
+    CONTROL = "control"
+    MODIFIES_INPUTS = "modifies-inputs"
+    COMPILED = "compiled-already"
+    ROUNDED = "fp32-rounded"
+    NOT_ROUNDED = "products-not-rounded"
+    ATTENTION = "attention-kernels"
+    SWITCHES = "switches-reset"
+    PRESET = "preset-unused"
+    RANDOM_WEIGHTS = "random-weights"
+    CEILINGS_DISTURBED = "ceilings-disturbed"
+    NO_CEILING = "no-ceiling"
+    ABOVE_CEILING = "above-ceiling"
+    POWER_LIMIT = "power-limit"
+    UNSETTLED = "unsettled"
+    OTHER_PROCESSES = "other-processes"
+    NO_TELEMETRY = "no-telemetry"
+    NO_GRAPHS = "no-graphs"
+    UNSTEADY = "unsteady-accelerator"
+    UNQUIET = "unquiet-machine"
+    SKIPPED = "cases-skipped"
+    PENDING = "cases-pending"
+    SWEEP = "sweep"

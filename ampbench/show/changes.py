@@ -1,0 +1,396 @@
+"""The words of changes: one line for each, from its code, its numbers and its facts."""
+
+import math
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from types import MappingProxyType
+
+from ampbench.core.metrics import COLUMNS, DRIFT, MEAN
+from ampbench.core.statement import Statement
+from ampbench.core.units import (
+    all_of,
+    counted,
+    format_error,
+    format_exact_percent,
+    format_limit,
+    format_percent,
+    format_percent_range,
+    format_quantity,
+    format_rate,
+)
+from ampbench.records.changes import (
+    OUTCOME,
+    Caveat,
+    Change,
+    ChangeCode,
+    ChangeStatus,
+    ControlCode,
+    ControlVerdict,
+    Remark,
+)
+from ampbench.records.labels import gathered
+from ampbench.records.measured import BUSY, OUT_OF_MEMORY, TOO_LITTLE_FREE
+
+LARGEST_WORTH_SAYING = 10.0
+"""Changes beyond this are no numbers where nothing is certain: three rounds can bound next to nothing."""
+_SMALLEST_PERCENT = 1e-4
+Facts = Mapping[str, float | str]
+_OF_ERRORS: Mapping[ChangeCode, str] = MappingProxyType(
+    {
+        ChangeCode.OTHER_WEIGHTS: "{other}",
+        ChangeCode.OTHER_REFERENCE: (
+            "the baseline's error is against {before}; the candidate's error is against {after}: {why}"
+        ),
+        ChangeCode.OTHER_FUNCTION: "errors of another function: {moved}",
+        ChangeCode.OTHER_COUNTER: "counted by the {before} in the baseline, by the {after} in the candidate",
+        ChangeCode.NOT_MEASURED: "the {side} has no number{why}",
+        ChangeCode.OTHER_MACHINE: "{differences}",
+        ChangeCode.CONTROL_FIRED: (
+            "the control fired: the same code, measured twice, seemed to differ, so no time of this session counts"
+        ),
+    }
+)
+_CONTROLS: Mapping[ControlCode, str] = MappingProxyType(
+    {
+        ControlCode.EXPLAINS: "no times are compared: a run that explains has none",
+        ControlCode.ONE_PROCESS: "no times are compared: they are of one process",
+        ControlCode.NONE: "no control: nothing says whether the same code, measured twice, would have seemed to differ",
+        ControlCode.UNFIT: "control: measured, but in no block on a machine that was fit, so that it says nothing",
+        ControlCode.FIRED: (
+            "control: the same code, measured twice, seemed to be {size}{of_mean} on {case}: no time verdict counts"
+        ),
+        ControlCode.TOO_FEW: "control: {cells} measured twice, in too few blocks to say anything",
+        ControlCode.QUIET: (
+            "control: {cells} measured twice in the same blocks, none seemed to differ (at most {size}, {case})"
+        ),
+        ControlCode.NEITHER: "neither run has a control: nothing says how far apart two runs of the same code lie",
+    }
+)
+_CAVEATS: Mapping[StrEnum, str] = MappingProxyType(
+    {
+        Caveat.SAME_RUN: "both sides are the same run, which cannot differ from itself: name two",
+        Caveat.CUT: "the {side}'s file {why}",
+        Caveat.INCOMPLETE: "the {side} is not complete: {why}",
+        Caveat.OTHER_CODE: "the {side}: {why}",
+        Caveat.ALONE: "measured one lane at a time, for beside each other {alone}",
+        Caveat.OTHER_KERNELS: "attention runs by {after} in the candidate, by {before} in the baseline",
+    }
+)
+_ALONE = {
+    TOO_LITTLE_FREE: "too little of the device's memory was free",
+    OUT_OF_MEMORY: "one ran out of the device's memory",
+    BUSY: "the device served one alone",
+}
+_INVALID = {
+    "time": "a time that is no time: zero, negative or infinite",
+    "memory": "a peak of 0 bytes cannot be one",
+    "accuracy": "the errors are those of chance: the network draws random numbers, or keeps state of its own",
+}
+_NONFINITE = {
+    "output_nonfinite": ("output", ""),
+    "output_reference_nonfinite": ("output", " in the reference"),
+    "output_fp32_nonfinite": ("output", " in fp32"),
+    "param_nonfinite": ("parameter", ""),
+}
+"""The metrics that count elements which are not finite, of what, and where these are."""
+_MOVED = {"output": "the {} output", "gradients": "the gradients", "loss": "the loss"}
+
+
+def reason(change: Change) -> str:
+    """Return why a change has its status."""
+    if change.metric == OUTCOME:
+        return _outcome(change)
+    if change.metric == DRIFT:
+        moved = drift_said(change.facts)
+        if change.status is ChangeStatus.UNCHANGED:
+            return f"{moved}; threshold {format_limit(change.threshold)}"
+        return f"computes something else: {moved}"
+    if change.code is ChangeCode.INVALID:
+        return _INVALID[change.kind]
+    if change.code is ChangeCode.IMPORTED:
+        return _imported(change)
+    if template := _OF_ERRORS.get(change.code):
+        return template.format_map(_spelled(change))
+    if change.kind == "time":
+        return _of_mean(change) if change.metric == MEAN else _of_time(change)
+    return _undefined(change) if "undefined" in change.facts else _exact(change)
+
+
+def brief(change: Change) -> str:
+    """Return the reason without what the metric or the candidate's row says already."""
+    if change.metric == DRIFT:
+        return drift_said(change.facts)
+    return _outcome(change, brief=True) if change.metric == OUTCOME else reason(change)
+
+
+def remarks(change: Change) -> list[str]:
+    """Return a line for each thing that does not decide but must not be hidden."""
+    return [_remark(change, one.code, one.facts) for one in change.remarks]
+
+
+def control_line(control: ControlVerdict) -> str:
+    """Return what the controls of a comparison say in a line."""
+    facts = control.facts
+    cells = counted(control.cells, "case")
+    if control.code is ControlCode.APART:
+        sides = [side for side in ("baseline", "candidate") if side in facts]
+        apart = " and ".join(f"{format_percent(float(facts[side]))} apart in the {side}" for side in sides)
+        lacking = {"baseline", "candidate"}.difference(sides)
+        without = f"; the {lacking.pop()} has no control" if lacking else ""
+        return f"control: one case, measured twice, was {apart}; intervals are widened by that{without}"
+    size = change_in_words(float(facts.get("change", 0.0)))
+    of_mean = ", by the mean of all samples," if "of_mean" in facts else ""
+    return _CONTROLS[control.code].format(cells=cells, size=size, of_mean=of_mean, case=facts.get("case", ""))
+
+
+def caveat_lines(caveats: Iterable[Statement], names: Mapping[str, str]) -> list[str]:
+    """Return caveats in lines, those that differ in their case alone as one; cases go by `names`."""
+    texts = []
+    for one in caveats:
+        alone = _ALONE.get(str(one.facts.get("why")), "")
+        texts.append((one.subject, _CAVEATS[one.code].format_map({**one.facts, "alone": alone})))
+    return [
+        *(text for case_id, text in texts if not case_id),
+        *gathered((names.get(case_id, case_id), text) for case_id, text in texts if case_id),
+    ]
+
+
+def _spelled(change: Change) -> dict[str, object]:
+    facts = change.facts
+    sides = ("baseline", "candidate")
+    whys = [f"fp64 failed in the {side}: {facts[f'{side}_why']}" for side in sides if f"{side}_why" in facts]
+    why = f": {facts['why']}" if facts.get("why") else ""
+    if change.code is ChangeCode.OTHER_REFERENCE:
+        why = "; ".join(whys)
+    known = {"why": why, "other": other_said(facts)}
+    if change.code is ChangeCode.OTHER_FUNCTION:
+        known["moved"] = drift_said(facts)
+    if change.code is ChangeCode.OTHER_MACHINE:
+        known["differences"] = "; ".join(f"another {name}: {differ}" for name, differ in facts.items())
+    return {**facts, **known}
+
+
+def other_said(facts: Facts) -> str:
+    """Return in what the two sides' numbers differ that went in: "other weights", "other inputs", or a version."""
+    ends = f"({facts.get('from')} → {facts.get('to')})"
+    if facts.get("other") == "version":
+        return f"another version of the workload {ends}"
+    return f"other {facts.get('other')}{f', of another file {ends}' if 'from' in facts else ''}"
+
+
+def _outcome(change: Change, brief: bool = False) -> str:
+    facts = change.facts
+    before, after, was, why = (str(facts.get(name, "")) for name in ("before", "after", "was", "why"))
+    if change.status is ChangeStatus.REGRESSED:
+        said = "was ok and failed"
+    elif change.status is ChangeStatus.IMPROVED:
+        return f"failed and is ok now; before: {was}"
+    elif change.code is ChangeCode.NOT_MEASURED:
+        said = "was ok and is skipped" if before == "ok" else "runs in the baseline and is skipped"
+    elif (before, was) == (after, why):
+        said = f"{before} on both sides"
+    else:
+        said = f"{before} in the baseline: {was}{f'; {after} in the candidate' if after != 'ok' else ''}"
+    return said if brief or after == "ok" else f"{said}: {why}"
+
+
+def drift_said(facts: Facts) -> str:
+    """Return which parts of an fp64 result moved by more than the `limit`, and how far."""
+    if "shape" in facts:
+        return f"the output's shape is {facts['shape']}, was {facts['shape_before']}"
+    parts: list[str] = []
+    for name, noun in _MOVED.items():
+        distance = float(facts.get(name, 0.0))
+        if distance > float(facts.get("limit", 0.0)):
+            verb = "" if parts else " moved"
+            parts.append(f"{noun.format(facts['dtype'])}{verb} {_moved_by(distance, f'{name}_at_least' in facts)}")
+    return all_of(parts)
+
+
+def _moved_by(distance: float, at_least: bool) -> str:
+    """Return how far something moved: "by 23%" or, of little, "by 3.1e-06 of its norm"."""
+    if math.isinf(distance):
+        return far_text(distance)
+    of = "" if distance >= _SMALLEST_PERCENT else " of its norm"
+    return f"by {'at least ' if at_least else ''}{far_text(distance)}{of}"
+
+
+def far_text(distance: float) -> str:
+    """Return a distance as "23%" or, of little, "3.1e-06"; "from zero" where it is infinite."""
+    if math.isinf(distance):
+        return "from zero"
+    return format_percent(distance) if distance >= _SMALLEST_PERCENT else format_error(distance)
+
+
+def _imported(change: Change) -> str:
+    programs = [str(change.facts[side]) for side in ("baseline", "candidate") if side in change.facts]
+    lost = "its samples were not kept" if change.kind == "time" else "what the number was made from was not kept"
+    if len(programs) == 1:
+        side = "baseline" if "baseline" in change.facts else "candidate"
+        return f"the {side} was imported from {programs[0]}: {lost}; measure with ampbench ab"
+    both = " and ".join(dict.fromkeys(programs))
+    compare = f"compare with {both} compare, or " if both == programs[0] else ""
+    return f"imported from {both}: {lost}; {compare}measure with ampbench ab"
+
+
+def _undefined(change: Change) -> str:
+    """Return why an error is undefined on one side."""
+    facts, column = change.facts, COLUMNS[change.metric]
+    elements, what = int(float(facts["elements"])), facts["what"]
+    broken = f"{elements:,} {what} elements that are not finite" if elements else "parameters that are not finite"
+    if change.status is ChangeStatus.REGRESSED:
+        return f"{column.label} became undefined: {facts.get('why') or broken}"
+    if "dtype" in facts:
+        broken = f"{what} elements that were not finite in {facts['dtype']}"
+    return f"{column.label} is {format_quantity(change.candidate, column.unit)} after {broken}"
+
+
+def _exact(change: Change) -> str:
+    """Return what became of a number that luck has no part in."""
+    before, after, size = change.baseline or 0.0, change.candidate or 0.0, change.change or 0.0
+    if change.facts.get("equal"):
+        what, where = _NONFINITE.get(change.metric, ("", ""))
+        rare = where or what == "parameter"
+        return f"{round(after):,} non-finite {what} elements{where}, on both sides" if rare else "equal"
+    if change.metric in _NONFINITE:
+        count, more = round(abs(after - before)), "more" if after > before else "fewer"
+        what, where = _NONFINITE[change.metric]
+        return f"{count:,} {more} non-finite {what} {'element' if count == 1 else 'elements'}{where}"
+    beyond = size if change.code is ChangeCode.BEYOND_THRESHOLD else 0.0
+    limit = f"threshold {format_limit(change.threshold, beyond)}"
+    allowed = limit if change.threshold else "the same code should give equal numbers"
+    if "floor" in change.facts:
+        allowed = f"no more than {format_limit(float(change.facts['floor']))} apart, which counts as none"
+    noun, more = COLUMNS[change.metric].noun or COLUMNS[change.metric].label, "more" if size > 0 else "less"
+    if math.isinf(size):
+        return f"{noun} where there was none; {allowed}"
+    if "of_rounding" in change.facts:
+        return f"{more} {noun} by {format_exact_percent(abs(size))} of what rounding to the dtype costs; {allowed}"
+    return f"{format_exact_percent(abs(size))} {more} {noun}; {allowed}"
+
+
+def change_in_words(change: float) -> str:
+    """Return a relative change of a time as "7.2% slower"; from three times as long on, as "3.1 times as long"."""
+    if change >= 2:
+        return f"{1 + change:.3g} times as long"
+    return f"{format_percent(abs(change))} {'slower' if change > 0 else 'faster'}"
+
+
+def _of_time(change: Change) -> str:
+    """Return why a time's change has its status, with what disturbed it."""
+    facts = change.facts
+    clocks = (
+        f"the accelerator's clock under load was {float(facts['clock_before']):.2f} GHz in the baseline and "
+        f"{float(facts['clock_after']):.2f} GHz in the candidate"
+        if "clock_before" in facts
+        else ""
+    )
+    if change.code is ChangeCode.UNFIT_MACHINE:
+        unknown = "what of the change is the device's is not known; measure both in turns (ampbench ab)"
+        return f"{clocks}: {unknown}" if clocks else str(facts["cause"])
+    said = _decided(change)
+    if change.code in (ChangeCode.BEYOND_THRESHOLD, ChangeCode.UNCONFIRMED):
+        if clocks:
+            said += f"; {clocks}, which accounts for less"
+        elif "cause" in facts:
+            said += f"; {facts['cause']}, so only what takes twice as long, or half, is judged"
+    return said
+
+
+def _decided(change: Change) -> str:
+    facts, size = change.facts, change.change
+    if change.code is ChangeCode.TOO_FEW_BLOCKS or size is None:
+        needed = change.details.get("blocks_needed")
+        return f"only {_counted(change)}: too few for a verdict{f'; about {needed} would decide' if needed else ''}"
+    typical = f"typical time {change_in_words(size)}{_interval(change)}, within {format_limit(change.threshold)}"
+    if change.code is ChangeCode.UNDECIDED:
+        return _undecided(change)
+    if change.code not in (ChangeCode.WITHIN_THRESHOLD, ChangeCode.TAIL_UNDECIDED):
+        return _seen(change, f"{change_in_words(size)}{_interval(change)}")
+    mean = change.details.get("mean_threshold")
+    if change.code is ChangeCode.WITHIN_THRESHOLD:
+        proven = mean is not None and facts.get("mean_code") == ChangeCode.WITHIN_THRESHOLD
+        within = f", the mean of all samples within {format_limit(mean or 0.0)}" if proven else ""
+        return f"{typical}{within}, {_counted(change)}"
+    if mean is None or "mean_change" not in change.details:
+        return f"{typical}, but nothing bounds the mean of all samples, {_counted(change)}"
+    ends = _ends(change.details.get("mean_low"), change.details.get("mean_high"))
+    moved = f"{change_in_words(change.details['mean_change'])}{ends}"
+    return (
+        f"{typical}, but the mean of all samples {moved}, which is not certainly within {format_limit(mean)}, "
+        f"{_counted(change)}"
+    )
+
+
+def _of_mean(change: Change) -> str:
+    """Return what became of the mean over all samples, where it moved and the typical time is not known to have."""
+    typical = "is not known to have changed" if change.facts.get("code") == ChangeCode.UNDECIDED else "did not change"
+    said = _seen(change, f"{change_in_words(change.change or 0.0)}{_ends(change.low, change.high)}")
+    return f"mean of all samples, slow steps among them: {said}; the typical step {typical}"
+
+
+def _seen(change: Change, size: str) -> str:
+    """Return what became of a time that seemed to change, by `size`."""
+    limit, many = format_limit(change.threshold, change.change or 0.0), _counted(change)
+    fresh = int(float(change.facts.get("fresh", 0)))
+    if change.code is ChangeCode.UNCONFIRMED:
+        few = f"{fresh} fresh ones are too few to confirm it" if fresh else "fresh ones are still to confirm it"
+        return f"{size}, threshold {limit}, {many}; {few}"
+    if change.code is ChangeCode.NOT_CONFIRMED:
+        return f"a change was seen in {many}, and {fresh} fresh ones did not confirm it: {size}, threshold {limit}"
+    return f"{size}, certainly over {limit}, {many}{f', confirmed by {fresh} fresh ones' if fresh else ''}"
+
+
+def _counted(change: Change) -> str:
+    what = str(change.facts["of"])
+    return f"{change.blocks} {what if change.blocks != 1 else what.removesuffix('s')}"
+
+
+def _ends(low: float | None, high: float | None) -> str:
+    """Return " (95%: -1.1 to +8.4%)", "" where there is no interval."""
+    if low is None or high is None or low == high:
+        return ""
+    return f" (95%: {format_percent_range(low, min(high, LARGEST_WORTH_SAYING), sign=True)})"
+
+
+def _interval(change: Change) -> str:
+    """Return " (95%: 6.1 to 8.4%)", in the direction of the change, "" where there is none."""
+    if change.low is None or change.high is None or change.change is None or change.change >= 2:
+        return ""
+    ends = (change.low, change.high) if change.change > 0 else (-change.high, -change.low)
+    return f" (95%: {format_percent_range(*ends)})"
+
+
+def _undecided(change: Change) -> str:
+    parts = [change_in_words(change.change or 0.0)]
+    if change.low is not None and change.high is not None:
+        high = f"over {format_percent(LARGEST_WORTH_SAYING, sign=True)}"
+        if change.high <= LARGEST_WORTH_SAYING:
+            high = format_percent(change.high, sign=True)
+        parts = [f"between {format_percent(change.low, sign=True)} and {high}"]
+    if differs := change.facts.get("certainly"):
+        parts[0] = f"certainly {differs}, {parts[0]}, but not certainly by more than {format_limit(change.threshold)}"
+    detectable, needed = (change.details.get(name) for name in ("detectable_change", "blocks_needed"))
+    if detectable is not None and detectable <= LARGEST_WORTH_SAYING:
+        parts.append(f"a change of {format_percent(detectable)} would have been seen")
+    what = change.facts["of"]
+    parts.append(f"about {needed} {what} would decide" if needed else f"more {what} would not decide it soon")
+    return "; ".join(parts)
+
+
+def _remark(change: Change, code: object, facts: Facts) -> str:
+    if code is Remark.OTHER_NUMBERS:
+        return f"{other_said(facts)}: the {change.kind} may differ for that"
+    if code is Remark.DRIFT:
+        return f"{drift_said(change.facts)}, which the threshold of {format_limit(change.threshold)} allows"
+    if code is Remark.ITEMS:
+        counts = (float(facts["before"]), float(facts["after"]))
+        pairs = zip(counts, (change.baseline, change.candidate), strict=True)
+        rates = [format_rate(items / seconds) for items, seconds in pairs if items and seconds and seconds > 0]
+        return f"a step does {counts[0]:g} → {counts[1]:g} items, at {' → '.join(rates)}"
+    details = change.details
+    shares = (f"{details[name]:.0%}" for name in ("slow_share_baseline", "slow_share_candidate"))
+    named = {"mean": details.get("mean_change"), "90th percentile": details.get("p90_change")}
+    more = [f"{name} {format_percent(value, sign=True)}" for name, value in named.items() if value is not None]
+    said = f"slow {change.facts['of']}: {' → '.join(shares)} of them (p = {float(facts['p']):.1g})"
+    return ", ".join([said, *more])

@@ -1,0 +1,439 @@
+"""Charts, as Vega-Lite specifications without data, size and theme, which whoever draws them adds.
+
+One colour and one shape per precision, the same in every chart and cell, in light and in dark; curves over the steps of
+a training; the modules of a network in the order of running; charts that show one of several cases at a time, from what
+is drawn of each.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Generic, Literal, Protocol, TypeVar
+
+from ampbench.core.precisions import PRECISIONS, ordered
+
+T = TypeVar("T")
+
+CHOICES = 50
+"""So many cases can be chosen from in a chart, the first ones."""
+ROWS_OF_THE_PAGE = 8_000
+"""So many rows do the charts of one kind carry in all, those of the first cases."""
+
+Rows = Sequence[Mapping[str, Any]]
+"""Rows of data for charts: plain values by name, None where undefined; all rows of a dataset have the same names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One part of a chart's data that a reader may choose: the `value` of the field, and what it is called.
+
+    `alt` says in words what the chart shows when it is chosen. `marks` are the names that its legends then list, of
+    those that the chart has; (): all.
+    """
+
+    value: str
+    label: str
+    alt: str
+    marks: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """A chart: a Vega-Lite `spec` without data, size and theme, which whoever draws it adds.
+
+    `id` is unique on the page, `alt` says in words what the chart shows and its main finding, for those who cannot see
+    it; of a chart with `choices` it says what holds whatever is chosen. `dataset` names rows among `View.datasets`.
+    Where `choose` names a field, only the rows with one value of it are drawn: the first of `choices`, and with
+    JavaScript the one that the reader picks. `height` is in pixels: of the drawing or, where `lines` names a field, of
+    each of the field's values, one under the other.
+    """
+
+    id: str
+    title: str
+    alt: str
+    spec: Mapping[str, Any]
+    dataset: str
+    height: int = 320
+    lines: str = ""
+    choose: str = ""
+    choices: Sequence[Choice] = ()
+
+    @property
+    def words(self) -> str:
+        """Return what the chart shows in words, as it is drawn first."""
+        return " ".join(part for part in (*(one.alt for one in self.choices[:1]), self.alt) if part)
+
+
+OWN = (
+    ("#7570B3", "#9d99d6", "arrow"),
+    ("#A6761D", "#c8963a", "M-0.35,-1L0.35,-1L0.35,1L-0.35,1Z"),
+    ("#A0225A", "#e07aa8", "M-1,-0.35L1,-0.35L1,0.35L-1,0.35Z"),
+)
+"""The colours, on light and on dark, and the shapes of users' own precisions, in the order of their names."""
+
+
+def colour_variables(dark: bool = False) -> str:
+    """Return the CSS declarations of the precisions' colours, `--fp32: #000000; ...`."""
+    rows = [row for row in PRECISIONS.values() if row.colour]
+    shades = {row.name: (row.on_dark if dark else row.on_light) or row.colour for row in rows}
+    shades |= {f"own-{place}": colours[dark] for place, colours in enumerate(OWN, 1)}
+    return " ".join(f"--{name}: {shade};" for name, shade in shades.items())
+
+
+def colour_rules() -> str:
+    """Return the CSS rules that give what is marked with a precision (`data-precision`) its colour, as `--c`."""
+    return "\n".join(
+        f'[data-precision="{name}"] {{ --c: var(--{name}); }}' for name, row in PRECISIONS.items() if row.colour
+    )
+
+
+def precision_encoded(names: Iterable[str]) -> dict[str, Any]:
+    """Return the Vega-Lite encoding of the field `precision` by colour and shape, for those of `names` that exist.
+
+    Others are users' own, or those of foreign runs: they take the colours of `OWN`, and are grey when these are taken.
+    """
+    domain = ordered(names)
+    looks = {name: (f"var(--{name})", row.shape) for name, row in PRECISIONS.items() if row.colour}
+    spare = iter([(f"var(--own-{place})", shape) for place, (_, _, shape) in enumerate(OWN, 1)])
+    for name in domain:
+        if name not in looks:
+            looks[name] = next(spare, ("var(--faint)", "triangle-left"))
+    legend = {"title": None, "columns": 2}  # fits a narrow screen
+    field = {"field": "precision", "type": "nominal", "title": "precision", "legend": legend}
+    return {
+        "color": {**field, "scale": {"domain": domain, "range": [looks[name][0] for name in domain]}},
+        "shape": {**field, "scale": {"domain": domain, "range": [looks[name][1] for name in domain]}},
+    }
+
+
+def quantity(field: str, title: str, scale: Mapping[str, Any], axis: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the encoding of a field of numbers by its place on an axis."""
+    return {"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": axis}
+
+
+DASHED: Mapping[str, Any] = MappingProxyType({"type": "rule", "strokeDash": [4, 3]})
+"""The mark of a line that is no data: a limit, a change, what others are compared with."""
+
+NAMES_ABOVE: Mapping[str, Any] = MappingProxyType(
+    {
+        "grid": True, "ticks": False, "domain": False, "labelAlign": "left", "labelPadding": -4, "labelOffset": -11,
+        "labelLimit": 400,
+    }
+)  # fmt: skip
+"""The axis of rows whose names stand above their lines, inside the chart: beside it they would leave a narrow screen
+no room for points."""
+
+_TIMES: Mapping[float, str] = MappingProxyType({60: "min", 1: "s", 1e-3: "ms", 1e-6: "us"})
+_SIZES: Mapping[float, str] = MappingProxyType({1024**3: "GiB", 1024**2: "MiB", 1024: "KiB"})
+
+
+def tooltip(**titles: str) -> list[dict[str, str]]:
+    """Return the tooltip that tells the fields `titles` as they stand in the data, each under its title."""
+    return [{"field": field, "type": "nominal", "title": title} for field, title in titles.items()]
+
+
+def rule_at(axis: Literal["x", "y"], value: float) -> dict[str, Any]:
+    """Return the layer that draws one dashed line across a chart, where `axis` has this value.
+
+    It has data of its own: with the chart's, a line would be drawn for each of its rows, all in one place.
+    """
+    return {"data": {"values": [{}]}, "mark": dict(DASHED), "encoding": {axis: {"datum": value}}}
+
+
+def budget_rule(limit: float, axis: Literal["x", "y"]) -> list[dict[str, Any]]:
+    """Return the layers that draw an error budget across a log axis, and name it; none where it has no place there."""
+    if not 0 < limit < math.inf:
+        return []
+    data = {"values": [{"limit": limit, "text": f"error budget {limit:g}"}]}
+    place = {axis: {"field": "limit", "type": "quantitative"}}
+    # at the end of the rule: above it at the right, or beside its top
+    end = {"x": {"value": "width"}} if axis == "y" else {"y": {"value": 0}}
+    beside = {"dy": -3, "baseline": "bottom"} if axis == "y" else {"dx": -4, "baseline": "top"}
+    label = {"type": "text", "align": "right", **beside}
+    return [
+        {"data": data, "mark": dict(DASHED), "encoding": place},
+        {"data": data, "mark": label, "encoding": {**place, **end, "text": {"field": "text"}}},
+    ]
+
+
+def middle_cut(longest: int) -> str:
+    """Return the Vega expression of a label that loses its middle where it has more than `longest` characters.
+
+    The end of a case's name, with batch size and phase, is what tells it from others.
+    """
+    cut = f"slice(datum.label, 0, 10) + '…' + slice(datum.label, {11 - longest})"
+    return f"length(datum.label) > {longest} ? {cut} : datum.label"
+
+
+def label_expression(unit: str, value: str = "datum.value", digits: str = ".4~r") -> str:
+    """Return the Vega expression that writes the number `value`, an expression itself, as text in `unit`.
+
+    It is for the labels of axes and for values under the pointer: what `units` writes, with as many digits as needed.
+    """
+    match unit:
+        case "s":
+            return _scaled(_TIMES, value, digits, f"format({value} * 1e9, '{digits}') + ' ns'")
+        case "B":
+            return _scaled(_SIZES, value, digits, f"{value} + ' B'")
+        case "ratio":
+            return f"format({value}, '{digits}') + 'x'"
+        case "error":
+            return f"{value} ? format({value}, '.3~e') : '0'"
+        case "share":
+            return f"format({value}, '.3~%')"
+    return f"format({value}, '.4~s')"
+
+
+def _scaled(scales: Mapping[float, str], value: str, digits: str, smallest: str) -> str:
+    """Return the expression that writes a number in the largest of `scales`, by unit, that it reaches."""
+    steps = [
+        f"{value} >= {scale} ? format({value} / {scale}, '{digits}') + ' {unit}'" for scale, unit in scales.items()
+    ]
+    return " : ".join([*steps, smallest])
+
+
+POINTS = 100
+"""So many points has a curve at most; of more, neighbours are put together as their mean."""
+MARKED = 8
+"""So many points of a curve carry its shape, which tells it from others without colour."""
+_WIDE = 20.0
+"""Values that are all positive, the largest so many times the smallest, stand on a log axis."""
+
+COLOURS = ("--series-1", "--series-2", "--series-3", "--series-4", "--series-5", "--series-6", "--series-7")
+SHAPES = ("square", "triangle-up", "diamond", "triangle-down", "triangle-right", "cross")
+REFERENCES: Mapping[str, tuple[str, str]] = {"fp64": ("--dtype-fp64", "triangle-left"), "fp32": ("--fp32", "circle")}
+"""Series that others are compared with, with their colour and shape wherever they are drawn."""
+
+
+def thinned_curve(losses: Sequence[float | None], steps: int, every: int = 1) -> list[tuple[float, float | None]]:
+    """Return the points of a curve of means over `every` of `steps` each: the middle of these from 1, and the mean.
+
+    Of more than `POINTS`, neighbours are put together; None where one of them is. Those of trainings that were asked
+    for as many steps have the same places, also where one ended early.
+    """
+    size = max(1, math.ceil(steps / every / POINTS))
+    points: list[tuple[float, float | None]] = []
+    for start in range(0, len(losses), size):
+        own = losses[start : start + size]
+        known = [loss for loss in own if loss is not None and math.isfinite(loss)]
+        value = math.fsum(known) / len(known) if len(known) == len(own) else None
+        points.append((start * every + (len(own) * every + 1) / 2, value))
+    return points
+
+
+def marked(rows: Iterable[dict[str, Any]], series: str = "series") -> None:
+    """Say in rows, those of one series after the other, which points carry its shape: not the same ones in each."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(row[series], []).append(row)
+    longest = max(map(len, found.values()), default=0)
+    stride = max(1, longest // MARKED, min(len(found), longest))
+    for place, own in enumerate(found.values()):
+        for number, row in enumerate(own):
+            row["mark"] = number % stride == (place * stride // max(len(found), 1)) % stride
+
+
+def looks_encoded(
+    field: str, names: Sequence[str], looks: Mapping[str, tuple[str, str]], **legend: Any
+) -> dict[str, Any]:
+    """Return the encoding of a field by the colour and the shape that `looks` has for each of its values `names`."""
+    channel = {"field": field, "type": "nominal", "legend": {"title": None, **legend}}
+    return {
+        "color": {**channel, "scale": {"domain": list(names), "range": [f"var({looks[name][0]})" for name in names]}},
+        "shape": {**channel, "scale": {"domain": list(names), "range": [looks[name][1] for name in names]}},
+    }
+
+
+def series_encoded(names: Sequence[str], own: Mapping[str, tuple[str, str]] = REFERENCES) -> dict[str, Any]:
+    """Return the encoding of the field `series` by colour and shape; those of `own` have theirs, others the next."""
+    others = [name for name in names if name not in own]
+    looks = {name: own[name] for name in names if name in own}
+    looks |= {name: (COLOURS[place % len(COLOURS)], SHAPES[place % len(SHAPES)]) for place, name in enumerate(others)}
+    return looks_encoded("series", names, looks, columns=3, columnPadding=40, labelLimit=260)
+
+
+def steps_axis(title: str = "step", logarithmic: bool = False) -> dict[str, Any]:
+    """Return the encoding of the field `step` along x."""
+    scale = {"type": "log", "nice": False} if logarithmic else {"zero": False, "nice": False}
+    axis = {"tickMinStep": 1, "tickCount": 6, "format": "~s" if logarithmic else ",~r", "labelSeparation": 8}
+    return {
+        "field": "step",
+        "type": "quantitative",
+        "title": f"{title} (log scale)" if logarithmic else title,
+        "scale": {**scale, "padding": 8},
+        "axis": axis,
+    }
+
+
+def values_axis(field: str, title: str, values: Iterable[float | None]) -> dict[str, Any]:
+    """Return the encoding of `field` along y: on a log axis where `values` are positive and of several sizes."""
+    known = [value for value in values if value is not None]
+    wide = bool(known) and min(known) > 0 and max(known) > _WIDE * min(known)
+    return {
+        "field": field,
+        "type": "quantitative",
+        "title": f"{title} (log scale)" if wide else title,
+        "scale": {"type": "log", "nice": False, "padding": 8} if wide else {"zero": False, "padding": 8},
+        "axis": {"format": ".2~g", "tickCount": 5, "minExtent": 46},
+    }
+
+
+def curve_layers(
+    x: Mapping[str, Any],
+    y: Mapping[str, Any],
+    looks: Mapping[str, Any],
+    told: Sequence[Mapping[str, Any]],
+    line: Mapping[str, Any] | None = None,
+) -> list[dict[str, Any]]:
+    """Return the layers of a curve for each series: its line, and the points that carry its shape.
+
+    A line breaks where a value is None, points tell the fields of `told`. `looks` are colour and shape, `line` further
+    properties of the line's mark.
+    """
+    mark = {"type": "line", "invalid": "break-paths-show-domains", "strokeWidth": 1.75, **(line or {})}
+    colour = {"color": looks["color"], **({"strokeDash": looks["strokeDash"]} if "strokeDash" in looks else {})}
+    points = {"type": "point", "size": 50, "opacity": 1}
+    shown = [{"filter": f"datum.mark && isValid(datum.{y['field']})"}]
+    own = {name: channel for name, channel in looks.items() if name != "strokeDash"}
+    return [
+        {"mark": mark, "encoding": {"x": x, "y": y, **colour}},
+        {"transform": shown, "mark": points, "encoding": {"x": x, "y": y, **own, "tooltip": list(told)}},
+    ]
+
+
+def limit_layers(axis: Literal["x", "y"], channel: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the layers of the rows that have a `limit`: a dashed line across `axis`, with its `text` at its start.
+
+    `channel` is the encoding of `axis` by the chart's own layers. A limit along y is named above its line, at the
+    left; one along x beside its line, at the top.
+    """
+    limits = [{"filter": "isValid(datum.limit)"}]
+    at = {axis: {**channel, "field": "limit"}}
+    words: dict[str, Any] = {"type": "text", "fontSize": 11}
+    if axis == "y":
+        words |= {"align": "left", "baseline": "bottom", "dx": 3, "dy": -2}
+        start = {"x": {"value": 0}}
+    else:
+        words |= {"align": "right", "baseline": "top", "angle": 270, "dy": 3}
+        start = {"y": {"value": 0}}
+    return [
+        {"transform": limits, "mark": dict(DASHED), "encoding": at},
+        {"transform": limits, "mark": words, "encoding": {**at, **start, "text": {"field": "text"}}},
+    ]
+
+
+MODULES = 300
+"""So many modules of a network are drawn at most: of more an eye tells none from its neighbours."""
+
+_CHARACTERS = 24
+"""So many characters of a name stand at the axis: which block it is in and its own name, without what lies between."""
+_WIDTH = 7.4
+"""Pixels of a character at most: a browser's font may be wider than the one that was measured with."""
+
+
+def modules_axis(rows: Rows) -> dict[str, Any]:
+    """Return the encoding of the field `module` of `rows` along x in the order of `place`.
+
+    Names stand upright, as many as there is room for. That is made for those of the first `case`, which is drawn into
+    the page; a browser that draws another measures itself.
+    """
+    drawn = [row["module"] for row in rows if row["case"] == rows[0]["case"] and row["module"]]
+    longest = max(map(len, drawn), default=0)
+    axis = {
+        "labelAngle": -90,
+        "labelExpr": middle_cut(_CHARACTERS),
+        "labelLimit": 0,
+        "labelOverlap": "greedy",
+        "labelSeparation": 1,
+        "minExtent": _WIDTH * min(longest, _CHARACTERS),
+        "ticks": False,
+    }
+    return {
+        "field": "module",
+        "type": "nominal",
+        "sort": {"field": "place", "op": "min"},
+        "title": "modules, in the order of running",
+        "axis": axis,
+    }
+
+
+def thinned(modules: Sequence[T], worth: Callable[[T], float], most: int = MODULES) -> list[T]:
+    """Return at most `most` of `modules` in their order: those of the greatest `worth`, the first of equal ones."""
+    if len(modules) <= most:
+        return list(modules)
+    order = sorted(range(len(modules)), key=lambda place: (-worth(modules[place]), place))
+    return [modules[place] for place in sorted(order[:most])]
+
+
+class Named(Protocol):
+    """What has a name on the page."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+
+
+N = TypeVar("N", bound=Named)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing(Generic[N]):
+    """A chart in the making: its id and its data are called `name`, the other fields are as in `Chart`.
+
+    `rows` returns what is drawn of a case, for each choice by what it is called after the case's name ("": nothing);
+    without rows it has no place in the chart. `spec` returns the chart's specification for the rows of all cases. The
+    fields `marked` of rows are what the legend lists.
+    """
+
+    name: str
+    title: str
+    rows: Callable[[N], Mapping[str, list[dict[str, Any]]]]
+    spec: Callable[[Rows], Mapping[str, Any]]
+    alt: str = ""
+    height: int = 260
+    lines: str = ""
+    marked: Sequence[str] = ("series",)
+
+
+def drawn(
+    found: Sequence[N], said: Sequence[str], *drawings: Drawing[N]
+) -> tuple[list[Chart], dict[str, Rows], list[str]]:
+    """Return the charts of cases, their data, and which of very many cases have a place in them.
+
+    `said` is the first thing to know of each case, which each of its charts shows.
+    """
+    charts: list[Chart] = []
+    datasets: dict[str, Rows] = {}
+    left = 0
+    for drawing in drawings:
+        choices: list[Choice] = []
+        rows: list[dict[str, Any]] = []
+        for place, (one, words) in enumerate(zip(found, said, strict=True)):
+            if place >= CHOICES or len(rows) > ROWS_OF_THE_PAGE:
+                left = max(left, len(found) - place)
+                break
+            chosen = {which: own for which, own in drawing.rows(one).items() if own}
+            for number, (which, own) in enumerate(chosen.items()):
+                value = f"{place}-{number}" if which else f"{place}"
+                label = f"{one.name}: {which}" if which else one.name
+                present = dict.fromkeys(row.get(field) for row in own for field in drawing.marked)
+                marks = [mark for mark in present if mark is not None]
+                choices.append(Choice(value=value, label=label, alt=f"{label}. {words}", marks=marks))
+                rows += [{"case": value, **row} for row in own]
+        if choices:
+            chart = Chart(
+                id=drawing.name,
+                title=drawing.title,
+                alt=drawing.alt,
+                spec=drawing.spec(rows),
+                dataset=drawing.name,
+                height=drawing.height,
+                lines=drawing.lines,
+                choose="case",
+                choices=choices,
+            )
+            charts.append(chart)
+            datasets[drawing.name] = rows
+    cut_short = [f"The charts have {len(found) - left:,} of {len(found):,}, the first ones."] if left else []
+    return charts, datasets, cut_short

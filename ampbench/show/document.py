@@ -1,0 +1,153 @@
+"""What is shown: documents of sections, with sentences, tables and code, and what machines read of the same.
+
+A column of a table is described once, for people and for machines. `terminal`, `markdown` and `data` render documents;
+the templates of `ampbench.report` put the blocks of their sections on its page.
+"""
+
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
+
+from ampbench.core.units import FORMATS, UNDEFINED
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[T]):
+    """One column of tables whose rows are `T`: what it holds of a row, and how that is called and written.
+
+    `key` is its name for machines, `head` its heading for people; one without either is not for them. `unit` is a key
+    of `ampbench.core.units.FORMATS`, "": text. `said` is what stands in a cell instead of the value in its unit. One
+    that is `rare` is left out of a table whose rows have nothing in it.
+    """
+
+    key: str
+    of: Callable[[T], Any]
+    head: str = ""
+    unit: str = ""
+    said: Callable[[T], str] | None = None
+    rare: bool = False
+    whole: bool = False
+
+    def cell(self, row: T) -> str:
+        """Return what people read of a row; "–" where there is no value."""
+        if self.said is not None:
+            return self.said(row)
+        value = self.of(row)
+        if self.unit:
+            return FORMATS[self.unit](value)
+        return UNDEFINED if value is None else str(value)
+
+
+def picked(columns: Sequence[Column[T]], *keys: str) -> list[Column[T]]:
+    """Return those columns that have these keys, in this order."""
+    known = {column.key: column for column in columns}
+    return [known[key] for key in keys]
+
+
+def records(columns: Sequence[Column[T]], rows: Sequence[T]) -> list[dict[str, Any]]:
+    """Return rows as machines have them: the value of each column that has a key, None where there is none."""
+    return [{column.key: column.of(row) for column in columns if column.key} for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A table set in text, with a title; without rows, the title is all there is to say. `note` explains the title.
+
+    Columns whose headers are among `numbers` stand to the right and stay on one line, as those among `whole` do.
+    """
+
+    title: str
+    headers: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    note: str = ""
+    numbers: Collection[str] = ()
+    whole: Collection[str] = ()
+
+
+def table(
+    title: str, columns: Sequence[Column[T]], rows: Sequence[T], note: str = "", *, shown: int | None = None
+) -> Block:
+    """Return a table of the columns that have a heading, those with a unit as numbers.
+
+    `shown`: so many of the rows, and a note that says so; None: all.
+    """
+    cells = {place: [column.cell(row) for row in rows] for place, column in enumerate(columns) if column.head}
+    kept = [place for place, each in cells.items() if not columns[place].rare or set(each) - {"", UNDEFINED}]
+    block = Block(
+        title,
+        [columns[place].head for place in kept],
+        [list(row) for row in zip(*(cells[place] for place in kept), strict=True)],
+        note,
+        numbers=[columns[place].head for place in kept if columns[place].unit],
+        whole=tuple(columns[place].head for place in kept if columns[place].whole),
+    )
+    return block if shown is None else first_rows(block, shown)
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Blocks about one thing."""
+
+    title: str
+    blocks: list[Block] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Python to paste, with a title; the text ends with a newline."""
+
+    title: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """What is known of something, in each form that someone asks for; a form is made when it is asked for.
+
+    People read `sections`, then the lines of what is `missing`, then `code`. Machines read `data`, nested, or `rows`,
+    flat, each with a value for every one of `columns`.
+    """
+
+    sections: Callable[[], Sequence[Section]]
+    data: Callable[[], Any]
+    columns: Sequence[str]
+    rows: Callable[[], Sequence[Mapping[str, Any]]]
+    missing: Sequence[str] = ()
+    code: Sequence[Code] = ()
+
+
+def as_sentence(text: str, names: Container[str] = ()) -> str:
+    """Return a phrase with a full stop and a capital first letter, unless it begins with a name: "fp16", "a_b", "a.b".
+
+    `names` are others that it may begin with, before a colon or a comma.
+    """
+    word = text.partition(" ")[0]
+    named = text.partition(":")[0].split(", ")[0] in names
+    named = named or "." in word[:-1] or any(character.isdigit() or character == "_" for character in word)
+    return f"{text[:1] if named else text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
+
+
+def with_rest(block: Block, total: int) -> Block:
+    """Return a block that shows the first of `total` rows, with a note that says so and how to list all."""
+    if len(block.rows) == total:
+        return block
+    note = f"{len(block.rows):,} of {total:,}, --all lists the rest"
+    return replace(block, note="; ".join(filter(None, [block.note, note])))
+
+
+def first_rows(block: Block, most: int) -> Block:
+    """Return a block with its first `most` rows, which says so if it has more."""
+    return with_rest(replace(block, rows=block.rows[:most]), len(block.rows))
+
+
+def written_out(text: str, keep: str = "") -> str:
+    """Return `text` with every character that has no shape spelled as in Python, `\\x1b`, but for those to `keep`.
+
+    These are control characters, which command a terminal, and those that turn the direction of writing.
+    """
+    if text.isprintable():
+        return text
+    shown = (one if one.isprintable() or one in keep else one.encode("unicode_escape").decode() for one in text)
+    return "".join(shown)

@@ -1,0 +1,214 @@
+"""What dtypes, devices and ops are to autocast: short names, which devices are here, what an op's schema says.
+
+Where a device is absent, fake tensors and autocast's own switches stand in for it. Every timed step imports this; so it
+imports little but torch.
+"""
+
+import contextlib
+import functools
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+
+from ampbench.core.precisions import SHORT_DTYPES, Precision
+from ampbench.records.case import AUTOCAST_DEVICES
+from ampbench.trace.modules import ModuleRun, watch_runs
+
+
+class Dtypes:
+    """What `watch_dtypes` has seen so far, by module: of each call the dtypes of its floating inputs, and of outputs.
+
+    `given[path]` has a tuple for each call, of the positional inputs in order and then of those by keyword.
+    """
+
+    def __init__(self) -> None:
+        self.given: dict[str, list[tuple[torch.dtype, ...]]] = {}
+        self.returned: dict[str, set[torch.dtype]] = {}
+
+    def look(self, run: ModuleRun) -> None:
+        """Note the dtypes of a call."""
+        self.given.setdefault(run.path, []).append(floating_dtypes((run.args, run.kwargs)))
+        self.returned.setdefault(run.path, set()).update(floating_dtypes(run.returned))
+
+
+@contextmanager
+def watch_dtypes(model: torch.nn.Module) -> Iterator[Dtypes]:
+    """See the dtypes of the floating inputs and outputs of every module while the block runs `model`.
+
+    Results stay the same, bit by bit. Raises `UsageError` for modules compiled by torch.compile.
+    """
+    seen = Dtypes()
+    with watch_runs(model, seen.look):
+        yield seen
+
+
+def floating_dtypes(tree: Any) -> tuple[torch.dtype, ...]:
+    """Return the dtypes of the floating tensors in `tree`, in order."""
+    leaves = pytree.tree_leaves(tree)
+    return tuple(leaf.dtype for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_floating_point())
+
+
+def short_dtype(dtype: torch.dtype) -> str:
+    """Return "fp32" for torch.float32, "int64" for torch.int64."""
+    name = str(dtype).removeprefix("torch.")
+    return SHORT_DTYPES.get(name, name)
+
+
+_FAKE_LOGGER = logging.getLogger("torch._subclasses.fake_tensor")
+
+
+def is_present(device: str) -> bool:
+    """Tell whether ops can run on `device` here."""
+    if device == "cpu":
+        return True
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    return accelerator is not None and accelerator.type == device
+
+
+@contextlib.contextmanager
+def stood_in(device: str) -> Iterator[None]:
+    """Within, tensors on `device` can be made and used: real ones, or fake ones where the device is absent."""
+    if is_present(device):
+        yield
+        return
+    silent = _FAKE_LOGGER.disabled
+    _FAKE_LOGGER.disabled = True  # it prints a traceback for each op that refuses its inputs, which is what we ask
+    try:
+        with FakeTensorMode(allow_fallback_kernels=False):
+            yield
+    finally:
+        _FAKE_LOGGER.disabled = silent
+
+
+def autocast_of(row: Precision, device: str, *, absent: bool = False) -> Callable[[], AbstractContextManager[Any]]:
+    """Return what enters autocast as `row` says, anew at each call; with `absent`, on a device that is not here."""
+    if row.autocast is None:
+        return contextlib.nullcontext
+    region = autocast_to if absent else torch.autocast
+    return functools.partial(region, device, dtype=getattr(torch, row.autocast))
+
+
+@contextlib.contextmanager
+def autocast_to(device: str, dtype: torch.dtype, enabled: bool = True) -> Iterator[None]:
+    """Enter autocast: as users do where the device is present, else by the switches that `torch.autocast` sets.
+
+    `torch.autocast` disables itself for an absent device; the switches below it do not. They are put back.
+    """
+    if is_present(device):
+        with torch.autocast(device, dtype=dtype, enabled=enabled):
+            yield
+        return
+    before = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+    torch.set_autocast_enabled(device, enabled)
+    torch.set_autocast_dtype(device, dtype)
+    torch.autocast_increment_nesting()
+    try:
+        yield
+    finally:
+        if torch.autocast_decrement_nesting() == 0:
+            torch.clear_autocast_cache()
+        torch.set_autocast_enabled(device, before[0])
+        torch.set_autocast_dtype(device, before[1])
+
+
+_SILENT = frozenset({"profiler", "prim"})
+"""Marks for the profiler and questions about a tensor: no ops."""
+
+_LEAVES = frozenset({"aten", "prims"}) | _SILENT
+_OPENED = frozenset(
+    {
+        *("aten::_transformer_encoder_layer_fwd", "aten::_native_multi_head_attention", "aten::_trilinear"),
+        *("aten::affine_grid_generator", "aten::linalg_pinv.atol_rtol_tensor", "aten::linalg_polar"),
+    }
+)
+"""Ops outside the first namespaces, and these, run products in their kernels, which autocast then casts."""
+
+_ALGEBRA = ("aten::linalg_", "aten::_linalg_")
+
+_COPIES = (torch.ops.aten.copy_.default, torch.ops.aten._foreach_copy_.default)
+
+_LAZY = tuple(getattr(torch._C.DispatchKey, key) for key in ("Conjugate", "Negative", "ZeroTensor"))
+"""What the dispatcher does with a tensor that is conjugated or negated only by name; switched off in a mode's code."""
+
+
+class Kind(NamedTuple):
+    """What an op is: its short name, whether it casts, is composite, or writes (which arguments).
+
+    `copies`: it writes its second argument, a tensor or a list, into its first, which may have another dtype.
+    `composite`: it is other ops, but on the devices in `kernels`, which have one of their own for it.
+    `autocast` names the devices where it has a rule; `nested`: its kernel may call other ops; `opaque`: even ops that
+    have a rule, where it has none; `silent`: it is not worth recording.
+    """
+
+    name: str
+    casts: bool
+    copies: bool
+    composite: bool
+    kernels: tuple[str, ...]
+    writes: tuple[int | str, ...]
+    autocast: tuple[str, ...]
+    nested: bool
+    opaque: bool
+    silent: bool
+
+    def decomposes(self, args: Any, kwargs: Any) -> bool:
+        """Tell whether the op, called with these arguments, is nothing but other ops, which a mode sees one by one."""
+        if not self.composite or not self.kernels:
+            return self.composite
+        leaves = (*args, *kwargs.values())
+        return not any(leaf.device.type in self.kernels for leaf in leaves if isinstance(leaf, torch.Tensor))
+
+
+@functools.cache
+def op_kind(func: Any) -> Kind:
+    """Return what the op `func`, an overload, is."""
+    qualified = func.name()
+    has = torch._C._dispatch_has_kernel_for_dispatch_key if func.namespace != "prim" else _never
+    explicit = has(qualified, "CompositeExplicitAutograd")
+    composite = has(qualified, "CompositeImplicitAutograd") and not explicit
+    casts = func is torch.ops.aten._to_copy.default
+    writes: list[int | str] = []
+    if func._schema.is_mutable:
+        for position, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                writes.append(argument.name if argument.kwarg_only else position)
+    autocast = tuple(device for device in AUTOCAST_DEVICES if has(qualified, f"Autocast{device.upper()}"))
+    opaque = not autocast and not composite and (func.namespace not in _LEAVES or qualified in _OPENED)
+    return Kind(
+        name=str(func.overloadpacket),
+        casts=casts,
+        copies=func in _COPIES,
+        composite=composite,
+        kernels=tuple(device for device in AUTOCAST_DEVICES if has(qualified, device.upper())) if composite else (),
+        writes=tuple(writes),
+        autocast=autocast,
+        silent=func.namespace in _SILENT,
+        nested=opaque or (explicit and not casts) or qualified.startswith(_ALGEBRA),
+        opaque=opaque,
+    )
+
+
+def take_apart(func: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run the op `func`, which decomposes, by the kernel that runs without a mode, and return its result.
+
+    `func.decompose` would rather have torch's decompositions in Python, where there is one (interpolation, recurrent
+    networks, matmul, stft): other ops, other casts, other last bits.
+    """
+    return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+
+
+def resolving() -> AbstractContextManager[Any]:
+    """Return what makes kernels that run in a mode's code see a tensor conjugated by name as they do outside of it."""
+    exclude = torch._C._dispatch_tls_local_exclude_set()
+    for key in _LAZY:
+        exclude = exclude.remove(key)
+    return torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), exclude)
+
+
+def _never(*_: str) -> bool:
+    return False

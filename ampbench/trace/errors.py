@@ -1,0 +1,268 @@
+"""How far each module of a network errs in a low precision by itself, on the inputs that it has in fp32."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ampbench.core.precisions import BASELINE, Precision, find_precision
+from ampbench.errors import UsageError, bounded, text_of
+from ampbench.records.ranges import ModuleError
+from ampbench.trace.dtypes import floating_dtypes
+from ampbench.trace.keep_fp32 import is_kept
+from ampbench.trace.modules import ModuleRun, floating_stored, tensors_in, version, watch_runs
+
+Given = Mapping[str, Sequence[tuple[torch.dtype, ...]]]
+"""The dtypes of the floating inputs of each call of modules, as `watch_dtypes` sees them."""
+
+_FP32 = find_precision(BASELINE)
+
+
+@dataclass(slots=True)
+class _Sum:
+    """What has been compared of one module."""
+
+    kind: str
+    elements: int = 0
+    error: float = 0.0
+    reference: float = 0.0
+    overflowed: int = 0
+    flushed: int = 0
+    inputs_overflowed: int = 0
+    note: str = ""
+
+
+@dataclass(slots=True)
+class _Before:
+    """What a call can change, as it was before: inputs, buffers, states of the random generators by device type.
+
+    `args` are copies of `given`, and `versions` None, or where nothing was copied, the tensors' versions.
+    """
+
+    given: tuple[Any, ...]
+    args: tuple[Any, ...]
+    versions: list[int | None] | None
+    buffers: dict[str, torch.Tensor | None]
+    random: dict[str, torch.Tensor]
+
+
+class Errors:
+    """What `watch_errors` has seen so far: `modules`, in the order of running."""
+
+    def __init__(self, given: Given) -> None:
+        self.sums: dict[str, _Sum] = {}
+        self._given = {path: iter(calls) for path, calls in given.items()}
+
+    def given(self, path: str) -> tuple[torch.dtype, ...] | None:
+        """Return the dtypes of the inputs that the next call of a module is to have; None: not known."""
+        return next(self._given.get(path, iter(())), None)
+
+    @property
+    def modules(self) -> list[ModuleError]:
+        """The own error of each module, over all its calls."""
+        return [
+            ModuleError(
+                module=path,
+                kind=row.kind,
+                elements=row.elements,
+                own_rel_l2=math.sqrt(row.error / row.reference) if row.reference else None,
+                overflowed=row.overflowed,
+                flushed=row.flushed,
+                inputs_overflowed=row.inputs_overflowed,
+                note=row.note,
+            )
+            for path, row in self.sums.items()
+        ]
+
+
+@contextmanager
+def watch_errors(
+    model: torch.nn.Module, shadow: Precision | str, given: Given = MappingProxyType({})
+) -> Iterator[Errors]:
+    """Run each module again in the precision `shadow`, on the inputs of the fp32 run in the block, and compare.
+
+    `shadow` is a row of `ampbench.core.precisions` or its name: with autocast, the module runs on the fp32 inputs and
+    weights below autocast, else its weights, buffers and floating inputs are rounded to the storage dtype. What
+    autocast has no rule for runs in the dtype that it is handed: with `given`, the dtypes that `watch_dtypes` saw in a
+    run below autocast, inputs are rounded to these, so that such modules are compared as they would run. To round
+    inputs is not the doing of the module that is handed them: its own error is that against itself in fp32 on the
+    rounded inputs. What overflows or flushes is counted against fp32 on the inputs as they were. Compared are the
+    modules in which no other module of `model` ran. The shadow sees buffers and random states as the call in
+    fp32 did, and whatever it changes is put back; it records no graph, fires none of the module's hooks, and the
+    program's results stay the same, bit by bit. What `keep_fp32` keeps is not compared. Where a module cannot run in
+    the precision, or not be repeated, its record says so. Raises `UsageError` for modules compiled by torch.compile.
+    """
+    row = find_precision(shadow) if isinstance(shadow, str) else shadow
+    if row.autocast is None and row.storage == "float32":
+        raise UsageError(f"{row.name} rounds no module's values: watch the errors of a precision in fp16 or bf16")
+    seen = Errors(given)
+    with watch_runs(model, lambda run: _compare(run, row, seen), _remember):
+        yield seen
+
+
+def _remember(run: ModuleRun) -> None:
+    """Keep what the call may change; inputs only of modules without children, which are what writes into them."""
+    devices = {tensor.device.type for tensor in tensors_in(run.args)} | {"cpu"}
+    alone = not run.module._modules
+    run.kept = _Before(
+        given=run.args,
+        args=pytree.tree_map(_copied, run.args) if alone else run.args,
+        versions=None if alone else _versions(run.args),
+        buffers={name: _copied(buffer) for name, buffer in run.module._buffers.items()},
+        random={device: _random_state(device) for device in devices},
+    )
+
+
+def _compare(run: ModuleRun, row: Precision, seen: Errors) -> None:
+    given = seen.given(run.path)
+    outputs = floating_stored(run.returned)
+    if not run.leaf or not outputs or any(is_kept(module) for module in (*run.within, run.module)):
+        return
+    found = seen.sums.setdefault(run.path, _Sum(type(run.module).__name__))
+    before: _Before = run.kept
+    if before.versions is not None and before.versions != _versions(before.given):
+        found.note = "it writes into its inputs"
+        return
+    hooked = [id(new) for new in run.args] != [id(old) for old in before.given]  # by a hook of the user's
+    args = run.args if hooked else before.args
+    after = {device: _random_state(device) for device in before.random}
+    if any(device != "cpu" and not torch.equal(state, before.random[device]) for device, state in after.items()):
+        found.note = "it draws random numbers, and others in half precision on this device"
+        return
+    given_exactly = args, run.kwargs
+    inputs = _handed(*given_exactly, given)
+    if row.autocast is None:
+        inputs = pytree.tree_map(partial(_lowered, storage=getattr(torch, row.storage)), inputs)
+    rounded = any(
+        new.dtype is not old.dtype
+        for new, old in zip(floating_stored(inputs), floating_stored(given_exactly), strict=True)
+    )
+    held = pytree.tree_map(_in_dtype_of, inputs, given_exactly) if rounded else None
+    device = outputs[0].device.type
+    try:
+        _set_random_states(before.random)
+        low = _run_again(run, inputs, before.buffers, row, device)
+        _set_random_states(before.random)
+        exact = outputs if held is None else floating_stored(_run_again(run, held, before.buffers, _FP32, device))
+    except (RuntimeError, TypeError, ValueError) as error:  # what kernels and a module's own checks raise
+        found.note = f"it does not run in {row.name}: {bounded(text_of(error).partition(chr(10))[0])}"
+        return
+    finally:
+        _set_random_states(after)
+    lows = floating_stored(low)
+    if any([tensor.shape for tensor in each] != [tensor.shape for tensor in outputs] for each in (lows, exact)):
+        found.note = f"it returns other shapes in {row.name}"
+        return
+    dtype = getattr(torch, row.autocast or row.storage)
+    for tensor in floating_stored((args, run.kwargs)):
+        found.inputs_overflowed += int((tensor.isfinite() & ~tensor.detach().to(dtype).isfinite()).sum())
+    for wanted, held_exactly, other in zip(outputs, exact, lows, strict=True):
+        _add(found, wanted.detach(), held_exactly.detach(), other)
+
+
+def _handed(args: Any, kwargs: Any, dtypes: tuple[torch.dtype, ...] | None) -> tuple[Any, Any]:
+    """Return the inputs of a call with the floating ones in `dtypes`; as they are, where these are not known."""
+    if dtypes is None or len(dtypes) != len(floating_dtypes((args, kwargs))):
+        return args, kwargs
+    wanted = iter(dtypes)
+
+    def rounded(leaf: Any) -> Any:
+        return leaf.detach().to(next(wanted)) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf
+
+    found: tuple[Any, Any] = pytree.tree_map(rounded, (args, kwargs))
+    return found
+
+
+def _run_again(
+    run: ModuleRun,
+    inputs: tuple[Any, Any],
+    buffers: Mapping[str, torch.Tensor | None],
+    row: Precision,
+    device: str,
+) -> Any:
+    """Call a module's forward in a precision, on inputs that are in it, and leave no trace of it in the module."""
+    module = run.module
+    lowered = partial(_lowered, storage=getattr(torch, row.storage))
+    fused = not (torch.is_grad_enabled() and any(parameter.requires_grad for parameter in module.parameters()))
+
+    with ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        if not fused and torch.backends.mha.get_fastpath_enabled():
+            # Without a graph, some modules would take a fused path that the fp32 call did not take.
+            torch.backends.mha.set_fastpath_enabled(False)
+            stack.callback(torch.backends.mha.set_fastpath_enabled, True)
+        for part in module.modules():
+            stack.callback(_restore, part, dict(part.__dict__))
+            state = buffers if part is module else part._buffers
+            part.__dict__["_parameters"] = {name: lowered(value) for name, value in part._parameters.items()}
+            part.__dict__["_buffers"] = {name: lowered(_copied(value)) for name, value in state.items()}
+            if isinstance(part, torch.nn.RNNBase):
+                part.__dict__["_flat_weights"] = [lowered(value) for value in part._flat_weights]
+        low = getattr(torch, row.autocast) if row.autocast is not None else None
+        stack.enter_context(torch.autocast(device, dtype=low, enabled=low is not None, cache_enabled=False))
+        args, kwargs = inputs
+        return module.forward(*args, **kwargs)
+
+
+def _lowered(leaf: Any, storage: torch.dtype) -> Any:
+    return leaf.detach().to(storage) if isinstance(leaf, torch.Tensor) and leaf.dtype is torch.float32 else leaf
+
+
+def _in_dtype_of(leaf: Any, other: Any) -> Any:
+    """Return a copy of a tensor in the dtype of `other`, anything else as it is."""
+    return leaf.detach().to(other.dtype, copy=True) if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _add(found: _Sum, wanted: torch.Tensor, exact: torch.Tensor, low: torch.Tensor) -> None:
+    """Compare one output with fp32's, `wanted`, and with fp32's on the rounded inputs, `exact`.
+
+    Chunk by chunk, so that no copy of the whole is made.
+    """
+    size = 1 << 20
+    for start in range(0, wanted.numel(), size):
+        first, one, other = (each.reshape(-1)[start : start + size].double() for each in (wanted, exact, low))
+        error = float((other - one).square().sum())
+        found.elements += len(first)
+        if not math.isfinite(error):
+            found.overflowed += int((first.isfinite() & ~other.isfinite()).sum())
+            both = one.isfinite() & other.isfinite()
+            one, other = one.where(both, 0.0), other.where(both, math.nan)
+            error = float((other - one).where(both, 0.0).square().sum())
+        found.flushed += int(((other == 0) & (first != 0) & first.isfinite()).sum())
+        found.reference += float(one.square().sum())
+        found.error += error
+
+
+def _restore(module: torch.nn.Module, attributes: dict[str, Any]) -> None:
+    module.__dict__.clear()
+    module.__dict__.update(attributes)
+
+
+def _versions(tree: object) -> list[int | None]:
+    return [version(tensor) for tensor in tensors_in(tree)]
+
+
+def _copied(leaf: Any) -> Any:
+    return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _random_state(device: str) -> torch.Tensor:
+    return torch.get_rng_state() if device == "cpu" else torch.get_device_module(device).get_rng_state()
+
+
+def _set_random_states(states: Mapping[str, torch.Tensor]) -> None:
+    for device, state in states.items():
+        _set_random_state(device, state)
+
+
+def _set_random_state(device: str, state: torch.Tensor) -> None:
+    if device == "cpu":
+        torch.set_rng_state(state)
+    else:
+        torch.get_device_module(device).set_rng_state(state)

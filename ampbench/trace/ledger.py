@@ -1,0 +1,593 @@
+"""`trace_casts`: every op and every cast of a block of anyone's code, as it runs, without changing what it computes.
+
+The dispatch mode behind a ledger sees every op, follows values by their storage, and notes what is cast. Rows are
+tuples until someone reads them, and dtypes torch's own: an op costs some microseconds and some hundred bytes.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ampbench.errors import UsageError
+from ampbench.records.case import AUTOCAST_DEVICES
+from ampbench.records.cast_tables import cache_bytes
+from ampbench.records.casts import (
+    ACTIVATION,
+    AUTOCAST,
+    CAST,
+    EXPLICIT,
+    GRADIENT,
+    INPUT,
+    NOT_NEEDED,
+    REUSED,
+    STATE,
+    WEIGHT,
+    WHOLE,
+    Cast,
+    CastTrace,
+    ModuleCalls,
+    Operation,
+    WeightUse,
+)
+from ampbench.trace.calls import (
+    Call,
+    CallMode,
+    CastRow,
+    OpRow,
+    Places,
+    Running,
+    Value,
+    Values,
+    cacheable,
+    copied,
+    function_name,
+    in_backward,
+    lives,
+    op_tensors,
+    origin_of,
+    storage_key,
+    undoes_cast,
+)
+from ampbench.trace.dtypes import Kind, op_kind, resolving, short_dtype, take_apart
+from ampbench.trace.modules import ModuleStack
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_STATES = frozenset({INPUT, ACTIVATION})
+"""What is an optimizer's own state where an optimizer casts it."""
+
+_SCALER = "aten._amp_"
+"""How the ops of GradScaler begin, which run between the backward pass and the optimizer's step."""
+
+_OF_CONSTANTS = frozenset({torch.ops.aten.equal.default, torch.ops.aten._local_scalar_dense.default})
+
+_PLAIN = frozenset({"Tensor", "Parameter", "FakeTensor"})
+"""Classes of torch whose ops are the ones dispatched; any other class with its own dispatch hides ops from a mode."""
+
+
+class _Whole:
+    """A function that runs now and is recorded as one op, `name`: its kind and arguments, from when it is reached."""
+
+    __slots__ = ("args", "kind", "kwargs", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.kind: Kind | None = None
+        self.args: Any = ()
+        self.kwargs: Any = {}
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records the ops that run while it is on, in `ops`, `casts` and `uses` (of weights).
+
+    `learning`: gradients were not switched off for one of them at least. `model_ops` counts those up to the model's
+    return. `corrections` counts how often rows that were there have been changed.
+    """
+
+    def __init__(self, calls: CallMode, model: torch.nn.Module | None, *, time: bool):
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.ops: list[OpRow] = []
+        self.casts: list[CastRow] = []
+        self.uses: list[tuple[str, int, str, str, int | None]] = []
+        self._values = Values(lambda tensor: self.modules.find(tensor))  # noqa: PLW0108 - they come next
+        self.modules = ModuleStack(model, self._values.name, calls.look, calls.pause, calls.resume, self._returned)
+        self.places = Places(self.modules)
+        self._calls = calls
+        self._time = time
+        self._synchronize = torch.accelerator.synchronize if time and torch.accelerator.is_available() else None
+        self._cast_at: dict[int, CastRow] = {}
+        self._numbers = 0
+        self._last_use: dict[str, int] = {}
+        self._lowered = False
+        self._whole: _Whole | None = None
+        self._loose: int | None = None
+        self.learning = False
+        self.model_ops: int | None = None
+        self.corrections = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the op and record it; raises `UsageError` for a tensor subclass that has ops of its own."""
+        kwargs = kwargs or {}
+        kind = op_kind(func)
+        for kept in types:
+            if kept.__name__ not in _PLAIN or not kept.__module__.startswith("torch."):
+                if kept is torch.Tensor:
+                    continue
+                raise UsageError(
+                    f"{kind.name} was given a {kept.__module__}.{kept.__qualname__}, a tensor subclass with ops of its "
+                    "own, whose casts a trace does not see; trace the program with plain tensors"
+                )
+        if func in _OF_CONSTANTS and not any(isinstance(arg, torch.Tensor) for arg in args):
+            # TorchScript folds and compares the constants of a graph it optimizes; numbers reach a mode as such
+            return args[0] if len(args) == 1 else type(args[0]) is type(args[1]) and args[0] == args[1]
+        whole = self._whole
+        if whole is not None and (whole.kind is not None or kind.name == whole.name):
+            if whole.kind is None:
+                whole.kind, whole.args, whole.kwargs = kind, args, kwargs
+            if not kind.composite:
+                return func(*args, **kwargs)
+            with self:
+                return func.decompose(*args, **kwargs)  # its other kernel asks libraries of the device
+        if kind.decomposes(args, kwargs):
+            return self._decompose(func, kind, args, kwargs)
+        if kind.nested:
+            func = partial(self._open if kind.opaque and not self._lowered else _run_nested, func)
+        if self._synchronize is not None:
+            self._synchronize()
+        Running.ops += 1
+        start = perf_counter()
+        try:
+            out = func(*args, **kwargs)
+            if self._synchronize is not None:
+                self._synchronize()
+        finally:
+            Running.ops -= 1
+        seconds = perf_counter() - start if self._time else None
+        with torch._C.DisableTorchFunction():
+            self._record(kind, args, kwargs, out, seconds)
+        return out
+
+    def run_whole(self, function: Any, args: Any, kwargs: Any) -> Any:
+        """Run, on fake tensors, a function that their device has one kernel for, and record it as one op.
+
+        What autocast casts on the way in is recorded, too.
+        """
+        name = function.__name__
+        with torch.inference_mode():  # where a composite op reaches a mode
+            if WHOLE[name].lowers:
+                args, kwargs = pytree.tree_map_only(torch.Tensor, self._lower, (args, kwargs))
+            self._whole = whole = _Whole(f"aten.{name}")
+            try:
+                out = function(*args, **kwargs)
+            finally:
+                self._whole = None
+        if not torch.is_inference_mode_enabled():
+            self._whole = whole
+            out = pytree.tree_map_only(torch.Tensor, torch.clone, out)
+            self._whole = None
+        if whole.kind is not None:
+            with torch._C.DisableTorchFunction():
+                self._record(whole.kind, whole.args, whole.kwargs, out, None)
+        return out
+
+    def optimizes(self) -> None:
+        """Say that an optimizer or GradScaler is at work.
+
+        What ran outside all modules since the backward pass, or since the last such work, belongs to it: gradients were
+        unscaled, clipped, asked whether they are finite.
+        """
+        start = self._loose
+        if start is None or start == len(self.ops):
+            return
+        self.ops[start:] = [row._replace(phase="optimizer") for row in self.ops[start:]]
+        while self.uses and self.uses[-1][1] >= start:
+            self.uses.pop()
+        for cast in reversed(self.casts):
+            if cast.index < start:
+                break
+            cast.phase = "optimizer"
+            if cast.what in _STATES:
+                cast.what, cast.name = STATE, ""
+        self.corrections += 1
+
+    def uses_of(self, tensor: torch.Tensor) -> tuple[str, list[int]]:
+        """Return the name of a tensor from outside, and the ops that took it as it is, casts of it included."""
+        with torch._C.DisableTorchFunction():
+            value = self._values.known.get(storage_key(tensor))
+        return ("", []) if value is None or not lives(value) else (value.name, value.uses)
+
+    def _returned(self) -> None:
+        if not in_backward():
+            self.model_ops = len(self.ops)
+
+    def _open(self, func: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run an op with autocast as the program has it: a mode's own code runs with autocast off."""
+        on = [device for device in self._calls.autocast if not torch.is_autocast_enabled(device)]
+        for device in on:
+            torch.set_autocast_enabled(device, True)
+        try:
+            return _run_nested(func, *args, **kwargs)
+        finally:
+            for device in on:
+                torch.set_autocast_enabled(device, False)
+
+    def _decompose(self, func: Any, kind: Kind, args: Any, kwargs: Any) -> Any:
+        """Run a composite op, which reaches a mode whole in inference mode, part by part.
+
+        Autocast casts the parts of an op that has no rule (einsum); an op that has one was cast already.
+        """
+        before = self._lowered
+        self._lowered = before or bool(set(self._calls.autocast) & set(kind.autocast))
+        try:
+            with self:
+                if self._lowered:
+                    return _run_nested(take_apart, func, *args, **kwargs)
+                return self._open(take_apart, func, *args, **kwargs)
+        finally:
+            self._lowered = before
+
+    def _lower(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Cast as autocast does what goes into a kernel of the low dtype."""
+        device = tensor.device.type
+        lowered = device in self._calls.autocast and tensor.dtype is torch.float32
+        return tensor.to(torch.get_autocast_dtype(device)) if lowered else tensor
+
+    def _record(self, kind: Kind, args: Any, kwargs: Any, out: Any, seconds: float | None) -> None:
+        if kind.silent:
+            return
+        # autocast casts a weight for its cache with gradients on, whatever the program says
+        self.learning = self.learning or (torch.is_grad_enabled() and not kind.casts)
+        index = len(self.ops)
+        call = self._calls.current
+        sources = op_tensors(args)
+        if kwargs:
+            sources += op_tensors(kwargs.values())
+        outputs = [out] if isinstance(out, torch.Tensor) else op_tensors(out) if isinstance(out, list | tuple) else []
+        phase, module, recomputed, forward, leaf = self.places.find(index, called=call is not None)
+        function = call.function if call else None
+        if kind.name.startswith(_SCALER):
+            phase = "optimizer"
+            self.optimizes()
+        if forward is not None:
+            module = self.ops[forward].module
+            function = function or self.ops[forward].function
+        elif leaf is not None:
+            stored = self._values.known.get(storage_key(leaf))
+            module = self.modules.owners.get(stored.name, "") if stored is not None else ""
+        keys = [storage_key(tensor) for tensor in sources]
+        made = [storage_key(tensor) for tensor in outputs]
+        fresh = [key for key in made if key not in keys]
+        view = not fresh and not kind.writes and bool(made)
+        row = None
+        if kind.casts and sources[0].dtype is not out.dtype:
+            row = self._cast(index, call, sources[0], keys[0], out, phase, module, forward, seconds)
+        elif kind.copies and (pairs := copied(args)):
+            source, target = pairs[0]
+            row = self._cast(index, call, source, storage_key(source), target, phase, module, forward, seconds)
+            row.read = sum(one.numel() for one, _ in pairs)
+            row.elements = sum(one.numel() for _, one in pairs)
+            row.origin, row.cached = (row.origin, False) if phase == "backward" else (EXPLICIT, False)
+        if not view:
+            self._consume(index, call, sources, keys, phase, module, kind, row)
+        number = call.number if call else 0
+        if row is not None and kind.casts:
+            self._values.known[made[0]] = Value(row.what, row.name, row, number, index)
+        elif fresh:
+            what = GRADIENT if phase == "backward" else ACTIVATION if sources else INPUT
+            for key in fresh:
+                self._values.known[key] = Value(what, module if what != INPUT else "", None, number, index)
+        if kind.writes:
+            given = {**dict(enumerate(args)), **kwargs}
+            self._values.written(index, (tensor for at in kind.writes for tensor in op_tensors([given.get(at)])))
+        self.ops.append(
+            OpRow(
+                kind.name,
+                function,
+                module,
+                phase,
+                recomputed,
+                forward,
+                tuple([tensor.dtype for tensor in sources]),
+                tuple([tensor.dtype for tensor in outputs]),
+                call.source if call else None,
+                seconds,
+            )
+        )
+        if phase != "forward":
+            self._loose = index + 1
+        elif recomputed or self.modules.depth:
+            self._loose = None
+
+    def _cast(
+        self,
+        index: int,
+        call: Call | None,
+        source: torch.Tensor,
+        key: int,
+        out: torch.Tensor,
+        phase: str,
+        module: str,
+        forward: int | None,
+        seconds: float | None,
+    ) -> CastRow:
+        value = self._values.find(source, key, phase)
+        if isinstance(source, torch.nn.Parameter):
+            value.what = WEIGHT  # of a module built in the block that has not been called yet
+        what, name = value.what, value.name
+        undone = None
+        if phase == "backward" and undoes_cast():
+            what = GRADIENT
+            undone = self._cast_at.get(forward) if forward is not None else None
+        elif phase == "optimizer" and what in _STATES:
+            what, name = STATE, ""
+        if what == GRADIENT:
+            name = undone.name if undone is not None else name or module
+        strided = source.layout is torch.strided
+        view = (source.shape, source.stride(), source.storage_offset()) if strided else source.shape
+        tensor = value.views.get(view)
+        if tensor is None:
+            self._numbers += 1
+            tensor = value.views[view] = self._numbers
+        origin = origin_of(call, self._calls.autocast, value, source, out.dtype, undone)
+        row = CastRow(
+            index=index,
+            what=what,
+            name=name,
+            module=module,
+            phase=phase,
+            source_dtype=source.dtype,
+            dtype=out.dtype,
+            read=source.numel(),
+            elements=source.numel(),
+            seconds=seconds,
+            origin=origin,
+            cached=origin == AUTOCAST and phase != "backward" and cacheable(source, out),
+            tensor=tensor,
+            made_by=value.cast.index if value.cast is not None else None,
+            producer=value.op,
+            call=call.number if call else 0,
+            value=value,
+        )
+        self.casts.append(row)
+        self._cast_at[index] = row
+        return row
+
+    def _consume(
+        self,
+        index: int,
+        call: Call | None,
+        sources: list[torch.Tensor],
+        keys: list[int],
+        phase: str,
+        module: str,
+        kind: Kind,
+        own: CastRow | None,
+    ) -> None:
+        """Note what an op that computes did with casts' copies, weights and inputs."""
+        number = call.number if call else -index - 1
+        for tensor, key in zip(sources, keys, strict=True):
+            value = self._values.known.get(key)
+            if value is None or not lives(value):
+                value = self._values.find(tensor, key, phase)
+            cast = value.cast
+            if cast is None and value.what == INPUT and phase == "forward":
+                value.uses.append(index)
+            if cast is not None:
+                first = cast.operation is None
+                if first:
+                    cast.operation = index
+                if value.what == WEIGHT and phase == "forward" and own is None:
+                    if cast.origin == AUTOCAST:
+                        status = CAST if first or cast.call == number else REUSED
+                        self._use(cast.name, number, index, module, status, cast.index)
+                    elif isinstance(tensor, torch.nn.Parameter):
+                        self._use(cast.name, number, index, module, NOT_NEEDED, None)
+                    elif first:
+                        self._use(cast.name, number, index, module, CAST, cast.index)
+            elif own is None and phase == "forward":
+                value.read_as_is = True
+                if value.what == WEIGHT and not kind.writes:
+                    self._use(value.name, number, index, module, NOT_NEEDED, None)
+
+    def _use(self, name: str, number: int, index: int, module: str, status: str, cast: int | None) -> None:
+        if not name or self._last_use.get(name) != number:
+            self._last_use[name] = number
+            self.uses.append((name, index, module, status, cast))
+
+
+def _run_nested(func: Any, *args: Any, **kwargs: Any) -> Any:
+    with resolving():
+        return func(*args, **kwargs)
+
+
+class CastLedger:
+    """What `trace_casts` has seen so far, readable at any time: within the block, after it, and after an error in it.
+
+    `ops`, `casts`, `weights` and `modules` are records in the order of running, `trace` all four together.
+    """
+
+    def __init__(self, recorder: Recorder, *, timed: bool):
+        self._recorder = recorder
+        self._timed = timed
+        self._read: tuple[tuple[int, int], CastTrace] | None = None
+
+    @property
+    def trace(self) -> CastTrace:
+        """Everything recorded so far."""
+        state = len(self._recorder.ops), self._recorder.corrections
+        if self._read is None or self._read[0] != state:
+            self._read = (state, _trace(self._recorder, timed=self._timed))
+        return self._read[1]
+
+    @property
+    def ops(self) -> list[Operation]:
+        """Every op, casts included."""
+        return self.trace.ops
+
+    @property
+    def casts(self) -> list[Cast]:
+        """Every copy into another dtype."""
+        return self.trace.casts
+
+    @property
+    def weights(self) -> list[WeightUse]:
+        """Every forward use of a parameter: cast for it, reused from autocast's cache, or not needed."""
+        return self.trace.weights
+
+    @property
+    def modules(self) -> list[ModuleCalls]:
+        """The dtypes that went in and out of each module."""
+        return self.trace.modules
+
+    @property
+    def cache_bytes(self) -> int:
+        """The bytes of the weights' copies autocast's cache keeps alive until its region ends."""
+        return cache_bytes(self.trace)
+
+    def uses_of(self, tensor: torch.Tensor) -> tuple[str, list[int]]:
+        """Return the name of a tensor that was there before the block, "" where no module was given it by one.
+
+        Beside it stand the forward ops that took it in the dtype it has, by their `index`: those that cast it, too.
+        """
+        return self._recorder.uses_of(tensor)
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a row per op, with the columns of its `Operation` and, where it is a cast, of its `Cast`."""
+        import pandas as pd  # half a second that a worker need not wait for
+
+        from ampbench.records.cast_tables import OP_COLUMNS, op_rows
+
+        return pd.DataFrame(op_rows(self.trace), columns=OP_COLUMNS).astype({"seconds": float})
+
+
+@contextmanager
+def trace_casts(
+    model: torch.nn.Module | None = None, *, sources: bool = False, time: bool = False
+) -> Iterator[CastLedger]:
+    """Record every op and every cast of the block into the `CastLedger` it yields.
+
+    `model` gives modules and parameters their names, as its `named_modules` does; without it each outermost module
+    that is called gives them, below the name of its class. `sources` adds the caller's line to each op, `time` its
+    seconds (an accelerator is waited for around each op). Enter it outside the autocast region: copies of weights that
+    a region made before the block are not known as such. Results are those of the untraced program, bit by bit.
+    Traces nest; what runs in other threads the block starts is not seen. Raises `UsageError`, in the block, for
+    modules compiled by torch.compile and for tensor subclasses with ops of their own; a compiled *function* runs
+    uncompiled while a trace is on, because torch does not run compiled code under a dispatch mode.
+    """
+    calls = CallMode(autocast_devices(), sources=sources)
+    recorder = Recorder(calls, model, time=time)
+    calls.whole = recorder.run_whole
+    with ExitStack() as stack:
+        recorder.modules.hook()
+        stack.callback(recorder.modules.unhook)
+        places = recorder.places
+
+        def starts() -> None:
+            recorder.optimizes()
+            places.optimizing = True
+
+        stack.callback(register_optimizer_step_pre_hook(lambda *_: starts()).remove)
+        stack.callback(register_optimizer_step_post_hook(lambda *_: setattr(places, "optimizing", False)).remove)
+        stack.enter_context(calls)
+        stack.enter_context(recorder)
+        yield CastLedger(recorder, timed=time)
+
+
+def autocast_devices() -> tuple[str, ...]:
+    """Return the device types on which a program may switch autocast on."""
+    devices = [*AUTOCAST_DEVICES]
+    if (here := torch.accelerator.current_accelerator()) is not None and here.type not in devices:
+        devices.append(here.type)
+    return tuple(devices)
+
+
+def _trace(recorder: Recorder, *, timed: bool) -> CastTrace:
+    dtypes: dict[tuple[torch.dtype, ...], tuple[str, ...]] = {}
+    functions: dict[Any, str | None] = {}
+
+    def short(row: tuple[torch.dtype, ...]) -> tuple[str, ...]:
+        if row not in dtypes:
+            dtypes[row] = tuple(short_dtype(dtype) for dtype in row)
+        return dtypes[row]
+
+    def named(function: Any) -> str | None:
+        if function not in functions:
+            functions[function] = function_name(function)
+        return functions[function]
+
+    ops = [
+        Operation(
+            index=index,
+            name=row.name,
+            function=named(row.function),
+            module=row.module,
+            phase=row.phase,
+            recomputed=row.recomputed,
+            forward=row.forward,
+            inputs=short(row.inputs),
+            outputs=short(row.outputs),
+            source=row.source,
+            seconds=row.seconds,
+        )
+        for index, row in enumerate(recorder.ops)
+    ]
+    casts = [
+        Cast(
+            index=row.index,
+            operation=row.operation,
+            what=row.what,
+            name=row.name or (row.value.name if row.what == row.value.what else ""),
+            module=row.module,
+            phase=row.phase,
+            from_dtype=short_dtype(row.source_dtype),
+            to_dtype=short_dtype(row.dtype),
+            elements=row.elements,
+            bytes_read=row.read * row.source_dtype.itemsize,
+            bytes_written=row.elements * row.dtype.itemsize,
+            seconds=row.seconds,
+            origin=row.origin,
+            cached=row.cached,
+            tensor=row.tensor,
+            made_by=row.made_by,
+            producer=row.producer,
+            read_as_is=row.value.read_as_is,
+        )
+        for row in recorder.casts
+    ]
+    weights = [
+        WeightUse(name=name, operation=operation, module=module, status=status, cast=cast)
+        for name, operation, module, status, cast in recorder.uses
+    ]
+    return CastTrace(
+        ops=ops,
+        casts=casts,
+        weights=weights,
+        modules=_modules(recorder.modules),
+        timed=timed,
+        inference=bool(ops) and not recorder.learning,
+        model_ops=recorder.model_ops,
+    )
+
+
+def _modules(stack: ModuleStack) -> list[ModuleCalls]:
+    return [
+        ModuleCalls(
+            module=path,
+            kind=kind,
+            inputs=tuple(map(short_dtype, inputs)),
+            outputs=tuple(map(short_dtype, outputs)),
+            parameters=tuple(map(short_dtype, parameters)),
+            calls=calls,
+        )
+        for (path, kind, inputs, outputs, parameters), calls in sorted(
+            stack.calls.items(), key=lambda item: stack.order[item[0][0]]
+        )
+    ]

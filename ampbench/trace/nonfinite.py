@@ -1,0 +1,193 @@
+"""`find_nonfinite`: the first op that makes a value that is not finite, and where it is."""
+
+import linecache
+import math
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from ampbench.records.ranges import FirstNonfinite
+from ampbench.trace.calls import INSIDE, CallMode, leaves_ahead, op_tensors
+from ampbench.trace.dtypes import Kind, op_kind
+from ampbench.trace.ledger import Recorder, autocast_devices
+
+FRAMES = 5
+"""How many lines of the program's own code are kept."""
+
+_LOGARITHMS = frozenset({"aten.log", "aten.log2", "aten.log10", "aten.log1p", "aten.log_", "aten.special_xlogy"})
+
+_HANDED = ("aten.empty", "aten.new_empty", "aten.resize", "aten.set_")
+"""Ops that hand out memory as it is, whatever lies in it."""
+
+_OVERWRITES = frozenset(
+    {"aten.copy_", "aten.fill_", "aten.zero_", "aten.normal_", "aten.uniform_", "aten._foreach_copy_"}
+)
+"""Ops that write into a tensor without reading it."""
+
+_NAN, _PLUS, _MINUS = "NaN", "+inf", "-inf"
+
+
+class _State(NamedTuple):
+    """Which kinds of values that are not finite some tensors hold, and their largest finite magnitude."""
+
+    kinds: frozenset[str] = frozenset()
+    largest: float | None = None
+
+
+class FirstFound:
+    """What `find_nonfinite` has found so far: `first`, None while every value was finite or meant."""
+
+    def __init__(self, finder: "_Finder"):
+        self._finder = finder
+
+    @property
+    def first(self) -> FirstNonfinite | None:
+        """The first op at fault."""
+        return self._finder.first
+
+
+@contextmanager
+def find_nonfinite(model: torch.nn.Module) -> Iterator[FirstFound]:
+    """Find the first op of the block that makes NaN or infinity, in the forward or backward pass or the optimizer.
+
+    At fault is the first op that computes, that is, one given at least one tensor, and returns a NaN, +inf or -inf
+    where none of the tensors and numbers it was given holds the same. So an infinity that is meant is not taken for a
+    fault: a mask filled with -inf (the number was given), a bias that is -inf already, softmax of such scores; yet a
+    NaN made of infinities is (a row that is masked altogether, 0 * inf, inf - inf). Two more are meant: the -inf of a
+    logarithm of zero, which is exact, and the lowest number of a wider dtype, as masks use it, cast to a narrower one.
+    An infinity of that kind whose sign is turned (the loss -log 0) is found there.
+
+    Gradients that overflow below `torch.amp.GradScaler` are found, too, although the scaler skips their step. Modules
+    are named as `model.named_modules` does. Results stay those of the program, bit by bit; as for `trace_casts`, rows
+    of all ops are kept, so a block should hold steps rather than epochs, and the same programs are refused.
+    """
+    calls = CallMode(autocast_devices(), sources=False)
+    finder = _Finder(calls, model)
+    places = finder.places
+    with ExitStack() as stack:
+        finder.modules.hook()
+        stack.callback(finder.modules.unhook)
+        stack.callback(register_module_forward_pre_hook(finder.count_step).remove)
+        stack.callback(register_optimizer_step_pre_hook(lambda *_: setattr(places, "optimizing", True)).remove)
+        stack.callback(register_optimizer_step_post_hook(lambda *_: setattr(places, "optimizing", False)).remove)
+        stack.enter_context(calls)
+        stack.enter_context(finder)
+        yield FirstFound(finder)
+
+
+class _Finder(Recorder):  # type: ignore[no-untyped-call]
+    """A recorder, which knows where each op is, that looks at the values, too, until it has found."""
+
+    def __init__(self, calls: CallMode, model: torch.nn.Module):
+        super().__init__(calls, model, time=False)
+        self.first: FirstNonfinite | None = None
+        self._model = model
+        self._step = -1
+
+    def count_step(self, module: torch.nn.Module, _: Any) -> None:
+        """Count a call of the network."""
+        if module is self._model:
+            self._step += 1
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the op, record it, and look at what it returns."""
+        kwargs = kwargs or {}
+        kind = op_kind(func)
+        if self.first is not None or kind.silent or kind.decomposes(args, kwargs):
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        with torch._C.DisableTorchFunction():
+            written = op_tensors([args[place] for place in kind.writes if isinstance(place, int) and place < len(args)])
+            before = _state([] if kind.name in _OVERWRITES else written)
+        out = super().__torch_dispatch__(func, types, args, kwargs)
+        with torch._C.DisableTorchFunction():
+            self._look(kind, (*args, *kwargs.values()), out, written, before)
+        return out
+
+    def _look(self, kind: Kind, given: tuple[Any, ...], out: Any, written: list[torch.Tensor], before: _State) -> None:
+        outputs = op_tensors(out if isinstance(out, list | tuple) else [out])
+        made = _state([*outputs, *written]).kinds
+        if not made or kind.name.startswith(_HANDED):
+            return
+        read = [tensor for tensor in op_tensors(given) if not any(tensor is other for other in (*written, *outputs))]
+        if not read and (kind.name in _OVERWRITES or not written):
+            return  # a constant
+        state = _state(read)
+        if not made - before.kinds - state.kinds - _numbers(given) - _meant(kind, read):
+            return
+        row = self.ops[-1]
+        self.first = FirstNonfinite(
+            operation=row.name,
+            module=row.module,
+            phase=row.phase,
+            step=max(self._step, 0),
+            inputs_largest=max((one.largest for one in (before, state) if one.largest is not None), default=None),
+            parameter=self._parameter(outputs) if row.phase == "backward" else "",
+            frames=_frames(),
+        )
+
+    def _parameter(self, outputs: list[torch.Tensor]) -> str:
+        """Return the parameter whose gradient is among what an op of the backward pass returned, or ""."""
+        shapes = [tensor.shape for tensor in outputs if _state([tensor]).kinds]
+        shapes += [shape[::-1] for shape in shapes]  # a Linear's weight is transposed on the way
+        names = {id(parameter): name for name, parameter in self._model.named_parameters()}
+        return next((names[id(leaf)] for leaf in leaves_ahead() if leaf.shape in shapes and id(leaf) in names), "")
+
+
+def _state(tensors: list[torch.Tensor]) -> _State:
+    kinds: set[str] = set()
+    largest: float | None = None
+    for given in tensors:
+        tensor = given.values() if given.is_nested else given
+        if not tensor.is_floating_point() or not tensor.numel() or tensor.layout is not torch.strided:
+            continue
+        low, high = (float(edge) for edge in torch.aminmax(tensor.detach()))
+        if not (math.isfinite(low) and math.isfinite(high)):
+            for kind, found in (
+                (_NAN, tensor.isnan()),
+                (_PLUS, tensor == math.inf),
+                (_MINUS, tensor == -math.inf),
+            ):
+                if found.any():
+                    kinds.add(kind)
+            finite = tensor[tensor.isfinite()]
+            if not len(finite):
+                continue
+            low, high = (float(edge) for edge in torch.aminmax(finite))
+        largest = max(largest or 0.0, abs(low), abs(high))
+    return _State(frozenset(kinds), largest)
+
+
+def _numbers(given: tuple[Any, ...]) -> set[str]:
+    """Return the kinds of the numbers among an op's arguments that are not finite."""
+    numbers = [number for number in given if isinstance(number, float) and not math.isfinite(number)]
+    return {_NAN if math.isnan(number) else _PLUS if number > 0 else _MINUS for number in numbers}
+
+
+def _meant(kind: Kind, read: list[torch.Tensor]) -> set[str]:
+    """Return the kinds an op may make although it was given none."""
+    if kind.name in _LOGARITHMS:
+        return {_MINUS}
+    if kind.casts and read[0].is_floating_point():
+        lowest = torch.finfo(read[0].dtype).min
+        if not ((read[0] < -1e38) & (read[0] != lowest)).any() and (read[0] == lowest).any():
+            return {_MINUS}
+    return set()
+
+
+def _frames() -> list[str]:
+    """Return the last lines of code that are neither torch's nor ours, as "file:line in function: code"."""
+    found: list[str] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and len(found) < FRAMES:
+        code = frame.f_code
+        if not code.co_filename.startswith(INSIDE):
+            line = linecache.getline(code.co_filename, frame.f_lineno).strip()
+            found.append(f"{code.co_filename}:{frame.f_lineno} in {code.co_name}: {line}")
+        frame = frame.f_back
+    return found[::-1]

@@ -1,0 +1,552 @@
+"""`watch_ranges`: how large the values of a network are while anyone's fp32 code runs it, module by module.
+
+Magnitudes are histograms by binary exponent, exact, in two passes over the bits. Of what normalisations treat as one,
+the channel or row of which they take the statistics, the largest is counted (`count_together`). How far each module's
+outputs are off in a whole run is told from a sample of them, against that of another run (`sample_outputs`).
+"""
+
+import math
+import mmap
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from ampbench.records.ranges import ACTIVATION, GRADIENT, INPUT, UPDATE, WEIGHT, Magnitudes, Swallowed
+from ampbench.trace.dtypes import short_dtype
+from ampbench.trace.modules import ModuleRun, floating_stored, module_paths, tensors_in, version, watch_runs
+
+_SPREAD = 3
+"""Mantissa bits that are counted apart and then put together: most values share few exponents, and a counter that is
+incremented again at once waits for its own last write."""
+
+_FEW = 1 << 12
+"""Up to so many elements, putting counters together costs more than the waiting."""
+
+_CHUNK = {"cpu": 1 << 18}
+"""Elements counted at a time, so that the copies stay in the cache; on other devices `_LARGE`, to save launches."""
+
+_LARGE = 1 << 24
+
+SMALL = -25
+"""Powers of two are counted apart up to this exponent: the largest magnitude that fp16 rounds to zero is one."""
+
+
+_LOOK = 1 << 12
+"""So many elements of a chunk are looked at for powers of two, before all are."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """The bits of a floating dtype: the integer of its width, of how many bits the mantissa is, the exponent's bias."""
+
+    integer: torch.dtype
+    mantissa: int
+    bias: int
+
+    @property
+    def infinity(self) -> int:
+        """The bits of +inf; those of a NaN are larger."""
+        return (2 * self.bias + 1) << self.mantissa
+
+
+_LAYOUTS = {torch.float32: _Layout(torch.int32, 23, 127), torch.float64: _Layout(torch.int64, 52, 1023)}
+
+
+@dataclass(slots=True)
+class Counts:
+    """The magnitudes of `elements` values.
+
+    `exponents[e]` of them have 2**e <= |x| < 2**(e + 1), `zeros` are zero, `nonfinite` infinite or NaN; `largest` is
+    the largest finite |x| (None: none is finite). `powers[e]` of `exponents[e]`, for e up to `SMALL`, are 2**e exactly;
+    of large tensors those are left out of which not one is among a few thousand values, evenly spaced.
+    """
+
+    elements: int = 0
+    zeros: int = 0
+    nonfinite: int = 0
+    largest: float | None = None
+    exponents: Counter[int] = field(default_factory=Counter)
+    powers: Counter[int] = field(default_factory=Counter)
+
+    def add(self, other: "Counts") -> None:
+        """Put the values of `other` to these."""
+        self.elements += other.elements
+        self.zeros += other.zeros
+        self.nonfinite += other.nonfinite
+        self.exponents.update(other.exponents)
+        self.powers.update(other.powers)
+        if other.largest is not None:
+            self.largest = other.largest if self.largest is None else max(self.largest, other.largest)
+
+
+def count_magnitudes(tensor: torch.Tensor) -> Counts:
+    """Return the magnitudes of a floating tensor of any dtype, shape, layout and device, subnormals included.
+
+    Exact: nothing is sampled, and no value is rounded. What a sparse tensor does not store is zero.
+    """
+    counts = count_chunks(in_chunks(flat(tensor.detach())))
+    if not tensor.is_nested and tensor.numel() > counts.elements:
+        absent = tensor.numel() - counts.elements
+        counts.add(Counts(elements=absent, zeros=absent, largest=0.0))
+    return counts
+
+
+def count_chunks(chunks: Iterable[torch.Tensor]) -> Counts:
+    """Return the magnitudes of floating tensors of one dimension, put together; none may be empty."""
+    counts = Counts()
+    for chunk in chunks:
+        _count(chunk if chunk.dtype in _LAYOUTS else chunk.float(), counts)  # every narrower dtype fits into fp32
+    return counts
+
+
+def in_chunks(values: torch.Tensor) -> Sequence[torch.Tensor]:
+    """Return a tensor of one dimension in parts of a size that is quick to work on, as views."""
+    size = _CHUNK.get(values.device.type, _LARGE)
+    return [values[start : start + size] for start in range(0, len(values), size)]
+
+
+def flat(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the elements in one dimension, in the order of memory, without a copy where they lie densely."""
+    if tensor.is_nested:
+        return tensor.values()
+    if tensor.layout is not torch.strided:
+        tensor = tensor.coalesce().values() if tensor.layout is torch.sparse_coo else tensor.values()
+    if not tensor.is_contiguous():
+        tensor = tensor.permute(sorted(range(tensor.dim()), key=tensor.stride, reverse=True))
+    return tensor.reshape(-1)
+
+
+def _count(values: torch.Tensor, counts: Counts) -> None:
+    layout, elements = _LAYOUTS[values.dtype], len(values)
+    bits = _magnitude_bits(values, layout)
+    largest = bits.max().view(values.dtype).item()
+    spread = _SPREAD if elements > _FEW else 0
+    bits >>= layout.mantissa - spread  # in place: a second copy takes as long to allocate as to fill
+    fields = _fields(bits, layout, spread)
+    counts.elements += elements
+    zeros = 0
+    nonfinite = int(fields[-1])
+    if nonfinite:
+        counts.nonfinite += nonfinite
+        finite = _magnitude_bits(values, layout)
+        largest = finite.where(finite < layout.infinity, 0).max().view(values.dtype).item()
+    if nonfinite < elements:
+        counts.largest = largest if counts.largest is None else max(counts.largest, largest)
+    if fields[0]:
+        # Zeros and subnormals share an exponent field; a subnormal's bits are its value in steps of the smallest one.
+        bits = _magnitude_bits(values, layout)
+        zeros = elements - int(torch.count_nonzero(bits))
+        counts.zeros += zeros
+        if zeros < fields[0]:
+            small = bits[(bits > 0) & (bits < 1 << layout.mantissa)]
+            smallest = 1 - layout.bias - layout.mantissa
+            counts.exponents.update((small.double().frexp().exponent + (smallest - 1)).tolist())
+            single = small[(small & (small - 1)) == 0]
+            counts.powers.update((single.double().frexp().exponent + (smallest - 1)).tolist())
+    if fields[1 : SMALL + layout.bias + 1].any() and _shows_power(values, layout):
+        # One step below a power of two is the exponent below; below zero the bits of a NaN.
+        torch.bitwise_and(values.view(layout.integer), torch.iinfo(layout.integer).max, out=bits)
+        bits -= 1
+        bits &= torch.iinfo(layout.integer).max
+        bits >>= layout.mantissa - spread
+        moved = zeros + (_fields(bits, layout, spread) - fields)[: SMALL + layout.bias].cumsum()
+        places = moved.nonzero()[0]
+        counts.powers.update(dict(zip((places + (1 - layout.bias)).tolist(), moved[places].tolist(), strict=True)))
+    places = fields[1:-1].nonzero()[0]
+    counts.exponents.update(dict(zip((places + (1 - layout.bias)).tolist(), fields[places + 1].tolist(), strict=True)))
+
+
+def _fields(bits: torch.Tensor, layout: _Layout, spread: int) -> Any:
+    """Return how many values have each exponent field, of bits that are it and `spread` more; a NumPy array."""
+    fields = torch.bincount(bits, minlength=(2 * layout.bias + 2) << spread).cpu().numpy()
+    return fields.reshape(-1, 1 << spread).sum(axis=1) if spread else fields
+
+
+def _shows_power(values: torch.Tensor, layout: _Layout) -> bool:
+    """Return whether a small normal power of two is among every so many of the values."""
+    bits = _magnitude_bits(values[:: -(-len(values) // _LOOK)], layout)
+    least, most = 1 << layout.mantissa, (SMALL + layout.bias) << layout.mantissa
+    return bool(((bits & (least - 1) == 0) & (bits >= least) & (bits <= most)).any())
+
+
+def _magnitude_bits(values: torch.Tensor, layout: _Layout) -> torch.Tensor:
+    """Return the bits of |x|, which are ordered as the values are."""
+    return values.view(layout.integer) & torch.iinfo(layout.integer).max
+
+
+def normalises_together(module: torch.nn.Module) -> bool:
+    """Return whether a module of torch's subtracts the mean of what it is given, not one that it remembers."""
+    if isinstance(module, torch.nn.modules.batchnorm._NormBase):
+        return module.training or module.running_mean is None
+    return isinstance(module, torch.nn.LayerNorm | torch.nn.GroupNorm)
+
+
+def count_together(module: torch.nn.Module, tensor: torch.Tensor) -> Counter[int]:
+    """Return how many values lie in a channel or row whose largest magnitude has an exponent up to `SMALL`.
+
+    By that exponent; those that hold nothing but zeros are left out. `tensor` is what `module`, one that
+    `normalises_together`, is given.
+    """
+    largest = _largest(module, tensor.detach())
+    counts = count_magnitudes(largest)
+    members = tensor.numel() // largest.numel() if largest.numel() else 0
+    return Counter({exponent: count * members for exponent, count in counts.exponents.items() if exponent <= SMALL})
+
+
+def _largest(module: torch.nn.Module, tensor: torch.Tensor) -> torch.Tensor:
+    """Return the largest magnitude of each channel or row."""
+    if isinstance(module, torch.nn.GroupNorm):
+        rows = tensor.reshape(len(tensor), module.num_groups, -1)
+    elif isinstance(module, torch.nn.LayerNorm):
+        last = len(module.normalized_shape)
+        if tuple(tensor.shape[-last:]) != tuple(module.normalized_shape):  # a subclass for images, by their channels
+            tensor = tensor.movedim(1, -1)
+        rows = tensor.flatten(-last)
+    elif isinstance(module, torch.nn.modules.instancenorm._InstanceNorm):
+        rows = tensor.flatten(1 - module._get_no_batch_dim())  # type: ignore[no-untyped-call]
+    else:
+        rows = tensor.transpose(0, 1).flatten(1) if tensor.dim() > 1 else tensor[:, None]
+    return rows.abs().amax(-1)
+
+
+SAMPLE = 65_536
+"""How many elements of each module's outputs `sample_outputs` keeps."""
+
+_SEED = 0
+
+
+class Samples:
+    """What `sample_outputs` kept: per module, `limit` values at most of what it returned, in fp64 on the CPU."""
+
+    def __init__(self, limit: int):
+        self.limit = limit
+        self.values: dict[str, list[torch.Tensor]] = {}
+        self._left: dict[str, int] = {}
+
+    def take(self, path: str, tensor: torch.Tensor) -> None:
+        """Keep values of one output, at places that only its size decides."""
+        left = self._left.get(path, self.limit)
+        count = min(left, tensor.numel())
+        if not count:
+            return
+        self._left[path] = left - count
+        flat = tensor.detach().reshape(-1)
+        if count < len(flat):
+            generator = torch.Generator().manual_seed(_SEED)
+            flat = flat[torch.randint(len(flat), (count,), generator=generator).to(flat.device)]
+        self.values.setdefault(path, []).append(flat.to("cpu", torch.float64, copy=True))
+
+
+@contextmanager
+def sample_outputs(model: torch.nn.Module, limit: int = SAMPLE) -> Iterator[Samples]:
+    """Keep a sample of the floating outputs of every module, `limit` elements each, as the block runs `model`.
+
+    Two runs on inputs of the same shapes, in any precisions, keep the same elements. A module's first outputs are
+    sampled until its limit is reached. Results stay the same, bit by bit.
+    """
+    seen = Samples(limit)
+
+    def take(run: ModuleRun) -> None:
+        for tensor in floating_stored(run.returned):
+            seen.take(run.path, tensor)
+
+    with watch_runs(model, take):
+        yield seen
+
+
+def total_errors(reference: Samples, low: Samples) -> Mapping[str, tuple[float | None, int]]:
+    """Return, by module, the relative L2 error of the run `low` against `reference`, and of how many elements.
+
+    None where it is undefined: a value is not finite, all of the reference's are zero, or the two runs returned other
+    shapes.
+    """
+    found: dict[str, tuple[float | None, int]] = {}
+    for path, values in reference.values.items():
+        others = low.values.get(path, [])
+        if [len(value) for value in values] != [len(value) for value in others]:
+            found[path] = (None, 0)
+            continue
+        exact, other = torch.cat(values), torch.cat(others)
+        norm = float(torch.linalg.vector_norm(exact))
+        error = float(torch.linalg.vector_norm(other - exact)) / norm if norm else math.nan
+        found[path] = (error if math.isfinite(error) else None, len(exact))
+    return found
+
+
+LOW_DTYPES = (torch.float16, torch.bfloat16)
+
+_ORDER = (WEIGHT, INPUT, ACTIVATION, GRADIENT, UPDATE)
+
+_Key = tuple[str, str, str]
+
+
+class Ranges:
+    """What `watch_ranges` has seen so far, readable at any time.
+
+    `batches` counts the calls of the network itself. `nonfinite_in_fp32` is the path of the module that first had a
+    value that is not finite (None: none had).
+    """
+
+    def __init__(self, paths: Mapping[torch.nn.Module, str]):
+        self.batches = 0
+        self.nonfinite_in_fp32: str | None = None
+        self._kinds = {path: type(module).__name__ for module, path in paths.items()}
+        self._counts: dict[_Key, Counts] = {}
+        self._together: dict[str, Counter[int]] = {}
+        self._ran: dict[str, None] = {}
+        self._moved: dict[str, tuple[int, list[int]]] = {}
+
+    @property
+    def magnitudes(self) -> list[Magnitudes]:
+        """A record per module and kind of values, and per parameter; modules in the order of first running."""
+        places = {path: place for place, path in enumerate([*self._ran, *self._kinds.keys() - self._ran])}
+        ordered = sorted(self._counts.items(), key=lambda item: (places[item[0][0]], _ORDER.index(item[0][1])))
+        return [
+            record_of(*key, self._kinds[key[0]], counts, self._together.get(key[0]) if key[1] == INPUT else None)
+            for key, counts in ordered
+        ]
+
+    @property
+    def swallowed(self) -> list[Swallowed]:
+        """Per parameter and low dtype, the updates that would be lost to rounding were it stored in that."""
+        return [
+            Swallowed(parameter=name, dtype=short_dtype(dtype), moved=moved, swallowed=lost)
+            for name, (moved, each) in self._moved.items()
+            for dtype, lost in zip(LOW_DTYPES, each, strict=True)
+        ]
+
+    def ran(self, path: str) -> None:
+        """Note that a module runs."""
+        self._ran.setdefault(path)
+
+    def count(self, module: str, what: str, name: str, tensor: torch.Tensor) -> Counts:
+        """Count the values of `tensor` and return them."""
+        counts = count_magnitudes(tensor)
+        self.add(module, what, name, counts)
+        return counts
+
+    def add(self, module: str, what: str, name: str, counts: Counts) -> None:
+        """Put values that are counted already to the module's."""
+        if counts.nonfinite and self.nonfinite_in_fp32 is None:
+            self.nonfinite_in_fp32 = module
+        self._counts.setdefault((module, what, name), Counts()).add(counts)
+
+    def normalised(self, path: str, module: torch.nn.Module, tensor: torch.Tensor, counts: Counts) -> None:
+        """Count what of an input, which has `counts`, lies in channels or rows of small values alone."""
+        together = self._together.setdefault(path, Counter())
+        if min(counts.exponents, default=0) <= SMALL:
+            together.update(count_together(module, tensor))
+
+    def compare_step(self, name: str, before: torch.Tensor, after: torch.Tensor) -> None:
+        """Count what a step changed a parameter by, and what of it each low dtype would not show; both are `flat`."""
+        shown = [0] * len(LOW_DTYPES)
+        counts = count_chunks(_differences(before, after, shown))
+        self.add(name.rpartition(".")[0], UPDATE, name, counts)
+        here = counts.elements - counts.zeros
+        moved, each = self._moved.get(name, (0, [0] * len(LOW_DTYPES)))
+        self._moved[name] = (moved + here, [old + here - new for old, new in zip(each, shown, strict=True)])
+
+
+@contextmanager
+def watch_ranges(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Iterator[Ranges]:
+    """Count the magnitudes of `model`'s values while the block runs it in fp32, over one or many batches.
+
+    Counted exactly, and put together over all calls of a module:
+
+    * its floating inputs and outputs (tensors in tuples, lists and mappings), for a module in which no other module of
+      `model` ran; of the others only the outputs that no module within them returned as they are. Outputs are counted
+      before anything can overwrite them in place, inputs before the module can;
+    * the gradients of these outputs, and of parameters, at each backward pass;
+    * parameters and floating buffers, once, as the block begins; shared ones once, below their first name;
+    * with `optimizer`, what each of its steps adds to a parameter of `model`, and how much of it rounding to nearest
+      would swallow were the parameter stored in fp16 or bf16: added to the rounded parameter, it leaves that as it is.
+
+    Results are those of the unwatched program, bit by bit, and only statistics are kept; from the optimizer's first
+    step on, a copy of the parameters, too. Values of other dtypes are ignored. Where the user's hooks change what a
+    module returns, what it computed itself is counted. Raises `UsageError` for modules compiled by torch.compile.
+    """
+    paths = module_paths(model)
+    seen = Ranges(paths)
+    watcher = _Watcher(seen, model)
+    with ExitStack() as stack:
+        stack.callback(watcher.stop)
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+            if not tensor.is_floating_point() or torch.nn.parameter.is_lazy(tensor):
+                continue
+            module = name.rpartition(".")[0]
+            seen.count(module, WEIGHT, name, tensor)
+            if tensor.requires_grad and tensor.is_leaf:
+                hook = tensor.register_hook(partial(watcher.gradient, module, name))  # type: ignore[no-untyped-call]
+                stack.callback(hook.remove)
+        if optimizer is not None:
+            stack.callback(optimizer.register_step_pre_hook(watcher.before_step).remove)
+            stack.callback(optimizer.register_step_post_hook(watcher.after_step).remove)
+        stack.enter_context(watch_runs(model, watcher.after, watcher.before))
+        yield seen
+
+
+class _Watcher:
+    """Hears of runs, gradients and steps, and has them counted."""
+
+    def __init__(self, seen: Ranges, model: torch.nn.Module):
+        self._seen = seen
+        self._model = model
+        self._names = {id(parameter): name for name, parameter in model.named_parameters()}
+        self._before: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._room = _room(0)
+        self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, Counts]] = {}
+        self._active = True
+
+    def stop(self) -> None:
+        """Let graphs that outlive the block be differentiated without being counted."""
+        self._active = False
+        self._before.clear()
+        self._room = _room(0)
+        self._known.clear()
+
+    def before(self, run: ModuleRun) -> None:
+        """Count the inputs, except those of modules that have others run within them."""
+        self._seen.ran(run.path)
+        if run.module is self._model:
+            self._seen.batches += 1
+        if not run.module._modules:
+            run.kept = True
+            for tensor in tensors_in(run.args):
+                self._count_input(run, tensor)
+
+    def after(self, run: ModuleRun) -> None:
+        """Count the outputs, and their gradients when these come."""
+        if run.leaf:
+            # Inputs by keyword are shown to global hooks only now.
+            for tensor in tensors_in(run.kwargs if run.kept else (run.args, run.kwargs)):
+                self._count_input(run, tensor)
+        for tensor in run.outputs:
+            counts = self._seen.count(run.path, ACTIVATION, "", tensor)
+            self._remember(tensor, counts)
+            if tensor.requires_grad:
+                tensor.register_hook(partial(self.gradient, run.path, ""))  # type: ignore[no-untyped-call]
+        if not run.within:
+            self._known.clear()
+
+    def gradient(self, module: str, name: str, gradient: torch.Tensor) -> None:
+        """Count a gradient; a hook on a tensor."""
+        if self._active and isinstance(gradient, torch.Tensor):
+            self._seen.count(module, GRADIENT, name, gradient)
+
+    def before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Keep the parameters as they are; those on the CPU in one place, which every step uses again."""
+        watched = {}
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                name = self._names.get(id(parameter))
+                if name is not None and parameter.grad is not None and parameter.is_floating_point():
+                    watched[name] = parameter.detach()
+        sizes = [_aligned(tensor.nbytes) if tensor.is_cpu else 0 for tensor in watched.values()]
+        if sum(sizes) > len(self._room):
+            self._room = _room(sum(sizes))
+        rooms = self._room[: sum(sizes)].split_with_sizes(sizes)
+        for (name, tensor), room in zip(watched.items(), rooms, strict=True):
+            values = flat(tensor)
+            kept = room[: values.nbytes].view(values.dtype).copy_(values) if tensor.is_cpu else values.clone()
+            self._before[name] = (tensor, kept)
+
+    def after_step(self, *_: Any) -> None:
+        """Count what was added to each of them."""
+        while self._before:
+            name, (after, before) = self._before.popitem()
+            self._seen.compare_step(name, before, flat(after))
+
+    def _count_input(self, run: ModuleRun, tensor: torch.Tensor) -> None:
+        if not tensor.is_floating_point():
+            return
+        known = self._known.get(id(tensor))
+        if known is not None and known[0]() is tensor and known[1] == version(tensor):
+            counts = known[2]
+            self._seen.add(run.path, INPUT, "", counts)
+        else:
+            counts = self._seen.count(run.path, INPUT, "", tensor)
+            self._remember(tensor, counts)
+        if normalises_together(run.module):
+            self._seen.normalised(run.path, run.module, tensor, counts)
+
+    def _remember(self, tensor: torch.Tensor, counts: Counts) -> None:
+        """Keep what one module returned for the next, which is given it, unless it is changed in between."""
+        since = version(tensor)
+        if since is not None:
+            self._known[id(tensor)] = (weakref.ref(tensor), since, counts)
+
+
+def _differences(before: torch.Tensor, after: torch.Tensor, shown: list[int]) -> Iterator[torch.Tensor]:
+    """Yield what a step added in parts; put to `shown` how many elements it changes that are stored in `LOW_DTYPES`.
+
+    A stored weight lies on the grid of its dtype, where half a unit decides; the fp32 weights that it was rounded from
+    lie anywhere between two of its numbers, so that some of them cross over however little is added.
+    """
+    for one, other in zip(in_chunks(before), in_chunks(after), strict=True):
+        added = other - one
+        for place, dtype in enumerate(LOW_DTYPES):
+            stored = one.to(dtype)
+            shown[place] += _differing(stored, (stored + added).to(dtype))
+        yield added
+
+
+def _aligned(size: int) -> int:
+    """Return the bytes that `size` bytes take up where every tensor begins at a multiple of a cache line."""
+    return -(-size // 64) * 64
+
+
+def _room(size: int) -> torch.Tensor:
+    """Return `size` bytes on the CPU, in huge pages where the system has them.
+
+    What is allocated for one step is new to the process, and to touch it page by page takes several times as long as
+    the copy.
+    """
+    if not size or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.empty(size, dtype=torch.uint8)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a kernel built without them
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8)
+
+
+def _differing(first: torch.Tensor, second: torch.Tensor) -> int:
+    """Return how many elements of two half tensors differ; by their bits, which is twice as fast as by their values."""
+    one, other = first.view(torch.int16), second.view(torch.int16)
+    bits = one ^ other
+    count = int(torch.count_nonzero(bits))
+    sign = torch.iinfo(torch.int16).min
+    if count and bits.min() == sign:  # 0 and -0 are the same value
+        count -= int(torch.count_nonzero((bits == sign) & ((one | other) == sign)))
+    return count
+
+
+def record_of(
+    module: str, what: str, name: str, kind: str, counts: Counts, together: Mapping[int, int] | None = None
+) -> Magnitudes:
+    """Return counted values as a record; the arguments are its fields."""
+    lowest, highest = min(counts.exponents, default=0), max(counts.exponents, default=-1)
+    return Magnitudes(
+        module=module,
+        kind=kind,
+        what=what,
+        name=name,
+        elements=counts.elements,
+        zeros=counts.zeros,
+        nonfinite=counts.nonfinite,
+        largest=counts.largest,
+        lowest=lowest,
+        counts=[counts.exponents[exponent] for exponent in range(lowest, highest + 1)],
+        powers=_from(lowest, counts.powers),
+        together=None if together is None else _from(lowest, together),
+    )
+
+
+def _from(lowest: int, counts: Mapping[int, int]) -> list[int]:
+    """Return counts by exponent from `lowest` on, up to the largest."""
+    return [counts.get(exponent, 0) for exponent in range(lowest, max(counts, default=lowest - 1) + 1)]

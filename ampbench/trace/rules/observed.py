@@ -1,0 +1,297 @@
+"""What autocast really does to one op and to its variants: run with and without it, the dtypes read below autocast.
+
+A device that is absent is stood in for by fake tensors, whose ops pass through the same dispatcher; nothing computes.
+Variants are the calls that documents call not eligible: fp64 and integer inputs, in-place, `out=`, an
+explicit `dtype=`. They are found in the dispatcher's schemas, so that every torch version is asked for those it has.
+"""
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ampbench.errors import first_line
+from ampbench.records.rules import (
+    BANNED,
+    CHANGED,
+    FLOAT32,
+    LOWER,
+    REFUSED,
+    UNCHANGED,
+    UNLISTED,
+    WIDEST,
+    RuleCall,
+    RuleTrial,
+)
+from ampbench.trace.dtypes import autocast_to, is_present
+from ampbench.trace.rules.samples import FLOATING, Sample, T, make_tensor
+
+_REAL = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
+
+
+@dataclass(slots=True)
+class _Way:
+    """What a call does, while it does it; `as_call` is what is kept of it."""
+
+    inputs: list[str] = field(default_factory=list)
+    computed: set[str] = field(default_factory=set)
+    outputs: list[str] = field(default_factory=list)
+    casts: list[str] = field(default_factory=list)
+    error: str | None = None
+
+    def as_call(self) -> RuleCall:
+        return RuleCall(outputs=self.outputs, computed=sorted(self.computed), casts=self.casts, error=self.error)
+
+
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes every op below autocast before it runs, so that what reached a kernel is known even if it then fails."""
+
+    def __init__(self, way: _Way, probed: object):
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._way = way
+        self._probed = probed
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func.namespace == "prim":
+            return func(*args, **kwargs)  # fake tensors ask for their device this way
+        seen = _floating(args) + _floating(kwargs)
+        if func is torch.ops.aten._to_copy.default:
+            wanted = kwargs.get("dtype")
+            if seen and wanted is not None and wanted.is_floating_point and seen != [_short(wanted)]:
+                self._way.casts.append(f"{seen[0]} to {_short(wanted)}")
+        elif func is self._probed or not _only_moves(func):
+            self._way.computed.update(seen)
+        return func(*args, **kwargs)
+
+
+def _only_moves(func: Any) -> bool:
+    """Tell whether an op merely gives another view of its input."""
+    return any(value.alias_info is not None and not value.alias_info.is_write for value in func._schema.returns)
+
+
+def _floating(tree: object) -> list[str]:
+    tensors = [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+    return [_short(tensor.dtype) for tensor in tensors if tensor.is_floating_point() or tensor.is_complex()]
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def find_op(name: str) -> Callable[..., Any] | None:
+    """Return what a sample's name stands for; None where this torch has no such op."""
+    if not name.startswith("aten::"):
+        owner: Any = torch
+        for part in name.split("."):
+            owner = getattr(owner, part, None)
+        return owner  # type: ignore[no-any-return]
+    base, _, overload = name.removeprefix("aten::").partition(".")
+    packet = getattr(torch.ops.aten, base, None)
+    return getattr(packet, overload or "default", None)
+
+
+def run_trial(op: Callable[..., Any], make: Callable[[], Sample], device: str, dtype: torch.dtype) -> RuleTrial:
+    """Return what `op` does with fresh arguments of `make`, under autocast to `dtype` and without."""
+    under = _walk(op, make, device, dtype, enabled=True)
+    plain = _walk(op, make, device, dtype, enabled=False)
+    return RuleTrial(inputs=under.inputs, autocast=under.as_call(), plain=plain.as_call())
+
+
+def _walk(
+    op: Callable[..., Any], make: Callable[[], Sample], device: str, dtype: torch.dtype, *, enabled: bool
+) -> _Way:
+    """Make the arguments and call `op`; whatever either raises is recorded."""
+    way = _Way()
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # deprecated ops have rules too
+        try:
+            sample = make()
+            way.inputs = _floating((sample.args, sample.kwargs))
+            with autocast_to(device, dtype, enabled), _Watch(way, op):
+                result = op(*sample.args, **sample.kwargs)
+            leaves = pytree.tree_leaves(result)
+            way.outputs = [_short(leaf.dtype) for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        except Exception as error:  # noqa: BLE001 - whatever an op raises is what is to be recorded
+            way.error = first_line(error)[:200]
+    return way
+
+
+def fill(sample: Sample, device: str, dtypes: Callable[[int], torch.dtype]) -> Sample:
+    """Return `sample` with its tensors made on `device`; the n-th floating one has dtype `dtypes(n)`."""
+    count = 0
+    fake = not is_present(device)
+
+    def tensor(leaf: Any) -> Any:
+        nonlocal count
+        if not isinstance(leaf, T):
+            return leaf
+        made = make_tensor(leaf, device, dtypes(count), fake=fake)
+        count += leaf.kind in FLOATING
+        return made
+
+    args, kwargs = pytree.tree_map(tensor, (sample.args, sample.kwargs))
+    return Sample(args, kwargs)
+
+
+def floating_inputs(sample: Sample) -> int:
+    """Return how many floating tensors a sample has."""
+    leaves = pytree.tree_leaves((sample.args, sample.kwargs))
+    return sum(isinstance(leaf, T) and leaf.kind in FLOATING for leaf in leaves)
+
+
+def run_trials(op: Callable[..., Any], sample: Sample, device: str, dtype: torch.dtype) -> dict[str, RuleTrial]:
+    """Return the trials "fp32", "lower", "mixed": all inputs fp32, all in the autocast dtype, or the first alone in it.
+
+    "mixed" is absent where there is but one floating input.
+    """
+    kinds: dict[str, Callable[[int], torch.dtype]] = {
+        "fp32": lambda _: torch.float32,
+        "lower": lambda _: dtype,
+        "mixed": lambda position: torch.float32 if position else dtype,
+    }
+    if floating_inputs(sample) < 2:
+        del kinds["mixed"]
+    return {
+        name: run_trial(op, lambda of=of: fill(sample, device, of), device, dtype)  # type: ignore[misc]
+        for name, of in kinds.items()
+    }
+
+
+def classify(trials: Mapping[str, RuleTrial], dtype: str) -> str | None:
+    """Return the category that `trials` show, for autocast to `dtype`; None where a call did not reach a kernel.
+
+    Each rule leaves a trace that the call without autocast does not have: "banned" ends the call with an error about
+    autocast before any kernel is reached; "lower_precision" casts fp32 inputs to `dtype` (a kernel may cast them
+    back); "float32" makes inputs in `dtype` reach kernels, or leave them, in fp32; "widest" turns mixed inputs into
+    fp32 before the kernel. What leaves none is "unlisted". Complex numbers count as the dtype of their parts.
+    """
+    fp32, lower, mixed = trials["fp32"], trials["lower"], trials.get("mixed")
+    if _is_banned(fp32):
+        return BANNED
+    if dtype in _lowered(fp32.autocast) - _lowered(fp32.plain):
+        return LOWER
+    if any(not trial.autocast.computed and (trial.plain.computed or trial is fp32) for trial in (fp32, lower)):
+        return None
+    if _in_fp32(lower.autocast.computed, lower.plain.computed) or _in_fp32(lower.autocast.outputs, lower.plain.outputs):
+        return FLOAT32
+    if mixed is not None and not mixed.same and _parts(mixed.autocast.computed) == {"float32"}:
+        return WIDEST
+    return UNLISTED
+
+
+def _is_banned(trial: RuleTrial) -> bool:
+    error = trial.autocast.error or ""
+    return bool(trial.plain.computed) and not trial.autocast.computed and "autocast" in error
+
+
+def _lowered(call: RuleCall) -> set[str]:
+    """Return the dtypes that a call computes in or casts to."""
+    return _parts(call.computed) | {cast.partition(" to ")[2] for cast in call.casts}
+
+
+def _in_fp32(autocast: list[str], plain: list[str]) -> bool:
+    """Tell whether fp32 is there with autocast and not without, or alone with it and in company without."""
+    with_it, without = _parts(autocast), _parts(plain)
+    return "float32" in with_it - without or (with_it == {"float32"} and without != with_it)
+
+
+def _parts(dtypes: list[str]) -> set[str]:
+    return {_REAL.get(dtype, dtype) for dtype in dtypes}
+
+
+def outcome(trial: RuleTrial) -> str | None:
+    """Return what autocast made of a call: "unchanged", "changed" or "refused"; None where the op refuses it anyway.
+
+    The same error with and without autocast, from a kernel that got the same dtypes, is "unchanged": not helped.
+    """
+    if trial.same:
+        return UNCHANGED if trial.plain.computed or trial.plain.error is None else None
+    if trial.plain.error is not None and not trial.plain.computed:
+        return None
+    return REFUSED if trial.autocast.error is not None and trial.plain.error is None else CHANGED
+
+
+def run_variants(
+    op: Callable[..., Any], sample: Sample, device: str, dtype: torch.dtype, observed: str | None
+) -> dict[str, str]:
+    """Return for each variant that `op` has and that can be run what autocast made of it (`observed.outcome`).
+
+    In-place and out= calls get the floating inputs that the op's rule would change, going by its category `observed`:
+    the autocast dtype where the rule is fp32, mixed ones where it is the widest input, fp32 otherwise.
+    """
+    made: dict[str, tuple[Callable[..., Any], Callable[[], Sample]]] = {
+        "fp64": (op, lambda: fill(sample, device, lambda _: torch.float64)),
+        "integer": (op, lambda: fill(sample, device, lambda _: torch.int64)),
+    }
+    if isinstance(op, torch._ops.OpOverload):
+        telling = _telling_inputs(observed, dtype)
+        inplace, out = find_inplace(op), find_out(op)
+        if inplace is not None:
+            made["in-place"] = (inplace, lambda: fill(sample, device, telling))
+        if out is not None:
+            made["out="] = (out, lambda: _with_outputs(op, fill(sample, device, telling), device, dtype, out))
+        if any(argument.name == "dtype" for argument in op._schema.arguments):
+            made["dtype="] = (op, lambda: _with_dtype(fill(sample, device, lambda _: dtype), dtype))
+    outcomes = {}
+    for name, (form, make) in made.items():
+        told = outcome(run_trial(form, make, device, dtype))
+        if told is not None:
+            outcomes[name] = told
+    return outcomes
+
+
+def find_inplace(op: torch._ops.OpOverload[..., Any]) -> torch._ops.OpOverload[..., Any] | None:
+    """Return the in-place form of `op`: the op whose name has one more `_`, same overload, same arguments."""
+    packet = getattr(getattr(torch.ops, op.namespace), f"{op._opname}_", None)
+    form = getattr(packet, op._overloadname, None)
+    return form if form is not None and _names(form) == _names(op) else None
+
+
+def find_out(op: torch._ops.OpOverload[..., Any]) -> torch._ops.OpOverload[..., Any] | None:
+    """Return the out= form of `op`: the overload with the same arguments and, after them, tensors to write to."""
+    packet = op.overloadpacket
+    for overload in packet.overloads():
+        form = getattr(packet, overload)
+        given = [argument for argument in form._schema.arguments if not argument.is_out]
+        wanted = [argument for argument in op._schema.arguments if argument.name != "dtype"]
+        if len(given) < len(form._schema.arguments) and [(a.name, str(a.type)) for a in given if a.name != "dtype"] == [
+            (a.name, str(a.type)) for a in wanted
+        ]:
+            return form  # type: ignore[no-any-return]
+    return None
+
+
+def _names(op: torch._ops.OpOverload[..., Any]) -> list[str]:
+    return [argument.name for argument in op._schema.arguments]
+
+
+def _telling_inputs(observed: str | None, dtype: torch.dtype) -> Callable[[int], torch.dtype]:
+    if observed == FLOAT32:
+        return lambda _: dtype
+    if observed == WIDEST:
+        return lambda position: dtype if position else torch.float32  # what is written to can hold the result
+    return lambda _: torch.float32
+
+
+def _with_dtype(sample: Sample, dtype: torch.dtype) -> Sample:
+    return Sample(sample.args, {**sample.kwargs, "dtype": dtype})
+
+
+def _with_outputs(
+    op: torch._ops.OpOverload[..., Any],
+    sample: Sample,
+    device: str,
+    dtype: torch.dtype,
+    form: torch._ops.OpOverload[..., Any],
+) -> Sample:
+    """Return `sample` with empty tensors to write to, of the shapes and dtypes that the op returns without autocast."""
+    with torch.no_grad(), autocast_to(device, dtype, enabled=False):
+        results = op(*sample.args, **sample.kwargs)
+    tensors = [torch.empty_like(leaf) for leaf in pytree.tree_leaves(results) if isinstance(leaf, torch.Tensor)]
+    names = [argument.name for argument in form._schema.arguments if argument.is_out]
+    return Sample(sample.args, {**sample.kwargs, **dict(zip(names, tensors, strict=True))})

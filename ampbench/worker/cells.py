@@ -1,0 +1,170 @@
+"""Cells: single cases opened in the current process, for harnesses that repeat and time steps themselves (asv, pytest).
+
+They measure what `ampbench run` measures, the same step of the same network, but isolation, order and repetition are
+the harness' own. torch's switches are the process' own too, so only one cell is open at a time.
+"""
+
+import atexit
+import contextlib
+import gc
+import importlib
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any, TypeVar
+
+from ampbench.core.precisions import PRECISIONS
+from ampbench.drive.planning import PlannedCase, check_selection, make_plan
+from ampbench.drive.rounds import Turn, request_of
+from ampbench.drive.servers import may_have_accelerator
+from ampbench.drive.session import preload_modules
+from ampbench.errors import AmpbenchError, UsageError
+from ampbench.records.case import Case
+from ampbench.records.measured import Divergence, Failure, MemoryPass, Round, Skip
+from ampbench.records.run import Selection, Settings
+from ampbench.records.wire import DIVERGENCE, MEMORY, ROUND, Description, Task
+from ampbench.worker.attention import sdpa_fixed
+from ampbench.worker.data import weights_digest
+from ampbench.worker.environment import read_environment
+from ampbench.worker.machine import Device, open_device, precision_flags
+from ampbench.worker.memory import keep_freed_memory
+from ampbench.worker.sources import build_workload, describe_workload, items_per_step
+from ampbench.worker.step import Step, TrainingStep, build_step
+from ampbench.worker.timing import Placement
+from ampbench.worker.worker import Worker, cannot_run
+
+R = TypeVar("R")
+
+
+class CellError(AmpbenchError):
+    """A case that could not be measured; the message says where it broke and what it said."""
+
+
+def plan_cells(selection: Selection) -> list[PlannedCase]:
+    """Return the cases of `selection` on this machine, each runnable or skipped with a reason, planned in this process.
+
+    Raises `UsageError` for whatever cannot be meant, `WorkloadError` where a user's workload cannot be built.
+    """
+
+    def describe(source: Any, parameters: Any, preset: str = "", /) -> Description:
+        return describe_workload(source, parameters, Settings().seed, preset)
+
+    return make_plan(selection, read_environment(), describe)
+
+
+def preload(workloads: Sequence[str]) -> None:
+    """Import and find out now what cells of `workloads` will need, for a process that forks before it opens them.
+
+    The environment is not read where there may be an accelerator: reading touches it, and a process that has must not
+    fork.
+    """
+    selection = Selection(workloads=list(workloads))
+    for module in preload_modules(selection, check_selection(selection)):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
+    if not may_have_accelerator():
+        read_environment()
+    gc.collect()
+    gc.freeze()  # else each forked process walks, and so copies, all that torch left behind
+    atexit.register(gc.unfreeze)
+
+
+class Cell:
+    """A case built once, at a random place in memory, ready to run step after step; `opened` makes it.
+
+    `step()` is one step, after which the device has done its work; `restore()` puts back training state and what steps
+    change in place, so that the next step is the same as the first. Steps that do (`apart`) need it before each one.
+    `items_per_step` is what throughput counts.
+    """
+
+    def __init__(self, case: Case, step: Step, device: Device, items: float, weights: str):
+        self.case = case
+        self.items_per_step = items
+        self.weights_digest = weights
+        self._step = step
+        self._device = device
+        self._on_cpu = device.type == "cpu"
+
+    @cached_property
+    def apart(self) -> bool:
+        """Whether each step needs what it finds put back before it; asked for the first time, that may take a step."""
+        if isinstance(self._step, TrainingStep):
+            return True
+        self._step.run()
+        return bool(self._step.changed())
+
+    def step(self) -> None:
+        """Run one step and wait for the device."""
+        self._step.run()
+        if not self._on_cpu:
+            self._device.synchronize()
+
+    def restore(self) -> None:
+        """Put back what steps change; nothing in inference, but for networks that write into what they are given."""
+        if self.apart:
+            self._step.restore()
+            self._device.synchronize()
+
+
+@contextmanager
+def opened(planned: PlannedCase, seed: int = Settings().seed) -> Iterator[Cell]:
+    """Open the case of `planned`: torch's switches and inference mode are held until it is closed.
+
+    Raises `UsageError` with the reason where the case is one to skip, and what the workload raises in its first step.
+    """
+    case = planned.case
+    device = open_device(case.device) if not planned.skip else None
+    reason = planned.skip or cannot_run(case)
+    if reason or device is None:
+        raise UsageError(f"{case.case_id} cannot run here: {reason}")
+    keep_freed_memory()
+    parameters = dict(case.parameters) | ({} if case.batch_size is None else {"batch_size": case.batch_size})
+    workload = build_workload(planned.source, parameters, seed)
+    placement = Placement(random.Random())
+    placement.move()
+    if device.type != "cpu":
+        _WORKER.forget()  # what divergence passes keep must not take the device's memory from what is timed
+    try:
+        with precision_flags(PRECISIONS[case.precision]), sdpa_fixed(case):
+            step = build_step(workload, case, device)
+            step.prepare_path(case.path)
+            if isinstance(step, TrainingStep):
+                step.start(None)
+            with step.mode():
+                yield Cell(case, step, device, items_per_step(workload), weights_digest(workload))
+            del step
+    finally:
+        device.release()
+
+
+def measure_memory(planned: PlannedCase) -> MemoryPass:
+    """Return the memory pass of a case; on a CPU it is exact only in a process that has made none before."""
+    return _serve(planned, MEMORY)
+
+
+def measure_divergence(planned: PlannedCase) -> Divergence:
+    """Return the divergence pass of a case."""
+    return _serve(planned, DIVERGENCE)
+
+
+def measure_round(planned: PlannedCase, settings: Settings) -> Round:
+    """Return one round of a case in this process, of `settings.builds` builds."""
+    return _serve(planned, ROUND, settings)
+
+
+def _serve(planned: PlannedCase, task: Task[Any, R], settings: Settings | None = None) -> R:
+    if planned.skip:
+        raise UsageError(f"{planned.case.case_id} cannot run here: {planned.skip}")
+    # processes that measure one case alone must not all put it at the same place
+    place = random.getrandbits(48)
+    request = request_of(Turn(task, planned), settings or Settings(), server=0, placement_seed=place)
+    found = task.outcome(_WORKER.serve(request), planned.case)
+    if isinstance(found, Failure):
+        raise CellError(f"{planned.case.case_id}: {found.cause} ({found.stage}): {found.message}")
+    if isinstance(found, Skip):
+        raise UsageError(f"{planned.case.case_id} cannot run here: {found.reason}")
+    return found
+
+
+_WORKER = Worker()

@@ -1,0 +1,185 @@
+"""Changes that save casts and touch no line of the network, measured in turns with the step as it was.
+
+A change is built beside the unchanged step again and again, at random places in memory, because where a build lies is
+worth more than most casts. What the samples of the pairs come to is for the findings of casts to say.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from msgspec import structs
+from torch.utils import _pytree as pytree
+
+from ampbench.core.precisions import PRECISIONS
+from ampbench.errors import in_one_line
+from ampbench.records.case import Case
+from ampbench.records.cast_tables import KEEP, STORE, savings
+from ampbench.records.casts import (
+    INPUT,
+    NO_GRAD,
+    PRE_CAST_INPUTS,
+    PRE_CAST_WEIGHTS,
+    WEIGHT,
+    CastTrace,
+    CheckedSaving,
+)
+from ampbench.trace.dtypes import short_dtype
+from ampbench.trace.ledger import trace_casts
+from ampbench.worker.data import tensors_of
+from ampbench.worker.distances import floating_in, identical
+from ampbench.worker.draws import seed_all
+from ampbench.worker.machine import Device
+from ampbench.worker.memory import one_batch
+from ampbench.worker.step import Step, TrainingStep, build_step
+from ampbench.worker.timing import Settled, settled_peaks, side_by_side, warm_up
+from ampbench.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change by its `name` (a constant of `records.casts`), the `tensors` concerned, the dtype they are stored in."""
+
+    name: str
+    tensors: tuple[str, ...]
+    dtype: torch.dtype
+
+    def build(self, workload: Workload, case: Case, device: Device) -> Step:
+        """Return the changed step, built."""
+        if self.name == PRE_CAST_INPUTS:
+            return build_step(workload, structs.replace(case, input_dtype=short_dtype(self.dtype)), device)
+        step = build_step(workload, case, device, no_grad=self.name == NO_GRAD)
+        if self.name == PRE_CAST_WEIGHTS:
+            step.network.store_weights(self.tensors, self.dtype)
+        return step
+
+
+@dataclass(frozen=True, slots=True)
+class TriedChange:
+    """A change that saves casts, and the trace of the changed step."""
+
+    change: Change
+    trace: CastTrace
+
+
+def try_changes(
+    workload: Workload, case: Case, device: Device, settled: Settled, before: CastTrace, notes: list[str]
+) -> list[TriedChange]:
+    """Return the changes that save casts of the eager step of `case`, whose trace is `before`.
+
+    `notes` get why others are left out: a changed step that fails, or makes no fewer casts. `settled` is the state that
+    GradScaler settled at.
+    """
+    tried = []
+    for change in changes_of(before, case):
+        try:
+            step = change.build(workload, case, device)
+            warm_up(step, settled)
+            with step.mode(), trace_casts(step.module) as ledger:
+                step.run()
+        except Exception as error:  # noqa: BLE001 - whatever a network raises that does not take the change
+            notes.append(f"{change.name}: not measured, the changed step fails: {in_one_line(error)}")
+            continue
+        if len(ledger.casts) >= len(before.casts):
+            many = f"{len(ledger.casts)} casts, unchanged {len(before.casts)}"
+            notes.append(f"{change.name}: not measured, it saves no cast: changed, the step makes {many}")
+            continue
+        if change.name == PRE_CAST_INPUTS and (given := _floating(step.data.batches[0])) > len(change.tensors):
+            always = ", ".join(change.tensors)
+            low = short_dtype(change.dtype)
+            notes.append(f"{change.name}: all {given} floating inputs were given in {low}, not only {always}")
+        tried.append(TriedChange(change, ledger.trace))
+    return tried
+
+
+def changes_of(trace: CastTrace, case: Case) -> list[Change]:
+    """Return the changes that the savings in `trace`, an eager step of `case`, suggest and that can be tried."""
+    autocast = PRECISIONS[case.precision].autocast
+    if autocast is None:
+        return []
+    inference = case.phase == "inference"
+    found = savings(trace)
+
+    def named(kind: str, what: str) -> tuple[str, ...]:
+        rows = [row for row in found if (row.kind, row.what) == (kind, what)]
+        return tuple(dict.fromkeys(name for row in rows for name in row.names if name))
+
+    wanted = {PRE_CAST_INPUTS: named(STORE, INPUT)}
+    if inference:
+        wanted |= {PRE_CAST_WEIGHTS: named(STORE, WEIGHT), NO_GRAD: named(KEEP, WEIGHT)}
+    return [Change(name, tensors, getattr(torch, autocast)) for name, tensors in wanted.items() if tensors]
+
+
+def peaks_with(
+    changes: Sequence[Change], workload: Workload, case: Case, device: Device, settled: Settled, notes: list[str]
+) -> list[int | None]:
+    """Return the peak of a step of `case` as it is, then with each change, as `settled_peaks` does."""
+    alone = one_batch(workload, case)
+    builds = [partial(build_step, alone, case, device), *(partial(one.build, alone, case, device) for one in changes)]
+    return settled_peaks(builds, [settled] * len(builds), device, notes)
+
+
+def measure_change(
+    tried: TriedChange,
+    workload: Workload,
+    case: Case,
+    device: Device,
+    settled: Settled,
+    before: CastTrace,
+    seconds: float,
+    notes: list[str],
+) -> CheckedSaving:
+    """Return what a change saves of the eager step of `case`, whose trace is `before`; peaks are left out.
+
+    About `seconds` are spent, more where they would not do for an interval, at most `timing.PATIENCE` times as many.
+    """
+    change = tried.change
+    builds = partial(build_step, workload, case, device), partial(change.build, workload, case, device)
+    step = builds[0]()
+    warm_up(step, settled)
+    first, again = _results(step), _results(step)
+    step = builds[1]()
+    warm_up(step, settled)
+    changed = _results(step)
+    del step
+    told: list[str] = []
+    taken = side_by_side(builds, lambda built, _: warm_up(built, settled), device, seconds, told)
+    notes += [f"{change.name}: {one}" for one in told]
+    if not identical(first, again):
+        notes.append(f"{change.name}: the unchanged step itself does not give the same bits twice")
+    moved = [sum(cast.bytes_moved for cast in trace.casts) for trace in (before, tried.trace)]
+    return CheckedSaving(
+        change=change.name,
+        names=list(change.tensors),
+        casts=len(before.casts) - len(tried.trace.casts),
+        bytes_moved=moved[0] - moved[1],
+        before=taken[0],
+        after=taken[1],
+        identical=identical(first, changed),
+    )
+
+
+def _results(step: Step) -> list[torch.Tensor]:
+    """Return what a step gives from the same random numbers: outputs and, in training, loss and gradients."""
+    seed_all(0)
+    step.rewind()
+    step.restore()
+    if isinstance(step, TrainingStep):
+        output, gradients = step.unscaled_gradients()
+        assert step.loss is not None
+        more = [step.loss, *gradients.values()]
+    else:
+        with step.mode():
+            output, more = step.run(), []
+    leaves = tensors_of(output)
+    found = [tensor.detach().clone() for tensor in [*(leaves or floating_in(output)), *more]]
+    if isinstance(step, TrainingStep):
+        step.apply_gradients()  # GradScaler unscales once a step
+        step.restore()
+    return found
+
+
+def _floating(tree: Any) -> int:
+    return sum(1 for _ in floating_in(pytree.tree_leaves(tree)))

@@ -1,0 +1,347 @@
+"""How far a case's numbers lie from the fp64 reference with the same weights and inputs; untimed."""
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from msgspec import structs
+
+from ampbench.core.precisions import BASELINE, PRECISIONS
+from ampbench.core.sketch import BLOCK, Floats, Sketch, sketch_of
+from ampbench.records.case import Case
+from ampbench.records.labels import few
+from ampbench.records.measured import (
+    LOSS_NOT_FINITE,
+    Divergence,
+    GradientDivergence,
+    OutputDivergence,
+    ReferenceStep,
+)
+from ampbench.worker.data import Larger, inputs_digest, pairs_of, tensors_of, weights_digest
+from ampbench.worker.distances import Distance, argmax_agreement, compare, compare_each, identical, worst_gradient
+from ampbench.worker.machine import Cpu, Device, fp64_device, precision_flags, rounded_products
+from ampbench.worker.memory import is_out_of_memory
+from ampbench.worker.outputs import Agreement, Compared, batch_length, decisions_of, spent, state
+from ampbench.worker.reference import (
+    NOT_DECIDED,
+    Reference,
+    References,
+    StepNumbers,
+    full_reference,
+    is_chance,
+    run_step,
+)
+from ampbench.worker.updates import Updated, updated_by
+from ampbench.workload import Workload
+
+REFERENCE_ITSELF = "it is the reference: fp64 failed"
+"""Why the error of fp32 is undefined where fp32 is what others are held against."""
+NO_REFERENCE = "there is no reference: fp64 failed: {}"
+PART = 1e-2
+"""The least share of the norm with which the gradient of one parameter is judged by itself."""
+
+
+class _Group:
+    """The reference of the cases of a group, and what is found of it once for all of them, where one asks for it.
+
+    `larger` as in `measure_divergence`.
+    """
+
+    def __init__(self, workload: Workload, case: Case, device: Device, larger: Larger | None):
+        self._workload, self._device, self._larger = workload, device, larger
+        self._samples = batch_length(workload, case)
+        self.reference = full_reference(workload, case, device)
+
+    @property
+    def numbers(self) -> StepNumbers:
+        """The numbers of the reference, which is there."""
+        assert self.reference.numbers is not None
+        return self.reference.numbers
+
+    @cached_property
+    def sketches(self) -> tuple[Sketch, Sketch]:
+        """The sketches of its outputs and of its gradients."""
+        outputs = {str(place): tensor for place, tensor in enumerate(self.numbers.outputs)}
+        return _sketch(outputs), _sketch(self.numbers.gradients)
+
+    @cached_property
+    def compared(self) -> Compared:
+        """Its outputs, ready to hold others against."""
+        numbers = self.numbers
+        targets = batch_targets(self._workload)
+        decided = decisions_of(self._workload, numbers.names, numbers.outputs, targets, numbers.decided)
+        return Compared(numbers.names, numbers.outputs, decided, self._samples, self.reference.dtype, targets)
+
+    @cached_property
+    def fp32(self) -> list[Distance]:
+        """How far fp32 lies from all its outputs and from each; [] where that is not known."""
+        held = self.reference
+        if held.fp32 is not None and held.dtype == "fp64":
+            with contextlib.suppress(ValueError):
+                every, each = self.compared.distances(held.fp32.outputs)
+                return [every, *each]
+        return []
+
+    @cached_property
+    def agreement(self) -> Agreement:
+        """Its decisions on further batches."""
+        held = self.reference
+        where = fp64_device(self._device) if held.dtype == "fp64" else self._device
+        return Agreement(self._workload, self.compared, where, held.dtype, held.draws, self._larger)
+
+
+def measure_divergence(
+    workload: Workload, case: Case, device: Device, references: References, larger: Larger | None = None
+) -> Divergence:
+    """Return how far one step of `case` lies from the same step in fp64.
+
+    Where a classifier's decisions are too few, further batches follow, the workload's own and those of `larger`.
+    Where the fp64 step fails, that of fp32 on the device is the reference, and the record says so; where fp32 fails,
+    too, no error is defined. Raises what the step of `case` itself raises.
+    """
+    started = spent(device)
+    group = references.of(workload, case, device, "divergence", partial(_Group, workload, case, device, larger))
+    held = group.reference
+    is_baseline = held.fp32 is not None and case.precision == BASELINE and case.path == "eager"
+    keep = fp64_device(device)
+    numbers = held.fp32 if is_baseline else None
+    if numbers is None:
+        numbers = run_step(workload, case, device, keep=keep, equal=held.draws, native=held.intended is not None)
+    found = Divergence(
+        case_id=case.case_id,
+        reference=ReferenceStep(device=held.where, dtype=held.dtype, error=held.error),
+        weights_digest=weights_digest(workload),
+        inputs_digest=inputs_digest(workload),
+        repeatable=None if isinstance(device, Cpu) else is_repeatable(workload, case, device, numbers, held, keep),
+        fp32_products=fp32_products(case, device),
+        input_largest=largest(batch for batch, _ in pairs_of(workload)),
+        notes=list(numbers.notes),
+    )
+    training = case.phase == "training"
+    if training:
+        if numbers.loss is None or not math.isfinite(numbers.loss):
+            found.notes.append(LOSS_NOT_FINITE)
+        found = structs.replace(
+            found,
+            loss=_finite(numbers.loss),
+            gradient=GradientDivergence(elements=sum(value.numel() for value in numbers.gradients.values())),
+            scaler_scale=numbers.scaler_scale,
+            skipped_steps=numbers.skipped_steps,
+            recipe=numbers.recipe,
+            target_largest=largest((targets for _, targets in pairs_of(workload)), numbers.half),
+            statistics_stall=numbers.stall,
+        )
+    if held.numbers is None:
+        why = NO_REFERENCE.format(held.error)
+        found.notes.append(why)
+        output = structs.replace(found.output, undefined=why)
+        gradient = structs.replace(found.gradient, undefined=why if training else "")
+        return structs.replace(found, output=output, gradient=gradient)
+    if NOT_DECIDED in held.numbers.notes and NOT_DECIDED not in found.notes:
+        found.notes.append(NOT_DECIDED)
+    outputs, gradients = group.sketches
+    reference = structs.replace(
+        found.reference,
+        output_shapes=[list(tensor.shape) for tensor in held.numbers.outputs],
+        output_norm=_finite(outputs.norm),
+        output_sketch=outputs.text,
+        grad_norm=_finite(gradients.norm) if training else None,
+        grad_sketch=gradients.text if training else None,
+    )
+    found = structs.replace(found, reference=reference)
+    found = _with_outputs(found, case, numbers, held, group.compared, group.fp32)
+    decided = found.output.decided
+    if decided is not None and decided[1] and case.path == "eager" and not state(*decided):
+        further = group.agreement
+        taken = spent(device) - started
+        decisions = further.measure(case, device, *decided, taken, found.notes)
+        found = structs.replace(found, output=structs.replace(found.output, further=decisions))
+    seen = case.path == "eager" and held.dtype == "fp64" and held.fp32 is not None
+    if is_chance(held.chance, found.output.fp32_rel_l2 if seen else found.output.rel_l2):
+        found = structs.replace(found, chance_rel_l2=held.chance)
+    if not training:
+        return found
+    found = _with_gradients(found, numbers, held)
+    if held.intended is not None:
+        measured = held.fp32_update if is_baseline else None
+        if measured is None and numbers.native is not None:
+            measured = updated_by(held.intended, numbers.native, device)
+        found = _with_update(found, measured) if measured is not None else found
+    return found
+
+
+def fp32_products(case: Case, device: Device) -> dict[str, str] | None:
+    """Return how fp32 products are rounded in a case's precision here; None where weights are stored in half."""
+    row = PRECISIONS[case.precision]
+    if row.storage != "float32":
+        return None
+    with precision_flags(row):
+        return rounded_products(device)
+
+
+def _with_outputs(
+    found: Divergence,
+    case: Case,
+    numbers: StepNumbers,
+    held: Reference,
+    compared: Compared,
+    fp32: Sequence[Distance],
+) -> Divergence:
+    """Return a divergence with what its outputs say; `fp32` is the distance of fp32 from all of them and each."""
+    itself = held.numbers is numbers
+    try:
+        outputs, each = compared.distances(numbers.outputs)
+    except ValueError as error:  # other shapes: a detector found other boxes
+        found.notes.append(f"{error}: no error is defined")
+        return structs.replace(found, output=structs.replace(found.output, undefined=str(error)))
+    outputs = _told_of_itself(outputs, numbers, held)
+    found.notes.extend(outputs.notes)
+    found.notes.extend(compared.notes)
+    rounding = getattr(torch, PRECISIONS[case.precision].rounding)
+    agreeing, decisions = argmax_agreement(numbers.outputs, compared.references, compared.decided)
+    by_chance = [
+        chance if is_chance(chance, (seen if case.path == "eager" else own).rel_l2) else None
+        for chance, own, seen in zip(held.chances, each, fp32[1:] or each, strict=False)
+    ]
+    output = OutputDivergence(
+        elements=outputs.elements,
+        reference_nonfinite=outputs.reference_nonfinite,
+        reference_nan=outputs.reference_nan,
+        rel_l2=outputs.rel_l2,
+        max_abs=outputs.max_abs,
+        cosine=outputs.cosine,
+        nonfinite=outputs.nonfinite,
+        nan=outputs.nan,
+        unlike=outputs.unlike,
+        fp32_nonfinite=fp32[0].nonfinite if fp32 else None,
+        undefined=outputs.undefined,
+        floor_rel_l2=compared.floors(rounding)[0].rel_l2,
+        fp32_rel_l2=fp32[0].rel_l2 if fp32 else None,
+        tensors=None if itself else compared.errors(numbers.outputs, each, rounding, by_chance),
+        predictions=None if itself else compared.predictions(numbers.outputs),
+        argmax_agreeing=None if itself else agreeing,
+        argmax_decisions=None if itself else decisions,
+    )
+    reference = structs.replace(found.reference, output_norm=outputs.reference_norm)
+    return structs.replace(found, output=output, reference=reference)
+
+
+def _told_of_itself(distance: Distance, numbers: StepNumbers, held: Reference) -> Distance:
+    """Return a distance without errors where it is the reference's from itself, which is no measurement."""
+    if held.numbers is not numbers or distance.undefined:
+        return distance
+    return dataclasses.replace(
+        distance, rel_l2=None, max_abs=None, cosine=None, undefined=REFERENCE_ITSELF, notes=[REFERENCE_ITSELF]
+    )
+
+
+def _with_gradients(found: Divergence, numbers: StepNumbers, held: Reference) -> Divergence:
+    """Return the divergence of a training step with what loss, gradients and updated weights say."""
+    reference = held.numbers
+    assert reference is not None
+    itself = reference is numbers
+    loss = None if itself else _finite(reference.loss)
+    found = structs.replace(found, reference=structs.replace(found.reference, loss=loss))
+    if others := numbers.gradients.keys() ^ reference.gradients.keys():
+        why = f"a gradient that only one of this step and the reference has: {few(sorted(others))}"
+        found.notes.append(f"gradients: {why}")
+        return structs.replace(found, gradient=structs.replace(found.gradient, undefined=why))
+    expected = [reference.gradients[name] for name in numbers.gradients]
+    gradients, each = compare_each(list(numbers.gradients.values()), expected, what="gradient", against=held.dtype)
+    gradients = _told_of_itself(gradients, numbers, held)
+    found.notes.extend(note for note in gradients.notes if note not in found.notes)
+    worst = part = None
+    if not itself:
+        by_name = dict(zip(numbers.gradients, each, strict=True))
+        worst, part = worst_gradient(by_name), worst_gradient(by_name, PART)
+    there = reference.updated or numbers.updated
+    updated = compare(list(numbers.updated.values()), [there[name] for name in numbers.updated])
+    gradient = structs.replace(
+        found.gradient,
+        rel_l2=gradients.rel_l2,
+        worst_parameter=worst[0] if worst else None,
+        worst_rel_l2=worst[1] if worst else None,
+        flushed=None
+        if itself
+        else sum(
+            int(((value == 0) & (reference.gradients[name] != 0)).sum()) for name, value in numbers.gradients.items()
+        ),
+        nonfinite=gradients.nonfinite,
+        nan=gradients.nan,
+        reference_nonfinite=gradients.reference_nonfinite,
+        reference_nan=gradients.reference_nan,
+        undefined=gradients.undefined,
+        tensor_parameter=None if part is None else part[0],
+        tensor_rel_l2=None if part is None else part[1],
+    )
+    return structs.replace(
+        found,
+        gradient=gradient,
+        param_rel_l2=updated.rel_l2 if there is reference.updated and not itself else None,
+        param_nonfinite=updated.nonfinite,
+    )
+
+
+def _with_update(found: Divergence, measured: Updated) -> Divergence:
+    """Return the divergence of a training step with what `updated_by` returned."""
+    update, (bias, noise) = measured
+    nonfinite = max(found.param_nonfinite or 0, update.nonfinite or 0 if update else 0)
+    gradient = structs.replace(found.gradient, bias=bias, noise=noise)
+    return structs.replace(found, update=update, gradient=gradient, param_nonfinite=nonfinite)
+
+
+def is_repeatable(
+    workload: Workload, case: Case, device: Device, numbers: StepNumbers, held: Reference, keep: Device
+) -> bool | None:
+    """Return whether the step that gave `numbers` gives the same bits again; None where it does not fit once more.
+
+    Kernels that add atomically do not. torch's CPU kernels add in an order that only the number of threads decides.
+    """
+    try:
+        again = run_step(workload, case, device, keep=keep, equal=held.draws)
+    except Exception as error:
+        if is_out_of_memory(error):
+            return None
+        raise
+    first = [*numbers.outputs, *numbers.gradients.values(), *numbers.updated.values()]
+    second = [*again.outputs, *again.gradients.values(), *again.updated.values()]
+    return identical(first, second)
+
+
+def largest(trees: Iterable[Any], elements: Sequence[int] | None = None) -> float | None:
+    """Return the largest finite magnitude of the floating tensors in `trees`; None where there are none.
+
+    Those count that have a number of `elements`; without it, all but masks, which hold 0 and one number below.
+    """
+    most = []
+    for tensor in tensors_of(list(trees)):
+        if tensor.is_floating_point() and tensor.layout is torch.strided and not tensor.is_nested and tensor.numel():
+            values = tensor.detach().where(tensor.isfinite(), 0.0)
+            mask = elements is None and bool(((values == 0) | (values == values.min())).all() and values.min() < 0)
+            if not mask and (elements is None or tensor.numel() in elements):
+                most.append(float(values.abs().max()))
+    return max(most, default=None)
+
+
+def batch_targets(workload: Workload) -> Any:
+    """Return the targets of the first batch, the one the divergence pass runs."""
+    return pairs_of(workload)[0][1]
+
+
+def _sketch(tensors: Mapping[str, torch.Tensor]) -> Sketch:
+    return sketch_of((name, _in_blocks(tensor)) for name, tensor in tensors.items())
+
+
+def _in_blocks(tensor: torch.Tensor) -> Iterator[Floats]:
+    """Yield the numbers of a tensor as `kept_one` copies it, in the order of its places."""
+    flat = tensor.reshape(-1)
+    for start in range(0, flat.numel(), BLOCK):
+        yield flat[start : start + BLOCK].cpu().numpy()
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

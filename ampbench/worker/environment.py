@@ -1,0 +1,272 @@
+"""The fingerprint of this machine and installation, as a worker sees it."""
+
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import socket
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from packaging.version import Version
+
+import ampbench
+from ampbench.errors import UsageError
+from ampbench.records.case import DEVICES, DeviceDescription, Environment
+from ampbench.records.wire import SERVER_VARIABLES
+from ampbench.trace.dtypes import short_dtype
+from ampbench.worker.telemetry import kernel_text, state_of
+from ampbench.workloads.index import LIBRARIES
+
+MINIMUM_TORCH = (2, 11)
+"""The first that `torch.accelerator` and its memory statistics are complete in."""
+VARIABLE_PREFIXES = (
+    "OMP_",
+    "MKL_",
+    "KMP_",
+    "ONEDNN_",
+    "DNNL_",
+    "PYTORCH_",
+    "TORCH_",
+    "TORCHINDUCTOR_",
+    "CUDA_",
+    "CUBLAS_",
+    "NVIDIA_TF32",
+)
+VARIABLE_NAMES = (
+    "LD_PRELOAD",
+    "MALLOC_CONF",
+    "GLIBC_TUNABLES",
+    "THP_MEM_ALLOC_ENABLE",
+    "ATEN_CPU_CAPABILITY",
+    "ZE_AFFINITY_MASK",
+)
+"""Environment variables that change how torch computes or where its memory lies."""
+DATA_PACKAGES = {
+    "sklearn": 'not installed: pip install "ampbench[data]"',
+    "pydoc_data": "this Python was installed without its help texts",
+}
+"""Where workloads take their data from, and why it may be absent; looked for only, since imports take a second."""
+MEASURED_DTYPES = ("float32", "bfloat16", "float16")
+
+
+def read_environment() -> Environment:
+    """Return the fingerprint of the process that calls it; touches the accelerator, if there is one.
+
+    Raises `UsageError` where torch is older than `MINIMUM_TORCH`.
+    """
+    if Version(torch.__version__).release < MINIMUM_TORCH:
+        raise UsageError(
+            f"torch {torch.__version__} is too old: ampbench needs {'.'.join(map(str, MINIMUM_TORCH))} or newer"
+        )
+    unavailable: dict[str, str] = {}
+    torchvision = _torchvision(unavailable)
+    others = {name: row.absent for name, row in LIBRARIES.items() if name != "torchvision"}
+    wanted = DATA_PACKAGES | others
+    unavailable |= {package: how for package, how in wanted.items() if importlib.util.find_spec(package) is None}
+    flags = _cpu_flags()
+    return Environment(
+        host=socket.gethostname(),
+        system=platform.platform(),
+        cpu=_cpu_name(),
+        cpu_count=os.cpu_count() or 1,
+        cpu_flags=[flag for flag in flags if flag.startswith(("avx", "amx", "fma", "f16c", "asimd", "sve", "bf16"))],
+        memory_bytes=_memory_bytes(),
+        python_version=platform.python_version(),
+        ampbench_version=ampbench.__version__,
+        torch_version=str(torch.__version__),
+        torch_commit=getattr(torch.version, "git_version", "") or "",
+        torchvision_version=torchvision,
+        packages={name: version for name in others if (version := _installed(name))},
+        numpy_version=np.__version__,
+        cuda_version=torch.version.cuda,
+        cudnn_version=str(torch.backends.cudnn.version() or "") or None  # type: ignore[no-untyped-call]
+        if torch.version.cuda
+        else None,
+        xpu_version=getattr(torch.version, "xpu", None),
+        threads=torch.get_num_threads(),
+        compiler=shutil.which(os.environ.get("CXX", "g++")) and os.environ.get("CXX", "g++"),
+        devices=[_cpu(flags), *map(_accelerator, DEVICES[1:])],
+        unavailable=unavailable,
+        variables={
+            name: value
+            for name, value in sorted(os.environ.items())
+            if (name.startswith(VARIABLE_PREFIXES) or name in VARIABLE_NAMES)
+            and SERVER_VARIABLES.get(name) != value
+            and not name.endswith("_DIR")
+        },
+    )
+
+
+def cpu_arithmetic(flags: list[str]) -> dict[str, str]:
+    """Return how this CPU multiplies matrices per dtype, from its `flags`: "native" or "emulated".
+
+    Native bf16 is AVX512-BF16, AMX-BF16 or Arm's bf16; native fp16 AVX512-FP16, AMX-FP16 or Arm's asimdhp. Without
+    them, oneDNN and torch convert to fp32 and back around every operation.
+    """
+    bf16 = {"avx512_bf16", "amx_bf16", "bf16"}
+    fp16 = {"avx512_fp16", "amx_fp16", "asimdhp"}
+    return {
+        "fp32": "native",
+        "bf16": "native" if bf16 & set(flags) else "emulated",
+        "fp16": "native" if fp16 & set(flags) else "emulated",
+    }
+
+
+def _installed(package: str) -> str:
+    """Return the version of a package that is installed, without importing it; "" for any other."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _cpu(flags: list[str]) -> DeviceDescription:
+    return DeviceDescription(
+        type="cpu",
+        available=True,
+        name=_cpu_name(),
+        count=1,
+        memory_bytes=_memory_bytes(),
+        arithmetic=cpu_arithmetic(flags),
+        autocast_dtype=short_dtype(torch.get_autocast_dtype("cpu")),
+        details={"capability": torch.backends.cpu.get_cpu_capability()},
+    )
+
+
+def _accelerator(type: str) -> DeviceDescription:
+    autocast = short_dtype(torch.get_autocast_dtype(type))
+    present = torch.accelerator.current_accelerator(check_available=True)
+    if present is None or present.type != type:
+        built = getattr(torch.version, type, None)
+        reason = f"no {type} device or driver found" if built else f"this torch was built without {type}"
+        return DeviceDescription(type=type, available=False, reason=reason, autocast_dtype=autocast, float64=False)
+    properties = _asked(type, "get_device_properties")
+    return DeviceDescription(
+        type=type,
+        available=True,
+        name=str(getattr(properties, "name", type)),
+        count=torch.accelerator.device_count(),
+        memory_bytes=getattr(properties, "total_memory", None),
+        arithmetic={short_dtype(dtype): _accelerator_arithmetic(type, dtype) for dtype in map(_dtype, MEASURED_DTYPES)},
+        tf32=has_tf32(type),
+        float64=_runs(type, torch.float64),
+        autocast_dtype=autocast,
+        driver=_driver(type, properties),
+        details=_details(properties),
+        state=state_of(type),
+    )
+
+
+def _accelerator_arithmetic(type: str, dtype: torch.dtype) -> str:
+    """Return "native", "emulated" or "unavailable" for matrix products of `dtype`, asking torch and then trying."""
+    if not _runs(type, dtype):
+        return "unavailable"
+    if dtype is torch.bfloat16:
+        try:
+            native = _asked(type, "is_bf16_supported", including_emulation=False)
+        except TypeError:
+            native = _asked(type, "is_bf16_supported")
+        return "emulated" if native is False else "native"
+    return "native"
+
+
+def has_tf32(type: str) -> bool:
+    """Return whether the device has tf32: CUDA from compute capability 8.0 (NVIDIA A100 whitepaper); XPU as it says."""
+    if type == "cuda":
+        return torch.version.hip is None and torch.cuda.get_device_capability() >= (8, 0)
+    return bool(_asked(type, "is_tf32_supported"))
+
+
+def _asked(type: str, question: str, **arguments: bool) -> Any:
+    """Return what torch's module of a device type answers; None where it has no such function."""
+    function = getattr(torch.get_device_module(type), question, None)
+    return None if function is None else function(**arguments)
+
+
+def _runs(type: str, dtype: torch.dtype) -> bool:
+    try:
+        ones = torch.ones(8, 8, dtype=dtype, device=type)
+        return bool((ones @ ones)[0, 0].item() == 8)
+    except (RuntimeError, TypeError):
+        return False
+
+
+def _driver(type: str, properties: Any) -> str | None:
+    if type == "cuda":
+        return nvidia_driver(kernel_text("/proc/driver/nvidia/version"))
+    version = getattr(properties, "driver_version", None)
+    return str(version) if version else None
+
+
+def nvidia_driver(told: str) -> str | None:
+    """Return the driver's version of what NVIDIA's kernel module, the open one or the other, tells; None: no version.
+
+    "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.14  Release Build", or "… x86_64 Kernel Module …".
+    """
+    found = re.search(r"^NVRM version:.*?\s(\d+(?:\.\d+)+)", told, re.MULTILINE)
+    return found and found[1]
+
+
+def _details(properties: Any) -> dict[str, str]:
+    names = ("major", "minor", "multi_processor_count", "gpu_eu_count", "platform_name", "type")
+    return {name: str(getattr(properties, name)) for name in names if hasattr(properties, name)}
+
+
+def _torchvision(unavailable: dict[str, str]) -> str | None:
+    """Return the version of torchvision; None, and why in `unavailable`, where it cannot be used.
+
+    It is imported, which takes as long as torch does, only where that is in doubt: where it does not write down its
+    version, where its operators are not those of this torch, which is what fails, or what it needs is not there.
+    """
+    try:
+        found = importlib.util.find_spec("torchvision")
+        folder = Path(found.origin).parent if found is not None and found.origin else None
+        written = folder and re.search(r"^__version__ = '(.+)'$", (folder / "version.py").read_text(), re.MULTILINE)
+        if folder is not None and written and importlib.util.find_spec("PIL") is not None:
+            for library in folder.glob("_C*.so"):
+                torch.ops.load_library(library)  # type: ignore[no-untyped-call]
+            torch.ops.torchvision.nms  # noqa: B018 - raises where there is none
+            return written[1]
+    except (ImportError, OSError, AttributeError, RuntimeError):
+        pass
+    try:
+        return str(importlib.import_module("torchvision").__version__)
+    except Exception as error:  # noqa: BLE001 - a package built for another torch raises whatever it likes
+        text = str(error).splitlines()[0] if str(error) else ""
+        unavailable["torchvision"] = f"{type(error).__name__}: {text}"
+        return None
+
+
+def _cpu_flags() -> list[str]:
+    return _cpu_line("flags", "Features").split()
+
+
+def _cpu_name() -> str:
+    if not kernel_text("/proc/cpuinfo"):
+        return platform.processor() or platform.machine()
+    return _cpu_line("model name") or platform.machine()
+
+
+def _cpu_line(*names: str) -> str:
+    """Return what the kernel tells of a CPU by the first of these names; "" where it tells nothing."""
+    lines = kernel_text("/proc/cpuinfo").splitlines()
+    return next((line for line in lines if line.startswith(names)), "").partition(":")[2].strip()
+
+
+def _memory_bytes() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return None
+
+
+def _dtype(name: str) -> torch.dtype:
+    dtype = getattr(torch, name)
+    assert isinstance(dtype, torch.dtype)
+    return dtype

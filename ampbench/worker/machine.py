@@ -1,0 +1,382 @@
+"""Devices behind one small interface, torch's switches for each precision, and a canary that shows how fp32 is rounded.
+
+A step is measured alike on every accelerator. What differs is read elsewhere: names, arithmetic and drivers in
+`environment`, clock and power in `telemetry`. Switches are global: they are set for a case, and put back exactly
+afterwards.
+"""
+
+import contextlib
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import repeat
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from ampbench.core.precisions import FP64, Precision
+from ampbench.errors import UsageError
+from ampbench.worker.attention import sdpa_free
+
+CLOCK_SECONDS = 1e-7
+"""The cost of reading the clock once: `perf_counter` takes 40-100 ns on the machines seen."""
+EVENT_RESOLUTION_SECONDS = 1e-6
+"""Device events resolve about half a microsecond (CUDA's page on cudaEventElapsedTime); twice that is assumed."""
+
+
+class Cpu:
+    """The CPU: its work is done when a call returns, and its allocator does not count (see `memory`)."""
+
+    type = "cpu"
+    timer_seconds = CLOCK_SECONDS
+
+    def seconds(self, step: Callable[[], object], count: int) -> float:
+        """Return the seconds that `count` steps take."""
+        start = perf_counter()
+        for _ in repeat(None, count):
+            step()
+        return perf_counter() - start
+
+    def synchronize(self) -> None:
+        """Do nothing: calls on the CPU are synchronous."""
+
+    def allocated_bytes(self) -> int:
+        """Return 0: nothing is counted here."""
+        return 0
+
+    def reset_peak(self) -> None:
+        """Do nothing."""
+
+    def peak_bytes(self) -> int:
+        """Return 0: nothing is counted here."""
+        return 0
+
+    def reserved_bytes(self) -> int | None:
+        """Return None: nothing is set aside here."""
+        return None
+
+    def drop_workspaces(self) -> None:
+        """Do nothing."""
+
+    def free_bytes(self) -> int | None:
+        """Return None: its memory is everybody's."""
+        return None
+
+    def release(self) -> None:
+        """Collect garbage."""
+        gc.collect()
+
+
+class Accelerator:
+    """The accelerator of this machine, whatever its type, through `torch.accelerator` and device events."""
+
+    timer_seconds = EVENT_RESOLUTION_SECONDS
+
+    def __init__(self, type: str):
+        self.type = type
+
+    def seconds(self, step: Callable[[], object], count: int) -> float:
+        """Return the device's seconds between the first and the last of `count` steps."""
+        start, end = (torch.Event(self.type, enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in repeat(None, count):
+            step()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) / 1e3
+
+    def synchronize(self) -> None:
+        """Wait until everything queued has run."""
+        torch.accelerator.synchronize()
+
+    def allocated_bytes(self) -> int:
+        """Return the bytes the caching allocator has handed out."""
+        return int(torch.accelerator.memory_allocated())
+
+    def reset_peak(self) -> None:
+        """Start a new peak from what is allocated now."""
+        torch.accelerator.reset_peak_memory_stats()
+
+    def peak_bytes(self) -> int:
+        """Return the most bytes the caching allocator had handed out at once since `reset_peak`."""
+        return int(torch.accelerator.max_memory_allocated())
+
+    def reserved_bytes(self) -> int | None:
+        """Return the most bytes that the caching allocator had taken from the driver at once since `reset_peak`."""
+        return int(torch.accelerator.max_memory_reserved())
+
+    def drop_workspaces(self) -> None:
+        """Free cuBLAS' workspaces, which it takes again when it multiplies; elsewhere nothing is known to be kept."""
+        if self.type == "cuda":
+            self.synchronize()
+            getattr(torch._C, "_cuda_clearCublasWorkspaces", _nothing)()
+
+    def free_bytes(self) -> int | None:
+        """Return what the driver says is free, of all processes' memory; None where it does not say."""
+        with contextlib.suppress(RuntimeError, AttributeError, NotImplementedError):
+            return int(torch.accelerator.get_memory_info()[0])
+        return None
+
+    def release(self) -> None:
+        """Collect garbage and return cached blocks to the driver."""
+        gc.collect()
+        torch.accelerator.empty_cache()
+
+
+Device = Cpu | Accelerator
+"""What measuring needs of a device; bytes are those of its allocator."""
+
+
+def _nothing() -> None:
+    """Stand for a function that this torch lacks."""
+
+
+def fp64_device(device: Device) -> Device:
+    """Return where fp64 is computed: on the device, or on the CPU where the device cannot (some XPUs)."""
+    if isinstance(device, Cpu):
+        return device
+    try:
+        torch.ones(2, dtype=torch.float64, device=device.type).sum().item()
+    except (RuntimeError, TypeError):
+        return Cpu()
+    return device
+
+
+def open_device(type: str) -> Device:
+    """Return the device of this `type`; `UsageError` where it is not there (any more)."""
+    if type == "cpu":
+        return Cpu()
+    present = torch.accelerator.current_accelerator(check_available=True)
+    if present is None or present.type != type:
+        raise UsageError(
+            f"device {type} is not available here: {f'found {present.type}' if present else 'no accelerator found'}"
+        )
+    return Accelerator(type)
+
+
+Place = tuple[str, str]
+"""A backend and a kind of product, as torch's own functions for `fp32_precision` take them."""
+
+FP32_PRECISION: dict[Place, str] = {
+    ("generic", "all"): "torch.backends.fp32_precision",
+    ("cuda", "all"): "torch.backends.cudnn.fp32_precision",
+    ("mkldnn", "all"): "torch.backends.mkldnn.fp32_precision",
+    ("cuda", "matmul"): "torch.backends.cuda.matmul.fp32_precision",
+    ("cuda", "conv"): "torch.backends.cudnn.conv.fp32_precision",
+    ("cuda", "rnn"): "torch.backends.cudnn.rnn.fp32_precision",
+    ("mkldnn", "matmul"): "torch.backends.mkldnn.matmul.fp32_precision",
+    ("mkldnn", "conv"): "torch.backends.mkldnn.conv.fp32_precision",
+    ("mkldnn", "rnn"): "torch.backends.mkldnn.rnn.fp32_precision",
+}
+"""torch's newer switches of the precision of fp32 products, by what a user calls them; "none" asks the one above."""
+
+IMPLIED = {"highest": ("ieee", "ieee"), "high": ("tf32", "tf32"), "medium": ("tf32", "bf16")}
+"""What `torch.set_float32_matmul_precision` sets of these, for matrix products: cuda's and mkldnn's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    """How products of fp32 numbers are rounded: torch's older switches, and the newer beside them.
+
+    `matmul` is that of `torch.set_float32_matmul_precision`, `cudnn` and `onednn` (None: not in this torch) are the
+    backends' `allow_tf32`; `newer` are those of `FP32_PRECISION`.
+    """
+
+    matmul: str
+    cudnn: bool
+    onednn: bool | None
+    newer: dict[Place, str]
+
+    @staticmethod
+    def now() -> "Products":
+        """Return how it is now.
+
+        Each newer switch is read while those above it say "none", so that it tells its own. Reading an older one raises
+        where a newer contradicts it: the newer ones are brought into agreement for as long as it is read.
+        """
+        newer = {}
+        for place in FP32_PRECISION:
+            newer[place] = torch._C._get_fp32_precision_getter(*place)
+            torch._C._set_fp32_precision_setter(*place, "none")
+        matmul = torch.get_float32_matmul_precision()
+        for op in ("conv", "rnn"):
+            torch._C._set_fp32_precision_setter("cuda", op, "tf32")
+        cudnn = False
+        with contextlib.suppress(RuntimeError):  # it raises where it is off, for they are not
+            cudnn = torch.backends.cudnn.allow_tf32
+        onednn = bool(torch.backends.mkldnn.allow_tf32) if torch.xpu.is_available() else None
+        found = Products(matmul, cudnn, onednn, newer)
+        found.set()
+        return found
+
+    def set(self) -> None:
+        """Make it so: the older switches first, for they set newer ones."""
+        torch.set_float32_matmul_precision(self.matmul)
+        torch.backends.cudnn.allow_tf32 = self.cudnn
+        if self.onednn is not None:
+            torch._C._set_onednn_allow_tf32(self.onednn)
+        for place, value in self.newer.items():
+            torch._C._set_fp32_precision_setter(*place, value)
+
+    def told(self) -> dict[str, str]:
+        """Return what is not as torch ships it, by what a user calls it."""
+        found = {}
+        if self.matmul != "highest":
+            found["torch.set_float32_matmul_precision"] = self.matmul
+        if not self.cudnn:
+            found["torch.backends.cudnn.allow_tf32"] = "False"
+        if self.onednn:
+            found["torch.backends.mkldnn.allow_tf32"] = "True"
+        implied: dict[Place, tuple[str, ...]] = dict.fromkeys(FP32_PRECISION, ("none",))
+        for backend, value in zip(("cuda", "mkldnn"), IMPLIED[self.matmul], strict=True):
+            implied[backend, "matmul"] = (value, "none") if value == "ieee" else (value,)
+        implied["cuda", "conv"] = implied["cuda", "rnn"] = ("tf32",) if self.cudnn else ("none", "ieee")
+        return found | {
+            FP32_PRECISION[place]: value for place, value in self.newer.items() if value not in implied[place]
+        }
+
+
+def _products(kind: str) -> Products:
+    """Return how products are rounded in a precision whose `fp32_products` are of this kind.
+
+    tf32 is switched by `set_float32_matmul_precision` and `cudnn.allow_tf32`, the pair that leaves torch's older and
+    newer views of the same switches in agreement.
+    """
+    matmul = {"tf32": "high", "bf16": "medium"}.get(kind, "highest")
+    convolutions = "tf32" if kind in ("tf32", "shipped") else "none"
+    newer = dict.fromkeys(FP32_PRECISION, "none")
+    newer["cuda", "matmul"], newer["mkldnn", "matmul"] = IMPLIED[matmul]
+    newer["cuda", "conv"] = newer["cuda", "rnn"] = convolutions
+    if kind == "bf16":
+        newer["mkldnn", "conv"] = newer["mkldnn", "rnn"] = "bf16"
+    onednn = kind == "tf32" if torch.xpu.is_available() else None
+    return Products(matmul, convolutions == "tf32", onednn, newer)
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """A switch that says nothing about a precision: `owner` of it, its `name` there, and how torch `ships` it."""
+
+    owner: Any
+    called: str
+    name: str
+    ships: bool
+
+    def now(self) -> Any:
+        """Return its value: of reduced-precision reductions with that of split-k, which a bare bool would reset."""
+        value = getattr(self.owner, self.name)
+        split = getattr(self.owner, f"{self.name}_split_k", None) if self.name.endswith("_reduction") else None
+        return value if split is None else (value, split)
+
+    def set(self, value: Any) -> None:
+        """Give it a value of `now`."""
+        setattr(self.owner, self.name, value)
+
+
+_MATMUL, _CUDNN = torch.backends.cuda.matmul, torch.backends.cudnn
+SWITCHES = (
+    Switch(_MATMUL, "torch.backends.cuda.matmul", "allow_fp16_reduced_precision_reduction", True),
+    Switch(_MATMUL, "torch.backends.cuda.matmul", "allow_bf16_reduced_precision_reduction", True),
+    Switch(_MATMUL, "torch.backends.cuda.matmul", "allow_fp16_accumulation", False),
+    Switch(_CUDNN, "torch.backends.cudnn", "enabled", True),
+    Switch(_CUDNN, "torch.backends.cudnn", "benchmark", False),
+    Switch(_CUDNN, "torch.backends.cudnn", "deterministic", False),
+)
+"""Those that hold in every precision as torch ships them: what a user gets who changes nothing.
+
+`cudnn.benchmark` stays off, because it would choose other kernels from one process to the next.
+"""
+
+_kept: list[bool] = [False]
+
+
+def keep_users_switches(keep: bool) -> None:
+    """Let `precision_flags`, from now on in this process, leave to the user what does not define a precision.
+
+    That is all of `SWITCHES`, and in the precision `default` how fp32 products are rounded, too.
+    """
+    _kept[0] = keep
+
+
+def users_switches() -> dict[str, str]:
+    """Return the switches that are not as torch ships them, with their values, by what a user calls them."""
+    found = Products.now().told()
+    for switch in SWITCHES:
+        value = switch.now()
+        if value not in (switch.ships, (switch.ships, True)):
+            found[f"{switch.called}.{switch.name}"] = str(value)
+    return found
+
+
+def written(name: str, value: str) -> str:
+    """Return a switch of `users_switches` as a user writes it."""
+    text = value if value in ("True", "False") or value.startswith("(") else f'"{value}"'
+    return f"{name}({text})" if name == "torch.set_float32_matmul_precision" else f"{name} = {text}"
+
+
+@contextmanager
+def precision_flags(precision: Precision) -> Iterator[None]:
+    """Hold torch's switches at what `precision` needs, and put them back exactly, also after an error.
+
+    With `keep_users_switches` only those are held that define the precision. In fp64 torch chooses the kernel of
+    attention, whichever is fixed.
+    """
+    products, before = Products.now(), [(switch, switch.now()) for switch in SWITCHES]
+    try:
+        if not (_kept[0] and precision.fp32_products == "shipped"):
+            _products(precision.fp32_products).set()
+        for switch in () if _kept[0] else SWITCHES:
+            switch.set(switch.ships)
+        with sdpa_free() if precision is FP64 else contextlib.nullcontext():
+            yield
+    finally:
+        for switch, value in before:
+            switch.set(value)
+        products.set()
+
+
+SIZE = 64
+"""Rows, columns and channels: as many as kernels with rounded factors ask for."""
+FINE, COARSE, TINY = 1 + 2.0**-12, 1 + 2.0**-9, 2.0**-30
+"""Factors that fp32 holds exactly. tf32 and fp16 have 10 bits after the point and lose the first; bf16 has 7 and loses
+the second, too; fp16 ends at 2^-24 and loses the third."""
+
+
+def rounded_products(device: Device) -> dict[str, str]:
+    """Return to which dtype factors of fp32 products are rounded here and now, by the kind of product.
+
+    "matmul" and "conv" to "tf32", "fp16" or "bf16"; those that are not rounded are left out. Every sum is of a power of
+    two of equal products by 1, which fp32 holds exactly: what is lost is a factor's rounding. Kernels choose by size,
+    too; these sizes are small, and a kernel that rounds larger products alone is not seen.
+    """
+    found = {}
+    for name, product, count in (("matmul", _matmul, SIZE), ("conv", _conv, SIZE)):
+        if rounded := _rounded(product, count, device):
+            found[name] = rounded
+    return found
+
+
+def _rounded(product: Callable[[torch.Tensor], torch.Tensor], count: int, device: Device) -> str:
+    def keeps(factor: float) -> bool:
+        exact = factor * count
+        given = torch.full((SIZE, SIZE), factor, device=device.type)
+        return bool((product(given) == exact).all())
+
+    with torch.no_grad(), torch.autocast(device.type, enabled=False):
+        if keeps(FINE):
+            return ""
+        if not keeps(COARSE):
+            return "bf16"
+        return "tf32" if keeps(TINY) else "fp16"
+
+
+def _matmul(factors: torch.Tensor) -> torch.Tensor:
+    return factors @ torch.ones_like(factors)
+
+
+def _conv(factors: torch.Tensor) -> torch.Tensor:
+    """Return a convolution by a kernel of one pixel, of an image whose pixels are all rows of `factors`."""
+    image = factors[0].reshape(1, SIZE, 1, 1).expand(1, SIZE, 16, 16).contiguous()
+    return torch.nn.functional.conv2d(image, torch.ones(SIZE, SIZE, 1, 1, device=factors.device))

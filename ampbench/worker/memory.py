@@ -1,0 +1,380 @@
+"""The peak of one step's memory, and whose it is; its kernels; what glibc does with memory that a step frees.
+
+Peaks are a pass of their own, never timed, in which a step's FLOPs and least bytes are counted, too.
+"""
+
+import ctypes
+import dataclasses
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from msgspec import structs
+from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
+
+from ampbench.core.precisions import PRECISIONS
+from ampbench.errors import AmpbenchError, first_line, own_place, text_of
+from ampbench.records.case import WITH_GRAPHS, Case, compile_mode
+from ampbench.records.measured import OUT_OF_MEMORY, MemoryPass
+from ampbench.trace.modules import is_compiled
+from ampbench.worker.attention import kernels_in
+from ampbench.worker.data import pairs_of, tensors_of
+from ampbench.worker.launches import busy_of, graphs_left_aside
+from ampbench.worker.machine import Cpu, Device
+from ampbench.worker.step import Step, TrainingStep, build_step
+from ampbench.worker.work import StepWork, count_work
+from ampbench.workload import Workload
+
+MMAP_THRESHOLD, TRIM_THRESHOLD = ("mmap_threshold", -3), ("trim_threshold", -1)
+"""Parameters of malloc by the names they have in GLIBC_TUNABLES, and by those of mallopt(3)."""
+MMAP_THRESHOLD_BYTES = 32 << 20
+"""The largest that glibc accepts on 64-bit machines, half of its HEAP_MAX_SIZE, and where it arrives by itself."""
+NO_ROOM = (
+    "DefaultCPUAllocator", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED",
+    "OUT_OF_DEVICE_MEMORY",
+)  # fmt: skip
+"""What errors that torch has no type for say where there is no room: the CPU's allocator, CUDA's driver for a context
+or a kernel, libraries for their handles, and Level Zero."""
+NEVER = -1
+"""As a threshold of trimming: nothing is given back."""
+
+
+@cache
+def keep_freed_memory() -> None:
+    """Let glibc keep what is freed, once and for all (docs/statistics.md); nothing with another libc.
+
+    What GLIBC_TUNABLES says of a parameter is left as it is.
+    """
+    libc, given = ctypes.CDLL(None), os.environ.get("GLIBC_TUNABLES", "")
+    if hasattr(libc, "mallopt") and hasattr(libc, "gnu_get_libc_version"):
+        for (name, parameter), value in ((MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES), (TRIM_THRESHOLD, NEVER)):
+            if f"glibc.malloc.{name}=" not in given:
+                libc.mallopt(parameter, value)
+
+
+COMPILING = 2
+"""Steps that a compiled network runs before its memory is measured: torch may compile once more in the second."""
+_MARK = "ampbench: next call"
+
+
+def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass:
+    """Return the peak of one warmed-up step of `case`, with the parts that have a name.
+
+    On an accelerator the allocator's peak above what was allocated before the case was built; on the CPU what the step
+    allocates at its peak by the profiler's allocation record, plus what was alive when it began. FLOPs are counted as
+    the step warms up; on a path other than eager, in an eager step before. How long an accelerator is busy is
+    counted in further steps.
+    On the device lies one batch, in inference without its targets; a network that comes compiled is compiled before.
+    Compiled code may hold attention in parts: that none of its kernels ran says nothing.
+    """
+    workload = one_batch(workload, case)
+    work = StepWork()
+
+    def count(step: Step) -> None:
+        nonlocal work
+        kept = [*_weights(step), *step.module.buffers(), *_given(step)]
+        # in inference mode a counter sees no autocast
+        with step.mode() if isinstance(step, TrainingStep) else step.network.without_gradients():
+            work = count_work(step.run, tf32=PRECISIONS[case.precision].tf32, kept=kept)
+
+    def warmed(step: Step) -> None:
+        if case.path == "eager":
+            count(step)
+        if case.path != "eager" or any(map(is_compiled, step.module.modules())):
+            for _ in range(COMPILING):
+                _run(step)
+
+    def build() -> Step:
+        step = build_step(workload, case, device)
+        if case.path != "eager":
+            count(step)
+        step.prepare_path(case.path)
+        if isinstance(step, TrainingStep):
+            step.settle_scaler()
+        return step
+
+    workspaces = None if isinstance(device, Cpu) else _take_workspaces(workload, case, device)
+    has_graphs = not isinstance(device, Cpu) and compile_mode(case.path) in WITH_GRAPHS
+    listening: AbstractContextManager[list[str]] = graphs_left_aside() if has_graphs else nullcontext([])
+    with listening as left_aside:
+        ((step, recorded),) = peaks_of([build], device, warmed, recorded=has_graphs)
+    training = isinstance(step, TrainingStep)
+    compiled = bool(compile_mode(case.path)) or any(map(is_compiled, step.module.modules()))
+    gradients = [weight.grad for weight in _weights(step) if weight.grad is not None]
+    masters = step.masters if isinstance(step, TrainingStep) else None
+    found = MemoryPass(
+        case_id=case.case_id,
+        source=memory_source(device),
+        peak_bytes=recorded.peak,
+        parameter_bytes=_storage_bytes(_weights(step)),
+        buffer_bytes=_storage_bytes(step.module.buffers()),
+        input_bytes=_input_bytes(step),
+        gradient_bytes=_storage_bytes(gradients) if training else None,
+        optimizer_bytes=_storage_bytes(_optimizer_tensors(step)) if training else None,
+        rss_bytes=rss_bytes(),
+        flops=work.flops,
+        flops_by_operation=work.flops_by_operation,
+        least_bytes=_least_bytes(step, work),
+        attention=None if compiled and not recorded.attention else recorded.attention,
+        reserved_bytes=recorded.reserved,
+        workspace_bytes=workspaces,
+        parameter_count=sum(parameter.numel() for parameter in step.module.parameters()),
+        master_bytes=None if masters is None else _storage_bytes(masters.by_name.values()),
+        graphs_left_aside=left_aside,
+    )
+    del gradients  # further steps have their own
+    busy, why_not = busy_of(partial(_run, step), device)
+    return structs.replace(found, busy_seconds=busy, busy_undefined=why_not)
+
+
+def one_batch(workload: Workload, case: Case) -> Workload:
+    """Return `workload` with the first batch alone, as a user's loop has it on the device; targets only in training."""
+    inputs, targets = pairs_of(workload)[0]
+    return dataclasses.replace(workload, inputs=inputs, targets=targets if case.phase == "training" else None)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether `error` says that memory ran out: torch's own error, Python's, or what `NO_ROOM` says.
+
+    So does one of ampbench's own that was raised for such a one: a user's code is wrapped where it builds a workload.
+    """
+    cause = error.__cause__ if isinstance(error, AmpbenchError) else None
+    if cause is not None and is_out_of_memory(cause):
+        return True
+    text = text_of(error)
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(words in text for words in NO_ROOM)
+
+
+def said_of(error: Exception) -> str:
+    """Return what an error of the user's code is told as: `OUT_OF_MEMORY`, or its first line and where it arose."""
+    if is_out_of_memory(error):
+        return OUT_OF_MEMORY
+    return first_line(error) + ("" if isinstance(error, AmpbenchError) else own_place(error))
+
+
+def memory_source(device: Device) -> str:
+    """Return where the peaks of `peaks_of` come from: "profiler" or "allocator"."""
+    return "profiler" if isinstance(device, Cpu) else "allocator"
+
+
+def _run(step: Step) -> None:
+    with step.mode():
+        step.run()
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a call did to the memory in use, in bytes: the most that it added at once, and what it left (or freed).
+
+    `attention` is how often which kernel of attention ran in it (`attention.kernels_in`), `reserved` the most that was
+    taken from the device meanwhile (None on the CPU).
+    """
+
+    peak: int
+    net: int
+    attention: dict[str, int]
+    reserved: int | None = None
+
+
+def peaks_of(
+    builds: Sequence[Callable[[], Step]],
+    device: Device,
+    warm_up: Callable[[Step], None] = _run,
+    *,
+    recorded: bool = False,
+) -> Iterator[tuple[Step, Recorded]]:
+    """Yield what each of `builds` makes, a step ready to run, with what one step does after `warm_up`.
+
+    Its peak is above what was allocated before it was built. Of a step that is `recorded` as it warms up, that is the
+    peak of both: what it then launches again takes nothing from the allocator, but has what was taken before.
+
+    On the CPU all are built before the first is run, because the allocation record is good for once in a process. On an
+    accelerator one is built after the other, and the caller lets go of each before it asks for the next.
+    """
+    if isinstance(device, Cpu):
+        steps = [build() for build in builds]
+        alive = [_warm(step, warm_up) for step in steps]
+        changes = cpu_changes([partial(_run, step) for step in steps])
+        for step, held, change in zip(steps, alive, changes, strict=True):
+            yield step, dataclasses.replace(change, peak=held + change.peak)
+        return
+    for build in builds:
+        device.release()
+        before = device.allocated_bytes()
+        step = build()
+        device.reset_peak()
+        _warm(step, warm_up)
+        device.release()
+        if not recorded:
+            device.reset_peak()
+        started = device.allocated_bytes()
+        with _profiled(memory=False) as threads:
+            _run(step)
+            device.synchronize()
+        yield (
+            step,
+            Recorded(
+                device.peak_bytes() - before,
+                device.allocated_bytes() - started,
+                kernels_in(threads),
+                device.reserved_bytes(),
+            ),
+        )
+        del step
+
+
+def _warm(step: Step, warm_up: Callable[[Step], None]) -> int:
+    """Run a step, drop its gradients, and return the bytes of what stays alive: weights, state and inputs."""
+    warm_up(step)
+    if isinstance(step, TrainingStep):
+        step.optimizer.zero_grad(set_to_none=True)
+        step.loss = None
+    tensors = [*_weights(step), *step.module.buffers(), *_optimizer_tensors(step)]
+    return _storage_bytes(tensors) + _input_bytes(step)
+
+
+def _weights(step: Step) -> list[torch.Tensor]:
+    """Return the network's weights and those that its optimizer moves."""
+    stored = step.stored().values() if isinstance(step, TrainingStep) else ()
+    return [*step.module.parameters(), *stored]
+
+
+def _given(step: Step) -> list[torch.Tensor]:
+    """Return what a step is given: inputs, targets, and what its loss holds."""
+    return [*tensors_of([step.data.batches, step.data.targets]), *step.network.held]
+
+
+def _input_bytes(step: Step) -> int:
+    return _storage_bytes(_given(step))
+
+
+def _least_bytes(step: Step, work: StepWork) -> int | None:
+    """Return the bytes that a step reads and writes at least; None where that could not be counted.
+
+    Beside what `work` counted, in inference its outputs, in training the state of torch's own optimizers, read and
+    written, of the weights that were written in whole: all of these use what they keep of each element in every step.
+    """
+    if work.read is None or work.written is None or work.produced is None:
+        return None
+    touched = sum(work.read.values()) + sum(work.written.values())
+    if not isinstance(step, TrainingStep):
+        return touched + work.produced
+    if not type(step.optimizer).__module__.startswith("torch.optim."):
+        return touched
+    states = ((weight, state) for weight, state in step.optimizer.state.items() if work.wrote(weight))
+    kept = [one for weight, state in states for one in state.values() if _leaf_of(one, weight.numel())]
+    return touched + 2 * _storage_bytes(kept)
+
+
+def _leaf_of(value: Any, elements: int) -> bool:
+    return isinstance(value, torch.Tensor) and value.numel() == elements
+
+
+def _take_workspaces(workload: Workload, case: Case, device: Device) -> int:
+    """Run a step that is thrown away, so that what libraries allocate once and keep belongs to no case; return that.
+
+    cuBLAS takes its workspaces from the caching allocator at a process' first matrix product, and at its backward.
+    Those that a case before has left are freed first, so that what is returned is what this one's step takes.
+    """
+    device.drop_workspaces()
+    device.release()
+    before = device.allocated_bytes()
+    step = build_step(workload, case, device)
+    with step.mode():
+        step.run()
+    del step
+    device.release()
+    return max(device.allocated_bytes() - before, 0)
+
+
+def cpu_changes(calls: Sequence[Callable[[], Any]]) -> list[Recorded]:
+    """Return what each of `calls` did to the memory in use on the CPU, by the profiler's allocation record.
+
+    The autograd profiler is used without Kineto: it records the same allocations (a test compares them) and starts in
+    a millisecond, where Kineto's first use costs over a second and opens the GPU driver. The record of either is exact
+    only the first time in a process: torch remembers the sizes of blocks that were freed after a session ended, and
+    takes them for those of later blocks at the same addresses. So all calls share one session, with a mark before each.
+    """
+    with _profiled(memory=True) as threads:
+        for call in calls:
+            with torch.profiler.record_function(_MARK):
+                pass
+            call()
+    marks = [event for events in threads for event in events if event.name() == _MARK]
+    of_calls: list[list[list[Any]]] = [[[] for _ in threads] for _ in calls]
+    for thread, events in enumerate(threads):
+        begun = 0
+        for event in events:
+            while begun < len(marks) and marks[begun].cpu_elapsed_us(event) >= 0:
+                begun += 1
+            if begun:
+                of_calls[begun - 1][thread].append(event)
+    return [_recorded(each) for each in of_calls]
+
+
+@contextmanager
+def _profiled(*, memory: bool) -> Iterator[list[list[Any]]]:
+    """Yield a list that has the profiler's events of each thread, of ops and of `memory`, once the block has ended."""
+    threads: list[list[Any]] = []
+    settings = ProfilerConfig(ProfilerState.CPU, False, memory, False, False, False, _ExperimentalConfig())
+    torch._C._autograd._enable_profiler_legacy(settings)
+    try:
+        yield threads
+    finally:
+        threads += torch._C._autograd._disable_profiler_legacy()
+
+
+def _recorded(threads: Sequence[Sequence[Any]]) -> Recorded:
+    """Return what the events of a call say, by thread."""
+    changes = [event.cpu_memory_usage() for one in threads for event in one if str(event.kind()) == "memory_alloc"]
+    return Recorded(peak_of(changes), sum(changes), kernels_in(threads))
+
+
+def peak_of(changes: Iterable[int]) -> int:
+    """Return the highest running sum of allocations (positive) and frees (negative), at least 0."""
+    current = peak = 0
+    for change in changes:
+        current += change
+        peak = max(peak, current)
+    return peak
+
+
+def rss_bytes(field: str = "VmRSS") -> int | None:
+    """Return this process' resident set (or its peak, `VmHWM`) in bytes; None where the kernel does not tell."""
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return None
+    line = next((line for line in status.splitlines() if line.startswith(f"{field}:")), None)
+    return int(line.split()[1]) * 1024 if line else None
+
+
+def _optimizer_tensors(step: Step) -> list[torch.Tensor]:
+    states = step.optimizer.state.values() if isinstance(step, TrainingStep) else ()
+    return [value for state in states for value in state.values() if isinstance(value, torch.Tensor)]
+
+
+def _storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Return the bytes of the distinct storages behind `tensors`; of sparse and nested ones, behind their values."""
+    parts = (part for tensor in tensors for part in _dense_parts(tensor))
+    storages = {part.untyped_storage().data_ptr(): part.untyped_storage().nbytes() for part in parts}
+    return sum(storages.values())
+
+
+def _dense_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Return the dense tensors that a tensor of any layout stores."""
+    match tensor.layout:
+        case torch.sparse_coo:
+            return [tensor._indices(), tensor._values()]
+        case torch.sparse_csr | torch.sparse_bsr:
+            return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+        case torch.sparse_csc | torch.sparse_bsc:
+            return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+        case torch.jagged:
+            return [tensor.values()]
+    return [tensor]

@@ -1,0 +1,355 @@
+"""The network of a case, built once at a fresh place in memory: on its device, in its precision, with data and loss."""
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ampbench.core.precisions import FP64, PRECISIONS, SHORT_DTYPES, Precision
+from ampbench.core.recipes import find_recipe
+from ampbench.errors import UnknownNameError, UsageError, WorkloadError
+from ampbench.records.case import COMPILE_MODES, Case, compile_mode
+from ampbench.trace.dtypes import autocast_of
+from ampbench.worker.data import Data, Place, bound, called_with, carried, place_data, placed, stored_dtype
+from ampbench.worker.machine import Accelerator, Device
+from ampbench.worker.optimizer import MakeOptimizer, clipping, default_optimizer, optimizer_of
+from ampbench.workload import Workload
+
+Region = Callable[[], AbstractContextManager[Any]]
+OWN_STEP = "the workload trains by a step of its own and gives no loss beside it, which is needed here"
+_LONG_DTYPES = {short: getattr(torch, name) for name, short in SHORT_DTYPES.items()}
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Network:
+    """A network on its device with its weights stored as its precision has them, its `data` and its loss.
+
+    `autocast` is entered once a step, around forward and loss. `forward` is what steps call: the module itself,
+    compiled or traced; `calls` do so on each batch. Modules and tensors that the loss, or `own_step`, holds are moved
+    and cast as targets are, in training; `held` are their tensors. `make_optimizer` is the workload's, or what recipe
+    and precision make of it. `turn` is the batch that comes next.
+    """
+
+    module: torch.nn.Module
+    device: Device
+    training: bool
+    data: Data
+    autocast: Region
+    loss: Callable[..., torch.Tensor] | None
+    has_targets: bool
+    own_step: Callable[..., Any] | None = None
+    make_optimizer: MakeOptimizer = default_optimizer
+    held: list[torch.Tensor] = field(default_factory=list)
+    no_grad: bool = False
+    forward: Callable[..., Any] = field(init=False)
+    calls: list[Callable[[], Any]] = field(init=False)
+    turn: int = 0
+
+    def __post_init__(self) -> None:
+        self.module.train(self.training)
+        self.use(self.module)
+
+    def use(self, forward: Callable[..., Any]) -> None:
+        """Make `forward` what the steps call."""
+        self.forward = forward
+        self.calls = [bound(forward, batch) for batch in self.data.batches]
+
+    def prepare(self, path: str, once: Callable[[], object]) -> float | None:
+        """Compile or trace the network for `path`, run it `once`, and return the seconds that took; None for eager."""
+        if path == "eager":
+            return None
+        if mode := compile_mode(path):
+            torch.compiler.reset()  # one process may compile many networks, and torch gives up after eight of a class
+        start = perf_counter()
+        with freezing() if mode == "freezing" else nullcontext():
+            self.use(compiled(self.module, mode) if mode else self._traced())
+            once()
+            self.device.synchronize()
+            seconds = perf_counter() - start
+            if mode == "freezing":  # what another shape compiles must be frozen, too
+                self._run_others()
+        self.rewind()
+        return seconds
+
+    def mode(self) -> AbstractContextManager[Any]:
+        """Return what a user holds around a loop of steps: `torch.inference_mode`, as PyTorch advises, or nothing.
+
+        With `no_grad`, that is `torch.no_grad` in its place. Nothing, too, where an input requires a gradient: such a
+        network differentiates in its forward pass.
+        """
+        if self.training:
+            return nullcontext()
+        return self.without_gradients() if self.no_grad or self.data.learned else torch.inference_mode()
+
+    def without_gradients(self) -> AbstractContextManager[Any]:
+        """Return `torch.no_grad`, or nothing where an input requires a gradient, as `mode` says."""
+        return nullcontext() if self.data.learned else torch.no_grad()
+
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the first batch as the network is called with it: positional arguments, and those by name."""
+        return called_with(self.data.batches[0])
+
+    def rewind(self) -> None:
+        """Let the next step take the first batch, as it was given."""
+        self.turn = 0
+        self.data.renew()
+
+    def forward_and_loss(self, forward: Callable[..., Any] | None = None) -> tuple[Any, torch.Tensor | None]:
+        """Run the forward pass and, in training, the loss on the next batch, inside autocast; return both results.
+
+        `forward` is called in the network's place.
+        """
+        turn = self._next_turn()
+        call = self.calls[turn] if forward is None else bound(forward, self.data.batches[turn])
+        return self._called(call, self.data.targets[turn])
+
+    def next_batch(self) -> Any:
+        """Return the next batch as `Workload.step` is given it: inputs and targets, or inputs alone."""
+        turn = self._next_turn()
+        return (self.data.batches[turn], self.data.targets[turn]) if self.has_targets else self.data.batches[turn]
+
+    def judge(self, batch: Any, targets: Any) -> tuple[Any, torch.Tensor | None]:
+        """Run the forward pass and, in training, the loss on a copy of a batch, as its turns do."""
+        batch, targets = pytree.tree_map_only(torch.Tensor, _copied, (batch, targets))
+        return self._called(bound(self.forward, batch), targets)
+
+    def forward_alone(self, batch: Any) -> Any:
+        """Run the forward pass alone, inside autocast, on a batch that `Data.placed` returned, which it may change."""
+        with self.autocast():
+            return bound(self.forward, batch)()
+
+    def watch_loss(self, region: AbstractContextManager[Any]) -> None:
+        """Hold `region` around each call of the loss."""
+        function = self.loss
+
+        def within(*given: Any) -> torch.Tensor:
+            with region:
+                return function(*given)  # type: ignore[misc]
+
+        self.loss = within if function is not None else None
+
+    def apply_loss(self, output: Any) -> None:
+        """Call the loss, if there is one, on the output of the first batch, whatever the phase."""
+        if self.loss is not None:
+            self.loss(*((output, self.data.targets[0]) if self.has_targets else (output,)))
+
+    def release(self) -> None:
+        """Let go of the modules that `keep_fp32` keeps in fp32: they hold themselves in a cycle."""
+        from ampbench.trace.keep_fp32 import release_fp32  # no step that is timed for itself needs it
+
+        for module in self.module.modules():
+            release_fp32(module)
+
+    def store_weights(self, names: Iterable[str], dtype: torch.dtype) -> None:
+        """Store the parameters of these names in `dtype`."""
+        parameters = dict(self.module.named_parameters())
+        for name in names:
+            parameters[name].data = parameters[name].data.to(dtype)
+
+    def _next_turn(self) -> int:
+        """Return the number of the next batch, which is as it was given."""
+        data, turn = self.data, self.turn
+        self.turn = (turn + 1) % len(self.calls)
+        if data.changed != [] and turn in data.seen:
+            data.renew()
+        data.seen.add(turn)
+        return turn
+
+    def _called(self, call: Callable[[], Any], targets: Any) -> tuple[Any, torch.Tensor | None]:
+        """Return what `call` returns and, in training, the loss of that, both inside autocast."""
+        with self.autocast():
+            output = call()
+            if not self.training:
+                return output, None
+            if self.loss is None:
+                raise WorkloadError(OWN_STEP)
+            given = (output, targets) if self.has_targets else (output,)
+            loss = self.loss(*given)
+        return output, loss
+
+    def _run_others(self) -> None:
+        """Call the network on each batch but the first."""
+        for call, targets in zip(self.calls[1:], self.data.targets[1:], strict=True):
+            with self.mode():
+                self._called(call, targets)
+
+    def _traced(self) -> Callable[..., Any]:
+        """Return the network traced inside autocast and frozen."""
+        from ampbench.trace.graphs.traced import trace_frozen  # no other path needs what reads traces
+
+        args, kwargs = self.arguments()
+        return trace_frozen(self.module, args, kwargs, self.autocast)[1]  # type: ignore[no-any-return]
+
+
+def build_network(
+    workload: Workload,
+    case: Case,
+    device: Device,
+    *,
+    precision: Precision | None = None,
+    no_grad: bool = False,
+    kept: Sequence[str] = (),
+) -> Network:
+    """Return a copy of the network of a workload as `case` has it, with copies of its batches.
+
+    Weights and buffers stay in the workload's dtypes where the precision stores fp32, and are as `stored_dtype` says in
+    half and in the reference. Floating inputs are given in the case's `input_dtype`; in another `precision` than the
+    case's, such as `FP64`, as that stores them; and those that are `cached` as it computes them. The modules that
+    `kept` names ("" is the network) are kept in fp32 by `keep_fp32`, but not in the reference; where weights are stored
+    in half, their outputs go back to half, but for those of a whole network in inference. A user's own precision
+    prepares the network and what makes its optimizer. Raises `UnknownNameError` for a name of no module, and
+    `UsageError` where a kept module shares a parameter with one that moves it to half, or where a precision prepares no
+    module.
+    """
+    row = precision or PRECISIONS[case.precision]
+    training, channels_last = case.phase == "training", case.memory_format == "channels_last"
+    storage = getattr(torch, row.storage)
+    given = _LONG_DTYPES[case.input_dtype] if precision is None else storage
+    copies: dict[int, Any] = {}
+    module = copy.deepcopy(workload.module, copies)
+    kept = () if row is FP64 else kept
+    if kept:
+        # what a whole network returns is for its user, who takes fp32; a loss may not, beside targets in half
+        _keep_named(module, kept, cast_back=storage is not torch.float32 and (training or "" not in kept))
+    store = partial(_store, device=device, storage=storage)
+    store(module)
+    if kept and storage is not torch.float32:
+        _refuse_moved(module, kept, storage)
+    if channels_last:
+        module = module.to(memory_format=torch.channels_last)
+    recipe = find_recipe(case.recipe)
+    make_optimizer = optimizer_of(recipe, workload.optimizer or default_optimizer)
+    module, make_optimizer = _prepared(module, make_optimizer, row, training=training)
+    place = partial(placed, where={"device": device.type}, channels_last=channels_last)
+    place_inputs = _place_inputs(workload, place, given, row)
+    data = place_data(workload, place_inputs, partial(place, storage=storage), counted=training)
+    if not training and row.prepare is None:  # a prepared network may hold other weights by the same names
+        data.weights = (module, workload.module)
+    loss, step, held = workload.loss, workload.step, list[torch.Tensor]()
+    if training:
+        loss, held = carried(loss, copies, data.place_targets, store)
+    if training and step is not None:
+        step, more = carried(step, copies, data.place_targets, store)
+        held += more
+    return Network(
+        module=module,
+        device=device,
+        training=training,
+        data=data,
+        autocast=autocast_of(row, device.type),
+        loss=loss,
+        has_targets=workload.targets is not None,
+        own_step=step,
+        make_optimizer=clipping(make_optimizer, recipe.clip),
+        held=held,
+        no_grad=no_grad,
+    )
+
+
+def compiled(module: torch.nn.Module, mode: str) -> Callable[..., Any]:
+    """Return a network as torch.compile has it in one of `COMPILE_MODES`; it is compiled as it is first called.
+
+    In the mode "freezing", that is the default mode, and it must be called within `freezing()`.
+    """
+    own = mode not in (COMPILE_MODES[0], "freezing")
+    return torch.compile(module, mode=mode) if own else torch.compile(module)
+
+
+def freezing() -> AbstractContextManager[Any]:
+    """Return what inductor folds weights into the code within, where gradients are off.
+
+    The option of torch.compile is not enough: dynamo asks the global switch.
+    """
+    import torch._inductor.config  # seconds: no other path needs it
+
+    return torch._inductor.config.patch(freezing=True)  # type: ignore[no-any-return]
+
+
+def fake_network(workload: Workload, case: Case) -> Network:
+    """Return the network of a workload of fake tensors, which lie on the case's absent device in their dtypes already.
+
+    Only its batches are copied. It can run forward and loss alone.
+    """
+    row, training = PRECISIONS[case.precision], case.phase == "training"
+    place = partial(placed, where={}, channels_last=case.memory_format == "channels_last")
+    place_inputs = _place_inputs(workload, place, _LONG_DTYPES[case.input_dtype], row)
+    data = place_data(workload, place_inputs, partial(place, storage=getattr(torch, row.storage)), counted=training)
+    data.changed = []
+    return Network(
+        module=workload.module,
+        device=Accelerator(case.device),
+        training=training,
+        data=data,
+        autocast=autocast_of(row, case.device, absent=True),
+        loss=workload.loss,
+        has_targets=workload.targets is not None,
+    )
+
+
+def _place_inputs(workload: Workload, place: Callable[..., Any], given: torch.dtype, row: Precision) -> Place:
+    """Return what places a batch, floating tensors as `given`, in what is cached as the precision computes them."""
+    if not workload.cached:
+        return partial(place, storage=given)
+    computed = getattr(torch, row.autocast or row.storage)
+
+    def place_each(batch: Any) -> Any:
+        named = batch.items() if isinstance(batch, dict) else enumerate(called_with(batch)[0])
+        made = {name: place(one, storage=computed if name in workload.cached else given) for name, one in named}
+        return made if isinstance(batch, dict) else tuple(made.values())
+
+    return place_each
+
+
+def _store(module: torch.nn.Module, *, device: Device, storage: torch.dtype) -> None:
+    """Bring a network to the device and, where a step does not store fp32, its weights and buffers into `storage`."""
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        dtype = tensor.dtype if storage is torch.float32 else stored_dtype(tensor.dtype, storage)
+        return tensor.to(device=device.type, dtype=dtype)
+
+    module._apply(moved)  # type: ignore[no-untyped-call]
+
+
+def _prepared(
+    module: torch.nn.Module, make_optimizer: MakeOptimizer, row: Precision, *, training: bool
+) -> tuple[torch.nn.Module, MakeOptimizer]:
+    """Return a network, and what makes its optimizer, as a user's own precision prepares them."""
+    if row.prepare is None:
+        return module, make_optimizer
+    returned = row.prepare(module, make_optimizer if training else None)
+    prepared, made = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, None)
+    if not isinstance(prepared, torch.nn.Module) or not (made is None or callable(made)):
+        said = f"precision {row.name}: prepare returned {type(returned).__name__}"
+        raise UsageError(f"{said}; expected the module, or (module, optimizer)")
+    return prepared, made or make_optimizer
+
+
+def _keep_named(module: torch.nn.Module, names: Iterable[str], *, cast_back: bool) -> None:
+    """Keep the submodules of these names, which are no patterns, in fp32."""
+    from ampbench.trace.keep_fp32 import keep_fp32  # no step that is timed for itself needs it
+
+    known = dict(module.named_modules(remove_duplicate=False))
+    for name in names:
+        if name not in known:
+            raise UnknownNameError("submodule", name, [path for path in known if path])
+        keep_fp32(known[name], cast_back=cast_back)
+
+
+def _refuse_moved(module: torch.nn.Module, names: Iterable[str], storage: torch.dtype) -> None:
+    """Raise `UsageError` where a parameter of a kept submodule was moved to `storage`, with another that shares it."""
+    everywhere = list(module.named_parameters(remove_duplicate=False))
+    for name in names:
+        for parameter in module.get_submodule(name).parameters():
+            shared = [path for path, other in everywhere if other is parameter]
+            if parameter.dtype is storage and len(shared) > 1:
+                raise UsageError(f"{name}: {' and '.join(shared)} are one parameter: keep the modules of all, or none")
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)

@@ -1,0 +1,313 @@
+"""What an optimizer is made of, moves and keeps: its recipe, fp32 master weights, the state that is put back."""
+
+import copy
+import inspect
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ampbench.core.recipes import FOREACH, FUSED, OPTIMIZERS, TrainingRecipe, is_path
+from ampbench.errors import UnknownNameError, WorkloadError, first_line
+from ampbench.records.measured import OptimizerGroup, Recipe
+from ampbench.workload import Workload
+
+MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
+
+
+def default_optimizer(parameters: Any) -> torch.optim.Optimizer:
+    """Return plain SGD with lr 0.01: by it steps are timed where no optimizer is named."""
+    return torch.optim.SGD(parameters, lr=0.01)
+
+
+def is_named(workload: Workload, recipe: TrainingRecipe) -> bool:
+    """Return whether the workload or the recipe names an optimizer; without one, updates are not measured."""
+    return workload.optimizer is not None or bool(recipe.optimizer)
+
+
+def optimizer_of(recipe: TrainingRecipe, own: MakeOptimizer) -> MakeOptimizer:
+    """Return what makes the optimizer of a recipe: that which it names, or the workload's `own` with its settings.
+
+    What that makes raises `WorkloadError` where the workload's own has no such setting. Raises it where the class that
+    is named cannot be imported.
+    """
+    if is_path(recipe.optimizer):
+        kind = _kind_at(recipe.optimizer)
+        return lambda parameters: kind(parameters, **_arguments(kind, recipe))
+    if recipe.optimizer:
+        return lambda parameters: _of_torch(recipe, parameters)
+    return (lambda parameters: with_settings(own(parameters), recipe)) if recipe.settings else own
+
+
+def clipping(make: MakeOptimizer, norm: float | None) -> MakeOptimizer:
+    """Return what makes an optimizer whose step first clips the gradients to a norm; 0 or None: `make` itself.
+
+    Under GradScaler that is after the scale was divided out or, where a fused optimizer does so itself in its step, to
+    the norm times the scale.
+    """
+    if not norm:
+        return make
+
+    def clip(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+        total = torch.nn.utils.get_total_norm([weight.grad for weight in weights if weight.grad is not None])
+        scale = getattr(optimizer, "grad_scale", None)
+        torch.nn.utils.clip_grads_with_norm_(weights, norm, total if scale is None else total / scale)
+
+    def made(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        optimizer = make(parameters)
+        optimizer.register_step_pre_hook(clip)
+        return optimizer
+
+    return made
+
+
+def check_class(recipe: TrainingRecipe) -> None:
+    """Make the optimizer of the class that a recipe names by its place; `WorkloadError` where it cannot be made."""
+    name = recipe.optimizer
+    make = optimizer_of(recipe, default_optimizer)
+    try:
+        made: Any = make([torch.nn.Parameter(torch.zeros(2, 2))])
+    except Exception as error:
+        raise WorkloadError(f"optimizer {name} cannot be made: {first_line(error)}") from error
+    if not isinstance(made, torch.optim.Optimizer):
+        raise WorkloadError(f"optimizer {name} makes {type(made).__name__}; expected a torch.optim.Optimizer")
+    closure = inspect.signature(made.step).parameters.get("closure")
+    if closure is not None and closure.default is closure.empty:
+        raise WorkloadError(f"optimizer {name} needs a closure, which no step here gives")
+
+
+def _kind_at(place: str) -> Any:
+    """Return the class at a place; `WorkloadError` where there is none."""
+    from ampbench.worker.sources import import_module  # which needs what is here
+
+    name, _, attribute = place.rpartition(":")
+    try:
+        module = import_module(str(Path(name).expanduser().resolve()) if name.endswith(".py") else name)
+    except Exception as error:
+        raise WorkloadError(f"optimizer {place} cannot be imported: {first_line(error)}") from error
+    if not callable(kind := getattr(module, attribute, None)):
+        known = [key for key, value in vars(module).items() if isinstance(value, type)]
+        raise UnknownNameError(f"class of {name}", attribute, known)
+    return kind
+
+
+def _arguments(kind: Any, recipe: TrainingRecipe) -> dict[str, Any]:
+    """Return the arguments that a recipe gives a class: betas as one, where it takes them so."""
+    given = recipe.settings | dict(recipe.more)
+    takes = inspect.signature(kind).parameters
+    if "betas" in takes and any(name in given for name in _BETAS):
+        default = takes["betas"].default
+        betas = [given.pop(name, None) for name in _BETAS]
+        given["betas"] = _over(betas, default if isinstance(default, tuple | list) else (0.9, 0.999))
+    return given
+
+
+_BETAS = ("beta1", "beta2")
+
+
+def _of_torch(recipe: TrainingRecipe, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """Return the optimizer of torch's that a recipe names; raises what torch does where it cannot be made."""
+    name, _, implementation = recipe.optimizer.partition(":")
+    row = OPTIMIZERS[name]
+    kind: Any = getattr(torch.optim, row.kind)
+    settings = _arguments(kind, recipe)
+    if "beta2" in settings:
+        settings["alpha"] = settings.pop("beta2")  # RMSprop's
+    if implementation:
+        settings[FOREACH] = implementation == FOREACH
+    if implementation and FUSED in row.implementations:
+        settings[FUSED] = implementation == FUSED
+    made: torch.optim.Optimizer = kind(parameters, **settings)
+    return made
+
+
+def with_settings(optimizer: torch.optim.Optimizer, recipe: TrainingRecipe) -> torch.optim.Optimizer:
+    """Return an optimizer with the settings of its groups changed to a recipe's, as `TrainingRecipe` says.
+
+    Raises `WorkloadError` where it has no such setting.
+    """
+    groups = optimizer.param_groups
+    rates = [float(group["lr"]) for group in groups if "lr" in group]
+    decays = any(group.get("weight_decay") for group in groups)
+    for name, value in recipe.settings.items():
+        key = "betas" if name in _BETAS and "betas" in groups[0] else "alpha" if name == "beta2" else name
+        if not all(key in group for group in groups):
+            raise WorkloadError(
+                f"the workload's own optimizer, {type(optimizer).__name__}, has no {name} that a recipe could change: "
+                "name another with --optimizer"
+            )
+        for group in groups:
+            if name == "lr":
+                rate = value * float(group["lr"]) / max(rates) if max(rates) > 0 else value
+                group["lr"] = torch.full_like(group["lr"], rate) if isinstance(group["lr"], torch.Tensor) else rate
+            elif key == "betas":
+                group["betas"] = _over([value if name == one else None for one in _BETAS], group["betas"])
+            elif name != "weight_decay" or group["weight_decay"] or not decays:
+                group[key] = value
+    return optimizer
+
+
+def _over(values: Iterable[Any], others: Iterable[Any]) -> tuple[Any, ...]:
+    """Return values, each None of them as in `others`."""
+    return tuple(other if value is None else value for value, other in zip(values, others, strict=True))
+
+
+class Masters:
+    """fp32 copies of the weights that `module` stores in half: they, and their gradients, are what an optimizer moves.
+
+    They begin with the values of `original`, unrounded. Weights that are stored in the original's dtype, or need no
+    gradient, have no copy. `by_name` are the copies by the names of their parameters.
+    """
+
+    def __init__(self, module: torch.nn.Module, original: torch.nn.Module):
+        given = dict(original.named_parameters())
+        halves = {
+            name: weight
+            for name, weight in module.named_parameters()
+            if weight.requires_grad and name in given and weight.dtype != given[name].dtype
+        }
+        self.by_name = {
+            name: torch.nn.Parameter(torch.empty_like(half, dtype=given[name].dtype).copy_(given[name].detach()))
+            for name, half in halves.items()
+        }
+        self._pairs = [(half, self.by_name[name]) for name, half in halves.items()]
+
+    def take_gradients(self) -> None:
+        """Hand the network's gradients to the masters, in their dtype; it keeps none."""
+        taken, given = [], []
+        for half, master in self._pairs:
+            gradient, half.grad = half.grad, None
+            if gradient is None or gradient.layout is not torch.strided:
+                master.grad = None if gradient is None else gradient.to(master.dtype)
+                continue
+            master.grad = torch.empty_like(master)
+            taken.append(master.grad)
+            given.append(gradient)
+        if taken:
+            torch._foreach_copy_(taken, given)
+
+    @torch.no_grad()
+    def round_into_network(self) -> None:
+        """Give the network the masters' values, rounded to the dtype that it computes in."""
+        if self._pairs:
+            torch._foreach_copy_([half for half, _ in self._pairs], [master for _, master in self._pairs])
+
+
+class SavedState:
+    """The state of a training as it is when this is made; `stored` are the weights that the optimizer moves.
+
+    Those are the network's own parameters, or master weights beside them. It lies on their devices or, with `on_host`,
+    in the host's memory, where putting it back takes longer; `on_host` tells where it lies: a device that has no room
+    for a copy has it put there, too.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        scaler: torch.amp.GradScaler | None,
+        stored: Iterable[torch.Tensor],
+        *,
+        on_host: bool = False,
+    ):
+        live = list({id(one): one for one in (*module.parameters(), *stored, *module.buffers())}.values())
+        self._values: list[tuple[dict[Any, Any], Any, Any]] = []
+        for state in optimizer.state.values():
+            for key, value in state.items():
+                if isinstance(value, torch.Tensor):
+                    live.append(value)
+                else:
+                    self._values.append((state, key, copy.deepcopy(value)))
+        self.on_host = on_host
+        try:
+            self._tensors = [(tensor, self._copy(tensor)) for tensor in live]
+        except torch.OutOfMemoryError:
+            if on_host:
+                raise
+            self.on_host, self._tensors = True, []  # what was copied is free again before anything is copied anew
+            self._tensors = [(tensor, self._copy(tensor)) for tensor in live]
+        self._scaler = scaler
+        self._scaled: dict[str, Any] = {} if scaler is None else scaler.state_dict()
+
+    def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a copy that stays as it is: one to the host of what lies there already would be the tensor itself."""
+        there = tensor.detach()
+        return there.to("cpu") if self.on_host and there.device.type != "cpu" else there.clone()
+
+    def put_back(self) -> bool:
+        """Put it back, in place; return whether GradScaler had lowered its scale since, that is, skipped a step."""
+        with torch.no_grad():
+            for tensor, saved in self._tensors:
+                tensor.copy_(saved)
+        for state, key, value in self._values:
+            state[key] = copy.deepcopy(value)
+        if self._scaler is None:
+            return False
+        skipped = bool(self._scaler.get_scale() < self._scaled["scale"])
+        self._scaler.load_state_dict(self._scaled)
+        return skipped
+
+
+def recipe_of(optimizer: torch.optim.Optimizer, module: torch.nn.Module) -> Recipe:
+    """Return the settings of `optimizer` and the momenta of `module`'s running statistics.
+
+    Settings are read of torch's own classes alone: what another, or one derived from these, makes of them is its own.
+    """
+    kind = type(optimizer)
+    own = getattr(torch.optim, kind.__name__, None) is kind
+    return Recipe(
+        optimizer=f"torch.optim.{kind.__name__}" if own else f"{kind.__module__}.{kind.__qualname__}",
+        groups=[_group(kind.__name__ if own else "", group) for group in optimizer.param_groups],
+        running_momenta=sorted({momentum for momentum, _ in _statistics(module)}, reverse=True),
+    )
+
+
+def _group(kind: str, given: Mapping[str, Any]) -> OptimizerGroup:
+    """Return the settings of a group of torch's optimizer `kind` ("": another's)."""
+    elements = sum(parameter.numel() for parameter in given["params"] if not torch.nn.parameter.is_lazy(parameter))
+    if not kind:
+        return OptimizerGroup(elements=elements, lr=_number(given.get("lr")))
+    mean = given.get("alpha") if kind == "RMSprop" and not given.get("centered") else None
+    beta1, beta2 = given.get("betas", (None, mean))
+    return OptimizerGroup(
+        elements=elements,
+        lr=_number(given.get("lr")),
+        weight_decay=_number(given.get("weight_decay")),
+        decoupled=_flag(given.get("decoupled_weight_decay", kind == "AdamW")) if "weight_decay" in given else None,
+        beta1=_number(beta1),
+        beta2=_number(beta2),
+        eps=_number(given.get("eps")),
+        momentum=_number(given.get("momentum")),
+        foreach=_flag(given.get("foreach")),
+        fused=_flag(given.get("fused")),
+        capturable=_flag(given.get("capturable") or given.get("differentiable")),
+    )
+
+
+def statistics_stall(module: torch.nn.Module) -> float | None:
+    """Return `Divergence.statistics_stall` of a network as it is stored."""
+    return max((torch.finfo(dtype).eps / 4 / momentum for momentum, dtype in _statistics(module)), default=None)
+
+
+def _statistics(module: torch.nn.Module) -> Iterator[tuple[float, torch.dtype]]:
+    """Yield momentum and dtype of running statistics: a cumulative average, which has no momentum, is left out."""
+    for layer in module.modules():
+        if isinstance(layer, torch.nn.modules.batchnorm._NormBase) and layer.running_mean is not None:
+            momentum = _number(layer.momentum)
+            if momentum is not None and 0 < momentum <= 1:
+                yield momentum, layer.running_mean.dtype
+
+
+def _number(value: Any) -> float | None:
+    """Return a setting as a number, None where it is none that is finite and 0 or more."""
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        value = value.item()
+    usable = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+    return float(value) if usable else None
+
+
+def _flag(value: Any) -> bool | None:
+    return None if value is None else bool(value)

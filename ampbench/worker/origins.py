@@ -1,0 +1,142 @@
+"""An origin pass: in which modules the error of a case in a low precision begins."""
+
+import dataclasses
+
+import torch
+from msgspec import structs
+
+from ampbench.core.precisions import BASELINE, PRECISIONS
+from ampbench.errors import UsageError, first_line
+from ampbench.records.case import Case
+from ampbench.records.ranges import FirstNonfinite, ModuleError, OriginPass
+from ampbench.trace.dtypes import Dtypes, watch_dtypes
+from ampbench.trace.errors import Given, watch_errors
+from ampbench.trace.nonfinite import find_nonfinite
+from ampbench.trace.ranges import SAMPLE, Samples, sample_outputs, total_errors
+from ampbench.worker.distances import Distance, Fp32Check, compare, is_finite, kept_outputs, outputs_in
+from ampbench.worker.draws import EqualDraws, seeded_step, unfused
+from ampbench.worker.machine import Device, fp64_device, precision_flags
+from ampbench.worker.memory import is_out_of_memory
+from ampbench.worker.step import Step
+from ampbench.workload import Workload
+
+SAMPLES = 1 << 22
+"""How many elements are kept of the outputs of all modules together, in each of the two runs."""
+
+
+def measure_origin(workload: Workload, case: Case, device: Device) -> OriginPass:
+    """Return the errors of each module of `case`, a low precision, in the forward pass on the first batch.
+
+    The reference, also of `output_rel_l2`, is the same forward pass in fp32 on the same device, not the fp64 one that
+    a divergence pass takes: what fp32 errs is far below what half does. Own errors are those of each module run again
+    in the low precision on fp32's inputs; totals compare a whole forward pass in it with fp32's. In training, dropout
+    is switched off; in inference, both leave torch's fused path, so that the modules of an encoder are seen one by one.
+    What the network raises in the low precision, unless memory ran out, is said in a note, and there are no totals
+    then. Raises `WorkloadError` where fp32 gives outputs or a loss that are not finite, with the op that begins it,
+    `UsageError` for a precision that is not low, and what the network raises in fp32.
+    """
+    case = structs.replace(case, path="eager")
+    notes: list[str] = []
+    low = _run_low(workload, case, device, notes)
+    device.release()
+    modules, exact = _run_fp32(workload, case, device, notes, low.dtypes.given if low is not None else {})
+    found = OriginPass(case_id=case.case_id, modules=modules, notes=notes)
+    if low is None:
+        return found
+    distance = _distance(low, exact, device, notes)
+    first = None
+    if not is_finite([low.loss]) or (distance is not None and distance.nonfinite):
+        del low.outputs[:]
+        device.release()
+        first = _first_nonfinite(workload, case, device, notes)
+    totals = total_errors(exact.samples, low.samples)
+    return structs.replace(
+        found,
+        modules=[
+            structs.replace(row, total_rel_l2=totals[row.module][0], sampled=totals[row.module][1])
+            if row.module in totals
+            else row
+            for row in modules
+        ],
+        output_rel_l2=None if distance is None else distance.rel_l2,
+        first_nonfinite=first,
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Forward:
+    """What a forward pass gave, without its graph: the network's floating outputs, and samples of its modules'."""
+
+    outputs: list[torch.Tensor]
+    loss: torch.Tensor | None
+    samples: Samples
+    dtypes: Dtypes
+
+
+def _run_low(workload: Workload, case: Case, device: Device, notes: list[str]) -> _Forward | None:
+    """Run the forward pass of the case; None, with a note, where the network raises in its precision."""
+    with precision_flags(PRECISIONS[case.precision]):
+        try:
+            return _run(seeded_step(workload, case, device, notes))
+        except Exception as raised:
+            if is_out_of_memory(raised):
+                raise
+            notes.append(f"the whole forward pass does not run in {case.precision}: {first_line(raised)}")
+            return None
+
+
+def _run_fp32(
+    workload: Workload, case: Case, device: Device, notes: list[str], given: Given
+) -> tuple[list[ModuleError], _Forward]:
+    """Run the forward pass in fp32, and each module again in the low precision; refuse what fp32 cannot hold."""
+    check = Fp32Check()
+    with precision_flags(PRECISIONS[BASELINE]):
+        step = seeded_step(workload, case, device, notes, precision=PRECISIONS[BASELINE])
+        with watch_errors(step.module, case.precision, given) as errors:
+            exact = _run(step)
+    check.look(0, exact.outputs, exact.loss)
+    del step
+    check.refuse(workload, case, device, notes)
+    return errors.modules, exact
+
+
+def _run(step: Step) -> _Forward:
+    limit = max(min(SAMPLE, SAMPLES // sum(1 for _ in step.module.modules())), 1)
+    with (
+        step.mode(),
+        unfused(),
+        EqualDraws(),
+        sample_outputs(step.module, limit) as samples,
+        watch_dtypes(step.module) as dtypes,
+    ):
+        output, loss = step.network.forward_and_loss()
+    outputs = [tensor.detach() for tensor in outputs_in(output)]
+    return _Forward(outputs, None if loss is None else loss.detach(), samples, dtypes)
+
+
+def _distance(low: _Forward, exact: _Forward, device: Device, notes: list[str]) -> Distance | None:
+    """Return the distance of the outputs from fp32's; None, with a note, where they cannot be compared."""
+    if not exact.outputs:
+        notes.append("forward returned no floating tensor to compare")
+        return None
+    keep = fp64_device(device)
+    try:
+        distance = compare(kept_outputs(low.outputs, keep), kept_outputs(exact.outputs, keep), against="fp32")
+    except ValueError as error:  # other shapes: a detector found other boxes
+        notes.append(str(error))
+        return None
+    if not distance.nonfinite:  # which the undefined error tells by itself
+        notes += distance.notes
+    return distance
+
+
+def _first_nonfinite(workload: Workload, case: Case, device: Device, notes: list[str]) -> FirstNonfinite | None:
+    """Run the forward pass again and return where it first makes a value that is not finite."""
+    try:
+        step = seeded_step(workload, case, device, notes)
+        with precision_flags(PRECISIONS[case.precision]), step.mode(), unfused(), find_nonfinite(step.module) as found:
+            step.network.forward_and_loss()
+    except UsageError as refused:
+        notes.append(str(refused))
+        return None
+    return found.first

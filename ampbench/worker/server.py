@@ -1,0 +1,379 @@
+"""A server: imports torch once, forks workers, and keeps their limits.
+
+It speaks JSON lines on its standard input (requests) and output (replies), one request at a time, and ends when its
+input does. A request is served by a forked worker: a fresh one, or the current one where the request allows it. A
+worker that fails, crashes or passes a limit is gone after its reply. The server itself never touches an accelerator,
+so that its workers can.
+"""
+
+import argparse
+import contextlib
+import ctypes
+import fcntl
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from ampbench.core.units import counted, format_bytes
+from ampbench.records.measured import KILLED
+from ampbench.records.wire import (
+    FORKING_VARIABLES,
+    Reply,
+    Request,
+    end_reply,
+    read_reply,
+    read_request,
+    ready_line,
+    reply_line,
+    request_line,
+    way_ended,
+)
+
+POLL_SECONDS = 0.05
+"""How often a worker's limits are looked at: often enough that it cannot fill the memory in between."""
+CHILDREN_SECONDS = 0.25
+"""How often what a worker started is looked for and counted, too, which takes longer."""
+ENDING_SECONDS = 2.0
+"""How long a process may take to be gone: one that has closed its connection, or has been killed."""
+OUTPUT_BYTES = 1 << 20
+"""As much of what a worker prints is left in its file before the file is cut."""
+LAST_BYTES = 4096
+LAST_LINES = 4
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+class WorkerProcess:
+    """A forked worker: its pid, the socket to it, and the file its output goes to.
+
+    `variables` are put back into its environment (None: taken out of it).
+    """
+
+    def __init__(self, private_descriptors: Iterable[int], variables: Mapping[str, str | None]) -> None:
+        # appended to, so that what is written after a cut stands at the beginning
+        self._output: IO[bytes] = tempfile.TemporaryFile("a+b")  # noqa: SIM115 - lives as long as the worker
+        self._cut_bytes, self._cut_end = 0, b""
+        self._received = bytearray()
+        self._status: int | None = None
+        server = os.getpid()
+        ours, theirs = socket.socketpair()
+        self.pid = os.fork()
+        if self.pid == 0:
+            ours.close()
+            for descriptor in private_descriptors:
+                os.close(descriptor)  # the driver must see these closed when the server ends, whatever a worker left
+            set_variables(variables)
+            _become_worker(theirs, self._output, server)
+        theirs.close()
+        with contextlib.suppress(OSError):
+            os.setpgid(self.pid, self.pid)  # as the worker does itself: the first of the two counts
+        self.socket = ours
+
+    def receive(self) -> bytes | None:
+        """Return the next line that is whole, None as long as there is none, b"" where nothing more can come."""
+        try:
+            chunk = self.socket.recv(1 << 20)
+        except OSError:  # killed with a request that it had not read
+            return b""
+        self._received += chunk
+        line, newline, rest = self._received.partition(b"\n")
+        if not newline:
+            return None if chunk else b""
+        self._received = rest
+        return bytes(line)
+
+    def has_ended(self) -> bool:
+        """Return whether the process is gone; a child of it may still hold the socket."""
+        if self._status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self._status = status if pid else None
+        return self._status is not None
+
+    def stop(self, grace_seconds: float = 0.0) -> int | None:
+        """End the worker and all that it started; return its wait status, None where it had to be killed.
+
+        It may take `grace_seconds` to end by itself.
+        """
+        deadline = time.monotonic() + grace_seconds
+        while not self.has_ended() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        status = self._status
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        if self._status is None:
+            os.kill(self.pid, signal.SIGKILL)  # it may have left its group
+            self._status = os.waitpid(self.pid, 0)[1]
+        self.socket.close()
+        end_descendants()
+        return status
+
+    def cut_output(self) -> None:
+        """Cut the file of the worker's output where it has become long; its end is kept in mind."""
+        size = os.fstat(self._output.fileno()).st_size
+        if size > OUTPUT_BYTES:
+            self._cut_end = os.pread(self._output.fileno(), LAST_BYTES, size - LAST_BYTES)
+            self._cut_bytes += size
+            os.ftruncate(self._output.fileno(), 0)
+
+    def last_lines(self) -> list[str]:
+        """Return the last lines the worker wrote to its standard output and error, and what was before, if cut off."""
+        size = os.fstat(self._output.fileno()).st_size
+        end = self._cut_end + os.pread(self._output.fileno(), LAST_BYTES, max(0, size - LAST_BYTES))
+        lines = end[-LAST_BYTES:].decode(errors="replace").strip().splitlines()[-LAST_LINES:]
+        printed = f"… (the end of {format_bytes(self._cut_bytes + size)} that were printed)"
+        return [printed, *lines] if self._cut_bytes else lines
+
+
+class MemoryWatch:
+    """Tells when a worker, or it and all that it started, keep more than `limit` bytes resident.
+
+    Memory that they share counts once. It is told apart where counting it several times is above the limit.
+    """
+
+    def __init__(self, pid: int, limit: int | None):
+        self._pid, self._limit = pid, limit
+        self._next = 0.0
+
+    def exceeded(self) -> str:
+        """Say what is above the limit; nothing where nothing is."""
+        if self._limit is None:
+            return ""
+        said = f"more than {self._limit / 2**30:.1f} GiB resident (--memory-limit)"
+        own = resident_bytes(self._pid)
+        if own > self._limit:
+            return said
+        if time.monotonic() < self._next:
+            return ""
+        self._next = time.monotonic() + CHILDREN_SECONDS
+        children = [pid for pid in descendants(os.getpid()) if pid != self._pid]
+        if own + sum(map(resident_bytes, children)) <= self._limit:
+            return ""
+        if sum(map(proportional_bytes, [self._pid, *children])) <= self._limit:
+            return ""
+        return f"{said}, together with {counted(len(children), 'process', 'processes')} that it started"
+
+
+class Server:
+    """Serves requests, one at a time, by the current worker; `variables` are those of a `WorkerProcess`."""
+
+    def __init__(self, requests_descriptor: int, replies_descriptor: int, variables: Mapping[str, str | None]):
+        self._requests = requests_descriptor
+        self._variables = variables
+        self._private = (requests_descriptor, replies_descriptor)
+        self._worker: WorkerProcess | None = None
+
+    def serve(self, request: Request) -> Reply:
+        """Return the worker's reply to `request` or, where it did not live to give one, a reply about its end."""
+        if request.fresh:
+            self.drop()
+        if self._worker is None:
+            self._worker = WorkerProcess(self._private, self._variables)
+        reply = self._supervise(self._worker, request)
+        if reply.failure is not None or reply.problem is not None:
+            self.drop()
+        return reply
+
+    def drop(self) -> None:
+        """End the current worker, if there is one."""
+        if self._worker is not None:
+            worker, self._worker = self._worker, None
+            worker.stop()
+
+    def _supervise(self, worker: WorkerProcess, request: Request) -> Reply:
+        deadline = time.monotonic() + request.timeout_seconds
+        connection = worker.socket.fileno()
+        memory = MemoryWatch(worker.pid, request.memory_limit_bytes)
+        with contextlib.suppress(OSError):  # it has ended, which is seen at once
+            worker.socket.sendall(request_line(request))
+        while True:
+            ready, _, _ = select.select([connection, self._requests], [], [], POLL_SECONDS)
+            worker.cut_output()
+            if connection in ready:
+                line = worker.receive()
+                if line is not None:
+                    return _answer(line, request) or self._ended(worker, request, line)
+            elif ready:  # the driver is gone
+                self.drop()
+                os._exit(0)
+            elif worker.has_ended() and not select.select([connection], [], [], 0)[0]:
+                return self._ended(worker, request)
+            if time.monotonic() > deadline:
+                return self._killed(
+                    worker, request, "time-out", f"no result within {request.timeout_seconds:g} s (--timeout)"
+                )
+            if too_much := memory.exceeded():
+                return self._killed(worker, request, "memory limit", too_much)
+
+    def _killed(self, worker: WorkerProcess, request: Request, cause: str, message: str) -> Reply:
+        self.drop()
+        return end_reply(request, cause, message, worker.last_lines())
+
+    def _ended(self, worker: WorkerProcess, request: Request, said: bytes = b"") -> Reply:
+        """Return how a worker ended that gave no reply, or what it `said` instead."""
+        self._worker = None
+        status = worker.stop(grace_seconds=0.0 if said else ENDING_SECONDS)
+        cause, how = "crash", "closed its connection and went on"
+        if said:
+            how = "gave no reply to what it was asked: something that the network started wrote to its connection"
+        elif status is not None:
+            how = way_ended(os.waitstatus_to_exitcode(status))
+            cause = KILLED if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL else cause
+        return end_reply(request, cause, how, worker.last_lines())
+
+
+def _answer(line: bytes, request: Request) -> Reply | None:
+    """Return the reply in a line; None where there is none, or one to another request."""
+    try:
+        reply = read_reply(line)
+    except msgspec.MsgspecError:
+        return None
+    return reply if reply.number == request.number else None
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes that process `pid` started, and those that they did (proc(5), children)."""
+    found: list[int] = []
+    looked_into = [pid]
+    while looked_into:
+        for tasks in Path(f"/proc/{looked_into.pop()}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                children = [int(child) for child in tasks.read_text().split()]
+                found += children
+                looked_into += children
+    return found
+
+
+def end_descendants() -> None:
+    """Kill and collect whatever this process started, and what that did; orphans come to it, their subreaper."""
+    deadline = time.monotonic() + ENDING_SECONDS
+    while (pids := descendants(os.getpid())) and time.monotonic() < deadline:
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(0.001)
+
+
+def resident_bytes(pid: int) -> int:
+    """Return the resident set of process `pid` (proc(5), statm), 0 where the kernel does not tell."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        return 0
+
+
+def proportional_bytes(pid: int) -> int:
+    """Return the resident set of process `pid`, of what is shared its share; 0 where the kernel does not tell."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
+
+
+def main() -> None:
+    """Serve standard input until it ends."""
+    parser = argparse.ArgumentParser(prog="python -m ampbench.worker.server")
+    parser.add_argument("--preload", action="append", default=[], help="a module to import before the first fork")
+    modules: list[str] = parser.parse_args().preload
+    # Replies go to the standard output the driver gave us; whatever else is printed goes to standard error.
+    replies = os.fdopen(os.dup(1), "wb")
+    requests_descriptor = os.dup(0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    given = {name: os.environ.get(name) for name in FORKING_VARIABLES}
+    set_variables(FORKING_VARIABLES)  # before torch is imported, which asks for a GPU
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # whatever a workload leaves behind is found and ended
+    with ending_with(requests_descriptor):
+        for name in ["ampbench.worker.worker", *modules]:
+            with contextlib.suppress(Exception) if name in modules else contextlib.nullcontext():
+                importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+    replies.write(ready_line())
+    replies.flush()
+    server = Server(requests_descriptor, replies.fileno(), given)
+    with os.fdopen(requests_descriptor, "rb") as requests:
+        while line := requests.readline():
+            request = read_request(line)
+            replies.write(reply_line(server.serve(request), request))
+            replies.flush()
+    server.drop()
+
+
+@contextlib.contextmanager
+def ending_with(descriptor: int) -> Iterator[None]:
+    """Have the kernel end this process, even amid a library's start, when all have closed a pipe that it reads.
+
+    What ends it is SIGIO, so nobody may write to the pipe meanwhile; a driver waits until its server is ready.
+    """
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
+    fcntl.fcntl(descriptor, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_ASYNC)
+    closed = select.poll()
+    closed.register(descriptor, 0)
+    if closed.poll(0):  # before anyone was to be told
+        os._exit(0)
+    yield
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
+
+
+def set_variables(variables: Mapping[str, str | None]) -> None:
+    """Set this process' environment variables; None takes one away."""
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def _become_worker(channel: socket.socket, output: IO[bytes], server: int) -> Any:
+    """Turn this forked process into a worker: serve the socket until it closes, then end without clean-up."""
+    pid = os.getpid()
+    try:
+        os.setpgid(0, 0)  # whatever the workload starts ends with it
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != server:  # which ended before
+            os._exit(1)
+        with contextlib.suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text("1000")  # if memory runs out, this process goes, not the driver
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+        worker = importlib.import_module("ampbench.worker.worker").Worker()
+        with channel.makefile("rwb") as stream:
+            for line in stream:
+                request = read_request(line)
+                reply = worker.serve(request)
+                if os.getpid() != pid:  # a child that the network forked, and that returned as its parent does
+                    os._exit(0)
+                stream.write(reply_line(reply, request))
+                stream.flush()
+    except BaseException:  # noqa: BLE001 - the last words of a dying worker, whatever kills it
+        import traceback
+
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
+    sys.stderr.flush()
+    os._exit(0)  # taking apart what torch has imported takes a third of a second, and leaves no more than this

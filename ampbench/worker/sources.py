@@ -1,0 +1,474 @@
+"""From a workload's source to a built workload: imports, seeds, calls, and checks what came back."""
+
+import copy
+import dataclasses
+import importlib
+import importlib.util
+import inspect
+import math
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from ampbench.core.precisions import BUILT_IN, PRECISIONS, Precision, meet
+from ampbench.core.recipes import find_recipe
+from ampbench.drive.planning import ENTRY_FAMILY, OPTIMIZER_FAMILY, own_source
+from ampbench.errors import AmpbenchError, WorkloadError, bounded, did_you_mean, first_line, nearest, text_of
+from ampbench.records.case import OwnPrecision, ParameterValue, WorkloadSource
+from ampbench.records.wire import Description
+from ampbench.worker.data import Generator, InputsOnly, batches_of, in_batches, tensors_of
+from ampbench.worker.draws import seed_all
+from ampbench.worker.machine import users_switches, written
+from ampbench.worker.optimizer import check_class
+from ampbench.workload import Workload
+from ampbench.workloads import index
+
+FURTHER_BYTES = 64 * 1024 * 1024
+"""The most that inputs and targets of further batches may take."""
+
+
+def build_workload(source: WorkloadSource, parameters: Mapping[str, ParameterValue], seed: int) -> Workload:
+    """Return the workload of `source` built with `parameters` (its batch size among them) and `seed`.
+
+    torch, numpy and random are seeded before a user's function is called. Raises `WorkloadError` when it cannot be
+    imported or built, or returns something outside the contract.
+    """
+    if source.family in index.LIBRARIES:
+        return _checked(source.name, _library(source).build(source.function, parameters, seed))
+    function = _function(source)
+    if source.builtin:
+        version = index.WORKLOADS[source.name].version
+        made = function(Generator(source.name, version, parameters, seed), **parameters)
+        assert isinstance(made, Workload)
+        return made
+    seed_all(seed)
+    try:
+        returned = function(**parameters)
+    except Exception as error:
+        raise WorkloadError(f"workload {source.name} cannot be built: {_said(error, source)}") from error
+    return _checked(source.name, returned)
+
+
+def further_inputs(
+    source: WorkloadSource, parameters: Mapping[str, ParameterValue], seed: int, count: int
+) -> list[tuple[Any, Any]]:
+    """Return up to `count` further batches, inputs and targets, of a workload that is no user's: the rest of a larger.
+
+    Its weights are not made. [] for a user's workload, for one without a batch size, and where a batch is one of
+    several already; fewer where they would take over `FURTHER_BYTES`.
+    """
+    size = parameters.get("batch_size")
+    if index.is_users(source) or not isinstance(size, int):
+        return []
+
+    def drawn(given: Mapping[str, ParameterValue]) -> tuple[Any, Any]:
+        if source.family in index.LIBRARIES:
+            batch: tuple[Any, Any] = _library(source).batch(source.function, given, seed)
+            return batch
+        version, function = index.WORKLOADS[source.name].version, _function(source)
+        made = function(InputsOnly(source.name, version, given, seed), **given)
+        return made.inputs, made.targets
+
+    alone = drawn(parameters)
+    if isinstance(alone[0], list):
+        return []
+    held = sum(tensor.nbytes for tensor in tensors_of(alone))
+    whole = dict(parameters) | {"batch_size": size * (1 + min(count, FURTHER_BYTES // max(held, 1)))}
+    return in_batches(drawn(whole), size)[1:]
+
+
+def describe_workload(
+    source: WorkloadSource, parameters: Mapping[str, ParameterValue], seed: int, preset: str = ""
+) -> Description:
+    """Return what a user's workload is, after building it once; raises `WorkloadError` as `build_workload` does.
+
+    A library's network is not built: its library says what it is by a `preset`, or which ones a pattern names.
+    """
+    if library := index.LIBRARIES.get(source.family):
+        try:
+            known = _library(source)
+        except Exception as error:  # noqa: BLE001 - a package that is there and does not work raises anything
+            why = f"{library.name} cannot be imported ({first_line(error)})"
+            return Description(
+                parameters={}, has_loss=True, items_per_step=0.0, version=0, channels_last=False, unavailable=why
+            )
+        described: Description = known.describe(source.function, parameters, preset)
+        return described
+    before = users_switches()
+    precisions = () if source.family == OPTIMIZER_FAMILY else meet_precisions(source)
+    if source.family == OPTIMIZER_FAMILY:
+        check_class(find_recipe(source.name))
+    if source.family in (ENTRY_FAMILY, OPTIMIZER_FAMILY):
+        return Description(
+            parameters={}, has_loss=False, items_per_step=0.0, version=0, channels_last=False, precisions=precisions
+        )
+    defaults = _defaults(source)
+    for name, value in parameters.items():
+        if name not in defaults:
+            known = ", ".join(defaults) or "it has none"
+            raise WorkloadError(f"workload {source.name} has no parameter {name!r}; its parameters: {known}")
+        if wanted := _wanted(value, defaults[name]):
+            said = f"{name}={value}: {name} is {wanted} (its default is {defaults[name]})"
+            raise WorkloadError(f"workload {source.name}: {said}")
+    settled = {**defaults, **parameters}
+    workload = build_workload(source, settled, seed)
+    return Description(
+        parameters=settled,
+        has_loss=workload.loss is not None or workload.step is not None,
+        own_step=workload.step is not None,
+        items_per_step=items_per_step(workload),
+        version=workload.version,
+        optimizer_settings=_optimizer_settings(source.name, workload),
+        channels_last=any(leaf.ndim == 4 and leaf.is_floating_point() for leaf in tensors_of(workload.inputs)),
+        elsewhere=imported_elsewhere(Path.cwd()),
+        precisions=precisions,
+        switches=tuple(written(name, value) for name, value in users_switches().items() if before.get(name) != value),
+    )
+
+
+def find_own(source: WorkloadSource, precision: str) -> None:
+    """Make a user's own precision known by its name: of the file of `source`, else by an entry point."""
+    if precision not in PRECISIONS:
+        meet_precisions(source)
+    if precision not in PRECISIONS and (entry := own_source(precision)) is not None:
+        meet_precisions(entry)
+
+
+def meet_precisions(source: WorkloadSource) -> tuple[OwnPrecision, ...]:
+    """Make known the user's own precisions that the file of `source` holds at its top, and return them.
+
+    Of a source of the family "precision", an entry point, it is the one that it names. Raises `WorkloadError` where
+    that is no `ampbench.Precision`, and `UsageError` for a name that ampbench has itself.
+    """
+    if not index.is_users(source):
+        return ()
+    try:
+        module = import_module(source.module, builtin=source.builtin)
+    except AmpbenchError:
+        raise
+    except Exception as error:
+        raise _not_imported(source, error) from error
+    named = source.family == ENTRY_FAMILY
+    values = [getattr(module, source.function, None)] if named else vars(module).values()
+    found = [value for value in values if isinstance(value, Precision)]
+    if named and not found:
+        raise WorkloadError(f"precision {source.name}: {source.module}:{source.function} is no ampbench.Precision")
+    own = [one for one in dict.fromkeys(found) if not (one.name in BUILT_IN and one is PRECISIONS[one.name])]
+    for one in own:
+        meet(one)
+    return tuple(map(OwnPrecision.of, own))
+
+
+def imported_elsewhere(folder: Path) -> tuple[str, ...]:
+    """Return what the git repository around `folder` holds and this process imported from another place.
+
+    Each as "package (path)", of the packages and modules at the repository's root and in its src/. A project that is
+    installed as a copy is measured as it was when it was installed, whatever is checked out now.
+    """
+    root = next((one for one in (folder, *folder.parents) if (one / ".git").exists()), None)
+    if root is None:
+        return ()
+    found = []
+    for name, module in sorted(sys.modules.items()):
+        origin = getattr(module, "__file__", None)
+        if "." in name or not origin or name in sys.stdlib_module_names:
+            continue
+        own = [path for top in (root, root / "src") for path in (top / name / "__init__.py", top / f"{name}.py")]
+        held = [path.resolve() for path in own if path.is_file()]
+        if held and Path(origin).resolve() not in held:
+            found.append(f"{name} ({Path(origin).parent if Path(origin).stem == '__init__' else origin})")
+    return tuple(found)
+
+
+def items_per_step(workload: Workload) -> float:
+    """Return what throughput counts: what the workload says, else the length of its first input tensor, else 1."""
+    if workload.items_per_step is not None:
+        return float(workload.items_per_step)
+    first = next((leaf for leaf in tensors_of(workload.inputs) if leaf.ndim), None)
+    return float(len(first) if first is not None else 1)
+
+
+def _library(source: WorkloadSource) -> Any:
+    """Return the `ampbench.workloads.named.Library` that a network is of; raises what importing it raises."""
+    return importlib.import_module(source.module).LIBRARY
+
+
+def _not_imported(source: WorkloadSource, error: Exception) -> WorkloadError:
+    """Return what tells that the module of a user's own cannot be imported, and what may have been meant."""
+    hint = _as_module(source) if "attempted relative import" in str(error) else ""
+    if isinstance(error, ModuleNotFoundError) and error.name == source.module:
+        near = [f"{library}:{source.function}" for library in nearest(source.module, [*index.LIBRARIES])]
+        hint = f"; {did_you_mean(near)}" if near else ""
+    what = "precision" if source.family == ENTRY_FAMILY else "workload"
+    return WorkloadError(f"{what} {source.name} cannot be imported: {_said(error, source)}{hint}")
+
+
+def _function(source: WorkloadSource) -> Callable[..., Any]:
+    try:
+        module = import_module(source.module, builtin=source.builtin)
+    except Exception as error:
+        raise _not_imported(source, error) from error
+    function = getattr(module, source.function, None)
+    if function is None:
+        known = [
+            name
+            for name, value in vars(module).items()
+            if inspect.isfunction(value) and value.__module__ == module.__name__
+        ]
+        raise WorkloadError(
+            f"{source.module} has no function {source.function!r}; its functions: {', '.join(known) or 'it has none'}"
+        )
+    if not callable(function):
+        raise WorkloadError(
+            f"{source.name} is {type(function).__name__}, not a function that returns a network and its inputs"
+        )
+    return function  # type: ignore[no-any-return]
+
+
+def import_module(module: str, *, builtin: bool = False) -> ModuleType:
+    """Return the module of this name, or of an absolute path that ends in .py; raises what importing it raises."""
+    if not module.endswith(".py"):
+        if not builtin and "" not in sys.path:
+            sys.path.insert(0, "")
+        return importlib.import_module(module)
+    path = Path(module)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    name = f"ampbench_user_{path.stem}"
+    if name in sys.modules and sys.modules[name].__file__ == str(path):
+        return sys.modules[name]
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    sys.modules[name] = made
+    try:
+        spec.loader.exec_module(made)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return made
+
+
+def _as_module(source: WorkloadSource) -> str:
+    """Say by which name a file that imports relatively can be named: as a module of its package."""
+    path = Path(source.module)
+    root = path.parent
+    while (root / "__init__.py").is_file():
+        root = root.parent
+    if root == path.parent and path.is_relative_to(Path.cwd()):
+        root = Path.cwd()
+    name = ".".join(path.relative_to(root).with_suffix("").parts)
+    folder = "" if root == Path.cwd() else f", in {root}"
+    return f"; it is a module of a package: name it {name}:{source.function}{folder}" if "." in name else ""
+
+
+def _defaults(source: WorkloadSource) -> dict[str, ParameterValue]:
+    """Return the settable parameters of a user's function: keywords whose default is a number, a bool or a string."""
+    defaults: dict[str, ParameterValue] = {}
+    for name, parameter in inspect.signature(_function(source)).parameters.items():
+        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            continue
+        if parameter.default is parameter.empty:
+            raise WorkloadError(f"workload {source.name}: its parameter {name!r} needs a default value")
+        if isinstance(parameter.default, ParameterValue):
+            defaults[name] = parameter.default
+    return defaults
+
+
+def _wanted(value: ParameterValue, default: ParameterValue) -> str:
+    """Return what a value beside `default` has to be, in words, where `value` is something else."""
+    match default, value:
+        case (str(), _) | (bool(), bool()) | (float(), float()):
+            return ""
+        case (bool(), _):
+            return "true or false"
+        case (int() | float(), int()) if not isinstance(value, bool):
+            return ""
+    return "a whole number" if isinstance(default, int) else "a number"
+
+
+def _checked(name: str, returned: object) -> Workload:
+    """Return what a user's function returned as a `Workload`; `WorkloadError` where it breaks the contract."""
+    if isinstance(returned, tuple) and len(returned) in (2, 3):
+        returned = Workload(module=returned[0], inputs=returned[1], loss=returned[2] if len(returned) == 3 else None)
+    if not isinstance(returned, Workload):
+        raise WorkloadError(
+            f"workload {name} returned {_kind(returned)}; "
+            "expected (module, inputs), (module, inputs, loss) or ampbench.Workload"
+        )
+    if not isinstance(returned.module, torch.nn.Module):
+        raise _wrong(name, f"the module is {_kind(returned.module)}; expected a torch.nn.Module")
+    if returned.loss is not None and not callable(returned.loss):
+        raise _wrong(name, f"the loss is {_kind(returned.loss)}; expected a function or None")
+    if returned.optimizer is not None and not callable(returned.optimizer):
+        raise _wrong(name, f"the optimizer is {_kind(returned.optimizer)}; expected a function or None")
+    if (step := returned.step) is not None and (not callable(step) or _needed(step) not in (None, 4)):
+        raise _wrong(
+            name,
+            f"the step is {_kind(step)} of {_needed(step) if callable(step) else 'no'} arguments; "
+            "expected a function (network, batch, optimizer, scaler), or None",
+        )
+    _check_state(name, returned)
+    if not _is_whole(returned.version):
+        raise _wrong(name, f"the version is {returned.version!r}; expected a whole number")
+    items = returned.items_per_step
+    if items is not None and not (isinstance(items, int | float) and 0 < items < math.inf):
+        raise _wrong(name, f"items_per_step is {items!r}; expected a number above 0")
+    if (wanted := returned.outputs) is not None and not (callable(wanted) or _names(wanted)):
+        raise _wrong(name, f"outputs is {_kind(wanted)}; expected a function of the network's output, or names in it")
+    dimensions = returned.classes_dim
+    if dimensions is not None and not all(map(_is_whole, _values(dimensions))):
+        raise _wrong(name, f"classes_dim is {dimensions!r}; expected a whole number, or one by output's name")
+    returned = _with_pairs_split(name, returned)
+    batches = batches_of(returned.inputs)
+    if not batches:
+        raise _wrong(name, "the list of batches is empty")
+    for batch in batches:
+        if not isinstance(batch, torch.Tensor | tuple | dict):
+            hint = ": give its batches, list(loader)" if isinstance(batch, torch.utils.data.DataLoader) else ""
+            raise _wrong(name, f"an input is {_kind(batch)}{hint}; expected a tensor, a tuple or a dict of inputs")
+        _check_arguments(name, returned.module, batch)
+        _check_cached(name, returned.cached, batch)
+    if isinstance(returned.inputs, list) and returned.targets is not None:
+        if not isinstance(returned.targets, list):
+            raise _wrong(name, "inputs are a list of batches, so targets must be a list too")
+        if len(returned.targets) != len(batches):
+            raise _wrong(name, f"{len(batches)} batches of inputs but {len(returned.targets)} of targets")
+    for label, tensor in [*returned.module.named_parameters(), *returned.module.named_buffers()]:
+        if tensor.device.type != "cpu":
+            raise _wrong(name, f"{label} is on {tensor.device}; return the module on the CPU, ampbench moves it")
+        if tensor.is_floating_point() and tensor.dtype != torch.float32 and tensor.requires_grad:
+            raise _wrong(name, f"{label} is {tensor.dtype}; return the module in fp32, ampbench casts it")
+    return returned
+
+
+def _names(value: object) -> bool:
+    """Return whether a value is a name or a list of names."""
+    return isinstance(value, str) or (isinstance(value, list | tuple) and all(isinstance(one, str) for one in value))
+
+
+def _values(value: object) -> Iterable[object]:
+    """Return what a dict by names holds, [None] where it has other keys; of anything else, that alone."""
+    if not isinstance(value, Mapping):
+        return [value]
+    return value.values() if all(isinstance(key, str) for key in value) else [None]
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _optimizer_settings(name: str, workload: Workload) -> tuple[str, ...]:
+    """Return the settings of a workload's own optimizer; `WorkloadError` where it cannot be made."""
+    if workload.optimizer is None:
+        return ()
+    try:
+        groups = workload.optimizer(workload.module.parameters()).param_groups
+    except Exception as error:
+        raise _wrong(name, f"its optimizer cannot be made: {first_line(error)}") from error
+    return tuple(key for key in groups[0] if key != "params")
+
+
+def _check_state(name: str, workload: Workload) -> None:
+    """Refuse an optimizer's state that the workload's optimizer does not take."""
+    state = workload.optimizer_state
+    if state is None:
+        return
+    if not isinstance(state, Mapping) or not {"state", "param_groups"} <= state.keys():
+        raise _wrong(name, f"optimizer_state is {_kind(state)}; expected what the optimizer's state_dict() returns")
+    if workload.optimizer is None:
+        raise _wrong(name, "it has an optimizer_state without its optimizer")
+    optimizer = workload.optimizer(workload.module.parameters())
+    try:
+        optimizer.load_state_dict(copy.deepcopy(dict(state)))
+    except (ValueError, KeyError, TypeError) as error:
+        raise _wrong(name, f"its optimizer does not take the optimizer_state: {first_line(error)}") from None
+
+
+def _with_pairs_split(name: str, workload: Workload) -> Workload:
+    """Return `workload` with its batches of (inputs, targets), as a loader gives them, split into the two.
+
+    Pairs are taken for that where the loss needs targets and there are none.
+    """
+    batches = batches_of(workload.inputs)
+    pairs = batches and all(isinstance(batch, tuple | list) and len(batch) == 2 for batch in batches)
+    if not pairs or workload.targets is not None:
+        return workload
+    if _needed(workload.loss) == 2:
+        inputs, targets = ([batch[place] for batch in batches] for place in (0, 1))
+        several = isinstance(workload.inputs, list)
+        given = (inputs, targets) if several else (inputs[0], targets[0])
+        return dataclasses.replace(workload, inputs=given[0], targets=given[1])
+    if any(isinstance(batch, list) for batch in batches):
+        raise _wrong(
+            name,
+            "its batches are lists of 2, as a loader of inputs and targets gives them; let the loss "
+            "take (output, targets), or give inputs and targets as a list each",
+        )
+    return workload
+
+
+def _needed(function: Callable[..., Any] | None) -> int | None:
+    """Return how many positional arguments a function cannot do without; None where that is not known."""
+    called: Any = function.forward if isinstance(function, torch.nn.Module) else function
+    try:
+        parameters = inspect.signature(called).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    if any(one.kind is one.VAR_POSITIONAL for one in parameters):
+        return None
+    return sum(one.default is one.empty and one.kind is not one.VAR_KEYWORD for one in parameters)
+
+
+def _check_arguments(name: str, module: torch.nn.Module, batch: object) -> None:
+    """Refuse a batch of more inputs than the network's `forward` takes."""
+    try:
+        parameters = inspect.signature(module.forward).parameters.values()
+    except (TypeError, ValueError):
+        return
+    if not isinstance(batch, tuple) or any(one.kind is one.VAR_POSITIONAL for one in parameters):
+        return
+    taken = sum(one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in parameters)
+    if len(batch) > taken:
+        raise _wrong(
+            name,
+            f"a batch has {len(batch)} inputs, and {type(module).__name__}.forward takes {taken}; "
+            "where the last are targets, let the loss take (output, targets)",
+        )
+
+
+def _check_cached(name: str, cached: object, batch: object) -> None:
+    """Refuse what is named as cached where that is no argument of a batch."""
+    known = list(batch) if isinstance(batch, dict) else list(range(len(batch) if isinstance(batch, tuple) else 1))
+    wanted = list(cached) if isinstance(cached, list | tuple) else [cached]
+    if any(isinstance(one, bool) or one not in known for one in wanted):
+        raise _wrong(name, f"cached is {cached!r}; expected some of its inputs {known}, in a tuple")
+
+
+def _wrong(name: str, why: str) -> WorkloadError:
+    return WorkloadError(f"workload {name}: {why}")
+
+
+def _kind(value: object) -> str:
+    length = f" of {len(value)}" if isinstance(value, tuple | list) else ""
+    return f"{type(value).__name__}{length}"
+
+
+def _said(error: Exception, source: WorkloadSource) -> str:
+    """Return one line for an exception in a user's code: its type and text, and where in the user's file it arose."""
+    text = " ".join(text_of(error).split())
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if frame.filename == source.module]
+    place = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    if isinstance(error, SyntaxError) and error.filename:
+        place = f" ({Path(error.filename).name}, line {error.lineno})"
+        text = error.msg
+    return f"{bounded(f'{type(error).__name__}: {text}')}{place}"

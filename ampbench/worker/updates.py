@@ -1,0 +1,606 @@
+"""What one optimizer step changes of the weights that are stored, beside what it changes in fp64; untimed.
+
+The step is taken from a `Snapshot`: weights and optimizer state as a training has them, not fresh ones, because the
+first step of Adam is lr·sign(g) whatever the gradient. In fp64 it changes the weights by Δ*, in a precision by ΔL, the
+difference of what is *stored*: a weight whose change is below half a unit in its last place stays where it is.
+"""
+
+import copy
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from ampbench.core.precisions import BASELINE, PRECISIONS
+from ampbench.core.recipes import find_recipe
+from ampbench.errors import WorkloadError
+from ampbench.records.case import Case
+from ampbench.records.measured import BINS, CARRIES, LOWEST_BIN, Update
+from ampbench.trace.dtypes import short_dtype
+from ampbench.worker.data import named_tensors, stored_dtype
+from ampbench.worker.distances import dense, is_finite, real_parts
+from ampbench.worker.draws import random_states, seed_all, switch_off_dropout
+from ampbench.worker.machine import Device, fp64_device, precision_flags
+from ampbench.worker.memory import said_of
+from ampbench.worker.optimizer import default_optimizer, is_named, with_settings
+from ampbench.worker.step import SETTLING_STEPS, OwnStep, TrainingStep, build_training
+from ampbench.worker.work import count_flops
+from ampbench.workload import Workload
+
+WARM_STEPS = 20
+"""fp32 steps before the snapshot: at the usual 0.9 a first moment has then taken in 88% of a steady gradient."""
+STATELESS_STEPS = 2
+"""The same for an optimizer that keeps no state: weights that began at exactly zero, biases, have then left it."""
+FEWEST_STEPS = 5
+"""The same for a large network, of which fewer than `WARM_STEPS` steps have `WARM_FLOPS`."""
+WARM_FLOPS = {"cpu": 2e11}
+"""FLOPs of the steps of a snapshot at most, on a CPU about as many as it computes in five seconds; else `MANY_FLOPS`.
+Operations are counted rather than time, so that the same steps are taken in every run."""
+MANY_FLOPS = 1e14
+DRAWS = 16
+"""Steps over which κ is averaged where the optimizer draws random numbers, as stochastic rounding does."""
+RECOVERED = 0.1
+"""The relative error of an update with what the optimizer's state holds of it, up to which the state is counted."""
+
+Updated = tuple[Update | None, tuple[float | None, float | None]]
+"""What an optimizer's step changes (None: no optimizer is named); bias and noise of gradients over batches."""
+Make = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
+Tensors = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Weights and optimizer state that an update is measured from, after so many fp32 `steps`, on the CPU.
+
+    `weights` are parameters and buffers by name, `trained` names the parameters that require a gradient. `state` is the
+    optimizer's by parameter and key, where `resident` keys lie beside their parameter; `groups` are its
+    hyperparameters, in the order of its groups. `undefined` says why there is none; not `named`: no optimizer is.
+    """
+
+    steps: int = 0
+    weights: Tensors = field(default_factory=dict)
+    trained: frozenset[str] = frozenset()
+    state: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    resident: frozenset[str] = frozenset()
+    groups: Sequence[Mapping[str, Any]] = ()
+    undefined: str = ""
+    named: bool = True
+
+    @property
+    def rates(self) -> list[float]:
+        """The learning rates of the groups, each once, the largest first."""
+        return sorted({float(group["lr"]) for group in self.groups if "lr" in group}, reverse=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gradients:
+    """The gradients of a step at the workload's own weights, as an optimizer gets them, and which dtypes it stores.
+
+    `second` are those of a second step, empty where the batches are of one alone. `make` made the optimizer. With
+    `skipped`, GradScaler skipped the step.
+    """
+
+    first: Tensors
+    second: Tensors = field(default_factory=dict)
+    stored: Mapping[str, torch.dtype]
+    make: Make = default_optimizer
+    skipped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Intended:
+    """What the step changes in fp64, `moves` by parameter, from a snapshot with `gradients`; on the CPU.
+
+    Where the optimizer refuses fp64, the step is taken in fp32, and `dtype` says so. `sizes` are |Δ*|² and the number
+    of elements that move, by parameter. `bins` caches for each storage dtype what `_headroom` returns.
+    """
+
+    snapshot: Snapshot
+    gradients: Gradients = field(default_factory=lambda: Gradients(first={}, stored={}))
+    moves: Tensors = field(default_factory=dict)
+    sizes: Mapping[str, tuple[float, int]] = field(default_factory=dict)
+    undefined: str = ""
+    dtype: str = "fp64"
+    bins: dict[torch.dtype, tuple[list[int], list[float]]] = field(default_factory=dict)
+
+
+def take_snapshot(workload: Workload, case: Case, device: Device) -> Snapshot:
+    """Return weights and optimizer state after some fp32 steps over the workload's batches, `WARM_STEPS` as a rule.
+
+    With `Workload.optimizer_state`, they are the workload's own weights with that state, and the settings that a recipe
+    changes; where that names another optimizer, the state is not for it. Dropout is switched off. What
+    the network or its optimizer raises, and values that are not finite, leave it undefined.
+    """
+    recipe = find_recipe(case.recipe)
+    if not is_named(workload, recipe):
+        return Snapshot(undefined="no optimizer is named", named=False)
+    try:
+        with precision_flags(PRECISIONS[BASELINE]):
+            seed_all(0)
+            step = build_training(workload, case, device, precision=PRECISIONS[BASELINE])
+            switch_off_dropout(step.module, [])
+            steps = 0
+            if workload.optimizer_state is not None and not recipe.optimizer:
+                step.optimizer.load_state_dict(copy.deepcopy(dict(workload.optimizer_state)))
+                with_settings(step.optimizer, recipe)
+            else:
+                steps = _train(step, device)
+            return _snapshot_of(step, steps)
+    except Exception as error:  # noqa: BLE001 - the step of each case itself tells what the network raises
+        return Snapshot(undefined=f"no fp32 steps to begin from: {said_of(error)}")
+
+
+def _train(step: TrainingStep, device: Device) -> int:
+    """Take the steps of a snapshot; return how many."""
+    flops = sum((count_flops(step.run) or {}).values())
+    wanted = STATELESS_STEPS
+    if any(value is not None for state in step.optimizer.state.values() for value in state.values()):
+        allowed = WARM_FLOPS.get(device.type, MANY_FLOPS) / max(flops, 1)
+        wanted = max(FEWEST_STEPS, min(WARM_STEPS, int(allowed)))
+    for _ in range(wanted - 1):
+        step.run()
+    return wanted
+
+
+def _snapshot_of(step: TrainingStep, steps: int) -> Snapshot:
+    if not is_finite(tensor for _, tensor in named_tensors(step.module) if tensor.is_floating_point()):
+        return Snapshot(undefined=f"parameters are not finite after {steps} fp32 steps")
+    parameters = dict(step.module.named_parameters())
+    state, resident = {}, set()
+    for name, parameter in parameters.items():
+        own = step.optimizer.state.get(parameter, {})
+        state[name] = {key: _on_cpu(value) for key, value in own.items()}
+        resident |= {
+            key
+            for key, value in own.items()
+            if isinstance(value, torch.Tensor) and value.device.type == parameter.device.type
+        }
+    return Snapshot(
+        steps=steps,
+        weights={name: tensor.detach().cpu() for name, tensor in named_tensors(step.module)},
+        trained=frozenset(name for name, parameter in parameters.items() if parameter.requires_grad),
+        state=state,
+        resident=frozenset(resident),
+        groups=[
+            {key: copy.deepcopy(value) for key, value in group.items() if key != "params"}
+            for group in step.optimizer.param_groups
+        ],
+    )
+
+
+def _on_cpu(value: Any) -> Any:
+    return value.detach().cpu() if isinstance(value, torch.Tensor) else copy.deepcopy(value)
+
+
+def second_gradients(step: TrainingStep, workload: Workload) -> Tensors:
+    """Return the gradients of a second step's batch at the workload's own weights; {} where there are none.
+
+    Empty, too, where GradScaler finds no scale that leaves them finite, and of a workload's own step, which moves the
+    weights.
+    """
+    if len(step.data.batches) < 2 or isinstance(step, OwnStep):
+        return {}
+    given = dict(named_tensors(workload.module))
+    with torch.no_grad():
+        for name, tensor in named_tensors(step.module):
+            tensor.copy_(given[name])
+    for _ in range(SETTLING_STEPS):
+        step.take_batch(1)
+        gradients = step.unscaled_gradients()[1]
+        if step.scaler is None:
+            return gradients
+        step.scaler.update()
+        if is_finite(gradients.values()):
+            return gradients
+    return {}
+
+
+def intended_update(snapshot: Snapshot, gradients: Gradients, where: Device) -> Intended:
+    """Return what the optimizer changes in fp64, on device `where`, with the `gradients` of the fp64 step.
+
+    Where the optimizer refuses fp64, the step is that in fp32.
+    """
+    first, second = (
+        {name: value.detach().cpu() for name, value in each.items()} for each in (gradients.first, gradients.second)
+    )
+    kept = replace(gradients, first=first, second=second)
+    if snapshot.undefined:
+        return Intended(snapshot, kept, undefined=snapshot.undefined)
+    refused = ""
+    for dtype, stored in (("fp64", gradients.stored), ("fp32", _in_fp32(gradients.stored))):
+        try:
+            weights = _weights(snapshot, stored, where)
+            taken = _take_step(gradients.make, weights, gradients.first, snapshot)
+        except Exception as error:  # noqa: BLE001 - a user's optimizer
+            refused = refused or f"the optimizer's step fails in fp64: {said_of(error)}"
+            continue
+        moves = {name: difference(taken.weights[name], weights[name], where).cpu() for name in weights}
+        if not is_finite(moves.values()):
+            return Intended(snapshot, kept, undefined=f"parameters are not finite after the step in {dtype}")
+        if not any(bool(move.any()) for move in moves.values()):
+            return Intended(snapshot, kept, undefined=f"the step changes no parameter in {dtype}")
+        sizes = {
+            name: (float(torch.linalg.vector_norm(move)) ** 2, int(torch.count_nonzero(move)))
+            for name, move in moves.items()
+        }
+        return Intended(snapshot, replace(kept, stored=stored), moves, sizes, dtype=dtype)
+    return Intended(snapshot, kept, undefined=refused)
+
+
+def _in_fp32(stored: Mapping[str, torch.dtype]) -> dict[str, torch.dtype]:
+    """Return dtypes with fp32 in place of fp64."""
+    single = {torch.float64: torch.float32, torch.complex128: torch.complex64}
+    return {name: single.get(dtype, dtype) for name, dtype in stored.items()}
+
+
+def measure_update(intended: Intended, gradients: Gradients, device: Device, keep: Device) -> Update:
+    """Return the update that a precision makes, from the snapshot with its `gradients`, beside the `intended` one.
+
+    The optimizer's step runs on `device`, in the dtypes that the precision stores; numbers are taken in fp64 on `keep`.
+    """
+    steps = intended.snapshot.steps
+    if intended.undefined:
+        return Update(steps=steps, undefined=intended.undefined)
+    if gradients.skipped:
+        return Update(steps=steps, undefined="GradScaler skipped the step")
+    try:
+        return _measured(intended, gradients, device, keep)
+    except Exception as error:  # noqa: BLE001 - a user's optimizer; memory
+        return Update(steps=steps, undefined=f"the optimizer's step fails: {said_of(error)}")
+
+
+def _measured(intended: Intended, gradients: Gradients, device: Device, keep: Device) -> Update:
+    snapshot = intended.snapshot
+    weights = _weights(snapshot, gradients.stored, device)
+    storage = _storage(weights, intended)
+    native = storage is not torch.float32
+    steps, rates = snapshot.steps, snapshot.rates
+    made = partial(Update, steps=steps, rates=rates, storage=short_dtype(storage), intended=intended.dtype)
+    seed_all(0)
+    before = random_states(device)
+    taken = _take_step(gradients.make, weights, gradients.first, snapshot, native=native)
+    nonfinite = sum(int((~taken.weights[name].isfinite()).sum()) for name in weights)
+    if nonfinite:
+        said = "parameter element is" if nonfinite == 1 else "parameter elements are"
+        return made(nonfinite=nonfinite, undefined=f"{nonfinite:,} {said} not finite after the step")
+    found = [_parts(_moved(taken, weights, keep), intended, keep)]
+    counted = ""
+    if random_states(device) != before:
+        for _ in range(DRAWS - 1):
+            again = _take_step(gradients.make, weights, gradients.first, snapshot, native=native)
+            found.append(_parts(_moved(again, weights, keep), intended, keep))
+    elif native and _rel_l2(found[0]) > RECOVERED:
+        counted, parts = _with_state(weights, gradients, intended, keep)
+        found = [parts] if parts else found
+    update = _summed(found)
+    if native:
+        sizes, energies = intended.bins.get(storage) or _headroom(intended, gradients.stored, storage, keep)
+        intended.bins[storage] = sizes, energies
+        errors = _blamed(intended, gradients, taken, keep)
+        update |= {"sizes": sizes, "energies": energies}
+        update |= zip(("gradient_rel_l2", "state_rel_l2", "storage_rel_l2"), errors, strict=True)
+    return made(nonfinite=0, counted_state=counted, **update)
+
+
+def updated_by(intended: Intended, gradients: Gradients, device: Device) -> Updated:
+    """Return what an optimizer's step changes with these gradients, and bias and noise of these over batches."""
+    keep = fp64_device(device)
+    update = measure_update(intended, gradients, device, keep) if intended.snapshot.named else None
+    return update, batch_bias(intended, gradients, keep)
+
+
+def batch_bias(intended: Intended, gradients: Gradients, keep: Device) -> tuple[float | None, float | None]:
+    """Return bias and noise of gradients over batches, relative to the norm of the fp64 gradient; None: not known.
+
+    Of two batches, e are the errors of a precision's gradients and g those of fp64. What the errors have in common is
+    the bias: |b|² is <e1, e2>, whose independent parts cancel. The noise of a batch is |g1 - g2|² / 2.
+    """
+    exact = intended.gradients
+    names = gradients.first.keys()
+    if not names or any(one.keys() != names for one in (gradients.second, exact.first, exact.second)):
+        return None, None
+    common = noise = norm = 0.0
+    for name in names:
+        own = [_in_fp64(one[name], keep) for one in (gradients.first, gradients.second)]
+        true = [_in_fp64(one[name], keep) for one in (exact.first, exact.second)]
+        common += float(((own[0] - true[0]) * (own[1] - true[1])).sum())
+        noise += float((true[0] - true[1]).square().sum()) / 2
+        norm += sum(float(one.square().sum()) for one in true) / 2
+    if not (math.isfinite(common) and math.isfinite(noise) and 0 < norm < math.inf and noise > 0):
+        return None, None
+    return math.sqrt(max(common, 0.0) / norm), math.sqrt(noise / norm)
+
+
+def difference(after: torch.Tensor, before: torch.Tensor, keep: Device) -> torch.Tensor:
+    """Return after - before in fp64 on `keep`, of complex tensors the real and imaginary parts."""
+    return _in_fp64(after, keep) - _in_fp64(before, keep)
+
+
+def _in_fp64(tensor: torch.Tensor, keep: Device) -> torch.Tensor:
+    return real_parts(dense(tensor.detach())).to(keep.type, torch.float64)
+
+
+def _weights(snapshot: Snapshot, stored: Mapping[str, torch.dtype], device: Device) -> dict[str, torch.Tensor]:
+    """Return the snapshot's floating parameters on `device`, in the dtypes in which they are `stored`."""
+    return {
+        name: snapshot.weights[name].to(device.type, dtype)
+        for name, dtype in stored.items()
+        if dtype.is_floating_point or dtype.is_complex
+    }
+
+
+def _storage(weights: Tensors, intended: Intended) -> torch.dtype:
+    """Return the dtype that most of the weights that move are stored in; of complex ones that of their parts."""
+    sizes: dict[torch.dtype, int] = {}
+    for name, weight in weights.items():
+        if intended.sizes[name][1]:
+            sizes[weight.dtype] = sizes.get(weight.dtype, 0) + weight.numel()
+    most = max(sizes, key=lambda dtype: sizes[dtype])
+    return most.to_real() if most.is_complex else most
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """An optimizer's step: the weights after it, its state by parameter and key before and after."""
+
+    weights: Tensors
+    before: Mapping[str, Mapping[str, torch.Tensor]]
+    state: Mapping[str, Mapping[str, Any]]
+
+
+def _take_step(
+    make: Make,
+    weights: Tensors,
+    gradients: Tensors,
+    snapshot: Snapshot,
+    *,
+    native: bool = False,
+    watch: bool = False,
+    state: Mapping[str, Mapping[str, Any]] | None = None,
+) -> _Taken:
+    """Take a step of what `make` makes from a snapshot's state (or `state`), cast to the dtype of each weight.
+
+    `native`: state is in the dtypes that the optimizer itself chooses for such weights, and what it keeps beside what
+    the snapshot has of it begins as a step of learning rate zero leaves it. `watch` keeps the state before the step.
+    """
+    parameters = {
+        name: torch.nn.Parameter(weight.detach().clone(), requires_grad=name in snapshot.trained)
+        for name, weight in weights.items()
+    }
+    optimizer = make(iter(parameters.values()))
+    if len(optimizer.param_groups) != len(snapshot.groups):
+        raise WorkloadError("its optimizer makes other groups of other parameters")
+    if native:
+        _let_state_begin(optimizer, parameters, weights, gradients)
+    for group, given in zip(optimizer.param_groups, snapshot.groups, strict=True):
+        group.update(copy.deepcopy(dict(given)))
+    for name, parameter in parameters.items():
+        own = optimizer.state[parameter] if (state or snapshot.state).get(name) else {}
+        for key, value in (state or snapshot.state).get(name, {}).items():
+            held = own.get(key)
+            beside = key in snapshot.resident and isinstance(value, torch.Tensor)
+            if native and isinstance(held, torch.Tensor) and isinstance(value, torch.Tensor):
+                own[key] = value.to(held.device, held.dtype, copy=True).reshape(held.shape)
+            else:
+                own[key] = _beside(value, parameter) if beside else copy.deepcopy(value)
+    _give(parameters, gradients)
+    before = {}
+    if watch:
+        before = {
+            name: {key: value.clone() for key, value in optimizer.state[parameter].items() if _like(value, parameter)}
+            for name, parameter in parameters.items()
+            if parameter in optimizer.state
+        }
+    optimizer.step()
+    after = {name: optimizer.state[one] for name, one in parameters.items() if one in optimizer.state}
+    return _Taken({name: one.detach() for name, one in parameters.items()}, before, after)
+
+
+def _let_state_begin(
+    optimizer: torch.optim.Optimizer,
+    parameters: Mapping[str, torch.nn.Parameter],
+    weights: Tensors,
+    gradients: Tensors,
+) -> None:
+    """Let an optimizer make its state, in its dtypes, by a step of learning rate zero that moves no weight."""
+    for group in optimizer.param_groups:
+        if "lr" in group:
+            group["lr"] = torch.zeros_like(group["lr"]) if isinstance(group["lr"], torch.Tensor) else 0.0
+    _give(parameters, gradients)
+    optimizer.step()
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(weights[name])
+
+
+def _give(parameters: Mapping[str, torch.nn.Parameter], gradients: Tensors) -> None:
+    for name, parameter in parameters.items():
+        gradient = gradients.get(name)
+        parameter.grad = (
+            None if gradient is None else gradient.detach().to(parameter.device, parameter.dtype, copy=True)
+        )
+
+
+def _beside(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a tensor of state on a parameter's device; in its dtype, unless that is a number by itself."""
+    floating = value.is_floating_point() or value.is_complex()
+    dtype = parameter.dtype if floating and (value.ndim or value.numel() == parameter.numel()) else value.dtype
+    if value.is_complex() != dtype.is_complex:
+        dtype = stored_dtype(value.dtype, parameter.dtype)
+    return value.to(parameter.device, dtype, copy=True)
+
+
+def _like(value: Any, parameter: torch.Tensor) -> bool:
+    return isinstance(value, torch.Tensor) and value.shape == parameter.shape and value.is_floating_point()
+
+
+def _moved(taken: _Taken, weights: Tensors, keep: Device) -> Iterable[tuple[str, torch.Tensor]]:
+    """Yield what a step changed of each stored weight."""
+    return ((name, difference(taken.weights[name], weight, keep)) for name, weight in weights.items())
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """Of one parameter: |Δ*|², <ΔL, Δ*>, |ΔL - Δ*|², how many should move and how many do not, and |Δ*|² of these."""
+
+    energy: float
+    along: float
+    apart: float
+    moving: int
+    swallowed: int
+    swallowed_energy: float
+
+
+def _parts(moved: Iterable[tuple[str, torch.Tensor]], intended: Intended, keep: Device) -> dict[str, _Parts]:
+    """Return the sums over each parameter of what moved, beside what was intended."""
+    found = {}
+    for name, own in moved:
+        true = intended.moves[name].to(keep.type).flatten()
+        energy, moving = intended.sizes[name]
+        own = own.flatten()  # noqa: PLW2901
+        along = float(torch.dot(own, true))
+        still = true * (own == 0)
+        found[name] = _Parts(
+            energy=energy,
+            along=along,
+            apart=float(torch.linalg.vector_norm(own.sub_(true))) ** 2,
+            moving=moving,
+            swallowed=int(torch.count_nonzero(still)),
+            swallowed_energy=float(torch.dot(still, still)),
+        )
+    return found
+
+
+def _apart(moved: Iterable[tuple[str, torch.Tensor]], intended: Intended, keep: Device) -> float:
+    """Return the relative error of what moved."""
+    apart = math.fsum(
+        float(torch.linalg.vector_norm(own.sub_(intended.moves[name].to(keep.type)))) ** 2 for name, own in moved
+    )
+    return math.sqrt(apart / math.fsum(energy for energy, _ in intended.sizes.values()))
+
+
+def _total(parts: Mapping[str, _Parts], name: str) -> float:
+    return math.fsum(getattr(one, name) for one in parts.values())
+
+
+def _rel_l2(parts: Mapping[str, _Parts]) -> float:
+    return math.sqrt(_total(parts, "apart") / _total(parts, "energy"))
+
+
+def _summed(found: Sequence[dict[str, _Parts]]) -> dict[str, Any]:
+    """Return the fields of an `Update` that follow from the sums of one step, or of several that drew numbers."""
+    first = found[0]
+    energy = _total(first, "energy")
+    draws = [_total(parts, "along") / energy for parts in found]
+    kept = math.fsum(draws) / len(draws)
+    apart = math.fsum(_total(parts, "apart") for parts in found) / len(found) / energy
+    carriers = {name: one.energy for name, one in first.items() if one.energy >= CARRIES * energy}
+    kepts = {name: math.fsum(parts[name].along for parts in found) / len(found) / e for name, e in carriers.items()}
+    worst = min(kepts, key=lambda name: kepts[name], default=None)
+    worst_apart = math.fsum(parts[worst].apart for parts in found) / len(found) if worst else 0.0
+    spread = statistics.stdev(draws) / math.sqrt(len(draws)) if len(draws) > 1 else None
+    return {
+        "rel_l2": math.sqrt(apart),
+        "kept": kept,
+        "kept_error": spread,
+        "noise": math.sqrt(max(apart - (1 - kept) ** 2, 0.0)),
+        "moving": int(_total(first, "moving")),
+        "swallowed": int(_total(first, "swallowed")),
+        "swallowed_energy": min(_total(first, "swallowed_energy") / energy, 1.0),
+        "worst_parameter": worst,
+        "worst_kept": kepts[worst] if worst else None,
+        "worst_rel_l2": math.sqrt(worst_apart / carriers[worst]) if worst else None,
+    }
+
+
+def _with_state(
+    weights: Tensors, gradients: Gradients, intended: Intended, keep: Device
+) -> tuple[str, dict[str, _Parts]]:
+    """Return the key of state that holds what the weights do not take, and the sums of both; "" where none does.
+
+    Kahan's compensation is such state (the weight's true value is their sum or their difference), and so is a copy of
+    the weights in more digits. It is known by what it does: with it the update is right within `RECOVERED`.
+    """
+    taken = _take_step(gradients.make, weights, gradients.first, intended.snapshot, native=True, watch=True)
+    moving = [name for name, (_, count) in intended.sizes.items() if count]
+    keys = set.intersection(*(set(taken.before.get(name, {})) for name in moving))
+    # most keys are ruled out by the smallest of the tensors that matter
+    total = math.fsum(energy for energy, _ in intended.sizes.values())
+    carrying = [name for name in moving if intended.sizes[name][0] >= CARRIES * total] or moving
+    probe = min(carrying, key=lambda name: weights[name].numel())
+    best: tuple[float, str, dict[str, _Parts]] = (RECOVERED, "", {})
+    for key in sorted(keys):
+        for of_weight, of_state in ((1, 1), (1, -1), (0, 1)):
+
+            def together(name: str, key: str = key, signs: tuple[int, int] = (of_weight, of_state)) -> torch.Tensor:
+                own = difference(taken.weights[name], weights[name], keep) * signs[0]
+                if key in taken.before.get(name, {}):
+                    own += signs[1] * difference(taken.state[name][key], taken.before[name][key], keep)
+                return own
+
+            own, true = together(probe), intended.moves[probe].to(keep.type)
+            if float(torch.linalg.vector_norm(own.sub_(true))) > math.sqrt(intended.sizes[probe][0]) / 2:
+                continue
+            parts = _parts(((name, together(name)) for name in weights), intended, keep)
+            if (error := _rel_l2(parts)) <= best[0]:
+                best = error, key, parts
+    return best[1:]
+
+
+def _headroom(
+    intended: Intended, stored: Mapping[str, torch.dtype], storage: torch.dtype, keep: Device
+) -> tuple[list[int], list[float]]:
+    """Return how many intended changes are so many times half a unit in the last place, and their shares of |Δ*|².
+
+    Those of the weights that are `stored` in the dtype `storage`; bins as `Update.sizes` has them.
+    """
+    info = torch.finfo(storage)
+    bits, least = 1 - round(math.log2(info.eps)), round(math.log2(info.smallest_normal)) + 1
+    sizes, energies = (torch.zeros(BINS, dtype=torch.float64) for _ in range(2))
+    for name, dtype in stored.items():
+        if dtype is not storage or name not in intended.moves:
+            continue
+        true = intended.moves[name].to(keep.type).flatten()
+        weight = _in_fp64(intended.snapshot.weights[name].to(storage), keep).flatten()
+        if intended.sizes[name][1] < len(true):
+            weight, true = weight[true != 0], true[true != 0]
+        exponent = torch.frexp(weight)[1]
+        if not bool(weight.all()):
+            exponent = torch.where(weight == 0, least, exponent)
+        bins = (torch.frexp(true)[1] - exponent.clamp_(min=least)).add_(bits - LOWEST_BIN).clamp_(0, BINS - 1)
+        sizes += torch.bincount(bins, minlength=BINS).cpu()
+        energies += torch.bincount(bins, weights=true.square(), minlength=BINS).cpu()
+    shares = (energies / energies.sum()).tolist()
+    return [int(size) for size in sizes.tolist()], [float(f"{share:.4g}") for share in shares]
+
+
+def _blamed(intended: Intended, gradients: Gradients, taken: _Taken, keep: Device) -> tuple[float, float, float]:
+    """Return the error of the update by the precision's gradients alone, by its rounded state alone, by storage alone.
+
+    All else is in fp64, the optimizer's arithmetic, too.
+    """
+    snapshot, exact = intended.snapshot, intended.gradients
+    double = _weights(snapshot, exact.stored, keep)
+    rounded = {
+        name: {
+            key: value.to(held.dtype).to(value.dtype)
+            if isinstance(value, torch.Tensor) and isinstance(held := taken.state.get(name, {}).get(key), torch.Tensor)
+            else value
+            for key, value in state.items()
+        }
+        for name, state in snapshot.state.items()
+    }
+    low = {name: weight.to(gradients.stored[name]).to(weight.dtype) for name, weight in double.items()}
+    by_gradient = _take_step(gradients.make, double, gradients.first, snapshot)
+    errors = [_apart(_moved(by_gradient, double, keep), intended, keep), 0.0]
+    if any(snapshot.state.values()):
+        by_state = _take_step(gradients.make, double, exact.first, snapshot, state=rounded)
+        errors[1] = _apart(_moved(by_state, double, keep), intended, keep)
+    by_storage = _take_step(gradients.make, low, exact.first, snapshot)
+    stored = {name: weight.to(gradients.stored[name]) for name, weight in by_storage.weights.items()}
+    errors.append(_apart(((name, difference(stored[name], one, keep)) for name, one in low.items()), intended, keep))
+    return errors[0], errors[1], errors[2]

@@ -1,0 +1,427 @@
+"""Requests to replies: what one worker process does with one piece of work.
+
+A request names the function that does its task, which is imported for it and given a `Work`; of instruments, nothing is
+known here. The tasks of every run are done here, too: environment, description, memory, divergence, round.
+"""
+
+import contextlib
+import random
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property, partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+import msgspec
+import torch
+from msgspec import structs
+
+import ampbench
+from ampbench.core.precisions import PRECISIONS
+from ampbench.errors import AmpbenchError, UsageError, bounded, in_one_line, own_frames, own_place
+from ampbench.records.case import Case, Environment, ParameterValue, WorkloadSource, compile_mode
+from ampbench.records.measured import Divergence, Failure, MemoryPass, Round, Skip
+from ampbench.records.wire import DescribeAsked, Description, Nothing, Reply, Request, RoundAsked, answer
+from ampbench.trace.modules import is_compiled
+from ampbench.worker.attention import NoKernelError, sdpa_fixed, unheeded
+from ampbench.worker.data import Rebuilt, weights_digest
+from ampbench.worker.distances import count_nonfinite
+from ampbench.worker.divergence import fp32_products, measure_divergence
+from ampbench.worker.environment import read_environment
+from ampbench.worker.machine import Device, keep_users_switches, open_device, precision_flags
+from ampbench.worker.memory import is_out_of_memory, keep_freed_memory, measure_memory, rss_bytes
+from ampbench.worker.reference import References
+from ampbench.worker.sources import build_workload, describe_workload, find_own, further_inputs, items_per_step
+from ampbench.worker.step import Step, TrainingStep, build_step
+from ampbench.worker.telemetry import watched
+from ampbench.worker.timing import FitnessWatch, Placement, Timing, time_build, time_sustained, warm_up
+from ampbench.workload import Workload
+
+FRAMES = 4
+"""How many of the last frames of a failed forward are kept."""
+
+T = TypeVar("T")
+
+
+class Worker:
+    """Serves requests one after the other, keeping for the next what tasks leave it.
+
+    `interrupted` tells whether a person has pressed Ctrl-C, which ends a request; in a worker process nobody can.
+    """
+
+    def __init__(self, interrupted: Callable[[], bool] = lambda: False) -> None:
+        self._interrupted = interrupted
+        self.keeps: dict[type, Any] = {}
+        self._built: tuple[str, Workload] | None = None
+
+    def serve(self, request: Request) -> Reply:
+        """Return the reply to `request`; whatever is raised in the workload becomes a failure, in its making a problem.
+
+        KeyboardInterrupt passes on where it was a person's.
+        """
+        if request.threads:
+            torch.set_num_threads(request.threads)
+        if request.timed:
+            keep_freed_memory()
+        keep_users_switches(request.keep_flags)
+        try:
+            return self._serve(request)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and self._interrupted():
+                raise
+            if isinstance(error, NoKernelError) and request.case is not None:
+                return Reply(skip=Skip(case_id=request.case.case_id, reason=str(error)))
+            if request.case is not None:
+                return Reply(failure=failure_of(request.case.case_id, request.task, error))
+            if isinstance(error, UsageError):
+                return Reply(problem=in_one_line(error))
+            if request.source is not None:
+                return Reply(problem=f"workload {request.source.name} cannot be built: {in_one_line(error)}")
+            raise
+
+    def forget(self) -> None:
+        """Drop the references that divergence passes keep for the next case of their group."""
+        self.keeps.pop(References, None)
+
+    def workload(self, source: WorkloadSource, parameters: dict[str, ParameterValue], seed: int) -> Workload:
+        """Return a workload, built unless it is the last one that was."""
+        key = f"{source} {sorted(parameters.items())} {seed}"
+        if self._built is None or self._built[0] != key:
+            self._built = None
+            self._built = key, build_workload(source, parameters, seed)
+        return self._built[1]
+
+    def _serve(self, request: Request) -> Reply:
+        do = _function(request)
+        work, case = Work(self, request), request.case
+        if case is not None:
+            find_own(work.source, case.precision)
+            if not request.absent:
+                _ = work.device  # it must be there before anything is built
+                if reason := cannot_run(case):
+                    return Reply(skip=Skip(case_id=case.case_id, reason=reason))
+        asked = msgspec.json.decode(request.asked, type=get_type_hints(do)["asked"])
+        if case is None:
+            return answer(do(work, asked), request)
+        if not request.flags:
+            with sdpa_fixed(case):
+                return answer(do(work, asked), request)
+        _ = work.workload  # built before any switch is set
+        with precision_flags(PRECISIONS[case.precision]), sdpa_fixed(case):
+            return answer(do(work, asked), request)
+
+
+class Work:
+    """What whoever does a task works with: the case and device of a request, the workload, what the process keeps."""
+
+    def __init__(self, worker: Worker, request: Request) -> None:
+        self._worker, self._request = worker, request
+        self.seed = request.seed
+
+    @property
+    def case(self) -> Case:
+        """The case of a task that is of one."""
+        assert self._request.case is not None
+        return self._request.case
+
+    @property
+    def source(self) -> WorkloadSource:
+        """Where the workload is."""
+        assert self._request.source is not None
+        return self._request.source
+
+    @property
+    def device_type(self) -> str:
+        """The type of the device, which may be absent: the case's, or what a task is of that has no case."""
+        return self._request.device or self.case.device
+
+    @cached_property
+    def device(self) -> Device:
+        """The device; `UsageError` where it is absent."""
+        return open_device(self.device_type)
+
+    @property
+    def workload(self) -> Workload:
+        """The case's workload, built once for all requests that follow one another with the same."""
+        return self.with_batch_size(self.case.batch_size)
+
+    def with_batch_size(self, size: int | None) -> Workload:
+        """Return the case's workload on batches of another size (None: it has no such parameter)."""
+        return self._worker.workload(self.source, self.parameters(size), self.seed)
+
+    def parameters(self, batch_size: int | None) -> dict[str, ParameterValue]:
+        """Return what the case's workload is built with, on batches of some size."""
+        return dict(self.case.parameters) | ({} if batch_size is None else {"batch_size": batch_size})
+
+    @property
+    def rebuilt(self) -> Rebuilt:
+        """Builds the workload of the case with a seed that is so much larger."""
+        parameters = self.parameters(self.case.batch_size)
+        return lambda more: build_workload(self.source, parameters, self.seed + more)
+
+    @property
+    def references(self) -> References:
+        """The references of the process: those of the last group of cases."""
+        return self.kept(References)
+
+    def forget_references(self) -> None:
+        """Drop the references, whose memory would weigh on what is measured next."""
+        self._worker.forget()
+
+    def kept(self, kind: type[T]) -> T:
+        """Return what this worker keeps of a type from one request to the next, a new one where it has none."""
+        keeps = self._worker.keeps
+        if kind not in keeps:
+            keeps[kind] = kind()
+        found: T = keeps[kind]
+        return found
+
+    def keep(self, value: object) -> None:
+        """Keep a value for the next request, instead of what was kept of its type."""
+        self._worker.keeps[type(value)] = value
+
+
+def _function(request: Request) -> Callable[[Work, Any], Any]:
+    """Return what does the task of a request; `UsageError` where this ampbench has no such thing."""
+    module, _, name = request.does.partition(":")
+    try:
+        found: Callable[[Work, Any], Any] = getattr(import_module(module), name)
+    except (ModuleNotFoundError, AttributeError) as error:
+        if isinstance(error, ModuleNotFoundError) and not module.startswith(error.name or " "):
+            raise
+        raise UsageError(f"a worker of this ampbench does not know the task {request.task!r}") from None
+    return found
+
+
+def do_environment(work: Work, asked: Nothing) -> Environment:  # noqa: ARG001 - as all tasks
+    """Do the task "environment"."""
+    return read_environment()
+
+
+def do_rest(work: Work, asked: Nothing) -> Nothing:  # noqa: ARG001 - as all tasks
+    """Do the task "rest"."""
+    return asked
+
+
+def do_describe(work: Work, asked: DescribeAsked) -> Description:
+    """Do the task "describe"."""
+    return describe_workload(work.source, asked.parameters, work.seed, asked.preset)
+
+
+def do_memory(work: Work, asked: Nothing) -> MemoryPass | Skip:  # noqa: ARG001 - as all tasks
+    """Do the task "memory"; the case is skipped where the kernel of attention that it fixes is not what runs."""
+    found = measure_memory(work.workload, work.case, work.device)
+    if reason := unheeded(work.case, found.attention):
+        return Skip(case_id=work.case.case_id, reason=reason)
+    return found
+
+
+class _Fitting(dict[str, int]):
+    """Of which batch size the fp64 reference fits into the memory, by the group of cases."""
+
+
+def do_divergence(work: Work, asked: Nothing) -> Divergence:  # noqa: ARG001 - as all tasks
+    """Do the task "divergence": on as much of the batch as the fp64 reference leaves room for."""
+    case, fitting = work.case, work.kept(_Fitting)
+    size = fitting.get(case.group, case.batch_size)
+    while True:
+        workload = work.with_batch_size(size)
+        with contextlib.suppress(torch.OutOfMemoryError):
+            larger = partial(further_inputs, work.source, work.parameters(size), work.seed)
+            found = measure_divergence(workload, case, work.device, work.references, larger)
+            if size is None or size == case.batch_size:
+                return found
+            note = f"compared on a batch of {size}: in fp64, {case.batch_size} do not fit into the memory"
+            return structs.replace(found, notes=[*found.notes, note])
+        if not size or size == 1:
+            smallest = ", not even on a batch of one" if size else ""
+            raise torch.OutOfMemoryError(f"the fp64 reference does not fit into the memory{smallest}")
+        size = max(1, size // 4)
+        fitting[case.group] = size
+        work.forget_references()
+        work.device.release()
+
+
+def do_round(work: Work, asked: RoundAsked) -> Round:
+    """Do the task "round"."""
+    workload, case = work.workload, work.case
+    work.forget_references()  # what the passes kept must not weigh on what is timed
+    timed = work.kept(Timed)
+    if timed.workload is not workload or timed.case_id != case.case_id:
+        timed = Timed(workload, case.case_id)
+        work.keep(timed)
+    return measure_round(workload, case, asked, work.device, timed)
+
+
+@dataclass(slots=True)
+class Timed:
+    """What a process knows of the case it timed last, so that timing it again need not find it out anew.
+
+    `settled` is the state that GradScaler settled at, `digest` that of the weights; `changed` what a step changes in
+    place, once one has run; `warm` tells that an accelerator has been under its load, `on_host` that the state which
+    training puts back found no room on it.
+    """
+
+    workload: Workload | None = None
+    case_id: str = ""
+    changed: list[str] | None = None
+    settled: dict[str, Any] | None = None
+    digest: str = ""
+    warm: bool = False
+    on_host: bool = False
+
+
+def measure_round(workload: Workload, case: Case, asked: RoundAsked, device: Device, timed: Timed) -> Round:
+    """Return one round of a case: several builds, each at its own place in memory, one after another.
+
+    On a CPU, and in a burst, each build's samples are timed one by one; on an accelerator in windows, while somebody
+    watches it.
+    """
+    started = time.perf_counter()
+    placement = Placement(random.Random(asked.placement_seed))
+    timings: list[Timing] = []
+    compile_seconds: float | None = None
+    skipped = nonfinite = 0
+    watch = FitnessWatch(device)
+    watching = None if device.type == "cpu" or asked.burst else watched(device.type)
+
+    def build() -> tuple[Step, float | None, Timing]:
+        """Return a step that has been timed, how long it took to compile, and its times."""
+        step = build_step(workload, case, device)
+        took = step.prepare_path(case.path)
+        if isinstance(step, TrainingStep):
+            step.on_host = timed.on_host
+        if isinstance(step, TrainingStep) or timed.changed is None:
+            timed.settled = warm_up(step, timed.settled)
+        timed.changed = step.changed(timed.changed)
+        given: dict[str, Any] = {
+            "budget_seconds": asked.min_run_seconds / asked.builds,
+            "max_samples": asked.max_samples // asked.builds,
+            "restore": step.restore if isinstance(step, TrainingStep) or timed.changed else None,
+            "apart": bool(timed.changed),
+        }
+        with step.mode():
+            if watching is None:
+                return step, took, time_build(step.run, device, warm=True, **given)
+            return step, took, time_sustained(step.run, device, warm=timed.warm, clock_hz=watching.clock_hz, **given)
+
+    with watching or contextlib.nullcontext():
+        for _ in range(asked.builds):
+            placement.move()
+            with _second_try(case, device, timed) as again:
+                step, took, timing = build()
+            if again():  # without the copy that found no room, or left none
+                device.release()
+                step, took, timing = build()
+            compile_seconds = took if compile_seconds is None else compile_seconds
+            timed.warm = True
+            timings.append(timing)
+            if isinstance(step, TrainingStep):
+                timed.on_host = step.on_host
+                nonfinite = max(nonfinite, count_nonfinite(step.module.parameters()))
+                step.restore()  # counts a step that the last sample skipped
+                skipped += step.skipped_steps
+            del step
+            device.release()
+    timed.digest = timed.digest or weights_digest(workload)
+    telemetry = None if watching is None else watching.telemetry([span for one in timings for span in one.spans])
+    fitness, rss_peak = watch.seen(telemetry), rss_bytes("VmHWM")
+    return Round(
+        case_id=case.case_id,
+        round=asked.round,
+        server=asked.server,
+        control=asked.control,
+        samples=[timing.samples for timing in timings],
+        cpu_samples=_cpu_samples(timings),
+        steps_per_sample=[timing.steps_per_sample for timing in timings],
+        warmup_steps=[timing.warmup_steps for timing in timings],
+        items_per_step=items_per_step(workload),
+        compile_seconds=compile_seconds,
+        weights_digest=timed.digest,
+        scaler_scale=timed.settled["scale"] if timed.settled else None,
+        skipped_steps=skipped if timed.settled else None,
+        param_nonfinite=nonfinite if case.phase == "training" else None,
+        changed_in_place=timed.changed or [],
+        comes_compiled=any(map(is_compiled, workload.module.modules())),
+        fp32_products=fp32_products(case, device),
+        rss_peak_bytes=rss_peak,
+        free_bytes=device.free_bytes(),
+        fitness=fitness,
+        telemetry=telemetry,
+        state_on_host=timed.on_host,
+        **_sustained(timings),
+        seconds=time.perf_counter() - started,
+        finished_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+    )
+
+
+@contextlib.contextmanager
+def _second_try(case: Case, device: Device, timed: Timed) -> Iterator[Callable[[], bool]]:
+    """Let a training that found no room on an accelerator be tried again with its saved state on the host, once.
+
+    Yields what tells whether it is to be; whatever else is raised passes on.
+    """
+    again = False
+    try:
+        yield lambda: again
+    except Exception as error:
+        if device.type == "cpu" or timed.on_host or case.phase != "training" or not is_out_of_memory(error):
+            raise
+        timed.on_host = again = True
+
+
+def _sustained(timings: Sequence[Timing]) -> dict[str, Any]:
+    """Return the fields of a `Round` that are an accelerator's: windows, the fastest sample, how it warmed up."""
+    windows = [timing.windows for timing in timings if timing.windows is not None]
+    if len(windows) != len(timings):
+        return {}
+    steady = [timing.steady for timing in timings if timing.steady is not None]
+    return {
+        "windows": windows,
+        "burst_seconds": min((one.burst_seconds for one in timings if one.burst_seconds is not None), default=None),
+        "warm_seconds": sum(timing.warm_seconds for timing in timings),
+        "steady": all(steady) if steady else None,
+    }
+
+
+def _cpu_samples(timings: Sequence[Timing]) -> list[list[float]] | None:
+    """Return the CPU seconds of every sample; None unless they are known of all."""
+    known = [timing.cpu_samples for timing in timings if timing.cpu_samples is not None]
+    return known if len(known) == len(timings) else None
+
+
+def cannot_run(case: Case) -> str:
+    """Return why this installation cannot run `case` by its path, or nothing."""
+    if compile_mode(case.path) and case.device == "cpu":
+        from torch._inductor.cpp_builder import get_cpp_compiler
+
+        try:
+            get_cpp_compiler()
+        except Exception:  # noqa: BLE001 - torch raises its own InvalidCxxCompiler and others
+            return "torch.compile needs a C++ compiler, and none was found"
+    return ""
+
+
+def failure_of(case_id: str, stage: str, error: BaseException) -> Failure:
+    """Return what `error`, raised while a case was measured, leaves behind: its cause, text and last frames.
+
+    The innermost line of the user's own code is in the text, and among the frames however deep in torch it ended.
+    """
+    out_of_memory = is_out_of_memory(error)
+    own = tuple(str(Path(ampbench.__file__).parent / part) for part in ("measure", "explain", "instruments"))
+    every = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
+    frames = every[-FRAMES:]
+    if (users := own_frames(error)) and users[-1] not in frames:
+        frames = [users[-1], *frames[1:]]
+    place = "" if out_of_memory or isinstance(error, AmpbenchError) else own_place(error)
+    return Failure(
+        case_id=case_id,
+        stage=stage,
+        cause="out of memory" if out_of_memory else "exception",
+        message=in_one_line(error) + place,
+        frames=[bounded(f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line or ''}") for frame in frames],
+    )

@@ -1,0 +1,116 @@
+"""Recipes: what they are spelled as, what each of them says, and what cannot be meant."""
+
+import math
+
+import pytest
+
+from ampbench.core.recipes import OPTIMIZERS, RECIPES, SETTINGS, TrainingRecipe, find_recipe, parse_optimizer
+from ampbench.errors import UsageError
+from tests.stored_runs import make_case
+
+
+def test_the_recipes_say_what_people_train_with() -> None:
+    lm, vision, tuning = (find_recipe(name) for name in ("adamw-lm", "sgd-vision", "finetune"))
+    assert (lm.optimizer, lm.lr, lm.weight_decay, lm.beta1, lm.beta2, lm.clip) == ("adamw", 3e-4, 0.1, 0.9, 0.95, 1.0)
+    assert (lm.schedule, lm.warmup, lm.final) == ("cosine", 0.01, 0.1)
+    assert (vision.optimizer, vision.momentum, vision.weight_decay, vision.nesterov) == ("sgd", 0.9, 5e-4, True)
+    assert (tuning.optimizer, tuning.lr) == ("adamw", 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("typed", "spelled"),
+    [
+        ("adamw-lm", "adamw-lm"),
+        ("adamw-lm:lr=3e-4", "adamw-lm"),
+        ("adamw-lm: clip=0 ,lr=0.00001", "adamw-lm,lr=1e-05,clip=0"),
+        ("adamw-lm:fused,lr=1e-5", "adamw-lm,optimizer=adamw:fused,lr=1e-05"),
+        ("sgd-vision:nesterov=false,momentum=0", "sgd-vision,momentum=0,nesterov=false"),
+        ("adamw", "optimizer=adamw"),
+        ("adamw:lr=3e-4,weight_decay=0.1,clip=1.0", "optimizer=adamw,lr=0.0003,weight_decay=0.1,clip=1"),
+        ("adamw:fused,clip=1.5", "optimizer=adamw:fused,clip=1.5"),
+        ("adam:eps=1e-6,beta2=0.95,beta1=0.8", "optimizer=adam,beta1=0.8,beta2=0.95,eps=1e-06"),
+        ("weight-decay=.1", "weight_decay=0.1"),
+        ("lr=0.30000000000000004", "lr=0.30000000000000004"),
+        ("nesterov=true", "nesterov=true"),
+        ("adamw:betas=0.9/0.95,lr=1e-3", "optimizer=adamw,lr=0.001,beta1=0.9,beta2=0.95"),
+        ("lion.py:Lion", "optimizer=lion.py:Lion"),
+        (
+            "a/lion.py:Lion:lr=1e-4,betas=0.9/0.99,clip=1",
+            "optimizer=a/lion.py:Lion,lr=0.0001,beta1=0.9,beta2=0.99,clip=1",
+        ),
+        ("pkg.optim:Lion:rho=.5,exact=true,lr=1e-4", "optimizer=pkg.optim:Lion,lr=0.0001,exact=true,rho=0.5"),
+        ("pkg.optim.Lion:lr=1e-4", "optimizer=pkg.optim:Lion,lr=0.0001"),
+        ("optim:Lion", "optimizer=optim:Lion"),
+    ],
+)
+def test_what_is_typed_has_one_spelling_in_ids_that_gives_it_back(typed: str, spelled: str) -> None:
+    recipe = parse_optimizer(typed)
+    assert recipe.spelling == spelled
+    assert find_recipe(spelled) == recipe
+    case = make_case(phase="training", recipe=recipe.spelling)
+    assert case.case_id.endswith(f"/training/eager/in-fp32/recipe-{spelled}")
+
+
+def test_no_recipe_is_the_workloads_own() -> None:
+    assert find_recipe("") == TrainingRecipe()
+    assert find_recipe("").spelling == ""
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_settings_of_every_recipe_could_be_typed(name: str) -> None:
+    row = RECIPES[name]
+    kind, *said = [f"{key}={str(value).lower()}" for key in SETTINGS if (value := getattr(row, key)) not in (None, "")]
+    found = parse_optimizer(f"{kind.removeprefix('optimizer=')}:{','.join(said)}")
+    assert {key: getattr(found, key) for key in SETTINGS} == {key: getattr(row, key) for key in SETTINGS}
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("finetun", "unknown optimizer 'finetun': did you mean finetune?"),
+        ("adamx", "unknown optimizer 'adamx': did you mean adamax, adam or radam?"),
+        ("adamx:lr=1", "unknown optimizer 'adamx': did you mean adamax, adam or radam?"),
+        ("adam:fusd", "unknown implementation of adam 'fusd': did you mean fused?"),
+        ("nadam:fused", "torch has no fused nadam: it has for-loop or foreach"),
+        ("adamw:lr=1,fused", "optimizer adamw:lr=1,fused: 'fused' is no setting: expected NAME=VALUE, as in lr=1e-4"),
+        ("adamw-lm:lr=", "optimizer adamw-lm:lr=: 'lr=' is no setting: expected NAME=VALUE, as in lr=1e-4"),
+        ("adamw-lm:wight_decay=0", "unknown setting of adamw 'wight_decay': did you mean weight_decay?"),
+        ("adamw:momentum=0.9", "unknown setting of adamw 'momentum': known: lr, weight_decay, beta1, beta2, eps, clip"),
+        ("lr=1,optimizer=sgd", "unknown setting of optimizers 'optimizer': known: lr, weight_decay, momentum, "),
+        ("adamw:schedule=cosine", "unknown setting of adamw 'schedule': known: lr, weight_decay, beta1, "),
+        ("sgd:lr=1,lr=2", "optimizer sgd:lr=1,lr=2: lr is given twice"),
+        ("lr=0", "optimizer lr=0: lr must be a number above 0, at most 1e+06"),
+        ("adamw:lr=fast", "optimizer adamw:lr=fast: lr must be a number above 0, at most 1e+06"),
+        ("momentum=1", "optimizer momentum=1: momentum must be a number from 0 to less than 1"),
+        ("clip=-1", "optimizer clip=-1: clip must be a norm above 0, at most 1e+06, or 0, which is no clipping"),
+        ("adamw:betas=0.9", "optimizer adamw:betas=0.9: betas must be two numbers, as in betas=0.9/0.95"),
+        ("adamw:betas=0.9/1", "optimizer adamw:betas=0.9/1: beta2 must be a number from 0 to less than 1"),
+        ("adamw:lr=nan", "nan is no value of a parameter: give a finite number"),
+        ("lion.py", "optimizer lion.py: name the class, as in optim.py:Lion or package.module:Lion"),
+        ("lion.py:lr=1", "optimizer lion.py:lr=1: name the class, as in "),
+        ("lion.py:Lion:lr=fast", "optimizer lion.py:Lion:lr=fast: lr must be a number above 0, at most 1e+06"),
+        ("lion.py:Lion:rho=1,rho=2", "optimizer lion.py:Lion:rho=1,rho=2: rho is given twice"),
+        ("sgd:nesterov=1", "optimizer sgd:nesterov=1: nesterov must be true or false"),
+        ("sgd:nesterov=true", "optimizer sgd:nesterov=true: nesterov=true needs a momentum, as in momentum=0.9"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line(typed: str, said: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        parse_optimizer(typed)
+    assert str(raised.value).startswith(said)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_rate_rises_and_then_goes_down_to_its_share() -> None:
+    recipe = TrainingRecipe(schedule="cosine", warmup=0.1, final=0.2)
+    shares = [recipe.rate_share(step, 40) for step in range(40)]
+    assert shares[:4] == [0.25, 0.5, 0.75, 1.0]
+    assert shares[4:] == pytest.approx([0.2 + 0.8 * math.cos(math.pi * done / 72) ** 2 for done in range(36)])
+    linear = TrainingRecipe(schedule="linear")
+    assert [linear.rate_share(step, 4) for step in range(4)] == [1.0, 0.75, 0.5, 0.25]
+    assert TrainingRecipe().rate_share(3, 4) == 1.0
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_settings_of_optimizers_are_settings_of_recipes(name: str) -> None:
+    assert set(OPTIMIZERS[name].settings) <= SETTINGS.keys()

@@ -1,0 +1,153 @@
+import pytest
+import torch
+
+import ampbench
+from ampbench.core import precisions as precisions_module
+from ampbench.core.precisions import BASELINE, FP64, LOW, PRECISIONS, SHORT_DTYPES, find_precision, ordered
+from ampbench.errors import UnknownNameError, UsageError
+
+
+@pytest.mark.parametrize("name", PRECISIONS)
+def test_every_precision_is_found_by_its_name_and_aliases(name):
+    row = PRECISIONS[name]
+    assert row.name == name
+    for alias in (name, name.upper(), f" {name} ", *row.aliases):
+        assert find_precision(alias) is row
+
+
+@pytest.mark.parametrize(
+    ("alias", "name"),
+    [
+        ("fp16-mixed", "fp16_autocast"),
+        ("bf16-mixed", "bf16_autocast"),
+        ("fp16-true", "fp16_pure"),
+        ("bf16-true", "bf16_pure"),
+    ],
+)
+def test_the_aliases_that_people_type_are_accepted(alias, name):
+    assert find_precision(alias).name == name
+
+
+@pytest.mark.parametrize(
+    ("device", "amp", "half"),
+    [
+        ("cpu", "bf16_autocast", "bf16_pure"),
+        ("cuda", "fp16_autocast", "fp16_pure"),
+        ("xpu", "fp16_autocast", "fp16_pure"),
+        ("", "fp16_autocast", "fp16_pure"),
+    ],
+)
+def test_amp_and_half_stand_for_the_default_dtype_of_the_device(device, amp, half):
+    assert (find_precision("AMP", device).name, find_precision("half", device).name) == (amp, half)
+    if device:
+        assert SHORT_DTYPES[str(torch.get_autocast_dtype(device)).removeprefix("torch.")] == amp[:4]
+
+
+def test_an_error_names_the_precision_as_it_was_typed():
+    with pytest.raises(
+        UnknownNameError, match=r"unknown precision 'float16': did you mean fp16_autocast, fp16_master or "
+    ):
+        find_precision("float16")
+
+
+def test_no_name_stands_for_two_precisions():
+    names = [name for row in PRECISIONS.values() for name in (row.name, *row.aliases)]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("spelled", ["BF16-Autocast", "bf16_mixed", "FP16-pure"])
+def test_a_dash_and_an_underscore_are_one(spelled):
+    assert find_precision(spelled).name.startswith(spelled[:4].lower())
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "bfloat16", "fp16", "float16"])
+def test_a_bare_half_dtype_may_mean_autocast_or_all_in_it(dtype):
+    with pytest.raises(UnknownNameError, match=r"did you mean (..16)_autocast, \1_master or \1_pure\?$"):
+        find_precision(dtype)
+
+
+@pytest.mark.parametrize("name", ["fp64", "float64", "fp15_pure", ""])
+def test_what_is_no_measured_precision_is_refused_with_those_that_are(name):
+    with pytest.raises(UnknownNameError, match=r"unknown precision .*(did you mean|known)"):
+        find_precision(name)
+
+
+def test_dtypes_are_torchs_and_colours_are_distinct():
+    rows = PRECISIONS.values()
+    dtypes = {dtype for row in rows for dtype in (row.storage, row.autocast, row.rounding) if dtype}
+    assert dtypes <= SHORT_DTYPES.keys()
+    assert FP64.storage not in dtypes
+    assert FP64.name not in PRECISIONS
+    assert len({row.colour for row in rows}) == len(rows)
+
+
+def test_autocast_keeps_fp32_weights_and_fp16_scales_where_the_optimizer_has_fp32_weights():
+    assert all(row.storage == "float32" for row in PRECISIONS.values() if row.autocast)
+    assert [row.name for row in PRECISIONS.values() if row.scaler] == ["fp16_autocast", "fp16_master"]
+    assert not PRECISIONS[BASELINE].tf32
+
+
+def test_master_weights_are_fp32_weights_of_a_network_that_runs_the_ops_of_another_precision():
+    masters = [row for row in PRECISIONS.values() if row.master]
+    assert {row.name: row.same_ops for row in masters} == {"fp16_master": "fp16_pure", "bf16_master": "bf16_pure"}
+    for row in masters:
+        alike = PRECISIONS[row.same_ops]
+        assert (row.storage, row.autocast, row.rounding) == (alike.storage, alike.autocast, alike.rounding)
+        assert row.name not in LOW
+
+
+def test_names_stand_in_the_order_of_the_table_and_unknown_ones_last() -> None:
+    assert ordered(["zeta", "bf16_pure", "int8", "fp32", "fp32"]) == ["fp32", "bf16_pure", "int8", "zeta"]
+
+
+@pytest.fixture
+def known(monkeypatch):
+    """The precisions, which are as they were once a test has ended."""
+    monkeypatch.setattr("ampbench.core.precisions.PRECISIONS", dict(PRECISIONS))
+    return precisions_module
+
+
+def test_a_precision_of_ones_own_rounds_to_what_it_computes_in_unless_told():
+    assert ampbench.Precision(name="mine").rounding == "float32"
+    assert ampbench.Precision(name="mine", storage="bfloat16").rounding == "bfloat16"
+    assert ampbench.Precision(name="mine", autocast="float16").rounding == "float16"
+    assert ampbench.Precision(name="mine", storage="bfloat16", rounding="float32").rounding == "float32"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"name": "Mine"}, r"cannot be called 'Mine': give up to 40 of a-z, 0-9 and _, a letter first"),
+        ({"name": "a/b"}, "cannot be called 'a/b'"),
+        ({"name": "a" * 41}, "cannot be called"),
+        ({"name": "mine", "storage": "int8"}, "storage is 'int8'; give one of float64, float32, float16, bfloat16"),
+        ({"name": "mine", "fp32_products": "fast"}, "fp32_products is 'fast'; give one of ieee, tf32, bf16, shipped"),
+        ({"name": "mine", "prepare": 3}, "prepare is no function"),
+    ],
+)
+def test_what_no_precision_can_be_is_said_in_a_line(given, said):
+    with pytest.raises(UsageError, match=said):
+        ampbench.Precision(**given)
+
+
+def test_a_precision_of_ones_own_is_found_by_its_name_and_comes_last(known):
+    known.meet(ampbench.Precision(name="int8_weights", aliases=("w8", "My-Own")))
+    assert known.find_precision("INT8-weights").name == known.find_precision("w8").name == "int8_weights"
+    assert known.find_precision("My-Own").name == known.find_precision("my_own").name == "int8_weights"
+    assert ordered(["int8_weights", "bf16_pure"]) == ["bf16_pure", "int8_weights"]
+    with pytest.raises(UnknownNameError, match="did you mean int8_weights"):
+        known.find_precision("int8_weight")
+    known.meet(ampbench.Precision(name="int8_weights", summary="anew"))
+    assert known.find_precision("int8_weights").summary == "anew"
+
+
+@pytest.mark.parametrize("name", ["bf16_pure", "amp", "float32", "default"])
+def test_a_name_of_ampbenchs_own_is_not_given_twice(name, known):
+    with pytest.raises(UsageError, match=f"precision {name} is ampbench's own"):
+        known.meet(ampbench.Precision(name=name))
+
+
+@pytest.mark.parametrize("alias", ["BF16-pure", "AMP", "bf16_true"])
+def test_nor_is_it_however_an_alias_is_typed(alias, known):
+    with pytest.raises(UsageError, match=f"precision {alias} is ampbench's own"):
+        known.meet(ampbench.Precision(name="mine", aliases=(alias,)))

@@ -1,0 +1,462 @@
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ampbench.core import stats
+
+NAN = math.nan
+
+POSITIVE = st.floats(1e-9, 1e3)
+DIFFERENCES = st.lists(st.floats(-1, 1).map(lambda each: round(each, 2)), min_size=1, max_size=10)
+SEGMENTS = st.lists(st.lists(POSITIVE, min_size=1, max_size=9), min_size=1, max_size=9)
+
+
+def flat(segments):
+    return np.concatenate(segments), np.array([len(one) for one in segments])
+
+
+@pytest.mark.parametrize("values", [[], [None, None], [1.5, None, 2**62], [0.0, -1.0]])
+def test_numbers_that_are_not_known_are_nan_in_an_array(values):
+    found = stats.numbers(values)
+    assert found.dtype == np.float64
+    assert [None if math.isnan(one) else one for one in found.tolist()] == values
+
+
+@given(st.lists(POSITIVE, min_size=1, max_size=20))
+def test_the_median_is_numpys(values):
+    assert stats.median(values) == pytest.approx(np.median(values), rel=1e-12)
+
+
+def test_a_round_is_worth_its_fastest_sample_of_all_builds():
+    assert stats.round_value([[2.0, 1.5, 9.0], [5.0, 3.0], [100.0]]) == 1.5
+
+
+def test_slow_builds_do_not_move_a_round():
+    assert stats.round_value([[2.5] * 3, [1.0] * 3, [2.5] * 200]) == 1.0
+
+
+def test_a_sample_that_was_kept_from_the_processor_does_not_count_beside_one_that_was_not():
+    samples, cpu = [[3.0, 1.01], [1.0]], [[0.5, 1.0], [0.9]]
+    assert stats.round_value(samples, cpu) == 1.01
+    assert stats.round_value(samples) == 1.0
+    assert not stats.all_inflated(samples, cpu)
+
+
+def test_a_round_of_which_no_sample_ran_at_one_go_is_worth_the_least_cpu_time():
+    samples, cpu = [[30.0, 20.0], [25.0]], [[6.0, 6.1], [6.2]]
+    assert stats.round_value(samples, cpu) == 6.0
+    assert stats.all_inflated(samples, cpu)
+    assert not stats.all_inflated(samples, None)
+
+
+def scheduled(step, count, others, slices, rng):
+    """Return wall and CPU seconds of `count` samples of `step` seconds each, where `others` want the processor, too.
+
+    A scheduler gives each of them slices of random length, one after the other; a sample begins anywhere in a slice.
+    """
+    wall, cpu = [], []
+    left = rng.uniform(0, slices)
+    for _ in range(count):
+        need, took = step, 0.0
+        while need > left:
+            need -= left
+            took += left + others * rng.uniform(0.5, 1.5) * slices
+            left = rng.uniform(0.5, 1.5) * slices
+        left -= need
+        wall.append(took + need)
+        cpu.append(step)
+    return wall, cpu
+
+
+@pytest.mark.parametrize("others", [1, 3, 6])
+def test_speedups_on_a_busy_machine_are_those_of_an_idle_one(others):
+    rng = np.random.default_rng(0)
+    full, half = 6e-3, 6e-3 / 1.8
+    (walls, cpus), (other_walls, other_cpus) = (scheduled(step, 8, others, 4e-3, rng) for step in (full, half))
+    by_wall = stats.round_value([walls]) / stats.round_value([other_walls])
+    told = stats.round_value([walls], [cpus]) / stats.round_value([other_walls], [other_cpus])
+    assert by_wall > 2.1  # a long step never fits a slice, a short one does
+    assert told == pytest.approx(1.8, rel=0.02)
+
+
+@given(SEGMENTS)
+def test_medians_of_segments_are_those_of_each_alone(segments):
+    assert stats.segment_medians(*flat(segments)).tolist() == [stats.median(one) for one in segments]
+
+
+@given(SEGMENTS)
+def test_intervals_of_segments_are_scipys_of_each_alone(segments):
+    lows, highs = stats.log_t_intervals(*flat(segments))
+    for one, low, high in zip(segments, lows, highs, strict=True):
+        if len(one) < 3:
+            assert math.isnan(low)
+            assert math.isnan(high)
+            continue
+        logs = np.log(one)
+        error = scipy.stats.sem(logs)
+        if error > 1e-9:
+            expected = np.exp(scipy.stats.t.interval(0.95, len(one) - 1, logs.mean(), error))
+            assert [low, high] == pytest.approx(expected, rel=1e-6)
+        else:
+            assert [low, high] == pytest.approx([one[0], one[0]], rel=1e-6)
+
+
+def test_an_interval_of_three_known_rounds():
+    # by hand: mean log 0, s = ln 2, t(2, 0.975) = 4.302653, half width 4.302653 * ln 2 / sqrt(3)
+    low, high = stats.log_t_interval([0.5, 1.0, 2.0])
+    assert high == pytest.approx(math.exp(4.302653 * math.log(2) / math.sqrt(3)), rel=1e-6)
+    assert low == pytest.approx(1 / high, rel=1e-12)
+
+
+def test_equal_rounds_have_an_interval_of_no_width():
+    assert stats.log_t_interval([2.0, 2.0, 2.0]) == pytest.approx((2.0, 2.0))
+
+
+@pytest.mark.parametrize("values", [[], [1.0], [1.0, 1.1], [1.0, 1.1, 0.0], [1.0, 1.1, -1.0], [1.0, 1.1, math.nan]])
+def test_there_is_no_interval_under_three_values_or_with_one_that_has_no_logarithm(values):
+    assert stats.log_t_interval(values) is None
+
+
+def test_the_interval_holds_the_true_value_as_often_as_it_says():
+    generator = np.random.default_rng(20260131)
+    values = generator.lognormal(0, 0.05, 4000 * 3)
+    low, high = stats.log_t_intervals(values, np.full(4000, 3))
+    assert np.mean((low <= 1) & (high >= 1)) == pytest.approx(0.95, abs=0.015)
+
+
+def test_a_ratio_is_undefined_rather_than_infinite():
+    found = stats.ratio([1.0, 1.0, 0.0, math.nan, 1.0, math.inf, 1e300], [2.0, 0.0, 0.0, 1.0, math.nan, 1.0, -1e-10])
+    assert found[0] == 0.5
+    assert np.isnan(found[1:]).all()
+
+
+def test_a_ratio_broadcasts():
+    assert stats.ratio(1.0, [1.0, 2.0]).tolist() == [1.0, 0.5]
+
+
+def test_a_thousandth_of_noise_is_sixty_decibels():
+    assert stats.sqnr_decibels([1e-3, 1.0]).tolist() == pytest.approx([60.0, 0.0])
+    assert np.isnan(stats.sqnr_decibels([0.0, math.nan, math.inf])).all()
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 10])
+def test_the_signed_rank_distribution_is_that_of_all_signs(count):
+    sums = [sum(rank for rank in range(1, count + 1) if signs >> (rank - 1) & 1) for signs in range(2**count)]
+    expected = [np.mean(np.array(sums) >= one) for one in range(count * (count + 1) // 2 + 1)]
+    assert stats.signed_rank_survival(count) == pytest.approx(expected, abs=1e-14)
+
+
+def test_the_signed_rank_distribution_is_exact_far_out():
+    assert stats.signed_rank_survival(64)[-1] == pytest.approx(0.5**64, rel=1e-12)
+    assert stats.signed_rank_survival(64)[0] == 1.0
+
+
+@given(st.lists(st.floats(0.01, 1), min_size=3, max_size=12, unique=True), st.randoms(use_true_random=False))
+def test_p_values_without_ties_are_scipys(sizes, random):
+    values = [size * random.choice([-1, 1]) for size in sizes]
+    found = stats.signed_ranks(np.array([values]))
+    assert found.p_above[0] == pytest.approx(scipy.stats.wilcoxon(values, alternative="greater", method="exact").pvalue)
+    assert found.p_below[0] == pytest.approx(scipy.stats.wilcoxon(values, alternative="less", method="exact").pvalue)
+
+
+@given(DIFFERENCES)
+def test_ties_and_zeros_are_broken_the_least_favourable_way(values):
+    # over all signs that the differences could have had, p is at most alpha no more often than alpha
+    signs = np.array(np.meshgrid(*[[-1, 1]] * len(values), indexing="ij")).reshape(len(values), -1).T
+    p_values = stats.signed_ranks(signs * np.abs(values)).p_above
+    for alpha in np.unique(p_values):
+        assert np.mean(p_values <= alpha) <= alpha + 1e-12
+
+
+def test_differences_that_are_all_zero_show_nothing():
+    found = stats.signed_ranks(np.zeros((1, 12)), (0.05,))
+    assert (found.p_above[0], found.p_below[0], found.estimates[0]) == (1.0, 1.0, 0.0)
+    assert (found.lows[0, 0], found.highs[0, 0]) == (0.0, 0.0)
+
+
+def test_rows_of_different_lengths_are_as_each_alone():
+    rows = [[0.1, 0.2, -0.05, 0.3, 0.4, 0.15, 0.11], [0.1, -0.2, 0.5], [0.3], []]
+    table = np.array([row + [NAN] * (9 - len(row)) for row in rows])
+    together = stats.signed_ranks(table, (0.05, 0.3))
+    for place, row in enumerate(rows):
+        alone = stats.signed_ranks(np.array([row]).reshape(1, len(row)), (0.05, 0.3))
+        assert together.counts[place] == len(row)
+        assert together.p_above[place] == alone.p_above[0]
+        assert together.estimates[place] == pytest.approx(alone.estimates[0], nan_ok=True)
+        assert together.lows[:, place].tolist() == alone.lows[:, 0].tolist()
+        assert together.highs[:, place].tolist() == alone.highs[:, 0].tolist()
+
+
+def test_chunks_make_no_difference(monkeypatch):
+    table = np.random.default_rng(1).normal(size=(50, 12))
+    whole = stats.signed_ranks(table, (0.05,))
+    monkeypatch.setattr(stats, "_CHUNK", 200)
+    parts = stats.signed_ranks(table, (0.05,))
+    for name in ("p_above", "p_below", "estimates", "lows", "highs"):
+        assert np.array_equal(getattr(parts, name), getattr(whole, name))
+
+
+def test_the_estimate_is_the_median_of_the_walsh_averages():
+    # by hand: averages of 1, 2, 6 are 1, 1.5, 2, 3.5, 4, 6
+    assert stats.signed_ranks(np.array([[2.0, 6.0, 1.0]])).estimates[0] == 2.75
+
+
+def test_eight_differences_have_their_tabled_bounds():
+    # n = 8: P(W <= 5) = 0.0391, P(W <= 6) = 0.0547, so that the sixth Walsh average is the bound at 0.05
+    values = np.array([[0.3, 1.1, -0.4, 2.0, 0.9, 1.7, -0.1, 0.6]])
+    averages = np.sort([(values[0, i] + values[0, j]) / 2 for i in range(8) for j in range(i, 8)])
+    found = stats.signed_ranks(values, (0.05,))
+    assert (found.lows[0, 0], found.highs[0, 0]) == (averages[5], averages[-6])
+
+
+def test_four_differences_have_no_bound_at_five_percent():
+    found = stats.signed_ranks(np.array([[1.0, 2.0, 3.0, 4.0]]), (0.05,))
+    assert (found.lows[0, 0], found.highs[0, 0]) == (-math.inf, math.inf)
+
+
+def test_bounds_miss_the_true_location_as_rarely_as_they_say():
+    table = np.random.default_rng(2).laplace(1.0, 1.0, (4000, 12))
+    found = stats.signed_ranks(table, (0.05,))
+    exact = 0.046142578125  # P(W <= 17) for n = 12
+    assert np.mean(found.lows[0] > 1) == pytest.approx(exact, abs=0.012)
+    assert np.mean(found.highs[0] < 1) == pytest.approx(exact, abs=0.012)
+
+
+@given(st.lists(st.floats(-1, 1), min_size=1, max_size=12), st.randoms(use_true_random=False))
+def test_outliers_do_not_depend_on_signs(values, random):
+    flipped = [value * random.choice([-1, 1]) for value in values]
+    assert np.array_equal(stats.outlying(np.array([values]), 0.2), stats.outlying(np.array([flipped]), 0.2))
+
+
+def test_outliers_are_at_most_half_of_a_row():
+    found = stats.outlying(np.array([[0.0, 0.01, 0.7, -0.7], [0.0, 0.7, 0.7, 0.7], [0.01, -0.6, NAN, NAN]]), 0.2)
+    assert found.tolist() == [[False, False, True, True], [False] * 4, [False, True, False, False]]
+
+
+def test_slow_values_are_slow_for_their_row():
+    found = stats.slow(np.array([[1.0, 1.1, 2.0, NAN], [2.0, 2.1, 2.2, 2.0]]), 1.25)
+    assert found.tolist() == [[False, False, True, False], [False] * 4]
+
+
+@given(st.lists(st.lists(st.floats(-9, 9), min_size=1, max_size=6), min_size=1, max_size=4), st.floats(0, 1))
+def test_quantiles_of_rows_are_numpys_of_each_alone(rows, share):
+    table = np.array([row + [NAN] * (7 - len(row)) for row in rows])
+    assert stats.row_quantiles(table, share) == pytest.approx([np.quantile(row, share) for row in rows], abs=1e-9)
+
+
+def test_an_empty_row_has_no_quantile_and_no_variance():
+    assert np.isnan(stats.row_quantiles(np.full((1, 3), NAN), 0.5)).all()
+    assert np.isnan(stats.row_quantiles(np.empty((1, 0)), 0.5)).all()
+    counts, means, variances = stats.row_variances(np.array([[NAN, NAN], [1.0, NAN]]))
+    assert counts.tolist() == [0, 1]
+    assert np.isnan(means[0])
+    assert means[1] == 1.0
+    assert np.isnan(variances).all()
+
+
+def test_holms_adjustment_by_hand():
+    # sorted 0.01, 0.02, 0.03, 0.04 times 4, 3, 2, 1, none below one before it
+    assert stats.holm(np.array([0.03, 0.01, 0.04, 0.02])).tolist() == pytest.approx([0.06, 0.04, 0.06, 0.06])
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=9))
+def test_holm_lies_between_no_adjustment_and_bonferronis(p_values):
+    adjusted = stats.holm(np.array(p_values))
+    assert (adjusted >= np.array(p_values) - 1e-15).all()
+    assert (adjusted <= np.minimum(1, len(p_values) * np.array(p_values)) + 1e-15).all()
+
+
+def test_welch_is_scipys_where_there_are_no_further_components():
+    generator = np.random.default_rng(3)
+    first, second = generator.normal(0, 1, 5), generator.normal(1, 3, 9)
+    difference, error, freedom = stats.welch(first[None], second[None])
+    expected = scipy.stats.ttest_ind(second, first, equal_var=False)
+    assert difference[0] / error[0] == pytest.approx(expected.statistic)
+    assert freedom[0] == pytest.approx(expected.df)
+
+
+def test_further_components_widen_welch_and_cost_degrees_of_freedom():
+    first, second = np.array([[0.0, 1.0, 2.0, NAN]]), np.array([[1.0, 2.0, 3.0, 4.0]])
+    _, error, freedom = stats.welch(first, second, [0.5, 0.25])
+    own, theirs = 1.0 / 3, (5 / 3) / 4
+    assert error[0] ** 2 == pytest.approx(own + theirs + 0.75)
+    squares = own**2 / 2 + theirs**2 / 3 + 0.5**2 + 0.25**2
+    assert freedom[0] == pytest.approx((own + theirs + 0.75) ** 2 / squares)
+
+
+def test_welch_is_undefined_under_two_values():
+    assert all(np.isnan(found[0]) for found in stats.welch(np.array([[1.0, NAN]]), np.array([[1.0, 2.0]]))[1:])
+
+
+def test_fishers_p_values_are_scipys():
+    tables = [(0, 8, 5, 8), (3, 16, 2, 12), (0, 8, 0, 8), (4, 4, 0, 4)]
+    found = stats.fisher_p(*np.array(tables).T)
+    expected = [scipy.stats.fisher_exact([[a, n - a], [b, m - b]]).pvalue for a, n, b, m in tables]
+    assert found.tolist() == pytest.approx(expected)
+
+
+def test_no_false_alarm_in_three_hundred_is_a_bound_of_one_and_a_quarter_percent():
+    assert stats.wilson_interval(0, 300) == pytest.approx((0, 0.01264), abs=1e-5)
+
+
+def test_a_detectable_effect_is_certain_and_beyond_the_margin_with_the_power_asked_for():
+    # without degrees of freedom to speak of: the margin and (1.645 + 1.645) errors
+    found = stats.detectable_effect(np.array([0.01, 0.001]), np.array([1e9, 1e9]), 0.05, 0.95, np.array([0.01, 0.02]))
+    assert found.tolist() == pytest.approx([0.042897, 0.023290], abs=1e-6)
+
+
+def test_the_count_to_decide_by_hand():
+    margin, variance = np.full(4, 0.02), np.full(4, 0.02**2)
+    found = stats.count_to_decide(np.array([0.05, 0.0, 0.02, -0.05]), variance, 0.0, margin, (0.001, 0.05), 0.95)
+    # (3.0902 + 1.6449) * 0.02 / 0.05 squared; (1.6449 + 1.9600) * 0.02 / 0.02 squared; never, at the very margin
+    assert found.tolist() == pytest.approx([3.5874, 12.9947, math.inf, 3.5874], rel=1e-3)
+
+
+def test_a_change_that_is_held_against_the_margin_takes_more():
+    margin, variance = np.full(3, 0.02), np.full(3, 0.02**2)
+    found = stats.count_to_decide(
+        np.array([0.05, 0.0, 0.015]), variance, 0.0, margin, (0.001, 0.05), 0.95, against=margin
+    )
+    # (3.0902 + 1.6449) * 0.02 / 0.03 squared; as before; (1.6449 + 1.9600) * 0.02 / 0.005 squared
+    assert found.tolist() == pytest.approx([9.9650, 12.9947, 207.915], rel=1e-3)
+
+
+@given(st.lists(st.floats(-1, 1), min_size=1, max_size=12), st.floats(0, 0.5))
+def test_ranks_against_a_margin_are_those_of_what_lies_beyond_it(values, margin):
+    differences = np.array([values])
+    found = stats.signed_ranks(differences, margins=margin)
+    # a Walsh average beyond the margin is one above 0 of the differences less the margin, but for the last bit
+    pairs = [(one + other) / 2 for place, one in enumerate(values) for other in values[place:]]
+    survival = stats.signed_rank_survival(len(values))
+    assert found.p_above_margin[0] == survival[sum(pair > margin for pair in pairs)]
+    assert found.p_below_margin[0] == survival[sum(pair < -margin for pair in pairs)]
+    assert found.p_above_margin[0] >= found.p_above[0]
+
+
+def test_ranks_against_a_margin_are_scipys_of_the_shifted_differences():
+    differences = np.random.default_rng(3).normal(0.03, 0.02, (5, 14))
+    found = stats.signed_ranks(differences, margins=np.full(5, 0.02))
+    expected = [scipy.stats.wilcoxon(row - 0.02, alternative="greater", method="exact").pvalue for row in differences]
+    assert found.p_above_margin.tolist() == pytest.approx(expected)
+
+
+def test_a_variance_that_no_count_takes_away_can_make_it_never():
+    found = stats.count_to_decide(np.array([0.05]), np.array([1e-4]), 0.01, np.array([0.02]), (0.001, 0.05), 0.95)
+    assert found[0] == math.inf
+
+
+def swaps(first, second, margin):
+    """The exact one-sided p-value of swapping the arms of each block, by all its ways."""
+    differences = second - margin * first
+    ways = np.array(np.meshgrid(*[[-1, 1]] * len(differences))).reshape(len(differences), -1)
+    return float(np.mean(ways.T @ differences >= differences.sum() - 1e-12))
+
+
+@pytest.mark.parametrize("margin", [1.0, 1.05, 1.2])
+def test_ratios_of_subsets_are_the_test_that_swaps_arms_in_all_ways(margin):
+    generator = np.random.default_rng(11)
+    first, second = generator.lognormal(0, 0.3, (4, 9)), 1.1 * generator.lognormal(0, 0.3, (4, 9))
+    second[1, 3] = first[2, 0] = NAN
+    found = stats.mean_ratios(first, second, (0.05,), margin)
+    for row in range(4):
+        whole = ~(np.isnan(first[row]) | np.isnan(second[row]))
+        one, other = first[row, whole], second[row, whole]
+        assert found.estimates[row] == pytest.approx(other.mean() / one.mean())
+        assert found.p_above[row] == pytest.approx(swaps(one, other, margin))
+        assert found.p_below[row] == pytest.approx(swaps(other, one, margin))
+
+
+def test_bounds_of_a_ratio_of_means_are_the_margins_that_the_test_just_allows():
+    generator = np.random.default_rng(12)
+    first, second = generator.lognormal(0, 0.1, (1, 10)), generator.lognormal(0, 0.1, (1, 10))
+    found = stats.mean_ratios(first, second, (0.05,))
+    low, high = found.lows[0, 0], found.highs[0, 0]
+    assert swaps(first[0], second[0], 0.9999 * low) <= 0.05 < swaps(first[0], second[0], 1.0001 * low)
+    assert swaps(second[0], first[0], 0.9999 / high) <= 0.05 < swaps(second[0], first[0], 1.0001 / high)
+
+
+def test_subsets_drawn_at_random_say_nearly_what_all_of_them_would():
+    generator = np.random.default_rng(13)
+    first, second = generator.lognormal(0, 0.05, (1, 16)), 1.05 * generator.lognormal(0, 0.05, (1, 16))
+    exact = swaps(first[0], second[0], 1.02)
+    assert 0.001 < exact < 0.2
+    assert stats.mean_ratios(first, second, (), 1.02).p_above[0] == pytest.approx(exact, abs=0.004)
+
+
+@pytest.mark.parametrize("blocks", [32, 63, 64, 100])
+def test_a_ratio_that_is_far_beyond_has_a_p_value_small_enough_for_many_cells(blocks):
+    found = stats.mean_ratios(np.ones((1, blocks)), np.full((1, blocks), 1.5), (), 1.05)
+    assert found.p_above[0] < 2e-5
+    assert found.p_below[0] == 1.0
+
+
+def test_ratios_of_means_hold_their_level_with_tails_of_any_weight():
+    generator = np.random.default_rng(14)
+    noise = generator.normal(0, 0.02, (2, 2000, 16)) + np.log(3) * (generator.random((2, 2000, 16)) < 0.1)
+    found = stats.mean_ratios(np.exp(noise[0]), np.exp(noise[1]), (0.05,))
+    assert np.mean(found.p_above <= 0.05) <= 0.06
+    assert np.mean((found.lows[0] <= 1) & (found.highs[0] >= 1)) >= 0.88
+
+
+def test_too_few_blocks_bound_no_ratio_and_none_has_no_estimate():
+    found = stats.mean_ratios(np.ones((1, 4)), np.ones((1, 4)), (0.05,))
+    assert (found.lows[0, 0], found.highs[0, 0]) == (0.0, math.inf)
+    found = stats.mean_ratios(np.full((1, 4), NAN), np.ones((1, 4)), (0.05,))
+    assert math.isnan(found.estimates[0])
+    assert (found.p_above[0], found.p_below[0]) == (1.0, 1.0)
+
+
+def test_the_mean_of_a_round_counts_every_step_and_the_cpu_time_of_samples_held_up():
+    assert stats.round_mean([[1.0, 3.0], [2.0]], [10, 30]) == pytest.approx((40 + 60) / (20 + 30))
+    assert stats.round_mean([[1.0, 3.0]], [5], [[1.0, 2.97]]) == 2.0
+    assert stats.round_mean([[1.0, 3.0]], [5], [[1.0, 1.5]]) == pytest.approx(1.25)
+    assert stats.round_mean([[1.0], [2.0]], [7]) == 1.5
+
+
+@pytest.mark.parametrize(
+    ("successes", "trials"), [(32, 32), (31, 32), (1, 1), (0, 5), (298, 300), (9103, 9216), (9210, 9216)]
+)
+def test_the_bound_of_a_share_is_that_of_clopper_and_pearson(successes: int, trials: int) -> None:
+    exact = scipy.stats.binomtest(successes, trials, alternative="greater").proportion_ci(0.95, "exact")
+    assert float(stats.share_bound(successes, trials)) == pytest.approx(exact.low)
+
+
+@pytest.mark.parametrize(
+    ("successes", "trials", "share"),
+    [(-1, 5, 0.5), (0, 5, 0.01), (3, 3, 0.9), (2, 299, 0.01), (20, 2000, 0.01), (5000, 10_000, 0.5), (900, 9216, 0.1)],
+)
+def test_the_chance_of_at_most_so_many_is_the_binomial_distribution_s(
+    successes: int, trials: int, share: float
+) -> None:
+    exact = scipy.stats.binom.cdf(successes, trials, share)
+    assert stats.chance_of_at_most(successes, trials, share) == pytest.approx(exact, rel=1e-9, abs=1e-300)
+
+
+@pytest.mark.parametrize(("successes", "trials"), [(1_000_000, 10_000_000), (999_000, 10_000_000), (2**50, 2**53)])
+def test_the_chance_of_at_most_a_million_and_more_is_the_normal_distribution_s(successes: int, trials: int) -> None:
+    for share in (successes / trials, 1.001 * successes / trials):
+        exact = scipy.stats.binom.cdf(successes, trials, share)
+        assert stats.chance_of_at_most(successes, trials, share) == pytest.approx(exact, abs=1e-3)
+
+
+def test_bounds_of_many_shares_are_those_of_each_alone() -> None:
+    trials = np.arange(200.0)
+    together = stats.share_bound(np.maximum(trials - 3, 0), trials)
+    alone = [float(stats.share_bound(max(number - 3, 0), number)) for number in trials]
+    assert together == pytest.approx(alone, rel=1e-11, nan_ok=True)
+
+
+def test_intervals_go_by_scipys_quantiles_whether_these_are_known_or_asked_for() -> None:
+    freedom = np.array([math.nan, *range(1, 200)])
+    expected = scipy.special.stdtrit(freedom, 0.975)
+    assert stats._t_quantiles(freedom) == pytest.approx(expected, rel=0, nan_ok=True)
+    for number in range(1, 200):
+        assert stats._t_quantiles(np.array([float(number)]))[0] == pytest.approx(expected[number], rel=1e-15)
+
+
+def test_the_bound_of_nothing_is_undefined() -> None:
+    assert np.isnan(stats.share_bound([0, np.nan], [0, np.nan])).all()

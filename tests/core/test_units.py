@@ -1,0 +1,198 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ampbench.core import units
+from ampbench.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0152, "15.2 ms"),
+        (999.96e-6, "1.00 ms"),
+        (999.4e-6, "999 us"),
+        (0.9996, "1.00 s"),
+        (59.94, "59.9 s"),
+        (59.96, "1.00 min"),
+        (5400, "1.50 h"),
+        (1e6, "278 h"),
+        (5e-10, "0.500 ns"),
+        (-0.0152, "-15.2 ms"),
+        (0, "0 s"),
+        (math.inf, "inf"),
+    ],
+)
+def test_a_time_has_three_digits_and_the_unit_that_fits_once_rounded(seconds, text):
+    assert units.format_seconds(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("names", "one", "every"),
+    [
+        ([], "", ""),
+        (["a"], "a", "a"),
+        (["a", "b"], "a or b", "a and b"),
+        (["a", "b", "c"], "a, b or c", "a, b and c"),
+    ],
+)
+def test_names_are_told_as_alternatives_or_together(names, one, every):
+    assert (units.one_of(names), units.all_of(names)) == (one, every)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (512, "512 B"),
+        (1023, "1023 B"),
+        (1024, "1.00 KiB"),
+        (13_002_342, "12.4 MiB"),
+        (1023 * 1024, "1023 KiB"),
+        (1023.9 * 1024, "1.00 MiB"),
+        (4 * 2**30, "4.00 GiB"),
+    ],
+)
+def test_a_size_is_in_binary_units(size, text):
+    assert units.format_bytes(size) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (3.1, "ratio", "3.10x"),
+        (0.3123, "ratio", "0.312x"),
+        (9999.96, "ratio", "1.00e+04x"),
+        (0.00012, "ratio", "1.20e-04x"),
+        (math.inf, "ratio", "infx"),
+        (0, "ratio", "0x"),
+        (5.43e-3, "error", "5.4e-03"),
+        (0, "error", "0"),
+        (1200, "items/s", "1.20 k/s"),
+        (999.6, "items/s", "1.00 k/s"),
+        (12, "count", "12"),
+        (1_204_000, "count", "1.20 M"),
+        (0.123, "share", "12.3%"),
+        (1, "share", "100%"),
+        (0, "share", "0%"),
+        (0.99999, "share", ">99.9%"),
+        (1.17, "share", "117%"),
+        (1.00001, "share", "101%"),
+        (1.2e12, "FLOP/s", "1.20 TFLOP/s"),
+        (512.0, "FLOP/s", "512 FLOP/s"),
+        (None, "FLOP/s", "–"),
+        (1e-9, "share", "<0.01%"),
+        (45.34, "dB", "45.3 dB"),
+        (0.9999846, "cosine", "0.999985"),
+        (0.0152, "s", "15.2 ms"),
+        (2048, "B", "2.00 KiB"),
+    ],
+)
+def test_each_unit_is_written_its_own_way(value, unit, text):
+    assert units.format_quantity(value, unit) == text
+
+
+@pytest.mark.parametrize("unit", units.FORMATS)
+@pytest.mark.parametrize("value", [None, math.nan])
+def test_what_is_undefined_is_a_dash(value, unit):
+    assert units.format_quantity(value, unit) == "–"
+
+
+@given(st.floats(1e-9, 3.5e6))
+def test_a_written_time_lies_within_its_rounding_of_the_time(seconds):
+    number, unit = units.format_seconds(seconds).split()
+    factor = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}[unit]
+    assert math.isclose(float(number) * factor, seconds, rel_tol=5.1e-3)
+    assert float(number) < {"s": 60, "min": 60}.get(unit, 1000)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("1024", 1024),
+        ("4GiB", 4 * 2**30),
+        ("4 gib", 4 * 2**30),
+        ("512MB", 512_000_000),
+        ("2G", 2 * 2**30),
+        ("1.5k", 1536),
+        ("8b", 8),
+    ],
+)
+def test_sizes_are_read_as_people_type_them(text, size):
+    assert units.parse_bytes(text) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 90), ("1.5s", 1.5), ("250ms", 0.25), ("2m", 120), ("2 min", 120), ("1h", 3600), (".5", 0.5)],
+)
+def test_times_are_read_as_people_type_them(text, seconds):
+    assert units.parse_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "-1", "1e3", "12 parsecs", "1 2", "nan", "inf"])
+def test_what_is_neither_size_nor_time_is_refused_with_an_example(text):
+    with pytest.raises(UsageError, match="such as 4GiB"):
+        units.parse_bytes(text)
+    with pytest.raises(UsageError, match="such as 90"):
+        units.parse_seconds(text)
+
+
+@pytest.mark.parametrize(
+    ("count", "nouns", "text"),
+    [
+        (0, ("case",), "0 cases"),
+        (1, ("case",), "1 case"),
+        (10_000, ("case",), "10,000 cases"),
+        (1, ("series", "series"), "1 series"),
+        (2, ("series has", "series have"), "2 series have"),
+    ],
+)
+def test_a_count_stands_with_its_noun(count, nouns, text):
+    assert units.counted(count, *nouns) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0716, "7.2%"),
+        (0.0004, "0.04%"),
+        (0.1234, "12%"),
+        (0.0, "0%"),
+        (-0.0000001, "0%"),
+        (0.09951, "10%"),
+        (math.inf, "inf%"),
+    ],
+)
+def test_percentages_are_short(value, text):
+    assert units.format_percent(value) == text
+
+
+def test_signs_are_written_where_asked_for():
+    assert units.format_percent(0.0716, sign=True) == "+7.2%"
+    assert units.format_percent(-0.0716, sign=True) == "-7.2%"
+
+
+def test_ranges_keep_a_decimal_so_that_their_ends_differ():
+    assert units.format_percent_range(0.0998, 0.1034) == "10.0 to 10.3%"
+    assert units.format_percent_range(-0.012, 1.5, sign=True) == "-1.2 to +150%"
+
+
+@pytest.mark.parametrize(("threshold", "text"), [(0.02, "2%"), (0.025, "2.5%"), (0.1, "10%")])
+def test_thresholds_are_written_as_they_are_typed(threshold, text):
+    assert units.format_limit(threshold) == text
+
+
+@pytest.mark.parametrize(
+    ("values", "texts"),
+    [
+        ((1.0, 2.0), ["1", "2"]),
+        ((-0.0043439161, -0.0043439169), ["-0.004343916", "-0.004343917"]),
+        ((2.3026, 2.3026), ["2.3", "2.3"]),
+        ((2.3026, 2.3031, 1.0), ["2.3026", "2.3031", "1"]),
+    ],
+)
+def test_numbers_that_differ_look_different(values, texts):
+    assert units.apart(*values) == texts

@@ -1,0 +1,446 @@
+import copy
+import pickle
+
+import pytest
+import torch
+
+import ampbench
+from ampbench.errors import UnknownNameError, UsageError
+from ampbench.trace.keep_fp32 import is_kept
+
+BF16 = torch.bfloat16
+
+
+def autocast(dtype=BF16):
+    return torch.autocast("cpu", dtype=dtype)
+
+
+class Dtypes(torch.nn.Module):
+    """Remembers what came in, and multiplies by its weight, so that autocast has something to do."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.full((4, 4), 1.0 / 3))
+        self.register_buffer("scale", torch.full((4,), 1.0 / 3))
+        self.seen = None
+
+    def forward(self, batch, *rest, **named):
+        self.seen = batch.dtype
+        out = batch @ self.weight
+        return out * self.scale.to(out.dtype)
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+        self.head = Dtypes()
+
+    def forward(self, batch):
+        return self.head(self.body(batch))
+
+
+@ampbench.keep_fp32
+def product(left, right):
+    return left @ right
+
+
+def plain_product(left, right):
+    return left @ right
+
+
+def test_a_block_runs_in_fp32_and_autocast_goes_on_after_it():
+    a = torch.randn(4, 4)
+    with autocast():
+        with ampbench.keep_fp32():
+            assert (a @ a).dtype is torch.float32
+            with ampbench.keep_fp32():
+                assert (a @ a).dtype is torch.float32
+            assert (a @ a).dtype is torch.float32
+        assert (a @ a).dtype is BF16
+
+
+def test_one_region_can_be_entered_within_itself_and_after_an_error():
+    region, a = ampbench.keep_fp32(), torch.randn(4, 4)
+    with autocast():
+        with region, region:
+            assert (a @ a).dtype is torch.float32
+        with pytest.raises(ZeroDivisionError), region:
+            raise ZeroDivisionError
+        assert (a @ a).dtype is BF16
+
+
+def test_a_function_gets_fp32_unrounded_and_half_inputs_converted():
+    seen = []
+
+    @ampbench.keep_fp32
+    def watched(box, features, count):
+        seen.extend([box, features.dtype, count.dtype])
+        return features @ features
+
+    box = torch.tensor([1023.7, 2049.3])
+    with autocast():
+        out = watched(box, torch.ones(2, 2, dtype=BF16), count=torch.tensor(3))
+    assert seen[0] is box
+    assert seen[1:] == [torch.float32, torch.int64]
+    assert out.dtype is torch.float32
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_outputs_go_back_to_the_dtype_around_where_asked(inside):
+    back = ampbench.keep_fp32(plain_product, cast_back=True)
+    a = torch.randn(4, 4)
+    if inside:
+        with autocast():
+            assert back(a, a).dtype is BF16
+    else:
+        assert back(a, a).dtype is torch.float32
+        assert back(a.half(), a.half()).dtype is torch.float16
+
+
+def test_a_decorator_with_options_serves_as_one_without():
+    @ampbench.keep_fp32(cast_back=True)
+    def squared(batch):
+        return {"out": (batch @ batch, batch.argmax())}
+
+    with autocast():
+        out = squared(torch.randn(4, 4))["out"]
+    assert out[0].dtype is BF16
+    assert out[1].dtype is torch.int64
+    assert squared.__name__ == "squared"
+
+
+def test_a_decorated_method_is_bound_to_its_object():
+    class Scaled:
+        factor = 2.0
+
+        @ampbench.keep_fp32
+        def apply(self, batch):
+            return (batch @ batch) * self.factor
+
+    with autocast():
+        assert Scaled().apply(torch.randn(2, 2)).dtype is torch.float32
+
+
+@pytest.mark.parametrize("function", [product, ampbench.keep_fp32(plain_product)])
+def test_kept_functions_are_pickled_by_name_or_made_anew(function):
+    again = pickle.loads(pickle.dumps(function))
+    with autocast():
+        assert again(torch.randn(2, 2), torch.randn(2, 2)).dtype is torch.float32
+
+
+def test_one_instance_is_kept_and_others_of_its_class_are_not():
+    kept, other = ampbench.keep_fp32(Dtypes()), Dtypes()
+    with autocast():
+        assert kept(torch.randn(2, 4)).dtype is torch.float32
+        assert other(torch.randn(2, 4)).dtype is BF16
+    assert kept(torch.ones(2, 4, dtype=BF16)).dtype is torch.float32
+
+
+def test_a_class_is_kept_for_instances_made_before_and_after():
+    class Mine(Dtypes):
+        pass
+
+    before = Mine()
+    assert ampbench.keep_fp32(Mine) is Mine
+    with autocast():
+        assert before(torch.randn(2, 4)).dtype is torch.float32
+        assert Mine()(torch.randn(2, 4)).dtype is torch.float32
+        assert Dtypes()(torch.randn(2, 4)).dtype is BF16
+    half = Mine().half()
+    assert half.weight.dtype is torch.float32
+    ampbench.release_fp32(Mine)
+    with autocast():
+        assert before(torch.randn(2, 4)).dtype is BF16
+    assert "forward" not in Mine.__dict__
+    assert Mine().half().weight.dtype is torch.float16
+
+
+def test_an_instance_of_a_kept_class_that_was_in_half_already_is_brought_back():
+    class Mine(Dtypes):
+        pass
+
+    module = Mine().half()
+    ampbench.keep_fp32(Mine)
+    assert module(torch.ones(2, 4, dtype=torch.float16)).dtype is torch.float32
+    assert module.weight.dtype is torch.float32
+
+
+def test_submodules_are_chosen_by_name_and_by_pattern():
+    net = Net()
+    assert ampbench.keep_fp32(net, "head", "body.*") is net
+    assert [name for name, module in net.named_modules() if is_kept(module)] == ["body.0", "body.1", "head"]
+    ampbench.release_fp32(net, "body.0")
+    assert [name for name, module in net.named_modules() if is_kept(module)] == ["body.1", "head"]
+
+
+def test_a_name_that_matches_nothing_names_the_nearest():
+    with pytest.raises(UnknownNameError, match="head"):
+        ampbench.keep_fp32(Net(), "haed")
+
+
+@pytest.mark.parametrize(("target", "names"), [(3, ()), (int, ()), (torch.nn.Module, ()), (plain_product, ("x",))])
+def test_a_target_that_can_have_no_island_is_refused(target, names):
+    with pytest.raises(UsageError):
+        ampbench.keep_fp32(target, *names)
+
+
+def test_a_traced_module_is_refused():
+    traced = torch.nn.Linear(2, 2)
+    with pytest.warns((DeprecationWarning, FutureWarning)):
+        script = torch.jit.trace(traced, torch.ones(1, 2))
+    with pytest.raises(UsageError, match="TorchScript"):
+        ampbench.keep_fp32(script)
+
+
+@pytest.mark.parametrize("move", [lambda net: net.half(), lambda net: net.to(BF16), lambda net: net.to("meta", BF16)])
+def test_weights_of_an_island_stay_fp32_and_unrounded_in_a_pure_half_model(move):
+    net = Net()
+    ampbench.keep_fp32(net, "head")
+    moved = move(net)
+    assert moved.body[0].weight.dtype in (torch.float16, BF16)
+    assert moved.head.weight.dtype is torch.float32
+    assert moved.head.scale.dtype is torch.float32
+    if moved.head.weight.device.type == "cpu":
+        assert moved.head.weight[0, 0].item() == torch.tensor(1.0 / 3).item()
+        out = moved(torch.randn(2, 4).to(moved.body[0].weight.dtype))
+        assert out.dtype is torch.float32
+
+
+def test_an_island_made_after_the_move_to_half_has_fp32_weights_too():
+    net = Net().half()
+    ampbench.keep_fp32(net, "head", cast_back=True)
+    assert net.head.weight.dtype is torch.float32
+    assert net(torch.randn(2, 4).half()).dtype is torch.float16
+    net.double()
+    assert net.head.weight.dtype is torch.float64
+
+
+def test_gradients_flow_through_an_island_in_the_dtypes_of_its_surroundings():
+    net = Net()
+    ampbench.keep_fp32(net, "head")
+    batch = torch.randn(2, 4, requires_grad=True)
+    with autocast():
+        net(batch).sum().backward()
+    assert all(parameter.grad.dtype is torch.float32 for parameter in net.parameters())
+    assert batch.grad.dtype is torch.float32
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))])
+def test_a_copied_or_pickled_module_keeps_its_island_and_its_own_weights(again):
+    net = Net()
+    ampbench.keep_fp32(net, "head")
+    twin = again(net)
+    with torch.no_grad():
+        net.head.weight.zero_()
+    with autocast():
+        out = twin(torch.randn(2, 4))
+    assert out.dtype is torch.float32
+    assert out.abs().sum() > 0
+    assert twin.half().head.weight.dtype is torch.float32
+
+
+def test_names_in_the_state_dict_are_those_of_the_model():
+    net = Net()
+    names = list(net.state_dict())
+    ampbench.keep_fp32(net, "head", "body")
+    assert list(net.state_dict()) == names
+
+
+def test_keeping_twice_and_within_changes_nothing_and_one_release_undoes_it():
+    net = Net()
+    for _ in range(2):
+        ampbench.keep_fp32(net, "head", "body", "body.0")
+    ampbench.release_fp32(net, "*")
+    assert not any(map(is_kept, net.modules()))
+    assert net.half().head.weight.dtype is torch.float16
+
+
+def test_a_module_in_two_places_is_kept_in_both():
+    shared = Dtypes()
+    net = torch.nn.ModuleDict({"a": shared, "b": shared})
+    ampbench.keep_fp32(net, "b")
+    assert is_kept(net["a"])
+
+
+def test_hooks_still_see_what_goes_in_and_out():
+    net, seen = Dtypes(), []
+    net.register_forward_pre_hook(lambda module, args: seen.append(args[0].dtype))
+    net.register_forward_hook(lambda module, args, out: seen.append(out.dtype))
+    ampbench.keep_fp32(net)
+    net(torch.ones(2, 4, dtype=BF16))
+    assert seen == [BF16, torch.float32]
+
+
+@pytest.mark.parametrize("pure", [False, True])
+def test_an_island_compiles_without_a_graph_break(pure):
+    net = Net()
+    ampbench.keep_fp32(net, "head", cast_back=True)
+    batch = torch.randn(2, 4)
+    if pure:
+        net, batch = net.to(BF16), batch.to(BF16)
+    torch.compiler.reset()
+    compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
+    with torch.no_grad(), torch.autocast("cpu", dtype=BF16, enabled=not pure):
+        expected, out = net(batch), compiled(batch)
+    assert out.dtype is BF16
+    assert torch.equal(out, expected)
+
+
+@pytest.mark.parametrize("order", ["keep, move", "move, keep", "keep, move twice"])
+def test_an_embedding_gives_the_half_that_its_model_was_moved_to(order):
+    net = torch.nn.Sequential(torch.nn.Embedding(5, 4), torch.nn.Linear(4, 4))
+    if order == "move, keep":
+        net.to(BF16)
+    ampbench.keep_fp32(net, "0", cast_back=True)
+    if order == "keep, move twice":
+        net.half()
+    net.to(BF16)
+    assert net[0].weight.dtype is torch.float32
+    assert net(torch.arange(5)).dtype is BF16
+    for same in (copy.deepcopy(net), pickle.loads(pickle.dumps(net)), net.to("cpu"), net.share_memory()):
+        assert same(torch.arange(5)).dtype is BF16
+    assert torch.compile(net, backend="aot_eager", fullgraph=True)(torch.arange(5)).dtype is BF16
+    assert net.float()(torch.arange(5)).dtype is torch.float32
+
+
+def test_an_embedding_within_what_is_kept_gives_fp32():
+    net = torch.nn.Sequential(torch.nn.Embedding(5, 4), torch.nn.Linear(4, 4))
+    ampbench.keep_fp32(net, "0", cast_back=True)
+    ampbench.keep_fp32(net, cast_back=True).half()
+    assert net[0](torch.arange(5)).dtype is torch.float32
+    assert net(torch.arange(5)).dtype is torch.float16
+    assert "_around_keep_fp32" not in ampbench.release_fp32(net).__dict__
+
+
+def test_a_kept_function_and_block_compile_without_a_graph_break():
+    def body(batch):
+        with ampbench.keep_fp32():
+            inner = batch @ batch
+        return product(batch, batch) + inner
+
+    torch.compiler.reset()
+    batch = torch.randn(3, 3)
+    with autocast():
+        out = torch.compile(body, backend="aot_eager", fullgraph=True)(batch)
+    assert torch.equal(out, 2 * (batch @ batch))
+
+
+def test_the_ledger_sees_no_cast_within_an_island():
+    net = Net()
+    ampbench.keep_fp32(net, "head")
+    with ampbench.trace_casts(net) as ledger, torch.no_grad(), autocast():
+        net(torch.randn(2, 4))
+    assert {op.outputs for op in ledger.ops if op.module == "head" and op.name == "aten.mm"} == {("fp32",)}
+    assert [(cast.to_dtype, cast.origin) for cast in ledger.casts if cast.module == "head"] == [("fp32", "explicit")]
+
+
+def test_roi_align_takes_coordinates_that_half_cannot_hold_from_end_to_end():
+    ops = pytest.importorskip("torchvision.ops")
+    edge = (torch.arange(2300) >= 2055).float().expand(1, 1, 4, 2300)
+    boxes = torch.tensor([[2050.7, 0.5, 2061.3, 3.5]])
+    assert boxes.half()[0, 0] == 2050
+    pool = ops.RoIAlign(output_size=(1, 4), spatial_scale=1.0, sampling_ratio=2)
+    exact = pool(edge, [boxes])
+    with pytest.raises(RuntimeError, match=r"(?i)type"):
+        pool(edge.half(), [boxes])
+    rounded = pool(edge.half(), [boxes.half()])
+    ampbench.keep_fp32(ops.RoIAlign)
+    try:
+        kept = pool(edge.half(), [boxes])
+    finally:
+        ampbench.release_fp32(ops.RoIAlign)
+    assert torch.equal(kept, exact)
+    assert not torch.equal(rounded.float(), exact)
+
+
+def encoder(batch_first=True):
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=batch_first)
+    return torch.nn.TransformerEncoder(layer, 2).eval(), torch.randn(3, 5, 16)
+
+
+def fused_calls(net, *args, **kwargs):
+    """Return how many encoder layers take the path that calls none of their modules."""
+    with torch.no_grad(), autocast(), torch.profiler.profile() as profile:
+        net(*args, **kwargs)
+    return sum(event.count for event in profile.key_averages() if event.key == "aten::_transformer_encoder_layer_fwd")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["layers.0.linear1", "layers.0.norm2", "layers.0.self_attn"])
+def test_an_encoder_layer_in_eval_leaves_its_fused_path_where_something_in_it_is_kept(name):
+    net, batch = encoder()
+    assert fused_calls(net, batch) == 2
+    ampbench.keep_fp32(net, name)
+    for same in (net, copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        assert fused_calls(same, batch) == 1
+    ampbench.release_fp32(net, name)
+    assert fused_calls(net, batch) == 2
+    assert not any(module._forward_hooks for module in net.modules())
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_encoder_layer_in_eval_leaves_its_fused_path_for_a_kept_class():
+    class Mine(torch.nn.Linear):
+        pass
+
+    net, batch = encoder()
+    net.layers[0].linear1 = Mine(16, 32)
+    net.layers[1].linear2 = later = Mine(32, 16)
+    before = later.__getstate__()
+    ampbench.keep_fp32(Mine)
+    net.layers[1].linear2 = Mine.__new__(Mine)
+    net.layers[1].linear2.__setstate__(before)
+    assert fused_calls(net, batch) == 0
+    net.layers[1].linear2 = Mine(32, 16)
+    assert fused_calls(net, batch) == 0
+    ampbench.release_fp32(Mine)
+    assert fused_calls(net, batch) == 2
+    assert {"__init__", "__setstate__"}.isdisjoint(Mine.__dict__)
+
+
+def test_an_encoder_with_an_island_compiles_without_a_graph_break():
+    net, batch = encoder()
+    ampbench.keep_fp32(net, "layers.*.linear1")
+    torch.compiler.reset()
+    compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
+    with torch.no_grad(), autocast():
+        assert torch.allclose(compiled(batch), net(batch), atol=2e-2)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["layers.0.linear1", "layers.0.self_attn", "layers.0", "layers.1.norm1"])
+def test_an_encoder_in_half_with_an_island_takes_padded_batches(name):
+    net, batch = encoder()
+    padded = torch.arange(5).expand(3, 5) > torch.tensor([[4], [2], [3]])
+    with torch.no_grad():
+        expected = net(batch, src_key_padding_mask=padded)
+        ampbench.keep_fp32(net, name, cast_back=True).half()
+        out = net(batch.half(), src_key_padding_mask=padded)
+    assert out.dtype is torch.float16
+    assert torch.allclose(out.float(), expected, atol=1e-2)
+
+
+def test_an_input_given_twice_stays_one():
+    @ampbench.keep_fp32
+    def same(query, key, *, value):
+        return query is key and key is value[0]
+
+    half = torch.ones(2, dtype=BF16)
+    assert same(half, half, value=[half])
+    assert not same(half, half.clone(), value=[half])
+
+
+def test_a_released_class_that_is_kept_again_knows_nothing_of_its_first_move():
+    class Mine(torch.nn.Embedding):
+        pass
+
+    ampbench.keep_fp32(Mine, cast_back=True)
+    table = Mine(5, 4).half()
+    assert table(torch.arange(5)).dtype is torch.float16
+    ampbench.release_fp32(Mine)
+    table.float()
+    ampbench.keep_fp32(Mine, cast_back=True)
+    assert table(torch.arange(5)).dtype is torch.float32
+    ampbench.release_fp32(Mine)

@@ -1,0 +1,254 @@
+import copy
+
+import msgspec
+import pytest
+import torch
+import torch.nn.functional as F
+
+from ampbench.errors import UnknownNameError, UsageError
+from ampbench.records.ranges import ranked
+from ampbench.trace.errors import watch_errors
+from ampbench.trace.keep_fp32 import keep_fp32
+from ampbench.trace.ranges import sample_outputs, total_errors
+from tests.planted_faults import FAULTS, FLUSHES, LARGE, SMALL
+from tests.traced_programs import conv_net, encoder
+
+
+def errors_of(model, *inputs, precision="fp16_pure", **named):
+    with watch_errors(model, precision) as seen:
+        model(*inputs, **named)
+    return {row.module: row for row in seen.modules}
+
+
+def test_a_sum_of_4096_sixteens_overflows_fp16_and_not_bf16():
+    class Sum(torch.nn.Module):
+        def forward(self, x):
+            return x.sum()
+
+    sixteens = torch.full((4096,), 16.0)
+    assert Sum()(sixteens) == 65536
+    row = errors_of(Sum(), sixteens)[""]
+    assert (row.overflowed, row.elements, row.own_rel_l2) == (1, 1, None)
+    assert errors_of(Sum(), sixteens, precision="bf16_pure")[""].overflowed == 0
+
+
+def test_adding_1e_4_to_1_is_lost_in_fp16():
+    class Add(torch.nn.Module):
+        def forward(self, x):
+            return x + 1e-4
+
+    row = errors_of(Add(), torch.ones(1))[""]
+    assert row.own_rel_l2 == pytest.approx(1e-4, rel=1e-3)
+
+
+@pytest.mark.parametrize(("precision", "half"), [("fp16_pure", torch.float16), ("bf16_pure", torch.bfloat16)])
+def test_in_pure_half_weights_are_rounded_and_the_rounding_of_inputs_is_not_the_modules(precision, half):
+    lin, x = torch.nn.Linear(16, 8), torch.randn(4, 16)
+    with torch.no_grad():
+        exact, low = lin(x.to(half).float()).double(), copy.deepcopy(lin).to(half)(x.to(half)).double()
+    row = errors_of(lin, x, precision=precision)[""]
+    assert row.own_rel_l2 == pytest.approx(float((low - exact).norm() / exact.norm()), rel=1e-6)
+
+
+def test_under_autocast_the_module_does_as_autocast_does():
+    model, x = torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.LayerNorm(8)), torch.randn(4, 16)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        low = model[0](x).double()
+    exact = model[0](x).detach().double()
+    rows = errors_of(model, x, precision="bf16_autocast")
+    assert rows["0"].own_rel_l2 == pytest.approx(float((low - exact).norm() / exact.norm()), rel=1e-6)
+    assert rows["1"].own_rel_l2 == 0.0  # its input is exact, and fp32
+
+
+@pytest.mark.parametrize("precision", ["fp16_pure", "bf16_autocast"])
+@pytest.mark.parametrize("build", [conv_net, encoder])
+def test_results_buffers_gradients_and_random_numbers_stay_the_same(build, precision):
+    torch.manual_seed(0)
+    model = build()
+    x = torch.randn(4, 3, 8, 8) if build is conv_net else torch.randn(2, 5, 16)
+    other = copy.deepcopy(model)
+
+    def step(net):
+        torch.manual_seed(1)
+        out = net(x)
+        out.square().mean().backward()
+        grads = [p.grad for p in net.parameters()]
+        return [out.detach(), *grads, *net.state_dict().values(), torch.rand(1)]
+
+    plain = step(model)
+    with watch_errors(other, precision) as seen:
+        watched = step(other)
+    assert all(torch.equal(left, right) for left, right in zip(plain, watched, strict=True))
+    assert all(row.elements and not row.note for row in seen.modules)
+    assert max(row.own_rel_l2 for row in seen.modules) < 0.02
+
+
+def test_inputs_that_the_precision_cannot_hold_are_counted_apart():
+    model = torch.nn.Sequential(torch.nn.Identity(), torch.nn.LayerNorm(4))
+    x = torch.tensor([[1e5, 2.0, 3.0, 4.0]])
+    rows = errors_of(model, x)
+    assert (rows["1"].overflowed, rows["1"].inputs_overflowed) == (4, 1)
+    assert (rows["0"].overflowed, rows["0"].inputs_overflowed) == (1, 1)
+    assert errors_of(model, x, precision="bf16_pure")["1"].inputs_overflowed == 0
+
+
+def test_dropout_draws_the_mask_of_the_fp32_call():
+    torch.manual_seed(0)
+    row = errors_of(torch.nn.Dropout(0.5), torch.randn(1000))[""]
+    assert row.own_rel_l2 == 0.0  # with another mask it would be near 1; doubling is exact
+
+
+def test_batch_normalisation_sees_the_statistics_of_before_the_call():
+    class Running(torch.nn.Module):
+        """Adds its count, which each call raises."""
+
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("count", torch.zeros(()))
+
+        def forward(self, x):
+            self.count += 1
+            return x + self.count
+
+    model = Running()
+    assert errors_of(model, torch.full((3,), 4.0))[""].own_rel_l2 == 0.0
+    assert model.count == 1
+
+
+def test_an_in_place_module_is_compared_on_its_input_of_before():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ELU(inplace=True))
+    rows = errors_of(model, torch.randn(8, 4))
+    assert 0 < rows["1"].own_rel_l2 < 1e-3
+
+
+def test_recurrent_and_shared_modules_and_tuples_are_compared():
+    lstm, x = torch.nn.LSTM(4, 4), torch.randn(3, 2, 4)
+    row = errors_of(lstm, x, precision="bf16_pure")[""]
+    assert row.elements == 24 + 8 + 8
+    assert 0 < row.own_rel_l2 < 0.05
+    assert lstm._flat_weights[0] is lstm.weight_ih_l0
+    shared = torch.nn.Linear(4, 4)
+    rows = errors_of(torch.nn.Sequential(shared, shared), x)
+    assert {name: row.elements for name, row in rows.items()} == {"0": 48}
+
+
+def test_what_cannot_run_in_half_says_so():
+    class Picky(torch.nn.Module):
+        def forward(self, x):
+            if x.dtype is not torch.float32:
+                raise TypeError("float32 only\nand a second line")
+            return x
+
+    row = errors_of(Picky(), torch.ones(3))[""]
+    assert (row.elements, row.own_rel_l2) == (0, None)
+    assert row.note == "it does not run in fp16_pure: float32 only"
+
+
+def test_what_is_kept_in_fp32_is_not_compared():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Sequential(torch.nn.Linear(4, 4)))
+    keep_fp32(model, "1")
+    assert set(errors_of(model, torch.randn(2, 4))) == {"0"}
+
+
+def test_the_user_s_hooks_run_once():
+    model, heard = torch.nn.Linear(4, 4), []
+    model.register_forward_pre_hook(lambda _, args: heard.append("pre") or (args[0] * 2,))
+    model.register_forward_hook(lambda *_: heard.append("post"))
+    row = errors_of(model, torch.randn(2, 4))[""]
+    assert heard == ["pre", "post"]
+    assert 0 < row.own_rel_l2 < 1e-2  # on the inputs that the hook made
+
+
+def test_integers_stay_integers():
+    rows = errors_of(torch.nn.Embedding(5, 3), torch.tensor([1, 2]))
+    assert 0 < rows[""].own_rel_l2 < 1e-3
+
+
+def test_fp32_is_no_shadow_and_unknown_precisions_are_named():
+    with pytest.raises(UsageError, match="rounds no module"), watch_errors(torch.nn.Linear(1, 1), "fp32"):
+        pass
+    with pytest.raises(UnknownNameError, match="fp16_pure"), watch_errors(torch.nn.Linear(1, 1), "fp16_pur"):
+        pass
+
+
+def test_two_runs_are_compared_on_the_same_elements():
+    torch.manual_seed(0)
+    model, x = conv_net().eval(), torch.randn(4, 3, 8, 8)
+    with sample_outputs(model, limit=100) as exact:
+        model(x)
+    with sample_outputs(model, limit=100) as low, torch.autocast("cpu", torch.bfloat16):
+        model(x)
+    totals = total_errors(exact, low)
+    assert {module: count for module, (_, count) in totals.items()} == {
+        **dict.fromkeys(("0", "1", "2", "3"), 100),
+        **dict.fromkeys(("4", ""), 16),
+    }
+    assert all(0 < error < 0.05 for error, _ in totals.values())
+    assert total_errors(exact, exact)["0"] == (0.0, 100)
+
+
+def test_a_whole_output_is_compared_where_it_is_within_the_limit():
+    model, x = torch.nn.Linear(4, 4).requires_grad_(False), torch.randn(8, 4)
+    with sample_outputs(model) as exact:
+        out = model(x)
+    with sample_outputs(model) as low:
+        wrong = model(x * 1.5)
+    error = (wrong - out).double().norm() / out.double().norm()
+    assert total_errors(exact, low)[""] == (pytest.approx(float(error)), 32)
+
+
+def test_an_error_without_meaning_is_none():
+    model = torch.nn.Identity()
+
+    def sampled(*inputs):
+        with sample_outputs(model) as seen:
+            for x in inputs:
+                model(x)
+        return seen
+
+    one = sampled(torch.ones(3))
+    assert total_errors(one, sampled(torch.full((3,), torch.inf)))[""] == (None, 3)
+    assert total_errors(sampled(torch.zeros(3)), one)[""] == (None, 3)
+    assert total_errors(one, sampled(torch.ones(3), torch.ones(3)))[""] == (None, 0)
+    assert total_errors(one, sampled())[""] == (None, 0)
+
+
+def test_an_error_early_in_the_network_is_inherited_by_what_follows():
+    class Noisy(torch.nn.Module):
+        def forward(self, x):
+            return x + 1000.0 - 1000.0
+
+    torch.manual_seed(0)
+    model, x = torch.nn.Sequential(torch.nn.Linear(16, 16), Noisy(), torch.nn.Linear(16, 16)), torch.randn(32, 16)
+    with sample_outputs(model) as exact, watch_errors(model, "fp16_pure") as seen:
+        model(x)
+    copied = copy.deepcopy(model).half()
+    with sample_outputs(copied) as low:
+        copied(x.half())
+    totals = total_errors(exact, low)
+    assert ranked(seen.modules)[0].module == "1"
+    first, noisy, last = [msgspec.structs.replace(row, total_rel_l2=totals[row.module][0]) for row in seen.modules]
+    assert first.inherited < 1e-3
+    assert noisy.own_rel_l2 > 0.1
+    assert last.own_rel_l2 < 1e-3
+    assert 0.1 < last.inherited <= last.total_rel_l2
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("build", [*SMALL, *(pytest.param(build, marks=pytest.mark.slow) for build in LARGE)])
+def test_a_planted_fault_is_the_first_in_the_ranking(build, fault):
+    if build in LARGE:
+        pytest.importorskip("torchvision.models")
+    model, x, name = build(fault)
+    with watch_errors(model, "fp16_pure") as seen:
+        model(x)
+    worst = ranked(seen.modules)[0]
+    assert worst.module == name
+    assert worst.flushed / worst.elements > 0.9 if fault == FLUSHES else worst.overflowed > 0
+
+
+def test_the_fp32_networks_with_planted_faults_are_sound():
+    for build in SMALL:
+        for fault in FAULTS:
+            model, x, _ = build(fault)
+            assert F.relu(model(x)).isfinite().all()

@@ -1,0 +1,127 @@
+"""Predictions from an fp32 run against what each module then does in fp16, on ten networks, half of them rescaled."""
+
+from collections import Counter
+
+import pytest
+import torch
+
+from ampbench.instruments.ranges.findings import Score, predicted_and_seen, scores
+from ampbench.instruments.ranges.headroom import FLUSHES, by_module, predict
+from ampbench.instruments.ranges.measure import measure_ranges
+from ampbench.trace.errors import watch_errors
+from ampbench.trace.ranges import watch_ranges
+from ampbench.worker.machine import Cpu
+from ampbench.workload import Workload
+from tests.stored_runs import make_case
+
+NAMES = [
+    *("resnet18", "squeezenet1_1", "mobilenet_v2", "mobilenet_v3_small", "shufflenet_v2_x0_5"),
+    *("densenet121", "mnasnet0_5", "efficientnet_b0", "regnet_y_400mf", "convnext_tiny"),
+]
+
+
+def compare(model, x):
+    """Return how often overflow and flushing were ("overflows", predicted, seen), over all modules."""
+    with torch.no_grad():
+        with watch_ranges(model) as ranges:
+            model(x)
+        with watch_errors(model, "fp16_pure") as errors:
+            model(x)
+    rows = by_module(ranges.magnitudes)
+    found = Counter()
+    for row in errors.modules:
+        assert not row.note
+        predicted = predict(rows[row.module], "fp16")
+        found["overflows", bool(predicted.overflows), row.overflowed > 0] += 1
+        found["flushes", bool(predicted.flushes), row.flushed >= FLUSHES * row.elements] += 1
+    return found
+
+
+def rescale(model):
+    """Make a layer a third down the network too large, and one two thirds down too small, by random factors."""
+    layers = [module for module in model.modules() if isinstance(module, torch.nn.Conv2d | torch.nn.Linear)]
+    for layer, power in ((layers[len(layers) // 3], 4.0), (layers[2 * len(layers) // 3], -7.0)):
+        factor = 10.0 ** (power + 2 * torch.rand(()).item())
+        for parameter in layer.parameters():
+            parameter.data.mul_(factor)
+
+
+def precision_and_recall(found, what):
+    right = found[what, True, True]
+    return right / (right + found[what, True, False]), right / (right + found[what, False, True])
+
+
+def test_an_overflowing_and_a_flushing_layer_are_predicted():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3),
+        torch.nn.BatchNorm2d(8),
+        torch.nn.ReLU(inplace=True),
+        torch.nn.Conv2d(8, 8, 3, bias=False),
+        torch.nn.BatchNorm2d(8),
+    )
+    with torch.no_grad():
+        model[0].weight.mul_(1e6)
+        model[3].weight.mul_(1e-9)
+    found = compare(model, torch.randn(2, 3, 16, 16))
+    assert found == {
+        ("overflows", True, True): 2,
+        ("overflows", False, False): 3,
+        ("flushes", True, True): 2,
+        ("flushes", False, False): 3,
+    }
+
+
+@pytest.mark.slow
+def test_predictions_on_ten_networks_are_precise_and_complete():
+    models = pytest.importorskip("torchvision.models")
+    found = Counter()
+    for turn in range(2):  # each half of the networks is rescaled once
+        for place, name in enumerate(NAMES):
+            torch.manual_seed(100 * turn + place)
+            model = models.get_model(name, weights=None)
+            if (place + turn) % 2:
+                rescale(model)
+            found += compare(model, torch.randn(2, 3, 64, 64))
+    for what in ("overflows", "flushes"):
+        assert found[what, True, True] > 20
+        precision, recall = precision_and_recall(found, what)
+        assert precision >= 0.95, found
+        assert recall >= 0.95, found
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_predictions_of_passes_in_training_and_inference_are_precise_and_complete():
+    models = pytest.importorskip("torchvision.models")
+    found = Counter()
+    for place, name in enumerate(NAMES):
+        torch.manual_seed(place)
+        model = models.get_model(name, weights=None)
+        if place % 2:
+            rescale(model)
+        workload = Workload(
+            module=model, inputs=torch.randn(2, 3, 64, 64), loss=lambda output: output.float().square().mean()
+        )
+        for phase in ("training", "inference"):
+            passed = measure_ranges(
+                workload,
+                make_case(workload="net", family="vision", phase=phase, batch_size=2),
+                Cpu(),
+                0,
+                ["fp16_autocast", "fp16_pure"],
+            )
+            for low in passed.low_runs:
+                judged = scores(predicted_and_seen(passed, low))
+                for what, score in (("overflow", judged.overflow), ("flush", judged.flush)):
+                    found[low.precision, what] = _together(found[low.precision, what], score)
+    for key, score in found.items():
+        assert score.right > 20, key
+        assert score.right >= 0.95 * score.predicted, (key, score)
+        assert score.right >= 0.95 * score.seen, (key, score)
+
+
+def _together(one, other):
+    if not one:
+        return other
+    return Score(right=one.right + other.right, false=one.false + other.false, missed=one.missed + other.missed)

@@ -1,0 +1,538 @@
+import copy
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn.modules import module as module_hooks
+
+from ampbench.errors import UsageError
+from ampbench.trace.ranges import SMALL, Counts, count_magnitudes, count_together, normalises_together, watch_ranges
+from tests.traced_programs import conv_net, encoder
+
+
+def rows(seen, what):
+    return {(row.module, row.name): row for row in seen.magnitudes if row.what == what}
+
+
+def training(model, x, optimizer, batches=2):
+    torch.manual_seed(1)
+    outputs = []
+    for _ in range(batches):
+        optimizer.zero_grad()
+        out = model(x)
+        out.square().mean().backward()
+        outputs += [out.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
+        optimizer.step()
+    return [*outputs, *model.state_dict().values()]
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def test_tensors_in_a_dataclass_are_seen_as_those_in_a_tuple():
+    @dataclass
+    class Output:
+        logits: torch.Tensor
+        cache: tuple[torch.Tensor, ...]
+
+    class Network(torch.nn.Linear):
+        def forward(self, x):
+            return Output(super().forward(x), (x,))
+
+    model = Network(3, 2)
+    with watch_ranges(model) as seen:
+        model(torch.ones(4, 3))
+    assert sum(row.elements for row in rows(seen, "activation").values()) == 4 * 2 + 4 * 3
+
+
+def test_inputs_outputs_gradients_weights_and_updates_of_a_linear():
+    lin, x = torch.nn.Linear(3, 2), torch.randn(4, 3)
+    model = torch.nn.Sequential(lin)
+    weight, optimizer = lin.weight.detach().clone(), torch.optim.SGD(model.parameters(), lr=0.5)
+    with watch_ranges(model, optimizer) as seen:
+        out = model(x)
+        out.sum().backward()
+        optimizer.step()
+    assert rows(seen, "input")["0", ""].largest == x.abs().max()
+    assert rows(seen, "activation")["0", ""].largest == out.abs().max()
+    assert rows(seen, "gradient")["0", ""].largest == 1.0
+    assert rows(seen, "gradient")["0", "0.weight"].largest == lin.weight.grad.abs().max()
+    assert rows(seen, "weight")["0", "0.weight"].largest == weight.abs().max()
+    assert rows(seen, "update")["0", "0.weight"].largest == (weight - lin.weight).abs().max()
+    assert {row.kind for row in seen.magnitudes} == {"Linear"}
+    assert seen.batches == 1
+    assert seen.nonfinite_in_fp32 is None
+
+
+def test_a_record_s_histogram_is_that_of_the_values():
+    model, x = torch.nn.Sequential(torch.nn.Linear(30, 30)), torch.randn(50, 30)
+    with watch_ranges(model) as seen:
+        out = model(x)
+    row, counts = rows(seen, "activation")["0", ""], count_magnitudes(out)
+    assert {row.lowest + place: n for place, n in enumerate(row.counts) if n} == counts.exponents
+    assert row.elements == 1500
+
+
+@pytest.mark.parametrize("build", [conv_net, encoder])
+def test_training_gives_the_same_bits_watched_and_unwatched(build):
+    torch.manual_seed(0)
+    model = build()
+    x = torch.randn(4, 3, 8, 8) if build is conv_net else torch.randn(2, 5, 16)
+    other = copy.deepcopy(model)
+    plain = training(model, x, sgd(model))
+    optimizer = sgd(other)
+    with watch_ranges(other, optimizer) as seen:
+        watched = training(other, x, optimizer)
+    assert all(torch.equal(left, right) for left, right in zip(plain, watched, strict=True))
+    assert seen.batches == 2
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_inference_takes_the_same_path_and_gives_the_same_bits(mode):
+    model, x = encoder().eval(), torch.randn(2, 5, 16)
+    with mode():
+        plain = model(x)
+        with watch_ranges(model) as seen:
+            assert torch.equal(model(x), plain)
+    assert ("layers.0", "") in rows(seen, "activation")  # fused: no module within it ran
+    assert ("layers.0.linear1", "") not in rows(seen, "activation")
+
+
+def test_an_in_place_module_s_input_is_counted_before_it_is_overwritten():
+    model = torch.nn.Sequential(torch.nn.Identity(), torch.nn.ReLU(inplace=True))
+    with watch_ranges(model) as seen:
+        model(torch.tensor([-8.0, 1.0]))
+    largest = {module: row.largest for (module, _), row in rows(seen, "activation").items()}
+    assert largest == {"0": 8.0, "1": 1.0}
+    assert rows(seen, "input")["1", ""].largest == 8.0
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.inference_mode])
+def test_what_the_program_changes_between_two_modules_is_seen(mode):
+    class Adds(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.two = torch.nn.Identity(), torch.nn.Identity()
+
+        def forward(self, x):
+            out = self.one(x)
+            out += 100.0
+            return self.two(out)
+
+    with mode(), watch_ranges(model := Adds()) as seen:
+        model(torch.ones(3))
+    assert rows(seen, "activation")["one", ""].largest == 1.0
+    assert rows(seen, "input")["two", ""].largest == 101.0
+
+
+def test_tuples_dicts_integers_and_keywords():
+    class Odd(torch.nn.Module):
+        def forward(self, x, *, scale):
+            return (x * scale, {"twice": x * 2, "places": torch.arange(3)}, None, "text")
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.odd, self.table = Odd(), torch.nn.Embedding(3, 2)
+
+        def forward(self, places):
+            return self.odd(self.table(places), scale=torch.tensor(3.0))
+
+    with watch_ranges(model := Net()) as seen:
+        model(torch.tensor([0, 1]))
+    assert rows(seen, "activation")["odd", ""].elements == 8
+    assert rows(seen, "input")["odd", ""].elements == 5
+    assert ("table", "") not in rows(seen, "input")
+    assert ("", "") not in rows(seen, "activation")
+
+
+def test_what_a_container_computes_itself_is_its_own():
+    class Residual(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = torch.nn.Linear(3, 3)
+
+        def forward(self, x):
+            return self.inner(x) + 1000.0
+
+    with watch_ranges(model := torch.nn.Sequential(Residual())) as seen:
+        model(torch.randn(2, 3))
+    assert rows(seen, "activation")["0", ""].largest > 900
+    assert set(rows(seen, "activation")) == {("0", ""), ("0.inner", "")}
+
+
+def test_shared_modules_are_put_together_and_shared_weights_counted_once():
+    shared = torch.nn.Linear(4, 4)
+    tied = torch.nn.Linear(4, 4)
+    tied.weight = shared.weight
+    model = torch.nn.Sequential(shared, shared, tied)
+    with watch_ranges(model) as seen:
+        model(torch.randn(2, 4)).sum().backward()
+    assert {key: row.elements for key, row in rows(seen, "activation").items()} == {("0", ""): 16, ("2", ""): 8}
+    assert set(rows(seen, "weight")) == {("0", "0.weight"), ("0", "0.bias"), ("2", "2.bias")}
+    assert rows(seen, "gradient")["0", "0.weight"].elements == 16
+
+
+def test_updates_that_rounding_would_swallow_are_counted():
+    model = torch.nn.Linear(2, 1, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1.0, 1.0]]))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    with watch_ranges(model, optimizer) as seen:
+        model(torch.tensor([[-1e-4, -2e-3]])).sum().backward()
+        optimizer.step()
+    # 1 + 1e-4 stays 1 in fp16, whose next number is 1 + 2**-10; in bf16 1 + 2e-3 does, too.
+    found = {row.dtype: (row.moved, row.swallowed) for row in seen.swallowed}
+    assert found == {"fp16": (2, 1), "bf16": (2, 2)}
+    assert (torch.tensor(1 + 1e-4).half() == 1).item()
+
+
+def test_a_weight_between_two_numbers_of_a_dtype_counts_as_the_one_that_would_be_stored():
+    model = torch.nn.Linear(1, 1, bias=False)
+    with torch.no_grad():
+        model.weight.fill_(1 + 2**-8 - 2**-20)  # just below where bf16 rounds up
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    with watch_ranges(model, optimizer) as seen:
+        model(torch.tensor([[-(2.0**-18)]])).sum().backward()
+        optimizer.step()
+    assert model.weight.bfloat16().item() == 1 + 2**-7  # the fp32 weight crosses over
+    stored = torch.nn.Parameter(torch.tensor([1 + 2**-8 - 2**-20]).bfloat16())
+    stored.grad = torch.tensor([-(2.0**-18)]).bfloat16()
+    torch.optim.SGD([stored], lr=1.0).step()
+    assert stored.item() == 1  # what is stored does not
+    assert {row.dtype: row.swallowed for row in seen.swallowed}["bf16"] == 1
+
+
+@pytest.mark.parametrize(("dtype", "lr"), [(torch.bfloat16, 5e-4), (torch.float16, 6e-5)])
+def test_as_many_updates_are_counted_as_a_step_of_stored_weights_loses(dtype, lr):
+    torch.manual_seed(0)
+    model, gradient = torch.nn.Linear(50, 40, bias=False), torch.randn(40, 50).to(dtype).float()
+    stored = torch.nn.Parameter(model.weight.detach().to(dtype))
+    before = stored.detach().clone()
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    with watch_ranges(model, optimizer) as seen:
+        model.weight.grad = gradient
+        optimizer.step()
+    stored.grad = gradient.to(dtype)
+    torch.optim.SGD([stored], lr=lr).step()
+    short = {torch.bfloat16: "bf16", torch.float16: "fp16"}[dtype]
+    (row,) = (row for row in seen.swallowed if row.dtype == short)
+    lost = int((stored == before).sum())
+    assert 0.1 * row.moved < lost < 0.9 * row.moved
+    assert abs(row.swallowed - lost) <= 2  # the fp32 step rounds by itself
+
+
+def test_a_sign_that_a_zero_changes_is_no_update():
+    model = torch.nn.Linear(2, 1, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1e-9, 1.0]]))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    with watch_ranges(model, optimizer) as seen:
+        model(torch.tensor([[2e-9, 2.0]])).sum().backward()
+        optimizer.step()
+    assert model.weight.tolist() == [[pytest.approx(-1e-9), -1.0]]
+    found = {row.dtype: (row.moved, row.swallowed) for row in seen.swallowed}
+    assert found == {"fp16": (2, 1), "bf16": (2, 0)}
+
+
+def test_steps_add_up_and_unmoved_elements_are_not_swallowed():
+    model = torch.nn.Linear(2, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    with watch_ranges(model, optimizer) as seen:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.tensor([[0.0, 1.0]])).sum().backward()
+            optimizer.step()
+    assert [(row.moved, row.swallowed) for row in seen.swallowed] == [(3, 0), (3, 0)]
+    assert rows(seen, "update")["", "weight"].zeros == 3
+
+
+def test_updates_of_parameters_of_any_size_dtype_and_layout_are_counted_at_each_step():
+    class Odd(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one = torch.nn.Parameter(torch.randn(3))
+            self.large = torch.nn.Parameter(torch.randn(700_000) * 0.01)
+            self.fp64 = torch.nn.Parameter(torch.randn(5, dtype=torch.float64))
+            self.late = torch.nn.Parameter(torch.randn(4, 6).t())
+            self.gaps = torch.nn.Parameter(torch.randn(4, 6)[:, ::2])
+
+    def differing(first, second):
+        return int((first != second).sum())
+
+    torch.manual_seed(0)
+    model = Odd()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    expected = {name: (Counts(), {"fp16": 0, "bf16": 0}) for name, _ in model.named_parameters()}
+    with watch_ranges(model, optimizer) as seen:
+        for step in range(3):
+            for name, parameter in model.named_parameters():
+                parameter.grad = torch.randn_like(parameter) if name != "late" or step else None
+            before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+            optimizer.step()
+            for name, parameter in model.named_parameters():
+                if parameter.grad is None:
+                    continue
+                counts, swallowed = expected[name]
+                counts.add(count_magnitudes(before[name] - parameter))
+                moved = differing(before[name], parameter)
+                for short, dtype in (("fp16", torch.float16), ("bf16", torch.bfloat16)):
+                    stored = before[name].to(dtype)
+                    swallowed[short] += moved - differing(stored, (stored + (parameter - before[name])).to(dtype))
+    for (_, name), row in rows(seen, "update").items():
+        counts = expected[name][0]
+        found = {row.lowest + place: n for place, n in enumerate(row.counts) if n}
+        assert (row.elements, row.zeros, row.largest, found) == (
+            counts.elements, counts.zeros, counts.largest, counts.exponents,
+        )  # fmt: skip
+    assert {(row.parameter, row.dtype): row.swallowed for row in seen.swallowed} == {
+        (name, dtype): lost for name, (_, swallowed) in expected.items() for dtype, lost in swallowed.items()
+    }
+
+
+def test_values_not_finite_in_fp32_name_the_first_module():
+    class Breaks(torch.nn.Module):
+        def forward(self, x):
+            return x / 0.0
+
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), Breaks(), torch.nn.Linear(2, 2))
+    with watch_ranges(model) as seen:
+        model(torch.randn(2, 2))
+    assert seen.nonfinite_in_fp32 == "1"
+    with torch.no_grad():
+        model[2].bias[0] = math.nan
+    with watch_ranges(model) as seen:
+        pass
+    assert seen.nonfinite_in_fp32 == "2"
+
+
+def test_the_user_s_hooks_still_run_and_ours_are_gone_afterwards():
+    model, heard = torch.nn.Sequential(torch.nn.Linear(2, 2)), []
+    model[0].register_forward_hook(lambda *_: heard.append("hook"))
+    before = [len(module_hooks._global_forward_hooks), len(module_hooks._global_forward_pre_hooks)]
+    optimizer = sgd(model)
+
+    def broken():
+        with watch_ranges(model, optimizer):
+            model(torch.randn(2, 2))
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        broken()
+    assert heard == ["hook"]
+    assert [len(module_hooks._global_forward_hooks), len(module_hooks._global_forward_pre_hooks)] == before
+    assert not optimizer._optimizer_step_pre_hooks
+    assert not model[0].weight._backward_hooks
+
+
+def test_an_error_in_a_module_that_the_program_catches_does_not_confuse_names():
+    class Fails(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = torch.nn.Linear(5, 5)
+
+        def forward(self, x):
+            return self.inner(x)
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fails, self.works = Fails(), torch.nn.Linear(2, 2)
+
+        def forward(self, x):
+            try:
+                return self.fails(x)
+            except RuntimeError:
+                return self.works(x)
+
+    with watch_ranges(model := Net()) as seen:
+        model(torch.randn(1, 2))
+    assert set(rows(seen, "activation")) == {("works", "")}
+
+
+def test_gradients_of_a_graph_that_outlives_the_block_are_not_counted():
+    model = torch.nn.Linear(2, 2)
+    with watch_ranges(model) as seen:
+        out = model(torch.randn(2, 2))
+    F.mse_loss(out, torch.zeros(2, 2)).backward()
+    assert not rows(seen, "gradient")
+
+
+def test_a_compiled_module_is_refused():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    model[0].compile()
+    with pytest.raises(UsageError, match="0 is compiled"), watch_ranges(model):
+        pass
+
+
+@pytest.mark.slow
+def test_a_resnet_50_trains_bit_identically():
+    models = pytest.importorskip("torchvision.models")
+    torch.manual_seed(0)
+    model, x = models.resnet50(weights=None), torch.randn(2, 3, 64, 64)
+    other = copy.deepcopy(model)
+    plain = training(model, x, sgd(model), batches=1)
+    optimizer = sgd(other)
+    with watch_ranges(other, optimizer) as seen:
+        watched = training(other, x, optimizer, batches=1)
+    assert all(torch.equal(left, right) for left, right in zip(plain, watched, strict=True))
+    assert len(rows(seen, "update")) == len(list(other.parameters()))
+
+
+def test_watching_leaves_no_hook_behind():
+    from torch.nn.modules import module
+
+    before = len(module._global_forward_hooks_with_kwargs)
+    with watch_ranges(torch.nn.Linear(2, 2)):
+        pass
+    assert len(module._global_forward_hooks_with_kwargs) == before
+
+
+FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+
+
+def plain(values):
+    """Return the counts of Python floats, one by one."""
+    finite = [abs(value) for value in values if math.isfinite(value)]
+    return Counts(
+        elements=len(values),
+        zeros=sum(value == 0 for value in finite),
+        nonfinite=len(values) - len(finite),
+        largest=max(finite, default=None),
+        exponents=Counter(math.frexp(value)[1] - 1 for value in finite if value),
+        powers=Counter(
+            math.frexp(value)[1] - 1 for value in finite if math.frexp(value)[0] == 0.5 and value <= 2.0**SMALL
+        ),
+    )
+
+
+@given(st.lists(st.floats(width=32), max_size=50))
+@settings(max_examples=200)
+def test_fp32_values_are_counted_one_by_one(values):
+    assert count_magnitudes(torch.tensor(values, dtype=torch.float32)) == plain(values)
+
+
+@given(st.lists(st.floats(width=64), max_size=50))
+@settings(max_examples=200)
+def test_fp64_values_are_counted_one_by_one(values):
+    assert count_magnitudes(torch.tensor(values, dtype=torch.float64)) == plain(values)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_every_bit_pattern_of_a_half_is_counted(dtype):
+    tensor = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+    assert count_magnitudes(tensor) == plain(tensor.tolist())
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_more_elements_than_a_chunk_has_are_counted_each_once(dtype):
+    tensor = torch.randn(3, 100_003, generator=torch.Generator().manual_seed(0)).to(dtype)
+    tensor[1, 7] = math.inf
+    found = count_magnitudes(tensor)
+    assert found == plain(tensor.flatten().tolist())
+    assert found.elements == 300_009 == found.zeros + found.nonfinite + found.exponents.total()
+
+
+@pytest.mark.parametrize("count", [100, 10_000, 600_000])
+def test_zeros_subnormals_and_nans_are_told_apart_among_any_number_of_values(count):
+    tensor = torch.randn(count, generator=torch.Generator().manual_seed(0))
+    tensor[::3], tensor[1::7], tensor[-1], tensor[5] = 0.0, 2.0**-140, math.nan, -math.inf
+    assert count_magnitudes(tensor) == plain(tensor.tolist())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x.to(memory_format=torch.channels_last),
+        lambda x: x.transpose(0, 3),
+        lambda x: x[:, ::2],
+        lambda x: x[0, 0, 0, 0].expand(5, 3),
+        lambda x: x[:, :0],
+    ],
+)
+def test_strides_do_not_matter(change):
+    tensor = change(torch.randn(2, 4, 5, 6, requires_grad=True))
+    assert count_magnitudes(tensor) == plain(tensor.flatten().tolist())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("count", [10, 4_000, 250_000])
+@pytest.mark.parametrize("zero", [0.0, 1.0])
+def test_powers_of_two_are_counted_apart_where_values_are_small(dtype, count, zero):
+    tensor = torch.randn(count, generator=torch.Generator().manual_seed(0)).to(dtype) * 2.0**-25
+    tensor[:8] = torch.tensor([2.0**-24, 2.0**-25, -(2.0**-25), 2.0**-26, 2.0**-126, -(2.0**-127), 2.0**-149, zero])
+    tensor[8], tensor[9] = math.inf, math.nan
+    tensor[17::97] = 2.0**-30
+    found = count_magnitudes(tensor)
+    assert found == plain(tensor.tolist())
+    assert found.powers[-25] == 2
+
+
+def test_what_a_sparse_tensor_does_not_store_is_zero():
+    tensor = torch.eye(4).to_sparse()
+    assert count_magnitudes(tensor) == plain(torch.eye(4).flatten().tolist())
+    rows = torch.sparse_coo_tensor([[1, 1]], torch.ones(2, 3), (4, 3), check_invariants=True)
+    assert count_magnitudes(rows) == plain(rows.to_dense().flatten().tolist())
+    assert count_magnitudes(torch.zeros(3).to_sparse()) == plain([0.0] * 3)
+
+
+def test_counts_add_up():
+    first, second = torch.tensor([0.0, 3.0, math.nan]), torch.tensor([2.0**-149, -7.0])
+    counts = count_magnitudes(first)
+    counts.add(count_magnitudes(second))
+    counts.add(count_magnitudes(torch.tensor([math.inf])))
+    assert counts == Counts(6, 1, 2, 7.0, Counter({1: 1, -149: 1, 2: 1}), Counter({-149: 1}))
+
+
+def test_of_nothing_finite_there_is_no_largest():
+    assert count_magnitudes(torch.tensor([math.nan, -math.inf])).largest is None
+    assert count_magnitudes(torch.zeros(3)).largest == 0.0
+
+
+class ForImages(nn.LayerNorm):
+    """Normalises the channels of images."""
+
+
+TINY = 2.0**-30
+CHANNEL, ROW = (slice(None), 1), 1
+CASES = [
+    (nn.BatchNorm1d(4), (3, 4), CHANNEL),
+    (nn.BatchNorm2d(4), (3, 4, 2, 2), CHANNEL),
+    (nn.InstanceNorm1d(4), (3, 4, 5), (2, 1)),
+    (nn.InstanceNorm1d(4), (4, 5), ROW),
+    (nn.InstanceNorm2d(4), (3, 4, 5, 5), (2, 1)),
+    (nn.GroupNorm(2, 4), (3, 4, 5), (1, slice(0, 2))),
+    (nn.LayerNorm(4), (3, 2, 4), (1, 1)),
+    (nn.LayerNorm([2, 4]), (3, 2, 4), ROW),
+    (ForImages(3), (2, 3, 5, 5), (0, slice(None), 1, 2)),
+]
+
+
+@pytest.mark.parametrize(("module", "shape", "place"), CASES)
+def test_what_lies_in_a_channel_or_row_of_small_values_is_counted(module, shape, place):
+    x = torch.ones(shape)
+    assert not count_together(module, x)
+    x[place] = TINY
+    assert count_together(module, x) == {-30: x[place].numel()}
+    x[place] = torch.arange(x[place].numel()).view(x[place].shape) * 2.0**-40
+    x[place] = torch.where(x[place] == 0, 0.0, TINY)
+    assert count_together(module, x) == {-30: x[place].numel()}
+    if x[place].numel() > 1:
+        x[place] = torch.where(torch.arange(x[place].numel()).view(x[place].shape) == 1, 1.0, TINY)
+        assert not count_together(module, x)
+
+
+def test_those_that_remember_their_statistics_normalise_value_by_value():
+    assert normalises_together(nn.BatchNorm2d(3))
+    assert not normalises_together(nn.BatchNorm2d(3).eval())
+    assert normalises_together(nn.BatchNorm2d(3, track_running_stats=False).eval())
+    assert normalises_together(nn.LayerNorm(3).eval())
+    assert not normalises_together(nn.RMSNorm(3))
+    assert not normalises_together(nn.Linear(3, 3))

@@ -1,0 +1,173 @@
+import pytest
+import torch
+
+from ampbench.trace.dtypes import autocast_to, is_present, stood_in
+from ampbench.trace.rules.observed import (
+    classify,
+    fill,
+    find_inplace,
+    find_op,
+    find_out,
+    outcome,
+    run_trials,
+    run_variants,
+)
+from ampbench.trace.rules.samples import SAMPLES
+from tests.rule_probes import call, trial
+
+LOW, FP32 = call("float16"), call("float32")
+UNTOUCHED = {"fp32": trial(FP32, FP32), "lower": trial(LOW, LOW)}
+
+
+def observed(name, device, dtype="float16"):
+    with stood_in(device):
+        return classify(run_trials(find_op(name), SAMPLES[name], device, getattr(torch, dtype)), dtype)
+
+
+def test_what_autocast_does_not_touch_is_unlisted():
+    assert classify(UNTOUCHED, "float16") == "unlisted"
+
+
+def test_fp32_inputs_in_the_low_dtype_are_lower_precision_even_where_the_kernel_casts_them_back():
+    assert classify({**UNTOUCHED, "fp32": trial(LOW, FP32)}, "float16") == "lower_precision"
+    back = call("float32", casts=["float32 to float16", "float16 to float32"])
+    assert classify({**UNTOUCHED, "fp32": trial(back, FP32)}, "float16") == "lower_precision"
+
+
+def test_a_cast_is_seen_although_the_kernel_was_never_reached():
+    stopped = call(casts=["float32 to float16"], error="RuntimeError: no such device")
+    nothing = call(error="RuntimeError: no such device")
+    assert classify({"fp32": trial(stopped, nothing), "lower": trial(nothing, nothing)}, "float16") == "lower_precision"
+
+
+def test_low_inputs_in_fp32_are_float32_by_a_cast_or_by_the_outputs_dtype():
+    assert classify({**UNTOUCHED, "lower": trial(FP32, LOW)}, "float16") == "float32"
+    by_dtype = call("float16", outputs=["float32"])
+    assert classify({**UNTOUCHED, "lower": trial(by_dtype, LOW)}, "float16") == "float32"
+    transform = trial(call("complex64"), call(error="NotImplementedError: Unsupported dtype BFloat16"))
+    assert classify({**UNTOUCHED, "lower": transform}, "bfloat16") == "float32"
+
+
+def test_an_op_that_computes_in_fp32_by_itself_is_unlisted():
+    itself = call("float16", "float32", outputs=["float16"])
+    assert classify({**UNTOUCHED, "lower": trial(itself, itself)}, "float16") == "unlisted"
+
+
+def test_mixed_inputs_all_in_fp32_are_widest_unless_the_op_does_that_alone():
+    natively = call("float16", "float32", outputs=["float32"])
+    assert classify({**UNTOUCHED, "mixed": trial(FP32, natively)}, "float16") == "widest"
+    assert classify({**UNTOUCHED, "mixed": trial(natively, natively)}, "float16") == "unlisted"
+
+
+def test_only_an_error_about_autocast_before_the_kernel_is_a_ban():
+    ban = trial(call(error="RuntimeError: bce is unsafe to autocast."), FP32)
+    assert classify({**UNTOUCHED, "fp32": ban}, "float16") == "banned"
+    broken = trial(call(error="AcceleratorError: no driver"), FP32)
+    assert classify({**UNTOUCHED, "fp32": broken}, "float16") is None
+
+
+def test_an_outcome_tells_a_refusal_by_autocast_from_one_by_the_op():
+    refusal = call("float64", error="RuntimeError: not for Double")
+    assert outcome(trial(FP32, FP32)) == "unchanged"
+    assert outcome(trial(LOW, FP32)) == "changed"
+    assert outcome(trial(refusal, call("float64"))) == "refused"
+    assert outcome(trial(refusal, refusal)) == "unchanged"
+    assert outcome(trial(call(error="no"), call(error="no"))) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "category"),
+    [
+        ("aten::addmm", "cpu", "lower_precision"),
+        ("aten::softmax.int", "cpu", "unlisted"),
+        ("aten::mse_loss", "cpu", "float32"),
+        ("aten::cat", "cpu", "widest"),
+        ("aten::binary_cross_entropy", "cpu", "float32"),
+        ("aten::softmax.int", "cuda", "float32"),
+        ("aten::sum", "cuda", "float32"),
+        ("aten::addcmul", "cuda", "widest"),
+        ("aten::scaled_dot_product_attention", "xpu", "lower_precision"),
+        ("aten::binary_cross_entropy", "cuda", "banned"),
+    ],
+)
+def test_real_ops_show_their_rules(name, device, category):
+    if device != "cpu" and is_present(device):
+        pytest.skip(f"written for fake tensors; there is a real {device}")
+    assert observed(name, device) == category
+
+
+def test_the_dtypes_that_reach_a_kernel_are_seen_where_the_output_does_not_show_them():
+    trials = run_trials(find_op("aten::prod"), SAMPLES["aten::prod"], "cpu", torch.bfloat16)
+    lower = trials["lower"]
+    assert lower.autocast.casts == ["bfloat16 to float32"]
+    assert lower.autocast.computed == ["float32"]
+    assert lower.plain.computed == ["bfloat16"]
+
+
+def test_autocast_of_an_absent_device_is_entered_and_left_without_a_trace():
+    device = next((one for one in ("xpu", "cuda") if not is_present(one)), None)
+    if device is None:
+        pytest.skip("both accelerators are here")
+    before = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+
+    def fails():
+        with autocast_to(device, torch.bfloat16):
+            assert torch.is_autocast_enabled(device)
+            assert torch.get_autocast_dtype(device) == torch.bfloat16
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fails()
+    assert (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) == before
+
+
+def test_dtypes_are_given_to_floating_tensors_by_their_position_only():
+    filled = fill(SAMPLES["aten::scatter_add"], "cpu", lambda position: (torch.float16, torch.float32)[position])
+    assert [leaf.dtype for leaf in filled.args if isinstance(leaf, torch.Tensor)] == [
+        torch.float16,
+        torch.int64,
+        torch.float32,
+    ]
+
+
+def test_an_op_that_this_torch_has_not_is_not_found():
+    assert find_op("aten::no_such_op") is None
+    assert find_op("aten::addmm.no_such_overload") is None
+    assert find_op("nn.functional.softmin") is torch.nn.functional.softmin
+
+
+ATEN = torch.ops.aten
+
+
+def variants(name, observed, dtype=torch.bfloat16):
+    return run_variants(find_op(name), SAMPLES[name], "cpu", dtype, observed)
+
+
+def test_the_forms_of_an_op_come_from_its_schemas():
+    assert find_inplace(ATEN.addmm.default) is ATEN.addmm_.default
+    assert find_out(ATEN.addmm.default) is ATEN.addmm.out
+    assert find_out(ATEN.softmax.int) is ATEN.softmax.int_out
+    assert find_out(ATEN.prod.dim_int) is ATEN.prod.int_out
+    assert find_inplace(ATEN.matmul.default) is None
+
+
+def test_addmm_can_be_autocast_but_not_in_place_nor_with_out_nor_in_fp64_nor_with_integers():
+    assert variants("aten::addmm", "lower_precision") == {
+        "fp64": "unchanged",
+        "integer": "unchanged",
+        "in-place": "unchanged",
+        "out=": "unchanged",
+    }
+
+
+def test_cpu_autocast_changes_prod_although_its_dtype_is_given():
+    assert variants("aten::prod", "float32")["dtype="] == "changed"
+
+
+def test_an_op_without_other_forms_is_tried_with_fp64_and_integers_only():
+    assert set(variants("aten::smooth_l1_loss", "float32")) <= {"fp64", "integer", "out="}
+    assert "in-place" not in variants("aten::mse_loss", "float32")
+
+
+def test_a_python_function_has_no_forms():
+    assert set(variants("nn.functional.softmin", "unlisted")) <= {"fp64", "integer"}

@@ -1,0 +1,46 @@
+import warnings
+
+import pytest
+import torch
+
+from ampbench.instruments.rules.measure import probe_rules
+from ampbench.trace.rules.observed import fill, find_op
+from ampbench.trace.rules.samples import SAMPLES, T, make_tensor
+
+NOT_ON_CPU = {
+    "aten::_cudnn_rnn",
+    "aten::_scaled_dot_product_flash_attention",
+    "aten::_thnn_fused_gru_cell",
+    "aten::_thnn_fused_lstm_cell",
+    "aten::cudnn_convolution",
+    "aten::cudnn_convolution_transpose",
+}
+
+
+def test_every_op_with_a_rule_on_any_device_has_a_sample():
+    assert probe_rules("cpu", ["bfloat16"]).without_sample == []
+
+
+@pytest.mark.parametrize("name", sorted(SAMPLES))
+def test_each_sample_is_a_call_that_works_in_fp32(name):
+    op = find_op(name)
+    if op is None or name in NOT_ON_CPU:
+        pytest.skip("not an op of this torch, or of the CPU")
+    sample = fill(SAMPLES[name], "cpu", lambda _: torch.float32)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # deprecated ops have rules too
+        result = op(*sample.args, **sample.kwargs)
+    tensors = [leaf for leaf in torch.utils._pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+    assert tensors
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in tensors if tensor.is_floating_point())
+
+
+def test_values_are_the_same_at_every_making_and_within_what_their_kind_promises():
+    unit = make_tensor(T((4, 4)), "cpu", torch.float32)
+    assert torch.equal(unit, make_tensor(T((4, 4)), "cpu", torch.float32))
+    assert 0 < float(unit.min()) < float(unit.max()) < 1
+    spd = make_tensor(T((4, 4), "spd"), "cpu", torch.float64)
+    assert float(torch.linalg.eigvalsh(spd).min()) > 0
+    assert make_tensor(T((6,), "label", 3), "cpu", torch.float16).tolist() == [1, 2, 3, 1, 2, 3]
+    assert make_tensor(T((4,), "pivot"), "cpu", torch.float16).dtype == torch.int32
+    assert int(make_tensor(T((4, 4)), "cpu", torch.int64).min()) == 1

@@ -1,0 +1,1213 @@
+import dataclasses
+import itertools
+import math
+import random
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn.functional import gelu
+
+from ampbench.core.precisions import PRECISIONS
+from ampbench.core.sketch import BLOCK, Sketch, moved, sketch_of
+from ampbench.errors import WorkloadError
+from ampbench.records.case import Case
+from ampbench.records.measured import Divergence, OutputError
+from ampbench.show.data import record_data
+from ampbench.worker import divergence, outputs
+from ampbench.worker.data import Generator, inputs_digest, weights_digest
+from ampbench.worker.distances import (
+    Decisions,
+    argmax_agreement,
+    class_dimension,
+    compare,
+    floating_in,
+    named_outputs,
+    worst_gradient,
+)
+from ampbench.worker.divergence import batch_targets, measure_divergence
+from ampbench.worker.draws import EQUAL_DRAWS
+from ampbench.worker.machine import Cpu
+from ampbench.worker.optimizer import recipe_of
+from ampbench.worker.reference import NOT_DECIDED, Reference, References, trusted_reference
+from ampbench.workload import Workload
+from ampbench.workloads.linear import linear_stack
+from tests.stored_runs import change_divergence, make_divergence
+
+MakeCase = Callable[..., Case]
+
+
+def mean_square(output: torch.Tensor) -> torch.Tensor:
+    return output.float().square().mean()
+
+
+finite = st.floats(-1e3, 1e3, allow_nan=False).filter(lambda value: value == 0 or abs(value) > 1e-3)
+
+
+@given(st.lists(st.tuples(finite, finite), min_size=1, max_size=20))
+def test_distances_agree_with_numpy(pairs: list[tuple[float, float]]) -> None:
+    x, r = np.array(pairs).T
+    found = compare([torch.from_numpy(x.copy())], [torch.from_numpy(r.copy())])
+    assert found.max_abs == pytest.approx(np.abs(x - r).max())
+    if np.linalg.norm(r) == 0:
+        assert found.rel_l2 is None
+        assert "zero" in found.notes[0]
+    else:
+        assert found.rel_l2 == pytest.approx(np.linalg.norm(x - r) / np.linalg.norm(r))
+        if np.linalg.norm(x):
+            assert found.cosine == pytest.approx(x @ r / np.linalg.norm(x) / np.linalg.norm(r), abs=1e-9)
+
+
+def test_a_value_that_is_not_finite_is_counted_and_makes_the_distance_undefined() -> None:
+    reference = [torch.tensor([1.0, 2.0, math.inf, 4.0], dtype=torch.float64)]
+    found = compare([torch.tensor([1.0, math.nan, math.inf, math.inf], dtype=torch.float64)], reference)
+    assert found.nonfinite == 2
+    assert found.rel_l2 is None
+    assert found.cosine is None
+
+
+def test_several_outputs_count_as_one_vector() -> None:
+    split = compare([torch.tensor([3.0]), torch.tensor([4.5])], [torch.tensor([3.0]), torch.tensor([4.0])])
+    assert split.rel_l2 == pytest.approx(0.5 / 5.0)
+
+
+def test_outputs_of_another_shape_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"\(2,\).*\(3,\)"):
+        compare([torch.ones(2)], [torch.ones(3)])
+
+
+def test_the_worst_gradient_is_named_and_negligible_ones_are_passed_over() -> None:
+    reference = {"a": torch.tensor([1.0, 1.0]), "b": torch.tensor([10.0]), "bias": torch.tensor([1e-12])}
+    values = {"a": torch.tensor([1.0, 1.2]), "b": torch.tensor([11.0]), "bias": torch.tensor([1e-3])}
+    distances = {name: compare([value], [reference[name]]) for name, value in values.items()}
+    name, error = worst_gradient(distances)
+    assert name == "a"
+    assert error == pytest.approx(0.2 / math.sqrt(2))
+    assert worst_gradient(distances, 0.5) == ("b", pytest.approx(0.1))
+    assert worst_gradient({"a": compare([torch.tensor([1.0, math.inf])], [reference["a"]])}) == ("a", None)
+
+
+def test_floating_tensors_are_found_in_any_nesting() -> None:
+    @dataclasses.dataclass
+    class Output:
+        logits: torch.Tensor
+        extra: object
+
+    tree = Output(
+        torch.ones(1), {"a": (torch.ones(2), [torch.ones(3)]), "ids": torch.arange(4), "text": "no", "none": None}
+    )
+    assert [len(tensor) for tensor in floating_in(tree)] == [1, 2, 3]
+    assert [name for name, _ in named_outputs(tree)] == ["logits", "extra.a[0]", "extra.a[1][0]"]
+
+
+@pytest.mark.parametrize(("shape", "targets"), [((4, 3), (4,)), ((2, 3, 5), (2, 5)), ((2, 5, 3), (2, 5))])
+def test_a_classifier_is_recognised_by_its_targets(shape: tuple[int, ...], targets: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    output = torch.randn(shape)
+    dimension = class_dimension(output, torch.zeros(targets, dtype=torch.int64))
+    agreeing, decisions = argmax_agreement([output], [output], [Decisions(0, output.shape, dimension)])
+    assert agreeing == decisions == math.prod(targets)
+
+
+def test_what_is_no_classifier_has_no_agreement() -> None:
+    output = torch.randn(4, 3)
+    assert class_dimension(output, torch.randn(4)) is None
+    assert class_dimension(output, None) is None
+    assert class_dimension(output, torch.zeros(7, dtype=torch.int64)) is None
+    assert argmax_agreement([output], [output], []) == (None, None)
+
+
+def test_targets_that_call_pairs_alike_or_not_name_no_classes() -> None:
+    assert class_dimension(torch.randn(4, 3), torch.tensor([1, -1, -1, 1])) is None
+    assert class_dimension(torch.randn(4, 3), torch.tensor([1, -100, 0, 1])) == 1
+
+
+def test_flipped_decisions_are_counted() -> None:
+    reference = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+    output = torch.tensor([[1.0, 0.0], [1.0, 0.5], [1.0, 0.0]])
+    assert argmax_agreement([output], [reference], [Decisions(0, output.shape, 1)]) == (2, 3)
+
+
+def numpy_bf16(values: np.ndarray) -> np.ndarray:
+    """Round fp64 to bf16, to nearest even, by hand: 8 bits of significand."""
+    mantissa, exponent = np.frexp(values)
+    return np.ldexp(np.round(mantissa * 256) / 256, exponent)
+
+
+@pytest.mark.parametrize(
+    ("name", "rounded"),
+    [("bf16_pure", numpy_bf16), ("fp16_pure", lambda values: values.astype(np.float16).astype(float))],
+)
+def test_the_errors_of_linear_stack_agree_with_numpy(
+    name: str, rounded: Callable[[np.ndarray], np.ndarray], case: MakeCase
+) -> None:
+    parameters = {"depth": 3, "width": 64}
+    workload = linear_stack(Generator("linear_stack", 1, parameters, 0), batch_size=32, **parameters)
+    layers = [layer for layer in workload.module if isinstance(layer, torch.nn.Linear)]
+    weights = [(layer.weight.detach().double().numpy(), layer.bias.detach().double().numpy()) for layer in layers]
+
+    def forward(cast: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        x = cast(workload.inputs.double().numpy())
+        for place, (weight, bias) in enumerate(weights):
+            x = cast(x @ cast(weight).T + cast(bias))
+            if place < len(weights) - 1:
+                x = np.maximum(x, 0)
+        return x
+
+    truth, low = forward(lambda values: values), forward(rounded)
+    found = measure_divergence(workload, case(name), Cpu(), References())
+    norm = np.linalg.norm(truth)
+    assert found.reference.output_norm == pytest.approx(norm, rel=1e-12)
+    assert found.output.floor_rel_l2 == pytest.approx(np.linalg.norm(rounded(truth) - truth) / norm, rel=1e-9)
+    # torch accumulates in fp32 and may round the product before adding the bias: the error agrees, not every bit.
+    assert found.output.rel_l2 == pytest.approx(np.linalg.norm(low - truth) / norm, rel=0.1)
+    assert 1 - found.output.cosine == pytest.approx(found.output.rel_l2**2 / 2, rel=0.2)
+
+
+def numpy_fp16(values: np.ndarray) -> np.ndarray:
+    return values.astype(np.float16).astype(float)
+
+
+def numpy_fp32(values: np.ndarray) -> np.ndarray:
+    return values.astype(np.float32).astype(float)
+
+
+class Gains(torch.nn.Module):
+    """Two outputs, each the input times a gain for every number: products alone, of which NumPy knows every bit."""
+
+    def __init__(self, low: np.ndarray, high: np.ndarray) -> None:
+        super().__init__()
+        self.low, self.high = (torch.nn.Parameter(torch.tensor(gain, dtype=torch.float32)) for gain in (low, high))
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"low": x * self.low, "high": x * self.high}
+
+
+def weighted(*weights: np.ndarray) -> Callable[[dict[str, torch.Tensor]], torch.Tensor]:
+    """Return a loss whose gradients are the weights: the weighted sum of the outputs, in fp64."""
+
+    def loss(outputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        pairs = zip(outputs.values(), map(torch.from_numpy, weights), strict=True)
+        return torch.stack([(output.double() * weight).sum() for output, weight in pairs]).sum()
+
+    return loss
+
+
+def half_the_gradient(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.5)
+
+
+def apart(values: np.ndarray, references: np.ndarray) -> float:
+    return float(np.linalg.norm(values - references) / np.linalg.norm(references))
+
+
+@pytest.mark.parametrize("phase", ["inference", "training"])
+@pytest.mark.parametrize(
+    ("precision", "rounded"), [("fp32", numpy_fp32), ("fp16_pure", numpy_fp16), ("bf16_pure", numpy_bf16)]
+)
+def test_every_number_of_a_record_is_what_numpy_makes_of_the_step(
+    precision: str, rounded: Callable[[np.ndarray], np.ndarray], phase: str, case: MakeCase
+) -> None:
+    draw = np.random.default_rng(0)
+    x, low, high = (numpy_fp32(draw.uniform(0.5, 2, (8, 6))) for _ in range(3))
+    weights = np.ones((8, 6)), draw.integers(1, 8, (8, 6)).astype(float)
+    weights[1][0] = 2.0**-30  # zero in fp16
+    workload = Workload(
+        module=Gains(low, high),
+        inputs=torch.tensor(x, dtype=torch.float32),
+        loss=weighted(*weights),
+        optimizer=half_the_gradient,
+    )
+    found = measure_divergence(workload, case(precision, phase), Cpu(), References())
+
+    def stepped(cast: Callable[[np.ndarray], np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Outputs, gradients and updated weights, each of both gains."""
+        gains, given = np.array([cast(low), cast(high)]), cast(x)
+        gradients = cast(cast(np.array(weights)) * given)
+        return cast(given * gains), gradients, cast(gains - 0.5 * gradients)
+
+    truth, own, fp32 = stepped(lambda values: values), stepped(rounded), stepped(numpy_fp32)
+
+    def output(place: int, name: str) -> OutputError:
+        value, exact = own[0][place], truth[0][place]
+        samples = [apart(*pair) for pair in zip(value, exact, strict=True)]
+        return OutputError(
+            name=name,
+            elements=48,
+            centred=False,
+            rel_l2=apart(value, exact),
+            floor_rel_l2=apart(rounded(exact), exact),
+            over_spread=np.linalg.norm(value - exact) / np.linalg.norm(exact - exact.mean(0)),
+            sample_count=8,
+            sample_p99_rel_l2=np.quantile(samples, 0.99),
+            sample_worst_rel_l2=max(samples),
+        )
+
+    def sketch(names: str, tensors: np.ndarray) -> Sketch:
+        return sketch_of((name, [tensor.ravel()]) for name, tensor in zip(names.split(), tensors, strict=True))
+
+    expected = make_divergence(
+        case(precision, phase),
+        weights_digest=weights_digest(workload),
+        inputs_digest=inputs_digest(workload),
+        output_reference_norm=np.linalg.norm(truth[0]),
+        output_elements=96,
+        output_reference_nonfinite=0,
+        output_reference_nan=0,
+        output_rel_l2=apart(own[0], truth[0]),
+        output_max_abs=np.abs(own[0] - truth[0]).max(),
+        output_cosine=(own[0] * truth[0]).sum() / np.linalg.norm(own[0]) / np.linalg.norm(truth[0]),
+        output_nan=0,
+        output_unlike=0,
+        output_fp32_nonfinite=0,
+        output_floor_rel_l2=apart(rounded(truth[0]), truth[0]),
+        output_fp32_rel_l2=apart(fp32[0], truth[0]),
+        outputs=[output(0, "low"), output(1, "high")],
+        fp32_products={} if precision == "fp32" else None,
+        input_largest=x.max(),
+        output_shapes=[[8, 6], [8, 6]],
+        output_sketch=sketch("0 1", truth[0]).text,
+    )
+    if phase == "training":
+        errors = {name: apart(*pair) for name, *pair in zip(("low", "high"), own[1], truth[1], strict=True)}
+        worst = max(errors, key=lambda name: errors[name])
+        trained = {
+            "loss": (own[0] * weights).sum(),
+            "reference_loss": (truth[0] * weights).sum(),
+            "grad_rel_l2": apart(own[1], truth[1]),
+            "grad_worst_parameter": worst,
+            "grad_worst_rel_l2": errors[worst],
+            "grad_flushed": 6 if precision == "fp16_pure" else 0,
+            "grad_elements": 96,
+            "grad_nonfinite": 0,
+            "grad_nan": 0,
+            "grad_reference_nonfinite": 0,
+            "grad_reference_nan": 0,
+            "grad_tensor_parameter": worst,
+            "grad_tensor_rel_l2": errors[worst],
+            "param_rel_l2": apart(own[2], truth[2]),
+            "param_nonfinite": 0,
+            "grad_reference_norm": np.linalg.norm(truth[1]),
+            "grad_sketch": sketch("low high", truth[1]).text,
+        }
+        expected = change_divergence(expected, **trained, update=found.update, recipe=found.recipe)
+        assert found.recipe == recipe_of(half_the_gradient(workload.module.parameters()), workload.module)
+        assert (found.update.rel_l2 < 1e-6) == (precision == "fp32")
+
+    def near(value: object) -> object:
+        if isinstance(value, dict):
+            return {name: near(each) for name, each in value.items()}
+        if isinstance(value, list):
+            return [near(each) for each in value]
+        return pytest.approx(value, rel=1e-9) if isinstance(value, float) else value
+
+    assert record_data(found) == near(msgspec.to_builtins(expected, enc_hook=float))
+
+
+def test_the_largest_values_of_all_batches_are_told(case: MakeCase) -> None:
+    """Of inputs but masks, and of targets that an output in half is to reach."""
+    mask = torch.tensor([[0.0, -1e9]])
+    inputs = [{"x": torch.tensor([[1.0, size]]), "mask": mask, "ids": torch.tensor([2**40])} for size in (-3.0, 7e4)]
+    targets = [{"y": torch.tensor([[1.0, size, math.inf]]), "time": torch.tensor(1e9)} for size in (2.0, -1e5)]
+
+    class Masked(torch.nn.Linear):
+        def forward(self, x: torch.Tensor, mask: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+            return super().forward(x + mask.clamp_min(-1))
+
+    def loss(output: torch.Tensor, targets: dict[str, torch.Tensor]) -> torch.Tensor:
+        return (output - targets["y"].clamp(-1, 1)).square().mean()
+
+    workload = Workload(module=Masked(2, 3), inputs=inputs, targets=targets, loss=loss)
+    found = measure_divergence(workload, case("fp16_autocast", "training"), Cpu(), References())
+    assert (found.input_largest, found.target_largest) == (7e4, 1e5)
+    found = measure_divergence(workload, case("fp32", "training"), Cpu(), References())
+    assert (found.input_largest, found.target_largest) == (7e4, None)
+
+
+@pytest.mark.parametrize(
+    ("precision", "stall"), [("bf16_pure", 2**-9), ("fp16_master", 2**-12), ("bf16_autocast", 2**-25)]
+)
+def test_running_statistics_stall_in_the_dtype_that_they_are_stored_in(
+    precision: str, stall: float, classifier: Workload, case: MakeCase
+) -> None:
+    classifier.module[1].momentum = 0.01
+    classifier.module.append(torch.nn.BatchNorm1d(4, momentum=0.1))
+    classifier.module.append(torch.nn.BatchNorm1d(4, momentum=None))
+    found = measure_divergence(classifier, case(precision, "training"), Cpu(), References())
+    assert found.statistics_stall == stall / 0.01
+    assert measure_divergence(classifier, case(precision), Cpu(), References()).statistics_stall is None
+
+
+def test_numbers_that_are_not_finite_are_counted_by_where_they_arise(case: MakeCase) -> None:
+    """In fp16 1e5 is infinite and 1e-10 is zero; in fp32 1e20 squared is infinite."""
+    x = torch.tensor([[1.0, 0.0, 1.0, 1e-10, 1.0, 1.0, 0.0, 1e20]])
+    low = np.array([[1e5, 1e5, math.inf, math.inf, math.nan, 1, 1, 1]])
+    high = np.array([[1, 1, 1, 1, 1, 1, 1, 1e20]])
+    weights = np.array([[1e5, 1, 1, 1, 1, 1, 1e5, math.inf]])
+    workload = Workload(module=Gains(low, high), inputs=x, loss=weighted(np.ones((1, 8)), weights))
+    found = measure_divergence(workload, case("fp16_pure", "training"), Cpu(), References())
+    assert (found.output.nonfinite, found.output.nan, found.output.fp32_nonfinite) == (4, 1, 1)
+    assert (found.output.reference_nonfinite, found.output.reference_nan, found.output.unlike) == (3, 1, 1)
+    assert found.output.undefined == "1 of 16 output elements is NaN in fp64 already"
+    assert (found.gradient.nonfinite, found.gradient.nan) == (3, 1)
+    assert (found.gradient.reference_nonfinite, found.gradient.reference_nan) == (1, 0)
+    assert found.gradient.undefined == "3 of 16 gradient elements are not finite, and not in fp64"
+    assert found.gradient.undefined in found.notes
+    assert (found.gradient.rel_l2, found.gradient.worst_parameter, found.gradient.worst_rel_l2) == (None, "low", None)
+    assert found.param_nonfinite == 5  # two that fp16 cannot store, three whose gradient it cannot
+    assert (found.loss, found.reference.loss) == (None, None)
+
+
+def test_weights_that_a_step_in_the_midst_of_a_training_breaks_are_counted(case: MakeCase) -> None:
+    def momentum(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=1.0, momentum=0.5)
+
+    module = Gains(np.ones((1, 8)), np.ones((1, 8)))
+    optimizer = momentum(module.parameters())
+    optimizer.state = {one: {"momentum_buffer": torch.full_like(one, 2e5)} for one in module.parameters()}
+    workload = Workload(
+        module=module,
+        inputs=torch.ones(1, 8),
+        loss=weighted(*np.ones((2, 1, 8))),
+        optimizer=momentum,
+        optimizer_state=optimizer.state_dict(),
+    )
+    found = measure_divergence(workload, case("fp16_pure", "training"), Cpu(), References())
+    assert found.param_nonfinite == found.update.nonfinite == 16
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16_pure"])
+def test_what_batches_err_in_common_is_told_beside_how_far_they_lie_apart(precision: str, case: MakeCase) -> None:
+    draw = np.random.default_rng(0)
+    x, low, high, *weights = draw.uniform(0.5, 2, (5, 8, 6))
+    inputs = torch.tensor(x, dtype=torch.float32)
+    workload = Workload(module=Gains(low, high), inputs=[inputs, 2 * inputs], loss=weighted(*weights))
+    found = measure_divergence(workload, case(precision, "training"), Cpu(), References())
+    # of gradients g and 2g with errors e and 2e: 2|e|² in common, |g|² / 2 apart, of (1 + 4)|g|² / 2
+    assert found.gradient.bias == pytest.approx(found.gradient.rel_l2 * math.sqrt(2 / 2.5))
+    assert found.gradient.noise == pytest.approx(math.sqrt(0.5 / 2.5))
+    alone = dataclasses.replace(workload, inputs=inputs)
+    one = measure_divergence(alone, case(precision, "training"), Cpu(), References())
+    assert one.gradient.bias is one.gradient.noise is None
+
+
+def test_a_gradient_of_zeros_has_no_error_and_no_worst_parameter(case: MakeCase) -> None:
+    found = diverged(case("bf16_pure", "training"), lambda y: y, loss=lambda output: 0 * output.sum())
+    assert found.gradient.undefined == "the reference gradient is zero"
+    assert found.notes.count(found.gradient.undefined) == 1
+    assert found.gradient.worst_parameter is found.gradient.worst_rel_l2 is None
+    assert found.gradient.tensor_parameter is found.gradient.tensor_rel_l2 is None
+    assert (found.gradient.flushed, found.reference.grad_norm) == (0, 0.0)
+
+
+@pytest.mark.parametrize("make", [torch.Tensor.contiguous, torch.Tensor.t, torch.Tensor.to_sparse])
+def test_the_sketch_of_an_output_of_several_blocks_is_that_of_its_numbers_in_their_order(
+    make: Callable[[torch.Tensor], torch.Tensor], case: MakeCase
+) -> None:
+    class Scaled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.ones(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return make(self.scale * x)
+
+    x = torch.arange(3 * BLOCK / 2).reshape(3, -1)
+    found = measure_divergence(Workload(module=Scaled(), inputs=x), case(), Cpu(), References())
+    numbers = make(x).to_dense().numpy().ravel().astype(float)
+    assert found.reference.output_sketch == sketch_of([("0", np.split(numbers, [BLOCK]))]).text
+
+
+def sketched(act: Callable[[torch.Tensor], torch.Tensor], make_case: MakeCase, precision: str = "fp32") -> Divergence:
+    """Return the divergence of a training step of a small network with an activation function."""
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.first, self.second = torch.nn.Linear(16, 64), torch.nn.Linear(64, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.second(act(self.first(x)))  # type: ignore[no-any-return]
+
+    torch.manual_seed(1)
+    workload = Workload(module=Net(), inputs=torch.randn(32, 16), loss=lambda output: output.square().mean())
+    return measure_divergence(workload, make_case(precision, "training"), Cpu(), References())
+
+
+def both_moved(before: Divergence, after: Divergence) -> list[float]:
+    old, new = before.reference, after.reference
+    outputs = moved(old.output_norm, new.output_norm, old.output_sketch, new.output_sketch)
+    gradients = moved(old.grad_norm, new.grad_norm, old.grad_sketch, new.grad_sketch)
+    assert outputs
+    assert gradients
+    assert not (outputs.at_least)
+    assert not (gradients.at_least)
+    return [outputs.distance, gradients.distance]
+
+
+@pytest.mark.parametrize(
+    ("act", "least"),
+    [
+        (torch.relu, 0.1),
+        (lambda x: 0.9 * gelu(x), 0.08),
+        (lambda x: torch.round(gelu(x) * 16) / 16, 0.01),
+        (lambda x: gelu(x, approximate="tanh"), 1e-5),
+        (lambda x: -gelu(x), 0.3),
+        (lambda x: gelu(x).flip(-1), 0.3),
+    ],
+    ids=["relu", "scaled", "rounded", "tanh", "sign", "permuted"],
+)
+def test_the_sketches_of_what_fp64_gave_tell_another_function(
+    act: Callable[[torch.Tensor], torch.Tensor], least: float, case: MakeCase
+) -> None:
+    distances = both_moved(sketched(gelu, case), sketched(act, case))
+    assert min(distances) > least
+
+
+def test_what_trains_a_case_is_recorded_in_training_alone(case: MakeCase, classifier: Workload) -> None:
+    trained = measure_divergence(classifier, case("bf16_pure", "training"), Cpu(), References())
+    assert trained.recipe is not None
+    assert classifier.optimizer is not None
+    optimizer = classifier.optimizer(classifier.module.parameters())
+    assert trained.recipe == recipe_of(optimizer, classifier.module)
+    assert measure_divergence(classifier, case("bf16_pure"), Cpu(), References()).recipe is None
+
+
+def test_the_sketches_of_one_function_written_in_two_ways_or_in_another_precision_agree(case: MakeCase) -> None:
+    before = sketched(gelu, case)
+    after = sketched(lambda x: 0.5 * x + 0.5 * x * torch.erf(x * 0.5**0.5), case, "bf16_autocast")
+    assert max(both_moved(before, after)) < 1e-8
+    assert before.reference.output_shapes == [[32, 8]]
+
+
+@pytest.mark.parametrize("name", [row.name for row in PRECISIONS.values() if row.fp32_products == "ieee"])
+def test_every_precision_diverges_by_what_its_dtype_allows(name: str, case: MakeCase, classifier: Workload) -> None:
+    found = measure_divergence(classifier, case(name, "training"), Cpu(), References())
+    low, high = {"float32": (1e-9, 1e-5), "float16": (1e-6, 1e-2), "bfloat16": (1e-5, 1e-1)}[PRECISIONS[name].rounding]
+    assert low < found.output.rel_l2 < high
+    assert low < found.gradient.rel_l2 < 10 * high
+    assert found.output.rel_l2 >= 0.3 * found.output.floor_rel_l2
+    assert found.output.nonfinite == found.gradient.nonfinite == 0
+    assert found.gradient.elements == sum(p.numel() for p in classifier.module.parameters())
+    assert found.gradient.worst_parameter in dict(classifier.module.named_parameters())
+    assert abs(found.loss - found.reference.loss) < high * 10
+    assert 0 < found.param_rel_l2 < high
+    assert found.output.argmax_decisions == 8
+    assert (found.scaler_scale is not None) == PRECISIONS[name].scaler
+
+
+def test_the_fp32_error_is_that_of_fp32_whatever_the_precision(case: MakeCase, classifier: Workload) -> None:
+    references = References()
+    fp32 = measure_divergence(classifier, case("fp32"), Cpu(), references)
+    bf16 = measure_divergence(classifier, case("bf16_autocast"), Cpu(), references)
+    assert bf16.output.fp32_rel_l2 == fp32.output.rel_l2 == fp32.output.fp32_rel_l2
+    assert (bf16.weights_digest, bf16.inputs_digest) == (fp32.weights_digest, fp32.inputs_digest)
+
+
+def test_a_reference_of_zero_is_said_to_be_undefined(case: MakeCase) -> None:
+    linear = torch.nn.Linear(4, 4)
+    torch.nn.init.zeros_(linear.weight)
+    torch.nn.init.zeros_(linear.bias)
+    found = measure_divergence(
+        Workload(module=linear, inputs=torch.randn(2, 4)), case("bf16_pure"), Cpu(), References()
+    )
+    assert found.output.rel_l2 is None
+    assert found.output.floor_rel_l2 is None
+    assert any("zero" in note for note in found.notes)
+
+
+def test_an_overflow_in_fp16_is_counted(case: MakeCase) -> None:
+    class Sum(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.sum(1, keepdim=True)
+
+    found = measure_divergence(
+        Workload(module=Sum(), inputs=torch.full((1, 4096), 16.0)), case("fp16_pure"), Cpu(), References()
+    )
+    assert found.output.nonfinite == 1
+    assert found.output.rel_l2 is None
+
+
+def test_gradients_that_underflow_without_a_scaler_are_counted_as_flushed(case: MakeCase) -> None:
+    workload = Workload(
+        module=torch.nn.Linear(8, 8), inputs=torch.randn(4, 8), loss=lambda output: 1e-9 * output.square().sum()
+    )
+    pure = measure_divergence(workload, case("fp16_pure", "training"), Cpu(), References())
+    scaled = measure_divergence(workload, case("fp16_autocast", "training"), Cpu(), References())
+    assert pure.gradient.flushed > 0.9 * pure.gradient.elements
+    assert scaled.gradient.flushed < pure.gradient.flushed
+    assert scaled.skipped_steps == 0
+
+
+def test_a_gradient_that_is_zero_in_the_reference_is_not_flushed(case: MakeCase) -> None:
+    workload = Workload(
+        module=torch.nn.Linear(8, 8), inputs=torch.randn(4, 8), loss=lambda output: output[:, :4].square().sum()
+    )
+    found = measure_divergence(workload, case("bf16_pure", "training"), Cpu(), References())
+    assert (found.gradient.flushed, found.gradient.elements) == (0, 72)
+
+
+def test_the_worst_gradient_that_counts_is_told_beside_the_worst_of_all(case: MakeCase) -> None:
+    class Heads(torch.nn.Module):
+        def __init__(self) -> None:
+            torch.manual_seed(0)
+            super().__init__()
+            self.large, self.small = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return self.large(x), self.small(x)
+
+    def loss(outputs: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        large, small = (output.float().square().mean() for output in outputs)
+        return 1e-2 * large + 1e-6 * small  # whose gradients have few digits in fp16
+
+    workload = Workload(module=Heads(), inputs=torch.randn(4, 8), loss=loss)
+    found = measure_divergence(workload, case("fp16_pure", "training"), Cpu(), References())
+    assert found.gradient.worst_parameter.startswith("small.")
+    assert found.gradient.worst_rel_l2 > 0.05
+    assert found.gradient.tensor_parameter.startswith("large.")
+    assert 1e-5 < found.gradient.tensor_rel_l2 < 1e-2
+
+
+def test_a_loss_that_is_not_finite_is_said_to_be_none_and_is_no_number(case: MakeCase) -> None:
+    def found(scale: float) -> Divergence:
+        workload = Workload(
+            module=torch.nn.Linear(8, 8), inputs=torch.randn(4, 8), loss=lambda output: scale * mean_square(output)
+        )
+        return measure_divergence(workload, case("bf16_pure", "training"), Cpu(), References())
+
+    assert (found(math.inf).loss, "the loss is not finite" in found(math.inf).notes) == (None, True)
+    assert found(1.0).loss > 0
+    assert "the loss is not finite" not in found(1.0).notes
+
+
+def test_weights_are_told_by_their_digest(case: MakeCase, classifier: Workload) -> None:
+    first = measure_divergence(classifier, case("bf16_autocast"), Cpu(), References())
+    assert first.weights_digest == weights_digest(classifier)
+    with torch.no_grad():
+        classifier.module[0].bias.add_(1)
+    second = measure_divergence(classifier, case("bf16_autocast"), Cpu(), References())
+    assert second.weights_digest not in ("", first.weights_digest)
+    assert second.inputs_digest == first.inputs_digest
+
+
+def test_updated_weights_that_are_not_finite_are_counted(case: MakeCase) -> None:
+    workload = Workload(
+        module=torch.nn.Linear(8, 8), inputs=torch.randn(4, 8), loss=lambda output: 1e30 * output.square().sum()
+    )
+    found = measure_divergence(workload, case("fp16_pure", "training"), Cpu(), References())
+    assert found.param_nonfinite == 72
+
+
+def test_dropout_is_switched_off_and_said_so(case: MakeCase) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Dropout(0.5))
+    workload = Workload(module=module, inputs=torch.randn(8, 64), loss=lambda output: output.square().mean())
+    found = measure_divergence(workload, case("bf16_autocast", "training"), Cpu(), References())
+    assert found.output.rel_l2 < 1e-2
+    assert any("dropout" in note for note in found.notes)
+
+
+def test_a_forward_without_a_floating_output_is_refused(case: MakeCase) -> None:
+    class Ids(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.argmax(1)
+
+    with pytest.raises(TypeError, match="no floating tensor"):
+        measure_divergence(Workload(module=Ids(), inputs=torch.randn(2, 4)), case(), Cpu(), References())
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16_autocast", "bf16_pure"])
+def test_a_network_that_normalises_its_input_in_place_errs_as_its_twin_that_does_not(
+    precision: str, case: MakeCase
+) -> None:
+    class Normalising(torch.nn.Module):
+        def __init__(self, in_place: bool) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.linear, self.in_place = torch.nn.Linear(16, 16), in_place
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(x.div_(255.0) if self.in_place else x.div(255.0))
+
+    def found(in_place: bool) -> Divergence:
+        inputs = torch.linspace(0, 255, 128).reshape(8, 16)
+        workload = Workload(module=Normalising(in_place), inputs=inputs, loss=mean_square)
+        return measure_divergence(workload, case(precision, "training"), Cpu(), References())
+
+    ours, twin = found(True), found(False)
+    assert (ours.output.rel_l2, ours.gradient.rel_l2) == (twin.output.rel_l2, twin.gradient.rel_l2)
+    assert 0 < ours.output.rel_l2 < 0.05
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16_autocast", "bf16_pure"])
+def test_sparse_gradients_have_errors(precision: str, case: MakeCase) -> None:
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.EmbeddingBag(40, 16, sparse=True), torch.nn.Linear(16, 3))
+    workload = Workload(module=module, inputs=torch.randint(40, (5, 6)), loss=mean_square)
+    found = measure_divergence(workload, case(precision, "training"), Cpu(), References())
+    assert 0 < found.gradient.rel_l2 < 0.05
+    assert found.gradient.elements == 40 * 16 + 16 * 3 + 3
+
+
+class Made(torch.nn.Module):
+    """A Linear whose output `make` turns into what is returned."""
+
+    def __init__(self, make: Callable[[torch.Tensor], object]):
+        super().__init__()
+        self.lin, self.make = torch.nn.Linear(16, 4), make
+
+    def forward(self, x: torch.Tensor) -> object:
+        return self.make(self.lin(x))
+
+
+def diverged(
+    case: Case, make: Callable[[torch.Tensor], object], references: References | None = None, **fields: object
+) -> Divergence:
+    torch.manual_seed(0)
+    workload = Workload(module=Made(make), inputs=torch.randn(8, 16), **fields)
+    return measure_divergence(workload, case, Cpu(), references or References())
+
+
+def test_nan_in_the_reference_leaves_no_error_and_is_counted_apart_from_that_of_a_precision(case: MakeCase) -> None:
+    half = torch.arange(4) < 2
+    found = diverged(case("bf16_pure"), lambda y: y.masked_fill(half, math.nan))
+    assert found.output.rel_l2 is found.output.max_abs is None
+    assert (found.output.elements, found.output.reference_nonfinite, found.output.reference_nan) == (32, 16, 16)
+    assert (found.output.nonfinite, found.output.fp32_nonfinite) == (0, 0)
+    assert found.output.undefined == "16 of 32 output elements are NaN in fp64 already"
+    assert found.output.undefined in found.notes
+
+
+def test_what_overflows_fp32_itself_is_told_from_what_overflows_a_precision(case: MakeCase) -> None:
+    fp32 = diverged(case("bf16_pure"), lambda y: torch.exp(0 * y + 100))
+    assert (fp32.output.nonfinite, fp32.output.nan, fp32.output.fp32_nonfinite) == (32, 0, 32)
+    fp16 = diverged(case("fp16_pure"), lambda y: y * 1e6)
+    assert fp16.output.nonfinite > fp16.output.fp32_nonfinite == 0
+    assert fp16.output.undefined.endswith("are infinite, and not in fp64")
+
+
+def test_infinities_that_are_meant_leave_the_error_of_the_others(case: MakeCase) -> None:
+    found = diverged(case("bf16_pure"), lambda y: y.masked_fill(torch.arange(4) == 0, -math.inf))
+    assert 0 < found.output.rel_l2 < 1e-2
+    assert (found.output.reference_nonfinite, found.output.reference_nan, found.output.nonfinite) == (8, 0, 0)
+    assert "8 of 32 output elements are infinite, as in fp64: the error is that of the others" in found.notes
+    other = compare([torch.tensor([1.0, math.inf])], [torch.tensor([1.0, -math.inf])])
+    assert (other.unlike, other.rel_l2) == (1, None)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda y: 0 * y, "the reference output is zero"),
+        (lambda y: y[:0], "the output is empty"),
+        (lambda y: 0 * y + math.inf, "all 32 output elements are infinite, in fp64, too"),
+    ],
+)
+def test_only_a_reference_of_zeros_is_called_zero(make: Callable[..., object], said: str, case: MakeCase) -> None:
+    assert diverged(case("bf16_pure"), make).output.undefined == said
+
+
+def test_complex_outputs_are_compared_as_their_parts(case: MakeCase) -> None:
+    def spectrum(y: torch.Tensor) -> torch.Tensor:
+        wide = y.to(torch.promote_types(y.dtype, torch.float32))
+        return torch.view_as_complex(wide.view(8, 2, 2))
+
+    parts, whole = diverged(case("bf16_pure"), lambda y: y), diverged(case("bf16_pure"), spectrum)
+    assert whole.output.rel_l2 == parts.output.rel_l2 > 1e-3
+    assert whole.output.floor_rel_l2 == parts.output.floor_rel_l2
+    assert whole.output.elements == 32
+    both = diverged(case("bf16_pure"), lambda y: {"scale": y.new_ones(()), "spectrum": torch.conj(spectrum(y))})
+    assert both.output.rel_l2 > 1e-3
+
+
+@pytest.mark.parametrize("scale", [1e300, 1e160, 1e-170, 1e-300])
+def test_norms_of_huge_and_tiny_outputs_neither_overflow_nor_vanish(scale: float, case: MakeCase) -> None:
+    usual, scaled = (diverged(case("bf16_pure"), lambda y, s=s: y.double() * s) for s in (1.0, scale))
+    assert scaled.output.rel_l2 == pytest.approx(usual.output.rel_l2, rel=1e-9)
+    assert scaled.output.cosine == pytest.approx(usual.output.cosine, rel=1e-9)
+    assert scaled.reference.output_norm == pytest.approx(usual.reference.output_norm * scale, rel=1e-9)
+    assert scaled.output.max_abs == pytest.approx(usual.output.max_abs * scale, rel=1e-9)
+
+
+def test_a_norm_above_the_range_of_fp64_is_unknown_and_the_error_is_not() -> None:
+    largest = torch.full((4,), 1.7e308, dtype=torch.float64)
+    found = compare([-largest], [largest])
+    assert (found.reference_norm, found.max_abs, found.rel_l2) == (None, None, 2.0)
+
+
+def test_the_norm_of_the_reference_does_not_depend_on_what_is_held_against_it() -> None:
+    reference = torch.tensor([3.0, 4.0, math.inf], dtype=torch.float64)
+    broken = torch.tensor([math.nan, 4.0, 1.0], dtype=torch.float64)
+    assert compare([broken], [reference]).reference_norm == compare([reference], [reference]).reference_norm == 5.0
+
+
+def mixed(y: torch.Tensor) -> torch.Tensor:
+    """What fp64 alone cannot run: a constant in fp32 beside the activations."""
+    return (y if y.dtype == torch.float64 else y.float()) @ torch.ones(4, 4)
+
+
+def test_where_fp64_fails_fp32_is_the_reference_and_the_line_of_the_users_file_is_named(case: MakeCase) -> None:
+    references = References()
+    low = diverged(case("bf16_autocast"), mixed, references)
+    exact = diverged(case("fp32"), mixed)
+    assert 1e-4 < low.output.rel_l2 < 1e-1
+    assert (low.reference.dtype, low.reference.device, low.output.fp32_rel_l2) == ("fp32", "cpu", None)
+    assert re.search(r"same dtype, .* \(test_divergence.py, line \d+\)$", low.reference.error)
+    assert exact.output.rel_l2 is exact.output.max_abs is exact.output.argmax_agreeing is None
+    assert (exact.output.undefined, exact.output.elements) == ("it is the reference: fp64 failed", 32)
+    assert exact.notes.count(exact.output.undefined) == 1
+    assert exact.output.cosine is None
+    assert low.output.tensors is not None
+    assert exact.output.tensors is exact.output.predictions is exact.output.argmax_decisions is None
+    assert exact.reference.grad_norm is low.reference.grad_norm is None, "no gradient is taken in inference"
+
+
+def test_a_reference_has_no_error_of_its_loss_and_of_its_gradients(case: MakeCase) -> None:
+    exact = diverged(case("fp32", "training"), mixed, loss=lambda output: output.square().mean())
+    low = diverged(case("bf16_autocast", "training"), mixed, loss=lambda output: output.square().mean())
+    assert low.reference.loss == pytest.approx(exact.loss, rel=1e-6)
+    assert exact.reference.loss is exact.gradient.rel_l2 is exact.gradient.flushed is exact.param_rel_l2 is None
+    assert exact.notes.count(exact.gradient.undefined) == 1
+    assert low.gradient.rel_l2 > 0
+    assert low.param_rel_l2 > 0
+    assert low.gradient.tensor_parameter in ("lin.weight", "lin.bias")
+    assert low.gradient.tensor_rel_l2 > 0
+    assert low.weights_digest == exact.weights_digest
+    assert low.weights_digest
+    assert not [note for note in low.notes if "loss" in note]
+
+
+def test_the_steps_that_a_group_shares_are_taken_once(case: MakeCase) -> None:
+    taken: list[torch.dtype] = []
+    references, workload = References(), Workload(module=torch.nn.Linear(16, 4), inputs=torch.randn(8, 16))
+    workload.module.register_forward_hook(lambda module, given, output: taken.append(output.dtype))
+
+    def steps(workload: Workload, precision: str) -> list[torch.dtype]:
+        taken.clear()
+        measure_divergence(workload, case(precision), Cpu(), references)
+        return list(taken)
+
+    reference = [torch.float64, torch.float32, torch.float64]  # the last tells what is chance
+    assert steps(workload, "bf16_pure") == [*reference, torch.bfloat16]
+    assert steps(workload, "fp32") == []
+    assert steps(workload, "fp16_pure") == [torch.float16]
+    assert steps(dataclasses.replace(workload), "fp32") == reference  # another workload
+
+
+def test_where_fp32_alone_fails_the_others_have_errors_and_its_own_is_unknown(case: MakeCase) -> None:
+    def no_fp32(y: torch.Tensor) -> torch.Tensor:
+        if y.dtype is torch.float32:
+            raise RuntimeError("no kernel")
+        return y
+
+    found = diverged(case("bf16_pure", "training"), no_fp32, loss=lambda output: output.double().square().sum())
+    assert (found.reference.dtype, found.reference.error) == ("fp64", "")
+    assert 1e-4 < found.output.rel_l2 < 1e-1
+    assert 1e-4 < found.gradient.rel_l2 < 1e-1
+    assert found.output.fp32_rel_l2 is found.output.fp32_nonfinite is None
+    with pytest.raises(RuntimeError, match="no kernel"):
+        diverged(case("fp32"), no_fp32)
+
+
+def test_where_fp32_has_other_shapes_its_error_is_unknown_and_the_others_is_not(case: MakeCase) -> None:
+    found = diverged(case("bf16_pure"), lambda y: y[: 3 if y.dtype == torch.float32 else 5])
+    assert 1e-4 < found.output.rel_l2 < 1e-1
+    assert found.output.fp32_rel_l2 is found.output.fp32_nonfinite is None
+
+
+def test_what_an_error_is_held_against_is_named_where_that_is_fp32(case: MakeCase) -> None:
+    def broken_in_bf16(y: torch.Tensor) -> torch.Tensor:
+        return mixed(y) * (math.nan if y.dtype == torch.bfloat16 else 1)
+
+    found = diverged(case("bf16_pure", "training"), broken_in_bf16, loss=mean_square)
+    assert found.output.undefined == "32 of 32 output elements are NaN, and not in fp32"
+    assert found.gradient.undefined == "68 of 68 gradient elements are NaN, and not in fp32"
+
+
+def test_a_reference_has_no_predictions_to_agree_with(case: MakeCase) -> None:
+    classes: dict[str, object] = {"targets": torch.arange(8) % 4, "loss": torch.nn.functional.cross_entropy}
+    low, exact = (diverged(case(precision), mixed, **classes) for precision in ("bf16_autocast", "fp32"))
+    assert low.output.predictions is not None
+    assert low.output.argmax_decisions == 8
+    assert exact.output.predictions is exact.output.argmax_decisions is exact.output.argmax_agreeing is None
+
+
+def test_of_several_batches_the_first_is_judged_by_its_own_targets() -> None:
+    batches, targets = [torch.zeros(2, 16), torch.ones(2, 16)], [torch.zeros(2), torch.ones(2)]
+    module = torch.nn.Linear(16, 4)
+    several = Workload(module=module, inputs=batches, targets=targets, loss=torch.nn.functional.cross_entropy)
+    assert batch_targets(several) is targets[0]
+    one = Workload(module=module, inputs=batches[1], targets=targets[1], loss=torch.nn.functional.cross_entropy)
+    assert batch_targets(one) is targets[1]
+
+
+def test_where_fp32_fails_too_no_error_is_known_and_the_case_is_none_the_less_measured(case: MakeCase) -> None:
+    def only_half(y: torch.Tensor) -> torch.Tensor:
+        if y.dtype is not torch.bfloat16:
+            raise RuntimeError(f"no kernel for {y.dtype}")
+        return y
+
+    found = diverged(case("bf16_pure"), only_half)
+    assert (found.reference.dtype, found.output.rel_l2, found.reference.output_norm) == ("", None, None)
+    assert "torch.float64" in found.reference.error
+    assert "fp32 failed: RuntimeError: no kernel for torch.float32 (test_divergence.py" in found.reference.error
+    assert found.output.undefined == f"there is no reference: fp64 failed: {found.reference.error}"
+    assert found.output.undefined in found.notes
+    assert found.gradient.undefined == ""
+    trained = diverged(case("bf16_pure", "training"), only_half, loss=mean_square)
+    assert trained.gradient.undefined == trained.output.undefined != ""
+    with pytest.raises(RuntimeError, match="no kernel"):
+        diverged(case("fp32"), only_half)
+
+
+def test_outputs_whose_shapes_depend_on_the_data_have_no_error_and_do_not_fail(case: MakeCase) -> None:
+    found = diverged(case("bf16_pure"), lambda y: y[: 3 if y.dtype == torch.float64 else 5])
+    assert found.output.rel_l2 is None
+    assert found.output.undefined == "the outputs' shapes differ from the reference's: [(5, 4)] against [(3, 4)]"
+    assert f"{found.output.undefined}: no error is defined" in found.notes
+    assert found.reference.output_norm > 0, "the reference is none the less known"
+
+
+def test_gradients_that_only_one_side_has_leave_no_gradient_error(case: MakeCase) -> None:
+    def detached(y: torch.Tensor) -> torch.Tensor:
+        return y if y.dtype == torch.float64 else y.detach()
+
+    found = diverged(case("bf16_pure", "training"), detached, loss=lambda o: o.sum().requires_grad_())
+    assert (
+        found.gradient.undefined == "a gradient that only one of this step and the reference has: lin.bias, lin.weight"
+    )
+    assert f"gradients: {found.gradient.undefined}" in found.notes
+
+
+STATE = {"steps": 0}
+
+
+class Noisy(torch.nn.Linear):
+    """A linear layer with noise, drawn as `how` says."""
+
+    def __init__(self, how: str) -> None:
+        torch.manual_seed(0)
+        super().__init__(16, 16)
+        self.how = how
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x)
+        noises: dict[str, Callable[[], torch.Tensor]] = {
+            "randn_like": lambda: torch.randn_like(y),
+            "in fp64": lambda: torch.randn_like(y.double()).to(y.dtype),
+            "rand": lambda: torch.rand(y.shape, dtype=y.dtype, device=y.device),
+            "normal_": lambda: torch.empty_like(y).normal_(0, 0.5),
+            "normal": lambda: torch.normal(torch.zeros_like(y), 0.5),
+            "bernoulli": lambda: torch.bernoulli(torch.full_like(y, 0.5)),
+            "multinomial": lambda: y * torch.multinomial(torch.ones(4, dtype=y.dtype), 1),
+            "distribution": lambda: torch.distributions.Normal(torch.zeros_like(y), torch.ones_like(y)).rsample(),
+            "dropout": lambda: torch.nn.functional.dropout(y, 0.5),
+            "numpy": lambda: y * np.random.rand(),
+            "python": lambda: y * random.random(),
+            "own generator": lambda: y * torch.from_numpy(np.random.default_rng().random(y.shape)).to(y),
+            "state": lambda: y * STATE["steps"],
+        }
+        STATE["steps"] += 1
+        return y + noises[self.how]()
+
+
+def noisy(how: str) -> Workload:
+    return Workload(module=Noisy(how), inputs=torch.linspace(-1, 1, 64).reshape(4, 16), loss=mean_square)
+
+
+def held_by(references: References, workload: Workload, case: Case) -> Reference:
+    """Return the reference that the group of a case was held against, which is not made anew."""
+    return references.of(workload, case, Cpu(), "divergence", pytest.fail).reference
+
+
+@pytest.mark.parametrize("phase", ["inference", "training"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "randn_like",
+        "in fp64",
+        "rand",
+        "normal_",
+        "normal",
+        "bernoulli",
+        "multinomial",
+        "distribution",
+        "dropout",
+        "numpy",
+        "python",
+    ],
+)
+def test_all_precisions_see_the_same_random_numbers(how: str, phase: str, case: MakeCase) -> None:
+    references, workload = References(), noisy(how)
+    errors = [
+        measure_divergence(workload, case(precision, phase), Cpu(), references)
+        for precision in ("fp32", "fp16_autocast", "bf16_pure")
+    ]
+    assert errors[0].output.rel_l2 < 1e-6
+    assert all(1e-5 < found.output.rel_l2 < 2e-2 for found in errors[1:])
+    assert all(found.gradient.rel_l2 is None or found.gradient.rel_l2 < 2e-2 for found in errors)
+    assert [found.chance_rel_l2 for found in errors] == [None] * 3
+    assert [found.notes.count(EQUAL_DRAWS) for found in errors] == [1] * 3
+    assert held_by(references, workload, case("fp32", phase)).chance > 0.01
+
+
+@pytest.mark.parametrize("how", ["own generator", "state"])
+def test_errors_of_chance_are_told_from_those_of_rounding(how: str, case: MakeCase) -> None:
+    references, workload = References(), noisy(how)
+    for precision in ("fp32", "bf16_pure"):
+        found = measure_divergence(workload, case(precision), Cpu(), references)
+        assert found.chance_rel_l2 == held_by(references, workload, case(precision)).chance > 0.01
+    with pytest.raises(WorkloadError, match=r"its error means nothing: two fp64 steps already lie .* apart"):
+        trusted_reference(workload, case("bf16_pure"), Cpu())
+
+
+class TwoOutputs(torch.nn.Module):
+    """An output that errs by rounding, and one that another draw makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noisy, self.steady = Noisy("own generator"), torch.nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"steady": self.steady(x), "noisy": self.noisy(x)}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16_pure"])
+def test_of_several_outputs_those_that_chance_makes_have_no_error_and_the_others_have(
+    precision: str, case: MakeCase
+) -> None:
+    workload = Workload(module=TwoOutputs(), inputs=torch.linspace(-1, 1, 64).reshape(4, 16))
+    references = References()
+    steady, drawn = measure_divergence(workload, case(precision), Cpu(), references).output.tensors
+    assert (steady.name, steady.undefined) == ("steady", "")
+    assert 1e-9 < steady.rel_l2 < 1e-2
+    apart = held_by(references, workload, case(precision)).chances[1]
+    assert (drawn.rel_l2, drawn.undefined) == (None, f"chance alone makes it {apart:.1e}")
+
+
+def test_a_network_without_chance_is_told_so(case: MakeCase) -> None:
+    references = References()
+    workload = Workload(module=torch.nn.Linear(16, 16), inputs=torch.randn(4, 16))
+    assert measure_divergence(workload, case("bf16_pure"), Cpu(), references).chance_rel_l2 is None
+    held = held_by(references, workload, case("bf16_pure"))
+    assert held.chance == 0.0
+    assert not held.draws
+
+
+@pytest.mark.parametrize("path", ["eager", "traced"])
+def test_noise_below_rounding_is_taken_for_it_only_where_fp32_did_not_see_the_same(path: str, case: MakeCase) -> None:
+    torch.manual_seed(0)
+    references, drawn = References(), case("bf16_pure", path=path)
+    workload = Workload(module=Made(lambda y: y + 1e-4 * torch.randn_like(y)), inputs=torch.randn(8, 16))
+    found = measure_divergence(workload, drawn, Cpu(), references)
+    chance = held_by(references, workload, drawn).chance
+    assert 1e-5 < chance < found.output.floor_rel_l2
+    assert found.output.fp32_rel_l2 < 1e-6
+    own = path == "traced"  # draws of its own; those of eager fp32, which errs by less than chance, are the reference's
+    assert (EQUAL_DRAWS in found.notes) != own
+    assert found.chance_rel_l2 == (chance if own else None)
+    assert found.output.tensors[0].undefined == (f"chance alone makes it {chance:.1e}" if own else "")
+
+
+def test_chance_is_told_where_fp32_is_the_reference(case: MakeCase) -> None:
+    draw = np.random.default_rng(0)
+    found = diverged(case("bf16_autocast"), lambda y: mixed(y) + torch.from_numpy(draw.random((8, 4))).to(y.dtype))
+    assert found.reference.dtype == "fp32"
+    assert found.chance_rel_l2 > 0.01
+    assert found.output.tensors[0].undefined.startswith("chance alone makes it")
+
+
+def test_outputs_whose_shapes_change_by_chance_have_the_error_of_those_that_agree(case: MakeCase) -> None:
+    seen: list[torch.dtype] = []
+
+    def shorter_the_second_time(y: torch.Tensor) -> torch.Tensor:
+        seen.append(y.dtype)
+        return y[: 3 if seen.count(torch.float64) == 2 and y.dtype is torch.float64 else 5]
+
+    references, workload = References(), Workload(module=Made(shorter_the_second_time), inputs=torch.randn(8, 16))
+    found = measure_divergence(workload, case("bf16_pure"), Cpu(), references)
+    assert held_by(references, workload, case("bf16_pure")).chance == 1.0
+    assert found.output.tensors[0].rel_l2 == found.output.rel_l2 > 1e-4
+
+
+class Elsewhere:
+    """The CPU, as a device that ampbench does not know for it."""
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(Cpu(), name)
+
+
+@pytest.mark.parametrize("phase", ["inference", "training"])
+@pytest.mark.parametrize(
+    ("how", "repeatable"), [("dropout", True), ("in fp64", True), ("own generator", False), ("state", False)]
+)
+def test_a_step_elsewhere_than_on_the_cpu_is_repeatable_where_it_gives_the_same_bits_again(
+    how: str, repeatable: bool, phase: str, case: MakeCase
+) -> None:
+    found = measure_divergence(noisy(how), case("bf16_pure", phase), Elsewhere(), References())
+    assert found.repeatable is repeatable
+
+
+@pytest.mark.parametrize("what", ["gradients", "weights"])
+def test_a_training_step_is_repeatable_where_its_gradients_and_weights_are_too(what: str, case: MakeCase) -> None:
+    steps = itertools.count(1.0)
+
+    def optimizer(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=next(steps) if what == "weights" else 0.0)
+
+    def loss(output: torch.Tensor) -> torch.Tensor:
+        return mean_square(output) * (next(steps) if what == "gradients" else 1.0)
+
+    workload = Workload(module=torch.nn.Linear(16, 4), inputs=torch.randn(8, 16), loss=loss, optimizer=optimizer)
+    assert measure_divergence(workload, case("fp32", "training"), Elsewhere(), References()).repeatable is False
+
+
+def test_where_a_second_step_does_not_fit_it_is_unknown_whether_bits_are_repeated(case: MakeCase) -> None:
+    def fails_the_second_time(error: Exception) -> Callable[[torch.Tensor], torch.Tensor]:
+        seen: list[torch.dtype] = []
+
+        def make(y: torch.Tensor) -> torch.Tensor:
+            seen.append(y.dtype)
+            if seen.count(torch.bfloat16) == 2:
+                raise error
+            return y
+
+        return make
+
+    def found(error: Exception) -> Divergence:
+        workload = Workload(module=Made(fails_the_second_time(error)), inputs=torch.randn(8, 16))
+        return measure_divergence(workload, case("bf16_pure"), Elsewhere(), References())
+
+    assert found(torch.OutOfMemoryError("out of memory")).repeatable is None
+    with pytest.raises(RuntimeError, match="no kernel"):
+        found(RuntimeError("no kernel"))
+
+
+def test_random_numbers_are_those_of_the_reference_where_that_is_fp32(case: MakeCase) -> None:
+    found = diverged(case("bf16_pure"), lambda y: mixed(y) + torch.randn_like(y))
+    assert found.reference.dtype == "fp32"
+    assert found.output.rel_l2 < 2e-2
+    assert found.chance_rel_l2 is None
+
+
+def test_a_network_that_overflows_draws_what_the_others_draw_after_its_scale_has_settled(case: MakeCase) -> None:
+    workload = dataclasses.replace(noisy("dropout"), loss=lambda output: output.float().square().sum() * 1e4)
+    found = measure_divergence(workload, case("fp16_autocast", "training"), Cpu(), References())
+    assert found.scaler_scale < 2**16
+    assert found.output.rel_l2 < 1e-2
+
+
+TARGETS = torch.arange(8) % 4
+
+
+@pytest.mark.parametrize("phase", ["inference", "training"])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda o: torch.nn.functional.cross_entropy(o.float(), TARGETS),
+        lambda o: torch.nn.CrossEntropyLoss()(o.view(2, 4, 4).transpose(0, 1).transpose(0, 1).reshape(8, 4), TARGETS),
+        lambda o: torch.nn.functional.nll_loss(target=TARGETS, input=o.log_softmax(-1)),
+    ],
+)
+def test_decisions_are_those_that_the_loss_of_a_closure_makes(
+    loss: Callable[..., object], phase: str, case: MakeCase
+) -> None:
+    closure = diverged(case("bf16_pure", phase), lambda y: y, loss=loss)
+    named = diverged(case("bf16_pure", phase), lambda y: y, loss=lambda o, t: o.sum(), targets=TARGETS)
+    assert (closure.output.argmax_agreeing, closure.output.argmax_decisions) == (
+        named.output.argmax_agreeing,
+        named.output.argmax_decisions,
+    )
+    assert closure.output.argmax_decisions == 8
+
+
+def test_decisions_that_no_output_makes_are_not_counted_and_the_notes_say_so(case: MakeCase) -> None:
+    for precision in ("fp32", "bf16_pure"):
+        found = diverged(
+            case(precision, "training"),
+            lambda y: y,
+            loss=lambda o: torch.nn.functional.cross_entropy(torch.cat([o, -o], 1), TARGETS),
+        )
+        assert found.output.argmax_decisions is None
+        assert found.notes.count(NOT_DECIDED) == 1
+    other = diverged(case("fp32", "training"), lambda y: y, loss=mean_square)
+    assert other.output.argmax_decisions is None
+    assert not any("decisions" in note for note in other.notes)
+
+
+def test_a_loss_that_does_not_take_what_inference_gives_leaves_the_case_as_it_is(case: MakeCase) -> None:
+    def broken(output: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("only in training")
+
+    assert diverged(case("bf16_pure"), lambda y: y, loss=broken).output.rel_l2 > 0
+
+
+def batches(count: int) -> Sequence[tuple[torch.Tensor, None]]:
+    """So many further batches of a larger one, each with a tie of its two classes, but for what `Tilted` adds."""
+    return [(torch.ones(8, 2), None)] * count
+
+
+class Tilted(torch.nn.Module):
+    """Two classes, of which the second has a little more than the first: what fp64 sees of a tie, and fp32 does not."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.tensor([0.0, 1e-10], dtype=x.dtype)
+
+
+def test_decisions_of_further_batches_are_held_against_fp64(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outputs, "LEAST_SECONDS", 60.0)
+    workload = Workload(module=Tilted(), inputs=torch.eye(2).repeat(4, 1), classes_dim=1)
+    found = measure_divergence(workload, case("fp32"), Cpu(), References(), batches)
+    assert (found.output.argmax_agreeing, found.output.argmax_decisions) == (8, 8)
+    assert (found.output.further.agreeing, found.output.further.ended) == (0, "refuted")
+    alone = measure_divergence(workload, case("fp32"), Cpu(), References())
+    assert (alone.output.further.batches, alone.output.further.ended) == (0, "batches")
+
+
+def test_decisions_of_further_batches_see_the_random_numbers_of_the_reference(
+    case: MakeCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outputs, "LEAST_SECONDS", 60.0)
+    torch.manual_seed(0)
+    module = Made(lambda y: y + 100 * torch.randn_like(y))
+    given = [(torch.randn(8, 16), None)] * 50
+    workload = Workload(module=module, inputs=torch.randn(8, 16), classes_dim=1)
+    found = measure_divergence(workload, case("fp32"), Cpu(), References(), lambda count: given[:count])
+    assert (found.output.decided, found.output.further.ended) == ((304, 304), "proven")
+
+
+def test_further_batches_are_run_where_the_reference_is_and_by_the_time_that_the_case_took(
+    case: MakeCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[object, ...]] = []
+    monkeypatch.setattr(divergence, "fp64_device", lambda device: fp64)
+    monkeypatch.setattr(
+        divergence.Agreement,
+        "measure",
+        lambda self, case, device, *counts: told.append((self._where, device, *counts[:-1])),
+    )
+    fp64, device = Cpu(), Elsewhere()
+    for make in (lambda y: y, mixed):
+        clock = iter([10.0, 13.5])
+        monkeypatch.setattr(divergence, "spent", lambda device, clock=clock: next(clock))
+        workload = Workload(module=Made(make), inputs=torch.randn(8, 16), classes_dim=1)
+        measure_divergence(workload, case("bf16_autocast"), device, References())
+    exact, fallen_back = told
+    assert exact == (fp64, device, 8, 8, 3.5)
+    assert fallen_back[:2] == (device, device)
+
+
+@pytest.mark.parametrize(("size", "path"), [(512, "eager"), (8, "traced")])
+def test_no_further_batch_follows_one_that_decides_or_a_step_that_is_not_eager(
+    size: int, path: str, case: MakeCase
+) -> None:
+    inputs = torch.eye(2).repeat(size // 2, 1)
+    workload = Workload(module=Tilted(), inputs=inputs, classes_dim=1)
+    found = measure_divergence(workload, case("fp32", path=path), Cpu(), References(), batches)
+    assert (found.output.argmax_agreeing, found.output.argmax_decisions, found.output.further) == (size, size, None)

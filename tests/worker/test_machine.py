@@ -1,0 +1,326 @@
+"""Devices are reached through `torch.accelerator` alone, so a scripted one stands for all of them.
+
+And the canary, against products that are rounded on purpose and against errors counted by hand.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch._dynamo  # which optimizers import: not while an accelerator is scripted, as half of it would stay
+
+from ampbench.core.precisions import PRECISIONS
+from ampbench.errors import UsageError
+from ampbench.records.case import DEVICES, Case
+from ampbench.records.wire import RoundAsked
+from ampbench.worker import divergence, environment, machine
+from ampbench.worker.divergence import fp32_products, measure_divergence
+from ampbench.worker.environment import cpu_arithmetic, nvidia_driver
+from ampbench.worker.machine import Accelerator, Cpu, open_device, rounded_products
+from ampbench.worker.memory import measure_memory
+from ampbench.worker.reference import References
+from ampbench.worker.worker import Timed, measure_round
+from ampbench.workload import Workload
+
+
+class FakeAccelerator:
+    """A scripted `torch.accelerator` with a clock of its own: every step takes 2 ms, an event records the clock."""
+
+    def __init__(self, type: str):
+        self.type, self.clock, self.calls = type, 0.0, []
+        self.allocated, self.peak = 1000, 1000
+        self.memory = (7000, 8000)
+
+    def current_accelerator(self, check_available: bool = False) -> object:
+        return SimpleNamespace(type=self.type)
+
+    def synchronize(self) -> None:
+        self.calls.append("synchronize")
+
+    def memory_allocated(self) -> int:
+        return self.allocated
+
+    def max_memory_allocated(self) -> int:
+        return self.peak
+
+    def max_memory_reserved(self) -> int:
+        return self.peak + 2000
+
+    def reset_peak_memory_stats(self) -> None:
+        self.calls.append("reset")
+
+    def get_memory_info(self) -> tuple[int, int]:
+        return self.memory
+
+    def empty_cache(self) -> None:
+        self.calls.append("empty")
+
+    def step(self) -> None:
+        self.clock += 2.0
+        self.peak = max(self.peak, 5000)
+
+    def event(self, device: str, enable_timing: bool) -> object:
+        assert device == self.type
+        assert enable_timing
+        event = SimpleNamespace(at=None)
+        event.record = lambda: setattr(event, "at", self.clock)
+        event.synchronize = lambda: self.calls.append("event")
+        event.elapsed_time = lambda end: end.at - event.at
+        return event
+
+
+@pytest.fixture(params=DEVICES[1:])
+def fake(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> FakeAccelerator:
+    scripted = FakeAccelerator(request.param)
+    monkeypatch.setattr(torch, "accelerator", scripted)
+    monkeypatch.setattr(torch, "Event", scripted.event)
+    return scripted
+
+
+def test_the_device_found_is_opened_and_another_one_refused(fake: FakeAccelerator) -> None:
+    assert isinstance(open_device(fake.type), Accelerator)
+    other = next(one for one in DEVICES[1:] if one != fake.type)
+    with pytest.raises(UsageError, match=f"device {other} is not available here: found {fake.type}"):
+        open_device(other)
+
+
+def test_the_cpu_is_always_there(fake: FakeAccelerator) -> None:
+    assert isinstance(open_device("cpu"), Cpu)
+
+
+def test_a_device_that_vanished_is_said_to_be_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: None)
+    with pytest.raises(UsageError, match="device cuda is not available here: no accelerator found"):
+        open_device("cuda")
+
+
+def test_steps_are_timed_by_device_events_with_one_synchronisation(fake: FakeAccelerator) -> None:
+    assert Accelerator(fake.type).seconds(fake.step, 5) == pytest.approx(0.010)
+    assert fake.calls == ["event"]
+
+
+def test_memory_is_the_allocators(fake: FakeAccelerator) -> None:
+    device = Accelerator(fake.type)
+    device.reset_peak()
+    fake.step()
+    assert (device.allocated_bytes(), device.peak_bytes()) == (1000, 5000)
+    device.release()
+    assert fake.calls == ["reset", "empty"]
+
+
+class OnFakeDevice(torch.nn.Module):
+    """Counts its steps on the fake device while its tensors stay on the CPU."""
+
+    def __init__(self, fake: FakeAccelerator):
+        super().__init__()
+        self.linear, self.fake = torch.nn.Linear(4, 4), fake
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.fake.step()
+        return self.linear(x)
+
+    def __deepcopy__(self, memo: object) -> "OnFakeDevice":
+        made = OnFakeDevice(self.fake)
+        made.load_state_dict(self.state_dict())
+        return made
+
+
+@pytest.fixture
+def on_fake(fake: FakeAccelerator, monkeypatch: pytest.MonkeyPatch) -> Workload:
+    """A workload for the fake device: tensors that are sent to it stay where they are."""
+    move = torch.nn.Module.to
+    monkeypatch.setattr(torch.nn.Module, "to", lambda self, device=None, **kw: move(self, **kw) if kw else self)
+    place = torch.Tensor.to
+
+    def stay(tensor: torch.Tensor, *arguments: object, device: object = None, **options: object) -> torch.Tensor:
+        return place(tensor, *arguments, **options)
+
+    monkeypatch.setattr(torch.Tensor, "to", stay)
+    monkeypatch.setattr(divergence, "rounded_products", lambda device: {})  # the canary's products are real ones
+    return Workload(module=OnFakeDevice(fake), inputs=torch.ones(2, 4))
+
+
+def test_a_round_on_an_accelerator_has_its_samples_from_the_events(
+    fake: FakeAccelerator, on_fake: Workload, case: Callable[..., Case]
+) -> None:
+    asked = RoundAsked(min_run_seconds=0.3, builds=3)
+    found = measure_round(on_fake, case(device=fake.type), asked, Accelerator(fake.type), Timed())
+    assert all(seconds == pytest.approx(0.002) for build in found.samples for seconds in build)
+    assert all(
+        steps >= 5 for steps in found.steps_per_sample
+    )  # 10 ms a sample: ten thousand times an event's microsecond
+
+
+def test_a_round_tells_what_it_left_free_of_the_accelerators_memory(
+    fake: FakeAccelerator, on_fake: Workload, case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned, asked = case(device=fake.type), RoundAsked(min_run_seconds=0.01, builds=1)
+    assert measure_round(on_fake, planned, asked, Accelerator(fake.type), Timed()).free_bytes == 7000
+
+    def refuse() -> None:
+        raise RuntimeError("the device does not tell")
+
+    monkeypatch.setattr(fake, "get_memory_info", refuse)
+    assert measure_round(on_fake, planned, asked, Accelerator(fake.type), Timed()).free_bytes is None
+    assert Cpu().free_bytes() is None
+
+
+def test_memory_on_an_accelerator_is_the_peak_above_what_was_there(
+    fake: FakeAccelerator, on_fake: Workload, case: Callable[..., Case]
+) -> None:
+    found = measure_memory(on_fake, case(device=fake.type), Accelerator(fake.type))
+    assert (found.source, found.peak_bytes) == ("allocator", 4000)
+    assert (found.reserved_bytes, found.workspace_bytes) == (7000, 0)
+
+
+def test_workspaces_are_told_whole_of_each_case_of_a_process_and_are_in_no_peak(
+    fake: FakeAccelerator, on_fake: Workload, case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, taken = fake.step, []
+
+    def multiply() -> None:
+        """Take 300 bytes at the first step, and keep them."""
+        if not taken:
+            taken.append(300)
+            fake.allocated += 300
+        step()
+
+    def clear() -> None:
+        fake.allocated -= sum(taken)
+        taken.clear()
+
+    monkeypatch.setattr(fake, "step", multiply)
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", clear, raising=False)
+    first, again = (measure_memory(on_fake, case(device=fake.type), Accelerator(fake.type)) for _ in range(2))
+    assert (first.workspace_bytes, first.peak_bytes) == (300, 5000 - 1300)
+    assert again.workspace_bytes == (300 if fake.type == "cuda" else 0)  # nothing else is known to be freed
+
+
+def test_an_accelerator_of_which_torch_can_be_asked_nothing_is_described_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scripted = FakeAccelerator("xpu")
+    scripted.device_count = lambda: 2
+    monkeypatch.setattr(torch, "accelerator", scripted)
+    monkeypatch.setattr(torch, "get_device_module", lambda type: SimpleNamespace())
+    monkeypatch.setattr(environment, "_runs", lambda type, dtype: dtype is not torch.float64)
+    found = environment._accelerator("xpu")
+    assert (found.available, found.count, found.name, found.memory_bytes) == (True, 2, "xpu", None)
+    assert (found.arithmetic["bf16"], found.tf32, found.float64) == ("native", False, False)
+
+
+def test_the_arithmetic_of_a_cpu_follows_from_its_flags() -> None:
+    assert cpu_arithmetic(["avx512f", "avx512_bf16"]) == {"fp32": "native", "bf16": "native", "fp16": "emulated"}
+    assert cpu_arithmetic(["avx2"]) == {"fp32": "native", "bf16": "emulated", "fp16": "emulated"}
+    assert cpu_arithmetic(["avx512_fp16", "amx_bf16"])["fp16"] == "native"
+
+
+@pytest.mark.parametrize(
+    ("told", "version"),
+    [
+        ("NVIDIA UNIX x86_64 Kernel Module  535.54.03  Tue Jun  6 22:20:39 UTC 2023", "535.54.03"),
+        ("NVIDIA UNIX Open Kernel Module for x86_64  550.54.14  Release Build  (dvs-builder@U16)", "550.54.14"),
+        ("NVIDIA", None),
+    ],
+)
+def test_the_version_of_nvidias_driver_is_told_of_its_open_kernel_module_too(told: str, version: str | None) -> None:
+    assert nvidia_driver(f"NVRM version: {told}\nGCC version:  gcc version 12.3.0 (Ubuntu 12.3.0)\n") == version
+
+
+def test_every_precision_names_dtypes_that_torch_has() -> None:
+    for row in PRECISIONS.values():
+        for name in (row.storage, row.rounding, row.autocast or "float32"):
+            assert isinstance(getattr(torch, name), torch.dtype)
+
+
+def to_tf32(tensor: torch.Tensor) -> torch.Tensor:
+    """Return fp32 numbers cut to the 10 bits of tf32's mantissa."""
+    return (tensor.view(torch.int32) & ~0x1FFF).view(torch.float32)
+
+
+ROUNDED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "bf16": lambda tensor: tensor.bfloat16().float(),
+    "fp16": lambda tensor: tensor.half().float(),
+    "tf32": to_tf32,
+}
+
+
+@pytest.mark.parametrize("dtype", ROUNDED)
+@pytest.mark.parametrize("kind", ["matmul", "conv"])
+def test_a_product_whose_factors_are_rounded_is_seen_with_the_dtype(
+    kind: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    product = getattr(machine, f"_{kind}")
+    monkeypatch.setattr(machine, f"_{kind}", lambda factors: product(ROUNDED[dtype](factors)))
+    assert rounded_products(Cpu()) == {kind: dtype}
+
+
+def test_fp32_is_fp32_here_and_autocast_around_it_changes_nothing() -> None:
+    assert rounded_products(Cpu()) == {}
+    with torch.autocast("cpu", torch.bfloat16):
+        assert rounded_products(Cpu()) == {}
+
+
+ERRORS = """
+import torch
+from ampbench.worker.machine import rounded_products
+from ampbench.worker.machine import Cpu
+torch.manual_seed(0)
+image, kernel = torch.randn(1, 64, 16, 16), torch.randn(64, 64, 1, 1)
+exact = torch.nn.functional.conv2d(image.double(), kernel.double())
+error = float((torch.nn.functional.conv2d(image, kernel).double() - exact).norm() / exact.norm())
+print(rounded_products(Cpu()).get("conv", ""), error)
+"""
+
+
+@pytest.mark.parametrize("mode", ["STRICT", "BF16"])
+def test_what_the_canary_says_of_a_mode_of_onednn_is_what_convolutions_err(mode: str) -> None:
+    variables = {**os.environ, "ONEDNN_DEFAULT_FPMATH_MODE": mode}
+    done = subprocess.run([sys.executable, "-c", ERRORS], capture_output=True, text=True, check=True, env=variables)
+    said, _, error = done.stdout.strip().rpartition(" ")
+    assert (said == "bf16") == (float(error) > 1e-4)  # this CPU's kernels may not know the mode
+    assert mode == "BF16" or not said
+
+
+def test_the_divergence_pass_records_it_where_weights_are_fp32(
+    case: Callable[..., Case], classifier: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    product = machine._matmul
+    monkeypatch.setattr(machine, "_matmul", lambda factors: product(ROUNDED["bf16"](factors)))
+    for name, row in PRECISIONS.items():
+        recorded = fp32_products(case(name), Cpu())
+        assert (recorded is not None) == (row.storage == "float32")
+        assert recorded is None or recorded["matmul"] == "bf16"  # where a precision asks for it, convolutions may, too
+    assert measure_divergence(classifier, case("fp32"), Cpu(), References()).fp32_products == {"matmul": "bf16"}
+
+
+def test_torchvision_is_told_without_being_imported_where_its_operators_are_those_of_this_torch() -> None:
+    code = "import sys; from ampbench.worker.environment import read_environment as read; found = read(); "
+    code += "assert 'torchvision' not in sys.modules; import torchvision; print(found.torchvision_version); "
+    code += "assert found.torchvision_version == torchvision.__version__ and not found.unavailable.get('torchvision')"
+    pytest.importorskip("torchvision")
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("library", ["no library", None])
+def test_torchvision_is_imported_where_its_operators_are_not_and_says_itself_what_is_wrong(
+    library: str | None, tmp_path: Path
+) -> None:
+    folder = tmp_path / "torchvision"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')\n")
+    (folder / "version.py").write_text("__version__ = '0.1'\n")
+    if library is not None:
+        (folder / "_C.so").write_text(library)
+    code = "from ampbench.worker.environment import read_environment as read; found = read(); "
+    code += "print(found.torchvision_version, found.unavailable['torchvision'])"
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path}, check=True, capture_output=True, text=True
+    )
+    assert done.stdout == "None RuntimeError: operator torchvision::nms does not exist\n"

@@ -1,0 +1,190 @@
+"""Training with fp32 master weights against a loop written out by hand: half gradients, an fp32 optimizer."""
+
+import copy
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from ampbench.core.precisions import FP64
+from ampbench.records.case import Case
+from ampbench.worker.machine import Cpu
+from ampbench.worker.memory import measure_memory
+from ampbench.worker.reference import run_step
+from ampbench.worker.step import build_step
+from ampbench.workload import Workload
+
+MakeCase = Callable[..., Case]
+DTYPES = {"bf16_master": torch.bfloat16, "fp16_master": torch.float16}
+MASTERS = list(DTYPES)
+
+
+def written_out(workload: Workload, dtype: torch.dtype, steps: int, scale: float) -> dict[str, torch.Tensor]:
+    """Return the fp32 weights after `steps` steps of an fp32 optimizer that is fed the gradients of a half network."""
+    half = copy.deepcopy(workload.module).to(dtype)
+    weights = {name: value.detach().clone().float() for name, value in workload.module.named_parameters()}
+    optimizer = workload.optimizer(list(weights.values()))
+    for _ in range(steps):
+        half.zero_grad(set_to_none=True)
+        loss = workload.loss(half(workload.inputs.to(dtype)), workload.targets)
+        (loss * scale).backward()
+        for name, value in half.named_parameters():
+            weights[name].grad = value.grad.float() / scale
+        optimizer.step()
+        with torch.no_grad():
+            for name, value in half.named_parameters():
+                value.copy_(weights[name].to(dtype))
+    return weights
+
+
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.AdamW])
+@pytest.mark.parametrize("name", MASTERS)
+def test_updates_are_those_of_an_fp32_optimizer_fed_the_half_gradients(
+    name: str, make: type[torch.optim.Optimizer], case: MakeCase, classifier: Workload
+) -> None:
+    workload = dataclasses.replace(classifier, optimizer=lambda parameters: make(parameters, lr=1e-3))
+    step = build_step(workload, case(name, "training"), Cpu())
+    step.settle_scaler()
+    scale = step.scaler.get_scale() if step.scaler else 1.0
+    for _ in range(3):
+        step.run()
+    expected = written_out(workload, DTYPES[name], 3, scale)
+    stored = step.stored()
+    assert stored.keys() == expected.keys()
+    for key, weight in stored.items():
+        assert weight.dtype is torch.float32
+        assert torch.equal(weight, expected[key])
+    for key, half in step.module.named_parameters():
+        assert half.dtype is DTYPES[name]
+        assert torch.equal(half, stored[key].to(DTYPES[name]))
+
+
+@pytest.mark.parametrize("name", MASTERS)
+def test_an_update_below_half_an_ulp_of_the_network_arrives_in_the_masters(name: str, case: MakeCase) -> None:
+    module = torch.nn.Linear(8, 1, bias=False)
+    torch.nn.init.constant_(module.weight, 1.0)
+    workload = Workload(
+        module=module,
+        inputs=torch.ones(1, 8),
+        loss=lambda output: output.sum(),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=2.0**-14),
+    )
+    low, pure = (build_step(workload, case(one, "training"), Cpu()) for one in (name, name.replace("master", "pure")))
+    for step in (low, pure):
+        step.settle_scaler()
+        step.run()
+    assert torch.equal(low.stored()["weight"], torch.full((1, 8), 1 - 2.0**-14))
+    assert torch.equal(low.module.weight, torch.ones(1, 8, dtype=DTYPES[name]))
+    assert torch.equal(pure.stored()["weight"], torch.ones(1, 8, dtype=DTYPES[name]))
+
+
+def test_masters_begin_with_the_workloads_weights_unrounded(case: MakeCase, classifier: Workload) -> None:
+    step = build_step(classifier, case("bf16_master", "training"), Cpu())
+    given = dict(classifier.module.named_parameters())
+    assert all(torch.equal(weight, given[name]) for name, weight in step.stored().items())
+    assert any(not torch.equal(half.float(), given[name]) for name, half in step.module.named_parameters())
+
+
+def test_the_scaler_unscales_the_masters_gradients(case: MakeCase, classifier: Workload) -> None:
+    step = build_step(classifier, case("fp16_master", "training"), Cpu())
+    step.settle_scaler()
+    assert step.scaler.get_scale() > 1
+    _, gradients = step.unscaled_gradients()
+    half = copy.deepcopy(classifier.module).half()
+    classifier.loss(half(classifier.inputs.half()), classifier.targets).backward()
+    for name, parameter in half.named_parameters():
+        assert gradients[name].dtype is torch.float32
+        assert gradients[name] is step.stored()[name].grad
+        assert torch.allclose(gradients[name], parameter.grad.float(), rtol=2e-2, atol=1e-4)
+    assert all(parameter.grad is None for parameter in step.module.parameters())
+
+
+def test_a_gradient_that_overflows_skips_the_step_and_moves_nothing(case: MakeCase, classifier: Workload) -> None:
+    step = build_step(classifier, case("fp16_master", "training"), Cpu())
+    step.start(None)
+    step.scaler.load_state_dict({**step.scaler.state_dict(), "scale": 2.0**40})
+    step.save()
+    before = {name: weight.detach().clone() for name, weight in step.stored().items()}
+    halves = [parameter.detach().clone() for parameter in step.module.parameters()]
+    step.run()
+    assert step.scaler.get_scale() == 2.0**39
+    assert all(torch.equal(weight, before[name]) for name, weight in step.stored().items())
+    assert all(map(torch.equal, step.module.parameters(), halves))
+    step.restore()
+    assert step.skipped_steps == 1
+
+
+@pytest.mark.parametrize("name", MASTERS)
+def test_masters_network_state_and_scale_are_restored_bit_for_bit(
+    name: str, case: MakeCase, classifier: Workload
+) -> None:
+    step = build_step(classifier, case(name, "training"), Cpu())
+    step.start(None)
+
+    def live() -> list[torch.Tensor]:
+        state = [value for entry in step.optimizer.state.values() for value in entry.values() if value is not None]
+        return [*step.stored().values(), *step.module.parameters(), *step.module.buffers(), *state]
+
+    before = [tensor.detach().clone() for tensor in live()]
+    for _ in range(3):
+        step.run()
+    assert not all(map(torch.equal, live(), before))
+    step.restore()
+    assert all(map(torch.equal, live(), before))
+
+
+def test_weights_that_need_no_gradient_or_stay_in_fp32_have_no_copy(case: MakeCase, classifier: Workload) -> None:
+    classifier.module[3].bias.requires_grad_(False)
+    step = build_step(classifier, case("bf16_master", "training"), Cpu(), kept=["0"])
+    stored, own = step.stored(), dict(step.module.named_parameters())
+    assert {name for name in stored if stored[name] is own[name]} == {"0.weight", "0.bias", "3.bias"}
+    step.run()
+    assert stored["3.bias"].grad is None
+    assert stored["0.weight"].grad is not None
+
+
+def test_a_sparse_gradient_stays_sparse_in_the_masters(case: MakeCase) -> None:
+    workload = Workload(
+        module=torch.nn.Embedding(5, 3, sparse=True), inputs=torch.tensor([1, 3]), loss=lambda output: output.sum()
+    )
+    step = build_step(workload, case("bf16_master", "training"), Cpu())
+    step.run()
+    gradient = step.stored()["weight"].grad
+    assert gradient.layout is torch.sparse_coo
+    assert gradient.dtype is torch.float32
+    moved = workload.module.weight.detach().clone()
+    moved[[1, 3]] -= 0.01
+    assert torch.equal(step.stored()["weight"], moved)
+
+
+def test_without_masters_the_stored_weights_are_the_networks_own(case: MakeCase, classifier: Workload) -> None:
+    for name in ("fp32", "bf16_autocast", "bf16_pure"):
+        step = build_step(classifier, case(name, "training"), Cpu())
+        own = dict(step.module.named_parameters())
+        assert step.stored().keys() == own.keys()
+        assert all(step.stored()[key] is own[key] for key in own)
+
+
+def test_the_reference_has_no_masters(case: MakeCase, classifier: Workload) -> None:
+    reference = build_step(classifier, case("bf16_master", "training"), Cpu(), precision=FP64)
+    assert {weight.dtype for weight in reference.stored().values()} == {torch.float64}
+    assert reference.masters is None
+
+
+def test_updated_weights_are_compared_as_they_are_stored(case: MakeCase, classifier: Workload) -> None:
+    numbers = run_step(classifier, case("bf16_master", "training"), Cpu(), keep=Cpu())
+    expected = written_out(classifier, torch.bfloat16, 1, 1.0)
+    for name, weight in expected.items():
+        assert torch.equal(numbers.updated[name], weight.double())
+
+
+def test_memory_counts_masters_their_gradients_and_state(case: MakeCase, classifier: Workload) -> None:
+    numbers = sum(parameter.numel() for parameter in classifier.module.parameters())
+    found = measure_memory(classifier, case("bf16_master", "training"), Cpu())
+    pure = measure_memory(classifier, case("bf16_pure", "training"), Cpu())
+    assert found.parameter_bytes == (2 + 4) * numbers
+    assert found.gradient_bytes == 4 * numbers
+    assert found.optimizer_bytes == 4 * numbers
+    assert (pure.parameter_bytes, pure.gradient_bytes) == (2 * numbers, 2 * numbers)
+    assert found.peak_bytes > pure.peak_bytes

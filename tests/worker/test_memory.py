@@ -1,0 +1,312 @@
+"""The allocation record is exact once in a process, so every measurement here has a process of its own."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ampbench.drive.servers import ServerChannel
+from ampbench.records.case import Case, WorkloadSource
+from ampbench.records.measured import MemoryPass
+from ampbench.worker.memory import peak_of, rss_bytes
+from tests.scripted_channel import got, make_request
+
+NETWORKS = """
+import torch
+from ampbench import Workload
+
+def linear():
+    return Workload(module=torch.nn.Linear(100, 50), inputs=torch.randn(8, 100),
+                    loss=lambda output: output.square().mean(), optimizer=torch.optim.Adam)
+
+def two_blocks():
+    class Known(torch.nn.Module):
+        def forward(self, x):
+            y = x + 1
+            return (y * 2).sum()
+    return Known(), torch.ones(256, 256)
+
+def bags():
+    layers = [torch.nn.EmbeddingBag(40, 16, sparse=True), torch.nn.Linear(16, 3)]
+    return Workload(module=torch.nn.Sequential(*layers), inputs=torch.randint(40, (5, 6)),
+                    loss=lambda output: output.float().square().mean())
+
+def batches():
+    pairs = [(torch.randn(8, 100), torch.randint(50, (8,))) for _ in range(9)]
+    return Workload(module=torch.nn.Linear(100, 50), inputs=[one for one, _ in pairs],
+                    targets=[one for _, one in pairs], loss=torch.nn.functional.cross_entropy)
+
+def compiled():
+    module = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+    return Workload(module=torch.compile(module, backend="eager"), inputs=torch.randn(6, 16))
+
+def uncompiled():
+    module = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+    return Workload(module=module, inputs=torch.randn(6, 16))
+
+def norms():
+    layers = [torch.nn.Linear(16, 32), torch.nn.BatchNorm1d(32), torch.nn.ReLU(), torch.nn.Linear(32, 4)]
+    return Workload(module=torch.nn.Sequential(*layers), inputs=torch.randn(8, 16), loss=lambda output: output.sum())
+
+def matrix(frozen=False, momentum=0.0):
+    module = torch.nn.Sequential(torch.nn.Linear(64, 128, bias=False), torch.nn.Linear(128, 64, bias=False))
+    module[0].weight.requires_grad_(not frozen)
+    optimizer = (lambda weights: torch.optim.SGD(weights, 0.1, momentum=momentum)) if momentum else torch.optim.AdamW
+    return Workload(module=module, inputs=torch.randn(8, 64), loss=lambda output: output.float().square().mean(),
+                    optimizer=optimizer)
+
+def half_frozen():
+    return matrix(frozen=True)
+
+def momentum():
+    return matrix(momentum=0.9)
+"""
+BOTH_RECORDS = """
+import sys, torch
+from ampbench.worker.memory import cpu_changes, peak_of
+torch.manual_seed(0)
+network = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3), torch.nn.ReLU(), torch.nn.Conv2d(16, 8, 3))
+image = torch.randn(2, 3, 32, 32)
+def call():
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        network(image).float().sum().backward()
+    network.zero_grad(set_to_none=True)
+call()
+if sys.argv[1] == "ours":
+    print(cpu_changes([call])[0].peak)
+else:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
+        call()
+    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    print(peak_of(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())))
+"""
+
+TWO_CALLS = """
+import torch
+from ampbench.worker.memory import cpu_changes
+block = torch.ones(256, 256)
+print(*(change.peak for change in cpu_changes([lambda: (block + 1) * 2, lambda: block + 1])))
+"""
+
+COUNTED = """
+import sys, torch
+from ampbench.core.precisions import PRECISIONS
+from ampbench.records.case import Case
+from ampbench.worker import memory
+from ampbench.worker.machine import open_device
+from ampbench.worker.machine import precision_flags
+from ampbench.worker.sources import build_workload
+from ampbench.workloads.index import WORKLOADS, source
+counted, name, precision, phase, path = sys.argv[1:]
+if not int(counted):
+    memory.count_work = lambda run, tf32, kept: (run(), memory.StepWork())[1]
+spec = WORKLOADS[name]
+case = Case(workload=name, family="", precision=precision, device="cpu", phase=phase, path=path, batch_size=None,
+            input_dtype="fp32", memory_format="contiguous")
+with precision_flags(PRECISIONS[precision]):
+    found = memory.measure_memory(build_workload(source(spec), spec.tiny, 0), case, open_device("cpu"))
+print(found.peak_bytes, sum((found.flops or {}).values()))
+"""
+
+Measure = Callable[..., MemoryPass]
+
+
+@pytest.fixture
+def measure(channel: ServerChannel, tmp_path: Path, case: Callable[..., Case]) -> Measure:
+    path = tmp_path / "networks.py"
+    path.write_text(NETWORKS)
+
+    def measure(function: str, precision: str = "fp32", phase: str = "inference", recipe: str = "") -> MemoryPass:
+        source = WorkloadSource(name=function, family="user", module=str(path), function=function, builtin=False)
+        planned = case(precision, phase, workload=function, batch_size=None, recipe=recipe)
+        reply = channel.serve(make_request("memory", source=source, case=planned, threads=1))
+        return got("memory", reply)
+
+    return measure
+
+
+def test_the_peak_is_the_highest_running_sum() -> None:
+    assert peak_of([100, 50, -100, 20, -70]) == 150
+    assert peak_of([-10, 5]) == 0
+    assert peak_of([]) == 0
+
+
+def test_the_peak_of_a_known_computation_is_exact(measure: Measure) -> None:
+    found = measure("two_blocks")
+    block = 256 * 256 * 4
+    assert found.input_bytes == block
+    assert found.peak_bytes == pytest.approx(3 * block, abs=256)  # the input, x + 1, and its double
+
+
+def test_the_record_agrees_with_kineto() -> None:
+    ours, kineto = (
+        subprocess.run([sys.executable, "-c", BOTH_RECORDS, which], capture_output=True, text=True, check=True).stdout
+        for which in ("ours", "kineto")
+    )
+    assert int(ours) == int(kineto) > 0
+
+
+def test_calls_recorded_together_have_a_peak_each() -> None:
+    printed = subprocess.run([sys.executable, "-c", TWO_CALLS], capture_output=True, text=True, check=True).stdout
+    block = 256 * 256 * 4
+    assert [int(peak) for peak in printed.split()] == [pytest.approx(2 * block, abs=64), pytest.approx(block, abs=64)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "precision", "phase", "path"),
+    [
+        ("simple_conv", "fp16_autocast", "training", "eager"),
+        ("transformer_encoder", "bf16_autocast", "inference", "eager"),
+        ("gru", "bf16_autocast", "training", "eager"),
+        ("mlp", "bf16_autocast", "inference", "traced"),
+    ],
+)
+def test_counting_operations_leaves_the_peak_as_it_is(name: str, precision: str, phase: str, path: str) -> None:
+    counted, uncounted = (
+        subprocess.run(
+            [sys.executable, "-c", COUNTED, which, name, precision, phase, path],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.split()
+        for which in "10"
+    )
+    assert counted[0] == uncounted[0]
+    assert int(counted[1]) > 0 == int(uncounted[1])
+
+
+@pytest.mark.slow
+def test_the_operations_of_a_step_are_counted_by_dtype(measure: Measure) -> None:
+    forward = 2 * 8 * 100 * 50
+    assert measure("linear").flops == {"fp32": forward}
+    assert measure("linear", "bf16_autocast").flops == {"bf16": forward}
+    # the input of the network needs no gradient
+    assert measure("linear", "bf16_pure", "training").flops == {"bf16": 2 * forward}
+    assert measure("two_blocks").flops == {}
+
+
+def test_parts_are_told_apart_and_fit_into_the_peak(measure: Measure) -> None:
+    found = measure("linear", phase="training")
+    weights = (100 * 50 + 50) * 4
+    assert found.source == "profiler"
+    assert found.parameter_bytes == weights
+    assert found.gradient_bytes == weights
+    assert found.optimizer_bytes == pytest.approx(2 * weights, abs=64)
+    assert found.input_bytes == 8 * 100 * 4
+    assert found.buffer_bytes == 0
+    assert found.peak_bytes >= 4 * weights + 8 * 100 * 4
+    assert found.rss_bytes > found.peak_bytes
+
+
+def test_a_step_reads_weights_and_inputs_and_training_writes_weights_and_state_again(measure: Measure) -> None:
+    weights, inputs = (100 * 50 + 50) * 4, 8 * 100 * 4
+    assert measure("linear").least_bytes == weights + inputs + 8 * 50 * 4
+    assert measure("linear", "bf16_pure").least_bytes == (weights + inputs + 8 * 50 * 4) // 2
+    # AdamW reads and writes the weights and both of its moments
+    assert measure("linear", phase="training").least_bytes == inputs + 2 * weights + 2 * 2 * weights
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16_pure"])
+def test_rows_that_sparse_gradients_leave_alone_need_not_move(measure: Measure, precision: str) -> None:
+    found = measure("bags", precision, "training")
+    assert found.least_bytes is not None
+    assert found.least_bytes < found.parameter_bytes
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16_autocast", "bf16_pure"])
+def test_sparse_gradients_are_counted_by_what_they_store(measure: Measure, precision: str) -> None:
+    found = measure("bags", precision, "training")
+    indices, values = 30 * 8, 30 * 16 * (2 if precision == "bf16_pure" else 4)
+    assert found.gradient_bytes >= indices // 2 + values // 2 + 3 * 16
+    assert found.gradient_bytes < found.peak_bytes
+
+
+def test_one_batch_lies_on_the_device_and_in_inference_no_targets(measure: Measure) -> None:
+    inference, training = measure("batches"), measure("batches", phase="training")
+    assert inference.input_bytes == 8 * 100 * 4
+    assert training.input_bytes == 8 * 100 * 4 + 8 * 8
+    assert inference.peak_bytes == measure("linear").peak_bytes
+
+
+def test_a_network_that_comes_compiled_is_not_measured_while_it_compiles(measure: Measure) -> None:
+    assert measure("compiled").peak_bytes == pytest.approx(measure("uncompiled").peak_bytes, rel=0.3)
+
+
+def test_inference_has_neither_gradients_nor_optimizer_state(measure: Measure) -> None:
+    found = measure("linear")
+    assert found.gradient_bytes is None
+    assert found.optimizer_bytes is None
+
+
+@pytest.mark.parametrize(
+    ("function", "precision", "parts"),
+    [
+        # weight, gradient and AdamW's two averages of it, in bytes
+        ("matrix", "fp32", (4, 4, 8)),
+        ("matrix", "bf16_autocast", (4, 4, 8)),
+        ("matrix", "fp16_autocast", (4, 4, 8)),
+        ("matrix", "bf16_pure", (2, 2, 4)),
+        # a master weight in fp32, which has the gradient and the state in fp32
+        ("matrix", "bf16_master", (2 + 4, 4, 8)),
+        ("momentum", "fp32", (4, 4, 4)),
+        ("momentum", "bf16_pure", (2, 2, 2)),
+        # half of the weights have neither gradient nor state
+        ("half_frozen", "fp32", (4, 4 / 2, 8 / 2)),
+    ],
+)
+def test_what_a_parameter_takes_is_the_sum_of_what_is_kept_of_it(
+    measure: Measure, function: str, precision: str, parts: tuple[float, ...]
+) -> None:
+    found = measure(function, precision, "training")
+    count = 64 * 128 + 128 * 64
+    assert found.parameter_count == count
+    # AdamW counts its steps in a number for each tensor
+    assert found.bytes_per_parameter == pytest.approx(sum(parts), abs=8 / count)
+    assert found.master_bytes == (4 * count if precision == "bf16_master" else None)
+
+
+def test_in_inference_nothing_is_kept_of_a_parameter_but_itself(measure: Measure) -> None:
+    found = measure("matrix")
+    assert found.bytes_per_parameter is None
+    assert found.parameter_count == 64 * 128 + 128 * 64
+
+
+def test_on_a_cpu_nothing_is_reserved_and_no_workspace_taken(measure: Measure) -> None:
+    found = measure("matrix")
+    assert (found.reserved_bytes, found.workspace_bytes) == (None, None)
+
+
+def test_pure_half_halves_the_parameters(measure: Measure) -> None:
+    assert measure("norms", "bf16_pure").parameter_bytes * 2 == measure("norms").parameter_bytes
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16_autocast", "fp16_autocast"])
+def test_the_same_case_has_the_same_peak_every_time(measure: Measure, precision: str) -> None:
+    assert len({measure("norms", precision, "training").peak_bytes for _ in range(3)}) == 1
+
+
+def test_the_resident_set_is_that_of_a_process_with_torch() -> None:
+    import torch  # noqa: F401
+
+    assert rss_bytes() > 50 * 2**20
+    assert rss_bytes("VmHWM") >= rss_bytes()
+    assert rss_bytes("NoSuchField") is None
+
+
+WHAT_IS_LEFT = """
+import torch
+from ampbench.worker.memory import cpu_changes
+
+kept = []
+size = 1 << 20
+calls = [lambda: kept.append(torch.ones(size)), lambda: torch.ones(size), kept.clear]
+print(*(value for change in cpu_changes(calls) for value in (change.peak >> 20, change.net >> 20)))
+"""
+
+
+def test_what_a_call_leaves_and_what_it_frees_of_one_before_is_told() -> None:
+    printed = subprocess.run([sys.executable, "-c", WHAT_IS_LEFT], capture_output=True, text=True, check=True).stdout
+    assert printed.split() == ["4", "4", "4", "0", "0", "-4"]

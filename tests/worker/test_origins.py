@@ -1,0 +1,202 @@
+import copy
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from torch import nn
+
+from ampbench.errors import UsageError, WorkloadError
+from ampbench.records.case import Case
+from ampbench.records.ranges import ModuleError, OriginPass, ranked
+from ampbench.trace.keep_fp32 import keep_fp32
+from ampbench.trace.ranges import SAMPLE
+from ampbench.worker import origins
+from ampbench.worker.draws import NO_DROPOUT
+from ampbench.worker.machine import Cpu
+from ampbench.worker.origins import measure_origin
+from ampbench.workload import Workload
+from tests.planted_faults import SMALL, Function, small_conv_net
+
+MakeCase = Callable[..., Case]
+
+
+def mean_square(output: torch.Tensor) -> torch.Tensor:
+    return output.float().square().mean()
+
+
+def measure(workload: Workload, case: Case) -> OriginPass:
+    found = measure_origin(workload, case, Cpu())
+    assert msgspec.json.decode(msgspec.json.encode(found), type=OriginPass) == found
+    return found
+
+
+def rows_of(found: OriginPass) -> dict[str, ModuleError]:
+    return {row.module: row for row in found.modules}
+
+
+def net(*layers: nn.Module, **changes: Any) -> Workload:
+    torch.manual_seed(0)
+    return Workload(**{"module": nn.Sequential(*layers), "inputs": torch.randn(4, 16), "loss": mean_square, **changes})
+
+
+def relative(low: torch.Tensor, exact: torch.Tensor) -> float:
+    return float((low.double() - exact.double()).norm() / exact.double().norm())
+
+
+def test_own_and_total_errors_are_those_of_the_two_runs(case: MakeCase) -> None:
+    workload = net(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
+    low = copy.deepcopy(workload.module).bfloat16()
+    with torch.no_grad():
+        hidden = workload.module[:2](workload.inputs)
+        exact, inexact = workload.module(workload.inputs), low(workload.inputs.bfloat16())
+        own, held = low[2](hidden.bfloat16()), workload.module[2](hidden.bfloat16().float())
+    found = measure(workload, case("bf16_pure"))
+    rows = rows_of(found)
+    assert list(rows) == ["0", "1", "2"]
+    assert rows["2"].own_rel_l2 == pytest.approx(relative(own, held))
+    assert rows["1"].own_rel_l2 == 0.0  # a ReLU rounds nothing
+    assert rows["2"].total_rel_l2 == pytest.approx(relative(inexact, exact))
+    assert found.output_rel_l2 == pytest.approx(relative(inexact, exact))
+    assert rows["0"].own_rel_l2 < rows["0"].total_rel_l2  # the rounding of the inputs that it is handed
+    assert (found.first_nonfinite, found.notes) == (None, [])
+
+
+@pytest.mark.parametrize("phase", ["inference", "training"])
+@pytest.mark.parametrize("precision", ["fp16_pure", "bf16_pure", "fp16_autocast", "bf16_autocast"])
+def test_both_phases_are_measured_and_the_workload_is_left_alone(
+    case: MakeCase, classifier: Workload, precision: str, phase: str
+) -> None:
+    before = {name: tensor.clone() for name, tensor in classifier.module.state_dict().items()}
+    found = measure(classifier, case(precision, phase))
+    assert found.case_id == case(precision, phase).case_id
+    assert list(rows_of(found)) == ["0", "1", "2", "3"]
+    assert all(row.total_rel_l2 and row.sampled for row in found.modules)
+    assert found.output_rel_l2 == pytest.approx(rows_of(found)["3"].total_rel_l2)
+    assert all(torch.equal(before[name], tensor) for name, tensor in classifier.module.state_dict().items())
+
+
+def test_what_is_handed_half_runs_in_half_below_autocast(case: MakeCase) -> None:
+    workload = net(nn.Linear(16, 16), Function(lambda x: x * 3 / 7), Function(torch.Tensor.float), Function(torch.exp))
+    rows = rows_of(measure(workload, case("bf16_autocast")))
+    assert rows["1"].own_rel_l2
+    assert rows["3"].own_rel_l2 == 0.0  # it is handed fp32, and computes in it
+
+
+@pytest.mark.parametrize("build", SMALL)
+@pytest.mark.parametrize("fault", ["overflowing layer", "softmax of large logits", "sum of sixteens", "tiny variance"])
+def test_a_planted_fault_leads_the_ranking(case: MakeCase, build: Callable[..., Any], fault: str) -> None:
+    module, inputs, planted = build(fault)
+    found = measure(Workload(module=module, inputs=inputs), case("fp16_pure"))
+    assert ranked(found.modules)[0].module == planted
+    assert found.output_rel_l2 is None
+    assert found.first_nonfinite is not None
+    assert found.first_nonfinite.module == planted
+
+
+def test_a_fault_is_seen_below_autocast(case: MakeCase) -> None:
+    module, inputs, planted = small_conv_net("overflowing layer")
+    found = measure(Workload(module=module, inputs=inputs), case("fp16_autocast"))
+    assert rows_of(found)[planted].overflowed
+    assert found.first_nonfinite is not None
+    assert found.first_nonfinite.module == planted
+
+
+def test_a_loss_that_overflows_is_located(case: MakeCase) -> None:
+    workload = net(nn.Linear(16, 4), loss=lambda output: (output * 1e5).mean())
+    found = measure(workload, case("fp16_pure", "training"))
+    assert found.output_rel_l2
+    assert found.first_nonfinite is not None
+    assert (found.first_nonfinite.operation, found.first_nonfinite.module) == ("aten.mul", "")
+
+
+def test_values_that_are_not_finite_in_fp32_are_refused(case: MakeCase) -> None:
+    workload = net(nn.Linear(16, 4), Function(lambda x: (x - 100).log()))
+    with pytest.raises(WorkloadError, match=r"in fp32 already: aten.log in 1, forward, step 1 .*cannot be judged$"):
+        measure(workload, case("bf16_autocast"))
+
+
+def test_masked_outputs_are_compared_where_they_are_finite(case: MakeCase) -> None:
+    workload = net(nn.Linear(16, 4), Function(lambda x: x.masked_fill(torch.eye(4, dtype=torch.bool), -math.inf)))
+    assert measure(workload, case("bf16_pure")).output_rel_l2
+
+
+def test_what_does_not_run_in_half_is_noted(case: MakeCase) -> None:
+    def only_fp32(x: torch.Tensor) -> torch.Tensor:
+        if x.dtype is not torch.float32:
+            raise RuntimeError("fp32 alone")
+        return x
+
+    found = measure(net(nn.Linear(16, 4), Function(only_fp32)), case("fp16_pure"))
+    assert found.notes == ["the whole forward pass does not run in fp16_pure: RuntimeError: fp32 alone"]
+    assert found.modules[0].own_rel_l2
+    assert (found.modules[0].total_rel_l2, found.output_rel_l2) == (None, None)
+
+
+def test_running_out_of_memory_is_raised_on(case: MakeCase) -> None:
+    def greedy(x: torch.Tensor) -> torch.Tensor:
+        if x.dtype is not torch.float32:
+            raise torch.OutOfMemoryError("no room")
+        return x
+
+    with pytest.raises(torch.OutOfMemoryError):
+        measure(net(Function(greedy)), case("fp16_pure"))
+
+
+def test_a_precision_that_rounds_nothing_is_refused(case: MakeCase) -> None:
+    with pytest.raises(UsageError, match="fp32 rounds"):
+        measure(net(nn.Linear(16, 4)), case())
+
+
+def test_outputs_of_other_shapes_are_noted(case: MakeCase) -> None:
+    workload = net(nn.Linear(16, 4), Function(lambda x: x[: 2 if x.dtype is torch.float32 else 1]))
+    found = measure(workload, case("bf16_pure"))
+    assert found.output_rel_l2 is None
+    assert "shapes differ" in found.notes[0]
+    assert rows_of(found)["0"].total_rel_l2
+
+
+def test_a_network_without_floating_outputs_has_errors_of_modules_alone(case: MakeCase) -> None:
+    found = measure(net(nn.Linear(16, 4), Function(lambda x: x.argmax(-1)), loss=None), case("bf16_pure"))
+    assert list(rows_of(found)) == ["0"]
+    assert found.notes == ["forward returned no floating tensor to compare"]
+
+
+def test_tuples_in_place_modules_and_what_is_kept_are_measured(case: MakeCase) -> None:
+    workload = net(
+        nn.Linear(16, 16), nn.ReLU(inplace=True), nn.Linear(16, 4), Function(lambda x: (x, {"twice": x + x}))
+    )
+    keep_fp32(workload.module, "2")
+    rows = rows_of(measure(dataclasses.replace(workload, loss=None), case("bf16_autocast")))
+    assert list(rows) == ["0", "1", "3"]
+    assert rows["1"].total_rel_l2
+
+
+def test_dropout_is_switched_off_in_training(case: MakeCase) -> None:
+    workload = net(nn.Linear(16, 16), nn.Dropout(0.9), nn.Linear(16, 4))
+    found = measure(workload, case("bf16_autocast", "training"))
+    assert found.notes == [NO_DROPOUT]
+    assert found.output_rel_l2 is not None
+    assert found.output_rel_l2 < 0.05
+
+
+def test_samples_of_all_modules_share_a_limit(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = net(nn.Linear(16, 16), nn.Linear(16, 4))
+    assert rows_of(measure(workload, case("bf16_pure")))["0"].sampled == 64 <= SAMPLE
+    monkeypatch.setattr(origins, "SAMPLES", 30)
+    assert rows_of(measure(workload, case("bf16_pure")))["0"].sampled == 10
+
+
+def test_the_modules_within_an_encoder_are_compared_in_inference(case: MakeCase) -> None:
+    torch.manual_seed(0)
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2)
+    with torch.no_grad():
+        encoder.layers[1].linear1.weight.mul_(3e6)
+    found = measure(Workload(module=encoder, inputs=torch.randn(2, 5, 16)), case("fp16_autocast"))
+    assert rows_of(found)["layers.1.linear1"].overflowed
+    assert found.first_nonfinite is not None
+    assert found.first_nonfinite.module == "layers.1.linear1"
+    assert torch.backends.mha.get_fastpath_enabled()

@@ -1,0 +1,377 @@
+"""What one norm hides: errors by output and sample, probabilities and decisions, against NumPy and SciPy."""
+
+import math
+from collections import namedtuple
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.special import log_softmax, softmax
+from scipy.stats import entropy
+
+from ampbench.errors import WorkloadError
+from ampbench.records.case import Case
+from ampbench.records.measured import Divergence, OutputError
+from ampbench.worker.distances import Decisions, named_outputs
+from ampbench.worker.divergence import measure_divergence
+from ampbench.worker.machine import Cpu
+from ampbench.worker.outputs import Compared, batch_length, compared_outputs, decisions_of, sample_errors
+from ampbench.worker.reference import References
+from ampbench.workload import Workload
+
+MakeCase = Callable[..., Case]
+RANDOM = np.random.default_rng(0)
+
+
+def errors_of(
+    value: np.ndarray, reference: np.ndarray, made: Decisions | None = None, samples: int | None = None
+) -> tuple[OutputError, Compared]:
+    """The error of a lone output."""
+    compared = Compared([""], [torch.from_numpy(reference)], [made] if made else [], samples)
+    values = [torch.from_numpy(value)]
+    _, each = compared.distances(values)
+    (found,) = compared.errors(values, each, torch.bfloat16)
+    return found, compared
+
+
+def divergence(workload: Workload, case: Case) -> Divergence:
+    return measure_divergence(workload, case, Cpu(), References())
+
+
+class TwoHeads(torch.nn.Module):
+    """Boxes in pixels, in fp32 whatever the precision, beside scores of classes that lie close together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.boxes, self.scores = torch.nn.Linear(16, 4), torch.nn.Linear(16, 8)
+        with torch.no_grad():
+            self.boxes.bias.fill_(5000.0)
+            self.scores.weight.mul_(1e-3)
+            self.scores.bias.fill_(40.0)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        with torch.autocast(x.device.type, enabled=False):
+            boxes = self.boxes(x.to(self.boxes.weight.dtype))
+        return {"boxes": boxes, "scores": self.scores(x)}
+
+
+class LossFirst(torch.nn.Module):
+    """What transformers return that are given labels: the loss, and the logits after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(16, 8)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = self.layer(x)
+        return 1000 + torch.nn.functional.cross_entropy(logits.float(), labels).to(x.dtype), logits
+
+
+@pytest.fixture
+def two_heads() -> Workload:
+    torch.manual_seed(0)
+    return Workload(module=TwoHeads(), inputs=torch.randn(32, 16))
+
+
+def test_a_large_exact_output_hides_no_ruined_one(two_heads: Workload, case: MakeCase) -> None:
+    found = divergence(two_heads, case("bf16_autocast"))
+    boxes, scores = found.output.tensors or []
+    assert (boxes.name, scores.name) == ("boxes", "scores")
+    assert found.output.rel_l2 < 2e-2  # what all of them poured together say
+    assert boxes.rel_l2 < 1e-3
+    module, x = two_heads.module, two_heads.inputs
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        low = module(x)["scores"].double().numpy()
+    weight, bias = (one.detach().double().numpy() for one in (module.scores.weight, module.scores.bias))
+    exact = x.double().numpy() @ weight.T + bias
+    assert scores.rel_l2 == pytest.approx(np.linalg.norm(low - exact) / np.linalg.norm(exact), rel=1e-9)
+    assert found.output.worst == scores
+    assert scores.centred is False
+
+
+def test_an_error_is_held_against_what_rows_differ_by(two_heads: Workload, case: MakeCase) -> None:
+    boxes, scores = divergence(two_heads, case("bf16_autocast")).output.tensors or []
+    assert scores.rel_l2 < 5e-3
+    assert scores.over_spread > 0.9  # all rows are 40: nothing of them is left
+    assert boxes.over_spread < 1e-3
+    assert all((one.over_spread or 0) < 1e-2 for one in divergence(two_heads, case("fp32")).output.tensors or [])
+
+
+@given(st.integers(2, 6), st.floats(-1e3, 1e3), st.floats(1e-3, 1e3), st.integers(0, 2**32 - 1))
+def test_no_offset_and_no_scale_changes_an_error_over_its_spread(
+    rows: int, offset: float, scale: float, seed: int
+) -> None:
+    draw = np.random.default_rng(seed)
+    reference, error = draw.normal(size=(2, rows, 3))
+    expected = np.linalg.norm(error) / np.linalg.norm(reference - reference.mean(0))
+    found, _ = errors_of(scale * (reference + error) + offset, scale * reference + offset)
+    assert found.over_spread == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("rows", [np.ones((1, 4)), np.ones((4, 4)), 1 + 1e-9 * RANDOM.normal(size=(4, 4))])
+def test_rows_that_are_alike_have_no_spread(rows: np.ndarray) -> None:
+    found, _ = errors_of(rows * 1.01, rows)
+    assert (found.rel_l2, found.over_spread) == (pytest.approx(0.01), None)
+
+
+def test_where_a_reference_is_zero_rows_are_those_of_its_targets() -> None:
+    targets = RANDOM.normal(size=(4, 3))
+    compared = Compared([""], [torch.zeros(4, 3, dtype=torch.float64)], [], 4, targets={"y": torch.tensor(targets)})
+    values = [torch.full((4, 3), 0.1, dtype=torch.float64)]
+    _, each = compared.distances(values)
+    (found,) = compared.errors(values, each, torch.bfloat16)
+    assert found.rel_l2 is None
+    assert found.over_spread == pytest.approx(0.1 * 12**0.5 / np.linalg.norm(targets - targets.mean(0)))
+
+
+def test_the_shift_of_logits_that_hides_their_differences_is_taken_off(two_heads: Workload, case: MakeCase) -> None:
+    workload = Workload(module=two_heads.module, inputs=two_heads.inputs, classes_dim={"scores": -1})
+    found = divergence(workload, case("bf16_autocast"))
+    scores = (found.output.tensors or [])[1]
+    assert scores.centred
+    assert scores.rel_l2 > 0.5  # of what tells the classes apart half and more is lost
+    assert found.output.argmax_agreeing < found.output.argmax_decisions == 32
+    assert found.output.predictions.outputs == ["scores"]
+    assert found.output.predictions.flipped_margin < 1e-2  # all were nearly ties
+
+
+def test_a_loss_among_the_outputs_hides_no_logits(case: MakeCase) -> None:
+    torch.manual_seed(0)
+    workload = Workload(module=LossFirst(), inputs=(torch.randn(32, 16), torch.randint(8, (32,))))
+    found = divergence(workload, case("bf16_autocast"))
+    loss, logits = found.output.tensors or []
+    assert (loss.name, logits.name) == ("[0]", "[1]")
+    assert found.output.worst == logits
+    assert logits.rel_l2 > 1.5 * found.output.rel_l2
+    assert loss.sample_undefined == "it is one number, and the batch has 32 samples"
+    assert logits.sample_count == 32
+
+
+def test_outputs_are_chosen_by_name_and_by_function(two_heads: Workload, case: MakeCase) -> None:
+    module, inputs = two_heads.module, two_heads.inputs
+    named = divergence(Workload(module=module, inputs=inputs, outputs="boxes"), case("bf16_autocast"))
+    assert [one.name for one in named.output.tensors or []] == ["boxes"]
+    assert named.reference.output_shapes == [[32, 4]]
+    taken = Workload(module=module, inputs=inputs, outputs=lambda output: output["scores"] - 40)
+    (only,) = divergence(taken, case("bf16_autocast")).output.tensors or []
+    assert only.name == ""
+    assert only.rel_l2 > 0.3
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"outputs": ["boxes", "scres"]}, "outputs names 'scres', and the network returns boxes, scores"),
+        ({"outputs": lambda output: 3}, r"outputs\(output\) returned no floating tensor, but int"),
+        ({"classes_dim": 2}, "classes_dim is 2, and boxes has 2 dimensions"),
+        ({"classes_dim": {"scres": 1}}, "classes_dim names 'scres', and the outputs compared are boxes, scores"),
+    ],
+)
+def test_an_output_that_is_not_there_is_one_clear_line(
+    two_heads: Workload, case: MakeCase, settings: dict[str, Any], said: str
+) -> None:
+    workload = Workload(module=two_heads.module, inputs=two_heads.inputs, **settings)
+    with pytest.raises(WorkloadError, match=said):
+        divergence(workload, case("bf16_autocast"))
+
+
+def test_a_name_takes_all_below_it() -> None:
+    output = {"heads": [{"boxes": torch.ones(1)}, {"boxes": torch.ones(2)}], "headset": torch.ones(3)}
+    workload = Workload(module=torch.nn.Identity(), inputs=torch.ones(1), outputs="heads")
+    assert list(compared_outputs(workload, output)) == ["heads[0].boxes", "heads[1].boxes"]
+
+
+def test_named_tuples_have_the_names_of_their_fields() -> None:
+    Pair = namedtuple("Pair", "mean variance")
+    output = (Pair(torch.ones(1), torch.ones(2)), torch.arange(3))
+    assert [name for name, _ in named_outputs(output)] == ["[0].mean", "[0].variance"]
+
+
+def test_samples_have_the_errors_that_numpy_finds() -> None:
+    reference = RANDOM.normal(size=(512, 3, 5)) * RANDOM.uniform(0.1, 10, size=(512, 1, 1))
+    value = reference + 1e-3 * RANDOM.normal(size=reference.shape)
+    value[7] = 1.45 * reference[7]
+    found, _ = errors_of(value, reference, samples=512)
+    flat = (value - reference).reshape(512, -1), reference.reshape(512, -1)
+    errors = np.linalg.norm(flat[0], axis=1) / np.linalg.norm(flat[1], axis=1)
+    assert found.sample_count == 512
+    assert found.sample_p99_rel_l2 == pytest.approx(np.quantile(errors, 0.99))
+    assert found.sample_worst_rel_l2 == pytest.approx(0.45)
+    assert found.rel_l2 == pytest.approx(np.linalg.norm(flat[0]) / np.linalg.norm(flat[1]))
+
+
+def test_a_ruined_sample_of_many_is_seen_where_the_norm_stays_small() -> None:
+    reference = RANDOM.choice([-1.0, 1.0], size=(512, 16))
+    value = reference.copy()
+    value[100] *= 1.45
+    found, _ = errors_of(value, reference, samples=512)
+    assert found.rel_l2 < 2e-2
+    assert found.sample_worst_rel_l2 == pytest.approx(0.45)
+
+
+@pytest.mark.parametrize(
+    ("shape", "samples", "lost", "said"),
+    [
+        ((8, 4), None, 0.0, "the inputs tell no batch size"),
+        ((3, 8), 8, 0.0, "its first dimension is 3, and the batch has 8 samples"),
+        ((), 8, 0.0, "it is one number, and the batch has 8 samples"),
+        ((8,), 8, 0.0, "a sample has fewer than 4 free numbers"),
+        ((8, 4), 8, 0.25, "a sample has fewer than 4 free numbers"),
+    ],
+)
+def test_where_samples_have_no_error_the_reason_is_said(
+    shape: tuple[int, ...], samples: int | None, lost: float, said: str
+) -> None:
+    reference = torch.ones(shape, dtype=torch.float64)
+    found = sample_errors(reference * 1.1, reference, samples, lost)
+    assert (found.undefined, found.p99, found.worst, found.count) == (said, None, None, None)
+
+
+def test_a_sample_of_zeros_has_no_relative_error_and_is_left_out() -> None:
+    reference = torch.tensor([[0.0] * 4, [1.0] * 4, [0.0] * 4], dtype=torch.float64)
+    value = torch.tensor([[0.0] * 4, [1.1] * 4, [0.1] * 4], dtype=torch.float64)
+    found = sample_errors(value, reference, 3)
+    assert found.count == 2  # the first is right, the last is left out
+    assert found.worst == pytest.approx(0.1)
+    nothing = sample_errors(torch.ones(1, 4), torch.zeros(1, 4), 1)
+    assert nothing.undefined == "every sample of the reference is zero"
+
+
+@pytest.mark.parametrize("dimension", [1, 2])
+def test_kl_and_margins_are_those_of_scipy(dimension: int) -> None:
+    reference = 3 * RANDOM.normal(size=(16, 7, 9))
+    value = reference + 0.2 * RANDOM.normal(size=reference.shape)
+    made = Decisions(0, torch.Size(reference.shape), dimension)
+    found, compared = errors_of(value, reference, made, 16)
+    predicted = compared.predictions([torch.from_numpy(value)])
+    p, q = softmax(reference, dimension), softmax(value, dimension)
+    kl = entropy(p, q, axis=dimension).ravel()
+    assert predicted.rows == kl.size
+    assert predicted.kl_mean == pytest.approx(kl.mean(), rel=1e-9)
+    assert predicted.kl_p99 == pytest.approx(np.quantile(kl, 0.99), rel=1e-9)
+    ordered = np.sort(p, dimension)
+    margin = np.take(ordered, -1, dimension) - np.take(ordered, -2, dimension)
+    flipped = p.argmax(dimension) != q.argmax(dimension)
+    assert predicted.median_margin == pytest.approx(np.median(margin))
+    assert predicted.flipped_margin == pytest.approx(margin[flipped].max())
+    less = [one - one.mean(dimension, keepdims=True) for one in (value, reference)]
+    assert found.centred
+    assert found.rel_l2 == pytest.approx(np.linalg.norm(less[0] - less[1]) / np.linalg.norm(less[1]))
+    errors = np.linalg.norm((less[0] - less[1]).reshape(16, -1), axis=1)
+    errors /= np.linalg.norm(less[1].reshape(16, -1), axis=1)
+    assert found.sample_p99_rel_l2 == pytest.approx(np.quantile(errors, 0.99))
+
+
+def test_kl_of_nearly_equal_rows_is_no_rounding_error() -> None:
+    reference = RANDOM.normal(size=(64, 10))
+    value = reference + 1e-7 * RANDOM.normal(size=reference.shape)
+    _, compared = errors_of(value, reference, Decisions(0, torch.Size((64, 10)), 1))
+    p = softmax(reference, 1)
+    shift = value - reference
+    spread = (p * shift**2).sum(1) - (p * shift).sum(1) ** 2
+    found = compared.predictions([torch.from_numpy(value)])
+    assert found.kl_mean == pytest.approx(spread.mean() / 2, rel=1e-3)  # to second order half the variance
+    assert found.flipped_margin is None
+
+
+@pytest.mark.parametrize("made_of", [lambda rows: softmax(rows, 1), lambda rows: log_softmax(rows, 1)])
+def test_probabilities_and_their_logarithms_are_taken_as_they_are(made_of: Callable[[Any], Any]) -> None:
+    logits = RANDOM.normal(size=(32, 6)) * 2
+    changed = logits + 0.1 * RANDOM.normal(size=logits.shape)
+    found, compared = errors_of(made_of(changed), made_of(logits), Decisions(0, torch.Size((32, 6)), 1), 32)
+    kl = entropy(softmax(logits, 1), softmax(changed, 1), axis=1)
+    assert compared.predictions([torch.from_numpy(made_of(changed))]).kl_mean == pytest.approx(kl.mean(), rel=1e-9)
+    assert not found.centred
+
+
+def test_a_probability_of_zero_for_what_has_one_leaves_no_divergence() -> None:
+    reference = np.array([[0.9, 0.1 - 1e-9, 1e-9], [0.5, 0.25, 0.25]])
+    value = np.array([[0.9, 0.1, 0.0], [0.5, 0.25, 0.25]])
+    _, compared = errors_of(value, reference, Decisions(0, torch.Size((2, 3)), 1))
+    found = compared.predictions([torch.from_numpy(value)])
+    assert found.kl_mean is None
+    assert found.kl_undefined == "1 of 2 rows give a probability of 0 to what has one in the reference"
+
+
+def test_masked_logits_take_no_part() -> None:
+    reference = RANDOM.normal(size=(8, 6))
+    value = reference + 0.05
+    value[:, 0] += 0.1
+    reference[:, 4:] = value[:, 4:] = -math.inf
+    found, compared = errors_of(value, reference, Decisions(0, torch.Size((8, 6)), 1), 8)
+    less = [one[:, :4] - one[:, :4].mean(1, keepdims=True) for one in (value, reference)]
+    assert found.rel_l2 == pytest.approx(np.linalg.norm(less[0] - less[1]) / np.linalg.norm(less[1]))
+    kl = entropy(softmax(reference[:, :4], 1), softmax(value[:, :4], 1), axis=1)
+    assert compared.predictions([torch.from_numpy(value)]).kl_mean == pytest.approx(kl.mean(), rel=1e-6)
+
+
+def test_rows_that_are_not_finite_leave_errors_and_divergence_undefined() -> None:
+    reference = RANDOM.normal(size=(8, 6))
+    value = reference.copy()
+    value[3, 2] = math.nan
+    found, compared = errors_of(value, reference, Decisions(0, torch.Size((8, 6)), 1), 8)
+    assert found.undefined == "1 of 48 output elements is NaN, and not in fp64"
+    assert found.sample_undefined == found.undefined
+    assert found.rel_l2 is found.sample_p99_rel_l2 is None
+    assert compared.predictions([torch.from_numpy(value)]).kl_undefined == "1 of 8 rows are not finite"
+
+
+def test_logits_of_one_class_decide_nothing(case: MakeCase) -> None:
+    torch.manual_seed(0)
+    workload = Workload(module=torch.nn.Linear(4, 1), inputs=torch.randn(8, 4), classes_dim=1)
+    found = divergence(workload, case("bf16_pure"))
+    assert found.output.predictions is found.output.argmax_decisions is None
+    assert "the output has a single class, and decides nothing" in found.notes
+    assert (found.output.tensors or [])[0].rel_l2 == found.output.rel_l2
+
+
+def test_an_output_by_chance_is_told_and_not_judged(case: MakeCase) -> None:
+    generator = np.random.default_rng(1)
+
+    class Noisy(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(16, 16)
+
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            noise = torch.from_numpy(generator.normal(size=(8, 16))).to(x.dtype)
+            return {"mean": 1000 * self.layer(x), "noise": 1e-9 * noise}
+
+    torch.manual_seed(0)
+    found = divergence(Workload(module=Noisy(), inputs=torch.randn(8, 16)), case("bf16_autocast"))
+    mean, noise = found.output.tensors or []
+    assert noise.undefined.startswith("chance alone makes it 1.")
+    assert found.output.worst == mean
+    assert found.chance_rel_l2 is None
+
+
+def test_classes_lie_where_the_user_says_even_without_targets(case: MakeCase) -> None:
+    torch.manual_seed(0)
+    workload = Workload(module=torch.nn.Linear(8, 5), inputs=torch.randn(2, 3, 8), classes_dim=-1)
+    found = divergence(workload, case("bf16_autocast"))
+    assert found.output.argmax_decisions == found.output.predictions.rows == 6
+    (made,) = decisions_of(workload, [""], [torch.zeros(2, 3, 5)], None, [])
+    assert made.dimension == 2
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "shape", "length"), [(8, (8, 3), 8), (8, (5, 8), 8), (8, (2, 3), 2), (None, (5, 8), 5)]
+)
+def test_the_batch_is_as_long_as_its_size_or_the_first_input(
+    batch_size: int | None, shape: tuple[int, ...], length: int, case: MakeCase
+) -> None:
+    workload = Workload(module=torch.nn.Identity(), inputs={"scale": torch.tensor(1.0), "x": torch.ones(shape)})
+    assert batch_length(workload, case(batch_size=batch_size)) == length
+
+
+def test_a_training_step_tells_its_outputs_and_predictions_too(classifier: Workload, case: MakeCase) -> None:
+    found = divergence(classifier, case("bf16_autocast", "training"))
+    (only,) = found.output.tensors or []
+    assert only.centred
+    assert only.sample_count is None  # three of a row's four numbers are free
+    assert found.output.predictions.rows == 8
+    assert found.output.predictions.kl_mean > 0

@@ -1,0 +1,163 @@
+"""A user's own precision: found in the file of the workload, prepared by its hook, judged by its own optimizer."""
+
+from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import ampbench
+from ampbench.core.precisions import FP64, PRECISIONS, Precision, meet
+from ampbench.drive import planning
+from ampbench.errors import UsageError, WorkloadError
+from ampbench.records.case import Case, WorkloadSource
+from ampbench.worker.divergence import measure_divergence
+from ampbench.worker.machine import Cpu
+from ampbench.worker.reference import References
+from ampbench.worker.sources import describe_workload, find_own, meet_precisions
+from ampbench.worker.step import build_step
+from ampbench.workload import Workload
+
+MakeCase = Callable[..., Case]
+
+FILE = """
+import torch
+import ampbench
+from ampbench.core.precisions import PRECISIONS
+FP32 = PRECISIONS["fp32"]
+mine = ampbench.Precision(name="bf16_mine", summary="as bf16_pure", storage="bfloat16")
+def make():
+    return torch.nn.Linear(4, 4), torch.ones(2, 4)
+"""
+
+
+@pytest.fixture(autouse=True)
+def known() -> Iterator[None]:
+    before = dict(PRECISIONS)
+    yield
+    PRECISIONS.clear()
+    PRECISIONS.update(before)
+
+
+def source_of(folder: Path, text: str, function: str = "make", family: str = "user") -> WorkloadSource:
+    path = folder / f"{folder.name}.py"
+    path.write_text(text)
+    return WorkloadSource(name=f"m.py:{function}", family=family, module=str(path), function=function, builtin=False)
+
+
+def own(**fields: Any) -> Precision:
+    row = ampbench.Precision(**{"name": "mine"} | fields)
+    meet(row)
+    return row
+
+
+def test_those_of_a_file_are_described_and_known(tmp_path: Path) -> None:
+    described = describe_workload(source_of(tmp_path, FILE), {}, 0)
+    assert [(one.name, one.storage, one.rounding) for one in described.precisions] == [
+        ("bf16_mine", "bfloat16", "bfloat16")
+    ]
+    assert PRECISIONS["bf16_mine"].summary == "as bf16_pure"
+
+
+def test_a_worker_finds_it_where_its_workload_is_or_by_an_entry_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find_own(source_of(tmp_path, FILE), "bf16_mine")
+    assert "bf16_mine" in PRECISIONS
+    del PRECISIONS["bf16_mine"]
+    module = source_of(tmp_path, FILE).module
+    monkeypatch.syspath_prepend(tmp_path)
+    entry = EntryPoint("bf16_mine", f"{Path(module).stem}:mine", "ampbench.precisions")
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [entry] if "precisions" in group else [])
+    builtin = WorkloadSource(name="mlp", family="linear", module="", function="", builtin=True)
+    find_own(builtin, "bf16_mine")
+    assert PRECISIONS["bf16_mine"].storage == "bfloat16"
+    del PRECISIONS["bf16_mine"]
+    assert planning.own_source("bf16_mine") == WorkloadSource(
+        name="bf16_mine", family="precision", module=Path(module).stem, function="mine", builtin=False
+    )
+
+
+def test_a_file_that_takes_a_name_of_ampbenchs_own_is_refused(tmp_path: Path) -> None:
+    text = FILE.replace('name="bf16_mine"', 'name="bf16_pure"')
+    with pytest.raises(UsageError, match="precision bf16_pure is ampbench's own"):
+        meet_precisions(source_of(tmp_path, text))
+
+
+def test_an_entry_point_that_is_no_precision_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(WorkloadError, match=r"is no ampbench\.Precision$"):
+        meet_precisions(source_of(tmp_path, FILE, "make", family="precision"))
+
+
+def test_prepare_is_given_the_network_on_its_device_in_its_dtype_and_the_optimizer(
+    case: MakeCase, classifier: Workload
+) -> None:
+    seen: list[Any] = []
+
+    def prepare(module: torch.nn.Module, optimizer: Any) -> Any:
+        seen.append((next(module.parameters()).dtype, optimizer))
+        return torch.nn.Sequential(module, torch.nn.Identity()), lambda parameters: torch.optim.SGD(parameters, lr=0.5)
+
+    own(storage="bfloat16", prepare=prepare)
+    step = build_step(classifier, case("mine", "training"), Cpu())
+    assert seen == [(torch.bfloat16, classifier.optimizer)]
+    assert isinstance(step.module[1], torch.nn.Identity)
+    assert step.optimizer.param_groups[0]["lr"] == 0.5
+    step.run()
+    build_step(classifier, case("mine", "inference"), Cpu()).run()
+    assert seen[1] == (torch.bfloat16, None)
+    build_step(classifier, case("mine", "training"), Cpu(), precision=FP64)
+    assert len(seen) == 2
+
+
+def test_a_prepared_network_may_hold_other_weights_and_nothing_is_put_back(case: MakeCase) -> None:
+    class Whole(torch.nn.Module):
+        def __init__(self, linear: torch.nn.Linear) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter((linear.weight * 100).round().to(torch.int8), requires_grad=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ (self.weight.float() / 100).T
+
+    own(prepare=lambda module, optimizer: Whole(module))
+    workload = Workload(module=torch.nn.Linear(4, 4, bias=False), inputs=torch.randn(2, 4))
+    step = build_step(workload, case("mine"), Cpu())
+    first = step.run()
+    assert step.changed() == []
+    assert torch.equal(step.run(), first)
+    assert step.module.weight.dtype is torch.int8
+    found = measure_divergence(workload, case("mine"), Cpu(), References())
+    assert 1e-4 < found.output.rel_l2 < 0.1
+
+
+def test_what_prepare_must_not_return_is_said(case: MakeCase, classifier: Workload) -> None:
+    own(prepare=lambda module, optimizer: None)
+    with pytest.raises(UsageError, match="precision mine: prepare returned NoneType; expected the module, or"):
+        build_step(classifier, case("mine"), Cpu())
+
+
+def test_an_update_is_that_of_its_own_optimizer(case: MakeCase) -> None:
+    module = torch.nn.Linear(8, 1, bias=False)
+    torch.nn.init.constant_(module.weight, 1.0)
+
+    def sgd(parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=1e-3)
+
+    class Coarse(torch.optim.SGD):
+        """Moves by whole ulps of bf16, so that nothing is swallowed."""
+
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> None:
+            for weight in self.param_groups[0]["params"]:
+                weight.sub_(weight.grad.sign() * 2.0**-7)
+
+    own(storage="bfloat16", prepare=lambda module, optimizer: (module, lambda p: Coarse(p, lr=1e-3)))
+    workload = Workload(module=module, inputs=torch.ones(1, 8), loss=lambda output: output.sum(), optimizer=sgd)
+    found = {
+        name: measure_divergence(workload, case(name, "training"), Cpu(), References()).update
+        for name in ("bf16_pure", "mine")
+    }
+    assert found["bf16_pure"].swallowed == 8
+    assert found["mine"].swallowed == 0

@@ -1,0 +1,381 @@
+"""The server with real processes: what a worker does to itself becomes a reply, and the next request is served."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ampbench.drive.servers import ServerChannel
+from ampbench.records.case import Case, WorkloadSource
+from ampbench.records.wire import Nothing, Reply
+from ampbench.worker.server import set_variables
+from tests.odd_networks import ODD
+from tests.scripted_channel import got, make_request
+
+
+@pytest.fixture
+def ask(channel: ServerChannel, tmp_path: Path, case: Callable[..., Case]) -> Callable[..., Reply]:
+    path = tmp_path / "odd.py"
+    path.write_text(ODD)
+    source = WorkloadSource(name="odd.py:net", family="user", module=str(path), function="net", builtin=False)
+
+    shared = channel
+
+    def ask(
+        kind: str = "fine",
+        what: str = "round",
+        channel: ServerChannel = shared,
+        told: Path = tmp_path / "none",
+        **changes: object,
+    ) -> Reply:
+        planned = case(workload="odd.py:net", parameters={"kind": kind, "told": str(told)}, batch_size=None)
+        values = {"timeout_seconds": 60.0, "min_run_seconds": 0.01, "threads": 1, **changes}
+        if what == "describe":
+            return channel.serve(make_request(what, source=source, parameters={"kind": kind}, **values))
+        return channel.serve(make_request(what, source=source, case=planned, **values))
+
+    return ask
+
+
+def test_a_round_comes_back_with_samples_of_every_build(ask: Callable[..., Reply]) -> None:
+    found = got("round", ask(round=3, server=2, builds=4))
+    assert (found.round, found.server, len(found.samples)) == (3, 2, 4)
+    assert all(seconds > 0 for build in found.samples for seconds in build)
+    assert sum(map(len, found.samples)) <= 200
+    assert found.rss_peak_bytes > 0
+
+
+def test_a_worker_that_gives_way_is_gone_with_all_it_held(channel: ServerChannel, ask: Callable[..., Reply]) -> None:
+    got("round", ask(fresh=True))
+    (before,) = children_of(channel)
+    got("round", ask(fresh=False))
+    assert children_of(channel) == [before]
+    assert got("rest", channel.serve(make_request("rest"))) == Nothing()
+    (resting,) = children_of(channel)
+    assert resting != before
+    got("round", ask(fresh=False))
+    assert children_of(channel) == [resting]
+
+
+def children_of(channel: ServerChannel) -> list[str]:
+    """Return the pids of the processes that a server has."""
+    return Path(f"/proc/{channel._process.pid}/task/{channel._process.pid}/children").read_text().split()
+
+
+@pytest.mark.parametrize(
+    ("kind", "cause", "message"),
+    [
+        ("abort", "crash", "ended by signal SIGABRT"),
+        ("sleep", "time-out", "no result within 1 s (--timeout)"),
+        ("raise", "exception", "RuntimeError: no luck today"),
+        ("exit", "crash", "ended with status 3"),
+        ("kill", "killed", "ended by signal SIGKILL"),
+        ("huge", "out of memory", "RuntimeError"),
+        ("system exit", "exception", "SystemExit: 0"),
+        ("own interrupt", "exception", "KeyboardInterrupt: no message"),
+        ("undecodable", "exception", "FileNotFoundError: caf\\udce9.pt"),
+        ("mute", "exception", "Mute: what it says cannot be had, because its __str__ raises ValueError"),
+        ("closes all", "crash", "closed its connection and went on"),
+    ],
+)
+def test_what_goes_wrong_in_forward_is_a_failure_with_its_cause(
+    ask: Callable[..., Reply], kind: str, cause: str, message: str
+) -> None:
+    failure = ask(kind, timeout_seconds=1.0 if kind == "sleep" else 60.0).failure
+    assert failure.cause == cause
+    assert failure.message.startswith(message)
+    assert failure.stage == "round"
+    assert got("round", ask()) is not None
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Path:
+    """Where a network that starts a process says which."""
+    return tmp_path / "child"
+
+
+def test_a_crash_is_seen_while_a_child_of_the_network_lives_and_the_child_is_ended(
+    ask: Callable[..., Reply], told: Path
+) -> None:
+    failure = ask("abort beside a child", told=told).failure
+    assert (failure.cause, failure.message) == ("crash", "ended by signal SIGABRT")
+    assert not alive(int(told.read_text()))
+
+
+def test_a_child_in_a_session_of_its_own_ends_with_its_worker(ask: Callable[..., Reply], told: Path) -> None:
+    assert got("round", ask("leaves a child", told=told)) is not None
+    assert alive(int(told.read_text()))
+    assert got("round", ask()) is not None
+    assert not alive(int(told.read_text()))
+
+
+def test_what_children_keep_counts_within_the_memory_limit(ask: Callable[..., Reply], told: Path) -> None:
+    failure = ask("hog in a child", told=told, memory_limit_bytes=800 << 20, timeout_seconds=20.0).failure
+    assert failure.cause == "memory limit"
+    assert failure.message.endswith("resident (--memory-limit), together with 1 process that it started")
+    assert not alive(int(told.read_text()))
+
+
+def test_output_without_end_is_cut_and_its_end_is_told(ask: Callable[..., Reply]) -> None:
+    frames = ask("endless output", timeout_seconds=0.5).failure.frames
+    assert frames[0].startswith("… (the end of ")
+    assert frames[0].endswith(" that were printed)")
+    assert frames[2] == "y" * 99
+
+
+def test_a_message_without_end_is_kept_in_part(ask: Callable[..., Reply]) -> None:
+    message = ask("endless message").failure.message
+    assert "xxx… (9,998,014 more characters) (odd.py, line " in message
+    assert len(message) < 2100
+
+
+def test_a_network_that_forks_and_returns_twice_gives_one_reply(ask: Callable[..., Reply]) -> None:
+    assert got("divergence", ask("returns twice", what="divergence")) is not None
+    assert got("memory", ask("returns twice", what="memory", fresh=False)) is not None
+
+
+def test_a_workload_that_exits_when_built_says_so(ask: Callable[..., Reply]) -> None:
+    said = "workload odd.py:net cannot be built: SystemExit: no weights here"
+    assert ask("leaves when built", "describe").problem == said
+
+
+def test_a_workload_that_kills_the_server_when_built_is_named(ask: Callable[..., Reply]) -> None:
+    said = "workload odd.py:net cannot be built: killed: the server ended by signal SIGKILL"
+    assert ask("kills its server when built", "describe", channel=ServerChannel()).problem == said
+
+
+@pytest.mark.usefixtures("started_servers")
+def test_a_child_does_not_outlive_a_server_that_was_killed(ask: Callable[..., Reply], told: Path) -> None:
+    failure = ask("kills its server", told=told, channel=ServerChannel()).failure
+    assert (failure.cause, failure.message) == ("killed", "the server ended by signal SIGKILL")
+    assert_ends(int(told.read_text()))
+
+
+def test_a_worker_killed_with_an_unread_request_is_a_failure_and_its_server_lives(
+    ask: Callable[..., Reply], channel: ServerChannel
+) -> None:
+    assert got("round", ask(fresh=True)) is not None
+    (worker,) = children(channel._process.pid)
+    os.kill(worker, signal.SIGSTOP)
+    killing = threading.Timer(0.2, os.kill, (worker, signal.SIGKILL))
+    killing.start()
+    failure = ask(fresh=False).failure
+    killing.join()
+    assert (failure.cause, failure.message) == ("killed", "ended by signal SIGKILL")
+    assert got("round", ask()) is not None
+
+
+def test_a_server_ends_with_its_driver_while_it_imports(tmp_path: Path) -> None:
+    slow = tmp_path / "ampbench_slow_import.py"
+    slow.write_text("import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
+    server = subprocess.Popen(
+        [sys.executable, "-m", "ampbench.worker.server", "--preload", slow.stem],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    with server:
+        assert server.stderr.readline() == b"importing\n"
+        server.stdin.close()
+        assert server.wait() == -signal.SIGIO
+
+
+def test_a_workload_that_allocates_without_bound_is_stopped_at_the_limit(ask: Callable[..., Reply]) -> None:
+    failure = ask("hog", memory_limit_bytes=1500 << 20).failure
+    assert failure.cause == "memory limit"
+    assert "1.5 GiB resident" in failure.message
+    assert got("round", ask()) is not None
+
+
+def test_an_exception_keeps_the_last_frames_of_the_users_code(ask: Callable[..., Reply]) -> None:
+    frames = ask("raise").failure.frames
+    assert "odd.py" in frames[-1]
+    assert "raise RuntimeError" in frames[-1]
+
+
+def test_a_crash_keeps_the_last_words(ask: Callable[..., Reply]) -> None:
+    assert ask("exit").failure.frames == ["my last words"]
+
+
+def test_a_workload_that_kills_its_process_when_built_is_a_problem_not_a_failure(ask: Callable[..., Reply]) -> None:
+    assert "SIGABRT" in ask("unbuildable", "describe").problem
+    assert got("describe", ask(what="describe")).parameters == {"kind": "fine", "told": ""}
+
+
+def test_passes_can_share_a_process_and_rounds_have_their_own(ask: Callable[..., Reply]) -> None:
+    assert got("divergence", ask(what="divergence")) is not None
+    assert got("memory", ask(what="memory", fresh=False)) is not None
+    assert got("round", ask(fresh=True)) is not None
+
+
+def test_a_server_that_is_killed_is_a_failure_of_the_case(case: Callable[..., Case]) -> None:
+    channel = ServerChannel()
+    os.kill(channel._process.pid, signal.SIGKILL)
+    failure = channel.serve(make_request("round", case=case())).failure
+    assert failure.cause == "killed"
+    assert channel._process.poll() is not None
+
+
+def test_a_server_and_its_worker_end_with_the_driver(tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text(ODD)
+    script = f"""
+import json
+import os
+from ampbench.records.case import Case, WorkloadSource
+from ampbench.records.wire import ROUND, RoundAsked, ask
+from ampbench.drive.servers import ServerChannel
+channel = ServerChannel()
+print(channel._process.pid, flush=True)
+source = WorkloadSource(name="n", family="user", module={str(tmp_path / "odd.py")!r}, function="net", builtin=False)
+case = Case(workload="n", family="user", parameters={{"kind": "sleep"}}, precision="fp32", device="cpu",
+            phase="inference",            path="eager", batch_size=None, input_dtype="fp32", memory_format="contiguous")
+channel.serve(ask(ROUND, RoundAsked(), source=source, case=case))
+"""
+    driver = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    server = int(driver.stdout.readline())
+    while not (worker := children(server)):
+        time.sleep(0.02)
+    driver.kill()
+    driver.wait()
+    driver.stdout.close()
+    for pid in (server, *worker):
+        assert_ends(pid)
+
+
+def assert_ends(pid: int) -> None:
+    for _ in range(500):
+        if not alive(pid):
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"process {pid} lives")
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_an_interpreter_without_torch_is_one_clear_line(tmp_path: Path) -> None:
+    from ampbench.errors import NothingToRunError
+
+    fake = tmp_path / "python"
+    fake.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'torch'\" >&2\nexit 1\n")
+    fake.chmod(0o755)
+    with pytest.raises(NothingToRunError, match="No module named 'torch'"):
+        ServerChannel(str(fake))
+
+
+SEEN = '''
+import gc, json, os, pathlib, resource, signal, sys, threading, torch
+
+def state():
+    """Everything of a process that may change what a step costs."""
+    matmul, cudnn, onednn = torch.backends.cuda.matmul, torch.backends.cudnn, torch.backends.mkldnn
+    seen = {"variable " + name: value for name, value in os.environ.items()}
+    seen |= {
+        "threads": torch.get_num_threads(),
+        "threads between ops": torch.get_num_interop_threads(),
+        "gradients": torch.is_grad_enabled(),
+        "inference mode": torch.is_inference_mode_enabled(),
+        "autocast": torch.is_autocast_enabled("cpu"),
+        "autocast cache": torch.is_autocast_cache_enabled(),
+        "anomaly mode": torch.is_anomaly_enabled(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "matrix products": torch.get_float32_matmul_precision(),
+        "default dtype": str(torch.get_default_dtype()),
+        "default device": str(torch.get_default_device()),
+        "denormals": float(torch.tensor([1e-38]) / 100),
+        "cuDNN": [cudnn.enabled, cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32],
+        "CUDA's reductions": [matmul.allow_fp16_reduced_precision_reduction, matmul.allow_fp16_accumulation],
+        "oneDNN": [onednn.enabled, onednn.deterministic, onednn.allow_tf32],
+        "hooks on saved tensors": torch._C._autograd._top_saved_tensors_default_hooks(False) is not None,
+        "dispatch modes": len(torch.utils._python_dispatch._get_current_dispatch_mode_stack()),
+        "garbage collected": [gc.isenabled(), gc.get_threshold()],
+        "garbage frozen": gc.get_freeze_count() > 0,
+        "tracing": [sys.gettrace() is not None, sys.getprofile() is not None],
+        "threads of Python": [threading.active_count(), sys.getswitchinterval()],
+        "processors": sorted(os.sched_getaffinity(0)),
+        "priority": [os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0)],
+        "limits": [resource.getrlimit(each) for each in (resource.RLIMIT_AS, resource.RLIMIT_STACK)],
+        "killed first": pathlib.Path("/proc/self/oom_score_adj").read_text(),
+        "leads its group": os.getpgid(0) == os.getpid(),
+        "timers": signal.getitimer(signal.ITIMER_REAL),
+        "accelerator found by": torch.cuda._nvml_based_avail(),
+    }
+    return seen
+
+class Telling(torch.nn.Linear):
+    def __init__(self, told):
+        super().__init__(4, 4)
+        self.told = told
+
+    def forward(self, x):
+        pathlib.Path(self.told).write_text(json.dumps(state()))
+        return super().forward(x)
+
+def net(told=""):
+    from ampbench.workload import Workload
+    module = Telling(told)
+    optimizer = lambda parameters: torch.optim.Adam(parameters, lr=1e-3)
+    return Workload(module=module, inputs=torch.randn(2, 4), loss=torch.sum, optimizer=optimizer)
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    network = Telling(sys.argv[1])
+    torch.optim.Adam(network.parameters())
+    network(torch.randn(2, 4)).sum().backward()
+'''
+
+DIFFERS = {
+    "variable PYTHONUNBUFFERED": "what a step prints reaches a file, so that a crash loses none of it",
+    "variable TORCHINDUCTOR_COMPILE_THREADS": "read where a network is compiled, before any step is timed",
+    "variable AMPBENCH_SERVER": "what a server that was killed leaves behind is known by it",
+    "variable PYTHONPATH": "read where modules are imported, before any step is timed",
+    "cuDNN": "convolutions in fp32 are in fp32 on a GPU, too; TF32, torch's own choice there, is another precision",
+    "garbage frozen": "what torch's import left is not walked by collections, which forking would make copies of",
+    "killed first": "whom the kernel chooses when memory runs out",
+    "leads its group": "what a workload starts ends with it",
+}
+"""What a step in a worker sees that it would not see in a user's own process, and why; nothing else may differ."""
+
+
+@pytest.mark.usefixtures("started_servers")
+def test_a_workers_step_sees_a_users_process_but_for_what_is_listed(
+    tmp_path: Path, case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTORCH_NVML_BASED_CUDA_CHECK", raising=False)
+    path, own, workers = (tmp_path / name for name in ("telling.py", "own.json", "workers.json"))
+    path.write_text(SEEN)
+    subprocess.run([sys.executable, path, own], env=dict(os.environ), check=True)
+    source = WorkloadSource(name="telling.py:net", family="user", module=str(path), function="net", builtin=False)
+    planned = case(workload="telling.py:net", parameters={"told": str(workers)}, batch_size=None, phase="training")
+    channel = ServerChannel()
+    try:
+        reply = channel.serve(make_request("round", source=source, case=planned, threads=1, min_run_seconds=0.01))
+    finally:
+        channel.close()
+    got("round", reply)
+    users, seen = json.loads(own.read_text()), json.loads(workers.read_text())
+    assert {name for name in users.keys() | seen.keys() if users.get(name) != seen.get(name)} <= DIFFERS.keys()
+
+
+def test_what_a_server_sets_for_itself_is_put_back_in_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SET", "mine")
+    given = {name: os.environ.get(name) for name in ("SET", "AMPBENCH_UNSET")}
+    set_variables({"SET": "1", "AMPBENCH_UNSET": "1"})
+    assert (os.environ["SET"], os.environ["AMPBENCH_UNSET"]) == ("1", "1")
+    set_variables(given)
+    assert os.environ["SET"] == "mine"
+    assert "AMPBENCH_UNSET" not in os.environ

@@ -1,0 +1,563 @@
+import dataclasses
+import functools
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch._inductor.config
+
+from ampbench.core.precisions import FP64, PRECISIONS
+from ampbench.errors import UnknownNameError, WorkloadError
+from ampbench.records.case import COMPILE_MODES, Case, compiled_path
+from ampbench.trace.keep_fp32 import is_kept
+from ampbench.worker.machine import Cpu
+from ampbench.worker.step import TrainingStep, build_step
+from ampbench.workload import Workload
+
+MakeCase = Callable[..., Case]
+
+
+class Dtypes(torch.nn.Module):
+    """Remembers the dtypes that a linear layer sees and makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.seen: list[tuple[torch.dtype, torch.dtype, torch.dtype]] = []
+
+    def forward(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        assert ids.dtype == torch.int64
+        y: torch.Tensor = self.linear(x)
+        self.seen.append((x.dtype, self.linear.weight.dtype, y.dtype))
+        return y
+
+
+@pytest.mark.parametrize("name", PRECISIONS)
+def test_inputs_weights_and_outputs_have_the_dtypes_of_the_precision(name: str, case: MakeCase) -> None:
+    row = PRECISIONS[name]
+    workload = Workload(module=Dtypes(), inputs=(torch.randn(2, 4), torch.arange(2)))
+    step = build_step(workload, case(name), Cpu())
+    step.run()
+    storage = getattr(torch, row.storage)
+    result = getattr(torch, row.autocast or row.storage)
+    assert step.module.seen == [(storage, storage, result)]
+    assert workload.module.linear.weight.dtype == torch.float32
+
+
+@pytest.mark.parametrize("kept", ["linear", ""])
+@pytest.mark.parametrize("name", ["fp16_autocast", "bf16_autocast", "fp16_pure", "bf16_pure"])
+def test_kept_modules_stay_fp32_and_give_pure_networks_half(name: str, kept: str, case: MakeCase) -> None:
+    workload = Workload(module=Dtypes(), inputs=(torch.randn(2, 4), torch.arange(2)))
+    step = build_step(workload, case(name), Cpu(), kept=[kept])
+    output = step.run()
+    storage = getattr(torch, PRECISIONS[name].storage)
+    inside = storage if kept else torch.float32
+    assert step.module.seen == [(inside, torch.float32, inside)]
+    assert output.dtype == (storage if kept else torch.float32)  # what a whole network gives is not the next one's
+    assert torch.equal(step.module.linear.weight, workload.module.linear.weight)
+    assert not any(map(is_kept, workload.module.modules()))
+
+
+def test_the_reference_keeps_nothing(case: MakeCase) -> None:
+    workload = Workload(module=Dtypes(), inputs=(torch.randn(2, 4), torch.arange(2)))
+    step = build_step(workload, case("bf16_pure"), Cpu(), precision=FP64, kept=["linear"])
+    step.run()
+    assert step.module.seen == [(torch.float64,) * 3]
+
+
+def test_a_name_to_keep_that_no_module_has_is_refused(case: MakeCase) -> None:
+    workload = Workload(module=Dtypes(), inputs=(torch.randn(2, 4), torch.arange(2)))
+    with pytest.raises(UnknownNameError, match="did you mean linear"):
+        build_step(workload, case("bf16_pure"), Cpu(), kept=["linea*"])
+
+
+def test_the_reference_runs_in_fp64_without_autocast(case: MakeCase) -> None:
+    workload = Workload(module=Dtypes(), inputs=(torch.randn(2, 4), torch.arange(2)))
+    step = build_step(workload, case("bf16_autocast"), Cpu(), precision=FP64)
+    step.run()
+    assert step.module.seen == [(torch.float64,) * 3]
+
+
+def test_autocast_is_off_again_when_forward_raises(case: MakeCase) -> None:
+    class Raises(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise RuntimeError("within")
+
+    step = build_step(Workload(module=Raises(), inputs=torch.ones(1)), case("bf16_autocast"), Cpu())
+    with pytest.raises(RuntimeError, match="within"):
+        step.run()
+    assert not torch.is_autocast_enabled("cpu")
+
+
+@pytest.mark.parametrize("name", PRECISIONS)
+def test_restoring_makes_the_next_training_step_the_same_again(name: str, case: MakeCase, classifier: Workload) -> None:
+    step = build_step(classifier, case(name, "training"), Cpu())
+    step.start(None)
+
+    def three_steps() -> list[torch.Tensor]:
+        step.restore()
+        for _ in range(3):
+            step.run()
+        state = [value for entry in step.optimizer.state.values() for value in entry.values() if value is not None]
+        live = [*step.stored().values(), *step.module.parameters(), *step.module.buffers(), *state]
+        return [tensor.detach().clone() for tensor in live]
+
+    first, second = three_steps(), three_steps()
+    initial = list(classifier.module.parameters())
+    assert any(not torch.equal(now.float(), then) for now, then in zip(first, initial, strict=False))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_only_training_in_fp16_with_fp32_weights_scales_its_gradients(case: MakeCase, classifier: Workload) -> None:
+    trained = {name: build_step(classifier, case(name, "training"), Cpu()) for name in PRECISIONS}
+    assert {name for name, step in trained.items() if step.scaler is not None} == {"fp16_autocast", "fp16_master"}
+    assert not isinstance(build_step(classifier, case("fp16_autocast", "inference"), Cpu()), TrainingStep)
+    assert build_step(classifier, case("fp16_autocast", "training", scaler=False), Cpu()).scaler is None
+
+
+def test_the_scale_settles_where_gradients_are_finite_and_leaves_weights_alone(
+    case: MakeCase, classifier: Workload
+) -> None:
+    large = dataclasses.replace(
+        classifier, loss=lambda out, target: 1e3 * torch.nn.functional.cross_entropy(out, target)
+    )
+    step = build_step(large, case("fp16_autocast", "training"), Cpu())
+    before = {name: tensor.clone() for name, tensor in step.module.state_dict().items()}
+    refused = step.settle_scaler()
+    assert refused > 0
+    assert step.scaler.get_scale() == 65536.0 / 2**refused
+    assert all(torch.equal(tensor, before[name]) for name, tensor in step.module.state_dict().items())
+    _, gradients = step.unscaled_gradients()
+    assert all(torch.isfinite(gradient).all() for gradient in gradients.values())
+    assert step.apply_gradients()
+
+
+def test_batches_take_turns(case: MakeCase) -> None:
+    batches = [torch.full((2, 3), float(n)) for n in range(3)]
+    step = build_step(Workload(module=torch.nn.Identity(), inputs=batches), case(), Cpu())
+    seen = []
+    for _ in range(4):
+        output = step.run()
+        seen.append(float(output[0, 0]))
+    assert seen == [0.0, 1.0, 2.0, 0.0]
+
+
+def test_what_is_timed_in_inference_is_the_networks_own_call(case: MakeCase, classifier: Workload) -> None:
+    step = build_step(classifier, case(), Cpu())
+    assert isinstance(step.run, functools.partial)
+    assert step.run.func is step.module
+    assert step.run.args == (step.data.batches[0],)
+
+
+def test_keyword_inputs_are_passed_by_name(case: MakeCase) -> None:
+    class Difference(torch.nn.Module):
+        def forward(self, *, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return a - b
+
+    step = build_step(
+        Workload(module=Difference(), inputs={"b": torch.ones(2), "a": torch.full((2,), 3.0)}), case(), Cpu()
+    )
+    assert step.run().tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("name", PRECISIONS)
+def test_what_is_cached_has_the_dtype_that_the_precision_computes_in(name: str, named: bool, case: MakeCase) -> None:
+    cache = [torch.randn(2, 3), {"seen": torch.arange(2)}]
+    inputs = {"input": torch.randn(2, 4), "past": cache} if named else (torch.randn(2, 4), cache)
+    workload = Workload(module=torch.nn.Linear(4, 4), inputs=inputs, cached=["past"] if named else (1,))
+    row = PRECISIONS[name]
+    for precision, computed, stored in (
+        (None, row.autocast or row.storage, row.storage),
+        (FP64, "float64", "float64"),
+    ):
+        (given,) = build_step(workload, case(name), Cpu(), precision=precision).data.batches
+        own, past = given.values() if named else given
+        assert (own.dtype, past[0].dtype) == (getattr(torch, stored), getattr(torch, computed))
+        assert past[1]["seen"].dtype == torch.int64
+
+
+def test_channels_last_reaches_weights_and_images(case: MakeCase) -> None:
+    workload = Workload(module=torch.nn.Conv2d(3, 8, 3), inputs=torch.randn(2, 3, 8, 8))
+    step = build_step(workload, case(memory_format="channels_last"), Cpu())
+    step.run()
+    assert step.module.weight.is_contiguous(memory_format=torch.channels_last)
+    assert step.data.batches[0].is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("name", ["fp32", "bf16_autocast", "bf16_pure"])
+def test_a_traced_network_gives_what_the_eager_one_gives(name: str, case: MakeCase, classifier: Workload) -> None:
+    eager, traced = (build_step(classifier, case(name, path=path), Cpu()) for path in ("eager", "traced"))
+    seconds = traced.prepare_path("traced")
+    assert seconds > 0
+    assert torch.is_autocast_cache_enabled()
+    with torch.inference_mode():
+        torch.testing.assert_close(traced.run(), eager.run())
+
+
+@pytest.mark.slow
+def test_a_compiled_network_gives_what_the_eager_one_gives(case: MakeCase, classifier: Workload) -> None:
+    eager, compiled = (
+        build_step(classifier, case("bf16_autocast", path=path), Cpu()) for path in ("eager", "compiled")
+    )
+    assert compiled.prepare_path("compiled") > 0
+    with torch.inference_mode():
+        torch.testing.assert_close(compiled.run(), eager.run(), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["freezing", "default"])
+def test_a_frozen_network_holds_its_cast_weights_in_its_code_and_gives_what_the_eager_one_gives(
+    mode: str, case: MakeCase
+) -> None:
+    torch.manual_seed(0)
+    batches = [torch.randn(size, 16) for size in (8, 5)]
+    workload, path = Workload(module=torch.nn.Linear(16, 4), inputs=batches), compiled_path(mode)
+    eager, step = (build_step(workload, case("bf16_autocast", path=one), Cpu()) for one in ("eager", path))
+    assert step.prepare_path(path) > 0
+    assert not torch._inductor.config.freezing, "left as it was"
+    with torch.inference_mode():
+        expected = [eager.run() for _ in batches]
+        torch.testing.assert_close([step.run() for _ in batches], expected, rtol=2e-2, atol=2e-2)
+        step.module.weight.zero_()
+        step.module.bias.zero_()
+        for before, found in zip(expected, [step.run() for _ in batches], strict=True):
+            kept = before if mode == "freezing" else torch.zeros_like(before)
+            torch.testing.assert_close(found, kept, rtol=2e-2, atol=2e-2)
+
+
+def test_modes_of_torch_compile_reach_it_and_freezing_is_on_while_it_compiles_alone(
+    case: MakeCase, classifier: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[dict[str, object], bool]] = []
+
+    def compiling(module: torch.nn.Module, **given: object) -> Callable[..., object]:
+        def run(*args: object) -> object:
+            seen.append((given, torch._inductor.config.freezing))
+            return module(*args)
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", compiling)
+    for mode in COMPILE_MODES:
+        step = build_step(classifier, case(path=compiled_path(mode)), Cpu())
+        step.prepare_path(compiled_path(mode))
+        step.run()
+    first, later = seen[::2], seen[1::2]
+    assert [given for given, _ in first] == [{}, *({"mode": mode} for mode in COMPILE_MODES[1:-1]), {}]
+    assert [frozen for _, frozen in first] == [False, False, False, False, True]
+    assert not any(frozen for _, frozen in later)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fp32", "bf16_autocast", "fp16_autocast"])
+def test_compiled_training_gives_what_eager_training_gives_and_compiling_leaves_no_trace(
+    name: str, case: MakeCase, classifier: Workload
+) -> None:
+    eager, compiled = (build_step(classifier, case(name, "training", path), Cpu()) for path in ("eager", "compiled"))
+    before = {key: value.clone() for key, value in compiled.module.state_dict().items()}
+    assert compiled.prepare_path("compiled") > 0
+    assert all(torch.equal(value, before[key]) for key, value in compiled.module.state_dict().items())
+    assert all(parameter.grad is None for parameter in compiled.module.parameters())
+    assert compiled.loss is None
+    states = []
+    for step in (eager, compiled):
+        step.start(None)
+        for _ in range(3):
+            step.run()
+        states.append(step.module.state_dict())
+    assert compiled.network.forward is not compiled.module
+    tolerance = 1e-5 if name == "fp32" else 2e-2
+    torch.testing.assert_close(states[1], states[0], rtol=tolerance, atol=tolerance)
+    assert not torch.equal(states[1]["0.weight"], before["0.weight"])
+
+
+def test_a_trial_that_raises_leaves_no_trace(case: MakeCase, classifier: Workload) -> None:
+    broken = dataclasses.replace(classifier, loss=lambda *_: 1 / 0)
+    step = build_step(broken, case("fp16_autocast", "training"), Cpu())
+    before = {key: value.clone() for key, value in step.module.state_dict().items()}
+    with pytest.raises(ZeroDivisionError):
+        step.settle_scaler()
+    assert all(torch.equal(value, before[key]) for key, value in step.module.state_dict().items())
+
+
+def test_eager_needs_no_preparation(case: MakeCase, classifier: Workload) -> None:
+    assert build_step(classifier, case(), Cpu()).prepare_path("eager") is None
+
+
+def test_the_first_batch_comes_first_after_tracing(case: MakeCase) -> None:
+    batches = [torch.full((2, 3), float(n)) for n in range(3)]
+    step = build_step(Workload(module=torch.nn.ReLU(), inputs=batches), case(path="traced"), Cpu())
+    step.prepare_path("traced")
+    assert [float(step.run()[0, 0]) for _ in range(3)] == [0.0, 1.0, 2.0]
+
+
+def test_an_input_that_requires_grad_can_be_used_in_every_step(case: MakeCase) -> None:
+    inputs = torch.randn(2, 4, requires_grad=True) * 2
+    workload = Workload(module=torch.nn.Linear(4, 1), inputs=inputs, loss=lambda output: output.sum())
+    step = build_step(workload, case("fp32", "training"), Cpu())
+    for _ in range(2):
+        step.run()
+    assert not step.data.batches[0].requires_grad
+
+
+class ByItsInput(torch.nn.Linear):
+    """A linear layer whose output is its own derivative, as in a network that solves an equation."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        (slope,) = torch.autograd.grad(super().forward(x).square().sum(), x, create_graph=True)
+        return slope
+
+
+@pytest.mark.parametrize("phase", ["inference", "training"])
+def test_a_network_may_differentiate_by_an_input_that_requires_grad(phase: str, case: MakeCase) -> None:
+    inputs = torch.randn(2, 4, requires_grad=True)
+    workload = Workload(module=ByItsInput(4, 3), inputs=inputs, loss=lambda output: output.square().mean())
+    step = build_step(workload, case("bf16_autocast", phase), Cpu())
+    with step.mode():
+        step.run()
+        once = None if step.data.batches[0].grad is None else step.data.batches[0].grad.clone()
+        step.restore()
+        step.run()
+    assert inputs.grad is None
+    assert (once is None) == (phase == "inference")
+    if once is not None:
+        assert step.data.batches[0].grad.abs().sum() < 1.5 * once.abs().sum()  # not added up over steps
+
+
+class InPlace(torch.nn.Module):
+    """Writes into what it is given: its input, and in evaluation its weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 3)
+        self.seen: list[float] = []
+
+    def forward(self, x: torch.Tensor, unused: torch.Tensor) -> torch.Tensor:
+        self.seen.append(float(x.detach()[0, 0]))
+        if not self.training:
+            with torch.no_grad():
+                self.linear.weight.mul_(2)
+        return self.linear(x.div_(255.0))
+
+
+def in_place() -> Workload:
+    inputs = (torch.full((2, 4), 255.0), torch.ones(3))
+    return Workload(module=InPlace(), inputs=inputs, loss=lambda output: output.square().mean())
+
+
+def test_what_a_step_changes_in_place_is_named_and_put_back(case: MakeCase) -> None:
+    step = build_step(in_place(), case(), Cpu())
+    with step.mode():
+        first = step.run().clone()
+        assert step.changed() == ["input[0]", "weight linear.weight"]
+        assert torch.equal(step.run(), first)
+        assert not torch.equal(step.run(), first)
+        step.restore()
+        assert torch.equal(step.run(), first)
+
+
+class Table(torch.nn.Module):
+    """Makes its buffer anew: in the size of its inputs, where it has another, or `always`."""
+
+    def __init__(self, size: int, *, always: bool) -> None:
+        super().__init__()
+        self.always = always
+        self.register_buffer("places", torch.zeros(size))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.always or len(self.places) != len(x):
+            self.places = self.places.sum() + torch.arange(1.0, len(x) + 1)
+        return x * self.places
+
+
+@pytest.mark.parametrize(("size", "changed"), [(1, []), (3, ["buffer places"])])
+def test_a_buffer_that_inference_makes_anew_is_kept_in_a_new_size_and_else_put_back(
+    size: int, changed: list[str], case: MakeCase
+) -> None:
+    step = build_step(Workload(module=Table(size, always=bool(changed)), inputs=torch.ones(3)), case(), Cpu())
+    for _ in range(3):
+        with step.mode():
+            assert step.run().tolist() == [1.0, 2.0, 3.0]
+        assert step.changed() == changed
+        step.restore()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16_autocast", "bf16_pure"])
+def test_every_training_step_finds_the_inputs_as_they_were_given(precision: str, case: MakeCase) -> None:
+    step = build_step(in_place(), case(precision, "training"), Cpu())
+    step.start(None)
+    for _ in range(3):
+        step.run()
+    assert set(step.module.seen) == {255.0}
+    assert step.changed() == ["input[0]"]
+
+
+def test_a_weight_added_to_an_input_in_place_does_not_break_the_next_step(case: MakeCase) -> None:
+    class Adds(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x.add_(self.weight[0]))
+
+    workload = Workload(module=Adds(4, 4), inputs=torch.ones(2, 4), loss=lambda output: output.square().mean())
+    step = build_step(workload, case("fp32", "training"), Cpu())
+    step.start(None)
+    step.run()
+    assert step.changed() == ["input"]
+
+
+@pytest.mark.parametrize("phase", ["inference", "training"])
+def test_a_network_that_changes_nothing_is_told_so_even_of_nan(phase: str, case: MakeCase) -> None:
+    inputs = torch.tensor([[1.0, float("nan")]])
+    step = build_step(
+        Workload(module=torch.nn.Linear(2, 2), inputs=inputs, loss=torch.sum), case("bf16_pure", phase), Cpu()
+    )
+    step.run()
+    assert step.changed() == []
+
+
+class Kept(torch.nn.Module):
+    """Has what no precision in fp32 may touch: an fp64 buffer, a frozen half weight, a complex weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("wide", torch.ones(2, dtype=torch.float64))
+        self.frozen = torch.nn.Parameter(torch.ones(2, dtype=torch.float16), requires_grad=False)
+        self.rotated = torch.nn.Parameter(torch.tensor([1 + 2j]))
+        self.weight = torch.nn.Parameter(torch.ones(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weight
+
+
+@pytest.mark.parametrize(
+    ("precision", "reference", "stored"),
+    [
+        ("fp32", False, ("float64", "float16", "complex64", "float32")),
+        ("bf16_autocast", False, ("float64", "float16", "complex64", "float32")),
+        ("bf16_pure", False, ("bfloat16", "bfloat16", "complex64", "bfloat16")),
+        ("fp32", True, ("float64", "float64", "complex128", "float64")),
+    ],
+)
+def test_dtypes_that_are_not_fp32_stay_but_in_half_and_the_reference(
+    precision: str, reference: bool, stored: tuple[str, ...], case: MakeCase
+) -> None:
+    inputs = {"x": torch.ones(2), "phase": torch.ones(2, dtype=torch.complex64)}
+    step = build_step(
+        Workload(module=Kept(), inputs=inputs), case(precision), Cpu(), precision=FP64 if reference else None
+    )
+    module = step.module
+    tensors = (module.wide, module.frozen, module.rotated, module.weight)
+    assert tuple(str(tensor.dtype).removeprefix("torch.") for tensor in tensors) == stored
+    assert module.rotated.imag == 2
+    assert step.data.batches[0]["phase"].dtype is (torch.complex128 if reference else torch.complex64)
+
+
+def test_optimizer_state_that_is_no_tensor_is_restored_too(case: MakeCase, classifier: Workload) -> None:
+    workload = dataclasses.replace(classifier, optimizer=torch.optim.LBFGS)
+    step = build_step(workload, case("fp32", "training"), Cpu())
+    step.optimizer.state["counter"] = {"steps": 1, "history": [torch.ones(2)]}
+    step.save()
+    step.optimizer.state["counter"]["steps"] = 9
+    step.optimizer.state["counter"]["history"][0].zero_()
+    step.restore()
+    assert step.optimizer.state["counter"]["steps"] == 1
+    assert step.optimizer.state["counter"]["history"][0].tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_inputs_are_given_in_the_cases_input_dtype(dtype: str, case: MakeCase) -> None:
+    workload = Workload(module=Dtypes(), inputs=(torch.randn(2, 4), torch.arange(2)), targets=torch.zeros(2, 4))
+    step = build_step(workload, case("bf16_autocast", input_dtype=dtype), Cpu())
+    step.run()
+    given = torch.float32 if dtype == "fp32" else torch.bfloat16
+    assert step.module.seen == [(given, torch.float32, torch.bfloat16)]
+    assert step.data.targets[0].dtype == torch.float32
+
+
+def test_the_reference_and_another_precision_are_given_inputs_as_they_store_them(case: MakeCase) -> None:
+    workload = Workload(module=Dtypes(), inputs=(torch.randn(2, 4), torch.arange(2)))
+    planned = case("bf16_pure", input_dtype="bf16")
+    assert build_step(workload, planned, Cpu(), precision=FP64).data.batches[0][0].dtype == torch.float64
+    assert build_step(workload, planned, Cpu(), precision=PRECISIONS["fp32"]).data.batches[0][0].dtype == torch.float32
+
+
+def test_rewinding_makes_the_first_batch_come_next(case: MakeCase) -> None:
+    batches = [torch.full((2, 3), float(n)) for n in range(3)]
+    step = build_step(Workload(module=torch.nn.Identity(), inputs=batches), case(), Cpu())
+    step.run()
+    step.rewind()
+    assert float(step.run()[0, 0]) == 0.0
+
+
+def test_another_forward_can_take_the_networks_place(case: MakeCase, classifier: Workload) -> None:
+    step = build_step(classifier, case("bf16_autocast", "training"), Cpu())
+    output, loss = step.network.forward_and_loss(lambda x: step.module(x) * 0)
+    assert not output.any()
+    assert float(loss.detach()) == pytest.approx(1.3863, abs=1e-3)  # log 4: four classes, none preferred
+    step.differentiate(loss)
+    assert step.module[0].weight.grad is not None
+    assert build_step(classifier, case(), Cpu()).network.forward_and_loss()[1] is None
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16_autocast"])
+@pytest.mark.parametrize(
+    ("loss", "returned"),
+    [
+        (lambda output: 3, "int"),
+        (lambda output: None, "None"),
+        (lambda output: output, "a tensor of shape (2, 3)"),
+        (lambda output: output.detach().mean(), "a number that no parameter has part in"),
+    ],
+)
+def test_a_loss_that_is_none_is_told_by_what_it_returned(case: MakeCase, loss, returned, precision) -> None:
+    workload = Workload(module=torch.nn.Linear(4, 3), inputs=torch.ones(2, 4), loss=loss)
+    step = build_step(workload, case(precision, "training"), Cpu())
+    with pytest.raises(WorkloadError) as caught:
+        step.run()
+    assert str(caught.value) == (
+        f"the loss returned {returned}, and a step needs one number that depends on the parameters: a 0-d tensor"
+    )
+
+
+def test_what_a_backward_pass_raises_of_a_right_loss_is_its_own(case: MakeCase) -> None:
+    class Raising(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.sum()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            raise RuntimeError("mine")
+
+    workload = Workload(module=torch.nn.Linear(4, 3), inputs=torch.ones(2, 4), loss=Raising.apply)
+    with pytest.raises(RuntimeError, match=r"^mine$"):
+        build_step(workload, case("fp32", "training"), Cpu()).run()
+
+
+def test_weights_can_be_stored_in_half_by_name(case: MakeCase, classifier: Workload) -> None:
+    step = build_step(classifier, case("bf16_autocast"), Cpu())
+    before = step.run().dtype
+    step.network.store_weights(["0.weight", "3.bias"], torch.bfloat16)
+    stored = {name for name, parameter in step.module.named_parameters() if parameter.dtype == torch.bfloat16}
+    assert stored == {"0.weight", "3.bias"}
+    assert step.run().dtype == before == torch.bfloat16
+    assert classifier.module[0].weight.dtype == torch.float32
+
+
+def test_inference_can_run_under_no_grad_instead_of_inference_mode(case: MakeCase, classifier: Workload) -> None:
+    for no_grad in (False, True):
+        step = build_step(classifier, case(), Cpu(), no_grad=no_grad)
+        with step.mode():
+            assert step.run().is_inference() != no_grad
+            assert not torch.is_grad_enabled()
+
+
+def test_what_every_timed_step_imports_does_not_hold_the_prober_of_rules_or_the_tracer():
+    code = (
+        "import sys, ampbench.worker.step\n"
+        "print(sorted(name for name in sys.modules if name.startswith('ampbench.trace.')))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "['ampbench.trace.dtypes', 'ampbench.trace.modules']"

@@ -1,0 +1,387 @@
+"""Who tells of an accelerator, with made-up NVML and sysfs: no GPU is needed, and none of this has run on one."""
+
+import math
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from ampbench.worker import telemetry
+from ampbench.worker.telemetry import (
+    MIG,
+    MOST_SHARE,
+    PERIOD_SECONDS,
+    NoSourceError,
+    Nvml,
+    Reading,
+    Sampler,
+    Sysfs,
+    Watched,
+    Which,
+    mean_power,
+)
+from tests.scripted_accelerator import Script, ScriptedAccelerator, ScriptedSource, falling
+
+
+class NVMLError(Exception):
+    """As pynvml's."""
+
+
+def made_nvml(**changes: Any) -> SimpleNamespace:
+    """Return a module as pynvml, of one GPU, of which `changes` replace functions; an exception is raised by them."""
+
+    def answering(value: Any) -> Callable[..., Any]:
+        def answer(*_: Any) -> Any:
+            if isinstance(value, Exception):
+                raise value
+            return value
+
+        return value if callable(value) else answer
+
+    def by_uuid(uuid: str) -> str:
+        if uuid != "GPU-aaaa":
+            raise NVMLError("Not Found")
+        return "handle"
+
+    fields: dict[str, Any] = {
+        "nvmlInit": None,
+        "nvmlDeviceGetHandleByUUID": by_uuid,
+        "nvmlDeviceGetHandleByPciBusId": lambda bus: f"at {bus}",
+        "nvmlDeviceGetMigMode": NVMLError("Not Supported"),
+        "nvmlDeviceGetClockInfo": 1755,
+        "nvmlDeviceGetPowerUsage": 612_500,
+        "nvmlDeviceGetTemperature": 64,
+        "nvmlDeviceGetCurrentClocksEventReasons": 0x4 | 0x40,
+        "nvmlDeviceGetEnforcedPowerLimit": 500_000,
+        "nvmlDeviceGetPowerManagementDefaultLimit": 700_000,
+        "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=5 << 30),
+        "nvmlDeviceGetComputeRunningProcesses": [],
+        "nvmlDeviceGetProcessUtilization": [],
+    }
+    made = {name: answering(value) for name, value in (fields | changes).items()}
+    return SimpleNamespace(NVMLError=NVMLError, NVML_CLOCK_SM=1, NVML_TEMPERATURE_GPU=0, **made)
+
+
+GPU = Which(uuid="aaaa")
+
+
+def opened(monkeypatch: pytest.MonkeyPatch, device: Which = GPU, **changes: Any) -> Nvml:
+    monkeypatch.setitem(sys.modules, "pynvml", made_nvml(**changes))
+    return Nvml.open(device)
+
+
+def test_nvml_tells_clock_power_heat_and_what_limits_in_base_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = opened(monkeypatch).read(7.0)
+    assert found == Reading(7.0, 1.755e9, 612.5, 64.0, frozenset({"power limit", "heat"}))
+
+
+def test_an_idle_gpu_is_held_down_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not opened(monkeypatch, nvmlDeviceGetCurrentClocksEventReasons=0x1).read(0.0).limits
+
+
+def test_power_is_an_average_of_a_second_but_on_ga100_and_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    by_capability = {(7, 0): 0.0, (8, 0): 0.0, (8, 6): 1.0, (9, 0): 1.0}
+    for capability, seconds in by_capability.items():
+        assert opened(monkeypatch, Which(uuid="aaaa", capability=capability)).averaged_seconds == seconds
+
+
+def test_the_gpu_is_found_by_its_id_and_else_by_its_place_on_the_bus(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert opened(monkeypatch, Which(uuid="GPU-aaaa"))._handle == "handle"
+    assert opened(monkeypatch, Which(uuid="bbbb", pci="00000000:17:00.0"))._handle == "at 00000000:17:00.0"
+    with pytest.raises(NoSourceError, match="knows no GPU"):
+        opened(monkeypatch, Which())
+
+
+@pytest.mark.parametrize(
+    ("device", "changes"),
+    [
+        (Which(uuid="aaaa"), {"nvmlDeviceGetMigMode": [1, 1]}),
+        (Which(uuid="MIG-cccc"), {"nvmlDeviceGetHandleByUUID": lambda uuid: {"MIG-cccc": "an instance"}[uuid]}),
+    ],
+    ids=["a GPU in that mode", "the id of an instance"],
+)
+def test_an_instance_of_a_gpu_has_no_sensors_and_is_told_so(
+    monkeypatch: pytest.MonkeyPatch, device: Which, changes: dict[str, Any]
+) -> None:
+    with pytest.raises(NoSourceError) as told:
+        opened(monkeypatch, device, **changes)
+    assert str(told.value) == MIG
+    monkeypatch.setattr(telemetry, "which", lambda type: device)
+    found = telemetry.state_of("cuda")
+    assert found.mig
+    assert found.unavailable == [MIG]
+
+
+def test_no_module_no_driver_and_rocm_are_each_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NoSourceError, match="Driver Not Loaded"):
+        opened(monkeypatch, nvmlInit=NVMLError("Driver Not Loaded"))
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(NoSourceError, match=r'pip install "ampbench\[cuda\]"'):
+        Nvml.open(Which(uuid="aaaa"))
+    with pytest.raises(NoSourceError, match="ROCm"):
+        Nvml.open(Which(uuid="aaaa", rocm=True))
+
+
+def test_what_a_laptop_does_not_tell_is_said_and_the_rest_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = opened(
+        monkeypatch,
+        nvmlDeviceGetPowerUsage=NVMLError("Not Supported"),
+        nvmlDeviceGetEnforcedPowerLimit=NVMLError("Not Supported"),
+    )
+    assert found.read(0.0).power_watts is None
+    assert found.read(0.0).clock_hz == 1.755e9
+    state = found.state()
+    assert state.power_limit_watts is None
+    assert state.unavailable == [
+        "NVML does not tell the power: NVMLError: Not Supported",
+        "NVML does not tell the limit of the power: NVMLError: Not Supported",
+    ]
+
+
+def test_limits_of_the_power_and_memory_in_use_are_part_of_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = opened(monkeypatch).state()
+    assert (found.source, found.power_limit_watts, found.default_limit_watts) == ("NVML", 500.0, 700.0)
+    assert (found.used_bytes, found.unavailable, found.mig) == (5 << 30, [], False)
+
+
+def test_another_process_is_named_and_this_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    parent, own = os.getppid(), os.getpid()
+    name = Path(f"/proc/{parent}/comm").read_text().strip()
+    running = [SimpleNamespace(pid=own, usedGpuMemory=1), SimpleNamespace(pid=parent, usedGpuMemory=3 << 30)]
+    assert opened(monkeypatch, nvmlDeviceGetComputeRunningProcesses=running).others() == [f"{parent} {name} (3.00 GiB)"]
+
+
+def test_pids_of_another_namespace_are_counted_and_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = [SimpleNamespace(pid=pid, usedGpuMemory=None) for pid in (4_100_001, 4_100_002)]
+    found = opened(monkeypatch, nvmlDeviceGetComputeRunningProcesses=running)
+    assert found.others() == ["1 more, whose names this container does not see"]
+    assert opened(monkeypatch, nvmlDeviceGetComputeRunningProcesses=running[:1]).others() == []
+
+
+def test_the_share_of_others_is_that_of_their_multiprocessors(monkeypatch: pytest.MonkeyPatch) -> None:
+    def util(pid: int, share: int) -> SimpleNamespace:
+        return SimpleNamespace(pid=pid, smUtil=share, timeStamp=1)
+
+    told = [util(os.getpid(), 60), util(os.getppid(), 40), util(os.getppid(), 20)]
+    assert opened(monkeypatch, nvmlDeviceGetProcessUtilization=told).other_share(0.0) == pytest.approx(0.3)
+    assert opened(monkeypatch, nvmlDeviceGetProcessUtilization=told[1:]).other_share(0.0) is None
+    assert opened(monkeypatch, nvmlDeviceGetProcessUtilization=NVMLError("Not Found")).other_share(0.0) is None
+
+
+def test_a_gpu_that_is_lost_ends_the_readings_with_what_nvml_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([1755, 1755])
+
+    def clock(*_: Any) -> int:
+        try:
+            return next(answers)
+        except StopIteration:
+            raise NVMLError("GPU is lost") from None
+
+    sampler = Sampler(opened(monkeypatch, nvmlDeviceGetClockInfo=clock))
+    sampler.take()
+    sampler.take()
+    assert len(sampler.readings) == 1
+    assert "GPU is lost" in sampler.ended
+
+
+def test_workers_of_one_driver_are_of_one_family_and_another_drivers_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    drivers = {10: 1, 11: 1, 20: 2, os.getpid(): 1}
+    monkeypatch.setattr(telemetry, "_driver_of", drivers.get)
+    monkeypatch.setenv(telemetry.MARK, "x")
+    assert [telemetry.is_own(pid) for pid in (10, 20, 30, os.getpid())] == [True, False, False, True]
+    monkeypatch.delenv(telemetry.MARK)
+    assert not telemetry.is_own(10)
+
+
+def test_who_drives_a_process_without_a_mark_is_nobody() -> None:
+    assert telemetry._driver_of(os.getpid()) is None or telemetry.MARK in os.environ
+    assert telemetry._driver_of(2**22 + 1) is None
+
+
+def make_card(root: Path, name: str = "card0", driver: str = "xe", device: str = "0xe20b") -> Path:
+    """Make the files of an Intel GPU as the kernel shows them."""
+    card = root / "sys/class/drm" / name
+    hwmon = card / "device/hwmon/hwmon4"
+    hwmon.mkdir(parents=True)
+    if driver == "xe":
+        files = {"device/tile0/gt0/freq0/act_freq": "2400", "device/tile0/gt0/freq0/throttle/reason_pl1": "1"}
+        files |= {"device/tile0/gt0/freq0/throttle/reason_thermal": "0", "device/hwmon/hwmon4/temp2_input": "71000"}
+    else:
+        files = {"gt/gt0/rps_act_freq_mhz": "1550", "gt/gt0/throttle_reason_thermal": "1"}
+    files |= {"device/vendor": "0x8086", "device/device": device, "device/hwmon/hwmon4/energy1_input": "5000000"}
+    files |= {"device/hwmon/hwmon4/power1_max": "150000000", "device/hwmon/hwmon4/power1_rated_max": "190000000"}
+    for path, text in files.items():
+        (card / path).parent.mkdir(parents=True, exist_ok=True)
+        (card / path).write_text(text + "\n")
+    return card
+
+
+def test_xe_tells_by_its_files_and_power_is_what_the_counter_gains(tmp_path: Path) -> None:
+    card = make_card(tmp_path)
+    source = Sysfs.open(Which(device_id=0xE20B), tmp_path)
+    first = source.read(10.0)
+    (card / "device/hwmon/hwmon4/energy1_input").write_text("11000000")
+    second = source.read(10.5)
+    assert first == Reading(10.0, 2.4e9, None, 71.0, frozenset({"power limit"}))
+    assert second.power_watts == pytest.approx(12.0)
+    assert (source.state().power_limit_watts, source.state().default_limit_watts) == (150.0, 190.0)
+    assert source.lacks == []
+
+
+def test_i915_tells_by_other_files_and_what_it_does_not_is_said(tmp_path: Path) -> None:
+    make_card(tmp_path, driver="i915")
+    source = Sysfs.open(Which(), tmp_path)
+    found = source.read(0.0)
+    assert (found.clock_hz, found.limits) == (1.55e9, frozenset({"heat"}))
+    assert source.lacks == ["sysfs does not tell the temperature: no file of it that this user may read"]
+
+
+def test_of_several_intel_gpus_the_one_of_that_kind_is_read_and_two_alike_are_not_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(NoSourceError, match="no Intel GPU"):
+        Sysfs.open(Which(), tmp_path)
+    make_card(tmp_path, "card0", device="0x4680")
+    wanted = make_card(tmp_path, "card1")
+    (tmp_path / "sys/class/drm/card1-DP-1").mkdir()
+    assert Sysfs.open(Which(device_id=0xE20B), tmp_path)._card == wanted
+    make_card(tmp_path, "card2")
+    with pytest.raises(NoSourceError, match="which of card1, card2"):
+        Sysfs.open(Which(device_id=0xE20B), tmp_path)
+
+
+def test_a_card_whose_files_are_gone_ends_the_readings(tmp_path: Path) -> None:
+    card = make_card(tmp_path)
+    source = Sysfs.open(Which(), tmp_path)
+    for name in (
+        "device/tile0/gt0/freq0/act_freq",
+        "device/hwmon/hwmon4/energy1_input",
+        "device/hwmon/hwmon4/temp2_input",
+    ):
+        (card / name).unlink()
+    with pytest.raises(NoSourceError, match="card0 no more"):
+        source.read(1.0)
+
+
+def test_a_device_type_without_a_source_or_without_a_device_is_a_reason() -> None:
+    assert telemetry.watched("fake").unavailable == "nobody is known who tells of fake"
+    if not torch.cuda.is_available():
+        assert telemetry.watched("cuda").unavailable
+        assert telemetry.watched("cuda").telemetry([(0.0, 1.0)]).unavailable
+        assert telemetry.state_of("cuda").unavailable
+
+
+def test_every_accelerator_has_a_source() -> None:
+    from ampbench.records.case import DEVICES
+
+    assert {*telemetry.SOURCES, "cpu"} == set(DEVICES)
+
+
+def test_reading_a_slow_sensor_takes_no_more_than_its_share_of_the_time() -> None:
+    """The cost of a reading times how often there is one, counted on a scripted clock."""
+    for cost in (50e-6, 4e-3, 30e-3):
+        now = [0.0]
+
+        class Slow(ScriptedSource):
+            def read(self, at: float) -> Reading:
+                now[0] += cost  # noqa: B023 - called within the loop's turn
+                return Reading(at)
+
+        sampler = Sampler(Slow(Script()), clock=lambda: now[0])  # noqa: B023
+        began = sampler.take()
+        for _ in range(20):
+            now[0] += sampler.period
+            sampler.take()
+        assert began is None
+        assert sum(sampler.costs[1:]) / now[0] <= MOST_SHARE
+        assert sampler.period == pytest.approx(max(PERIOD_SECONDS, cost / MOST_SHARE))
+
+
+def test_the_thread_reads_while_it_is_entered_and_is_gone_afterwards() -> None:
+    seen = threading.Event()
+
+    class Noticed(ScriptedSource):
+        def read(self, at: float) -> Reading:
+            seen.set()
+            return super().read(at)
+
+    with Watched(source := Noticed(Script()), Sampler(source)) as watched:
+        assert seen.wait(30)
+    assert watched.sampler is not None
+    assert not watched.sampler._thread.is_alive()
+    assert watched.sampler.readings
+
+
+def test_what_a_driver_raises_as_its_device_goes_ends_the_thread_and_nothing_else() -> None:
+    class Broken(ScriptedSource):
+        def read(self, at: float) -> Reading:
+            raise OSError("ioctl failed")
+
+    with Watched(source := Broken(Script()), Sampler(source)) as watched:
+        assert watched.sampler is not None
+        watched.sampler._thread.join(30)
+    assert watched.telemetry([(0.0, 1.0)]).unavailable == "OSError: ioctl failed"
+
+
+def test_the_mean_power_is_the_integral_of_the_readings_over_the_windows() -> None:
+    """Held against the closed form of power that rises by the square: 100 + 10 t², read 100 times a second."""
+    readings = [Reading(number / 100, power_watts=100 + 10 * (number / 100) ** 2) for number in range(1001)]
+    windows = [(1.0, 2.5), (4.0, 9.0)]
+    exact = sum(100 * (end - begin) + 10 * (end**3 - begin**3) / 3 for begin, end in windows) / 6.5
+    assert mean_power(readings, windows) == pytest.approx(exact, rel=1e-5)
+
+
+def test_power_outside_the_windows_does_not_count_but_where_a_line_crosses_their_ends() -> None:
+    readings = [Reading(0.0, power_watts=900.0), Reading(1.0, power_watts=100.0), Reading(9.0, power_watts=100.0)]
+    assert mean_power(readings, [(2.0, 3.0)]) == pytest.approx(100.0)
+    assert mean_power(readings, [(0.5, 1.5)]) == pytest.approx((0.5 * 300 + 0.5 * 100) / 1.0)
+    assert mean_power(readings, []) is None
+    assert mean_power([Reading(0.0)], [(0.0, 1.0)]) is None
+    assert mean_power(readings, [(20.0, 21.0)]) is None
+
+
+def test_telemetry_is_of_the_windows_alone_and_its_shares_are_counted() -> None:
+    script = Script(
+        clock_hz=falling(2e9, 1.5e9, 1.0, 2.0),
+        limits=lambda now: frozenset({"power limit"}) if now > 1.5 else frozenset(),
+        power_watts=lambda now: 300.0 if now < 2.0 else 500.0,
+        others=["4711 python3 (2.00 GiB)"],
+        other_share=0.25,
+    )
+    device = ScriptedAccelerator(script)
+    device.seconds(lambda: None, 4000)
+    told = device.watched().telemetry([(0.2, 0.6), (2.6, 3.0)])
+    assert (told.first_clock_hz, told.last_clock_hz) == (2e9, 1.5e9)
+    assert told.limited == {"power limit": pytest.approx(0.5, abs=0.07)}
+    assert told.power_watts == pytest.approx(400.0)
+    assert (told.power_low_watts, told.power_high_watts) == (300.0, 500.0)
+    assert told.window_seconds == pytest.approx(0.8)
+    assert (told.processes, told.other_share) == (["4711 python3 (2.00 GiB)"], 0.25)
+    assert told.readings == pytest.approx(16, abs=2)
+    assert told.source == "scripted"
+    assert told.unavailable == ""
+
+
+def test_a_source_that_ends_within_a_round_keeps_what_it_told_but_no_power() -> None:
+    device = ScriptedAccelerator(Script(gone=1.0))
+    device.seconds(lambda: None, 900)
+    device.script.now = 1.1
+    device._read()
+    told = device.watched().telemetry([(0.0, 2.0)])
+    assert told.power_watts is None
+    assert told.clock_hz == 2e9
+    assert told.unavailable == "the GPU is lost"
+    assert not math.isnan(told.readings)
+
+
+def test_a_pynvml_too_old_to_know_a_question_is_a_reason_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = made_nvml()
+    del old.nvmlDeviceGetMigMode
+    monkeypatch.setitem(sys.modules, "pynvml", old)
+    monkeypatch.setattr(telemetry, "which", lambda type: GPU)
+    assert "nvmlDeviceGetMigMode" in telemetry.watched("cuda").unavailable
+    assert telemetry.state_of("cuda").unavailable

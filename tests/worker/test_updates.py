@@ -1,0 +1,461 @@
+import dataclasses
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ampbench.core.recipes import OPTIMIZERS
+from ampbench.errors import WorkloadError
+from ampbench.records.case import Case
+from ampbench.records.measured import BINS, LOWEST_BIN, Divergence, Update
+from ampbench.worker import sources, updates
+from ampbench.worker.divergence import measure_divergence
+from ampbench.worker.machine import Cpu
+from ampbench.worker.optimizer import default_optimizer
+from ampbench.worker.reference import References
+from ampbench.workload import Workload
+
+MakeCase = Callable[..., Case]
+Floats = np.ndarray
+
+
+def numpy_bf16(values: Floats) -> Floats:
+    """Round fp64 to bf16, to nearest even, by hand: 8 bits of significand."""
+    mantissa, exponent = np.frexp(values)
+    return np.ldexp(np.round(mantissa * 256) / 256, exponent)
+
+
+def measured(workload: Workload, case: Case, references: References | None = None) -> Divergence:
+    return measure_divergence(workload, case, Cpu(), references or References())
+
+
+def update_of(workload: Workload, case: Case, references: References | None = None) -> Update:
+    found = measured(workload, case, references).update
+    assert found is not None
+    return found
+
+
+def exact_gradients(optimizer: Callable[..., Any], state: dict[str, Any] | None = None, size: int = 64) -> Workload:
+    """Return Wx + b with gradients that are small whole numbers, the same in every dtype.
+
+    The loss is linear, so the gradient of W is c xᵀ and that of b is c.
+    """
+    module = torch.nn.Linear(size, 16)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        module.weight.copy_(torch.randn(16, size, generator=generator))
+        module.bias.copy_(torch.randn(16, generator=generator))
+    x = torch.randint(-8, 9, (1, size), generator=generator).float()
+    c = torch.randint(1, 9, (1, 16), generator=generator).float()
+    return Workload(
+        module=module,
+        inputs=x,
+        targets=c,
+        loss=lambda output, target: (output * target).sum(),
+        optimizer=optimizer,
+        optimizer_state=state,
+    )
+
+
+def weights_and_gradients(workload: Workload) -> tuple[dict[str, Floats], dict[str, Floats]]:
+    weights = {name: one.detach().double().numpy() for name, one in workload.module.named_parameters()}
+    x, c = (one.double().numpy() for one in (workload.inputs, workload.targets))
+    return weights, {"weight": c.T @ x, "bias": c[0]}
+
+
+def test_every_number_of_an_update_agrees_with_numpy(case: MakeCase) -> None:
+    def momentum(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=2**-9, momentum=0.875)  # exact in every dtype
+
+    workload = exact_gradients(momentum)
+    generator = np.random.default_rng(1)
+    buffers = {"weight": generator.normal(size=(16, 64)), "bias": generator.normal(size=16)}
+    optimizer = momentum(workload.module.parameters())
+    state = optimizer.state_dict()
+    buffers = {name: value.astype(np.float32).astype(np.float64) for name, value in buffers.items()}
+    state["state"] = {place: {"momentum_buffer": torch.tensor(buffers[name], dtype=torch.float32)}
+                      for place, name in enumerate(("weight", "bias"))}  # fmt: skip
+    workload = exact_gradients(momentum, state)
+    found = update_of(workload, case("bf16_pure", "training"))
+
+    weights, gradients = weights_and_gradients(workload)
+    true, own, grid = {}, {}, {}
+    for name, weight in weights.items():
+        true[name] = -(2**-9) * (0.875 * buffers[name] + gradients[name])
+        grid[name] = numpy_bf16(weight)
+        buffer = numpy_bf16(numpy_bf16(0.875 * numpy_bf16(buffers[name])) + gradients[name])
+        own[name] = numpy_bf16(grid[name] + -(2**-9) * buffer) - grid[name]
+    moves, moved, stored = (np.concatenate([one[name].ravel() for name in weights]) for one in (true, own, grid))
+    energy = (moves**2).sum()
+    kept = (moved * moves).sum() / energy
+    assert found.steps == 0
+    assert found.storage == "bf16"
+    assert found.rates == [2**-9]
+    assert found.kept == pytest.approx(kept, rel=1e-6)
+    assert found.rel_l2 == pytest.approx(np.sqrt(((moved - moves) ** 2).sum() / energy), rel=1e-6)
+    assert found.noise == pytest.approx(np.sqrt(((moved - kept * moves) ** 2).sum() / energy), rel=1e-6)
+    assert found.moving == (moves != 0).sum()
+    still = (moved == 0) & (moves != 0)
+    assert found.swallowed == still.sum()
+    assert found.swallowed_energy == pytest.approx((moves[still] ** 2).sum() / energy, rel=1e-9)
+    each = {name: (own[name] * true[name]).sum() / (true[name] ** 2).sum() for name in weights}
+    carrying = [name for name in weights if (true[name] ** 2).sum() >= 0.01 * energy]
+    assert found.worst_parameter == min(carrying, key=lambda name: each[name])
+    assert found.worst_kept == pytest.approx(each[found.worst_parameter], rel=1e-6)
+    # half a unit in the last place of bf16 is the power of two 2**-9 times that at or below the weight
+    half = 2.0 ** (np.floor(np.log2(np.abs(stored))) - 8)
+    bins = np.clip(np.floor(np.log2(np.abs(moves) / half)) - LOWEST_BIN, 0, BINS - 1).astype(int)
+    assert found.sizes == np.bincount(bins, minlength=BINS).tolist()
+    shares = np.bincount(bins, weights=moves**2 / energy, minlength=BINS)
+    assert found.energies == pytest.approx(shares, rel=1e-3)
+    by_storage = {name: numpy_bf16(grid[name] + true[name]) - grid[name] for name in weights}
+    apart = sum(((by_storage[name] - true[name]) ** 2).sum() for name in weights)
+    assert found.storage_rel_l2 == pytest.approx(np.sqrt(apart / energy), rel=1e-9)
+    by_state = sum(((-(2**-9) * 0.875 * (numpy_bf16(buffers[name]) - buffers[name])) ** 2).sum() for name in weights)
+    assert found.state_rel_l2 == pytest.approx(np.sqrt(by_state / energy), rel=1e-6)
+    assert found.gradient_rel_l2 == 0
+
+
+def test_adamw_in_bf16_agrees_with_numpy_from_the_state_that_fp32_steps_led_to(case: MakeCase) -> None:
+    workload = exact_gradients(lambda parameters: torch.optim.AdamW(parameters, lr=1e-3, weight_decay=0.1))
+    snapshot = updates.take_snapshot(workload, case("bf16_pure", "training"), Cpu())
+    found = update_of(workload, case("bf16_pure", "training"))
+    _, gradients = weights_and_gradients(workload)
+    apart = energy = along = 0.0
+    for name, gradient in gradients.items():
+        weight = snapshot.weights[name].double().numpy()
+        first, second = (snapshot.state[name][key].double().numpy() for key in ("exp_avg", "exp_avg_sq"))
+        assert float(snapshot.state[name]["step"]) == 20
+        first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient**2
+        scaled = first / (1 - 0.9**21) / (np.sqrt(second / (1 - 0.999**21)) + 1e-8)
+        move = -1e-3 * 0.1 * weight - 1e-3 * scaled
+        grid = numpy_bf16(weight)
+        own = numpy_bf16(numpy_bf16(grid * (1 - 1e-4)) - 1e-3 * scaled) - grid
+        energy += (move**2).sum()
+        along += (own * move).sum()
+        apart += ((own - move) ** 2).sum()
+    assert found.kept == pytest.approx(along / energy, abs=0.02)
+    assert found.rel_l2 == pytest.approx(np.sqrt(apart / energy), rel=0.05)
+    assert found.steps == 20
+
+
+def test_what_is_stored_in_fp32_keeps_its_updates_and_bf16_at_a_small_rate_does_not(case: MakeCase) -> None:
+    workload = exact_gradients(lambda parameters: torch.optim.SGD(parameters, lr=1e-6))
+    references = References()
+    for precision in ("fp32", "bf16_autocast", "fp16_autocast", "bf16_master"):
+        kept = update_of(workload, case(precision, "training"), references)
+        assert kept.kept == pytest.approx(1, abs=2e-3)
+        assert (kept.storage, kept.sizes) == ("fp32", None)
+    pure = update_of(workload, case("bf16_pure", "training"), references)
+    assert pure.kept < 0.05
+    assert pure.swallowed > 0.95 * pure.moving
+    assert pure.storage_rel_l2 > 0.9
+    assert pure.steps == updates.STATELESS_STEPS
+
+
+class Rounded(torch.optim.Optimizer):
+    """Plain SGD in fp32, whose result is stored by nearest or by stochastic rounding, or with Kahan's compensation."""
+
+    def __init__(self, parameters: Iterable[torch.nn.Parameter], lr: float, how: str):
+        super().__init__(parameters, {"lr": lr})
+        self.how = how
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                move = -group["lr"] * p.grad.float()
+                if self.how == "kahan":
+                    state = self.state[p]
+                    rest = state.setdefault("compensation", torch.zeros_like(p))
+                    wanted = move + rest.float()
+                    new = (p.float() + wanted).to(p.dtype)
+                    rest.copy_(wanted - (new.float() - p.float()))
+                    p.copy_(new)
+                elif self.how == "stochastic" and p.dtype is torch.bfloat16:
+                    bits = (p.float() + move).view(torch.int32)
+                    bits += torch.randint_like(bits, 1 << 16)
+                    p.copy_((bits & -65536).view(torch.float32))
+                else:
+                    p.copy_(p.float() + move)
+
+
+@pytest.mark.parametrize(
+    ("how", "least", "most"), [("nearest", 0, 0.05), ("stochastic", 0.97, 1.03), ("kahan", 0.99, 1.01)]
+)
+def test_stochastic_rounding_and_compensation_keep_what_nearest_rounding_loses(
+    how: str, least: float, most: float, case: MakeCase
+) -> None:
+    workload = exact_gradients(lambda parameters: Rounded(parameters, 2e-6, how), size=2048)
+    found = update_of(workload, case("bf16_pure", "training"))
+    assert least <= found.kept <= most
+    assert (found.kept_error is not None) == (how == "stochastic")
+    assert found.counted_state == ("compensation" if how == "kahan" else "")
+    if how == "stochastic":
+        assert abs(found.kept - 1) < 5 * found.kept_error
+        assert found.noise > 1
+        assert found.swallowed > 0.9 * found.moving
+
+
+def test_an_optimizer_that_keeps_a_copy_in_fp32_keeps_its_updates(case: MakeCase) -> None:
+    class Copying(torch.optim.Optimizer):
+        def __init__(self, parameters: Iterable[torch.nn.Parameter]):
+            super().__init__(parameters, {"lr": 1e-5})
+
+        @torch.no_grad()
+        def step(self, closure: None = None) -> None:
+            for group in self.param_groups:
+                for p in group["params"]:
+                    if p.dtype is torch.float32:
+                        p.sub_(group["lr"] * p.grad)
+                        continue
+                    whole = self.state[p].setdefault("copy", p.float())
+                    whole.sub_(group["lr"] * p.grad.float())
+                    p.copy_(whole)
+
+    found = update_of(exact_gradients(Copying), case("bf16_pure", "training"))
+    assert found.counted_state == "copy"
+    assert found.kept == pytest.approx(1, abs=1e-3)
+    assert found.swallowed < 0.01 * found.moving
+
+
+def test_an_epsilon_that_fp16_does_not_have_leaves_parameters_that_are_not_finite(case: MakeCase) -> None:
+    module = torch.nn.Sequential(torch.nn.Embedding(32, 8), torch.nn.Flatten(), torch.nn.Linear(32, 4))
+    workload = Workload(
+        module=module,
+        inputs=torch.arange(8).reshape(2, 4),
+        loss=lambda output: output.square().mean(),
+        optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-4),
+    )
+    found = measured(workload, case("fp16_pure", "training"))
+    assert found.param_nonfinite >= 24 * 8  # rows that no input asks for: 0 / (0 + 0)
+    assert found.update.kept is None
+    assert f"{found.update.nonfinite:,} parameter elements are not finite" in found.update.undefined
+    assert measured(workload, case("bf16_pure", "training")).param_nonfinite == 0
+
+
+def groups(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    weight, bias = parameters
+    return torch.optim.SGD([{"params": [weight], "lr": 1e-5}, {"params": [bias], "lr": 0.5}], lr=1e-5)
+
+
+def test_groups_with_rates_of_their_own_are_moved_by_these(case: MakeCase) -> None:
+    found = update_of(exact_gradients(groups), case("bf16_pure", "training"))
+    assert found.rates == [0.5, 1e-5]
+    assert found.kept == pytest.approx(1, abs=0.01)  # nearly all of |Δ*|² is the bias's
+    assert found.swallowed > 0.9 * found.moving
+
+
+@pytest.mark.parametrize("options", [{"foreach": True}, {"fused": True}, {"foreach": False}, {"amsgrad": True}])
+def test_an_optimizer_s_own_implementations_give_the_same_update(options: dict[str, bool], case: MakeCase) -> None:
+    plain = exact_gradients(lambda parameters: torch.optim.AdamW(parameters, lr=1e-3, amsgrad="amsgrad" in options))
+    other = exact_gradients(lambda parameters: torch.optim.AdamW(parameters, lr=1e-3, **options))
+    expected, found = (update_of(one, case("bf16_pure", "training")) for one in (plain, other))
+    assert found.undefined == ""
+    assert found.kept == pytest.approx(expected.kept, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda p: torch.optim.SGD(p, lr=1e-3), lambda p: torch.optim.SparseAdam(list(p), lr=1e-3)]
+)
+@pytest.mark.parametrize("precision", ["bf16_autocast", "bf16_pure"])
+def test_sparse_gradients_move_rows(precision: str, make: Callable[..., Any], case: MakeCase) -> None:
+    torch.manual_seed(0)
+    module = torch.nn.EmbeddingBag(40, 16, sparse=True)
+    inputs = torch.arange(12).reshape(3, 4)
+    workload = Workload(module=module, inputs=inputs, loss=lambda output: output.float().square().sum(), optimizer=make)
+    found = update_of(workload, case(precision, "training"))
+    assert found.undefined == ""
+    assert found.moving == 12 * 16
+    assert (found.kept > 0.99) == (precision == "bf16_autocast")
+
+
+def test_frozen_and_shared_parameters_are_counted_as_they_move(case: MakeCase) -> None:
+    torch.manual_seed(0)
+    first, second = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+    second.weight = first.weight
+    first.bias.requires_grad_(requires_grad=False)
+    workload = Workload(
+        module=torch.nn.Sequential(first, second),
+        inputs=torch.randn(4, 8),
+        loss=lambda output: output.square().mean(),
+        optimizer=default_optimizer,
+    )
+    found = update_of(workload, case("bf16_pure", "training"))
+    assert found.moving == 64 + 8
+
+
+class Adapted(torch.nn.Module):
+    """A frozen layer kept in bf16, and a small one in fp32 beside it that is trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = torch.nn.Linear(64, 64, dtype=torch.bfloat16).requires_grad_(False)
+        self.adapter = torch.nn.Linear(64, 2)
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        kept = torch.nn.functional.linear(given, self.kept.weight.to(given.dtype))
+        return kept.mean(1, keepdim=True) + self.adapter(given.to(self.adapter.weight.dtype))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16_autocast", "bf16_pure"])
+def test_weights_that_are_frozen_in_half_do_not_stand_for_those_that_move(precision: str, case: MakeCase) -> None:
+    """Of frozen ones there is no update to take apart: 0 / 0 could not be stored, and the case failed."""
+    workload = Workload(module=Adapted(), inputs=torch.randn(4, 64), loss=lambda output: output.square().mean())
+    found = update_of(workload, case(precision, "training", recipe="optimizer=sgd"))
+    assert (found.storage, found.undefined) == ("bf16" if precision == "bf16_pure" else "fp32", "")
+    assert found.sizes is None or sum(found.sizes) == 64 * 2 + 2
+    assert all(map(math.isfinite, found.energies or [0.0]))
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda p: torch.optim.SGD(p, lr=0.0), "changes no parameter"),
+        (lambda p: torch.optim.SGD(p, lr=1e38), "not finite after 2 fp32 steps"),
+    ],
+)
+def test_a_step_that_changes_nothing_or_breaks_fp32_leaves_the_update_undefined_with_the_reason(
+    make: Callable[..., Any], why: str, case: MakeCase
+) -> None:
+    workload = exact_gradients(make)
+    workload.module.weight.data.mul_(1e20)
+    found = update_of(workload, case("bf16_pure", "training"))
+    assert why in found.undefined
+    assert found.kept is found.rel_l2 is found.noise is None
+
+
+class SingleOnly(torch.optim.SGD):
+    """SGD with momentum that refuses fp64."""
+
+    def step(self, closure: Any = None) -> Any:
+        if any(p.dtype is torch.float64 for group in self.param_groups for p in group["params"]):
+            raise RuntimeError("no fp64")
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16_autocast", "bf16_pure"])
+def test_where_an_optimizer_refuses_fp64_the_intended_step_is_that_in_fp32(precision: str, case: MakeCase) -> None:
+    refusing, plain = (
+        update_of(exact_gradients(lambda p, kind=kind: kind(p, lr=1e-3, momentum=0.9)), case(precision, "training"))
+        for kind in (SingleOnly, torch.optim.SGD)
+    )
+    assert (refusing.intended, plain.intended, refusing.undefined) == ("fp32", "fp64", "")
+    assert refusing.kept == pytest.approx(plain.kept, rel=1e-5)
+    assert refusing.swallowed == plain.swallowed
+    assert refusing.rel_l2 == pytest.approx(plain.rel_l2, rel=1e-2 if precision == "bf16_pure" else 1)
+
+
+LOW = ("fp16_autocast", "bf16_autocast", "fp16_pure", "bf16_pure", "bf16_master", "fp16_master")
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_is_measured_in_every_precision_or_undefined_with_a_reason(
+    name: str, classifier: Workload, case: MakeCase
+) -> None:
+    references = References()
+    for precision in ("fp32", *LOW):
+        found = update_of(classifier, case(precision, "training", recipe=f"optimizer={name},lr=0.001"), references)
+        assert found.intended == "fp64"
+        if found.storage == "fp32":
+            assert found.kept == pytest.approx(1, abs=0.01)
+        else:  # an eps of 1e-8 is zero in fp16, and a step divides by zero
+            broken = precision == "fp16_pure" and "not finite after the step" in found.undefined
+            assert (found.kept is None) == bool(found.undefined) == broken
+
+
+def test_adafactor_loses_updates_in_pure_bf16(classifier: Workload, case: MakeCase) -> None:
+    found = update_of(classifier, case("bf16_pure", "training", recipe="optimizer=adafactor,lr=0.001"))
+    assert found.kept < 0.95
+
+
+def test_an_optimizer_that_fails_from_given_state_leaves_the_update_undefined_with_what_it_says(case: MakeCase) -> None:
+    class Once(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            if self.param_groups[0]["params"][0].dtype is torch.bfloat16 and len(self.param_groups[0]) and self.state:
+                raise RuntimeError("no second step")
+            return super().step(closure)
+
+    workload = exact_gradients(lambda parameters: Once(parameters, lr=1e-3, momentum=0.9))
+    found = update_of(workload, case("bf16_pure", "training"))
+    assert "the optimizer's step fails: " in found.undefined
+    assert "no second step" in found.undefined
+
+
+def test_an_optimizer_that_needs_a_closure_fails_its_case_as_before(case: MakeCase) -> None:
+    with pytest.raises(TypeError, match="closure"):
+        measured(exact_gradients(torch.optim.LBFGS), case("bf16_pure", "training"))
+
+
+def test_without_a_training_step_there_is_no_update(case: MakeCase) -> None:
+    found = measured(exact_gradients(groups), case("bf16_pure"))
+    assert found.update is None
+    assert found.param_nonfinite is None
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16_pure"])
+def test_without_an_optimizer_gradients_are_measured_and_the_update_is_not(precision: str, case: MakeCase) -> None:
+    named = exact_gradients(default_optimizer)
+    found, known = (
+        measured(one, case(precision, "training")) for one in (dataclasses.replace(named, optimizer=None), named)
+    )
+    assert (found.recipe, found.update) == (None, None)
+    assert known.recipe is not None
+    assert (found.gradient.rel_l2, found.gradient.elements, found.loss) == (
+        known.gradient.rel_l2,
+        known.gradient.elements,
+        known.loss,
+    )
+    chosen = measured(dataclasses.replace(named, optimizer=None), case(precision, "training", recipe="optimizer=sgd"))
+    assert chosen.recipe is not None
+    assert chosen.update is not None
+
+
+def test_the_bias_of_gradients_over_batches_is_what_their_errors_have_in_common(case: MakeCase) -> None:
+    torch.manual_seed(0)
+    factor = 1 + 2**-8 + 2**-9  # bf16 rounds it to 1.0078125
+
+    class Scaled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.factor = torch.nn.Linear(256, 64, bias=False), torch.nn.Buffer(torch.tensor(factor))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(x) * self.factor
+
+    def workload(batches: list[torch.Tensor]) -> Workload:
+        return Workload(
+            module=Scaled(),
+            inputs=batches,
+            targets=[torch.randint(1, 3, (1, 64)).float() for _ in batches],
+            loss=lambda output, target: (output * target).sum(),
+        )
+
+    several = [torch.randint(-4, 5, (1, 256)).float() + 3 for _ in range(3)]
+    found = measured(workload(several), case("bf16_pure", "training"))
+    assert found.gradient.bias == pytest.approx(abs(1.0078125 - factor) / factor, rel=0.35)
+    assert 0.1 < found.gradient.noise < 2
+    assert measured(workload(several[:1]), case("bf16_pure", "training")).gradient.bias is None
+    assert measured(workload([several[0]] * 2), case("fp32", "training")).gradient.bias is not None
+
+
+def test_a_state_that_the_optimizer_does_not_take_is_refused() -> None:
+    workload = exact_gradients(groups)
+    state = groups(workload.module.parameters()).state_dict()
+    sources._check_state("net", exact_gradients(groups, state))
+    with pytest.raises(WorkloadError, match="an optimizer_state without its optimizer"):
+        sources._check_state("net", exact_gradients(None, state))
+    for wrong, said in (({"lr": 1}, "state_dict"), (state | {"param_groups": state["param_groups"][:1]}, "groups")):
+        with pytest.raises(WorkloadError, match=said):
+            sources._check_state("net", exact_gradients(groups, wrong))
+
+
+def test_fewer_steps_of_a_large_network_lead_to_the_snapshot(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = exact_gradients(torch.optim.Adam)
+    one = 2 * 16 * 64 * 2  # forward, and the gradient of the weight
+    for flops, steps in ((7.5 * one, 7), (one, updates.FEWEST_STEPS), (math.inf, updates.WARM_STEPS)):
+        monkeypatch.setitem(updates.WARM_FLOPS, "cpu", min(flops, 1e18))
+        assert updates.take_snapshot(workload, case("fp32", "training"), Cpu()).steps == steps

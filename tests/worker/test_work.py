@@ -1,0 +1,306 @@
+"""Counts of floating-point operations: torch's own where it counts, by hand where it does not."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
+
+from ampbench.core.precisions import PRECISIONS
+from ampbench.records.case import Case
+from ampbench.worker.machine import open_device
+from ampbench.worker.sources import build_workload
+from ampbench.worker.step import Step, TrainingStep, build_step
+from ampbench.worker.work import count_flops, count_work
+from ampbench.workloads.index import WORKLOADS
+from ampbench.workloads.index import source as builtin_source
+
+POSITIONS = 4 * 10
+
+
+def linear() -> Callable[[], Any]:
+    module, given = torch.nn.Linear(64, 32), torch.randn(16, 64)
+    return lambda: module(given)
+
+
+def total(run: Callable[[], Any]) -> int:
+    found = count_flops(run)
+    assert found is not None
+    return sum(found.values())
+
+
+def torchs(run: Callable[[], Any]) -> int:
+    with FlopCounterMode(display=False) as counter:
+        run()
+    return counter.get_total_flops()
+
+
+def step_of(name: str, case: Case) -> Step:
+    spec = WORKLOADS[name]
+    return build_step(build_workload(builtin_source(spec), spec.tiny, 0), case, open_device("cpu"))
+
+
+@pytest.mark.parametrize("phase", ["inference", "training"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16_autocast", "fp16_autocast", "bf16_pure"])
+@pytest.mark.parametrize("name", ["mlp", "simple_conv", "transformer_encoder", "gru"])
+def test_the_total_is_that_of_torchs_own_counter(
+    name: str, precision: str, phase: str, case: Callable[..., Case]
+) -> None:
+    step = step_of(name, case(precision, phase))
+    with nullcontext() if isinstance(step, TrainingStep) else torch.no_grad():
+        found = count_flops(step.run)
+        assert found is not None
+        assert sum(found.values()) == torchs(step.run) > 0
+    row = PRECISIONS[precision]
+    expected = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}[row.autocast or row.storage]
+    assert max(found, key=lambda dtype: found[dtype]) == expected
+
+
+def test_products_count_in_the_dtype_that_autocast_casts_them_to() -> None:
+    run = linear()
+    count = 2 * 16 * 64 * 32
+    assert count_flops(run) == {"fp32": count}
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        assert count_flops(run) == {"bf16": count}
+
+
+def test_what_tf32_multiplies_counts_as_tf32() -> None:
+    assert set(count_work(linear(), tf32=True).flops or {}) == {"tf32"}
+    halves = torch.randn(8, 8, dtype=torch.bfloat16)
+    assert set(count_work(lambda: halves @ halves, tf32=True).flops or {}) == {"bf16"}
+
+
+def test_a_step_without_products_has_none_to_count() -> None:
+    assert count_flops(lambda: torch.ones(3) + 1) == {}
+
+
+def test_what_torch_does_not_count_is_not_counted_here() -> None:
+    matrix, vector = torch.randn(4, 4), torch.randn(4)
+    bilinear = torch.nn.Bilinear(4, 4, 2)
+
+    def run() -> None:
+        torch.mv(matrix, vector), torch.dot(vector, vector), torch.cdist(matrix, matrix), bilinear(matrix, matrix)
+
+    with torch.no_grad():
+        assert count_flops(run) == {}
+        assert torchs(run) == 0
+
+
+@pytest.mark.parametrize("low", [False, True])
+@pytest.mark.parametrize("kind", [torch.nn.GRU, torch.nn.LSTM, torch.nn.RNN])
+def test_every_position_of_a_recurrent_network_is_multiplied_by_every_weight(kind: Any, low: bool) -> None:
+    module, given = kind(32, 64, 2, batch_first=True, bidirectional=True), torch.randn(4, 10, 32)
+    products = 2 * POSITIONS * sum(weight.numel() for weight in module.parameters() if weight.ndim == 2)
+    region = torch.autocast("cpu", dtype=torch.bfloat16, enabled=low)
+    with torch.no_grad(), region:
+        assert count_flops(lambda: module(given)) == {"bf16" if low else "fp32": products}
+
+    def train() -> None:
+        with region:
+            loss = module(given)[0].sum()
+        loss.backward()
+
+    # the first layer's input needs no gradient, which not every kernel makes use of
+    assert 2.5 * products <= total(train) <= 3 * products
+
+
+@pytest.mark.parametrize("groups", [1, 4, 8])
+@pytest.mark.parametrize("kind", [torch.nn.Conv2d, torch.nn.ConvTranspose2d])
+def test_the_groups_of_a_convolution_divide_its_work_forwards_and_backwards(kind: Any, groups: int) -> None:
+    module, images = kind(8, 16, 3, groups=groups), torch.randn(2, 8, 12, 12, requires_grad=True)
+    places = 10 * 10 if kind is torch.nn.Conv2d else 12 * 12
+    forward = 2 * 2 * places * module.weight.numel()
+    assert total(lambda: module(images)) == forward
+    assert total(lambda: module(images).sum().backward()) == 3 * forward
+
+
+def test_an_encoders_fast_path_counts_as_its_plain_one() -> None:
+    layer = torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, dropout=0.0)
+    attention = torch.nn.MultiheadAttention(32, 4, batch_first=True)
+    given = torch.randn(4, 10, 32)
+    for module, run in ((layer, lambda: layer(given)), (attention, lambda: attention(given, given, given))):
+        with torch.no_grad():
+            plain = total(run)
+            assert plain == torchs(run) > 0
+            module.eval()
+            assert total(run) == plain
+
+
+def test_fused_kernels_count_in_the_dtype_that_autocast_makes_them_multiply_in() -> None:
+    layer = torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True).eval()
+    attention = torch.nn.MultiheadAttention(32, 4, batch_first=True).eval()
+    recurrent = torch.nn.LSTM(32, 16, batch_first=True).eval()
+    given = torch.randn(4, 10, 32)
+    for run in (
+        lambda: layer(given),
+        lambda: attention(given, given, given),
+        lambda: recurrent(given),
+        lambda: torch.nn.functional.scaled_dot_product_attention(given, given, given),
+    ):
+        with torch.no_grad():
+            assert set(count_flops(run) or {}) == {"fp32"}
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                assert set(count_flops(run) or {}) == {"bf16"}
+
+
+def test_nested_tensors_count_as_the_values_they_hold() -> None:
+    module = torch.nn.Linear(8, 4)
+    nested = torch.nested.nested_tensor([torch.randn(3, 8), torch.randn(5, 8)], layout=torch.jagged)
+    assert count_flops(lambda: module(nested)) == {"fp32": 2 * (3 + 5) * 8 * 4}
+
+
+def test_what_cannot_be_counted_is_unknown_and_runs_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: Any, **__: Any) -> int:
+        raise AssertionError("no such layout")
+
+    monkeypatch.setitem(flop_registry, torch.ops.aten.addmm, unknown)
+    run, seen = linear(), []
+    assert count_flops(lambda: seen.append(run())) is None
+    assert torch.equal(seen[0], run())
+
+
+def test_an_error_of_the_step_is_raised_and_one_of_the_counter_is_not() -> None:
+    def fail() -> None:
+        raise ValueError("no luck today")
+
+    with pytest.raises(ValueError, match="no luck today"):
+        count_flops(fail)
+    times: list[int] = []
+
+    def fail_once() -> None:
+        times.append(1)
+        if len(times) == 1:
+            raise RuntimeError("a mode is on")
+
+    assert count_flops(fail_once) is None
+    assert len(times) == 2
+
+
+def test_results_under_the_counter_are_those_without_it() -> None:
+    module, given = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()), torch.randn(4, 8)
+    seen: list[torch.Tensor] = []
+    count_flops(lambda: seen.append(module(given)))
+    assert torch.equal(seen[0], module(given))
+
+
+def by_operation(run: Callable[[], Any]) -> dict[str, dict[str, int]]:
+    found = count_work(run).flops_by_operation
+    assert found is not None
+    return found
+
+
+def test_products_convolutions_and_attention_are_counted_apart() -> None:
+    heads, images = torch.randn(2, 4, 8, 16), torch.randn(2, 3, 6, 6)
+    convolution, module = torch.nn.Conv2d(3, 5, 3, bias=False), torch.nn.Linear(16, 2)
+
+    def run() -> None:
+        convolution(images), module(torch.nn.functional.scaled_dot_product_attention(heads, heads, heads))
+
+    with torch.no_grad():
+        assert by_operation(run) == {
+            "matmul": {"fp32": 2 * (2 * 4 * 8) * 16 * 2},
+            "conv": {"fp32": 2 * 2 * 5 * 4 * 4 * 3 * 9},
+            "attention": {"fp32": 2 * 2 * (2 * 4) * 8 * 8 * 16},
+        }
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(8, 8), (5, 8), (8, 5)])
+def test_of_causal_attention_only_what_its_mask_leaves_must_be_computed(queries: int, keys: int) -> None:
+    query, key = torch.randn(2, 4, queries, 16), torch.randn(2, 4, keys, 16)
+
+    def run() -> None:
+        torch.nn.functional.scaled_dot_product_attention(query, key, key, is_causal=True)
+
+    left = int(torch.ones(queries, keys).tril().sum())
+    assert by_operation(run) == {"attention": {"fp32": 2 * 2 * (2 * 4) * left * 16}}
+    assert total(run) == 2 * 2 * (2 * 4) * queries * keys * 16
+
+
+def test_attention_in_an_encoders_fast_path_is_told_apart_from_its_products() -> None:
+    layer = torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True).eval()
+    given = torch.randn(4, 10, 32)
+    products = 2 * POSITIONS * sum(weight.numel() for weight in layer.parameters() if weight.ndim == 2)
+    with torch.no_grad():
+        assert by_operation(lambda: layer(given)) == {
+            "matmul": {"fp32": products}, "attention": {"fp32": 2 * 2 * 4 * 10 * 10 * 32}
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize("phase", ["inference", "training"])
+@pytest.mark.parametrize("name", ["mlp", "simple_conv", "transformer_encoder", "gru"])
+def test_operations_add_up_to_all_flops_where_nothing_is_causal(
+    name: str, phase: str, case: Callable[..., Case]
+) -> None:
+    step = step_of(name, case("bf16_autocast", phase))
+    with nullcontext() if isinstance(step, TrainingStep) else torch.no_grad():
+        work = count_work(step.run)
+    assert work.flops_by_operation is not None
+    sums: dict[str, int] = {}
+    for counts in work.flops_by_operation.values():
+        for dtype, count in counts.items():
+            sums[dtype] = sums.get(dtype, 0) + count
+    assert sums == work.flops
+
+
+def touched(run: Callable[[], Any], *kept: torch.Tensor) -> tuple[int, int, int]:
+    """Return the bytes read and written of `kept`, and those of what `run` returns."""
+    work = count_work(run, kept=kept)
+    assert work.read is not None
+    assert work.written is not None
+    assert work.produced is not None
+    return sum(work.read.values()), sum(work.written.values()), work.produced
+
+
+def test_weights_and_inputs_are_read_once_and_outputs_written_once_in_the_dtype_they_are_stored_in() -> None:
+    module, given = torch.nn.Linear(8, 4).bfloat16(), torch.randn(5, 8, dtype=torch.bfloat16)
+
+    def run() -> Any:
+        return module(given) + module(given)
+
+    with torch.no_grad():
+        assert touched(run, *module.parameters(), given) == (2 * (8 * 4 + 4 + 5 * 8), 0, 2 * 5 * 4)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            full = torch.nn.Linear(8, 4)
+            assert touched(lambda: full(given), *full.parameters())[0] == 4 * (8 * 4 + 4)
+
+
+def test_what_may_be_used_in_part_adds_nothing() -> None:
+    table, tokens, cache = torch.randn(1000, 8), torch.tensor([[1, 2, 3]]), torch.zeros(2, 50, 8)
+    expert, nobody = torch.nn.Linear(8, 8), torch.randn(0, 8)
+
+    def run() -> Any:
+        cache[:, 3] = torch.nn.functional.embedding(tokens, table)[0, 0]
+        return expert(nobody), table[5]
+
+    with torch.no_grad():
+        read, written, _ = touched(run, table, tokens, cache, *expert.parameters())
+    assert read <= tokens.nbytes
+    assert written == 2 * 8 * 4  # of the cache only what was set
+
+
+def test_what_is_repeated_by_a_stride_of_zero_is_read_once_and_views_of_what_was_given_are_no_output() -> None:
+    given = torch.randn(1, 8)
+    assert touched(lambda: given.expand(100, 8).sum(), given) == (8 * 4, 0, 4)
+    assert touched(lambda: given.view(8), given) == (0, 0, 0)
+
+
+def test_an_optimizers_step_reads_and_writes_the_weights_but_only_rows_of_sparse_gradients() -> None:
+    module, given = torch.nn.Linear(8, 4, bias=False), torch.randn(5, 8)
+    table = torch.nn.Embedding(100, 8, sparse=True)
+    for weight, run in (
+        (module.weight, lambda: module(given)),
+        (table.weight, lambda: table(torch.tensor([1, 2]))),
+    ):
+        optimizer = torch.optim.SGD([weight], 0.1)
+
+        def train(run: Callable[[], torch.Tensor] = run, optimizer: torch.optim.Optimizer = optimizer) -> None:
+            torch.autograd.backward([run().sum()])
+            optimizer.step()
+
+        dense = weight is module.weight
+        read, written, _ = touched(train, weight)
+        assert (written, read) == ((weight.nbytes, weight.nbytes) if dense else (0, 0))
+        work = count_work(train, kept=[weight])
+        assert work.wrote(weight) == dense
