@@ -25,13 +25,13 @@ from ampbench.judge.ranking import (
     missing_blocks,
     taken_said,
 )
-from ampbench.judge.rows import number
 from ampbench.judge.table import speed_interval
 from ampbench.records.labels import few
 from ampbench.report.answers import advised_machines, ranked_parts
 from ampbench.report.material import gather
 from ampbench.show.document import Block, Section, picked, table
 from ampbench.show.markdown import markdown
+from ampbench.show.rows import number
 from ampbench.store import list_runs, read_run
 
 ROOT = Path(__file__).parents[1]

@@ -35,9 +35,19 @@ from ampbench.instruments.ceilings.findings import BINDING, Bounds, work_of
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.judge import frame, notes, ranking
 from ampbench.judge.looks import blamed, rates_said
-from ampbench.judge.rows import (
+from ampbench.judge.table import Layout, lay_out, legend, speed_interval, table_lines, table_markdown
+from ampbench.judge.verdict import across_tables, takes_of, trainings_beside, verdicts_of
+from ampbench.records.labels import few, optimizer_name, outcome_said
+from ampbench.records.measured import Failure, Round, Skip
+from ampbench.records.run import Entry
+from ampbench.records.verdict import VERDICT_COLUMNS
+from ampbench.show import wording
+from ampbench.show.data import csv_text, json_text
+from ampbench.show.markdown import escaped, markdown
+from ampbench.show.rows import (
     Group,
     Row,
+    Take,
     described,
     group_of,
     grouped,
@@ -46,15 +56,6 @@ from ampbench.judge.rows import (
     precision_label,
     with_verdicts,
 )
-from ampbench.judge.table import Layout, lay_out, legend, speed_interval, table_lines, table_markdown
-from ampbench.judge.verdict import Take, across_tables, takes_of, trainings_beside, verdicts_of
-from ampbench.records.labels import few, optimizer_name, outcome_said
-from ampbench.records.measured import Failure, Round, Skip
-from ampbench.records.run import Entry
-from ampbench.records.verdict import VERDICT_COLUMNS
-from ampbench.show import wording
-from ampbench.show.data import csv_text, json_text
-from ampbench.show.markdown import escaped, markdown
 from ampbench.show.terminal import make_console, padded, print_lines, wrapped
 from ampbench.store import StoredRun, gathered
 

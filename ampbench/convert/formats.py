@@ -27,10 +27,10 @@ from ampbench.core.metrics import GATED, METRICS, Column
 from ampbench.errors import NothingToRunError
 from ampbench.judge import frame
 from ampbench.judge import said as sentences
-from ampbench.judge.rows import Row
 from ampbench.records.changes import Change, ChangeStatus, Comparison
 from ampbench.records.labels import case_labels
 from ampbench.show.changes import control_line, reason, remarks
+from ampbench.show.rows import Row
 from ampbench.store import StoredRun
 
 

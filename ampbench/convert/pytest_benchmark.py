@@ -25,11 +25,11 @@ from ampbench.convert.formats import Selected, defined, listed
 from ampbench.core import stats
 from ampbench.core.metrics import METRICS
 from ampbench.errors import StoreError
-from ampbench.judge.rows import Row
 from ampbench.records.case import Case, Environment
 from ampbench.records.measured import Divergence, MemoryPass, Round
 from ampbench.records.run import DIRTY, SCHEMA, Footer, Header
 from ampbench.show.data import finite
+from ampbench.show.rows import Row
 from ampbench.store import StoredRun, lines, new_run_id
 
 

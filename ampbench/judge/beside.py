@@ -23,14 +23,24 @@ from ampbench.errors import NothingComparableError, UnknownNameError
 from ampbench.judge import frame
 from ampbench.judge.compare import compare
 from ampbench.judge.ranking import missing_blocks, passed_brief, table_labels
-from ampbench.judge.rows import Group, Row, grouped, judged_error, number, passed_over, precision_label, with_verdicts
 from ampbench.judge.table import speed_interval
-from ampbench.judge.verdict import Take, own_rounds, takes_of, trainings_beside, verdicts_of
+from ampbench.judge.verdict import own_rounds, takes_of, trainings_beside, verdicts_of
 from ampbench.records.case import Case, kind_of
 from ampbench.records.changes import ChangeStatus, Comparison
 from ampbench.records.labels import few
 from ampbench.records.verdict import VERDICT_COLUMNS
 from ampbench.show.document import Block, Column, Document, Section, records, table
+from ampbench.show.rows import (
+    Group,
+    Row,
+    Take,
+    grouped,
+    judged_error,
+    number,
+    passed_over,
+    precision_label,
+    with_verdicts,
+)
 from ampbench.show.wording import verdict_words, why
 from ampbench.store import StoredRun
 from ampbench.store.merge import lanes_together

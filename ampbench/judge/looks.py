@@ -22,18 +22,15 @@ from ampbench.core.budget import (
     ROOM,
     Budget,
 )
-from ampbench.core.precisions import BASELINE, DEFAULT, FORMATS, PRECISIONS, SHORT_DTYPES
+from ampbench.core.precisions import FORMATS, PRECISIONS, SHORT_DTYPES
 from ampbench.core.statement import Refusal, Statement, Undecided
 from ampbench.core.units import format_share
-from ampbench.judge.rows import Row, judged_error, number
 from ampbench.records.measured import LOWEST_BIN, Divergence, Round, Update
 from ampbench.records.verdict import Evidence, Status, Verdict
+from ampbench.show.rows import TODAYS, Row, judged_error, number
 
 if TYPE_CHECKING:
     from ampbench.instruments.convergence.learning import Trained
-
-TODAYS = (BASELINE, DEFAULT)
-"""The precisions of one who changes nothing."""
 
 DISAGREEMENT_ALPHA = 0.05
 """One-sided level at which disagreeing decisions must be incompatible with the agreement asked for."""

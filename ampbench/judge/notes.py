@@ -9,10 +9,9 @@ from ampbench.instruments.ceilings.findings import BINDING, Bounds, disturbance,
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.judge import fitness
 from ampbench.judge.pairing import not_the_commits
-from ampbench.judge.rows import Group, Row, grouped, number, precision_label
-from ampbench.judge.verdict import Take
 from ampbench.records.labels import Pending, device_statement, emulated_of, few, kernels_said, limited_power, remarks
 from ampbench.records.measured import NATIVE, Divergence, Round
+from ampbench.show.rows import Group, Row, Take, grouped, number, precision_label
 from ampbench.store import StoredRun
 from ampbench.workloads.index import LIBRARIES, RANDOM
 

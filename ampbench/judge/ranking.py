@@ -17,10 +17,16 @@ from msgspec import structs
 from ampbench.core import stats
 from ampbench.core.precisions import BASELINE, DEFAULT, rank
 from ampbench.core.units import format_error, times
-from ampbench.judge.looks import TODAYS
-from ampbench.judge.rows import (
+from ampbench.judge.table import speed_interval
+from ampbench.records.case import Case
+from ampbench.records.labels import case_labels, few
+from ampbench.records.verdict import Status
+from ampbench.show.document import Block, Column, Section, table
+from ampbench.show.rows import (
+    TODAYS,
     Group,
     Row,
+    Take,
     grouped,
     is_wrong,
     judged_error,
@@ -29,12 +35,6 @@ from ampbench.judge.rows import (
     precision_label,
     taken_of,
 )
-from ampbench.judge.table import speed_interval
-from ampbench.judge.verdict import Take
-from ampbench.records.case import Case
-from ampbench.records.labels import case_labels, few
-from ampbench.records.verdict import Status
-from ampbench.show.document import Block, Column, Section, table
 from ampbench.show.wording import code_words, why
 from ampbench.workloads.index import RANDOM
 

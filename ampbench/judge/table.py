@@ -23,9 +23,12 @@ from ampbench.core.units import (
     format_tenths,
     times,
 )
-from ampbench.judge.rows import (
+from ampbench.records.labels import outcome_said
+from ampbench.show.markdown import escaped, markdown_table
+from ampbench.show.rows import (
     Group,
     Row,
+    Take,
     burst,
     described,
     judged_error,
@@ -35,9 +38,6 @@ from ampbench.judge.rows import (
     passed_over,
     precision_label,
 )
-from ampbench.judge.verdict import Take
-from ampbench.records.labels import outcome_said
-from ampbench.show.markdown import escaped, markdown_table
 from ampbench.show.terminal import wrapped
 from ampbench.show.wording import answer, passed_words, verdict_words, words
 

@@ -5,7 +5,7 @@ Whether a case is right is judged in `looks`; here, what its speed and memory ar
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from msgspec import structs
@@ -14,14 +14,14 @@ from ampbench.core.budget import Budget
 from ampbench.core.precisions import BASELINE, DEFAULT, PRECISIONS
 from ampbench.core.statement import Answer, Hint, Refusal, Severity, Statement, state
 from ampbench.instruments.ranges.arithmetic import remark_line
-from ampbench.judge.looks import TODAYS, Seen, judge
-from ampbench.judge.rows import Group, Row, grouped, number
+from ampbench.judge.looks import Seen, judge
 from ampbench.records.case import COMPILED, TORCHS_CHOICE, WITH_GRAPHS, compile_mode
 from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.labels import few, fp32s_fault, no_precisions_fault
 from ampbench.records.measured import Divergence, Round
 from ampbench.records.run import ScalerSetting
 from ampbench.records.verdict import Cause, Interval, Status, Verdict
+from ampbench.show.rows import TODAYS, Group, Row, Take, grouped, number
 
 if TYPE_CHECKING:
     from ampbench.instruments.convergence.learning import Trained
@@ -38,43 +38,6 @@ BUSY_ENOUGH = 0.7
 
 MEMORY_WORTH_SAYING = 0.95
 """The largest ratio of peak memory that is mentioned as a saving."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Take:
-    """What is to be taken of a table, and why: a statement that has an `Answer` or a `Flaw` as its code.
-
-    `verdicts` are those on its cases, in the order of the precisions. `taken` is the one to take (None: none can be
-    named), which may be today's, and `passed` the one that is faster or smaller and is not ok (None: there is none).
-    `hints` are to be known beside it.
-    """
-
-    group: Group
-    statement: Statement
-    verdicts: Sequence[Verdict]
-    taken: Verdict | None = None
-    passed: Verdict | None = None
-    hints: Sequence[Statement] = ()
-
-    @property
-    def precision(self) -> str | None:
-        """The precision to take; None where none can be named."""
-        return self.taken.precision if self.taken else None
-
-    @property
-    def case_id(self) -> str | None:
-        """The case to take; a precision may have several, with other inputs or without a scaler."""
-        return self.taken.case_id if self.taken else None
-
-    @property
-    def stays(self) -> bool:
-        """Whether what is to be taken is what one runs who changes nothing."""
-        return self.precision in TODAYS
-
-    @property
-    def certain(self) -> bool:
-        """Whether a quieter machine and more rounds would change nothing."""
-        return self.statement.code is not Answer.UNCERTAIN and "looks" not in self.statement.facts
 
 
 def verdicts_of(stored: "StoredRun", budget: Budget, studies: "Iterable[StoredRun]" = ()) -> dict[str, Verdict]:

@@ -21,7 +21,6 @@ from ampbench.drive.session import current_commit
 from ampbench.errors import AmpbenchError
 from ampbench.judge import frame
 from ampbench.judge.compare import compare
-from ampbench.judge.rows import Row, grouped, with_verdicts
 from ampbench.judge.show import comparison_lines
 from ampbench.judge.table import lay_out, legend, table_lines
 from ampbench.judge.times import TIME as TIME_METRIC
@@ -30,6 +29,7 @@ from ampbench.records.case import Case
 from ampbench.records.changes import ChangeStatus, Comparison, ControlCode, ControlVerdict
 from ampbench.records.measured import Divergence, Failure, MemoryPass, Round
 from ampbench.records.run import SCHEMA, Footer, Header, Selection, Settings
+from ampbench.show.rows import Row, grouped, with_verdicts
 from ampbench.show.terminal import make_console, wrapped
 from ampbench.store import StoredRun, find_run, read_run
 from ampbench.worker.environment import read_environment

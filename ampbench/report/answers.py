@@ -16,12 +16,10 @@ from ampbench.core.precisions import BASELINE, rank
 from ampbench.core.units import all_of, counted, every, format_error, times
 from ampbench.instruments.ceilings.findings import shown as as_measured
 from ampbench.instruments.ceilings.records import Ceiling
-from ampbench.judge.looks import TODAYS
 from ampbench.judge.ranking import MANY, Ranked, in_order, table_labels
-from ampbench.judge.rows import Group, Row, grouped, judged_error, number, precision_label
-from ampbench.judge.verdict import Take
 from ampbench.records.labels import AGAINST_FP32, device_statement, few, told_apart
 from ampbench.report.material import Material, Shown
+from ampbench.show.rows import TODAYS, Group, Row, Take, grouped, judged_error, number, precision_label
 from ampbench.show.wording import CAUSES
 from ampbench.show.wording import answer as answer_words
 from ampbench.trend.building import place_of

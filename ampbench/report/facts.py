@@ -14,7 +14,6 @@ from ampbench.core.precisions import ordered
 from ampbench.core.units import counted, format_bytes, format_seconds
 from ampbench.instruments import registry
 from ampbench.judge.notes import measured_devices
-from ampbench.judge.rows import Row
 from ampbench.records.case import Case, DeviceDescription
 from ampbench.records.changes import Comparison
 from ampbench.records.kinds import KINDS, Kind
@@ -22,6 +21,7 @@ from ampbench.records.labels import NOT_REACHED, arithmetic, case_labels, outcom
 from ampbench.records.run import Header, Selection, short_commit
 from ampbench.report.material import Material, Shown, ShownCase
 from ampbench.show.page import Changed, Held, Part, Told, Untold, place_of, run_name
+from ampbench.show.rows import Row
 from ampbench.store import StoredRun
 from ampbench.trend.show import changes_in_order
 

@@ -15,14 +15,14 @@ from ampbench.errors import NothingComparableError, NothingToRunError, StoreErro
 from ampbench.judge import frame, notes
 from ampbench.judge.compare import compare, of_cases
 from ampbench.judge.pairing import arm_settings, pair_cases
-from ampbench.judge.rows import Group, Row, grouped, with_verdicts
-from ampbench.judge.verdict import Take, takes_of, verdicts_of
+from ampbench.judge.verdict import takes_of, verdicts_of
 from ampbench.records.case import Case
 from ampbench.records.changes import Change, Comparison
 from ampbench.records.kinds import KINDS, deed_of
 from ampbench.records.labels import case_labels, told_apart
 from ampbench.records.run import LATEST, Header
 from ampbench.show.page import run_name
+from ampbench.show.rows import Group, Row, Take, grouped, with_verdicts
 from ampbench.show.wording import Line, lines
 from ampbench.store import CUT, StoredRun, find_run, find_runs, list_runs, measures, read_header, read_run, run_files
 from ampbench.store.merge import lanes_together

@@ -13,7 +13,6 @@ from ampbench.judge import frame, notes
 from ampbench.judge import said as sentences
 from ampbench.judge.compare import rank
 from ampbench.judge.notes import skipped
-from ampbench.judge.rows import precision_label
 from ampbench.records.case import Case
 from ampbench.records.changes import OUTCOME, Change, ChangeStatus, Comparison
 from ampbench.records.kinds import KINDS
@@ -25,6 +24,7 @@ from ampbench.report.material import Material, ShownCase
 from ampbench.show.changes import reason
 from ampbench.show.document import as_sentence
 from ampbench.show.page import View
+from ampbench.show.rows import precision_label
 from ampbench.show.wording import Line, lines, words
 
 NAMED = 3

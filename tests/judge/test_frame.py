@@ -13,10 +13,10 @@ from ampbench.errors import StoreError
 from ampbench.judge.fitness import control_ratio
 from ampbench.judge.frame import FUNCTIONS, Frame, run_rows
 from ampbench.judge.rounds import MeasuredRun
-from ampbench.judge.rows import described, grouped
 from ampbench.records.measured import Failure, OptimizerGroup, OutputError, Predictions, Reading, Recipe, Skip, Update
 from ampbench.records.run import Footer
 from ampbench.records.verdict import VERDICT_COLUMNS
+from ampbench.show.rows import described, grouped
 from ampbench.store import StoredRun, read_run
 from tests.stored_runs import (
     COMPLETE,

@@ -13,11 +13,12 @@ from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.core.statement import Flaw, Refusal, Undecided
 from ampbench.errors import UsageError
 from ampbench.instruments.convergence.learning import Trained
-from ampbench.judge.looks import LOOKS, TODAYS, Seen, blamed, is_chance, judge, rates_said, swallowed_at
-from ampbench.judge.verdict import Speeds, Take, choose
+from ampbench.judge.looks import LOOKS, Seen, blamed, is_chance, judge, rates_said, swallowed_at
+from ampbench.judge.verdict import Speeds, choose
 from ampbench.records.case import Case
 from ampbench.records.measured import BINS, LOWEST_BIN, Divergence, OptimizerGroup, Recipe, Round, Update
 from ampbench.records.verdict import Evidence, Status, Verdict
+from ampbench.show.rows import TODAYS, Take
 from ampbench.worker.divergence import measure_divergence
 from ampbench.worker.machine import Cpu
 from ampbench.worker.reference import References

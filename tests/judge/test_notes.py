@@ -9,13 +9,12 @@ from ampbench.core.statement import Answer, Flaw, Note, Severity, Statement, sta
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.judge import frame
 from ampbench.judge.notes import NOTES, skipped, statements, sweep_notes, swept_value
-from ampbench.judge.rows import Group
-from ampbench.judge.verdict import Take
 from ampbench.records.case import Case, DeviceDescription, WorkloadSource
 from ampbench.records.labels import Pending
 from ampbench.records.measured import Fitness
 from ampbench.records.run import Imported, Selection
 from ampbench.records.verdict import Status, Verdict
+from ampbench.show.rows import Group, Take
 from ampbench.show.wording import TEMPLATES, lines
 from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, environment, make_run

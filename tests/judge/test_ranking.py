@@ -23,9 +23,9 @@ from ampbench.judge.ranking import (
     sections,
     taken_said,
 )
-from ampbench.judge.rows import Row, grouped, is_wrong
-from ampbench.judge.verdict import Take, takes_of, verdicts_of
+from ampbench.judge.verdict import takes_of, verdicts_of
 from ampbench.records.verdict import Status, Verdict
+from ampbench.show.rows import Row, Take, grouped, is_wrong
 from ampbench.show.wording import code_words
 from ampbench.store import StoredRun, read_run
 from tests.report.large_runs import write_zoo_run

@@ -10,10 +10,10 @@ from ampbench.core.metrics import COLUMNS
 from ampbench.core.precisions import PRECISIONS
 from ampbench.core.statement import Answer, Hint, Note, state
 from ampbench.judge import notes, table
-from ampbench.judge.rows import described, grouped
-from ampbench.judge.verdict import Take, choose
+from ampbench.judge.verdict import choose
 from ampbench.records.case import DeviceDescription
 from ampbench.records.labels import device_statement
+from ampbench.show.rows import Take, described, grouped
 from ampbench.show.wording import answer
 from tests.stored_runs import make_header
 

@@ -12,11 +12,11 @@ from ampbench.core.statement import Answer, Flaw, Hint, Refusal, Statement, Unde
 from ampbench.core.units import times
 from ampbench.instruments.ranges.arithmetic import remark_line
 from ampbench.judge import frame
-from ampbench.judge.rows import grouped
-from ampbench.judge.verdict import Take, across_tables, choose, takes_of, verdicts_of
+from ampbench.judge.verdict import across_tables, choose, takes_of, verdicts_of
 from ampbench.records.measured import Round, Update
 from ampbench.records.run import Entry, ScalerSetting
 from ampbench.records.verdict import Cause, Status
+from ampbench.show.rows import Take, grouped
 from ampbench.store import StoredRun, read_run
 from tests.judge.test_looks import ADAMW, DOES_NOT, TRAINS, WELL, row, take, trained_by, training_row
 from tests.stored_runs import make_case, make_divergence, make_header, make_round, write_run

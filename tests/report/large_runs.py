@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from ampbench.cli.results import run_rows
 from ampbench.core.budget import Budget
-from ampbench.judge.rows import grouped
 from ampbench.records.case import Case
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Entry
+from ampbench.show.rows import grouped
 from ampbench.store import RunWriter, StoredRun, read_run, run_files
 from tests.stored_runs import (
     COMPLETE,

@@ -10,7 +10,6 @@ from bs4 import BeautifulSoup, Tag
 
 from ampbench.core.statement import state
 from ampbench.core.units import UNDEFINED, format_bytes, format_count, format_seconds
-from ampbench.judge.rows import precision_label
 from ampbench.judge.table import COLUMNS
 from ampbench.records.case import Case
 from ampbench.records.changes import Change, ChangeCode, ChangeStatus, Remark
@@ -20,6 +19,7 @@ from ampbench.report.material import Material
 from ampbench.report.views.cases import DRAWN, cases, verdicts_of
 from ampbench.report.views.precisions import change_bar, change_limit, time_bar, time_scale
 from ampbench.show.changes import reason
+from ampbench.show.rows import precision_label
 from ampbench.store import StoredRun, read_run
 from tests.compared_runs import BF16, FP32, Times, make_run, noisy
 from tests.report.large_runs import write_large_run

@@ -17,13 +17,13 @@ from ampbench.cli.results import markdown_text, result_lines, run_rows
 from ampbench.convert.parquet import cases_of
 from ampbench.core.budget import Budget
 from ampbench.judge import beside, verdict
-from ampbench.judge.rows import Row, grouped, passed_over, precision_label
 from ampbench.judge.table import not_taken
 from ampbench.pytest_plugin.summary import Seen
 from ampbench.records.verdict import VERDICT_COLUMNS, Status, Verdict
 from ampbench.report.material import material_of
 from ampbench.report.views.cases import cases
 from ampbench.show.markdown import escaped
+from ampbench.show.rows import Row, grouped, passed_over, precision_label
 from ampbench.show.wording import answer, verdict_words
 from ampbench.store import StoredRun, read_run
 

@@ -19,9 +19,9 @@ from ampbench.judge.deciding import (
     decide_stored,
     judge_control,
 )
-from ampbench.judge.rows import Row
 from ampbench.judge.verdict import Speeds, choose
 from ampbench.records.changes import ChangeCode, ChangeStatus
+from ampbench.show.rows import Row
 from tests.simulation.noise import CANDIDATE, CONTROL, NOISES, interleaved, one_after_the_other, sample_means
 from tests.simulation.peers import asv_regressed, pytest_benchmark_regressed
 from tests.stored_runs import make_case, make_round

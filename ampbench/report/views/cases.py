@@ -11,7 +11,6 @@ from ampbench.core.units import UNDEFINED, counted, format_limit
 from ampbench.judge import notes, table
 from ampbench.judge.compare import rank
 from ampbench.judge.exact import EQUAL
-from ampbench.judge.rows import grouped, precision_label
 from ampbench.judge.said import (
     CHANGE_LEGEND,
     CHANGED,
@@ -33,6 +32,7 @@ from ampbench.report.views.precisions import Scale, change_bar, change_limit, ti
 from ampbench.show.changes import brief, reason, remarks
 from ampbench.show.charts import NAMES_ABOVE, Chart, Rows, middle_cut, quantity, rule_at, tooltip
 from ampbench.show.page import View
+from ampbench.show.rows import grouped, precision_label
 from ampbench.show.wording import words
 
 

@@ -14,7 +14,6 @@ from typing import Any
 from ampbench.core.precisions import BASELINE
 from ampbench.core.units import UNDEFINED, counted, format_error, format_loss, format_share, format_whole
 from ampbench.judge.rounds import WEIGHTS_DIFFER
-from ampbench.judge.rows import number, precision_label
 from ampbench.records.labels import few
 from ampbench.records.measured import Divergence, Failure, Round
 from ampbench.report.facts import parts
@@ -30,6 +29,7 @@ from ampbench.show.charts import (
     tooltip,
 )
 from ampbench.show.page import LISTED, Part, View
+from ampbench.show.rows import number, precision_label
 
 
 def explanation(material: Material) -> View | None:

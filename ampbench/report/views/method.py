@@ -19,7 +19,6 @@ from ampbench.judge import deciding, fitness, table
 from ampbench.judge.exact import LUCK
 from ampbench.judge.looks import DISAGREEMENT_ALPHA
 from ampbench.judge.rounds import MeasuredRun
-from ampbench.judge.rows import number
 from ampbench.judge.times import TIME
 from ampbench.judge.verdict import LARGEST_SPEEDUP, WORTH
 from ampbench.records.labels import few
@@ -27,6 +26,7 @@ from ampbench.records.measured import OTHER_SHARE, STEAL_SHARE
 from ampbench.report.facts import Facts, facts_of, moment
 from ampbench.report.material import Material
 from ampbench.show.page import View
+from ampbench.show.rows import number
 from ampbench.store import CUT, StoredRun
 from ampbench.trend import steps
 from ampbench.trend.series import Rule

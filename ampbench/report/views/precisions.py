@@ -14,9 +14,8 @@ from ampbench.core.statement import Answer
 from ampbench.core.units import UNDEFINED, counted, every, format_error, times
 from ampbench.judge import notes
 from ampbench.judge import said as sentences
-from ampbench.judge.rows import Row, described, judged_error, number, precision_label
 from ampbench.judge.table import format_factor, not_taken, speed_interval
-from ampbench.judge.verdict import Take, across_tables
+from ampbench.judge.verdict import across_tables
 from ampbench.records.changes import Change
 from ampbench.report.answers import (
     Machine,
@@ -45,6 +44,7 @@ from ampbench.show.charts import (
     tooltip,
 )
 from ampbench.show.page import View, fit
+from ampbench.show.rows import Row, Take, described, judged_error, number, precision_label
 from ampbench.show.wording import answer, why, words
 
 LEAST_TIMES = math.log(2)

@@ -14,7 +14,6 @@ from ampbench.core.precisions import BASELINE
 from ampbench.core.units import counted, format_error, times
 from ampbench.judge.beside import placed, sections, told_apart, unadvised
 from ampbench.judge.ranking import Ranked, missing_blocks, part_blocks, taken_said
-from ampbench.judge.rows import is_wrong, judged_error, number
 from ampbench.judge.table import speed_interval
 from ampbench.report.answers import advised_machines, ranked_parts
 from ampbench.report.material import Material, Shown
@@ -22,6 +21,7 @@ from ampbench.report.views.precisions import SLOWEST, speed_axis
 from ampbench.show.charts import Chart, Choice, precision_encoded, rule_at, tooltip
 from ampbench.show.document import as_sentence
 from ampbench.show.page import View, cut
+from ampbench.show.rows import is_wrong, judged_error, number
 from ampbench.show.wording import code_words
 
 AT_ONCE = 25

@@ -12,10 +12,10 @@ from typing import Any
 from ampbench.core.precisions import BASELINE
 from ampbench.core.units import UNDEFINED, all_of, format_rate
 from ampbench.judge import notes
-from ampbench.judge.rows import Group, Row, described, grouped, number, precision_label
 from ampbench.report.material import Material, Shown
 from ampbench.show.charts import DASHED, Chart, Choice, Rows, precision_encoded, tooltip
 from ampbench.show.page import View, fit
+from ampbench.show.rows import Group, Row, described, grouped, number, precision_label
 from ampbench.show.wording import words
 
 _ORDERS = {1: "faster", -1: "slower", 0: "within the intervals"}

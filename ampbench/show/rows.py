@@ -5,12 +5,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ampbench.core.precisions import DEFAULT, rank
+from ampbench.core.precisions import BASELINE, DEFAULT, rank
+from ampbench.core.statement import Answer, Statement
 from ampbench.records.labels import NONE_NAMED
 from ampbench.records.verdict import Status, Verdict
 
 Row = Mapping[str, Any]
 """One row of the frame: its columns by name, None or NaN where undefined."""
+
+TODAYS = (BASELINE, DEFAULT)
+"""The precisions of one who changes nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +30,43 @@ class Group:
     phase: str
     path: str
     recipe: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Take:
+    """What is to be taken of a table, and why: a statement that has an `Answer` or a `Flaw` as its code.
+
+    `verdicts` are those on its cases, in the order of the precisions. `taken` is the one to take (None: none can be
+    named), which may be today's, and `passed` the one that is faster or smaller and is not ok (None: there is none).
+    `hints` are to be known beside it.
+    """
+
+    group: Group
+    statement: Statement
+    verdicts: Sequence[Verdict]
+    taken: Verdict | None = None
+    passed: Verdict | None = None
+    hints: Sequence[Statement] = ()
+
+    @property
+    def precision(self) -> str | None:
+        """The precision to take; None where none can be named."""
+        return self.taken.precision if self.taken else None
+
+    @property
+    def case_id(self) -> str | None:
+        """The case to take; a precision may have several, with other inputs or without a scaler."""
+        return self.taken.case_id if self.taken else None
+
+    @property
+    def stays(self) -> bool:
+        """Whether what is to be taken is what one runs who changes nothing."""
+        return self.precision in TODAYS
+
+    @property
+    def certain(self) -> bool:
+        """Whether a quieter machine and more rounds would change nothing."""
+        return self.statement.code is not Answer.UNCERTAIN and "looks" not in self.statement.facts
 
 
 def grouped(rows: Iterable[Row]) -> dict[Group, list[Row]]:
