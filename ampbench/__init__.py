@@ -21,6 +21,7 @@ from ampbench.errors import (
 if TYPE_CHECKING:
     from ampbench.core.precisions import Precision
     from ampbench.judge.frame import load
+    from ampbench.result import Result, open
     from ampbench.trace.keep_fp32 import keep_fp32, release_fp32
     from ampbench.trace.ledger import trace_casts
     from ampbench.workload import Workload
@@ -32,6 +33,7 @@ __all__ = [
     "NothingComparableError",
     "NothingToRunError",
     "Precision",
+    "Result",
     "StoreError",
     "UnknownNameError",
     "UsageError",
@@ -40,6 +42,7 @@ __all__ = [
     "__version__",
     "keep_fp32",
     "load",
+    "open",
     "release_fp32",
     "trace_casts",
 ]
@@ -47,7 +50,9 @@ __all__ = [
 _LAZY = {
     "keep_fp32": "ampbench.trace.keep_fp32",
     "load": "ampbench.judge.frame",
+    "open": "ampbench.result",
     "Precision": "ampbench.core.precisions",
+    "Result": "ampbench.result",
     "release_fp32": "ampbench.trace.keep_fp32",
     "trace_casts": "ampbench.trace.ledger",
     "Workload": "ampbench.workload",

@@ -1,5 +1,7 @@
 import subprocess
 import sys
+from importlib.util import find_spec
+from types import ModuleType
 
 import pytest
 
@@ -13,6 +15,7 @@ def test_the_public_names_are_these():
         "NothingComparableError",
         "NothingToRunError",
         "Precision",
+        "Result",
         "StoreError",
         "UnknownNameError",
         "UsageError",
@@ -21,14 +24,19 @@ def test_the_public_names_are_these():
         "__version__",
         "keep_fp32",
         "load",
+        "open",
         "release_fp32",
         "trace_casts",
     ]
 
 
-def test_every_public_name_is_there_and_listed():
-    for name in ampbench.__all__:
-        assert getattr(ampbench, name) is not None
+def test_every_public_name_is_there_and_listed_and_no_submodule_takes_its_place():
+    first = {name: getattr(ampbench, name) for name in ampbench.__all__}
+    for name, value in first.items():
+        assert value is not None
+        assert not isinstance(value, ModuleType)
+        assert getattr(ampbench, name) is value
+        assert not name.islower() or find_spec(f"ampbench.{name}") is None
     assert dir(ampbench) == sorted(ampbench.__all__)
 
 

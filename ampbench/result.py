@@ -1,0 +1,128 @@
+"""A measured run as an object: its table, verdicts, statements and data. What the command line prints comes from it."""
+
+import io
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ampbench.core.budget import Budget
+from ampbench.core.statement import Statement
+from ampbench.judge import frame, notes
+from ampbench.judge.verdict import across_tables, takes_of, trainings_beside, verdicts_of
+from ampbench.records.run import LATEST
+from ampbench.records.verdict import VERDICT_COLUMNS, Verdict
+from ampbench.show.data import finite
+from ampbench.show.rows import Group, Row, Take, grouped, with_verdicts
+from ampbench.show.terminal import make_console, print_lines
+from ampbench.store import StoredRun, find_run, read_run
+from ampbench.store.run_file import write_whole
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+WIDTH = 100
+"""Columns of the table as text."""
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A run, judged by a budget of error. `ampbench.measure` and `ampbench.open` return it.
+
+    Printing shows the table, the advice and the notes, as `ampbench run` and `show` do.
+    """
+
+    stored: StoredRun
+    budget: Budget = field(default_factory=Budget)
+
+    def __post_init__(self) -> None:
+        frame.require_measured(self.stored)
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """A row for each case, a column for each metric and for the verdict: what `--json` prints."""
+        groups = grouped(with_verdicts(frame.run_rows(self.stored), self._verdicts))
+        return [row for rows in groups.values() for row in rows]
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """The verdict on each case, in the order of `rows`."""
+        return [self._verdicts[row["case_id"]] for row in self.rows]
+
+    @cached_property
+    def takes(self) -> Mapping[Group, Take]:
+        """The answer for each table in which anything was measured."""
+        return takes_of(self.stored, self.budget, self._trainings)
+
+    @property
+    def take(self) -> Verdict | list[Verdict | None] | None:
+        """The verdict on the precision to take, None where there is none; a list where there are several tables."""
+        taken = [take.taken for take in self.takes.values()]
+        return taken if len(taken) > 1 else next(iter(taken), None)
+
+    @cached_property
+    def statements(self) -> list[Statement]:
+        """The answers, their hints and the notes on the run, as codes with facts."""
+        answers = [each for take in self.takes.values() for each in (take.statement, *take.hints)]
+        swept = notes.sweep_notes(self.takes, self.stored.header.selection.sweeps)
+        skipped = notes.without_common_skips(grouped(self.rows))[1]
+        on_run = notes.statements(self.stored, self.rows)
+        return [*answers, *across_tables(self.stored, self.takes), *swept, *on_run, *skipped]
+
+    @property
+    def frame(self) -> "pd.DataFrame":
+        """The rows as `ampbench.load` gives them, with the verdicts by this budget."""
+        import pandas as pd
+
+        found = frame.frame_of(self.stored).to_pandas()
+        columns = [self._verdicts[case_id].columns() for case_id in found["case_id"]]
+        for name, dtype in VERDICT_COLUMNS.items():
+            found[name] = pd.Series([row[name] for row in columns], dtype=dtype)
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the run's id, its rows, verdicts and statements as JSON has them, None for undefined numbers."""
+        data = {
+            "run": self.stored.header.run,
+            "rows": [dict(row) for row in self.rows],
+            "verdicts": [asdict(verdict) for verdict in self.verdicts],
+            "statements": [{**asdict(each), "facts": dict(each.facts)} for each in self.statements],
+        }
+        plain: dict[str, Any] = finite(data)
+        return plain
+
+    def save(self, folder: Path | str) -> Path:
+        """Write the run into a results folder, for `show`, `compare` and `ampbench.open`; return its file.
+
+        Raises `StoreError` where it cannot be written.
+        """
+        return write_whole([self.stored], folder)[self.stored.header.run]
+
+    def __str__(self) -> str:
+        from ampbench.cli.results import result_lines
+
+        console = make_console(file=io.StringIO(), width=WIDTH)
+        with console.capture() as capture:
+            print_lines(console, result_lines(self.stored, self.rows, self.budget, WIDTH))
+        return capture.get().rstrip("\n")
+
+    def __repr__(self) -> str:
+        return f"<ampbench.Result {self.stored.header.run}: {len(self.stored.cases)} cases>"
+
+    @cached_property
+    def _trainings(self) -> list[StoredRun]:
+        return trainings_beside(self.stored)
+
+    @cached_property
+    def _verdicts(self) -> dict[str, Verdict]:
+        return verdicts_of(self.stored, self.budget, self._trainings)
+
+
+def open(run: Path | str = LATEST, results: Path | str = "results") -> Result:
+    """Return a stored run: by its id, the beginning or end of it, "latest", or the path of its file.
+
+    Raises `UnknownNameError` with the nearest ids, `StoreError` for a damaged file, `UsageError` for a run that only
+    explains.
+    """
+    return Result(read_run(find_run(str(run), results)))
