@@ -1,10 +1,8 @@
-"""One line of a run file: a record as JSON, and JSON as a record, strictly; and what its numbers and words may be.
+"""One line of a run file: a record as JSON, and JSON as a record, strictly.
 
-What is written is `{"round": {...}}`: one key, the kind of line, as in `records.run.CORE` and `records.kinds`. What is
-read must have all required fields, no field that is not known, and the right types; a `LineError` says what is wrong.
-
-What lies outside of the bounds of a field (`records.bounds`) is damage, no measurement: it is refused as a line is
-decoded, when a file is read and when it is written.
+A line is `{"round": {...}}`: one key, its kind, as in `records.run.CORE` and `records.kinds`. Reading it demands all
+required fields, the right types and no unknown field; a `LineError` says what is wrong. A value outside the bounds of
+its field (`records.bounds`) is damage, and refused when a file is read and when it is written.
 """
 
 import functools
@@ -27,7 +25,7 @@ from ampbench.records.run import CORE, SCHEMA, Entry, Header
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Keep the collector out: looking for cycles among a hundred thousand records costs a third of reading them."""
+    """Pause the garbage collector, which would take a third of the time of reading a hundred thousand records."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -37,23 +35,14 @@ def no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-_OF_UNITS: Mapping[str, Any] = {
-    "s": Seconds,
-    "cosine": Cosine,
-    "dB": Decibels,
-    "share": Share,
-    "kept": KeptShare,
-}
-"""What readings may be, by the unit of their metric."""
-_OVER_ONE = frozenset({"ceiling_share"})
-"""Shares of what something else attained once."""
-
+_OF_UNITS: Mapping[str, Any] = {"s": Seconds, "cosine": Cosine, "dB": Decibels, "share": Share, "kept": KeptShare}
+"""Bounds of readings by the unit of their metric; of other units `Magnitude`."""
 _FIRST_YEAR, _LAST_YEAR = "1970", "2261"
-"""Between which a time can be told in every time zone, in nanoseconds, and by every program that reads ours."""
+"""Between these a time fits 64-bit nanoseconds in every time zone."""
 
 
 def wrong_time(text: str) -> str:
-    """Return what is wrong with `text` as a time in ISO 8601; "": nothing."""
+    """Return what is wrong with `text` as a time in ISO 8601; "" if nothing is."""
     try:
         datetime.fromisoformat(text)
     except ValueError:
@@ -62,12 +51,11 @@ def wrong_time(text: str) -> str:
 
 
 def wrong_reading(metric: str, value: float) -> str:
-    """Return what is wrong with another program's number; "": nothing."""
+    """Return what is wrong with another program's number; "" if nothing is."""
     if metric not in METRICS:
         return f"a reading of an unknown metric, {metric}"
-    bounds = Magnitude if metric in _OVER_ONE else _OF_UNITS.get(METRICS[metric].unit, Magnitude)
     try:
-        msgspec.convert(value, bounds)
+        msgspec.convert(value, _OF_UNITS.get(METRICS[metric].unit, Magnitude))
     except msgspec.ValidationError:
         return f"its {metric} is {value:g}"
     return ""
@@ -79,55 +67,28 @@ class LineError(ValueError):
 
 _CORE = {record: line for line, record in CORE.items()}
 _ENCODER = msgspec.json.Encoder(enc_hook=dict)
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""Raised by msgspec for a line: another type than it should be, no UTF-8, or nested too deep."""
+DAMAGED_OR_NEWER = "damaged, or written by a newer ampbench (upgrade this one)"
+_KIND = re.compile(rb'\{"(\w{1,40})"')
 
 
 def line_of(record: type) -> str:
-    """Return what the lines of a type of record are called; `KeyError` where it has none."""
+    """Return the kind of line of a type of record; `KeyError` if it has none."""
     return _CORE.get(record) or kinds.line_of(record)
 
 
 @functools.cache
 def record_of(line: str) -> type:
-    """Return the type of record of the lines called `line`, whose module is imported for it."""
+    """Return the type of record of a kind of line, whose module is imported for it."""
     found: type = CORE[line] if line in CORE else named(LINES[line].record)
     return found
 
 
+@functools.cache
 def _decoder(line: str) -> Callable[[bytes], Any]:
     strict = msgspec.defstruct(line, [(line, record_of(line))], gc=False, forbid_unknown_fields=True)
     return msgspec.json.Decoder(strict).decode
-
-
-class _Decoders(dict[bytes, tuple[str, Callable[[bytes], Any]]]):
-    """What decodes each kind of line, made when the first is read."""
-
-    def __missing__(self, name: bytes) -> tuple[str, Callable[[bytes], Any]]:
-        line = name.decode(errors="replace")
-        if line not in CORE and line not in LINES:
-            return "", _unknown
-        found = self[name] = line, _decoder(line)
-        return found
-
-
-_DECODERS = _Decoders()
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for a line: another than it should be, no UTF-8, or nested too deep to be read."""
-DAMAGED_OR_NEWER = "damaged, or written by a newer ampbench (upgrade this one)"
-_KIND = re.compile(rb'\{"(\w{1,40})"')
-
-
-def _unknown(line: bytes) -> Any:
-    kind = _KIND.match(line)
-    said = f"no line is called {kind[1].decode()}" if kind else "it begins as no line does"
-    raise LineError(f"{DAMAGED_OR_NEWER}: {said}")
-
-
-class _AnySchema(msgspec.Struct):
-    schema: int
-
-
-class _AnyHeader(msgspec.Struct):
-    header: _AnySchema
 
 
 def encode(record: Header | Entry) -> bytes:
@@ -144,61 +105,57 @@ def encode(record: Header | Entry) -> bytes:
 
 
 def decode(line: bytes) -> tuple[str, Any]:
-    """Return the kind and the record of one `line`; `LineError` where it is damaged."""
+    """Return the kind and the record of one `line`; `LineError` if it is damaged."""
+    begins = _KIND.match(line)
+    kind = begins[1].decode() if begins else ""
+    if kind not in CORE and kind not in LINES:
+        why = f"no line is called {kind}" if kind else "it begins as no line does"
+        raise LineError(f"{DAMAGED_OR_NEWER}: {why}")
     try:
-        kind, decode = _DECODERS[line[2 : line.find(b'"', 2)]]
-        return kind, getattr(decode(line), kind)
+        return kind, getattr(_decoder(kind)(line), kind)
     except _UNREADABLE as error:
-        raise _damaged(error) from None
+        raise LineError(f"{DAMAGED_OR_NEWER if 'unknown field' in str(error) else 'damaged'}: {error}") from None
 
 
 def check_values(kind: str, record: Any) -> None:
-    """Raise `LineError` for a time, or another program's number, that cannot be."""
+    """Raise `LineError` for an impossible time, or an impossible number of another program."""
     if kind in ("round", "footer") and (wrong := wrong_time(record.finished_at)):
         raise LineError(f"damaged: finished_at {wrong}")
     if kind == "reading" and (wrong := wrong_reading(record.metric, record.value)):
         raise LineError(f"damaged: {wrong}, of {record.case_id}")
 
 
-def _damaged(error: Exception) -> LineError:
-    return LineError(f"{DAMAGED_OR_NEWER if 'unknown field' in str(error) else 'damaged'}: {error}")
-
-
 def decode_header(data: bytes) -> Header:
-    """Return the header in a file's first line; `LineError` where it is none of a schema that this version reads."""
+    """Return the header in a file's first line; `LineError` if there is none, or none of today's schema."""
     try:
-        schema = msgspec.json.decode(data, type=_AnyHeader).header.schema
-    except _UNREADABLE:
+        schema = int(msgspec.json.decode(data)["header"]["schema"])
+    except (*_UNREADABLE, LookupError, TypeError, ValueError):
         try:
             kind, _ = decode(data)
         except LineError:
             raise LineError("no header of an ampbench run: this is another program's file or a damaged one") from None
         raise LineError(f"no header: the file begins with a {kind}, so its beginning is lost") from None
-    if schema > SCHEMA:
-        raise LineError(f"written by a newer ampbench (schema {schema}; this one reads {SCHEMA}): upgrade ampbench")
-    if schema < SCHEMA:
-        raise LineError(
-            f"written by an earlier ampbench (schema {schema}; this one reads {SCHEMA}): read it with that one, or "
-            "measure anew"
-        )
+    if schema != SCHEMA:
+        age = "a newer" if schema > SCHEMA else "an earlier"
+        advice = "upgrade ampbench" if schema > SCHEMA else "read it with that one, or measure anew"
+        raise LineError(f"written by {age} ampbench (schema {schema}; this one reads {SCHEMA}): {advice}")
     header: Header = decode(data)[1]
     if header.explains and header.explains not in KINDS:
-        raise LineError(f"{DAMAGED_OR_NEWER}: explains what there is not: {header.explains!r}")
+        raise LineError(f"{DAMAGED_OR_NEWER}: unknown kind of run: {header.explains!r}")
     for name, text in (("started_at", header.started_at), ("committed_at", header.committed_at)):
         if text is not None and (wrong := wrong_time(text)):
             raise LineError(f"damaged: {name} {wrong}")
-    if header.asked is not None:
-        try:
-            asked_in(header)
-        except msgspec.MsgspecError as error:
-            raise LineError(f"damaged: asked: {error}") from None
+    try:
+        asked_in(header)
+    except msgspec.MsgspecError as error:
+        raise LineError(f"damaged: asked: {error}") from None
     return header
 
 
 def asked_in(header: Header) -> Any:
-    """Return what a run was asked for, as the record that the row of its kind names; None where it does not say.
+    """Return what a run was asked for, as the record that the row of its kind names; None if it does not say.
 
-    Raises `msgspec.MsgspecError` for what cannot be.
+    Raises `msgspec.MsgspecError` for what is no such record.
     """
     if header.asked is None or not header.explains or not KINDS[header.explains].asked:
         return None

@@ -12,7 +12,7 @@ from ampbench.errors import UsageError
 from ampbench.records.case import kind_of, of_kind
 from ampbench.records.labels import few
 from ampbench.records.run import SPREAD, Footer, Header, Shard
-from ampbench.store.run_file import StoredRun, gathered, new_run_id
+from ampbench.store.run_file import StoredRun, gathered, lacking, new_run_id
 
 
 def lanes_together(runs: Sequence[StoredRun]) -> list[StoredRun]:
@@ -41,7 +41,9 @@ def _united(lanes: Sequence[StoredRun]) -> StoredRun:
     failures = dict(chain.from_iterable(lane.failures.items() for lane in lanes))
     done = {each.case_id for each in run.rounds}
     left = {case_id: failure for case_id, failure in failures.items() if failure.final or case_id not in done}
-    return replace(run, cases=dict(cases), failures=left, cut=any(lane.cut for lane in lanes))
+    run = replace(run, cases=dict(cases), failures=left, cut=any(lane.cut for lane in lanes))
+    timed = {(each.case_id, each.round) for each in run.rounds if not (each.control or each.confirmation)}
+    return replace(run, lacks=lacking(run, timed))
 
 
 def _joined(runs: Sequence[StoredRun], header: Header) -> StoredRun:

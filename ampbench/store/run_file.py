@@ -1,6 +1,6 @@
 """A run file: read whole, or begun and appended to line by line, each on the disk before the next is measured.
 
-What is damaged is refused with the file and the line's number. Both sides take a line in through `_Known.take`, so that
+What is damaged is refused with the file and the line's number. Reader and writer admit lines by one function, so that
 nothing is written that could not be read again.
 """
 
@@ -14,7 +14,8 @@ import secrets
 import stat
 import tempfile
 import zlib
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections import ChainMap
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import wraps
@@ -27,7 +28,7 @@ from msgspec import structs
 
 from ampbench.errors import StoreError
 from ampbench.records.case import Case
-from ampbench.records.kinds import KINDS, LINES, Lines, verb_of
+from ampbench.records.kinds import KINDS, LINES, verb_of
 from ampbench.records.labels import few
 from ampbench.records.measured import Divergence, Failure, MemoryPass, Reading, Round, Skip
 from ampbench.records.run import COMPRESSED, SUFFIX, Entry, Footer, Header
@@ -230,49 +231,36 @@ def gathered(path: Path, header: Header, entries: Iterable[Entry], begun: Stored
     return run
 
 
-@dataclass(slots=True)
-class _Known:
-    """What is in a file so far: the ids of its cases, what each kind of line is of, and the rounds."""
+Known = MutableMapping[tuple[Any, ...], None]
+"""What is in a file so far: a key for each case, round and line of a kind that may be there once, or before others."""
 
-    cases: set[str] = field(default_factory=set)
-    found: dict[str, set[str]] = field(default_factory=dict)
-    rounds: set[tuple[str, int, bool, bool]] = field(default_factory=set)
 
-    def take(self, line: bytes) -> tuple[str, Any]:
-        """Return the kind and the record of the next line; `LineError` where it is damaged, or may not follow."""
-        kind, record = lines.decode(line)
-        lines.check_values(kind, record)
-        if kind == "header":
-            raise LineError("a second header: two files were put together")
-        case_id = getattr(record, "case_id", None)
-        if kind == "case":
-            if case_id in self.cases:
-                raise LineError(f"a case listed twice: {case_id}")
-            self.cases.add(record.case_id)
-        elif case_id is not None and case_id not in self.cases:
-            raise LineError(f"a {kind} of a case that is not listed before it: {case_id}")
-        if kind == "round":
-            key = (record.case_id, record.round, record.control, record.confirmation)
-            if key in self.rounds:
-                which = f"{'control ' if record.control else ''}round {record.round}"
-                raise LineError(f"a second {which} of {case_id}: lines were appended twice")
-            self.rounds.add(key)
-        elif kind in LINES:
-            self._place(LINES[kind], record)
-        return kind, record
+def _admit(line: bytes, known: Known) -> tuple[str, Any]:
+    """Return the kind and the record of the next line, and add it to `known`.
 
-    def _place(self, row: Lines, record: Any) -> None:
-        """Take in what a line of this row is of; `LineError` where it may not stand behind what is there."""
-        of = getattr(record, row.of)
-        if row.once and of in self.found.get(row.line, ()):
-            raise LineError(f"a second {row.line} of {of}")
-        if row.after and of not in self.found.get(row.after, ()):
-            raise LineError(f"a {row.line} without a {row.after} before it: {of}")
-        self.found.setdefault(row.line, set()).add(of)
-
-    def copy(self) -> "_Known":
-        """Return the same, of which nothing is shared."""
-        return _Known(set(self.cases), {line: set(held) for line, held in self.found.items()}, set(self.rounds))
+    Raises `LineError` for a damaged line, and for one that may not follow what is known.
+    """
+    kind, record = lines.decode(line)
+    lines.check_values(kind, record)
+    if kind == "header":
+        raise LineError("a second header: two files were put together")
+    row, case_id = LINES.get(kind), getattr(record, "case_id", None)
+    if kind != "case" and case_id is not None and ("case", case_id) not in known:
+        raise LineError(f"a {kind} of a case that is not listed before it: {case_id}")
+    of = getattr(record, row.of) if row else case_id
+    key = (kind, of, record.round, record.control, record.confirmation) if kind == "round" else (kind, of)
+    if key in known and kind == "case":
+        raise LineError(f"a case listed twice: {of}")
+    if key in known and kind == "round":
+        which = f"{'control ' if record.control else ''}round {record.round}"
+        raise LineError(f"a second {which} of {of}: lines were appended twice")
+    if row and row.once and key in known:
+        raise LineError(f"a second {kind} of {of}")
+    if row and row.after and (row.after, of) not in known:
+        raise LineError(f"a {kind} without a {row.after} before it: {of}")
+    if row or kind in ("case", "round"):
+        known[key] = None
+    return kind, record
 
 
 def read_run(path: Path | str, on_rounds: Callable[[list[Round]], None] | None = None) -> StoredRun:
@@ -293,9 +281,10 @@ def read_header(path: Path | str) -> Header:
     return _header(Path(path), next(_read_lines(Path(path)), b""))
 
 
-def _read(path: Path, on_rounds: Callable[[list[Round]], None] | None) -> tuple[StoredRun, _Known, int]:
-    """Return what a run file holds, what is known of it, and how many bytes its whole lines are."""
-    known, cut, read = _Known(), False, _read_lines(path)
+def _read(path: Path, on_rounds: Callable[[list[Round]], None] | None) -> tuple[StoredRun, Known, int]:
+    """Return the run in a file, what is known of the file, and the bytes of its whole lines."""
+    known: Known = {}
+    cut, read = False, _read_lines(path)
     with lines.no_garbage_collection():
         line = next(read, b"")
         run, size = StoredRun(path=path, header=_header(path, line)), len(line)
@@ -303,7 +292,7 @@ def _read(path: Path, on_rounds: Callable[[list[Round]], None] | None) -> tuple[
             if cut := not line.endswith(b"\n"):
                 break
             try:
-                run._take(*known.take(line))
+                run._take(*_admit(line, known))
             except LineError as error:
                 raise StoreError(f"{path}, line {number}: {error}") from None
             size += len(line)
@@ -313,7 +302,8 @@ def _read(path: Path, on_rounds: Callable[[list[Round]], None] | None) -> tuple[
         if on_rounds and run.rounds:
             on_rounds(run.rounds.copy())
             run.rounds.clear()
-    return replace(run, cut=cut, lacks=_lacking(run, known)), known, size
+    timed = {key[1:3] for key in known if key[0] == "round" and not any(key[3:])}
+    return replace(run, cut=cut, lacks=lacking(run, timed)), known, size
 
 
 def _read_lines(path: Path) -> Iterator[bytes]:
@@ -366,23 +356,23 @@ def _header(path: Path, line: bytes) -> Header:
         raise StoreError(f"{path}, line 1: {error}") from None
 
 
-def _lacking(stored: StoredRun, known: _Known) -> dict[str, list[str]]:
-    """Return what a run that measured to its end should have of each case and has not: rounds, or a pass.
+def lacking(stored: StoredRun, timed: Container[tuple[str, int]]) -> dict[str, list[str]]:
+    """Return by case the rounds and passes that a run which measured to its end should hold and does not.
 
-    That of `ab` has as many rounds of a case as were needed, and an imported one what its program kept.
+    `timed` are the case and number of each round. A run of `ab` has as many rounds of a case as were needed, and an
+    imported one what its program kept.
     """
     header = stored.header
     if header.explains or header.arm is not None or header.imported is not None or stored.ended != "complete":
         return {}
     lacks: dict[str, list[str]] = {}
-    for case_id in stored.cases.keys() - stored.failures.keys() - stored.skips.keys():
-        rounds = range(header.settings.rounds)
-        missing = [f"round {number}" for number in rounds if (case_id, number, False, False) not in known.rounds]
+    for case_id in stored.cases:
+        missing = [f"round {number}" for number in range(header.settings.rounds) if (case_id, number) not in timed]
         for what, passes in (("memory", stored.memory), ("divergence", stored.divergence)):
             missing += [] if case_id in passes else [f"the {what} pass"]
-        if missing:
+        if missing and case_id not in stored.failures and case_id not in stored.skips:
             lacks[case_id] = missing
-    return {case_id: lacks[case_id] for case_id in stored.cases if case_id in lacks}
+    return lacks
 
 
 class CannotBeError(StoreError):
@@ -420,7 +410,7 @@ class RunWriter:
     `create` begins a file, `reopen` continues one. Use it as a context manager.
     """
 
-    def __init__(self, path: Path, header: Header, known: _Known, descriptor: int, size: int = 0):
+    def __init__(self, path: Path, header: Header, known: Known, descriptor: int, size: int = 0):
         self.path = path
         self._header, self._known, self._descriptor, self._size = header, known, descriptor, size
 
@@ -450,7 +440,7 @@ class RunWriter:
 
         It is made once what it is to hold is ready: only a kill between two calls of the system leaves it empty.
         """
-        writer = cls(path, header, _Known(), -1)
+        writer = cls(path, header, {}, -1)
         begun = writer._encoded([header, *entries])
         writer._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
         try:
@@ -510,23 +500,24 @@ class RunWriter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _encoded(self, records: Iterable[Header | Entry]) -> tuple[bytes, _Known]:
-        """Return the lines of `records`, sure to be readable again, and what is known of the file with them."""
-        known, encoded = self._known.copy(), []
+    def _encoded(self, records: Iterable[Header | Entry]) -> tuple[bytes, Known]:
+        """Return the lines of `records`, sure to be readable again, and what they add to what is known of the file."""
+        new: Known = {}
+        encoded, known = [], ChainMap(new, self._known)
         for record in records:
             line = lines.encode(record)
             try:
                 if record is self._header:
                     lines.decode_header(line)
                 else:
-                    known.take(line)
+                    _admit(line, known)
             except LineError as error:
                 message = f"{self.path}: cannot store a {type(record).__name__}: {error}"
                 raise CannotBeError(message, str(error), lines.line_of(type(record))) from None
             encoded.append(line)
-        return b"".join(encoded), known
+        return b"".join(encoded), new
 
-    def _write(self, data: bytes, known: _Known) -> None:
+    def _write(self, data: bytes, new: Known) -> None:
         self._require_own()
         try:
             view = memoryview(data)
@@ -540,7 +531,7 @@ class RunWriter:
                 raise StoreError(f"cannot write {self.path}: {error.strerror}; {self._advice}") from error
             raise
         self._size += len(data)
-        self._known = known
+        self._known.update(new)
 
     def _require_own(self) -> None:
         """Raise `StoreError` where the file at the path is not the one that was written here, as it was written."""

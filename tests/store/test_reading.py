@@ -227,7 +227,7 @@ def test_a_file_that_does_not_begin_as_a_run_is_refused(tmp_path, content, probl
         (
             b'"explains":""',
             b'"explains":"why"',
-            r"damaged, or .* \(upgrade this one\): explains what there is not: 'why'",
+            r"damaged, or .* \(upgrade this one\): unknown kind of run: 'why'",
         ),
     ],
 )
