@@ -21,6 +21,7 @@ from ampbench.errors import (
 if TYPE_CHECKING:
     from ampbench.core.precisions import Precision
     from ampbench.judge.frame import load
+    from ampbench.live import measure
     from ampbench.result import Result, open
     from ampbench.trace.keep_fp32 import keep_fp32, release_fp32
     from ampbench.trace.ledger import trace_casts
@@ -42,6 +43,7 @@ __all__ = [
     "__version__",
     "keep_fp32",
     "load",
+    "measure",
     "open",
     "release_fp32",
     "trace_casts",
@@ -50,6 +52,7 @@ __all__ = [
 _LAZY = {
     "keep_fp32": "ampbench.trace.keep_fp32",
     "load": "ampbench.judge.frame",
+    "measure": "ampbench.live",
     "open": "ampbench.result",
     "Precision": "ampbench.core.precisions",
     "Result": "ampbench.result",

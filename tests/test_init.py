@@ -24,6 +24,7 @@ def test_the_public_names_are_these():
         "__version__",
         "keep_fp32",
         "load",
+        "measure",
         "open",
         "release_fp32",
         "trace_casts",

@@ -52,6 +52,8 @@ from ampbench.workloads.index import source as builtin_source
 LONGEST_PATH = 4096
 """As long as a path may be (PATH_MAX), and so the name of a user's workload."""
 LONGEST_VALUE = 1000
+GIVEN: dict[str, WorkloadSource] = {}
+"""Workloads that only this process has, by their names: those of `ampbench.live.given`."""
 MEMORY_FORMATS = ("contiguous", "channels_last")
 ENTRY_POINTS = "ampbench.workloads"
 ENTRY_FAMILY = "precision"
@@ -352,6 +354,8 @@ def find_workloads(name: str) -> list[WorkloadSource]:
 
     `timm:NAME` is a network of that library, or a pattern for several, which only a server can tell.
     """
+    if name in GIVEN:
+        return [GIVEN[name]]
     if name == "all":
         return [builtin_source(spec) for spec in WORKLOADS.values()]
     if name in FAMILIES:

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ampbench.records.kinds import KINDS, Kind, named
-from ampbench.show import studies
+from ampbench.records.kinds import KINDS, named
 
 if TYPE_CHECKING:
     from ampbench.records.case import Environment
@@ -18,17 +17,14 @@ def document(stored: "StoredRun", case_ids: Sequence[str], *, everything: bool =
 
     `options` are those that only some kinds have, such as which table of the casts.
     """
-    row = KINDS[stored.header.explains]
-    if row.study:
-        return studies.document(named(row.study), stored, case_ids, everything=everything)
-    make = named(row.document)
+    make = named(KINDS[stored.header.explains].document)
     found: Document = make(stored, case_ids, everything=everything, **options)
     return found
 
 
-def part(row: Kind, held: "Held[Any]") -> "Part | None":
-    """Return the part of a report's page of a kind of runs, made of what the page holds; None where that is nothing."""
-    found: Part | None = studies.part(named(row.study), held) if row.study else named(row.part)(held)
+def part(place: str, held: "Held[Any]") -> "Part | None":
+    """Return the part of a report's page that a row names, made of what the page holds; None where that is nothing."""
+    found: Part | None = named(place)(held)
     return found
 
 

@@ -1,0 +1,1 @@
+"""What storing inputs in half saves and loses."""

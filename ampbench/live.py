@@ -1,0 +1,373 @@
+"""Networks measured in this process, as a program has them: `measure`, which leaves no trace in what it is given."""
+
+import contextlib
+import copy
+import dataclasses
+import functools
+import gc
+import importlib
+import inspect
+import itertools
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from msgspec import structs
+from torch.nn.utils.rnn import PackedSequence
+from torch.utils import _pytree as pytree
+
+from ampbench.core.precisions import BUILT_IN, Precision, meet
+from ampbench.core.recipes import parse_optimizer
+from ampbench.core.units import parse_seconds
+from ampbench.drive import session
+from ampbench.drive.planning import GIVEN
+from ampbench.drive.rounds import Progress, Watch
+from ampbench.errors import UsageError, WorkloadError, first_line
+from ampbench.records.case import AUTOCAST_DEVICES, WorkloadSource
+from ampbench.records.run import Selection, Settings
+from ampbench.result import Result
+from ampbench.show.terminal import make_console
+from ampbench.store import RunWriter, StoredRun, read_run
+from ampbench.worker.data import carried
+from ampbench.worker.machine import SWITCHES, Products
+from ampbench.workload import Workload
+
+MOST_ROUNDS = 1000
+"""Rounds that are planned at most; the budget ends them."""
+WHAT = "a torch.nn.Module with its inputs, an ampbench.Workload, a function that returns one, or a name as ampbench run"
+_SERIAL = itertools.count(1)
+
+
+def measure(
+    model_or_workload: Any,
+    inputs: Any = None,
+    loss: Callable[..., Any] | None = None,
+    *,
+    targets: Any = None,
+    optimizer: Any = None,
+    precisions: str | Precision | Iterable[str | Precision] | None = None,
+    device: Any = None,
+    phase: str | None = None,
+    budget: str | float = "30s",
+) -> Result:
+    """Return speed, memory, errors and verdicts of a network in every precision, measured in this process.
+
+    `inputs` is a tensor, a tuple (positional) or a mapping (keywords); a list of these is a list of batches. `loss` is
+    called with the output or, where there are `targets`, with both; without one training is left out. `optimizer` is
+    text ("adamw:lr=3e-4"), a function of parameters, or the network's own: that one is never stepped, its class, groups
+    and state are copied. A workload, a function that returns one and a name bring inputs and loss themselves.
+    `precisions`: names or `ampbench.Precision` (default: those of the device). `device`: "cpu", "cuda", … (default: the
+    accelerator). `phase`: "inference" or "training" (default: both). `budget`: wall time of all that is measured, in
+    seconds or as "30s", "2m"; a round of each case is not cut short.
+
+    Network, gradients, modes, random state and torch's switches are as before when this returns or raises. Ctrl-C
+    returns what was measured until then. Raises `AmpbenchError`, in one line, for what cannot be measured.
+    """
+    seconds = _seconds(budget)
+    asked = [precisions] if isinstance(precisions, str | Precision) else [*(precisions or ())]
+    for precision in asked:
+        if isinstance(precision, Precision) and precision.name not in BUILT_IN:
+            meet(precision)
+    selection = Selection(
+        precisions=[one.name if isinstance(one, Precision) else one for one in asked],
+        devices=[str(device).partition(":")[0]] if device is not None else [],
+        phases=[phase] if phase is not None else [],
+        recipes=[parse_optimizer(optimizer).spelling] if isinstance(optimizer, str) else [],
+    )
+    with no_trace(), contextlib.ExitStack() as stack:
+        if isinstance(model_or_workload, str):
+            _refuse(inputs, loss, targets, None if isinstance(optimizer, str) else optimizer, of="a name")
+            name = model_or_workload
+        else:
+            made = _maker(model_or_workload, inputs, loss, targets, None if isinstance(optimizer, str) else optimizer)
+            name = _label(model_or_workload)
+            stack.enter_context(given(made, name))
+            if isinstance(model_or_workload, torch.nn.Module) and loss is None and phase is None:
+                selection = structs.replace(selection, phases=["inference"])
+        selection = structs.replace(selection, workloads=[name])
+        return Result(_measured(selection, seconds, stack))
+
+
+def _measured(selection: Selection, seconds: float, stack: contextlib.ExitStack) -> StoredRun:
+    """Return the run of what is selected, of as many rounds as there is time for."""
+    importlib.import_module("torch._dynamo")  # seconds that no step is to pay
+    stack.enter_context(_frozen())
+    began, settings = time.monotonic(), Settings(isolation=False)
+    rounds = min(MOST_ROUNDS, 1 + int(seconds / settings.min_run_seconds))
+    prepared = stack.enter_context(session.prepare(selection, structs.replace(settings, rounds=rounds)))
+    session.require_work(prepared)
+    left = max(0.0, began + seconds - time.monotonic())
+    prepared = dataclasses.replace(prepared, settings=structs.replace(prepared.settings, max_seconds=left))
+    header = session.new_header(
+        prepared.selection, prepared.settings, prepared.environment, prepared.plan, "",
+        ["ampbench.measure", *selection.workloads],
+    )  # fmt: skip
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ampbench-"))
+    with RunWriter.create(folder, header, [planned.case for planned in prepared.plan]) as writer:
+        writer.append(*session.planned_skips(prepared.plan))
+        with _watching() as watch:
+            session.measure(prepared, writer, watch)
+    return _in_whole_rounds(read_run(writer.path))
+
+
+def _in_whole_rounds(stored: StoredRun) -> StoredRun:
+    """Return a run that its budget ended as a complete one of as many rounds as every case has, if they have any.
+
+    Raises `WorkloadError` where every case failed.
+    """
+    failures = list(stored.failures.values())
+    wanted = stored.cases.keys() - stored.failures.keys() - stored.skips.keys()
+    if failures and not wanted:
+        raise WorkloadError(f"{stored.cases[failures[0].case_id].workload} cannot be measured: {failures[0].message}")
+    counts = Counter(each.case_id for each in stored.rounds if not each.control)
+    whole = min((counts[case_id] for case_id in wanted), default=0)
+    rounds = max(1, whole if stored.ended == "out of time" else max(counts.values(), default=1))
+    header = structs.replace(stored.header, settings=structs.replace(stored.header.settings, rounds=rounds))
+    if not whole or stored.ended != "out of time":
+        return dataclasses.replace(stored, header=header)
+    kept = [each for each in stored.rounds if each.round < rounds]
+    footers = [structs.replace(footer, ended="complete") for footer in stored.footers]
+    return dataclasses.replace(stored, header=header, rounds=kept, footers=footers)
+
+
+def _seconds(budget: str | float) -> float:
+    try:
+        seconds = parse_seconds(budget) if isinstance(budget, str) else float(budget)
+    except (UsageError, TypeError, ValueError) as error:
+        raise UsageError(f"budget: {error}") from None
+    if not 0 < seconds < float("inf"):
+        raise UsageError(f"budget={budget!r}: a time above 0, as in 30, '30s' or '2m'")
+    return seconds
+
+
+def _refuse(inputs: Any, loss: Any, targets: Any, optimizer: Any, of: str) -> None:
+    given = {"inputs": inputs, "loss": loss, "targets": targets, "optimizer": optimizer}
+    if names := [name for name, value in given.items() if value is not None]:
+        text = "; name an optimizer as text, as in 'adamw:lr=3e-4'" if names == ["optimizer"] else ""
+        raise UsageError(f"{of} brings its own {' and '.join(names)}: give {WHAT}{text}")
+
+
+def _label(workload: Any) -> str:
+    """Return what tables call a network: its class, or the function that makes it."""
+    made = workload.module if isinstance(workload, Workload) else workload
+    name = getattr(made, "__name__", "") or type(made).__name__
+    return str(name).strip("<>")
+
+
+def _maker(workload: Any, inputs: Any, loss: Any, targets: Any, optimizer: Any) -> Callable[..., Any]:
+    """Return the function that builds what is to be measured, apart from what the caller has."""
+    if isinstance(workload, torch.nn.Module):
+        if inputs is None:
+            raise UsageError(f"{type(workload).__name__} is a network without inputs: measure(model, inputs)")
+        workload = Workload(module=workload, inputs=_batches(inputs), targets=targets, loss=loss)
+    elif isinstance(workload, Workload):
+        _refuse(inputs, loss, targets, None, of="an ampbench.Workload")
+    elif callable(workload):
+        _refuse(inputs, loss, targets, None, of="a function that makes a workload")
+        if isinstance(optimizer, torch.optim.Optimizer):
+            raise UsageError("a live optimizer needs the network that it trains: give the network, not a function")
+
+        @functools.wraps(workload)
+        def make(**parameters: Any) -> Any:
+            returned = workload(**parameters)
+            if isinstance(returned, tuple) and len(returned) in (2, 3):
+                returned = Workload(module=returned[0], inputs=returned[1], loss=(*returned, None)[2])
+            return _apart(returned, optimizer) if isinstance(returned, Workload) else returned
+
+        return make
+    else:
+        raise UsageError(f"{type(workload).__name__} is no network: give {WHAT}")
+    own = _apart(workload, optimizer)
+    return lambda: own
+
+
+def _batches(inputs: Any) -> Any:
+    """Return inputs as workloads have them: a packed sequence is one argument, any mapping a dict."""
+    if isinstance(inputs, list):
+        return [_batches(batch) for batch in inputs]
+    if isinstance(inputs, PackedSequence):
+        return (inputs,)
+    return dict(inputs) if isinstance(inputs, Mapping) else inputs
+
+
+def _apart(workload: Workload, optimizer: Any) -> Workload:
+    """Return a workload with copies of its network, and of what its loss, step and optimizer hold, on the CPU.
+
+    Raises `WorkloadError` where they cannot be copied, `UsageError` for an optimizer of another network.
+    """
+    module: Any = workload.module
+    changes: dict[str, Any] = {}
+    if not isinstance(module, torch.nn.Module):
+        return workload
+    if isinstance(optimizer, torch.optim.Optimizer):
+        changes["optimizer"] = _remade(optimizer, module)
+        changes["optimizer_state"] = copy.deepcopy(optimizer.state_dict()) if optimizer.state else None
+    elif optimizer is not None and not callable(optimizer):
+        raise UsageError(f"optimizer is {type(optimizer).__name__}: text, a function of parameters, or an Optimizer")
+    elif optimizer is not None:
+        changes["optimizer"] = optimizer
+    workload = dataclasses.replace(workload, **changes)
+    copies: dict[int, Any] = {}
+
+    def own(held: Any) -> Any:
+        return carried(held, copies, copy.deepcopy, lambda _: None)[0]
+
+    try:
+        network = copy.deepcopy(module, copies)
+        loss, step, make = own(workload.loss), own(workload.step), own(workload.optimizer)
+        inputs, targets = pytree.tree_map(_leaf, (workload.inputs, workload.targets))
+    except Exception as error:
+        why = f"{type(module).__name__} cannot be copied ({first_line(error)})"
+        raise WorkloadError(f"{why}: give a function that builds it anew") from error
+    if any(tensor.device.type not in ("cpu", "meta") for tensor in (*network.parameters(), *network.buffers())):
+        network = network.to("cpu")
+    return dataclasses.replace(
+        workload, module=network, inputs=inputs, targets=targets, loss=loss, step=step, optimizer=make
+    )
+
+
+def _leaf(value: Any) -> Any:
+    """Return a leaf of inputs, which is placed anew for every step: a tensor itself, a copy of anything else."""
+    return value if isinstance(value, torch.Tensor) else copy.deepcopy(value)
+
+
+def _remade(optimizer: torch.optim.Optimizer, module: torch.nn.Module) -> Callable[..., torch.optim.Optimizer]:
+    """Return what makes an optimizer of the same class and groups for copies of the network's parameters."""
+    kind: Any = type(optimizer)
+    places = {id(parameter): place for place, parameter in enumerate(module.parameters())}
+    groups = []
+    for group in optimizer.param_groups:
+        if any(id(parameter) not in places for parameter in group["params"]):
+            raise UsageError(f"{kind.__name__} moves parameters that {type(module).__name__} has not: give its own")
+        settings = {
+            name: copy.deepcopy(value) for name, value in group.items() if name not in ("params", "param_names")
+        }
+        groups.append((settings, [places[id(parameter)] for parameter in group["params"]]))
+    takes = inspect.signature(kind).parameters
+    defaults = {name: copy.deepcopy(value) for name, value in optimizer.defaults.items() if name in takes}
+
+    def make(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        own = list(parameters)
+        made = [{**copy.deepcopy(settings), "params": [own[place] for place in at]} for settings, at in groups]
+        made_anew: torch.optim.Optimizer = kind(made, **defaults)
+        return made_anew
+
+    return make
+
+
+@contextlib.contextmanager
+def given(function: Callable[..., Any], name: str) -> Iterator[WorkloadSource]:
+    """Let plans of this process find a workload's function by a name, until the end; yield where it is."""
+    module = ModuleType(f"ampbench_given_{next(_SERIAL)}")
+    module.__dict__["make"] = function
+    source = WorkloadSource(name=name, family="user", module=module.__name__, function="make", builtin=False)
+    before = GIVEN.get(name)
+    sys.modules[module.__name__], GIVEN[name] = module, source
+    try:
+        yield source
+    finally:
+        del sys.modules[module.__name__], GIVEN[name]
+        if before is not None:
+            GIVEN[name] = before
+
+
+Switch = tuple[Callable[[], Any], Callable[[Any], object]]
+"""What reads a state of this process, and what sets it."""
+
+
+def _states() -> Iterator[Switch]:
+    """Yield all states of this process that a measurement, or the code of a network, may change."""
+    yield random.getstate, random.setstate
+    yield np.random.get_state, np.random.set_state
+    yield torch.get_rng_state, torch.set_rng_state
+    if torch.accelerator.is_available():
+        device: Any = torch.get_device_module()
+        every = hasattr(device, "get_rng_state_all")
+        yield (
+            (device.get_rng_state_all, device.set_rng_state_all)
+            if every
+            else (device.get_rng_state, device.set_rng_state)
+        )
+    yield torch.get_num_threads, torch.set_num_threads
+    yield torch.get_default_dtype, torch.set_default_dtype
+    yield torch.is_grad_enabled, torch.set_grad_enabled
+    yield torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled
+    for name in AUTOCAST_DEVICES:
+        enabled, dtype = torch.set_autocast_enabled, torch.set_autocast_dtype
+        yield functools.partial(torch.is_autocast_enabled, name), functools.partial(enabled, name)
+        yield functools.partial(torch.get_autocast_dtype, name), functools.partial(dtype, name)
+    yield (
+        lambda: (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
+        lambda both: torch.use_deterministic_algorithms(both[0], warn_only=both[1]),
+    )
+    yield torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly
+    yield torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled
+    for kernel in ("flash", "mem_efficient", "math", "cudnn"):
+        yield (
+            getattr(torch.backends.cuda, f"{kernel}_sdp_enabled"),
+            getattr(torch.backends.cuda, f"enable_{kernel}_sdp"),
+        )
+    for switch in SWITCHES:
+        yield switch.now, switch.set
+    yield Products.now, Products.set
+    yield gc.isenabled, lambda on: gc.enable() if on else gc.disable()
+    yield lambda: list(sys.path), lambda paths: sys.path.__setitem__(slice(None), paths)
+
+
+@contextlib.contextmanager
+def no_trace() -> Iterator[None]:
+    """Put back at the end, whatever happens, the random numbers, modes and switches of this process.
+
+    Within, gradients are on, autocast is off and the default dtype is fp32, as where a program begins.
+    """
+    before = [(write, read()) for read, write in _states()]
+    try:
+        with torch.inference_mode(False), torch.enable_grad():
+            torch.set_default_dtype(torch.float32)
+            for name in AUTOCAST_DEVICES:
+                torch.set_autocast_enabled(name, False)
+            yield
+    finally:
+        for write, value in before:
+            write(value)
+
+
+@contextlib.contextmanager
+def _frozen() -> Iterator[None]:
+    """Keep what the program holds out of the garbage collections between builds, which would take longer than steps."""
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+@contextlib.contextmanager
+def _watching() -> Iterator[Watch]:
+    """Yield what shows how far measuring is, in a line on a terminal or in a notebook, and nowhere else."""
+    console = make_console(stderr=True)
+
+    def line(step: Progress) -> str:
+        case = step.turn.planned.case
+        return f"{case.workload} {case.precision} {case.phase}: {step.turn.task.name}, {step.seconds:.0f} s"
+
+    if "ipykernel" in sys.modules:
+        display: Any = sys.modules["IPython"].display.display
+        handle = display({"text/plain": "measuring"}, raw=True, display_id=True)
+        yield lambda step: handle.update({"text/plain": line(step)}, raw=True)
+        handle.update({"text/plain": ""}, raw=True)
+    elif console.is_terminal:
+        with console.status("measuring") as status:
+            yield lambda step: status.update(line(step))
+    else:
+        yield lambda _: None

@@ -1,1 +1,0 @@
-"""Studies: what explains a network or a device beside the numbers of a run, one module each."""
