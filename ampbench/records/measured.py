@@ -1,7 +1,6 @@
-"""What is measured of a case, raw: rounds, memory, how far its step lies from the same in fp64, and failures.
+"""Raw measurements of a case: rounds, memory, divergence from fp64, and failures.
 
-Nothing here is derived from samples but a `Reading`, which is all that some other programs keep. What trains the
-network and what the kernel counts of the machine's processors meanwhile stand beside them.
+Nothing is derived from samples here but a `Reading`, which is all that some other programs keep.
 """
 
 from dataclasses import dataclass
@@ -34,13 +33,12 @@ from ampbench.records.kinds import KINDS
 
 
 class OptimizerGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """The settings of one group of an optimizer's parameters, which have `elements`; None: it has no such setting.
+    """The settings of one group of an optimizer's parameters at the first step; None: it has no such setting.
 
-    They are those of the first step, before any schedule. `decoupled` tells whether `weight_decay` multiplies the
-    weights by themselves instead of being added to the gradient. `beta2` is the decay of a running mean of squares
-    (of RMSprop its alpha, None where it is centered), `beta1` that of a running mean, `momentum` SGD's. `foreach` and
-    `fused` are as given (None: torch chooses), and `capturable` tells that the step is computed in tensors, as for a
-    CUDA graph.
+    The group has `elements`. `decoupled`: `weight_decay` multiplies the weights instead of adding to the gradient.
+    `beta2` is the decay of a running mean of squares (RMSprop's alpha; None if centered), `beta1` that of a running
+    mean, `momentum` SGD's. `foreach` and `fused` are as given (None: torch chooses). `capturable`: the step is computed
+    in tensors, as for a CUDA graph.
     """
 
     elements: Count
@@ -57,11 +55,10 @@ class OptimizerGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """What trains a case: the class of its optimizer ("torch.optim.AdamW") with its groups, and running statistics.
+    """The optimizer of a case ("torch.optim.AdamW") with its groups, in its order, and its running statistics.
 
-    `groups` are in the optimizer's order; those of an optimizer that is not torch's own have a learning rate alone.
-    `running_momenta` are the momenta of the modules that keep running statistics of batches, each once, the largest
-    first.
+    A group of an optimizer that is not torch's own has a learning rate alone. `running_momenta` are the momenta of the
+    modules with running statistics, each once, the largest first.
     """
 
     optimizer: str
@@ -79,7 +76,7 @@ class CpuTimes:
 
 
 def parse_cpu_times(stat: str) -> CpuTimes | None:
-    """Read the first line of /proc/stat; None where there is none."""
+    """Return the CPU times in the text of /proc/stat; None without any."""
     fields = stat.partition("\n")[0].split()
     if not fields or fields[0] != "cpu":
         return None
@@ -90,42 +87,38 @@ def parse_cpu_times(stat: str) -> CpuTimes | None:
 
 
 STEAL_SHARE = 0.1
-"""Share of CPU time given to other machines from which a round is unfit. A step of all threads then waits about every
-tenth time slice; below, the fastest sample of a build (`stats.round_value`) still escapes it."""
-
+"""A round is unfit from this share of CPU time given to other machines: a step of all threads then waits about every
+tenth time slice. Below it, the fastest sample of a build (`stats.round_value`) still escapes."""
 OTHER_SHARE = 0.2
-"""Share of this machine's CPU time used by other processes from which a round is unfit: on the smallest machines, with
-two CPUs, four tenths of one of them, so that threads that wait for each other wait for a processor as well."""
+"""A round is unfit from this share of CPU time used by other processes: four tenths of a CPU where there are two."""
 
 KILLED = "killed"
-"""The cause of a failure that tells nothing of the case: the kernel, out of memory, or a person ended its worker."""
+"""Cause of a failure that says nothing about the case: the kernel, out of memory, or a person ended its worker."""
 OUT_OF_MEMORY = "out of memory"
-"""The cause of a failure, and of a trial of a search, that found no room. Keeping less takes less, as a rule, so such a
-trial says nothing of smaller sets."""
+"""Cause of a failure, or of a trial of a search. Such a trial says nothing of smaller sets, which mostly take less."""
 CAUSES = ("exception", OUT_OF_MEMORY, "memory limit", "time-out", "crash", KILLED, "unknown")
-"""By what a case can fail; "unknown" where another program measured and did not tell."""
+"""Causes of failures; "unknown" if another program measured and did not say."""
 TOO_LITTLE_FREE, BUSY = "too little free", "device busy"
 ALONE = (TOO_LITTLE_FREE, OUT_OF_MEMORY, BUSY)
-"""Why lanes are measured one at a time on an accelerator: beside the others' contexts less was free than the case takes
-at its peak, or a lane that has room alone ran out of memory, or the device serves one process only."""
+"""Why lanes use an accelerator in turns: less is free beside the other lanes than the case's peak, a lane that fits
+alone ran out of memory, or the device serves one process only."""
 STAGES = ("memory", "divergence", "round", *dict.fromkeys(task for row in KINDS.values() for task in row.task_names))
-"""Where: the names of what workers do (`records.wire.Task`), for every run and for each kind of run."""
+"""Where a case can fail: the names of all tasks (`records.wire.Task`)."""
 MATMUL, CONV, ATTENTION = MULTIPLYING = "matmul", "conv", "attention"
-"""What floating-point operations are done in: matrix products, convolutions, fused attention."""
+"""Operations with floating-point work: matrix products, convolutions, fused attention."""
 MEMORY_SOURCES = ("allocator", "profiler")
-"""Who counts memory: the accelerator's own count, and the CPU's allocation record."""
+"""Who counts memory: the accelerator's allocator, or the CPU's allocation record."""
 NATIVE = "native"
-"""Attention within the fast path of `torch.nn.MultiheadAttention` and encoder layers: torch's switches of
-scaled_dot_product_attention do not reach it."""
+"""Attention in the fast path of `torch.nn.MultiheadAttention` and encoder layers, which ignores torch's switches of
+scaled_dot_product_attention."""
 
 
 class Fitness(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """How quiet the machine was during a round; None where the machine does not tell.
+    """How quiet the machine was during a round; None: unknown.
 
-    `steal_share` is the share of CPU time the hypervisor gave to others (0-1), `other_share` the share of this
-    machine's CPU time that other processes used, `load` the kernel's load average over the last minute,
-    `involuntary_switches` how often the kernel took the processor away, `frequency_hz` the CPU's clock,
-    `temperature_celsius` and `accelerator_clock_hz` the accelerator's.
+    `steal_share` of CPU time went to other machines, `other_share` to other processes. `load` is the load average over
+    the last minute, `involuntary_switches` counts how often the kernel took the processor away. The clock in hertz is
+    the CPU's, the temperature and the other clock are the accelerator's.
     """
 
     steal_share: Share | None = None
@@ -138,17 +131,15 @@ class Fitness(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Telemetry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """What an accelerator told of itself in the windows of a round, read every `period_seconds` by a thread beside it.
+    """What an accelerator's sensors read in the windows of a round; None: unknown.
 
-    `source` says who told ("NVML", "sysfs"), `unavailable` why nothing is told, nothing any more or not all of it; None
-    is a number that is not told. `readings` were had in the windows, which lasted `window_seconds` in all; one took
-    `reading_seconds` at the median. Clocks are those of the device's cores: `clock_hz` the median over all windows,
-    `first_clock_hz` and `last_clock_hz` of the first and the last window, `warm_clock_hz` the highest seen, warming
-    included. `limited` are the shares of the readings in which something held the clock down, by the words of `LIMITS`.
-    `power_watts` is the mean power over the windows, the integral of the readings by their time; these lay between
-    `power_low_watts` and `power_high_watts`, are exact to `power_error_watts` and each a mean over `averaged_seconds`
-    (0: of no time, or of that since the one before). `temperature_celsius` is the highest. `processes` are others that
-    had memory of the device, with what they had, in words, `other_share` is the share of time in which they computed.
+    A thread read them from `source` ("NVML", "sysfs") every `period_seconds`, `readings` times in `window_seconds`; a
+    reading took `reading_seconds` at the median. `unavailable` says why sensors are missing. `clock_hz` of the cores is
+    the median over all windows, `first_` and `last_` are of one window, `warm_` is the highest, warming included.
+    `limited` is the share of readings under each of `LIMITS`. `power_watts` is the integral of the readings over time;
+    they lie from `power_low_watts` to `power_high_watts`, are exact to `power_error_watts`, and each is a mean over
+    `averaged_seconds` (0: of an instant, or since the reading before). `temperature_celsius` is the highest.
+    `processes` are others with memory on the device, in words; they computed for `other_share` of the time.
     """
 
     source: str = ""
@@ -174,37 +165,29 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 POWER_CAP, HEAT, SLOWDOWN, POWER_BRAKE = "power limit", "heat", "hardware slowdown", "power brake"
 LIMITS = (POWER_CAP, HEAT, SLOWDOWN, POWER_BRAKE, "current limit", "sync boost", "set clocks")
-"""What holds a clock down. A device at its power limit runs as it always does under that load; other limits but heat
-and faults were set by someone."""
+"""What holds a clock down. Under load a device is always at its power limit; the last two were set by someone."""
 THROTTLES = frozenset({HEAT, SLOWDOWN, POWER_BRAKE})
-"""Those in which a round is unfit: heat, a hardware slowdown (halved clocks and less), a power supply's brake."""
+"""Limits under which a round is unfit: heat, halved clocks, a power supply's brake."""
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """One case timed in one fresh process over several builds.
+    """One case timed in one fresh process over several builds, in seconds per step.
 
-    `samples[b]` are the seconds per step of build `b`, each the mean over `steps_per_sample` steps, `cpu_samples[b]`
-    the CPU seconds per step of the thread that called it (None: on an accelerator, or where the step itself waits, so
-    that the two differ with nobody else about). `server` numbers the server the process came from (children of one
-    server share their luck). `control` marks the second of two measurements of one cell, `confirmation` a round
-    measured to confirm a change seen before. `compile_seconds` is the time of the first, compiling call (path compiled
-    or traced). `items_per_step` is what throughput counts. `skipped_steps` counts samples in which GradScaler, settled
-    at `scaler_scale`, skipped a step. `param_nonfinite` counts elements of the parameters that are not finite after
-    the last sample of a build, in the build that has most (None: in inference). `seconds` is what the round cost in
-    all. `changed_in_place` names what a step changed of its inputs, targets and, in inference, weights and buffers: it
-    was put back before every sample, which is then one step. `comes_compiled` tells that
-    the user's code had the network, or a part of it, compiled.
-    `fp32_products` says to which dtype ("tf32", "bf16", "fp16") factors of products ("matmul", "conv") of fp32 numbers
-    were rounded in the process, under the case's switches; {}: none was (None: weights are stored in half).
-    `free_bytes` is what was free of an accelerator's memory once the last build had given its own back (None: a CPU, or
-    the driver does not say). `alone` is why, in a block of an A/B session, the other lanes held nothing of the
-    accelerator meanwhile: one of `ALONE`, or "" where they did, or where there were no others.
+    `samples[b]` are of build `b`, each a mean over `steps_per_sample` steps; `cpu_samples[b]` are the CPU seconds of
+    the calling thread (None: an accelerator, or the step itself waits). `server` numbers the parent process, whose
+    children share its luck. `control`: the second of two measurements of one case; `confirmation`: measured to confirm
+    a change. `compile_seconds` is the first, compiling call. `skipped_steps` counts samples in which GradScaler,
+    settled at `scaler_scale`, skipped a step; `param_nonfinite` the parameter elements that are not finite after a
+    build, in the worst build (None: inference). `seconds` is the cost of the whole round. `changed_in_place` names
+    inputs, targets and, in inference, weights and buffers that a step changed: they are restored before every sample,
+    which is then one step. `comes_compiled`: the user's code compiled the network, or a part of it. `fp32_products`
+    maps "matmul" and "conv" to the dtype that factors of fp32 products were rounded to (None: weights are in half).
+    `free_bytes` of an accelerator's memory were free after the last build (None: unknown). `alone` says why, in an A/B
+    session, other lanes kept off the accelerator (one of `ALONE`).
 
-    On an accelerator a round is warmed up for `warm_seconds`, `steady` telling whether time and clock had come to rest,
-    and `windows[b]` are the seconds per step over windows of a second and more of build `b`, of which `samples[b]` are
-    parts: what the device keeps up. `burst_seconds` are those of the fastest of all samples, warming included, and
-    `telemetry` is what the device told meanwhile. With `state_on_host` what training puts back before every sample lay
-    in the host's memory, as the device had no room for it.
+    On an accelerator a round warms up for `warm_seconds`, `steady` if time and clock came to rest; `windows[b]` are
+    over a second or more, of which `samples[b]` are parts. `burst_seconds` is the fastest sample, warming included.
+    `state_on_host`: what training restores before every sample did not fit on the device.
     """
 
     case_id: str
@@ -239,39 +222,29 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     finished_at: str
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` where samples are missing, or times that should be of them are not."""
-        of = f"of {self.case_id}"
+        """Raise `ValueError` for missing samples, and for CPU times of other samples."""
         if not (self.samples and all(self.samples)):
-            raise ValueError(f"a round without samples {of}")
+            raise ValueError(f"a round without samples of {self.case_id}")
         if self.windows is not None and not (self.windows and all(self.windows)):
-            raise ValueError(f"a round whose windows are empty, {of}")
+            raise ValueError(f"a round whose windows are empty, of {self.case_id}")
         if self.cpu_samples is not None and list(map(len, self.cpu_samples)) != list(map(len, self.samples)):
-            raise ValueError(f"CPU times that are not those of the samples, in a round {of}")
+            raise ValueError(f"CPU times that are not those of the samples, in a round of {self.case_id}")
 
 
 class MemoryPass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """The peak of one step's memory, in bytes, from a separate, untimed pass.
+    """Peak memory of one step in bytes, and its work, from an untimed pass; None: unknown, or not in this phase.
 
-    `source` is one of `MEMORY_SOURCES`. `peak_bytes` holds parameters, buffers, inputs, gradients, optimizer state and
-    everything else alive at the peak; the parts are what is known by name after the step (None: this phase has none),
-    `rss_bytes` the process' resident set, which holds the interpreter and torch itself too and is never compared with
-    the other numbers. `flops` are the algorithmic FLOPs of the step (a multiply-add is two) by the dtype of what is
-    multiplied ("bf16"), counted in the same pass (None: not counted), `flops_by_operation` those of them that no kernel
-    can leave out, by operation (`MULTIPLYING`) and dtype: of causal attention what its mask leaves. `least_bytes` are
-    read and written by any step at least: weights and inputs that an op uses in whole, once, outputs once, and in
-    training weights and optimizer state once more where they are written, each in the dtype it is stored in, without
-    gradients and activations (both None: not counted). `attention` is how often which kernel of
-    attention ran in it: those of `SDPA`, and `NATIVE` (None: not known).
+    `peak_bytes` holds parameters, buffers, inputs, gradients, optimizer state and everything else alive at the peak;
+    the parts are known after the step. `rss_bytes` is the resident set of the process, with Python and torch.
+    `flops` are algorithmic (a multiply-add is two), by dtype; `flops_by_operation`, by `MULTIPLYING` and dtype, leave
+    out masked attention. `least_bytes` is the least traffic of a step: weights, inputs and outputs once, in training
+    weights and optimizer state written once more, without gradients and activations. `attention` counts the kernels of
+    attention that ran: those of `SDPA`, and `NATIVE`. `master_bytes` of `parameter_bytes` are master weights.
 
-    On an accelerator `reserved_bytes` is the most that the caching allocator had taken from the device at once during
-    the step, what it held free and what was there before the case included, `workspace_bytes` what a step that was
-    thrown away before has left allocated: libraries' workspaces, which are not in the peak. None of both on a CPU.
-    `parameter_count` is how many the network has, trained or not (None: not known); `master_bytes` are those of
-    `parameter_bytes` that are master weights'.
-
-    `busy_seconds` is for how long the accelerator computes or copies in a step, by the profiler in further steps of the
-    pass; what runs at the same time counts once (None: on a CPU, and for the reason `busy_undefined`).
-    `graphs_left_aside` is why torch.compile recorded no graphs, or not all, in a mode that is to (`WITH_GRAPHS`).
+    On an accelerator `reserved_bytes` is the most that the caching allocator held, `workspace_bytes` what a discarded
+    first step left allocated: libraries' workspaces, which the peak leaves out. The profiler counts `busy_seconds` of
+    computing and copying in a step, overlaps once (None for the reason `busy_undefined`). `graphs_left_aside` is why a
+    mode of `WITH_GRAPHS` recorded no graph, or not all.
     """
 
     case_id: str
@@ -296,25 +269,22 @@ class MemoryPass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     graphs_left_aside: list[str] = []
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` where a part is more than the peak, or than the parameters."""
+        """Raise `ValueError` for a part that is more than the peak, or than the parameters."""
         parts = ("parameter_bytes", "buffer_bytes", "input_bytes", "gradient_bytes", "optimizer_bytes")
         require_parts(self, *((part, "peak_bytes") for part in parts), ("master_bytes", "parameter_bytes"))
 
     @property
     def bytes_per_parameter(self) -> float | None:
-        """What a parameter takes between two steps of training: weight, gradient, master weight, state.
-
-        None in inference, and where it is not known how many there are.
-        """
+        """Bytes of a parameter between two steps of training: weight, gradient, master weight, state."""
         if self.gradient_bytes is None or self.optimizer_bytes is None or not self.parameter_count:
             return None
         return (self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes) / self.parameter_count
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """How a network does on held-out data after `step` steps of training (0: before the first).
+    """The score of a network on held-out data after `step` steps of training.
 
-    `loss` is None where it is not finite. Of `decisions`, `correct` are the targets' (None: it is no classifier).
+    `loss` is None if it is not finite. `correct` of `decisions` are the targets' (None: no classifier).
     """
 
     step: Count
@@ -323,15 +293,12 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     decisions: Count | None = None
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` where more are correct than were decided."""
+        """Raise `ValueError` if more are correct than were decided."""
         require_parts(self, ("correct", "decisions"))
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """A case that could not be measured: where it broke (`stage`, one of `STAGES`), by what (`cause`, one of `CAUSES`).
-
-    `message` is what it said, `frames` are its last ones.
-    """
+    """A case that could not be measured: where it failed, by what, and the last frames and message of its error."""
 
     case_id: str
     stage: Annotated[str, one_of(*STAGES)]
@@ -341,12 +308,12 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def final(self) -> bool:
-        """Whether the case itself failed; what was killed by someone else is tried again when the run is resumed."""
+        """Whether the case itself failed; a killed one is measured again when the run is resumed."""
         return self.cause != KILLED
 
     @property
     def said(self) -> str:
-        """Why it failed: the message of an exception, which names its class; else the cause before what it said."""
+        """Why it failed: the message of an exception, which names its class; else cause and message."""
         known = [self.cause] if self.cause != "exception" or not self.message else []
         return ": ".join([*known, *([self.message] if self.message else [])])
 
@@ -359,10 +326,9 @@ class Skip(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """A number that another program kept without the samples behind it, in an imported run.
+    """A number that another program kept without the samples behind it: the `value` of one of `metrics.METRICS`.
 
-    `metric` is a column of `metrics.METRICS`, `value` is in its unit. It fills the column where the run has no raw
-    entry to derive it from.
+    It fills that column if the run has no raw entry to derive it from.
     """
 
     case_id: str
@@ -371,41 +337,38 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 LOSS_NOT_FINITE = "the loss is not finite"
-"""What a divergence notes of such a training step."""
+"""A note of a divergence."""
 CHANCE = (
     "its error means nothing: two fp64 steps already lie {:.1e} apart, as the network draws random numbers, other ones "
     "in other dtypes, or keeps state of its own"
 )
-"""What is said of a case whose `chance_rel_l2` is that number."""
-
+"""A note of a divergence with this `chance_rel_l2`."""
 ZERO_REFERENCE = "the reference {} is zero"
-"""Why an error relative to something that is exactly zero is undefined."""
+"""Why an error relative to zero is undefined."""
 
 CARRIES = 0.01
-"""The least share of |Δ*|² with which a tensor is judged by itself."""
+"""A tensor is judged by itself from this share of |Δ*|²."""
 LOWEST_BIN, BINS = -13, 26
 """The first bin of `Update.sizes`, and how many there are: up to 2**12 times half a unit in the last place."""
 
 
 class Update(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """What one optimizer step changes of the stored weights, ΔL, beside what it should change, Δ*, in fp64.
+    """How one optimizer step changes the stored weights, ΔL, against the intended change Δ* in fp64.
 
-    Both begin where `steps` fp32 steps led (0: the workload's own weights with `Workload.optimizer_state`), with
-    weights, state and gradients rounded to what the precision stores, most weights in the dtype `storage` ("bf16").
-    `intended` is the dtype of Δ*: "fp64", or "fp32" where the optimizer refuses fp64. `rates` are the learning rates.
-    `undefined` says why the numbers are None.
+    Both begin after `steps` fp32 steps (0: at the workload's own weights and `Workload.optimizer_state`), with weights,
+    state and gradients rounded to what the precision stores; most weights are in `storage` ("bf16"). `intended` is the
+    dtype of Δ*: "fp32" if the optimizer refuses fp64. `undefined` says why the numbers are None.
 
-    `rel_l2` is |ΔL - Δ*| / |Δ*|, `kept` κ = <ΔL, Δ*> / |Δ*|², `noise` |ΔL - κΔ*| / |Δ*|; `swallowed` of the `moving`
+    `rel_l2` is |ΔL - Δ*| / |Δ*|, `kept` κ = <ΔL, Δ*> / |Δ*|², `noise` |ΔL - κΔ*| / |Δ*|. `swallowed` of the `moving`
     elements (Δ* is not zero) do not move, and carry the share `swallowed_energy` of |Δ*|². `worst_parameter` keeps
-    least, `worst_kept`, of those that carry `CARRIES` of |Δ*|². `nonfinite` elements of the parameters are not finite
-    after the step. Where the optimizer draws random numbers, `kept` is a mean of several steps and `kept_error` its
-    standard error. With `counted_state`, a key of the optimizer's state, ΔL is what weight and that state hold together
-    (Kahan summation).
+    least of those that carry `CARRIES` of |Δ*|². `nonfinite` parameter elements are not finite after the step. If the
+    optimizer draws random numbers, `kept` is a mean of several steps with the standard error `kept_error`. With
+    `counted_state`, a key of the optimizer's state, ΔL is what weight and that state hold together (Kahan summation).
 
-    In half, `gradient_rel_l2`, `state_rel_l2` and `storage_rel_l2` are the errors by the precision's gradients, its
-    rounded state, its rounded weights alone, all else in fp64. `sizes[b]` counts elements with |Δ*| of
-    2**(b + `LOWEST_BIN`) to twice that, times half a unit in the last place of the stored weight, `energies[b]` is
-    their share of |Δ*|²; the first and the last bin have all beyond, too.
+    In half, `gradient_rel_l2`, `state_rel_l2` and `storage_rel_l2` are the errors of the precision's gradients, state
+    or weights alone, all else in fp64. `sizes[b]` counts elements with |Δ*| from 2**(b + `LOWEST_BIN`) to twice that,
+    times half a unit in the last place of the stored weight, and `energies[b]` is their share of |Δ*|²; the first and
+    the last bin hold all beyond, too.
     """
 
     steps: Steps
@@ -432,20 +395,20 @@ class Update(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     energies: list[Share] | None = None
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` where more is swallowed than should move."""
+        """Raise `ValueError` if more is swallowed than should move."""
         require_parts(self, ("swallowed", "moving"))
 
 
 class OutputError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """The error of one output tensor of a step; None: undefined, as `undefined` or `sample_undefined` says.
 
-    `name` is the way to it in what the network returns ("scores", "[1]"), "" of a tensor alone. `rel_l2` is the
-    Euclidean norm of its error, relative to its norm in the reference; `centred`: it holds logits, and each row, less
-    its mean over classes, is compared, as softmax does not see a shift. `floor_rel_l2` is the same of merely rounding
-    the reference to the precision's dtype. `over_spread` is the norm of the error relative to that of what the rows of
-    the reference (of its targets where it is zero), in its first dimension, differ by: each less their mean (None: they
-    do not differ). Samples lie there, too, and the error of each is relative to itself: `sample_p99_rel_l2` is the 99%
-    quantile (linear between order statistics), `sample_worst_rel_l2` the largest of `sample_count` that are defined.
+    `name` is its path in what the network returns ("scores", "[1]"; "" for a lone tensor). `rel_l2` is the Euclidean
+    norm of its error, relative to its norm in the reference, `floor_rel_l2` that of merely rounding the reference to
+    the precision's dtype. `centred`: it holds logits, and each row is compared less its mean over classes, as softmax
+    does not see a shift. `over_spread` is the norm of the error relative to that of the spread between rows (first
+    dimension) of the reference, or of its targets where it is zero (None: no spread). Rows are samples: of each one's
+    own relative error `sample_p99_rel_l2` is the 99% quantile, linear between order statistics, and
+    `sample_worst_rel_l2` the largest of the `sample_count` that are defined.
     """
 
     name: str
@@ -462,13 +425,12 @@ class OutputError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Predictions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """How far the probabilities of a classifier lie from the reference's: those of `rows` of logits in `outputs`.
+    """How far a classifier's probabilities are from the reference's, over `rows` of logits in `outputs`.
 
-    Probabilities are the softmax of logits, or the output itself where its rows are probabilities or their logarithms
-    in the reference. `kl_mean` and `kl_p99` are mean and 99% quantile over rows of the Kullback-Leibler divergence of
-    the precision's probabilities from the reference's, in nats (None: undefined, as `kl_undefined` says).
-    `median_margin` is the median over rows of the distance between the two largest probabilities in the reference,
-    `flipped_margin` the largest of those rows whose decision is another (None: no row's is).
+    Probabilities are the softmax of logits, or the output itself if the reference's rows are probabilities or their
+    logarithms. `kl_mean` and `kl_p99` are mean and 99% quantile over rows of the Kullback-Leibler divergence from the
+    reference, in nats (None as `kl_undefined` says). A margin is the distance of a row's two largest probabilities in
+    the reference: its median over rows, and the largest of a row with another decision (None: no row).
     """
 
     outputs: list[str]
@@ -481,16 +443,13 @@ class Predictions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 ASKED_AGREEMENT = 0.99
-"""The agreement that further batches are to prove: what advice asks for unless told otherwise."""
+"""The agreement that further batches are to prove: the default of advice."""
 ENDS = ("proven", "refuted", "time", "decisions", "batches", "failed")
-"""Why further batches ended: the agreement is decided, time was up, no more were to be, there are none, one failed."""
+"""Why further batches ended: the agreement is decided, time is up, there are enough or no decisions, or one failed."""
 
 
 class FurtherDecisions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """What a classifier decides of further batches, in forward passes: `agreeing` of `decisions` are the reference's.
-
-    `ended` is one of `ENDS`. How many there are is in part a matter of time.
-    """
+    """A classifier's decisions on further batches, in forward passes: `agreeing` of `decisions` are the reference's."""
 
     batches: Count
     agreeing: Count
@@ -498,18 +457,17 @@ class FurtherDecisions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     ended: Annotated[str, one_of(*ENDS)]
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` where more agree than were decided."""
+        """Raise `ValueError` if more agree than were decided."""
         require_parts(self, ("agreeing", "decisions"))
 
 
 class ReferenceStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """The step that errors are against: on which `device` it ran, and in which `dtype`.
+    """The step that errors are relative to: on `device`, in `dtype`.
 
-    That is "fp64"; "fp32" (on the case's device) where the fp64 step failed as `error` says; "" where fp32 failed, too.
-    `output_norm` is that of all finite elements of its outputs (None: there is none, or it is out of fp64's range),
-    `output_shapes` are those of its floating output tensors, `grad_norm` is that of its gradients. `output_sketch` and
-    `grad_sketch` are sketches (`ampbench.core.sketch`) of both: with them, what two commits compute in fp64 can be
-    compared. `loss` is its loss (None: in inference, or not finite).
+    That is "fp64"; "fp32" (on the case's device) if the fp64 step failed with `error`; "" if fp32 failed, too. Norms
+    are of the finite elements of all outputs and of all gradients (None: none, or out of fp64's range), `output_shapes`
+    those of floating outputs. By their sketches (`ampbench.core.sketch`) the fp64 results of two commits can be
+    compared. `loss` is None in inference, and if it is not finite.
     """
 
     device: str
@@ -524,16 +482,14 @@ class ReferenceStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class OutputDivergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """How far the outputs of a step lie from the reference's; None: not defined, as `undefined` says of `rel_l2`.
+    """How far the outputs of a step are from the reference's; None: undefined, as `undefined` says of `rel_l2`.
 
-    Of the `elements`, `reference_nonfinite` are not finite in the reference (`reference_nan` of these NaN), `nonfinite`
-    not finite where the reference is (`nan` of these NaN), `unlike` not the same infinity where the reference is
-    infinite, and `fp32_nonfinite` not finite in fp32 where the reference is (None: no fp32 beside the reference).
-    `rel_l2` is the error of all elements, `floor_rel_l2` that of merely rounding the reference to the precision's
-    dtype, `fp32_rel_l2` that of fp32 (tf32 off) on the same device; `cosine` is the cosine similarity.
-    `tensors` are the errors one by one, `predictions` those of a classifier's probabilities (None: not measured, or no
-    classifier). `argmax_agreeing` of `argmax_decisions` decisions of a classifier are those of the reference, `further`
-    are those of further batches (None: its own decided, or nothing was to be decided).
+    Of the `elements`, `reference_nonfinite` are not finite in the reference (`reference_nan` NaN), `nonfinite` are not
+    finite only here (`nan` NaN), `unlike` are not the reference's infinity, `fp32_nonfinite` are not finite in fp32
+    alone (None: no fp32 beside the reference). `rel_l2` is the error of all elements, `floor_rel_l2` that of merely
+    rounding the reference to the precision's dtype, `fp32_rel_l2` that of fp32 (tf32 off) on the same device.
+    `predictions` are None if there is no classifier. `argmax_agreeing` of `argmax_decisions` are the reference's,
+    `further` those of further batches (None: not needed).
     """
 
     rel_l2: ErrorSize | None = None
@@ -556,16 +512,8 @@ class OutputDivergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     further: FurtherDecisions | None = None
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` where more elements are counted than there are."""
-        require_parts(
-            self,
-            ("argmax_agreeing", "argmax_decisions"),
-            ("nonfinite", "elements"),
-            ("nan", "nonfinite"),
-            ("reference_nan", "reference_nonfinite"),
-            ("reference_nonfinite", "elements"),
-            ("fp32_nonfinite", "elements"),
-        )
+        """Raise `ValueError` if more elements are counted than there are."""
+        require_parts(self, *_COUNTED, ("argmax_agreeing", "argmax_decisions"), ("fp32_nonfinite", "elements"))
 
     @property
     def decided(self) -> tuple[int, int] | None:
@@ -577,9 +525,10 @@ class OutputDivergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     @property
     def noisiest(self) -> OutputError | None:
-        """The tensor whose error is the largest of what its rows differ by; None where none is known.
+        """The tensor with the largest error relative to the spread between its rows; None: unknown.
 
-        Not a classifier's: its decisions and probabilities are judged, and before it is trained its rows may be alike.
+        A classifier's is left out: it is judged by its decisions and probabilities, and untrained, its rows may be
+        alike.
         """
         decided = self.predictions.outputs if self.predictions is not None else ()
         known = [each for each in self.tensors or () if each.over_spread is not None and each.name not in decided]
@@ -587,21 +536,26 @@ class OutputDivergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     @property
     def worst(self) -> OutputError | None:
-        """The tensor that errs most, the one that is judged; None where nothing is known of them one by one."""
+        """The tensor with the largest relative error, which is judged; None: unknown."""
         if self.rel_l2 is None or not self.tensors:
             return None
         defined = [each for each in self.tensors if each.rel_l2 is not None]
         return max(defined, key=lambda each: each.rel_l2 or 0.0, default=None)
 
 
-class GradientDivergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """How far the gradients of a step lie from the reference's; None: not defined, as `undefined` says of `rel_l2`.
+_COUNTED = (
+    ("nonfinite", "elements"), ("nan", "nonfinite"), ("reference_nan", "reference_nonfinite"),
+    ("reference_nonfinite", "elements"),
+)  # fmt: skip
 
-    Counts are as in `OutputDivergence`; `flushed` of the `elements` are exactly zero where the reference's are not.
-    `worst_parameter` has the largest error of its gradient, `worst_rel_l2`; `tensor_parameter` the largest of those
-    that have at least a hundredth of the norm, `tensor_rel_l2`. Over batches, `bias` is what the errors have in common,
-    `noise` how far the fp64 gradients of two batches lie apart, by the square root of two; both relative to the norm of
-    these (None: there is one batch). In inference there are no `elements`, and nothing else.
+
+class GradientDivergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """How far the gradients of a step are from the reference's; None: undefined, as `undefined` says of `rel_l2`.
+
+    Counts are as in `OutputDivergence`; `flushed` of the `elements` are zero only here. `worst_parameter` has the
+    largest error of its gradient, `tensor_parameter` the largest of those with at least a hundredth of the norm. Over
+    batches, `bias` is the error that they have in common, `noise` the distance of two batches' fp64 gradients, divided
+    by the square root of two; both relative to the gradients' norm (None: one batch). Empty in inference.
     """
 
     rel_l2: ErrorSize | None = None
@@ -620,35 +574,22 @@ class GradientDivergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     noise: ErrorSize | None = None
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` where more elements are counted than there are."""
-        require_parts(
-            self,
-            ("flushed", "elements"),
-            ("nonfinite", "elements"),
-            ("nan", "nonfinite"),
-            ("reference_nan", "reference_nonfinite"),
-            ("reference_nonfinite", "elements"),
-        )
+        """Raise `ValueError` if more elements are counted than there are."""
+        require_parts(self, *_COUNTED, ("flushed", "elements"))
 
 
 class Divergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """The divergence of one step of a case from the `reference`; None: undefined, or not measured in this phase.
 
-    Errors are Euclidean norms over all floating `output` elements (or the `gradient` of all parameters, or all
-    parameters and buffers), relative to the reference's norm; a complex element counts as two. `notes` say what is not
-    defined, and why. `loss` is the step's own. `param_rel_l2` speaks of parameters and
-    buffers after one optimizer step, relative to them; `param_nonfinite` of these are not finite after it or, if that
-    are more, after that of `update`, which tells what such a step changes.
-    `skipped_steps` counts optimizer steps that GradScaler skipped after its scale had settled at `scaler_scale`.
-    `repeatable` tells whether the same step, run twice, gave the same bits.
-    `chance_rel_l2` is how far two fp64 steps lie apart by chance alone (random numbers, state that the network keeps to
-    itself), told only where the errors are those of chance: then they say nothing about the precision.
-    `recipe` is what trains the case (None: in inference).
-    `fp32_products` is as in `Round`. `input_largest` and `target_largest` are the largest finite magnitudes of floating
-    inputs and targets, of all batches (None: there are none): of inputs but masks, which hold 0 and one number below,
-    and of targets of the size of an output that the precision returns in half. `statistics_stall` is how far running
-    statistics, as the precision stores them, stop from those of batches, relative to themselves: half a unit in the
-    last place, at least, over the momentum, the most of all (None: there are none with a momentum).
+    Errors are Euclidean norms, relative to the reference's; a complex element counts as two. `notes` say what is
+    undefined, and why. `param_rel_l2` is the error of parameters and buffers after one optimizer step;
+    `param_nonfinite` of them are not finite after it or, if more, after that of `update`. GradScaler skipped
+    `skipped_steps` after it had settled at `scaler_scale`. `repeatable`: the step, run twice, gave the same bits.
+    `chance_rel_l2` is the distance of two fp64 steps, given only if the errors are due to chance (random numbers,
+    hidden state) and say nothing about the precision. `recipe` is None in inference. `fp32_products` is as in `Round`.
+    `input_largest` is the largest finite magnitude of floating inputs (masks apart), `target_largest` that of targets
+    of the size of an output in half, over all batches. `statistics_stall` is how far running statistics, as stored,
+    stop from those of batches, relative to themselves: at least half a unit in the last place over the momentum.
     """
 
     case_id: str
