@@ -36,7 +36,6 @@ from ampbench.records.case import AUTOCAST_DEVICES, DEVICES
 from ampbench.records.run import Selection
 from ampbench.report import page, views
 from ampbench.report.material import gather
-from ampbench.show.charts import OWN, colour_rules
 from ampbench.show.page import View
 from ampbench.trace.dtypes import autocast_to
 from ampbench.trace.rules.documented import DEFAULT_DTYPES
@@ -67,10 +66,8 @@ def shown(name: str) -> Any:
     return eval(made.strip(), names)
 
 
-def test_a_precision_that_is_a_row_is_planned_run_printed_and_has_its_colour(tmp_path, monkeypatch, capsys):
+def test_a_precision_that_is_a_row_is_planned_run_and_printed(tmp_path, monkeypatch, capsys):
     made = shown("Precision")
-    others = [(row.colour, row.shape) for row in PRECISIONS.values()] + [(colour, shape) for colour, _, shape in OWN]
-    assert not {made.colour, made.shape} & {look for looks in others for look in looks}
     monkeypatch.setitem(PRECISIONS, made.name, made)
     selection = Selection(workloads=["mlp"], preset="tiny", precisions=[made.name], phases=["inference"])
     [case] = [planned.case for planned in make_plan(selection, machine(CPU), pytest.fail)]
@@ -79,7 +76,6 @@ def test_a_precision_that_is_a_row_is_planned_run_printed_and_has_its_colour(tmp
     write_run(tmp_path / "results", [case], make_round(case))
     assert main(["show", "latest", "--results", str(tmp_path / "results")]) == 0
     assert made.name in capsys.readouterr().out
-    assert f'[data-precision="{made.name}"]' in colour_rules()
 
 
 def test_of_precisions_with_one_autocast_dtype_the_first_is_the_default():

@@ -1,11 +1,8 @@
 """Pure functions on arrays of floats: how samples become a round's value, rounds an interval, blocks a test.
 
-SciPy is imported by the functions that ask it, a quarter of a second: a worker, which asks none of them, does not wait
-for it, nor does what shows a run of usual size.
-
-A round is worth its fastest undisturbed sample. Intervals are made from rounds or blocks: samples of one round share
-its luck and are never pooled. Arrays of many unequal segments ("ragged" arrays) are given as all values in one array,
-one segment after the other, and the segments' lengths; arrays of cells x blocks have a NaN where a block is missing.
+Functions that need SciPy import it: a quarter of a second, which workers and `show` do not pay. Intervals are made from
+rounds or blocks: samples of one round share its luck and are never pooled. Arrays of cells x blocks have a NaN for a
+missing block; ragged arrays are all values, one segment after the other, with the segments' lengths.
 """
 
 import math
@@ -21,7 +18,7 @@ Integers = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
 
 ROUNDS_FOR_INTERVAL = 3
-"""Below this many rounds there is no interval: with two, a 95% t interval is some 13 standard errors wide."""
+"""Fewer rounds give no interval: with two, a 95% t interval is 13 standard errors wide."""
 
 
 def numbers(values: list[float | None]) -> Floats:
@@ -33,18 +30,15 @@ def numbers(values: list[float | None]) -> Floats:
 
 
 def median(values: Sequence[float]) -> float:
-    """Return the median of at least one value; of an even number, the mean of the two in the middle.
-
-    For the few values of a build, a sort in Python takes a tenth of the time of NumPy's.
-    """
+    """Return the median of at least one value: for a few of them ten times as fast as NumPy's."""
     ordered = sorted(values)
     length = len(ordered)
     return (ordered[(length - 1) // 2] + ordered[length // 2]) / 2
 
 
 INFLATED = 1.02
-"""A sample whose wall time is more than this many times its CPU time was kept from the processor for a part of it: by
-more than the 2% that no verdict calls a change."""
+"""A sample of more wall time than this, in CPU times, was held up by others: by more than the 2% that no verdict calls
+a change."""
 
 
 def is_inflated(wall: float, cpu: float) -> bool:
@@ -59,15 +53,13 @@ def round_value(
 ) -> float:
     """Return what a round is worth, in seconds: the fastest sample of all its builds that others did not hold up.
 
-    `samples[build]` are those of one build, `cpu_samples` the CPU time of each (`Round`), None where it is not known:
-    then the fastest of all counts. Whatever else runs on a machine only ever delays a step, so the minimum is the
-    location that contention moves least (Chen and Revels, "Robust benchmarking in noisy environments", 2016);
-    docs/performance.md has the measurement. It is biased, though, where a machine is so busy that a long step never
-    runs at one go and a short one does. So a round in which every sample was held up is worth the least CPU time of
-    one. Builds lie at random places in memory, so that the luckiest of several is about equally lucky in every round.
-
-    On an accelerator, whose clock falls under load, the fastest is what it does for a moment. There a round is worth
-    the median of its `windows`, of a second and more each: what goes on.
+    `samples[build]` are those of one build, `cpu_samples` the CPU time of each (None: unknown, and the fastest of all
+    counts). Whatever else runs on a machine only ever delays a step, so the minimum is the location that contention
+    moves least (Chen and Revels, "Robust benchmarking in noisy environments", 2016; measured in docs/performance.md).
+    If every sample was held up, the round is worth the least CPU time: on a busy machine only short steps run at one
+    go, and the minimum would favour them. Builds lie at random places in memory, so that the luckiest of several is
+    about equally lucky in every round. On an accelerator, whose clock falls under load, a round is worth the median of
+    its `windows` of a second and more: the speed that it sustains.
     """
     if windows is not None:
         return median([seconds for build in windows for seconds in build])
@@ -86,11 +78,11 @@ def round_mean(
     steps_per_sample: Sequence[int],
     cpu_samples: Sequence[Sequence[float]] | None = None,
 ) -> float:
-    """Return the mean seconds per step over all samples of a round: what throughput goes by, the slow steps included.
+    """Return the mean seconds per step over all samples of a round, the slow ones included, for throughput.
 
     `samples[build]` and `cpu_samples[build]` as for `round_value`, each the mean over `steps_per_sample[build]` steps;
-    builds count alike where these are not of as many builds. A sample that others held up counts with its CPU time:
-    what a machine's other work adds belongs to no arm, while a step that computes for longer shows in its own CPU time.
+    builds count alike if these are of another number of builds. A sample that others held up counts with its CPU time:
+    the machine's other work belongs to no arm, while a step that computes for longer shows in its own CPU time.
     """
     seconds = steps = 0.0
     counts = steps_per_sample if len(steps_per_sample) == len(samples) else [1] * len(samples)
@@ -115,11 +107,7 @@ def _pairs(samples: Sequence[Sequence[float]], cpu_samples: Sequence[Sequence[fl
 
 
 def segment_medians(values: Floats, lengths: Integers) -> Floats:
-    """Return the median of each segment.
-
-    `values` are all segments one after the other, shape (sum of `lengths`,); `lengths` are at least 1, shape (n,). The
-    result has shape (n,).
-    """
+    """Return the median of each segment of `values`, shape (sum of `lengths`,), as `lengths` of 1 and more, (n,)."""
     starts = np.cumsum(lengths) - lengths
     medians = np.empty(len(lengths))
     for length in set(lengths.tolist()):
@@ -182,24 +170,8 @@ def ratio(numerator: ArrayLike, denominator: ArrayLike) -> Floats:
     return quotient
 
 
-def sqnr_decibels(rel_l2: ArrayLike) -> Floats:
-    """Return the signal to quantisation noise ratio in dB of relative L2 errors: -20 log10(error).
-
-    NaN where the error is zero (no noise to compare with) or not finite. Source of the formula: SQNR = 10 log10(signal
-    power / noise power), and `rel_l2` is the root of noise power / signal power.
-    """
-    errors = np.asarray(rel_l2, dtype=np.float64)
-    defined = np.isfinite(errors) & (errors > 0)
-    logs = np.full(errors.shape, np.nan)
-    np.log10(errors, out=logs, where=defined)
-    return -20 * logs
-
-
 def row_quantiles(values: Floats, share: float) -> Floats:
-    """Return each row's quantile, linear between order statistics, of the values that are not NaN; NaN without any.
-
-    `values` have the shape (cells, blocks), the result (cells,). `share` is in 0-1, 0.5 being the median.
-    """
+    """Return the quantile of each row, (cells, blocks) to (cells,), linear between order statistics, NaN left out."""
     if values.shape[1] == 0:
         return np.full(len(values), np.nan)
     ordered = np.sort(values, axis=1)  # NaN last
@@ -224,11 +196,10 @@ def row_variances(values: Floats) -> tuple[Integers, Floats, Floats]:
 
 @lru_cache(maxsize=256)
 def signed_rank_survival(count: int) -> Floats:
-    """Return P(W >= w) for w = 0 .. n(n + 1)/2: the null distribution of the signed-rank statistic of n differences.
+    """Return P(W >= w) for w = 0 .. n(n + 1)/2 under the null: W is the signed-rank statistic of n differences.
 
     W is a sum in which each rank 1 .. n takes part with probability 1/2 (Wilcoxon, "Individual comparisons by ranking
-    methods", 1945), so that its probabilities are those of one rank after the other, convolved. SciPy has them only
-    inside its test. The array, of shape (n(n + 1)/2 + 1,), is shared and cannot be written to.
+    methods", 1945). SciPy has its distribution only inside its test. The array is shared and read-only.
     """
     masses = np.ones(1)
     for rank in range(1, count + 1):
@@ -241,12 +212,11 @@ def signed_rank_survival(count: int) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class SignedRanks:
-    """What signed ranks say of each row of differences; arrays of shape (cells,), bounds of (levels, cells).
+    """Tests and bounds of each row of differences; arrays of shape (cells,), bounds of (levels, cells).
 
-    `counts` are the differences that are not NaN. `p_above` is the exact one-sided p-value for a location above 0,
-    `p_below` for one below; `p_above_margin` for one above the margin, `p_below_margin` for one below its negative.
-    `estimates` are Hodges and Lehmann's, NaN without a difference. `lows` and `highs` are
-    one-sided confidence bounds, infinite where there are too few differences for their level.
+    `counts` are of differences that are not NaN. `p_above` and `p_below` are exact one-sided p-values for a location
+    above and below 0, with `_margin` above the margin and below its negative. `estimates` are Hodges and Lehmann's.
+    `lows` and `highs` are one-sided confidence bounds, infinite with too few differences for their level.
     """
 
     counts: Integers
@@ -260,21 +230,19 @@ class SignedRanks:
 
 
 _CHUNK = 2_000_000
-"""So many Walsh averages are held at a time: 16 MB."""
+"""Walsh averages held at a time: 16 MB."""
 
 
 def signed_ranks(differences: Floats, alphas: Sequence[float] = (), margins: ArrayLike = 0.0) -> SignedRanks:
     """Return Wilcoxon's signed-rank test and the estimate and bounds that belong to it, for every row.
 
-    `differences` have the shape (cells, blocks), NaN where missing; `alphas` are the error levels of the bounds, and
-    `margins` (of each cell, or one for all, in the differences' unit) what a location is held against beside 0. All is
-    made from the Walsh averages (d_i + d_j)/2, i <= j: as many of them are above 0 as the sum of the positive ranks
-    says (Tukey, 1949); their median is the estimate, and the k-th smallest is a lower bound at the level P(W <= k - 1)
-    (Hodges and Lehmann, "Estimates of location based on rank tests", 1963; Hollander and Wolfe, "Nonparametric
-    statistical methods", section 3). Exact where each difference is as likely to have either sign, whatever its size.
-    Ties and zeros only make p larger: an average of exactly 0 counts for neither side, which is the least favourable
-    way of breaking ties; differences that are all 0 have p = 1 and bounds of 0. Time and memory grow linearly with
-    cells.
+    `differences` have the shape (cells, blocks), NaN for a missing one; `alphas` are the error levels of the bounds;
+    a location is tested against 0 and against `margins` (of each cell, or one for all). All is made from the Walsh
+    averages (d_i + d_j)/2, i <= j: as many of them are above 0 as the sum of the positive ranks says (Tukey, 1949);
+    their median is the estimate, and the k-th smallest is a lower bound at the level P(W <= k - 1) (Hodges and Lehmann,
+    "Estimates of location based on rank tests", 1963; Hollander and Wolfe, "Nonparametric statistical methods", section
+    3). Exact if each difference is as likely to have either sign, whatever its size. An average of exactly 0 counts for
+    neither side, so that ties and zeros only make p larger. Time and memory grow linearly with cells.
     """
     cells, blocks = differences.shape
     counts: Integers = np.sum(~np.isnan(differences), axis=1)
@@ -309,11 +277,11 @@ def signed_ranks(differences: Floats, alphas: Sequence[float] = (), margins: Arr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanRatios:
-    """What blocks say of the ratio of two means, second / first; arrays of shape (cells,), bounds of (levels, cells).
+    """Tests and bounds of the ratio of two means, second / first; arrays of shape (cells,), bounds of (levels, cells).
 
-    `estimates` are the ratios of the sums over blocks, NaN without a block. `p_above` is the one-sided p-value for a
-    ratio above the margin given, `p_below` for one below its inverse. `lows` and `highs` are one-sided confidence
-    bounds, 0 and infinite where there are too few blocks for their level.
+    `estimates` are ratios of sums over blocks. `p_above` is the one-sided p-value for a ratio above the margin,
+    `p_below` for one below its inverse. `lows` and `highs` are one-sided confidence bounds, 0 and infinite with too few
+    blocks for their level.
     """
 
     estimates: Floats
@@ -324,16 +292,15 @@ class MeanRatios:
 
 
 _SUBSETS, _MORE_SUBSETS = 2**12 - 1, 2**16 - 1
-"""So many subsets of the blocks are drawn, and so many more where their p-value is so small that Holm may ask for a
-smaller one than they have."""
+"""Subsets of the blocks that are drawn, and for p-values so small that Holm may need smaller ones."""
 _SMALL = 4 / 2**12
 _ROWS, _FEW_ROWS = 256, 16
-"""So many cells are held at a time, with so many subsets: 8 MB for each array of sums."""
+"""Cells held at a time with these subsets: 8 MB for each array of sums."""
 
 
 @lru_cache(maxsize=8)
 def _subsets(count: int, subsets: int) -> Floats:
-    """Return subsets of `count` blocks, as columns of 0 and 1: all but the empty one, or so many drawn at random."""
+    """Return subsets of `count` blocks, as columns of 0 and 1: all but the empty one, or `subsets` drawn at random."""
     if 2**count <= subsets + 1:
         members = (np.arange(1, 2**count)[:, None] >> np.arange(count)) & 1
     else:
@@ -347,14 +314,13 @@ def _subsets(count: int, subsets: int) -> Floats:
 def mean_ratios(first: Floats, second: Floats, alphas: Sequence[float] = (), margins: ArrayLike = 1.0) -> MeanRatios:
     """Return the ratio of each row's means over blocks, tested and bounded by the ratios of subsets of the blocks.
 
-    `first` and `second` are positive, of the shape (cells, blocks), NaN where a block is missing on either side;
-    `margins`, 1 or more, are the ratios held against, `alphas` the error levels of the bounds. Every block counts, the
-    slow ones too. With ratios of the sums over each subset, as many of them lie below the truth as above, in 2**n
-    equally likely ways for n blocks: the "typical values" of Hartigan ("Using subsample values as typical values",
-    1969), who shows the same of subsets drawn at random. It is the test that swaps the arms of each block at random,
-    exact where second less the margin times first is symmetric in each block, which is what a swap of arms that differ
-    by the margin gives; no normal distribution is asked for. A bootstrap has no such warrant for few blocks. What no
-    block has shown it cannot bound: of 16 blocks, one kind in six may have stayed unseen.
+    `first` and `second` are positive, of the shape (cells, blocks), NaN for a block missing on either side; `margins`,
+    1 or more, are the ratios tested against, `alphas` the error levels of the bounds. Every block counts, the slow ones
+    too. Of the ratios of the sums over each subset, as many lie below the truth as above, in 2**n equally likely ways
+    for n blocks: the "typical values" of Hartigan ("Using subsample values as typical values", 1969), also for subsets
+    drawn at random. The test swaps the arms of each block at random, and is exact if second less the margin times first
+    is symmetric in each block; it assumes no normal distribution. A bootstrap has no such warrant for few blocks. It
+    cannot bound what no block has shown: of 16 blocks, one kind in six may have stayed unseen.
     """
     cells = len(first)
     whole = ~(np.isnan(first) | np.isnan(second))
@@ -385,10 +351,7 @@ def mean_ratios(first: Floats, second: Floats, alphas: Sequence[float] = (), mar
 
 
 def _subset_p_values(first: Floats, second: Floats, margins: Floats) -> tuple[Floats, Floats]:
-    """Return the shares of subsets whose ratio is no larger than the margin, and no smaller than its inverse.
-
-    The whole, which an empty subset stands for, is one of them.
-    """
+    """Return the shares of subsets, the whole among them, with a ratio up to the margin, and down to its inverse."""
     every = first.shape[1] + 1
     above = np.sum(second <= margins[:, None] * first, axis=1)
     below = np.sum(margins[:, None] * second >= first, axis=1)
@@ -396,12 +359,10 @@ def _subset_p_values(first: Floats, second: Floats, margins: Floats) -> tuple[Fl
 
 
 def outlying(differences: Floats, beyond: float) -> Booleans:
-    """Return which differences of each row are outliers: larger than the row's typical size by more than `beyond`.
+    """Return which differences of each row, (cells, blocks), exceed the row's typical size by more than `beyond`.
 
-    The size of a difference is its absolute value, the typical one the median of the sizes, of an even number the
-    smaller in the middle, so that at most half of a row are outliers. Signs play no part: given the sizes, they are as
-    random among the others as among all, and a signed-rank test of the others is as exact. Shapes as for
-    `row_quantiles`.
+    That is the median of absolute values (the smaller in the middle of an even number, so that at most half of a row
+    are outliers). Signs play no part: they are as random among the others, and a signed-rank test of these is as exact.
     """
     sizes = np.abs(differences)
     middle = np.maximum(np.sum(~np.isnan(sizes), axis=1) - 1, 0) // 2
@@ -417,10 +378,10 @@ def slow(values: Floats, factor: float) -> Booleans:
 
 
 def holm(p_values: Floats) -> Floats:
-    """Return p-values adjusted so that rejecting those under alpha wrongs any true null with at most that probability.
+    """Return p-values, (n,), adjusted so that alpha bounds the chance of rejecting any true null.
 
     Holm, "A simple sequentially rejective multiple test procedure", 1979: the k-th smallest of n is multiplied by
-    n - k + 1, and none may be smaller than one before it. Valid whatever the dependence between them. Shape (n,).
+    n - k + 1, and none may be smaller than one before it. Valid whatever the dependence between them.
     """
     order = np.argsort(p_values, kind="stable")
     adjusted = np.empty(len(p_values))
@@ -462,11 +423,10 @@ def fisher_p(slow_first: Integers, first: Integers, slow_second: Integers, secon
 
 
 def share_bound(successes: ArrayLike, trials: ArrayLike) -> Floats:
-    """Return the one-sided 95% lower bound of shares seen as `successes` of `trials`; NaN where nothing was tried.
+    """Return the exact one-sided 95% lower bound of shares seen as `successes` of `trials`; NaN without a trial.
 
-    It is exact: the largest share at which so many successes or more have a chance of `_ALPHA` at most. 32 of 32 leave
-    91% possible. Source: Clopper and Pearson, "The use of confidence or fiducial limits illustrated in the
-    case of the binomial", Biometrika 1934.
+    32 of 32 leave 91% possible. Source: Clopper and Pearson, "The use of confidence or fiducial limits illustrated in
+    the case of the binomial", Biometrika 1934.
     """
     seen, of = np.broadcast_arrays(np.asarray(successes, np.float64), np.asarray(trials, np.float64))
     pairs = list(zip(seen[of > 0].tolist(), of[of > 0].tolist(), strict=True))
@@ -484,11 +444,11 @@ def share_bound(successes: ArrayLike, trials: ArrayLike) -> Floats:
 
 _ALPHA = 0.05
 _FEW = 50
-"""So many shares, of so many failures each, have their bounds before SciPy is imported."""
+"""Up to this many shares, of as many failures each, need no SciPy."""
 
 
 def _share_bound(successes: float, trials: float) -> float:
-    """Return the same bound of one share, by halving, from few failures."""
+    """Return the same bound of one share with few failures, by bisection."""
     failures = int(trials - successes)
     if not successes:
         return 0.0
@@ -500,20 +460,14 @@ def _share_bound(successes: float, trials: float) -> float:
     return 1 - high
 
 
-_AS_NORMAL = 1_000_000
-"""So many terms take a third of a second to add."""
-
-
 def chance_of_at_most(successes: int, trials: int, share: float) -> float:
-    """Return the chance of so many successes or fewer in `trials` of `share` each, 0 < share < 1: without SciPy.
+    """Return the chance of at most `successes` in `trials` of `share` each, 0 < share < 1, without SciPy.
 
-    The sum of the binomial distribution's terms, each made from the one before. A share's bound (`share_bound`) is at
-    least `share` where so many successes or more have a chance of `_ALPHA` at most, which is to say so few
-    failures: this asks no root to be found. From a million successes on it is the normal distribution's.
+    It is the sum of the binomial distribution's terms, from a million of them (a third of a second) the normal one's.
     """
     if successes < 0:
         return 0.0
-    if successes >= _AS_NORMAL:
+    if successes >= 1_000_000:
         spread = math.sqrt(max(trials * share * (1 - share), 1.0))
         return math.erfc((trials * share - successes - 0.5) / (math.sqrt(2) * spread)) / 2
     term = trials * math.log1p(-share)
@@ -533,11 +487,10 @@ def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
 
 
 def detectable_effect(error: Floats, freedom: Floats, alpha: float, power: float, margin: Floats) -> Floats:
-    """Return the smallest effect that is found with the given power: one-sided `alpha`, of being beyond `margin`.
+    """Return the smallest effects, (cells,), found with `power` to be beyond `margin` at the one-sided `alpha`.
 
     An estimate with standard error s is certainly beyond the margin if it exceeds it by t(1 - alpha) s, and does so
-    with probability `power` if the effect is t(power) s larger (Cohen, "Statistical power analysis", 1988). Shape
-    (cells,), unit of `error`.
+    with probability `power` if the effect is t(power) s larger (Cohen, "Statistical power analysis", 1988).
     """
     from scipy.special import stdtrit
 
@@ -553,11 +506,10 @@ def count_to_decide(
     power: float,
     against: ArrayLike = 0.0,
 ) -> Floats:
-    """Return how many values would decide, were the present estimates the truth: shape (cells,), infinite for never.
+    """Return how many values, (cells,), would decide, were the present estimates the truth; infinite for never.
 
-    The estimate's variance is taken to be `variance`/n + `constant`. `alphas` are the one-sided levels of a change,
-    which is tested `against` a size of 0 or more and must also exceed `margin`, and of the two bounds that prove a
-    location within it. Normal quantiles.
+    The variance of an estimate is taken to be `variance`/n + `constant`. `alphas` are the one-sided levels of a change,
+    tested `against` a size and required to exceed `margin`, and of the bounds that prove a location within it.
     """
     from scipy.special import ndtri
 

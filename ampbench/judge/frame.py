@@ -303,9 +303,9 @@ class _Cases:
         )
 
 
-def _positive(seconds: Array) -> stats.Floats:
-    """Return times, NaN for a time of zero, which is none."""
-    return np.where(seconds > 0, seconds, np.nan)
+def _positive(values: Array) -> stats.Floats:
+    """Return values, NaN for those that are not above zero."""
+    return np.where(values > 0, values, np.nan)
 
 
 def _or_none(text: str) -> str | None:
@@ -350,7 +350,7 @@ FUNCTIONS: Mapping[str, Callable[[_Cases], Array]] = MappingProxyType(
         ),
         "sample_p99_rel_l2": lambda of: of.numbers("divergence.output.tensors", _largest("sample_p99_rel_l2")),
         "sample_worst_rel_l2": lambda of: of.numbers("divergence.output.tensors", _largest("sample_worst_rel_l2")),
-        "output_sqnr_db": lambda of: stats.sqnr_decibels(of.numbers("divergence.output.rel_l2")),
+        "output_sqnr_db": lambda of: -20 * np.log10(_positive(of.numbers("divergence.output.rel_l2"))),
         "output_not_finite": lambda of: of.texts("divergence", lambda one: not_finite(one) or None),
         "reference_dtype": lambda of: of.texts("divergence.reference.dtype", _or_none),
         "argmax_agreement": lambda of: stats.ratio(*of.decided),

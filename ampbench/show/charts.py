@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
-from ampbench.core.precisions import PRECISIONS, ordered
+from ampbench.core.precisions import ordered
 
 T = TypeVar("T")
 
@@ -65,6 +65,31 @@ class Chart:
         return " ".join(part for part in (*(one.alt for one in self.choices[:1]), self.alt) if part)
 
 
+LOOKS: Mapping[str, tuple[str, str, str]] = {
+    "fp32": ("#000000", "#f2f2f2", "circle"),
+    "default": (
+        "#8C5A2B",
+        "#c08a52",
+        "M0,-1L0.29,-0.4L0.95,-0.31L0.47,0.15L0.59,0.81L0,0.5L-0.59,0.81L-0.47,0.15L-0.95,-0.31L-0.29,-0.4Z",
+    ),
+    "tf32": ("#858585", "#999999", "cross"),
+    "fp32_bf16_products": ("#8a8300", "#F0E442", "M-1,-1L1,-1L-1,1L1,1Z"),
+    "fp16_autocast": ("#D55E00", "#D55E00", "square"),
+    "bf16_autocast": ("#0072B2", "#0072B2", "triangle-up"),
+    "fp16_master": (
+        "#c0679a",
+        "#CC79A7",
+        "M-0.9,-0.9L0.9,-0.9L0.9,-0.2L0.35,-0.2L0.35,0.9L-0.35,0.9L-0.35,-0.2L-0.9,-0.2Z",
+    ),
+    "bf16_master": ("#009E73", "#009E73", "triangle-right"),
+    "fp16_pure": ("#b57f00", "#E69F00", "diamond"),
+    "bf16_pure": ("#3490cc", "#56B4E9", "triangle-down"),
+}
+"""Each precision's colour on light and on dark pages, and its shape in Vega.
+
+From the Okabe-Ito palette, which colour-blind readers can tell apart, shaded where it stands out too little from the
+page (WCAG 2.2, 1.4.11: 3 to 1).
+"""
 OWN = (
     ("#7570B3", "#9d99d6", "arrow"),
     ("#A6761D", "#c8963a", "M-0.35,-1L0.35,-1L0.35,1L-0.35,1Z"),
@@ -75,17 +100,14 @@ OWN = (
 
 def colour_variables(dark: bool = False) -> str:
     """Return the CSS declarations of the precisions' colours, `--fp32: #000000; ...`."""
-    rows = [row for row in PRECISIONS.values() if row.colour]
-    shades = {row.name: (row.on_dark if dark else row.on_light) or row.colour for row in rows}
+    shades = {name: colours[dark] for name, colours in LOOKS.items()}
     shades |= {f"own-{place}": colours[dark] for place, colours in enumerate(OWN, 1)}
     return " ".join(f"--{name}: {shade};" for name, shade in shades.items())
 
 
 def colour_rules() -> str:
     """Return the CSS rules that give what is marked with a precision (`data-precision`) its colour, as `--c`."""
-    return "\n".join(
-        f'[data-precision="{name}"] {{ --c: var(--{name}); }}' for name, row in PRECISIONS.items() if row.colour
-    )
+    return "\n".join(f'[data-precision="{name}"] {{ --c: var(--{name}); }}' for name in LOOKS)
 
 
 def precision_encoded(names: Iterable[str]) -> dict[str, Any]:
@@ -94,7 +116,7 @@ def precision_encoded(names: Iterable[str]) -> dict[str, Any]:
     Others are users' own, or those of foreign runs: they take the colours of `OWN`, and are grey when these are taken.
     """
     domain = ordered(names)
-    looks = {name: (f"var(--{name})", row.shape) for name, row in PRECISIONS.items() if row.colour}
+    looks = {name: (f"var(--{name})", shape) for name, (_, _, shape) in LOOKS.items()}
     spare = iter([(f"var(--own-{place})", shape) for place, (_, _, shape) in enumerate(OWN, 1)])
     for name in domain:
         if name not in looks:

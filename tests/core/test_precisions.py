@@ -72,13 +72,12 @@ def test_what_is_no_measured_precision_is_refused_with_those_that_are(name):
         find_precision(name)
 
 
-def test_dtypes_are_torchs_and_colours_are_distinct():
+def test_dtypes_are_torchs():
     rows = PRECISIONS.values()
     dtypes = {dtype for row in rows for dtype in (row.storage, row.autocast, row.rounding) if dtype}
     assert dtypes <= SHORT_DTYPES.keys()
     assert FP64.storage not in dtypes
     assert FP64.name not in PRECISIONS
-    assert len({row.colour for row in rows}) == len(rows)
 
 
 def test_autocast_keeps_fp32_weights_and_fp16_scales_where_the_optimizer_has_fp32_weights():

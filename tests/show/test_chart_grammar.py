@@ -18,6 +18,7 @@ from ampbench.report import page
 from ampbench.report.page import drawn
 from ampbench.show.charts import (
     DASHED,
+    LOOKS,
     OWN,
     Chart,
     budget_rule,
@@ -63,7 +64,7 @@ def test_contrast_is_that_of_the_standard():
 
 def test_every_precision_has_a_colour_in_both_schemes_and_a_shape_of_its_own():
     assert set(precisions("light")) == set(precisions("dark")) == {*PRECISIONS, *SPARE}
-    shapes = [*(row.shape for row in PRECISIONS.values()), *(shape for _, _, shape in OWN)]
+    shapes = [shape for _, _, shape in (*LOOKS.values(), *OWN)]
     assert len({*shapes}) == len(shapes)
     assert "wedge" not in shapes  # so thin that nobody sees it beside the others
     for scheme in ("light", "dark"):
