@@ -1,4 +1,4 @@
-"""Quantities as short text, and text as quantities: base SI units everywhere else.
+"""Quantities as short text, and text as quantities; everywhere else are base SI units.
 
 Three significant digits, rounded before the unit is chosen, so that 999.96 µs is "1.00 ms" and never "1000 µs".
 """
@@ -6,19 +6,13 @@ Three significant digits, rounded before the unit is chosen, so that 999.96 µs 
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
 from types import MappingProxyType
 
 from ampbench.errors import UsageError
 
 UNDEFINED = "–"
-"""What stands for a number that there is not; the result table, Markdown and lists leave its cell empty."""
-
-_SECONDS = ((1e-9, "ns"), (1e-6, "us"), (1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3600.0, "h"))
-_BYTES = tuple((1024.0**power, unit) for power, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB", "PiB")))
-_COUNTS = ((1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"))
-
-_JOULES = ((1e-9, "nJ"), (1e-6, "uJ"), (1e-3, "mJ"), (1.0, "J"), (1e3, "kJ"), (1e6, "MJ"), (1e9, "GJ"))
+"""Stands for a missing number; the result table, Markdown and lists leave its cell empty."""
+Format = Callable[[float | None], str]
 
 _TYPED_SECONDS = {"": 1.0, "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3.6e3}
 _TYPED_BYTES = {"": 1, "b": 1}
@@ -28,14 +22,53 @@ for _power, _letter in enumerate("kmgtp", start=1):
 _TYPED = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>[a-zµ]*)", re.IGNORECASE)
 
 
-def _defined(format: Callable[[float], str]) -> Callable[[float | None], str]:
-    """Have `UNDEFINED` stand for None and NaN."""
-    return wraps(format)(lambda value: UNDEFINED if value is None or math.isnan(value) else format(value))
+def _defined(format: Callable[[float], str]) -> Format:
+    """Return a format that has `UNDEFINED` for None and NaN."""
+    return lambda value: UNDEFINED if value is None or math.isnan(value) else format(value)
 
 
-def format_seconds(value: float | None) -> str:
-    """Return a time as "15.2 ms"; from ns to h."""
-    return _scaled(value, _SECONDS, zero="0 s")
+def _scaled(*scales: tuple[float, str], zero: str = "0", after: str = "", whole: bool = False) -> Format:
+    """Return a format in the smallest of `scales` in which, once rounded, a value does not reach the next one.
+
+    `after` follows the unit; in the first scale `whole` numbers have no decimals.
+    """
+
+    def format(value: float) -> str:
+        if value == 0 or math.isinf(value):
+            return f"{value}" if value else zero
+        for place, (scale, _) in enumerate(scales[1:]):
+            if abs(_rounded(value / scales[place][0])) < scale / scales[place][0] * (1 - 1e-12):
+                break
+        else:
+            place = len(scales) - 1
+        if whole and not place and value == int(value):
+            return f"{value:.0f} {scales[0][1]}".rstrip()
+        rounded = _rounded(value / scales[place][0])
+        if place:
+            rounded = math.copysign(max(abs(rounded), 1.0), value)
+        unit = scales[place][1]
+        return f"{_digits(rounded)} {unit}".rstrip() + (f" {after}" if after[:1].isalpha() and not unit else after)
+
+    return _defined(format)
+
+
+_COUNTS = ((1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"))
+_BINARY = tuple((1024.0**power, unit) for power, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB", "PiB")))
+format_seconds = _scaled((1e-9, "ns"), (1e-6, "us"), (1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3600.0, "h"), zero="0 s")
+format_bytes = _scaled(*_BINARY, zero="0 B", whole=True)
+format_count = _scaled(*_COUNTS, whole=True)
+format_rate = _scaled(*_COUNTS, zero="0/s", after="/s")
+format_flop_rate = _scaled(*_COUNTS, zero="0 FLOP/s", after="FLOP/s")
+format_bandwidth = _scaled(*_COUNTS, zero="0 B/s", after="B/s")
+"""A bandwidth in decimal units, as in datasheets."""
+format_energy = _scaled(
+    (1e-9, "nJ"), (1e-6, "uJ"), (1e-3, "mJ"), (1.0, "J"), (1e3, "kJ"), (1e6, "MJ"), (1e9, "GJ"), zero="0 J"
+)
+format_tenths = _defined("{:,.1f}".format)
+format_whole = _defined("{:,}".format)
+format_loss = _defined(lambda value: f"{value:#.4g}".rstrip("."))
+format_error = _defined(lambda value: f"{value:.1e}" if value else "0")
+"""An error as "5.4e-03": its size matters, not its digits."""
 
 
 def format_duration(seconds: float) -> str:
@@ -46,40 +79,8 @@ def format_duration(seconds: float) -> str:
     return f"{minutes} min" + (f" {rest} s" if rest else "") if minutes else f"{rest} s"
 
 
-def format_bytes(value: float | None) -> str:
-    """Return a size as "12.4 MiB" (binary units); below 1 KiB whole bytes."""
-    if value is not None and abs(value) < 1023.5:
-        return f"{value:.0f} B"
-    return _scaled(value, _BYTES, zero="0 B")
-
-
-@_defined
-def format_tenths(value: float) -> str:
-    """Return a number of bytes that are few, by parameter, as "16.0"."""
-    return f"{value:,.1f}"
-
-
-def format_count(value: float | None) -> str:
-    """Return a count as "512" or "1.20 M"; below 1000 a whole number stays one."""
-    if value is not None and abs(value) < 1000 and value == int(value):
-        return f"{value:.0f}"
-    return _scaled(value, _COUNTS, zero="0")
-
-
-@_defined
-def format_whole(value: float) -> str:
-    """Return a whole number as "12,345"."""
-    return f"{value:,}"
-
-
-@_defined
-def format_loss(value: float) -> str:
-    """Return a loss as "2.303"; one that is not finite is stored as None."""
-    return f"{value:#.4g}".rstrip(".")
-
-
 def apart(*values: float) -> list[str]:
-    """Return numbers as "2.31" with so many digits, three at least, that those that differ look different."""
+    """Return numbers as "2.31", with three digits or as many as tell different ones apart."""
     different = len(set(values))
     texts = [f"{value:.3g}" for value in values]
     for digits in range(4, 18):
@@ -87,27 +88,6 @@ def apart(*values: float) -> list[str]:
             break
         texts = [f"{value:.{digits}g}" for value in values]
     return texts
-
-
-def format_rate(value: float | None) -> str:
-    """Return items per second as "1.20 k/s"."""
-    text = _scaled(value, _COUNTS, zero="0")
-    return text if text == UNDEFINED else f"{text}/s"
-
-
-def format_flop_rate(value: float | None) -> str:
-    """Return floating-point operations per second as "1.20 TFLOP/s"."""
-    return _per_second(value, "FLOP/s")
-
-
-def format_bandwidth(value: float | None) -> str:
-    """Return bytes per second as "21.3 GB/s", in decimal units as datasheets do."""
-    return _per_second(value, "B/s")
-
-
-def format_energy(value: float | None) -> str:
-    """Return an energy as "15.2 mJ"; from nJ to GJ."""
-    return _scaled(value, _JOULES, zero="0 J")
 
 
 @_defined
@@ -120,24 +100,15 @@ def format_ratio(value: float) -> str:
 
 
 def times(ratio: float) -> str:
-    """Return a ratio with two decimals ("3.10x"), so that ratios align; of less than a hundredth "<0.01x"."""
+    """Return a ratio with two decimals ("3.10x"), so that ratios align; below a hundredth "<0.01x"."""
     if 0 < ratio < 0.01:
         return "<0.01x"
     return f"{ratio:.2f}x" if ratio < 1000 else format_ratio(ratio)
 
 
 @_defined
-def format_error(value: float) -> str:
-    """Return a relative or absolute error as "5.4e-03": its size matters, not its digits."""
-    return f"{value:.1e}" if value != 0 else "0"
-
-
-@_defined
 def format_share(value: float) -> str:
-    """Return a share as "12.3%"; what is not quite all or none is ">99.9%" or "<0.01%", never 100% or 0%.
-
-    What is more than all is "117%".
-    """
+    """Return a share as "12.3%" or "117%"; nearly all or none is ">99.9%" or "<0.01%", never 100% or 0%."""
     if value in (0, 1):
         return f"{value:.0%}"
     if value > 1:
@@ -150,7 +121,7 @@ def format_share(value: float) -> str:
 
 @_defined
 def format_kept(value: float) -> str:
-    """Return what arrives of something as "98.4%", "100%" within rounding of all; it may be less than nothing."""
+    """Return a kept share as "98.4%", "100%" within rounding; it may be below zero."""
     rounded = _rounded(value * 100)
     if rounded != 0 and abs(rounded) < 0.01:
         return "<0.01%"
@@ -163,7 +134,7 @@ def format_percent(value: float, sign: bool = False) -> str:
 
 
 def format_exact_percent(value: float, sign: bool = False) -> str:
-    """Return the same of a number that luck has no part in: what is not zero is never "0%" but "2e-05%"."""
+    """Return the same of an exact number: not "0%" but "2e-05%" for one that is not zero."""
     text = format_percent(value, sign)
     return f"{100 * value:{'+' if sign else ''}.1g}%" if value and text == "0%" else text
 
@@ -176,8 +147,7 @@ def format_percent_range(low: float, high: float, sign: bool = False) -> str:
 def format_limit(threshold: float, beyond: float = 0.0) -> str:
     """Return a threshold as it is typed: "2%", "2.5%".
 
-    Thresholds are ratios: a rise by 10% is undone by a fall by 9.09%. That is told of a fall `beyond` a threshold which
-    is a smaller number.
+    Thresholds are ratios, and a fall by 9.09% undoes a rise by 10%: a fall `beyond` it gets that smaller number.
     """
     if -threshold <= beyond < 0:
         threshold = threshold / (1 + threshold)
@@ -204,7 +174,7 @@ def counted(count: int, one: str, more: str = "") -> str:
     return f"{count:,} {one if count == 1 else more or f'{one}s'}"
 
 
-FORMATS: Mapping[str, Callable[[float | None], str]] = MappingProxyType(
+FORMATS: Mapping[str, Format] = MappingProxyType(
     {
         "s": format_seconds,
         "B": format_bytes,
@@ -226,7 +196,7 @@ FORMATS: Mapping[str, Callable[[float | None], str]] = MappingProxyType(
         "J": format_energy,
     }
 )
-"""How a number of each unit is written; `metrics.py` and the columns of tables name these units."""
+"""The format of each unit that `metrics.py` and columns of tables name."""
 
 
 def format_quantity(value: float | None, unit: str) -> str:
@@ -278,30 +248,6 @@ def _digits(rounded: float) -> str:
         return f"{rounded:.0f}"
     decimals = 2 - math.floor(math.log10(abs(rounded)))
     return f"{rounded:.{max(decimals, 0)}f}"
-
-
-def _scaled(value: float | None, scales: tuple[tuple[float, str], ...], *, zero: str) -> str:
-    """Write `value` in the smallest of `scales` in which, once rounded, it does not reach the next one."""
-    if value is None or math.isnan(value):
-        return UNDEFINED
-    if value == 0:
-        return zero
-    if math.isinf(value):
-        return f"{value}"
-    for place, (scale, _) in enumerate(scales[1:]):
-        if abs(_rounded(value / scales[place][0])) < scale / scales[place][0] * (1 - 1e-12):
-            break
-    else:
-        place = len(scales) - 1
-    rounded = _rounded(value / scales[place][0])
-    if place:
-        rounded = math.copysign(max(abs(rounded), 1.0), value)
-    return f"{_digits(rounded)} {scales[place][1]}".rstrip()
-
-
-def _per_second(value: float | None, unit: str) -> str:
-    text = _scaled(value, _COUNTS, zero="0")
-    return text if text == UNDEFINED else f"{text}{'' if text[-1].isalpha() else ' '}{unit}"
 
 
 def _hundredths(value: float, sign: bool, whole: float) -> str:
