@@ -1,47 +1,45 @@
-"""What networks are trained by: the grammar of `--optimizer`, and how it is spelled in ids: "finetune,lr=3e-05"."""
+"""Optimizers and recipes: the grammar of `--optimizer`, and the spelling in ids of cases ("finetune,lr=3e-05")."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from msgspec import Meta
 
 from ampbench.core.precisions import Precision
 from ampbench.core.units import one_of, parse_value
 from ampbench.errors import UnknownNameError, UsageError
 
 CONSTANT, LINEAR, COSINE = "constant", "linear", "cosine"
-"""How the learning rate of a training goes on: as it is, or down to next to nothing, or `final`, at the last step."""
+"""Schedules of the learning rate: as it is, or down to `final` at the last step."""
 
 FOR_LOOP, FOREACH, FUSED = IMPLEMENTATIONS = ("for-loop", "foreach", "fused")
-"""How torch's optimizers can go over the parameters; without one, torch chooses."""
+"""How torch's optimizers go over the parameters; without one, torch chooses."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Optimizer:
-    """An optimizer that a recipe may name: the class `torch.optim.{kind}`, and which settings of a recipe it has."""
+class Optimizer(NamedTuple):
+    """The class `torch.optim.{kind}`, the settings of a recipe that it has, and its implementations."""
 
     kind: str
     settings: tuple[str, ...]
     implementations: tuple[str, ...] = IMPLEMENTATIONS
 
 
-_BETAS = ("weight_decay", "beta1", "beta2", "eps")
+_ADAMS, _UNFUSED = ("weight_decay", "beta1", "beta2", "eps"), (FOR_LOOP, FOREACH)
 OPTIMIZERS: Mapping[str, Optimizer] = MappingProxyType(
     {
-        "sgd": Optimizer(kind="SGD", settings=("weight_decay", "momentum", "nesterov")),
-        "adam": Optimizer(kind="Adam", settings=_BETAS),
-        "adamw": Optimizer(kind="AdamW", settings=_BETAS),
-        "nadam": Optimizer(kind="NAdam", settings=_BETAS, implementations=(FOR_LOOP, FOREACH)),
-        "radam": Optimizer(kind="RAdam", settings=_BETAS, implementations=(FOR_LOOP, FOREACH)),
-        "adamax": Optimizer(kind="Adamax", settings=_BETAS, implementations=(FOR_LOOP, FOREACH)),
-        "rmsprop": Optimizer(
-            kind="RMSprop",
-            settings=("weight_decay", "momentum", "beta2", "eps"),
-            implementations=(FOR_LOOP, FOREACH),
-        ),
-        "adagrad": Optimizer(kind="Adagrad", settings=("weight_decay", "eps")),
-        "adafactor": Optimizer(kind="Adafactor", settings=("weight_decay",), implementations=(FOR_LOOP, FOREACH)),
+        "sgd": Optimizer("SGD", ("weight_decay", "momentum", "nesterov")),
+        "adam": Optimizer("Adam", _ADAMS),
+        "adamw": Optimizer("AdamW", _ADAMS),
+        "nadam": Optimizer("NAdam", _ADAMS, _UNFUSED),
+        "radam": Optimizer("RAdam", _ADAMS, _UNFUSED),
+        "adamax": Optimizer("Adamax", _ADAMS, _UNFUSED),
+        "rmsprop": Optimizer("RMSprop", ("weight_decay", "momentum", "beta2", "eps"), _UNFUSED),
+        "adagrad": Optimizer("Adagrad", ("weight_decay", "eps")),
+        "adafactor": Optimizer("Adafactor", ("weight_decay",), _UNFUSED),
     }
 )
 """torch's optimizers that take any parameter. (Muon takes matrices alone; LBFGS takes a closure.)"""
@@ -55,17 +53,15 @@ def is_path(optimizer: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRecipe:
-    """How a network is trained; None, and "": as the workload itself has it.
+    """How a network is trained; None and "": as the workload does it.
 
-    `name` is that of the row of `RECIPES` that it began as. With `optimizer`, a name of `OPTIMIZERS` and perhaps an
-    implementation ("adamw:fused"), or the place of a class (`is_path`), made with these settings and its defaults
-    for all else; without it, the workload's own has its settings changed: of several groups of parameters the one with
-    the highest rate gets `lr`, the others in proportion, and `weight_decay` those that have any. `beta2` is RMSprop's
-    alpha, too. `more` are further arguments of a class that is not torch's, by name.
-
-    Gradients are clipped to the norm `clip` (0: they are not). Rows of `RECIPES` alone have a `schedule`, `LINEAR` or
-    `COSINE`, by which the learning rate of a training goes to the share `final` of it, after it rose linearly over the
-    share `warmup` of the steps.
+    It began as the row `name` of `RECIPES`. `optimizer` is a name of `OPTIMIZERS`, perhaps with an implementation
+    ("adamw:fused"), or the place of a class (`is_path`), made with these settings and its own defaults. Without one,
+    the workload's own optimizer gets the settings: of several groups the one with the highest rate gets `lr`, the
+    others in proportion; `weight_decay` goes to those that have any. `beta2` is RMSprop's alpha, too. `more` are
+    further arguments of a class that is not torch's. Gradients are clipped to the norm `clip` (0: not at all).
+    Rows of `RECIPES` alone have a `schedule`: after a linear rise over the share `warmup` of the steps, the learning
+    rate falls to the share `final` of it.
     """
 
     name: str = ""
@@ -86,10 +82,7 @@ class TrainingRecipe:
 
     @property
     def spelling(self) -> str:
-        """The recipe as `find_recipe` reads it, the same for all spellings of one: its name, and what differs from it.
-
-        Stored in cases and their ids: "adamw-lm,lr=1e-05".
-        """
+        """The recipe as `find_recipe` reads it and ids of cases hold it: "adamw-lm,lr=1e-05"."""
         row = RECIPES.get(self.name, _OWN)
         own = {name: getattr(self, name) for name in SETTINGS if getattr(self, name) != getattr(row, name)}
         settings = [f"{name}={_spelled(value)}" for name, value in (*own.items(), *self.more)]
@@ -97,16 +90,16 @@ class TrainingRecipe:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The optimizer's own settings that are given, by name."""
+        """The given settings of the optimizer by name."""
         names = (name for name in SETTINGS if name not in ("optimizer", "clip"))
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
     def rate_share(self, step: int, steps: int) -> float:
-        """Return what of the learning rate is taken at a step from 0 of so many, by schedule and warm-up.
+        """Return the share of the learning rate at `step`, from 0, of `steps`, by warm-up and schedule.
 
-        The first step of a warm-up of w steps has 1 / w of it, the last w / w. The steps after it have their share as a
-        training of their own; without `final` the last of n steps has 1 / n under `LINEAR`, about (pi / 2 / n)**2 under
-        `COSINE`.
+        The first step of a warm-up of w steps has 1 / w of it, the last w / w; the steps after it are scheduled as a
+        training of their own. Without `final`, the last of n steps has 1 / n under `LINEAR`, about (pi / 2 / n)**2
+        under `COSINE`.
         """
         rising = math.ceil((self.warmup or 0.0) * steps)
         if step < rising:
@@ -115,7 +108,7 @@ class TrainingRecipe:
 
 
 def rate_share(schedule: str, step: int, steps: int, final: float = 0.0) -> float:
-    """Return what a schedule makes of the learning rate at a step from 0, as a share of the first step's."""
+    """Return the learning rate of a schedule at a step from 0, as a share of the first step's."""
     done = step / steps
     share = {LINEAR: 1 - done, COSINE: (1 + math.cos(math.pi * done)) / 2}.get(schedule, 1.0)
     return final + (1 - final) * share
@@ -168,23 +161,21 @@ RECIPES: Mapping[str, TrainingRecipe] = MappingProxyType(
 
 
 class _Setting(NamedTuple):
-    """What a setting of a recipe may be: `read` returns it, or None where it is not what is `said`."""
+    """A setting of a recipe: `read` returns its value, or None for a text that is not what is `wanted`."""
 
     read: Callable[[str], Any]
-    said: str = ""
+    wanted: str = ""
 
 
-def _number(least: float, most: float, said: str, *, above: bool = False, below: bool = False) -> _Setting:
-    """Return a setting that is a number from `least` to `most`, but `above` the one or `below` the other."""
-
+def _number(wanted: str, bounds: Meta) -> _Setting:
     def read(text: str) -> float | None:
-        value = parse_value(text)
-        if isinstance(value, bool | str):
+        try:
+            number: float = msgspec.convert(parse_value(text), Annotated[float, bounds])
+            return number
+        except msgspec.ValidationError:
             return None
-        within = (value > least if above else value >= least) and (value < most if below else value <= most)
-        return float(value) if within else None
 
-    return _Setting(read, said)
+    return _Setting(read, wanted)
 
 
 def _optimizer(value: str) -> str:
@@ -204,18 +195,18 @@ def _optimizer(value: str) -> str:
 
 
 _HIGHEST = 1e6
-_DECAY = "a number from 0 to less than 1"
+_DECAY = _number("a number from 0 to less than 1", Meta(ge=0, lt=1))
 SETTINGS: Mapping[str, _Setting] = MappingProxyType(
     {
         "optimizer": _Setting(_optimizer),
-        "lr": _number(0, _HIGHEST, f"a number above 0, at most {_HIGHEST:g}", above=True),
-        "weight_decay": _number(0, _HIGHEST, f"a number from 0 to {_HIGHEST:g}"),
-        "momentum": _number(0, 1, _DECAY, below=True),
+        "lr": _number(f"a number above 0, at most {_HIGHEST:g}", Meta(gt=0, le=_HIGHEST)),
+        "weight_decay": _number(f"a number from 0 to {_HIGHEST:g}", Meta(ge=0, le=_HIGHEST)),
+        "momentum": _DECAY,
         "nesterov": _Setting({"true": True, "false": False}.get, "true or false"),
-        "beta1": _number(0, 1, _DECAY, below=True),
-        "beta2": _number(0, 1, _DECAY, below=True),
-        "eps": _number(0, 1, "a number from 0 to 1"),
-        "clip": _number(0, _HIGHEST, f"a norm above 0, at most {_HIGHEST:g}, or 0, which is no clipping"),
+        "beta1": _DECAY,
+        "beta2": _DECAY,
+        "eps": _number("a number from 0 to 1", Meta(ge=0, le=1)),
+        "clip": _number(f"a norm above 0, at most {_HIGHEST:g}, or 0, which is no clipping", Meta(ge=0, le=_HIGHEST)),
     }
 )
 """The settings that can be given, in the order in which they are spelled; an `optimizer` by its name alone."""
@@ -224,10 +215,10 @@ SETTINGS: Mapping[str, _Setting] = MappingProxyType(
 def parse_optimizer(text: str) -> TrainingRecipe:
     """Return the recipe of `--optimizer NAME[:SETTING=VALUE,...]`, as in "adamw:lr=3e-4,betas=0.9/0.95,clip=1.0".
 
-    NAME is one of `RECIPES` or `OPTIMIZERS`, or where a class is: "file.py:Lion", "package.module:Lion" or
-    "package.module.Lion". An implementation of torch's may stand before the settings ("adamw:fused,lr=3e-4"). Settings
-    without a name change the workload's own optimizer ("lr=1e-4"). Raises `UsageError` for a value that cannot be meant
-    and for settings that exclude each other, `UnknownNameError`, with the nearest names, for an unknown one.
+    NAME is one of `RECIPES` or `OPTIMIZERS`, or the place of a class: "file.py:Lion", "package.module:Lion" or
+    "package.module.Lion". An implementation of torch's may come first ("adamw:fused,lr=3e-4"). Without NAME the
+    settings are those of the workload's own optimizer ("lr=1e-4"). Raises `UsageError` for an impossible value and for
+    settings that exclude each other, `UnknownNameError` for an unknown name.
     """
     name, colon, rest = (part.strip() for part in text.partition(":"))
     where = f"optimizer {text}"
@@ -249,7 +240,7 @@ def parse_optimizer(text: str) -> TrainingRecipe:
 
 
 def find_recipe(spelling: str) -> TrainingRecipe:
-    """Return the recipe of a `TrainingRecipe.spelling`; "": none. Raises `UsageError` for what is no spelling."""
+    """Return the recipe of a `TrainingRecipe.spelling` ("": none); raises `UsageError` for no spelling."""
     parts = spelling.split(",") if spelling else []
     name = parts.pop(0) if parts and "=" not in parts[0] else ""
     if name and name not in RECIPES:
@@ -258,17 +249,13 @@ def find_recipe(spelling: str) -> TrainingRecipe:
 
 
 def no_own_step(precision: Precision) -> str:
-    """Return why a workload's own step cannot train in a precision, or nothing."""
-    if precision.master:
-        return f"the workload's own step trains the weights that it is given: {precision.name} has others beside them"
-    return ""
+    """Return why a workload's own step cannot train in a precision; "" if it can."""
+    why = f"the workload's own step trains the weights that it is given: {precision.name} has others beside them"
+    return why if precision.master else ""
 
 
 def _with_settings(recipe: TrainingRecipe, parts: Iterable[str], known: Iterable[str], where: str) -> TrainingRecipe:
-    """Return a recipe with the settings NAME=VALUE of `parts`, each one of the `known`; errors begin with `where`.
-
-    A class that is not torch's may have others, too. The word betas stands for beta1 and beta2: betas=0.9/0.95.
-    """
+    """Return a recipe with the settings NAME=VALUE of `parts`, each `known` or of a class that is not torch's."""
     given: dict[str, Any] = {}
     more: dict[str, Any] = {}
     for name, value in _pairs(parts, where):
@@ -281,7 +268,7 @@ def _with_settings(recipe: TrainingRecipe, parts: Iterable[str], known: Iterable
             raise UnknownNameError(f"setting of {recipe.optimizer or 'optimizers'}", name, known)
         given[name] = SETTINGS[name].read(value)
         if given[name] is None:
-            raise UsageError(f"{where}: {name} must be {SETTINGS[name].said}")
+            raise UsageError(f"{where}: {name} must be {SETTINGS[name].wanted}")
     changed = replace(recipe, **given, more=(*recipe.more, *sorted(more.items())))
     if changed.nesterov and changed.optimizer and not changed.momentum:
         raise UsageError(f"{where}: nesterov=true needs a momentum, as in momentum=0.9")
@@ -289,7 +276,7 @@ def _with_settings(recipe: TrainingRecipe, parts: Iterable[str], known: Iterable
 
 
 def _pairs(parts: Iterable[str], where: str) -> Iterable[tuple[str, str]]:
-    """Yield name and value of each NAME=VALUE, of betas=A/B those of beta1 and beta2."""
+    """Yield the name and value of each NAME=VALUE; betas=A/B are beta1 and beta2."""
     for part in parts:
         name, equals, value = (each.strip() for each in part.partition("="))
         if not equals or not value:
