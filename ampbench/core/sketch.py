@@ -1,10 +1,9 @@
-"""A sketch: 128 numbers of a long vector that tell how far it lies from another one, of which only those are kept, too.
+"""A sketch: 128 numbers of a long vector that estimate its distance from another one, when only sketches are kept.
 
 Each element goes with a random sign into one of 32 buckets, four times over, each time by draws of its own; a bucket
-holds the sum of what went into it. Whatever two vectors are, the squared distance of their sketches is that of the
-vectors on the average over the draws, and lies within 18% of it in two cases of three; a distance within 6% (12% in
-19 of 20). Which draws an element gets depends on its tensor's name and on its place alone: they come from Philox, whose
-stream NumPy keeps as it is, so that sketches of other machines and versions can be compared.
+holds the sum. On average over the draws the squared distance of two sketches is that of the vectors, within 18% in two
+cases of three; a distance is within 6% (12% in 19 of 20). Draws depend on the tensor's name and the element's place
+alone (Philox, whose stream NumPy keeps), so that sketches of other machines and versions can be compared.
 
 Charikar, Chen and Farach-Colton, "Finding frequent items in data streams" (2002); Kane and Nelson, "Sparser
 Johnson-Lindenstrauss transforms" (2014): several buckets for each element keep two that change places from vanishing.
@@ -23,12 +22,12 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 BLOCK = 1 << 17
-"""So many elements at once keep what is drawn for them in the processor's cache."""
+"""Elements at a time, whose draws fit the processor's cache."""
 ENTRIES = 128
 
 _DRAWS, _BUCKETS = 4, 32
 _FORM = "1:"
-"""What the text of a sketch begins with: one of another form, of another version of ampbench, is as none."""
+"""How the text of a sketch begins; one of another version of ampbench counts as none."""
 _UNIT = 2.0**31
 _LARGEST = 2**31 - 1
 
@@ -43,16 +42,16 @@ class Sketch:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """How far one vector lies from another, relative to the other's norm: `at_least` so far, or about so far."""
+    """The distance of two vectors, relative to the first one's norm: an estimate, or `at_least` this far."""
 
     distance: float
     at_least: bool = False
 
 
 def sketch_of(tensors: Iterable[tuple[str, Iterable[Floats]]]) -> Sketch:
-    """Return the sketch of tensors taken as one vector; each has a name and its values, in blocks of `BLOCK`.
+    """Return the sketch of named tensors as one vector, in any order; values are in blocks of `BLOCK` and a shorter last.
 
-    The last block of a tensor may be shorter. The order of the tensors does not matter. What is not finite counts as 0.
+    Elements that are not finite count as 0.
     """
     sums = np.zeros((_DRAWS, 2 * _BUCKETS))
     square = 0.0
@@ -76,10 +75,7 @@ def sketch_of(tensors: Iterable[tuple[str, Iterable[Floats]]]) -> Sketch:
 
 
 def moved(before: float | None, after: float | None, *sketches: str | None) -> Moved | None:
-    """Return how far a vector of norm `after` lies from one of norm `before`; None where a norm is missing.
-
-    With both `sketches`, in the same order, it is an estimate; without, no more is known than what the norms tell.
-    """
+    """Return the distance of two vectors by their norms and, for an estimate, both `sketches`; None without a norm."""
     if before is None or after is None:
         return None
     if before == 0 or not (math.isfinite(before) and math.isfinite(after)):
@@ -93,11 +89,11 @@ def moved(before: float | None, after: float | None, *sketches: str | None) -> M
 
 
 def fingerprint(norm: float | None, text: str | None) -> float | None:
-    """Return one number of a vector, for programs that follow numbers alone: its norm, times 1 + z / 4.
+    """Return one number of a vector, its norm times 1 + z / 4, for programs that follow numbers; None without a norm.
 
-    z is the sum of the sketch's numbers, over vectors a draw from the standard normal distribution. Where a vector
-    moves by a share of its norm, the number moves by about a quarter of that share even if the norm stays; six digits
-    of it are the same on every machine. The norm alone where there is no sketch, None where there is no norm.
+    z is the sum of the sketch's numbers, over vectors a draw from the standard normal distribution (0 without a
+    sketch). If a vector moves by a share of its norm, the number moves by about a quarter of that share even if the
+    norm stays; six digits of it are the same on every machine.
     """
     if norm is None or not math.isfinite(norm):
         return None
@@ -106,7 +102,7 @@ def fingerprint(norm: float | None, text: str | None) -> float | None:
 
 
 def _entries(text: str | None) -> Floats | None:
-    """Return the numbers of a sketch, of a vector of norm 1; None where there is none in this form."""
+    """Return the numbers of a sketch, of a vector of norm 1; None without one."""
     if text is None or not text.startswith(_FORM):
         return None
     try:
