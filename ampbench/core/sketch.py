@@ -49,9 +49,9 @@ class Moved:
 
 
 def sketch_of(tensors: Iterable[tuple[str, Iterable[Floats]]]) -> Sketch:
-    """Return the sketch of named tensors as one vector, in any order; values are in blocks of `BLOCK` and a shorter last.
+    """Return the sketch of named tensors, in any order, as one vector; their values are in blocks of `BLOCK`.
 
-    Elements that are not finite count as 0.
+    The last block of a tensor may be shorter. Elements that are not finite count as 0.
     """
     sums = np.zeros((_DRAWS, 2 * _BUCKETS))
     square = 0.0
