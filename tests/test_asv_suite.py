@@ -1,6 +1,7 @@
-"""The asv suite (benchmarks/asv): its names and versions are kept on purpose, and asv itself runs it."""
+"""`ampbench.asv_suite` and this repository's suite: names and versions are kept on purpose, and asv itself runs it."""
 
 import hashlib
+import importlib
 import json
 import math
 import os
@@ -15,14 +16,19 @@ import pytest
 import torch
 from asv.util import load_json
 
+from ampbench import asv_suite
 from ampbench.convert import asv
 from ampbench.core.precisions import PRECISIONS
+from ampbench.errors import UsageError, WorkloadError
 from ampbench.records.case import DEVICES
-from ampbench.workloads.index import WORKLOADS
+from ampbench.records.measured import Divergence
+from ampbench.workloads.index import WORKLOADS, class_name
 from benchmarks.asv import precisions
 from tests.stored_runs import change_divergence
+from tests.strangers import repository
 
 ROOT = Path(__file__).parents[1]
+SUITE = {class_name(spec): spec.name for spec in WORKLOADS.values() if spec.suite}
 ON_CPU = [row.name for row in PRECISIONS.values() if "cpu" in row.default_on and not row.tf32]
 METHODS = {
     "time_step": "seconds",
@@ -83,7 +89,7 @@ def test_asv_finds_a_class_for_each_workload_with_the_metrics_as_its_methods(
     results: dict[str, dict[str, Any]],
 ) -> None:
     known = {name: one for name, one in results["known"].items() if name != "version"}
-    methods = {f"precisions.{name}.{method}": unit for name in precisions.SUITE for method, unit in METHODS.items()}
+    methods = {f"precisions.{name}.{method}": unit for name in SUITE for method, unit in METHODS.items()}
     assert {name: one["unit"] for name, one in known.items()} == methods | ENVIRONMENT
     assert {one["version"] for one in known.values()} == {"1"}
     assert {len(one["params"][0]) * len(one["params"][1]) for name, one in known.items() if name in methods} == {10}
@@ -136,8 +142,8 @@ def test_steps_are_timed_in_inference_mode_and_with_the_switches_of_their_precis
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with ExitStack() as held:
-        monkeypatch.setattr(precisions, "_held", held)
-        monkeypatch.setattr(precisions, "_opened", {})
+        monkeypatch.setattr(asv_suite, "_held", held)
+        monkeypatch.setattr(asv_suite, "_opened", {})
         suite = precisions.Mlp()
         suite.time_step.setup("inference", "fp32")
         assert torch.is_inference_mode_enabled()
@@ -152,8 +158,9 @@ def test_a_number_that_is_not_finite_fails_the_benchmark_because_nan_means_skipp
 ) -> None:
     monkeypatch.chdir(tmp_path)
     suite = precisions.Mlp()
-    found = precisions.divergence("mlp", "training", "fp32")
+    suite.track_fp64_result("training", "fp32")
     [kept] = tmp_path.iterdir()
+    found = msgspec.json.decode(kept.read_bytes(), type=Divergence)
     broken = change_divergence(found, output_nonfinite=3, output_rel_l2=None, grad_nonfinite=2)
     kept.write_bytes(msgspec.json.encode(broken))
     with pytest.raises(ArithmeticError, match="3 output elements are not finite"):
@@ -176,18 +183,101 @@ def test_the_version_of_a_torch_that_is_no_release_is_that_of_the_release_it_lea
     assert precisions.Environment().track_torch_version() == 2016000
 
 
-def test_the_suite_measures_the_default_suites_workloads_in_every_precision() -> None:
-    assert list(precisions.SUITE.values()) == [name for name, spec in WORKLOADS.items() if spec.suite]
-    assert "CrossEntropyHead" in precisions.SUITE
-    phases, names = precisions.Mlp.params
-    assert phases == ["inference", "training"]
-    assert names in (list(PRECISIONS), ON_CPU)
+MINE = """
+from ampbench.asv_suite import suite
+
+def made():
+    import torch
+    return torch.nn.Linear(2, 2), torch.ones(1, 2)
+
+Mine = suite("model.py:make")
+Here = suite(made)
+Lost = suite("lost.py:make")
+Gru = suite("model.py:make")
+"""
+
+
+def test_a_class_is_called_as_its_variable_and_its_file_is_the_commits_else_beside_the_benchmarks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    benchmarks, checkout = tmp_path / "repository/benchmarks", tmp_path / "environment/project"
+    for folder in (benchmarks, checkout, tmp_path / "repository/.git"):
+        folder.mkdir(parents=True)
+    (benchmarks / "bench.py").write_text(MINE)
+    monkeypatch.syspath_prepend(benchmarks)
+
+    def workload() -> str:
+        monkeypatch.delitem(sys.modules, "bench", raising=False)
+        return str(importlib.import_module("bench").Mine.workload)
+
+    assert workload() == "model.py:make"
+    for folder in (benchmarks, benchmarks.parent):  # the later ones win
+        (folder / "model.py").touch()
+        assert workload() == f"{folder}/model.py:make"
+    monkeypatch.setenv("ASV_ENV_DIR", str(checkout.parent))
+    assert workload() == f"{benchmarks}/model.py:make"  # never what the working tree has in the commit's place
+    (checkout / "model.py").touch()
+    assert workload() == f"{checkout}/model.py:make"
+    bench = sys.modules["bench"]
+    assert (bench.Mine.__name__, bench.Here.__name__, bench.Here.workload) == ("Mine", "Here", "bench:made")
+    assert bench.Here().track_peak_memory("inference", "fp32") > 0
+    with pytest.raises(WorkloadError, match=r"there is no file lost\.py"):
+        bench.Lost().track_peak_memory("inference", "fp32")
+    with pytest.raises(UsageError, match="Gru is the class of a built-in workload: give yours another name"):
+        _ = bench.Gru.__name__
+
+
+@pytest.mark.slow
+def test_asv_measures_a_strangers_model_in_one_attempt(tmp_path: Path) -> None:
+    folder = repository(
+        tmp_path,
+        {
+            "benchmarks/__init__.py": "",
+            "benchmarks/bench.py": "from ampbench.asv_suite import suite\n\nMyModel = suite('model.py:make')\n",
+            "asv.conf.json": '{"version": 1, "project": "mine", "repo": ".", "branches": ["main"], '
+            '"environment_type": "virtualenv"}',
+        },
+    )
+    environment = [
+        "-E",
+        f"existing:{sys.executable}",
+        "--set-commit-hash",
+        "HEAD",
+        "--bench",
+        "(time_step|output_error)..inf",
+    ]
+    for command in (["machine", "--yes"], ["check", *environment[:2]], ["run", "--quick", *environment]):
+        done = subprocess.run(
+            [sys.executable, "-m", "asv", *command],
+            capture_output=True,
+            text=True,
+            cwd=folder,
+            env={**os.environ, "HOME": str(tmp_path), "AMPBENCH_DEVICE": "cpu", "ASV_PYTHONPATH": str(ROOT)},
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert "failed" not in done.stdout
+    (stored,) = asv.read_results(folder / "results")
+    assert {case.workload for case in stored.cases.values()} == {"bench.MyModel"}
+    assert {case.precision for case in stored.cases.values()} == set(ON_CPU)
+    assert all(len(stored.readings[name]) == len(ON_CPU) for name in ("seconds_median", "output_floor_ratio"))
+
+
+@pytest.mark.parametrize(("there", "read"), [(True, []), (False, ["environment"])])
+def test_the_environment_is_read_before_forking_only_where_that_cannot_touch_an_accelerator(
+    monkeypatch: pytest.MonkeyPatch, there: bool, read: list[str]
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(asv_suite, "read_environment", lambda: asked.append("environment"))
+    monkeypatch.setattr(asv_suite, "may_have_accelerator", lambda: there)
+    asv_suite.suite("mlp")
+    assert asked == read
 
 
 def test_tf32_is_a_row_where_a_device_may_have_it() -> None:
     code = (
         "import ampbench.drive.servers as e; e.may_have_accelerator = lambda: True; "
-        "from benchmarks.asv import precisions; print('tf32' in precisions.NAMES)"
+        "from ampbench import asv_suite; print('tf32' in asv_suite.NAMES)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout == "True\n"
@@ -195,7 +285,7 @@ def test_tf32_is_a_row_where_a_device_may_have_it() -> None:
 
 def test_a_workload_of_another_size_needs_another_version_so_that_its_series_in_asv_ends() -> None:
     """If this fails: bump the `version` of the workload whose presets changed, then put the new digest here."""
-    sizes = {name: [*map(dict, (WORKLOADS[name].small, WORKLOADS[name].large))] for name in precisions.SUITE.values()}
+    sizes = {name: [*map(dict, (WORKLOADS[name].small, WORKLOADS[name].large))] for name in SUITE.values()}
     digest = hashlib.sha256(json.dumps(sizes, sort_keys=True).encode()).hexdigest()[:16]
     assert digest == "f74cb7b324140936"
 

@@ -1,4 +1,4 @@
-"""asv's results of ampbench's own suite (benchmarks/asv) as runs: each value of a case becomes a reading.
+"""asv's results of suites of `ampbench.asv_suite` as runs: each value of a case becomes a reading.
 
 Of its run a result file tells when, where, on what device and with which installation it was. Readings are no rounds:
 asv's value is a median over samples that it need not keep, ampbench's the fastest sample of each round, so that one
@@ -220,9 +220,9 @@ def _benchmark(name: str, columns: Sequence[str], row: Sequence[Any]) -> Benchma
 PROGRAM = "asv"
 DEVICE_VARIABLE = "AMPBENCH_DEVICE"
 """The environment variable that tells the suite its device; asv keeps it in its results."""
-TORCH_VERSION = "precisions.Environment.track_torch_version"
+TORCH_VERSION = ".Environment.track_torch_version"
 """Its one value is major * 10^6 + minor * 10^3 + patch: 2015001 is torch 2.15.1."""
-DEVICE = "precisions.Environment.track_device"
+DEVICE = ".Environment.track_device"
 """Its one value is the place of the device of all cases in `DEVICES`; older results do not have it."""
 _ID_DIGITS = 8
 
@@ -312,13 +312,13 @@ def told_device(found: ResultFile) -> str:
     if value is None:
         return ""
     if value not in range(len(DEVICES)):
-        raise StoreError(f"{DEVICE} is {value:g}, which is none of {len(DEVICES)} devices: upgrade ampbench")
+        raise StoreError(f"{DEVICE[1:]} is {value:g}, which is none of {len(DEVICES)} devices: upgrade ampbench")
     return DEVICES[int(value)]
 
 
 def _only_value(found: ResultFile, name: str) -> float | None:
-    """Return the value of a benchmark without parameters, None where there is no number."""
-    result = found.benchmarks.get(name)
+    """Return the value of a benchmark without parameters, of whichever file; None where there is no number."""
+    result = next((one for each, one in found.benchmarks.items() if each.endswith(name)), None)
     value = result.values[0] if result and len(result.values) == 1 else None
     return value if isinstance(value, (int, float)) and math.isfinite(value) else None
 
@@ -341,14 +341,23 @@ METHODS: Mapping[str, tuple[str, str]] = {
 NOT_READ = ("track_fp64_norm", "track_fp64_result")
 """Methods whose values are for asv alone: no column has them."""
 _CLASSES = {class_name(spec): spec.name for spec in WORKLOADS.values()}
-_ENVIRONMENT = (TORCH_VERSION, DEVICE)
-_NAME = re.compile(r"precisions\.(\w+)\.(\w+)")
+_OWN_FILE = "precisions."
 
 
 def _split(name: str) -> tuple[str, str]:
-    """Return the class and the method of a benchmark of the suite, "" for both of any other."""
-    found = _NAME.fullmatch(name)
-    return (found[1], found[2]) if found is not None and found[2] in (*METHODS, *NOT_READ) else ("", "")
+    """Return the class and the method of a benchmark of a suite, "" for both of any other.
+
+    A class is known by its name; those of files other than the one of this repository's suite by their file's, too.
+    """
+    owner, _, method = name.rpartition(".")
+    bare = owner.rpartition(".")[2]
+    known = method in (*METHODS, *NOT_READ)
+    return (bare if _workload(bare)[1] else owner.removeprefix(_OWN_FILE), method) if known else ("", "")
+
+
+def _tells_environment(name: str) -> bool:
+    """Return whether a benchmark is one of `ampbench.asv_suite.Environment`."""
+    return name.endswith((TORCH_VERSION, DEVICE))
 
 
 def _meaning(name: str) -> tuple[str, str] | None:
@@ -360,7 +369,7 @@ class _Wanted(Container[str]):
     """The names of the suite's benchmarks, whatever its workloads are called."""
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and (name in _ENVIRONMENT or _meaning(name) is not None)
+        return isinstance(name, str) and (_tells_environment(name) or _meaning(name) is not None)
 
 
 WANTED = _Wanted()
@@ -447,7 +456,7 @@ def _run(found: ResultFile, device: str, remarks: Counter[str]) -> StoredRun:
     ours = {name: one for name, one in found.benchmarks.items() if _meaning(name) and _has_our_shape(name, one)}
     if not ours:
         raise StoreError(f"holds no benchmark of ampbench's suite: its benchmarks are {listed(found.names)}")
-    environment = {name: found.benchmarks[name] for name in _ENVIRONMENT if name in found.benchmarks}
+    environment = {name: one for name, one in found.benchmarks.items() if _tells_environment(name)}
     for name, one in (ours | environment).items():
         if one.version != VERSION:
             raise StoreError(

@@ -413,12 +413,12 @@ def refusal(code: StrEnum, number: float | None, limit: float | None, subject: s
 def _passed(facts: Mapping[str, Any]) -> str:
     """Return what is faster or smaller and is not taken, why not, and what helps."""
     what = f"takes {times(facts['passed_memory'])} the memory" if "passed_memory" in facts else ""
-    if not what:
+    if not what and "passed_speed" in facts:
         what = f"{'looks' if 'passed_cause' in facts else 'is'} {times(facts['passed_speed'])} as fast"
     code, number, limit = facts["passed_code"], facts.get("passed_number"), facts.get("passed_limit")
     reason = refusal(code, number, limit, facts.get("passed_subject", ""))
     remedy = f"; try {facts['remedy']}" if "remedy" in facts else ""
-    if facts["passed"] == facts.get("best") and "passed_speed" in facts:  # whose speed has been told
+    if not what or (facts["passed"] == facts.get("best") and "passed_speed" in facts):  # whose speed has been told
         return f"{facts['passed']}: {reason}{remedy}"
     return f"{facts['passed']} {what}, but {reason}{remedy}"
 

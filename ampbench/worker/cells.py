@@ -4,21 +4,15 @@ They measure what `ampbench run` measures, the same step of the same network, bu
 the harness' own. torch's switches are the process' own too, so only one cell is open at a time.
 """
 
-import atexit
-import contextlib
-import gc
-import importlib
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, TypeVar
 
 from ampbench.core.precisions import PRECISIONS
-from ampbench.drive.planning import PlannedCase, check_selection, make_plan
+from ampbench.drive.planning import PlannedCase, make_plan
 from ampbench.drive.rounds import Turn, request_of
-from ampbench.drive.servers import may_have_accelerator
-from ampbench.drive.session import preload_modules
 from ampbench.errors import AmpbenchError, UsageError
 from ampbench.records.case import Case
 from ampbench.records.measured import Divergence, Failure, MemoryPass, Round, Skip
@@ -51,23 +45,6 @@ def plan_cells(selection: Selection) -> list[PlannedCase]:
         return describe_workload(source, parameters, Settings().seed, preset)
 
     return make_plan(selection, read_environment(), describe)
-
-
-def preload(workloads: Sequence[str]) -> None:
-    """Import and find out now what cells of `workloads` will need, for a process that forks before it opens them.
-
-    The environment is not read where there may be an accelerator: reading touches it, and a process that has must not
-    fork.
-    """
-    selection = Selection(workloads=list(workloads))
-    for module in preload_modules(selection, check_selection(selection)):
-        with contextlib.suppress(ImportError):
-            importlib.import_module(module)
-    if not may_have_accelerator():
-        read_environment()
-    gc.collect()
-    gc.freeze()  # else each forked process walks, and so copies, all that torch left behind
-    atexit.register(gc.unfreeze)
 
 
 class Cell:

@@ -64,10 +64,18 @@ def test_every_method_of_a_class_of_a_workload_is_known(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "workload", "version"),
-    [("Mlp", "mlp", 1), ("MlpV2", "mlp", 2), ("MobilenetV3Large", "mobilenet_v3_large", 1), ("Mine", "Mine", 0)],
+    [
+        ("precisions.Mlp", "mlp", 1),
+        ("precisions.MlpV2", "mlp", 2),
+        ("a.bench.MobilenetV3Large", "mobilenet_v3_large", 1),
+        ("precisions.Mine", "Mine", 0),
+        ("bench.Mine", "bench.Mine", 0),
+    ],
 )
 def test_a_class_names_a_workload_and_its_version(name: str, workload: str, version: int, tmp_path: Path) -> None:
-    stored = read(tmp_path, by_workload(name, time_step=row([1e-3, 2e-3])))
+    results = {f"{name}.time_step": row([1e-3, 2e-3]), f"{name.rpartition('.')[0]}{asv.DEVICE}": [[1], [], "1"]}
+    stored = read(tmp_path, results, env_vars={})
+    assert {case.device for case in stored.cases.values()} == {"cuda"}
     assert {(case.workload, case.version) for case in stored.cases.values()} == {(workload, version)}
 
 
@@ -271,9 +279,9 @@ def test_another_suites_benchmarks_are_left_out_and_counted(tmp_path: Path) -> N
         ({STEP: row([1e-3, 2e-3], phases=["tuning"])}, f"unknown phase tuning in {STEP}: upgrade ampbench"),
         (
             suite() | {DEVICE: [[99], [], "1"]},
-            f"{DEVICE} is 99, which is none of {len(DEVICES)} devices: upgrade ampbench",
+            f"{asv.DEVICE[1:]} is 99, which is none of {len(DEVICES)} devices: upgrade ampbench",
         ),
-        (suite() | {DEVICE: [[0.5], [], "1"]}, f"{DEVICE} is 0.5, which is none of {len(DEVICES)} devices"),
+        (suite() | {DEVICE: [[0.5], [], "1"]}, f"{asv.DEVICE[1:]} is 0.5, which is none of {len(DEVICES)} devices"),
         (suite() | {DEVICE: [[0], [], "2"]}, f"{DEVICE} has version '2', not '1'"),
     ],
 )

@@ -118,14 +118,3 @@ def test_a_workload_that_cannot_be_built_says_so(tmp_path: Path) -> None:
     path.write_text("def empty():\n    return 3\n")
     with pytest.raises(WorkloadError, match="returned int; expected"):
         plan(workload=f"{path}:empty")
-
-
-@pytest.mark.parametrize(("there", "read"), [(True, []), (False, ["environment"])])
-def test_preloading_reads_the_environment_only_where_that_cannot_touch_an_accelerator(
-    monkeypatch: pytest.MonkeyPatch, there: bool, read: list[str]
-) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(cells, "read_environment", lambda: asked.append("environment"))
-    monkeypatch.setattr(cells, "may_have_accelerator", lambda: there)
-    cells.preload(["mlp"])
-    assert asked == read
