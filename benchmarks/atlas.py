@@ -8,30 +8,19 @@ it is, what was broken off there goes on: a night may end at any time, and `make
 import argparse
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-from ampbench.core.units import times
 from ampbench.errors import CASE_FAILED
-from ampbench.judge.ranking import (
-    BY_KIND,
-    RANKING_NOTE,
-    TAKEN,
-    Brought,
-    Ranked,
-    brought,
-    missing_blocks,
-    taken_said,
-)
-from ampbench.judge.table import speed_interval
-from ampbench.records.labels import few
-from ampbench.report.answers import advised_machines, ranked_parts
+from ampbench.report.answers import advised_machines
+from ampbench.report.answers import networks as networks_of
 from ampbench.report.material import gather
-from ampbench.show.document import Block, Section, picked, table
+from ampbench.show.document import Section
 from ampbench.show.markdown import markdown
-from ampbench.show.rows import number
+from ampbench.show.networks import brought, missing, tables
+from ampbench.show.page import cut
 from ampbench.store import list_runs, read_run
 
 ROOT = Path(__file__).parents[1]
@@ -75,10 +64,9 @@ OF_PHASE = {
 }
 """What takes over 20 s in inference, as large networks in emulated fp16 do, is a row: with a minute for each, these
 alone would fill the night."""
-MOST = 15
-"""So many networks are named that gain most; the report has all."""
-RANDOM = "random weights"
-"""Said of every table: errors are those of networks as they begin."""
+
+MOST = 40
+"""So many networks of a phase are named, those that gain most; the report has all."""
 
 
 def networks() -> dict[str, tuple[str, ...]]:
@@ -165,7 +153,7 @@ measures them on another machine, and `ampbench report results/atlas` has every 
 
 **{where}**
 
-Intervals are 95%: of a network's speed over its rounds, of a kind's over its networks."""
+Intervals are 95%: of a network's speed over its rounds, of a precision's over its networks."""
 
 
 def sections(results: Path) -> tuple[list[str], list[Section]]:
@@ -175,58 +163,12 @@ def sections(results: Path) -> tuple[list[str], list[Section]]:
     found: list[Section] = []
     for machine in machines:
         where = f" · {machine.title}" if len(machines) > 1 else ""
-        for part, tables in ranked_parts(machine).items():
-            found.append(Section(f"In {part}{where}: {taken_said(tables)}", list(_answers(tables))))
-        missing = missing_blocks(row for one in machine.tables for row in one.rows)
-        found += [Section(f"Without a result{where}", missing)] if missing else []
+        for phase in PHASES:
+            own = [network for network in networks_of(machine) if network.rows[0]["phase"] == phase]
+            rows = [row for table in machine.tables if table.group.phase == phase for row in table.rows]
+            blocks = [brought(own), *(cut(block, MOST) for block in tables(own)), missing(rows)] if own else []
+            found.append(Section(f"In {phase}{where}", [block for block in blocks if block.rows]))
     return [f"{machine.title}. {machine.statement}".strip() for machine in machines], found
-
-
-def _answers(tables: Sequence[Ranked]) -> Iterator[Block]:
-    """Yield the answers of a part, each claim with its interval."""
-    kinds = [(one, mean[1]) for one in brought(tables, by_kind=True) if (mean := one.mean("speedup_vs_fp32"))]
-    gaining = [one for one, interval in kinds if interval is not None and interval[0] > 1]
-    losing = [one for one, interval in kinds if interval is not None and interval[1] < 1]
-    columns = picked(BY_KIND, "kind", "precision", "safe", "speed", "memory", "error")
-    for title, members in (("Kinds that gain", gaining), ("Kinds that lose", losing)):
-        ordered = sorted(members, key=lambda one: -_mean(one))
-        yield table(title if ordered else f"{title}: none is certain", columns, ordered, RANDOM if ordered else "")
-    breaking = [
-        (one.precision, reason, str(len(names)), few(names, 12))
-        for one in brought(tables)
-        for reason, names in one.unsafe.items()
-    ]
-    taking = [one for one in tables if one.taken is not None and not one.stays]
-    if taking:
-        yield table("Networks that gain most", TAKEN, taking[:MOST], f"{RANKING_NOTE}; {RANDOM}")
-    headers = ["precision", "for", "networks", "which"]
-    yield Block("What breaks", headers, breaking, RANDOM, numbers=["networks"]) if breaking else Block("Nothing breaks")
-    yield _costly(tables)
-
-
-def _mean(one: Brought) -> float:
-    found = one.mean("speedup_vs_fp32")
-    return found[0] if found else 0.0
-
-
-def _costly(tables: Sequence[Ranked]) -> Block:
-    """Return where autocast to bf16 is certainly slower than fp32, beside the same network stored in bf16."""
-    rows = []
-    for one in tables:
-        by_name = {row["precision"]: row for row in one.rows if row["outcome"] == "ok"}
-        autocast, pure = by_name.get("bf16_autocast"), by_name.get("bf16_pure")
-        if autocast is not None and (number(autocast["speedup_high"]) or 1.0) < 1:
-            cells = (
-                f"{times(row['speedup_vs_fp32'])} {speed_interval(row)}" if row else "–" for row in (autocast, pure)
-            )
-            rows.append((autocast["speedup_vs_fp32"], (one.name, *cells)))
-    title = "Where bf16 autocast costs more than it gives"
-    if not rows:
-        return Block(f"{title}: nowhere for certain")
-    headers = ["network", "bf16_autocast", "bf16_pure"]
-    return Block(
-        title, headers, [row for _, row in sorted(rows)], f"speed, times fp32's; {RANDOM}", numbers=headers[1:]
-    )
 
 
 def page(results: Path) -> str:

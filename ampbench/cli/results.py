@@ -33,7 +33,7 @@ from ampbench.drive.rounds import Table, table_of
 from ampbench.instruments import registry
 from ampbench.instruments.ceilings.findings import BINDING, Bounds, work_of
 from ampbench.instruments.ceilings.records import Ceiling
-from ampbench.judge import frame, notes, ranking
+from ampbench.judge import frame, notes
 from ampbench.judge.looks import blamed, rates_said
 from ampbench.judge.table import Layout, lay_out, legend, speed_interval, table_lines, table_markdown
 from ampbench.judge.verdict import across_tables, takes_of, trainings_beside, verdicts_of
@@ -41,7 +41,7 @@ from ampbench.records.labels import few, optimizer_name, outcome_said
 from ampbench.records.measured import Failure, Round, Skip
 from ampbench.records.run import Entry
 from ampbench.records.verdict import VERDICT_COLUMNS
-from ampbench.show import wording
+from ampbench.show import networks, wording
 from ampbench.show.data import csv_text, json_text
 from ampbench.show.markdown import escaped, markdown
 from ampbench.show.rows import (
@@ -375,7 +375,7 @@ def print_result(
 
 def ranked(rows: Sequence[Row]) -> bool:
     """Return whether rows are of more tables than are printed."""
-    return len(grouped(rows)) > ranking.MANY
+    return len(grouped(rows)) > networks.MANY
 
 
 def _print_ranking(
@@ -385,17 +385,17 @@ def _print_ranking(
     advice, said = _said(stored, shown, budget)
     groups = grouped(shown)
     whole = [row for row in every if group_of(row) in groups]
-    sections = ranking.sections(ranking.ranked(whole, advice, stored.cases), whole)
+    sections = networks.sections(networks.networks_of(whole, advice, stored.cases), whole)
     show = f"ampbench show {words}"
-    tables = (
-        f"over {ranking.MANY} tables are ranked; the {len(groups):,} themselves: {show} --all; some: {show} -k PATTERN"
-    )
+    tables = f"the tables of all {len(groups):,} networks: {show} --all; of some: {show} -k PATTERN"
     if format is OutputFormat.MARKDOWN:
         print_text(markdown(sections, missing=[*said, tables]))
         return
-    print_sections(sections, format)
+    last, *before = sections
+    print_sections(before, format)
     console = make_console()
     print_lines(console, [Text(), *(line for remark in (*said, tables) for line in wrapped(remark, console.width))])
+    print_sections([last], format)
 
 
 def _said(stored: StoredRun, rows: Sequence[Row], budget: Budget) -> tuple[dict[Group, Take], list[str]]:

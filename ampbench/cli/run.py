@@ -433,7 +433,7 @@ def _run_fleet(
 
 def _show(fleet: Fleet, ending: Ending, runs: "Sequence[StoredRun]") -> None:
     """Print what the machines of a fleet measured, side by side, and write its page where that is asked for."""
-    from ampbench.judge.beside import document
+    from ampbench.judge.machines import document
 
     again = f"ampbench show {fleet.id}{results_words(ending.results)}"
     with stored_already(again):

@@ -108,7 +108,7 @@ def _beside(
     """Print what runs on several machines tell side by side, of the cases that match."""
     from ampbench import store
     from ampbench.core import keywords
-    from ampbench.judge.beside import document
+    from ampbench.judge.machines import document
 
     kept = []
     for one in [store.read_run(path) for path in dict.fromkeys(files)]:

@@ -159,3 +159,6 @@ class Note(StrEnum):
     SKIPPED = "cases-skipped"
     PENDING = "cases-pending"
     SWEEP = "sweep"
+    SLOWER_MACHINE = "slower-machine"
+    """One of several machines of a kind takes longer than the others."""
+    FASTER_MACHINE = "faster-machine"

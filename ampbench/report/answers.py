@@ -16,9 +16,9 @@ from ampbench.core.precisions import BASELINE, rank
 from ampbench.core.units import all_of, counted, every, format_error, times
 from ampbench.instruments.ceilings.findings import shown as as_measured
 from ampbench.instruments.ceilings.records import Ceiling
-from ampbench.judge.ranking import MANY, Ranked, in_order, table_labels
 from ampbench.records.labels import AGAINST_FP32, device_statement, few, told_apart
 from ampbench.report.material import Material, Shown
+from ampbench.show.networks import MANY, NO_ADVICE, Network, in_order, network_names, table_names
 from ampbench.show.rows import TODAYS, Group, Row, Take, grouped, judged_error, number, precision_label
 from ampbench.show.wording import CAUSES
 from ampbench.show.wording import answer as answer_words
@@ -73,7 +73,7 @@ class Machine:
 
     @property
     def is_ranked(self) -> bool:
-        """Whether these are so many that a ranking stands for them."""
+        """Whether these are so many that a row each stands for them."""
         return len(self.advised) > MANY
 
 
@@ -92,18 +92,18 @@ def advised_machines(material: Material) -> list[Machine]:
     return [machine for machine in machines(material) if machine.advised]
 
 
-def ranked_parts(machine: Machine) -> dict[str, list[Ranked]]:
-    """Return a machine's tables by phase and path as a ranking."""
-    found = {}
-    for part, tables in parts(machine).items():
+def networks(machine: Machine) -> list[Network]:
+    """Return what was measured of each network on a machine, in the order of `in_order`."""
+    found: list[Network] = []
+    for tables in parts(machine).values():
         known = [(table, advice) for table in tables if (advice := table.advice) is not None]
-        labels = table_labels([table.rows[0] for table, _ in known], [table.shown.stored.cases for table, _ in known])
+        labels = network_names([table.shown.stored.cases[table.rows[0]["case_id"]] for table, _ in known])
         names = told_apart(labels, (table.shown.name for table, _ in known))
-        found[part] = in_order(
-            Ranked(name=name, group=table.group, rows=table.whole, advice=advice)
+        found += [
+            Network(name=name, rows=table.whole, take=advice)
             for (table, advice), name in zip(known, names, strict=True)
-        )
-    return {part: tables for part, tables in found.items() if tables}
+        ]
+    return in_order(found)
 
 
 def _machine(place: Place, runs: Sequence[Shown]) -> Machine:
@@ -113,7 +113,7 @@ def _machine(place: Place, runs: Sequence[Shown]) -> Machine:
         for whole in [grouped(shown.whole.values())]
         for group, members in grouped(row for row in shown.rows if row["device"] == place.device).items()
     ]
-    labels = table_labels([members[0] for _, _, members, _ in found], [one.stored.cases for one, _, _, _ in found])
+    labels = table_names(one.stored.cases[members[0]["case_id"]] for one, _, members, _ in found)
     names = told_apart(labels, (shown.name for shown, _, _, _ in found))
     environment = runs[-1].stored.header.environment
     described = environment.device(place.device)
@@ -198,7 +198,7 @@ def parts(machine: Machine) -> dict[str, list[Table]]:
 
 def summaries(tables: Sequence[Table]) -> list[Summary]:
     """Return what each precision that is ok in any of `tables` brought, in the order of the table of precisions."""
-    labels = table_labels([table.rows[0] for table in tables], [table.shown.stored.cases for table in tables])
+    labels = table_names(table.shown.stored.cases[table.rows[0]["case_id"]] for table in tables)
     named = row_names(tables)
     found: dict[tuple[str, str], list[tuple[Row, str]]] = {}
     for table, label in zip(tables, labels, strict=True):
@@ -295,7 +295,6 @@ def speedups(machine: Machine) -> Iterator[tuple[Table, Row, float]]:
                 yield table, row, speed
 
 
-NO_ADVICE = "no advice"
 UNCERTAIN = "not certain"
 """What stands before every caveat of advice."""
 REASONS = 3

@@ -1,21 +1,21 @@
 """The report in short, as Markdown for a comment on a pull request or a job's summary."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ampbench import __version__
-from ampbench.judge.ranking import Ranked, missing_blocks, part_blocks, taken_said
 from ampbench.judge.said import NOT_IN_TURNS, case_names, means_block
 from ampbench.judge.show import NOT_JUDGED, by_weight, conditions, findings_table
 from ampbench.records.changes import Comparison
-from ampbench.report.answers import Machine, advised_machines, ranked_parts
+from ampbench.report.answers import Machine, advised_machines, networks
 from ampbench.report.facts import changed, parts
 from ampbench.report.material import Material
 from ampbench.report.result import Result, result
 from ampbench.report.views.precisions import MachineTables, precision_tables
 from ampbench.show import page
 from ampbench.show.markdown import block_table, escaped, folded, markdown_table
+from ampbench.show.networks import missing, tables
 from ampbench.trend.series import Trend
 from ampbench.trend.show import change_blocks, failures, has_changed_times, series_names, summary
 
@@ -75,7 +75,7 @@ def _parts(material: Material, said: Result) -> Iterator[Part]:
         rows=[f"* {escaped(one.name)}: {escaped('; '.join(one.sentences))}" for one in changed(material)],
         what="reasons",
     )
-    rankings = [(machine, ranked_parts(machine)) for machine in advised_machines(material) if machine.is_ranked]
+    rankings = [machine for machine in advised_machines(material) if machine.is_ranked]
     failed = [case for case in material.cases if case.row["outcome"] == "failed"] if not rankings else []
     yield Part(
         title=f"Failed ({len(failed):,})",
@@ -84,8 +84,8 @@ def _parts(material: Material, said: Result) -> Iterator[Part]:
     )
     quiet = bool(comparisons)
     tables = precision_tables(material)
-    for machine, found in rankings:
-        yield from _ranking(machine, found, len(rankings) > 1)
+    for machine in rankings:
+        yield from _networks(machine, len(rankings) > 1)
     yield _precisions(tables, quiet)
     yield _advice(tables, quiet)
     for _, part in parts(material):
@@ -147,16 +147,14 @@ def _precisions(tables: Sequence[MachineTables], quiet: bool) -> Part:
     return _table(table, title=title, what="precisions", quiet=quiet)
 
 
-def _ranking(machine: Machine, found: Mapping[str, Sequence[Ranked]], several: bool) -> Iterator[Part]:
-    """Yield the tables of a ranking, and why some cases have no result."""
+def _networks(machine: Machine, several: bool) -> Iterator[Part]:
+    """Yield a row for each network, and why some cases have no result."""
     where = f", {machine.title}" if several else ""
-    for part, ranked in found.items():
-        blocks = part_blocks(ranked)
-        yield Part(title=f"{part}{where}: {taken_said(ranked)}", rows=_paragraphs([f"{blocks[0].note}."]), what="notes")
-        for block in blocks:
-            yield _table(block_table(block), what="networks", title=f"{block.title}, {part}{where}")
-    for block in missing_blocks(row for table in machine.tables for row in table.rows):
-        yield _table(block_table(block), what="reasons", title=f"{block.title}, by reason{where}")
+    for found in tables(networks(machine)):
+        yield _table(block_table(found), what="networks", title=f"{found.title}{where}")
+    lost = missing(row for table in machine.tables for row in table.rows)
+    if lost.rows:
+        yield _table(block_table(lost), what="reasons", title=f"{lost.title}{where}")
 
 
 def _advice(tables: Sequence[MachineTables], quiet: bool) -> Part:

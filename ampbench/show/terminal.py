@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from io import StringIO
 from textwrap import fill, indent
 from typing import IO, TYPE_CHECKING, Any, Literal
 
@@ -106,28 +107,13 @@ def print_sections(sections: Sequence[Section], missing: Sequence[str] = (), cod
     from rich.text import Text
 
     console = make_console()
-    page = console.width
-
-    def show(block: "RenderableType", *, above: int = 0, left: int = 0) -> None:
-        print_block(console, Padding(block, (above, 0, 0, left)))
-
     for place, section in enumerate(sections):
-        show(Text(section.title, style="bold"), above=1 if place else 0)
+        print_block(console, Padding(Text(section.title, style="bold"), (1 if place else 0, 0, 0, 0)))
         table_before = False
         for block in section.blocks:
-            note = f"({block.note})" if block.title and block.rows and block.note else block.note
-            between = " " if block.title and note else ""
-            said = Text.assemble((block.title, "bold" if block.rows else ""), (between + note, "dim"))
-            if said.plain:
-                show(said, above=1 if block.rows or table_before else 0, left=2)
-            if block.rows:
-                gap, widths = _layout(block, page - INDENT)
-                console.width = max(page, INDENT + sum(widths.values()) + gap * (len(widths) - 1))
-                show(_table(block, gap, widths), left=INDENT)
-                console.width = page
-                hidden = [name for place, name in enumerate(block.headers) if place not in widths]
-                if hidden:
-                    show(Text(NO_ROOM.format(", ".join(hidden)), style="dim"), left=INDENT)
+            if (block.title or block.note) and (block.rows or table_before):
+                console.print()
+            print_lines(console, block_lines(block, console.width))
             table_before = bool(block.rows)
     if sections and missing:
         console.print()
@@ -135,6 +121,32 @@ def print_sections(sections: Sequence[Section], missing: Sequence[str] = (), cod
     for one in code:
         text = f"\n  {one.title}\n{indent(one.text, '    ')}"
         console.file.write(written_out(text, LAYOUT) if console.is_terminal else text)
+
+
+def block_lines(block: Block, width: int) -> list["Text"]:
+    """Return a block in lines of at most `width`: its title and note, its table, and which columns have no room."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    note = f"({block.note})" if block.title and block.rows and block.note else block.note
+    between = " " if block.title and note else ""
+    title = Text.assemble((block.title, "bold" if block.rows else ""), (between + note, "dim"))
+    parts: list[tuple[RenderableType, int, int]] = [(title, 2, width)] if title.plain else []
+    if block.rows:
+        gap, widths = _layout(block, width - INDENT)
+        needed = INDENT + sum(widths.values()) + gap * (len(widths) - 1)
+        parts.append((_table(block, gap, widths), INDENT, max(width, needed)))
+        if hidden := [name for place, name in enumerate(block.headers) if place not in widths]:
+            parts.append((Text(NO_ROOM.format(", ".join(hidden)), style="dim"), INDENT, width))
+    console = make_console(file=StringIO())
+    lines = []
+    for part, left, room in parts:
+        options = console.options.update(width=room)
+        for segments in console.render_lines(Padding(part, (0, 0, 0, left)), options, pad=False):
+            line = Text.assemble(*((segment.text, segment.style or "") for segment in segments))
+            line.rstrip()
+            lines.append(line)
+    return lines
 
 
 def _table(block: Block, gap: int, widths: Mapping[int, int]) -> "Table":

@@ -148,6 +148,14 @@ TEMPLATES: Mapping[StrEnum, str] = {
         "by {parameter}, {table}: {values}{first:if|; low precision pays from || on}"
         "{last:if|; low precision does not pay at ||}"
     ),
+    Note.SLOWER_MACHINE: (
+        "{machine} is slower than {others}, machines of the same kind: in {cases} of {of:counted;case} its times are "
+        "{ratio:times} theirs (median)"
+    ),
+    Note.FASTER_MACHINE: (
+        "{machine} is faster than {others}, machines of the same kind: in {cases} of {of:counted;case} its times are "
+        "{ratio:times} theirs (median)"
+    ),
 }
 """A fact is spelled by `_SPELLED`, by a format specification, or not at all: `{fact:if|before|how|behind}` is "" where
 there is none of that name, `{fact:only|words}` where it is none or false, `{fact:else|words}` where it is any."""
@@ -232,8 +240,15 @@ BRIEFLY: Mapping[StrEnum | None, str] = {
     Undecided.NO_OPTIMIZER: "no optimizer",
     Undecided.NO_UPDATE: "updates unknown",
     Undecided.BY_CHANCE: "by chance",
+    Answer.ONLY: "fp32 failed",
+    Answer.STAY: "no gain",
+    Answer.UNCERTAIN: "not certain",
+    Answer.ALONE: "others failed",
+    Answer.NO_BASELINE: "fp32 not measured",
+    Answer.NOTHING_LEFT: "fp32 failed",
+    Answer.NOTHING_ELSE: "only fp32 measured",
 }
-"""What a verdict is by, in the two words that a table of many networks has room for."""
+"""What a verdict or an answer is by, in the two words that a table of many networks has room for."""
 
 _IN_SHARES = frozenset(
     {Refusal.UPDATE, Refusal.UPDATE_OF_TENSOR, Refusal.UNMOVED, Refusal.NO_ROOM, Refusal.BIAS}

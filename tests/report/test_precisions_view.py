@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from ampbench.core.budget import Budget
-from ampbench.judge.ranking import MANY
 from ampbench.records.case import Case, DeviceDescription
 from ampbench.records.measured import Failure
 from ampbench.report.answers import machines, parts, spread, summaries
@@ -30,6 +29,7 @@ from ampbench.report.views.precisions import (
     precisions,
     tradeoff,
 )
+from ampbench.show.networks import MANY
 from ampbench.show.page import View
 from ampbench.show.wording import answer, why
 from ampbench.store import StoredRun

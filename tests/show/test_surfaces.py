@@ -16,7 +16,7 @@ from ampbench.cli.main import main
 from ampbench.cli.results import markdown_text, result_lines, run_rows
 from ampbench.convert.parquet import cases_of
 from ampbench.core.budget import Budget
-from ampbench.judge import beside, verdict
+from ampbench.judge import machines, verdict
 from ampbench.judge.table import not_taken
 from ampbench.pytest_plugin.summary import Seen
 from ampbench.records.verdict import VERDICT_COLUMNS, Status, Verdict
@@ -80,8 +80,8 @@ def data_of(path: Path, stored: StoredRun) -> Iterator[tuple[str, Told]]:
     yield "parquet", told([dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)])
     (shown,) = material_of([stored]).shown
     yield "page", told(list(shown.whole.values()))
-    machines = beside.placed(beside.machines([stored], Budget()))
-    yield "machines", told([one.row for one in machines])
+    document = machines.document([stored], Budget(), everything=True)
+    yield "machines", told(list(document.rows()))
 
 
 def cells_of(stored: StoredRun, rows: list[Row], words: Mapping[str, str]) -> Iterator[tuple[str, dict[str, str]]]:
@@ -146,7 +146,7 @@ def test_every_surface_shows_the_same_verdict_of_every_case(path: Path) -> None:
         ("ampbench.cli.results", {"json", "csv", "terminal, 80 wide", "terminal, 200 wide", "markdown"}),
         ("ampbench.report.material", {"page", "page's table"}),
         ("ampbench.pytest_plugin.summary", {"pytest"}),
-        ("ampbench.judge.beside", {"machines"}),
+        ("ampbench.judge.machines", {"machines"}),
     ],
 )
 def test_a_surface_that_shows_another_verdict_is_found(

@@ -11,16 +11,15 @@ from ampbench.report.views.cases import cases
 from ampbench.report.views.distributions import distributions
 from ampbench.report.views.explanation import explanation, studies
 from ampbench.report.views.method import environment, method
+from ampbench.report.views.networks import networks
 from ampbench.report.views.precisions import precisions, tradeoff
-from ampbench.report.views.ranking import beside, ranking
 from ampbench.report.views.sweeps import sweeps
 from ampbench.report.views.trends import trends
 from ampbench.show.page import View
 
 VIEWS: tuple[Callable[[Material], View | None], ...] = (
     banner,
-    beside,
-    ranking,
+    networks,
     precisions,
     cases,
     tradeoff,

@@ -9,8 +9,9 @@ import pytest
 from msgspec import structs
 
 from ampbench.core.budget import Budget
+from ampbench.core.statement import Answer, Note
 from ampbench.errors import UnknownNameError
-from ampbench.judge.beside import ALONE, BEST, TIED, alike, document, machines, placed, unadvised
+from ampbench.judge.machines import ALONE, BEST, TIED, Machine, alike, document, machines, networks
 from ampbench.records.case import Case
 from ampbench.records.run import SPREAD, Fleet, Settings
 from ampbench.store import StoredRun
@@ -46,10 +47,25 @@ def in_fleet(run: StoredRun, lane: str, on: str = SPREAD) -> StoredRun:
     return replace(run, header=structs.replace(run.header, fleet=Fleet(id="abcdef", lane=lane, on=on)))
 
 
+def standings(found: list[Machine]) -> dict[tuple[str, str], str]:
+    """Return how what each machine takes of each network stands."""
+    return {(each.name, each.machine): each.standing for each in networks(found) if each.taken}
+
+
+def overs(found: list[Machine], over: str = "") -> dict[tuple[str, str], Any]:
+    """Return the speeds of the first network over fp32 of a machine, by machine and precision."""
+    first = [each for each in networks(found, over) if each.name == "a"]
+    return {
+        (each.machine, row["precision"]): each.over[row["case_id"]]
+        for each in first
+        for row in each.rows
+        if row["case_id"] in each.over
+    }
+
+
 def test_each_network_says_what_to_take_on_each_machine_the_fastest_first() -> None:
-    runs = [run_of("slow", 2e-3), run_of("fast", 1e-3, threads=4)]
-    taken = [one for one in placed(machines(runs, Budget())) if one.taken]
-    assert [(one.label, one.machine.name, one.row["precision"], one.standing) for one in taken][:4] == [
+    shown = networks(machines([run_of("slow", 2e-3), run_of("fast", 1e-3, threads=4)], Budget()))
+    assert [(each.name, each.machine, each.taken and each.taken["precision"], each.standing) for each in shown][:4] == [
         ("a", "fast", "bf16_pure", BEST),
         ("a", "slow", "bf16_pure", ""),
         ("b", "fast", "bf16_pure", BEST),
@@ -59,27 +75,24 @@ def test_each_network_says_what_to_take_on_each_machine_the_fastest_first() -> N
 
 def test_a_machine_is_best_only_where_it_is_certainly_faster() -> None:
     runs = [run_of("one", 1e-3), run_of("two", 1e-3, threads=4), run_of("slow", 2e-3, threads=8)]
-    standing = {one.machine.name: one.standing for one in placed(machines(runs, Budget())) if one.taken}
-    assert standing == {"one": TIED, "two": TIED, "slow": ""}
+    found = {machine: standing for (_, machine), standing in standings(machines(runs, Budget())).items()}
+    assert found == {"one": TIED, "two": TIED, "slow": ""}
 
 
 def test_a_network_that_one_machine_measured_alone_is_not_called_best() -> None:
     runs = [run_of("one", 1e-3, nets=("a", "b")), run_of("two", 2e-3, nets=("a",), threads=4)]
-    standings = {(one.label, one.machine.name): one.standing for one in placed(machines(runs, Budget())) if one.taken}
-    assert standings == {("a", "one"): BEST, ("a", "two"): "", ("b", "one"): ALONE}
+    found = standings(machines(runs, Budget()))
+    assert found == {("a", "one"): BEST, ("a", "two"): "", ("b", "one"): ALONE}
 
 
-def test_a_network_without_advice_on_a_machine_is_told_with_the_reason_and_leaves_no_other_alone() -> None:
+def test_a_network_without_advice_on_a_machine_says_why_and_leaves_no_other_alone() -> None:
     runs = [run_of(name, 2e-3, nets=("a",)) for name in ("sure", "odd")]
     chance = {case_id: structs.replace(one, chance_rel_l2=1.2) for case_id, one in runs[1].divergence.items()}
     runs[1] = replace(runs[1], divergence=chance)
-    rows = placed(machines(runs, Budget()))
-    assert [(one.machine.name, one.standing) for one in rows if one.taken] == [("sure", "")]
-    (without,) = unadvised(rows)
-    assert without.machine.name == "odd"
-    told = document(runs, Budget())
-    assert [one.title for one in told.sections()][-1] == "without advice"
-    assert "means nothing" in told.data()["without_advice"][0]["why"]
+    sure, odd = networks(machines(runs, Budget()))
+    assert (sure.machine, sure.standing, odd.machine, odd.taken) == ("sure", "", "odd", None)
+    assert odd.take.statement.code is Answer.UNDECIDED
+    assert [row["because"] for row in document(runs, Budget()).rows()] == ["", "bf16_pure: by chance"]
 
 
 def test_devices_of_one_run_are_machines_of_their_own() -> None:
@@ -90,36 +103,30 @@ def test_devices_of_one_run_are_machines_of_their_own() -> None:
         for place, case in enumerate(run.cases.values())
     ]
     found = machines([make_run(Times(*pairs), header=run.header, output_rel_l2=1e-3)], Budget())
-    assert [one.name for one in found] == ["both · cpu", "both · cuda"]
-    standing = {one.machine.name: one.standing for one in placed(found) if one.taken and one.label == "a"}
-    assert standing == {"both · cuda": BEST, "both · cpu": ""}
+    assert [machine.name for machine in found] == ["both · cpu", "both · cuda"]
+    own = {machine: standing for (name, machine), standing in standings(found).items() if name == "a"}
+    assert own == {"both · cuda": BEST, "both · cpu": ""}
     assert alike(found) == []
 
 
-def test_speeds_are_told_over_own_fp32_and_over_that_of_the_machine_asked_for() -> None:
+def test_speeds_are_told_over_fp32_of_the_machine_asked_for() -> None:
     found = machines([run_of("slow", 2e-3), run_of("fast", 1e-3, threads=4)], Budget())
-    by_machine = {(one.machine.name, one.row["precision"]): one for one in placed(found) if one.label == "a"}
-    fast = by_machine["fast", "bf16_pure"]
-    assert fast.row["speedup_vs_fp32"] == pytest.approx(2.0, rel=0.05)
-    assert fast.over == pytest.approx(4.0, rel=0.05)
-    assert fast.over_interval is not None
-    assert fast.over_interval[0] < 4.0 < fast.over_interval[1]
-    assert by_machine["slow", "fp32"].over == 1.0
-    over_fast = {
-        (one.machine.name, one.row["precision"]): one.over for one in placed(found, "fast") if one.label == "a"
-    }
-    assert over_fast["slow", "bf16_pure"] == pytest.approx(1.0, rel=0.05)
+    fast = overs(found)["fast", "bf16_pure"]
+    assert fast.value == pytest.approx(4.0, rel=0.05)
+    assert fast.low < 4.0 < fast.high
+    assert overs(found)["slow", "fp32"].value == 1.0
+    assert overs(found, "fast")["slow", "bf16_pure"].value == pytest.approx(1.0, rel=0.05)
     with pytest.raises(UnknownNameError, match="unknown machine 'fats': did you mean fast"):
-        placed(found, "fats")
+        networks(found, "fats")
 
 
 def test_a_slow_machine_among_others_of_its_kind_is_named() -> None:
     found = machines([run_of("one", 1e-3), run_of("odd", 1.3e-3), run_of("two", 1e-3)], Budget())
-    (difference,) = alike(found)
-    assert (difference.machine, difference.slower, sorted(difference.others)) == ("odd", True, ["one", "two"])
-    assert difference.ratio == pytest.approx(1.3, rel=0.05)
-    assert difference.cases == difference.of == 8
-    assert difference.sentence.startswith("odd is slower than one, two, of the same kind: in 8 of 8 cases")
+    (statement,) = alike(found)
+    assert statement.code is Note.SLOWER_MACHINE
+    assert statement.facts["ratio"] == pytest.approx(1.3, rel=0.05)
+    told = {name: fact for name, fact in statement.facts.items() if name != "ratio"}
+    assert told == {"machine": "odd", "others": "one, two", "cases": 8, "of": 8}
 
 
 def test_machines_of_one_kind_that_take_as_long_are_not_told_apart() -> None:
@@ -127,8 +134,8 @@ def test_machines_of_one_kind_that_take_as_long_are_not_told_apart() -> None:
 
 
 def test_of_two_the_slower_is_named_and_another_kind_is_never_compared() -> None:
-    (difference,) = alike(machines([run_of("one", 1.3e-3), run_of("two", 1e-3)], Budget()))
-    assert difference.machine == "one"
+    (statement,) = alike(machines([run_of("one", 1.3e-3), run_of("two", 1e-3)], Budget()))
+    assert statement.facts["machine"] == "one"
     assert alike(machines([run_of("one", 1.3e-3), run_of("two", 1e-3, threads=7)], Budget())) == []
 
 
@@ -148,15 +155,13 @@ def test_runs_of_one_host_are_told_apart_by_what_differs() -> None:
 
 
 def test_machines_read_every_number_of_what_people_read() -> None:
-    found = document([run_of("slow", 2e-3), run_of("fast", 1e-3, threads=4)], Budget())
+    runs = [run_of("slow", 2e-3), run_of("fast", 1e-3, threads=4)]
+    found = document(runs, Budget())
     rows = found.rows()
     assert len(rows) == 2 * len(NETS)
     assert set(rows[0]) == set(found.columns)
-    assert [one["machine"] for one in found.data()["machines"]] == ["slow", "fast"]
-    titles = [section.title for section in found.sections()]
-    assert titles == ["machines", "inference · eager"]
-    every = document([run_of("slow", 2e-3), run_of("fast", 1e-3, threads=4)], Budget(), everything=True)
-    assert len(every.rows()) == 2 * 2 * len(NETS)
+    assert [place["machine"] for place in found.data()["machines"]] == ["slow", "fast"]
+    assert len(document(runs, Budget(), everything=True).rows()) == 2 * 2 * len(NETS)
 
 
 @pytest.mark.parametrize(("lanes", "name"), [("xyz", "x + y + z"), ("wxyz", "w + 3 others")])

@@ -1,0 +1,281 @@
+"""Machines side by side: what each measured, how it compares with the others, and which is slower than its kind.
+
+Every number is of one machine; ratios between machines are of two. Machines of one kind that measured the same are
+compared as two runs of one machine would be.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from statistics import median
+
+import numpy as np
+from msgspec import structs
+from scipy.special import stdtrit
+
+from ampbench.core import stats
+from ampbench.core.budget import Budget
+from ampbench.core.precisions import BASELINE
+from ampbench.core.statement import Note, Severity, Statement, state
+from ampbench.core.units import counted
+from ampbench.errors import NothingComparableError, UnknownNameError
+from ampbench.judge import frame
+from ampbench.judge.compare import compare
+from ampbench.judge.verdict import own_rounds, takes_of, trainings_beside, verdicts_of
+from ampbench.records.case import kind_of
+from ampbench.records.changes import ChangeStatus, Comparison
+from ampbench.records.labels import few
+from ampbench.records.verdict import Interval
+from ampbench.show.document import Document
+from ampbench.show.networks import Network, Place, network_names, side_by_side
+from ampbench.show.rows import Group, Row, Take, grouped, number, taken_of, with_verdicts
+from ampbench.store import StoredRun
+from ampbench.store.merge import lanes_together
+
+BEST, TIED, ALONE = "best", "tied", "alone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What one machine, or several of a kind together, measured; `name` tells it from the others.
+
+    `seconds` are what the rounds of each case are worth, by its id.
+    """
+
+    name: str
+    stored: StoredRun
+    rows: Sequence[Row]
+    takes: Mapping[Group, Take]
+    seconds: Mapping[str, Sequence[float]]
+
+    @property
+    def place(self) -> Place:
+        """What is shown of it."""
+        environment = self.stored.header.environment
+        types = dict.fromkeys(case.device for case in self.stored.cases.values())
+        described = [environment.device(one) for one in types]
+        devices = [one.name for one in described if one is not None and one.name]
+        return Place(
+            name=self.name,
+            device=few(devices or types or [environment.cpu]),
+            threads=environment.threads,
+            torch=environment.torch_version,
+            measured=sum(row["outcome"] == "ok" for row in self.rows),
+            failed=sum(row["outcome"] == "failed" for row in self.rows),
+            run=self.stored.header.run,
+        )
+
+
+def machines(runs: Sequence[StoredRun], budget: Budget) -> list[Machine]:
+    """Return the machines that runs were measured on; lanes of a kind that shared their cases are one.
+
+    Each device of a machine is one of its own.
+    """
+    measured = []
+    for stored in lanes_together(runs):
+        studies = trainings_beside(stored)
+        rows = with_verdicts(frame.run_rows(stored), verdicts_of(stored, budget, studies))
+        measured.append((stored, rows, takes_of(stored, budget, studies)))
+    return told_apart(measured)
+
+
+def document(runs: Sequence[StoredRun], budget: Budget, over: str = "", *, everything: bool = False) -> Document:
+    """Return what runs on several machines measured, side by side: what to take of each network, or `everything`."""
+    found = machines(runs, budget)
+    rows = [row for machine in found for row in machine.rows]
+    shown, places = networks(found, over), [machine.place for machine in found]
+    return side_by_side(places, shown, rows, alike(found), over=over, everything=everything)
+
+
+def told_apart(measured: Sequence[tuple[StoredRun, Sequence[Row], Mapping[Group, Take]]]) -> list[Machine]:
+    """Return a machine for each device of each run, given its rows and what to take, named apart."""
+    measured = [part for run in measured for part in _by_device(*run)]
+    return [
+        Machine(
+            name=name,
+            stored=stored,
+            rows=rows,
+            takes=takes,
+            seconds={
+                case_id: [stats.round_value(each.samples, each.cpu_samples, each.windows) for each in rounds]
+                for case_id, rounds in own_rounds(stored).items()
+            },
+        )
+        for name, (stored, rows, takes) in zip(_names([stored for stored, *_ in measured]), measured, strict=True)
+    ]
+
+
+def _by_device(
+    stored: StoredRun, rows: Sequence[Row], takes: Mapping[Group, Take]
+) -> Iterator[tuple[StoredRun, Sequence[Row], Mapping[Group, Take]]]:
+    """Yield what a run measured on each of its devices."""
+    devices: dict[str, list[Row]] = {}
+    for row in rows:
+        devices.setdefault(str(row["device"]), []).append(row)
+    for device, own in devices.items():
+        ids = {row["case_id"] for row in own}
+        narrowed = replace(stored.narrowed(ids), rounds=[each for each in stored.rounds if each.case_id in ids])
+        yield narrowed, own, {group: take for group, take in takes.items() if group.device == device}
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """The rows of a group on a machine."""
+
+    machine: Machine
+    take: Take
+    rows: Sequence[Row]
+
+    def seconds(self, row: Row) -> Sequence[float]:
+        return self.machine.seconds.get(row["case_id"], [])
+
+
+def networks(found: Sequence[Machine], over: str = "") -> list[Network]:
+    """Return what was measured of each network on each machine, those of one network together, the fastest first.
+
+    `over` names the machine whose fp32 speeds others are held against; "": the first. Raises `UnknownNameError` for a
+    name that no machine has.
+    """
+    by_name = {machine.name: machine for machine in found}
+    if over and over not in by_name:
+        raise UnknownNameError("machine", over, by_name)
+    reference = by_name[over] if over else found[0]
+    together: dict[Group, list[_Table]] = {}
+    for machine in found:
+        for group, rows in grouped(machine.rows).items():
+            if group in machine.takes:
+                together.setdefault(replace(group, device=""), []).append(_Table(machine, machine.takes[group], rows))
+    first = [table.machine.stored.cases[table.rows[0]["case_id"]] for table, *_ in together.values()]
+    names = network_names([structs.replace(case, device="cpu") for case in first])
+    shown = []
+    for name, tables in zip(names, together.values(), strict=True):
+        base = next((_fp32(table) for table in tables if table.machine is reference), None)
+        standings = _standings(tables)
+        tables.sort(key=lambda table: (taken_of(table.rows) is None, _median(taken_of(table.rows)) or 0.0))
+        shown += [
+            Network(
+                name=name,
+                rows=table.rows,
+                take=table.take,
+                machine=table.machine.name,
+                standing=standings.get(table.machine.name, ""),
+                over={row["case_id"]: _over((table, row), base) for row in table.rows if base is not None},
+            )
+            for table in tables
+        ]
+    return shown
+
+
+def _median(row: Row | None) -> float | None:
+    return None if row is None else number(row["seconds_median"])
+
+
+def _fp32(table: _Table) -> tuple[_Table, Row] | None:
+    return next(((table, row) for row in table.rows if row["precision"] == BASELINE and row["outcome"] == "ok"), None)
+
+
+def _over(ours: tuple[_Table, Row], theirs: tuple[_Table, Row]) -> Interval:
+    """Return how many times as fast a row is as another, and the 95% interval of that by Welch's test on logarithms.
+
+    What was timed in a single round has no interval.
+    """
+    own, base = _median(ours[1]), _median(theirs[1])
+    if not own or not base:
+        return Interval()
+    rounds = [np.log(np.array([table.seconds(row)])) for table, row in (ours, theirs)]
+    if ours[0].machine is theirs[0].machine or min(each.shape[1] for each in rounds) < 2:
+        return Interval(value=base / own)
+    difference, error, freedom = (float(each[0]) for each in stats.welch(*rounds))
+    reach = float(stdtrit(freedom, 0.975)) * error
+    return Interval(value=base / own, low=float(np.exp(difference - reach)), high=float(np.exp(difference + reach)))
+
+
+def _standings(tables: Sequence[_Table]) -> dict[str, str]:
+    """Return how what each machine is to take of a network compares with the others', by the machines' names.
+
+    `BEST` is certainly faster than on every other, `TIED` the fastest or maybe as fast, `ALONE` measured nowhere else.
+    """
+    members = [(table, row) for table in tables if (row := taken_of(table.rows)) and _median(row) is not None]
+    if not members:
+        return {}
+    first, *others = sorted(members, key=lambda member: _median(member[1]) or 0.0)
+    if not others:
+        return {} if len(tables) > 1 else {first[0].machine.name: ALONE}
+    tied = [member for member in others if (low := _over(first, member).low) is None or low <= 1]
+    standings = {first[0].machine.name: TIED if tied else BEST}
+    return standings | {table.machine.name: TIED for table, _ in tied}
+
+
+def alike(found: Sequence[Machine]) -> list[Statement]:
+    """Return which machines differ in time from others of their kind, by the tests of a comparison of two runs.
+
+    An odd one is slower, or faster, in a case at least than more than half of the others; of two, the slower. Its
+    times are so many times theirs (`ratio`, the median over the cases that differ), in `cases` of those compared.
+    """
+    kinds: dict[str, list[Machine]] = {}
+    for machine in found:
+        kinds.setdefault(kind_of(machine.stored.header.environment), []).append(machine)
+    return [statement for members in kinds.values() for statement in _odd(members)]
+
+
+def _odd(members: Sequence[Machine]) -> Iterator[Statement]:
+    """Yield which machines of one kind are odd ones."""
+    slower: dict[str, dict[str, tuple[list[float], int]]] = {machine.name: {} for machine in members}
+    faster: dict[str, dict[str, tuple[list[float], int]]] = {machine.name: {} for machine in members}
+    for one, other in combinations(members, 2):
+        ratios, of = _slower(one, other)
+        for first, second, own in ((other, one, ratios), (one, other, [1 / ratio for ratio in ratios])):
+            if longer := [ratio for ratio in own if ratio > 1]:
+                slower[first.name][second.name] = longer, of
+                faster[second.name][first.name] = [1 / ratio for ratio in longer], of
+    for code, known in ((Note.SLOWER_MACHINE, slower), (Note.FASTER_MACHINE, faster)):
+        for name, others in known.items():
+            if len(others) > (len(members) - 1) / 2 and (known is slower or len(members) > 2):
+                cases, of = max((len(ratios), of) for ratios, of in others.values())
+                ratio = median(ratio for ratios, _ in others.values() for ratio in ratios)
+                yield state(
+                    code, "", Severity.PROBLEM, machine=name, others=few(others), cases=cases, of=of, ratio=ratio
+                )
+
+
+def _slower(one: Machine, other: Machine) -> tuple[list[float], int]:
+    """Return by how much `other`'s times certainly differ from `one`'s, case by case, and how many were compared."""
+    try:
+        found = _compared(one, other)
+    except NothingComparableError:
+        return [], 0
+    timed = [finding for finding in found.findings if finding.metric == "seconds_median"]
+    differ = [finding for finding in timed if finding.status in (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED)]
+    ratios = [finding.candidate / finding.baseline for finding in differ if finding.baseline and finding.candidate]
+    return ratios, len(timed)
+
+
+def _compared(one: Machine, other: Machine) -> Comparison:
+    """Return the comparison of what two machines of a kind measured, as if it were one machine."""
+    header = other.stored.header
+    environment = structs.replace(header.environment, host=one.stored.header.environment.host)
+    return compare(one.stored, replace(other.stored, header=structs.replace(header, environment=environment)))
+
+
+def _names(runs: Sequence[StoredRun]) -> list[str]:
+    """Return what machines are called: their lane, or their host, with what else tells them apart."""
+    headers = [run.header for run in runs]
+    names = [header.fleet.lane if header.fleet is not None else header.environment.host for header in headers]
+    devices = [next(iter(run.cases.values())).device if run.cases else "" for run in runs]
+    if len(set(devices)) > 1:
+        names = [
+            f"{name} · {device}" if names.count(name) > 1 else name for name, device in zip(names, devices, strict=True)
+        ]
+    for tell in (
+        lambda header: f"torch {header.environment.torch_version}",
+        lambda header: counted(header.environment.threads or 0, "thread"),
+        lambda header: header.run.rpartition("-")[2],
+    ):
+        counts = Counter(names)
+        told = [f"{name} · {tell(header)}" for name, header in zip(names, headers, strict=True)]
+        if len({one for one, name in zip(told, names, strict=True) if counts[name] > 1}) > len(
+            {name for name in names if counts[name] > 1}
+        ):
+            names = [one if counts[name] > 1 else name for one, name in zip(told, names, strict=True)]
+    return names

@@ -1,0 +1,388 @@
+"""Networks in one table, a row each: what to take, what that gains, and why nothing faster or smaller is taken.
+
+Of several machines, a row is of a network on a machine. Nothing is decided here.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from statistics import geometric_mean
+from typing import Any
+
+from msgspec import structs
+
+from ampbench.core import stats
+from ampbench.core.precisions import BASELINE, rank
+from ampbench.core.statement import Answer, Flaw, Statement
+from ampbench.core.units import format_error, times
+from ampbench.records.case import Case
+from ampbench.records.labels import case_labels, few
+from ampbench.records.verdict import VERDICT_COLUMNS, Interval, Status
+from ampbench.show.document import Block, Column, Document, Section, records, table
+from ampbench.show.rows import (
+    TODAYS,
+    Group,
+    Row,
+    Take,
+    grouped,
+    judged_error,
+    number,
+    passed_over,
+    precision_label,
+    taken_of,
+)
+from ampbench.show.wording import BRIEFLY, briefly, code_words, verdict_words, words
+
+MANY = 20
+"""A run of more tables is shown as one row a table: its tables would fill a terminal five times and more."""
+NAMED = 8
+"""So many of the networks that failed alike are named."""
+NO_ADVICE = "no advice"
+NOTE = "speed and memory times fp32's, with 95% intervals; error against fp64"
+STANDING_NOTE = "best: certainly the fastest machine; tied: the fastest or maybe as fast; alone: the only one"
+
+_NUMBER = re.compile(r"\d[\d.,]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """What was measured of a network: the `rows` of its precisions, and which of them to `take`.
+
+    `name` tells it from others. Of several machines, `machine` measured it, `standing` is how what it takes there
+    compares with the other machines ("best", "tied", "alone"), and `over`, by case id, how many times as fast a case is
+    as fp32 on the machine that is asked for.
+    """
+
+    name: str
+    rows: Sequence[Row]
+    take: Take
+    machine: str = ""
+    standing: str = ""
+    over: Mapping[str, Interval] = field(default_factory=dict)
+
+    @property
+    def taken(self) -> Row | None:
+        """The row to take; None without advice."""
+        return taken_of(self.rows)
+
+    @property
+    def stays(self) -> bool:
+        """Whether the precision to take is the one that runs without any change."""
+        return self.taken is not None and self.taken["verdict"] == Status.BASELINE
+
+    @property
+    def because(self) -> str:
+        """Why nothing faster or smaller is taken, in codes: "bf16_pure: updates lost; fp16_pure: not finite"."""
+        facts: Mapping[str, Any] = self.take.statement.facts
+        code = self.take.statement.code
+        reasons: dict[str, list[str]] = {}
+        for row in passed_over(self.rows):
+            reasons.setdefault(code_words(row), []).append(precision_label(row))
+        named = {name for names in reasons.values() for name in names}
+        if code in (Answer.STAY, Answer.UNCERTAIN) and facts["best"] not in named:
+            reasons[briefly(code)] = [f"{facts['best']} {times(facts['best_speed'])}"]
+        if "looks" in facts:
+            reasons[briefly(Answer.UNCERTAIN)] = [f"{facts['looks']} {times(facts['looks_speed'])}"]
+        if "equal" in facts:
+            reasons["nearer to a limit"] = [str(facts["equal"])]
+        if not reasons and (code in BRIEFLY or isinstance(code, Flaw)):
+            return briefly(code)
+        return "; ".join(f"{few(names, 1)}: {reason}" for reason, names in reasons.items())
+
+
+Line = tuple[Network, Row | None]
+"""A row of the table: a network, and that of its rows which is shown (None: there is none to take)."""
+
+
+def table_names(cases: Iterable[Case]) -> list[str]:
+    """Return the short names of the tables that `cases` are of: theirs without the precision."""
+    neutral = [structs.replace(case, precision="", input_dtype="", scaler=True) for case in cases]
+    labels = case_labels(neutral)
+    return [" ".join(labels[case.case_id].split()) for case in neutral]
+
+
+def network_names(cases: Sequence[Case]) -> list[str]:
+    """Return the same without phase, device and path, which head the tables of networks."""
+    parts: dict[tuple[str, ...], list[int]] = {}
+    for place, case in enumerate(cases):
+        parts.setdefault((case.phase, case.device, case.path), []).append(place)
+    names = dict.fromkeys(range(len(cases)), "")
+    for places in parts.values():
+        names |= zip(places, table_names(cases[place] for place in places), strict=True)
+    return list(names.values())
+
+
+def networks_of(rows: Iterable[Row], takes: Mapping[Group, Take], cases: Mapping[str, Case]) -> list[Network]:
+    """Return the networks of a run of which anything was measured, in the order of `in_order`."""
+    known = {group: members for group, members in grouped(rows).items() if group in takes}
+    names = network_names([cases[members[0]["case_id"]] for members in known.values()])
+    return in_order(
+        Network(name=name, rows=members, take=takes[group])
+        for name, (group, members) in zip(names, known.items(), strict=True)
+    )
+
+
+def in_order(networks: Iterable[Network]) -> list[Network]:
+    """Return networks by phase, device and path; of each the largest gain first, then the largest that is not taken."""
+    found = list(networks)
+    parts = list(dict.fromkeys(map(_part, found)))
+
+    def place(network: Network) -> tuple[int, bool, bool, float, float]:
+        gain = 0.0 if network.taken is None else _speed(network.taken) or 0.0
+        others = [_speed(row) or 0.0 for row in network.rows if row["verdict"] != Status.BASELINE]
+        return parts.index(_part(network)), network.taken is None, network.stays, -gain, -max(others, default=0.0)
+
+    return sorted(found, key=place)
+
+
+def _part(network: Network) -> tuple[str, str, str]:
+    row = network.rows[0]
+    return row["phase"], row["device"], row["path"]
+
+
+def _speed(row: Row) -> float | None:
+    return number(row["speedup_vs_fp32"])
+
+
+def lines_of(networks: Iterable[Network], *, everything: bool = False) -> list[Line]:
+    """Return a line for each network with the row to take; with `everything` one for each precision measured."""
+    if everything:
+        return [(each, row) for each in networks for row in each.rows if row["outcome"] == "ok"]
+    return [(each, each.taken) for each in networks]
+
+
+def columns(*, machines: bool = False, over: str = "", everything: bool = False) -> list[Column[Line]]:
+    """Return the columns of the table, of several `machines` with theirs; `over` names one whose fp32 speeds count."""
+
+    def value(name: str, head: str = "", unit: str = "") -> Column[Line]:
+        return Column(name, lambda line: None if line[1] is None else number(line[1][name]), head, unit)
+
+    def text(name: str) -> Column[Line]:
+        return Column(name, lambda line: None if line[1] is None else line[1][name])
+
+    def place(name: str) -> Column[Line]:
+        return Column(name, lambda line: line[0].rows[0][name])
+
+    def above(line: Line) -> Interval:
+        return Interval() if line[1] is None else line[0].over.get(line[1]["case_id"], Interval())
+
+    def standing(line: Line) -> str:
+        return line[0].standing if line[1] is not None and line[1]["taken"] else ""
+
+    def speed(line: Line) -> str:
+        row = line[1]
+        return "" if row is None else _ratio(_speed(row), number(row["speedup_low"]), number(row["speedup_high"]))
+
+    def memory(line: Line) -> str:
+        row = line[1]
+        return "" if row is None else _ratio(number(row["memory_ratio_vs_fp32"]), None, None)
+
+    def shown(line: Line) -> str:
+        row = line[1]
+        return "" if row is None or (error := judged_error(row)) is None else format_error(error)
+
+    def reason(line: Line) -> str:
+        network, row = line
+        return network.because if row is None or row["taken"] else verdict_words(row)
+
+    found: list[Column[Line]] = [
+        Column("network", lambda line: line[0].name, "network", whole=True),
+        *map(place, ("phase", "path", "device")),
+        Column("machine", lambda line: line[0].machine, "machine", whole=True),
+        Column(
+            "precision",
+            lambda line: None if line[1] is None else precision_label(line[1]),
+            "precision" if everything else "take",
+            whole=True,
+        ),
+        Column("standing", standing, "standing", rare=True),
+        value("seconds_median", "time/step" if machines else "", "s"),
+        value("items_per_second"),
+        Column("speedup_vs_fp32", lambda line: line[1] and _speed(line[1]), "" if over else "speed", "ratio", speed),
+        Column(
+            "over",
+            lambda line: above(line).value,
+            f"speed over {over}" if over else "",
+            "ratio",
+            lambda line: _ratio(above(line).value, above(line).low, above(line).high),
+        ),
+        Column("over_low", lambda line: above(line).low),
+        Column("over_high", lambda line: above(line).high),
+        replace(value("memory_ratio_vs_fp32", "memory", "ratio"), said=memory),
+        value("peak_memory_bytes"),
+        Column("error", lambda line: line[1] and judged_error(line[1]), "error", "error", shown),
+        *map(text, VERDICT_COLUMNS),
+        Column("because", lambda line: line[0].because, "because", said=reason, rare=True),
+        text("case_id"),
+    ]
+    return found if machines else [column for column in found if column.key not in ("machine", "standing")]
+
+
+def _ratio(value: float | None, low: float | None, high: float | None) -> str:
+    """Return a ratio with its interval: "1.77x (1.73–1.80)"; "" where it is not known."""
+    if not value:
+        return ""
+    between = "" if low is None or high is None else f" ({times(low)}–{times(high)})".replace("x", "")
+    return f"{times(value)}{between}"
+
+
+def tables(
+    networks: Iterable[Network],
+    shown: Sequence[Column[Line]] | None = None,
+    note: str = NOTE,
+    *,
+    everything: bool = False,
+) -> list[Block]:
+    """Return the table of networks, whose title counts what to take; one for each phase, device and path."""
+    parts: dict[tuple[str, ...], list[Network]] = {}
+    for network in networks:
+        phase, device, path = _part(network)
+        parts.setdefault((phase, "" if network.machine else device, path), []).append(network)
+    differing = [place for place, values in enumerate(zip(*parts, strict=True)) if len(set(values)) > 1]
+    found: list[Block] = []
+    for part, members in parts.items():
+        title = ": ".join(filter(None, [" · ".join(part[place] for place in differing), heading(members)]))
+        own = "" if found else note
+        found.append(table(title, shown or columns(), lines_of(members, everything=everything), own))
+    return found
+
+
+def heading(networks: Sequence[Network]) -> str:
+    """Return for how many networks to take which precision: "take bf16_pure for 4 of 9, stay in fp32 for 5"."""
+    counts = Counter(NO_ADVICE if each.taken is None else precision_label(each.taken) for each in networks)
+    ordered = sorted(counts, key=lambda label: (label == NO_ADVICE, label in TODAYS, -counts[label]))
+    verbs = {label: f"stay in {label}" for label in TODAYS} | {NO_ADVICE: NO_ADVICE}
+    total = f" of {len(networks):,}"
+    return ", ".join(
+        f"{verbs.get(label, label if place else f'take {label}')} for {counts[label]:,}{'' if place else total}"
+        for place, label in enumerate(ordered)
+    )
+
+
+def sections(networks: Sequence[Network], rows: Iterable[Row]) -> list[Section]:
+    """Return what is shown of a run of many networks: these, what each precision brought, cases without a result."""
+    more = [found for found in (brought(networks), missing(rows)) if found.rows]
+    return [Section("networks", tables(networks)), *([Section("precisions", more)] if more else [])]
+
+
+def brought(networks: Sequence[Network]) -> Block:
+    """Return what each precision brought to the networks, in geometric means."""
+    found: dict[tuple[int, str], list[Line]] = {}
+    for network in networks:
+        for row in network.rows:
+            if row["outcome"] == "ok" and row["precision"] != BASELINE:
+                found.setdefault((rank(row["precision"]), precision_label(row)), []).append((network, row))
+    return Block(
+        "what each precision brought",
+        ["precision", "taken", "ok", "speed", "memory", "largest error"],
+        [(label, *_brought([row for _, row in found[place, label] if row])) for place, label in sorted(found)],
+        "geometric means over networks, with their 95% interval",
+        numbers=["taken", "ok", "speed", "memory", "largest error"],
+    )
+
+
+def _brought(rows: Sequence[Row]) -> tuple[str, ...]:
+    def mean(column: str) -> str:
+        values = [value for row in rows if (value := number(row[column])) is not None and 0 < value < math.inf]
+        low, high = (stats.log_t_interval(values) if values else None) or (None, None)
+        return _ratio(geometric_mean(values), low, high) if values else ""
+
+    errors = [error for row in rows if (error := judged_error(row)) is not None]
+    right = sum(row["verdict"] == Status.OK for row in rows)
+    return (
+        f"{sum(map(bool, (row['taken'] for row in rows))):,}",
+        f"{right:,} of {len(rows):,}",
+        mean("speedup_vs_fp32"),
+        mean("memory_ratio_vs_fp32"),
+        format_error(max(errors)) if errors else "",
+    )
+
+
+def missing(rows: Iterable[Row]) -> Block:
+    """Return the cases that failed or were skipped by reason, the commonest first.
+
+    Reasons that differ in numbers and in the network's own name alone are one; the first is shown.
+    """
+    reasons: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if row["outcome"] in ("failed", "skipped"):
+            reasons.setdefault((row["outcome"], _general(str(row["reason"]), row["workload"])), []).append(row)
+    ordered = sorted(reasons.items(), key=lambda each: (each[0][0], -len(each[1])))
+    cells = [
+        (
+            outcome,
+            str(members[0]["reason"]),
+            f"{len(members):,}",
+            few(precision_label(row) for row in members),
+            few((row["workload"] for row in members), NAMED),
+        )
+        for (outcome, _), members in ordered
+    ]
+    headers = ["outcome", "reason", "cases", "precisions", "networks"]
+    return Block("without a result", headers, cells, numbers=["cases"], whole=["outcome"])
+
+
+def _general(reason: str, workload: str) -> str:
+    """Return a reason without the names and numbers that are a network's own."""
+    for name in sorted({workload, workload.rpartition(":")[2]}, key=len, reverse=True):
+        reason = reason.replace(name, "…")
+    return _NUMBER.sub("#", reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A machine that measured: its `name` among the others, its device, and how many of its cases were `measured`."""
+
+    name: str
+    device: str
+    threads: int | None
+    torch: str
+    measured: int
+    failed: int
+    run: str
+
+
+PLACES: Sequence[Column[Place]] = (
+    Column("machine", lambda place: place.name, "machine", whole=True),
+    Column("device", lambda place: place.device, "device"),
+    Column("threads", lambda place: place.threads, "threads", "whole"),
+    Column("torch", lambda place: place.torch, "torch"),
+    Column("cases", lambda place: place.measured, "measured", "whole"),
+    Column("failed", lambda place: place.failed, "failed", "whole"),
+    Column("run", lambda place: place.run),
+)
+
+
+def side_by_side(
+    places: Sequence[Place],
+    networks: Sequence[Network],
+    rows: Iterable[Row],
+    alike: Sequence[Statement] = (),
+    *,
+    over: str = "",
+    everything: bool = False,
+) -> Document:
+    """Return what several machines measured: the machines, the cases without a result, then a row a network on each.
+
+    `rows` are all that they have, and `alike` names machines that are slower or faster than others of their kind.
+    """
+    shown = columns(machines=True, over=over, everything=everything)
+    lines = lines_of(networks, everything=everything)
+    note = f"{NOTE}; {STANDING_NOTE}" if any(each.standing for each in networks) else NOTE
+    odd = [Block(words(statement)) for statement in alike]
+    lost = missing(rows)
+    return Document(
+        sections=lambda: [
+            Section("machines", [table("", PLACES, places), *odd, *([lost] if lost.rows else [])]),
+            Section("networks", tables(networks, shown, note, everything=everything)),
+        ],
+        data=lambda: {
+            "machines": records(PLACES, places),
+            "networks": records(shown, lines),
+            "alike": [asdict(statement) for statement in alike],
+        },
+        columns=[column.key for column in shown if column.key],
+        rows=lambda: records(shown, lines),
+    )
