@@ -470,7 +470,7 @@ def _variants(
             else:
                 _check_batch_size(source, settings)
                 found = describe(source, settings, *asked)
-                at = replace(source, elsewhere=found.elsewhere, switches=found.switches)
+                at = replace(source, elsewhere=found.elsewhere, switches=found.switches, loaded=found.loaded)
                 yield _Variant(
                     source=at,
                     parameters=found.parameters,

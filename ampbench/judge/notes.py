@@ -139,6 +139,26 @@ def _switches(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
             yield [own[source.name]], {"switches": ", ".join(source.switches)}
 
 
+def _loaded(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
+    for source in stored.header.sources:
+        of = [row["case_id"] for row in rows if row["workload"] == source.name]
+        if source.loaded and of:
+            yield of[:1], {"dtypes": " and ".join(source.loaded)}
+
+
+def _misses(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
+    told = set()
+    for row in rows:
+        errors = stored.divergence.get(row["case_id"])
+        recipe = errors.recipe if errors is not None else None
+        if recipe is not None and recipe.trained and row["workload"] not in told:
+            told.add(row["workload"])
+            kind = recipe.optimizer.rpartition(".")[2]
+            counts = {"missed": len(recipe.missed), "trained": recipe.trained}
+            more = {"foreign": recipe.foreign} if recipe.foreign else {}
+            yield [row["case_id"]], {"optimizer": kind, "names": few(recipe.missed), **counts, **more}
+
+
 def _preset(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
     if preset := stored.header.selection.preset:
         yield [row["case_id"] for row in rows if row["family"] == "user"], {"preset": preset}
@@ -232,6 +252,9 @@ NOTES: Sequence[tuple[Note, Severity, Callable[[StoredRun, Sequence[Row]], Itera
     (Note.ROUNDED, Severity.PROBLEM, _rounded),
     (Note.NOT_ROUNDED, Severity.ADVICE, _not_rounded),
     (Note.ATTENTION, Severity.ADVICE, _attention),
+    (Note.NO_GRAD, Severity.INFO, _of_rounds(lambda each: each.no_grad)),
+    (Note.LOADED, Severity.INFO, _loaded),
+    (Note.OPTIMIZER_MISSES, Severity.PROBLEM, _misses),
     (Note.SWITCHES, Severity.PROBLEM, _switches),
     (Note.PRESET, Severity.ADVICE, _preset),
     (Note.RANDOM_WEIGHTS, Severity.PROBLEM, _random_weights),

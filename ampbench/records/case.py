@@ -155,6 +155,7 @@ class WorkloadSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     get their weights and inputs from ampbench's own generator. `elsewhere` are packages that the current folder's
     repository holds and that were imported from other places, as "package (path)": their code is not the commit's.
     `switches` are those of torch that the user's code sets as it is imported and called, as it would write them.
+    `loaded` are the dtypes below fp32 that its weights come in ("bf16"), of tensor subclasses their names.
     """
 
     name: str
@@ -164,6 +165,7 @@ class WorkloadSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     builtin: bool
     elsewhere: tuple[str, ...] = ()
     switches: tuple[str, ...] = ()
+    loaded: tuple[str, ...] = ()
 
 
 class OwnPrecision(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):

@@ -58,12 +58,16 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The optimizer of a case ("torch.optim.AdamW") with its groups, in its order, and its running statistics.
 
     A group of an optimizer that is not torch's own has a learning rate alone. `running_momenta` are the momenta of the
-    modules with running statistics, each once, the largest first.
+    modules with running statistics, each once, the largest first. `missed` names those of the `trained` weights that
+    the optimizer lacks, `foreign` counts what else it moves; they are told where there are any.
     """
 
     optimizer: str
     groups: list[OptimizerGroup] = []
     running_momenta: list[Fraction] = []
+    missed: list[str] = []
+    trained: Count = 0
+    foreign: Count = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +184,8 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     settled at `scaler_scale`, skipped a step; `param_nonfinite` the parameter elements that are not finite after a
     build, in the worst build (None: inference). `seconds` is the cost of the whole round. `changed_in_place` names
     inputs, targets and, in inference, weights and buffers that a step changed: they are restored before every sample,
-    which is then one step. `comes_compiled`: the user's code compiled the network, or a part of it. `fp32_products`
+    which is then one step. `comes_compiled`: the user's code compiled the network, or a part of it; `no_grad`: it
+    refuses inference mode. `fp32_products`
     maps "matmul" and "conv" to the dtype that factors of fp32 products were rounded to (None: weights are in half).
     `free_bytes` of an accelerator's memory were free after the last build (None: unknown). `alone` says why, in an A/B
     session, other lanes kept off the accelerator (one of `ALONE`).
@@ -206,6 +211,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     param_nonfinite: Count | None = None
     changed_in_place: list[str] = []
     comes_compiled: bool = False
+    no_grad: bool = False
     fp32_products: dict[str, str] | None = None
     cpu_samples: list[list[ShortSeconds]] | None = None
     rss_peak_bytes: Count | None = None

@@ -165,9 +165,9 @@ class NamedNetwork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class Description(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """What a workload is once built: its settable parameters with their defaults, and what it gives.
 
-    `optimizer_settings` are those of the user's own optimizer (none: no optimizer is named), `elsewhere` and `switches`
-    are those of its `WorkloadSource`; `precisions` are the user's own in its file. Of an
-    entry point of `precisions.ENTRY_POINTS`, asked for as a source of the family "precision", they are all. A library's
+    `optimizer_settings` are those of the user's own optimizer (none: no optimizer is named), `elsewhere`, `switches`
+    and `loaded` are those of its `WorkloadSource`; `precisions` are the user's own in its file. Of an entry point of
+    `precisions.ENTRY_POINTS`, asked for as a source of the family "precision", they are all. A library's
     network is not built for that; `unavailable` is why it cannot be measured here, if that is known. Where what was
     asked for is a pattern, `networks` are those it names, which is all.
     """
@@ -181,6 +181,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     optimizer_settings: tuple[str, ...] = ()
     elsewhere: tuple[str, ...] = ()
     switches: tuple[str, ...] = ()
+    loaded: tuple[str, ...] = ()
     precisions: tuple[OwnPrecision, ...] = ()
     unavailable: str = ""
     networks: tuple[NamedNetwork, ...] = ()

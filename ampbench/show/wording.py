@@ -115,6 +115,12 @@ TEMPLATES: Mapping[StrEnum, str] = {
         "{tables}: attention runs by {kernels}; differences in time and error include the kernel's"
         "{held:only|; --sdpa math gives all precisions the same}"
     ),
+    Note.NO_GRAD: "{workloads} does not run in torch.inference_mode: it ran in torch.no_grad",
+    Note.LOADED: "{workloads}: weights loaded in {dtypes}; fp32 and the fp64 reference have the same values",
+    Note.OPTIMIZER_MISSES: (
+        "{workloads}: {optimizer} does not hold {missed} of {trained} trained weights{names:if| (||)}"
+        "{foreign:if|, and holds || that are not the network's}"
+    ),
     Note.SWITCHES: "{workloads}: {switches} is reset to torch's default; --keep-flags keeps it",
     Note.PRESET: "--preset {preset} sets sizes of built-in workloads alone; use --set for {workloads}",
     Note.RANDOM_WEIGHTS: (

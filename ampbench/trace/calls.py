@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 
 import ampbench
 from ampbench.records.casts import ACTIVATION, AUTOCAST, EXPLICIT, GRADIENT, INPUT, INTERNAL, WEIGHT, WHOLE
+from ampbench.trace.dtypes import HALVES
 from ampbench.trace.modules import ModuleStack
 
 
@@ -455,9 +456,6 @@ def leaves_ahead() -> list[torch.Tensor]:
     return [leaf for near in (*ahead, *beyond) if (leaf := getattr(near, "variable", None)) is not None]
 
 
-_HALVES = frozenset({torch.float16, torch.bfloat16})
-
-
 def origin_of(
     call: Call | None,
     autocast: tuple[str, ...],
@@ -480,7 +478,7 @@ def origin_of(
     if source.device.type not in on:
         return INTERNAL
     low = torch.get_autocast_dtype(source.device.type)
-    if {source.dtype, dtype} - {torch.float32, *_HALVES, low}:
+    if {source.dtype, dtype} - {torch.float32, *HALVES, low}:
         return INTERNAL  # autocast leaves fp64 and integers alone
     if call is not None and getattr(call.function, "__name__", "") in UPCASTING:
         made_here = value.call == call.number

@@ -59,6 +59,8 @@ def short_dtype(dtype: torch.dtype) -> str:
     return SHORT_DTYPES.get(name, name)
 
 
+HALVES = (torch.float16, torch.bfloat16)
+
 _FAKE_LOGGER = logging.getLogger("torch._subclasses.fake_tensor")
 
 

@@ -14,8 +14,8 @@ from torch.utils import _pytree as pytree
 
 from ampbench.errors import UnknownNameError, UsageError
 from ampbench.records.case import AUTOCAST_DEVICES
+from ampbench.trace.dtypes import HALVES
 
-HALVES = (torch.float16, torch.bfloat16)
 _FORWARD, _APPLY, _OWN, _AROUND = "forward", "_apply", "_before_keep_fp32", "_around_keep_fp32"
 _MADE = ("__init__", "__setstate__")
 _HOOK = -1

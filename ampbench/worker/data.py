@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ampbench.records.case import ParameterValue
+from ampbench.trace.dtypes import HALVES
 from ampbench.workload import Workload
 
 
@@ -39,6 +40,18 @@ def stored_dtype(dtype: torch.dtype, storage: torch.dtype) -> torch.dtype:
     if dtype.is_complex:
         return torch.complex128 if storage is torch.float64 else dtype
     return storage if dtype.is_floating_point else dtype
+
+
+def is_loaded_low(module: torch.nn.Module) -> bool:
+    """Return whether a network comes in half: frozen weights in half are meant, beside trained ones in fp32."""
+    weights = list(module.parameters())
+    return any(weight.dtype in HALVES for weight in [one for one in weights if one.requires_grad] or weights)
+
+
+def in_fp32(module: torch.nn.Module) -> None:
+    """Upcast weights and buffers in half of a network that `is_loaded_low`."""
+    if is_loaded_low(module):
+        module._apply(lambda tensor: tensor.float() if tensor.dtype in HALVES else tensor)  # type: ignore[no-untyped-call]
 
 
 def in_batches(data: tuple[Any, Any], samples: int) -> list[tuple[Any, Any]]:

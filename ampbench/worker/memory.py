@@ -88,6 +88,8 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
         if case.path != "eager" or any(map(is_compiled, step.module.modules())):
             for _ in range(COMPILING):
                 _run(step)
+        elif case.phase == "inference":  # whether it runs in inference mode must be known before it is recorded
+            _run(step)
 
     def build() -> Step:
         step = build_step(workload, case, device)

@@ -1,6 +1,7 @@
 """The network of a case, built once at a fresh place in memory: on its device, in its precision, with data and loss."""
 
 import copy
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -16,12 +17,14 @@ from ampbench.core.recipes import find_recipe
 from ampbench.errors import UnknownNameError, UsageError, WorkloadError
 from ampbench.records.case import COMPILE_MODES, Case, compile_mode
 from ampbench.trace.dtypes import autocast_of
-from ampbench.worker.data import Data, Place, bound, called_with, carried, place_data, placed, stored_dtype
+from ampbench.worker.data import Data, Place, bound, called_with, carried, in_fp32, place_data, placed, stored_dtype
 from ampbench.worker.machine import Accelerator, Device
 from ampbench.worker.optimizer import MakeOptimizer, clipping, default_optimizer, optimizer_of
 from ampbench.workload import Workload
 
 Region = Callable[[], AbstractContextManager[Any]]
+REFUSING: "weakref.WeakSet[torch.nn.Module]" = weakref.WeakSet()
+"""Networks that were seen to refuse `torch.inference_mode`, and run in `torch.no_grad`."""
 OWN_STEP = "the workload trains by a step of its own and gives no loss beside it, which is needed here"
 _LONG_DTYPES = {short: getattr(torch, name) for name, short in SHORT_DTYPES.items()}
 
@@ -198,14 +201,14 @@ def build_network(
 ) -> Network:
     """Return a copy of the network of a workload as `case` has it, with copies of its batches.
 
-    Weights and buffers stay in the workload's dtypes where the precision stores fp32, and are as `stored_dtype` says in
-    half and in the reference. Floating inputs are given in the case's `input_dtype`; in another `precision` than the
-    case's, such as `FP64`, as that stores them; and those that are `cached` as it computes them. The modules that
-    `kept` names ("" is the network) are kept in fp32 by `keep_fp32`, but not in the reference; where weights are stored
-    in half, their outputs go back to half, but for those of a whole network in inference. A user's own precision
-    prepares the network and what makes its optimizer. Raises `UnknownNameError` for a name of no module, and
-    `UsageError` where a kept module shares a parameter with one that moves it to half, or where a precision prepares no
-    module.
+    Where the precision stores fp32, weights and buffers of a network loaded in half are upcast, and others stay as they
+    are; in half and in the reference they are as `stored_dtype` says. Floating inputs are given in the case's
+    `input_dtype`; in another `precision` than the case's, such as `FP64`, as that stores them; and those that are
+    `cached` as it computes them. The modules that `kept` names ("" is the network) are kept in fp32 by `keep_fp32`, but
+    not in the reference; where weights are stored in half, their outputs go back to half, but for those of a whole
+    network in inference. A user's own precision prepares the network and what makes its optimizer. Raises
+    `UnknownNameError` for a name of no module, and `UsageError` where a kept module shares a parameter with one that
+    moves it to half, or where a precision prepares no module.
     """
     row = precision or PRECISIONS[case.precision]
     training, channels_last = case.phase == "training", case.memory_format == "channels_last"
@@ -248,7 +251,7 @@ def build_network(
         own_step=step,
         make_optimizer=clipping(make_optimizer, recipe.clip),
         held=held,
-        no_grad=no_grad,
+        no_grad=no_grad or workload.module in REFUSING,
     )
 
 
@@ -307,7 +310,9 @@ def _place_inputs(workload: Workload, place: Callable[..., Any], given: torch.dt
 
 
 def _store(module: torch.nn.Module, *, device: Device, storage: torch.dtype) -> None:
-    """Bring a network to the device and, where a step does not store fp32, its weights and buffers into `storage`."""
+    """Bring a network to the device, and its weights and buffers into `storage`; into fp32 those loaded in half."""
+    if storage is torch.float32:
+        in_fp32(module)
 
     def moved(tensor: torch.Tensor) -> torch.Tensor:
         dtype = tensor.dtype if storage is torch.float32 else stored_dtype(tensor.dtype, storage)
@@ -334,6 +339,7 @@ def _keep_named(module: torch.nn.Module, names: Iterable[str], *, cast_back: boo
     """Keep the submodules of these names, which are no patterns, in fp32."""
     from ampbench.trace.keep_fp32 import keep_fp32  # no step that is timed for itself needs it
 
+    in_fp32(module)
     known = dict(module.named_modules(remove_duplicate=False))
     for name in names:
         if name not in known:

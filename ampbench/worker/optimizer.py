@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec import structs
 
 from ampbench.core.recipes import FOREACH, FUSED, OPTIMIZERS, TrainingRecipe, is_path
 from ampbench.errors import UnknownNameError, WorkloadError, first_line
 from ampbench.records.measured import OptimizerGroup, Recipe
+from ampbench.trace.dtypes import HALVES
 from ampbench.workload import Workload
 
 MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
@@ -158,8 +160,8 @@ def _over(values: Iterable[Any], others: Iterable[Any]) -> tuple[Any, ...]:
 class Masters:
     """fp32 copies of the weights that `module` stores in half: they, and their gradients, are what an optimizer moves.
 
-    They begin with the values of `original`, unrounded. Weights that are stored in the original's dtype, or need no
-    gradient, have no copy. `by_name` are the copies by the names of their parameters.
+    They begin with the values of `original`, unrounded. Weights stored in fp32, or that need no gradient, have no copy.
+    `by_name` are the copies by the names of their parameters.
     """
 
     def __init__(self, module: torch.nn.Module, original: torch.nn.Module):
@@ -167,10 +169,10 @@ class Masters:
         halves = {
             name: weight
             for name, weight in module.named_parameters()
-            if weight.requires_grad and name in given and weight.dtype != given[name].dtype
+            if weight.requires_grad and name in given and weight.dtype in HALVES
         }
         self.by_name = {
-            name: torch.nn.Parameter(torch.empty_like(half, dtype=given[name].dtype).copy_(given[name].detach()))
+            name: torch.nn.Parameter(torch.empty_like(half, dtype=torch.float32).copy_(given[name].detach()))
             for name, half in halves.items()
         }
         self._pairs = [(half, self.by_name[name]) for name, half in halves.items()]
@@ -263,6 +265,17 @@ def recipe_of(optimizer: torch.optim.Optimizer, module: torch.nn.Module) -> Reci
         groups=[_group(kind.__name__ if own else "", group) for group in optimizer.param_groups],
         running_momenta=sorted({momentum for momentum, _ in _statistics(module)}, reverse=True),
     )
+
+
+def misses(recipe: Recipe, optimizer: torch.optim.Optimizer, stored: Mapping[str, torch.Tensor]) -> Recipe:
+    """Return a recipe with which of the `stored` weights that are trained its optimizer lacks, and what else it has."""
+    trained = {name: id(weight) for name, weight in stored.items() if weight.requires_grad}
+    held = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
+    missed = [name for name, weight in trained.items() if weight not in held]
+    foreign = len(held - {id(weight) for weight in stored.values()})
+    if not missed and not foreign:
+        return recipe
+    return structs.replace(recipe, missed=missed, foreign=foreign, trained=len(trained))
 
 
 def _group(kind: str, given: Mapping[str, Any]) -> OptimizerGroup:

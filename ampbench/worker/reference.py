@@ -30,7 +30,7 @@ from ampbench.worker.distances import (
 from ampbench.worker.draws import EQUAL_DRAWS, EqualDraws, random_states, seed_all, switch_off_dropout
 from ampbench.worker.machine import Cpu, Device, fp64_device, precision_flags
 from ampbench.worker.memory import is_out_of_memory, said_of
-from ampbench.worker.optimizer import is_named, recipe_of, statistics_stall
+from ampbench.worker.optimizer import is_named, misses, recipe_of, statistics_stall
 from ampbench.worker.outputs import compared_outputs
 from ampbench.worker.step import InferenceStep, OwnStep, TrainingStep, build_step
 from ampbench.worker.updates import (
@@ -127,7 +127,7 @@ def run_step(
             return numbers
         numbers, gradients = _of_backward(step, workload, keep, notes, equal=equal, copy=update)
         if is_named(workload, find_recipe(case.recipe)):
-            numbers.recipe = recipe_of(step.optimizer, step.module)
+            numbers.recipe = misses(recipe_of(step.optimizer, step.module), step.optimizer, step.stored())
         if update:
             _note_decisions(numbers, loss)
             if native and find_recipe(case.recipe).clip:  # in place

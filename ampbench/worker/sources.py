@@ -21,7 +21,8 @@ from ampbench.drive.planning import ENTRY_FAMILY, OPTIMIZER_FAMILY, own_source
 from ampbench.errors import AmpbenchError, WorkloadError, bounded, did_you_mean, first_line, nearest, text_of
 from ampbench.records.case import OwnPrecision, ParameterValue, WorkloadSource
 from ampbench.records.wire import Description
-from ampbench.worker.data import Generator, InputsOnly, batches_of, in_batches, tensors_of
+from ampbench.trace.dtypes import HALVES, short_dtype
+from ampbench.worker.data import Generator, InputsOnly, batches_of, in_batches, is_loaded_low, named_tensors, tensors_of
 from ampbench.worker.draws import seed_all
 from ampbench.worker.machine import users_switches, written
 from ampbench.worker.optimizer import check_class
@@ -127,6 +128,7 @@ def describe_workload(
         channels_last=any(leaf.ndim == 4 and leaf.is_floating_point() for leaf in tensors_of(workload.inputs)),
         elsewhere=imported_elsewhere(Path.cwd()),
         precisions=precisions,
+        loaded=loaded_dtypes(workload.module),
         switches=tuple(written(name, value) for name, value in users_switches().items() if before.get(name) != value),
     )
 
@@ -342,12 +344,24 @@ def _checked(name: str, returned: object) -> Workload:
             raise _wrong(name, "inputs are a list of batches, so targets must be a list too")
         if len(returned.targets) != len(batches):
             raise _wrong(name, f"{len(batches)} batches of inputs but {len(returned.targets)} of targets")
-    for label, tensor in [*returned.module.named_parameters(), *returned.module.named_buffers()]:
+    for label, part in returned.module.named_modules():
+        if hasattr(part, "_hf_hook"):
+            raise _wrong(name, f"accelerate's hooks move {label or 'the network'}; load it without device_map")
+    for label, tensor in named_tensors(returned.module):
+        if tensor.is_meta:
+            raise _wrong(name, f"{label} is on meta, without values; load all weights on the CPU")
         if tensor.device.type != "cpu":
             raise _wrong(name, f"{label} is on {tensor.device}; return the module on the CPU, ampbench moves it")
-        if tensor.is_floating_point() and tensor.dtype != torch.float32 and tensor.requires_grad:
-            raise _wrong(name, f"{label} is {tensor.dtype}; return the module in fp32, ampbench casts it")
+        if tensor.dtype is torch.float64 and tensor.requires_grad:
+            raise _wrong(name, f"{label} is {tensor.dtype}; return the module in fp32, bf16 or fp16")
     return returned
+
+
+def loaded_dtypes(module: torch.nn.Module) -> tuple[str, ...]:
+    """Return in which dtypes below fp32 a network was loaded, and the names of tensor subclasses among its weights."""
+    tensors = [tensor for _, tensor in named_tensors(module)]
+    low = [short_dtype(tensor.dtype) for tensor in tensors if tensor.dtype in HALVES] if is_loaded_low(module) else []
+    return tuple(dict.fromkeys(low + [type(one).__name__ for one in tensors if hasattr(one, "__tensor_flatten__")]))
 
 
 def _names(value: object) -> bool:

@@ -6,6 +6,7 @@ known here. The tasks of every run are done here, too: environment, description,
 
 import contextlib
 import random
+import re
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +35,7 @@ from ampbench.worker.divergence import fp32_products, measure_divergence
 from ampbench.worker.environment import read_environment
 from ampbench.worker.machine import Device, keep_users_switches, open_device, precision_flags
 from ampbench.worker.memory import is_out_of_memory, keep_freed_memory, measure_memory, rss_bytes
+from ampbench.worker.network import REFUSING
 from ampbench.worker.reference import References
 from ampbench.worker.sources import build_workload, describe_workload, find_own, further_inputs, items_per_step
 from ampbench.worker.step import Step, TrainingStep, build_step
@@ -43,6 +45,9 @@ from ampbench.workload import Workload
 
 FRAMES = 4
 """How many of the last frames of a failed forward are kept."""
+
+_REFUSED = re.compile("inference ?(mode|tensor)|does not require grad", re.IGNORECASE)
+"""What torch says where code needs of tensors what those of inference mode do not have."""
 
 T = TypeVar("T")
 
@@ -61,6 +66,7 @@ class Worker:
     def serve(self, request: Request) -> Reply:
         """Return the reply to `request`; whatever is raised in the workload becomes a failure, in its making a problem.
 
+        What a network refuses to do in inference mode is done again without gradients.
         KeyboardInterrupt passes on where it was a person's.
         """
         if request.threads:
@@ -69,6 +75,14 @@ class Worker:
             keep_freed_memory()
         keep_users_switches(request.keep_flags)
         try:
+            try:
+                return self._serve(request)
+            except RuntimeError as error:
+                inference = request.case is not None and request.case.phase == "inference"
+                module = self._built[1].module if self._built else None
+                if module is None or module in REFUSING or not inference or not _REFUSED.search(str(error)):
+                    raise
+                REFUSING.add(module)
             return self._serve(request)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) and self._interrupted():
@@ -347,6 +361,7 @@ def measure_round(workload: Workload, case: Case, asked: RoundAsked, device: Dev
         param_nonfinite=nonfinite if case.phase == "training" else None,
         changed_in_place=timed.changed or [],
         comes_compiled=any(map(is_compiled, workload.module.modules())),
+        no_grad=case.phase == "inference" and workload.module in REFUSING,
         fp32_products=fp32_products(case, device),
         rss_peak_bytes=rss_peak,
         free_bytes=device.free_bytes(),
@@ -412,7 +427,7 @@ def failure_of(case_id: str, stage: str, error: BaseException) -> Failure:
     The innermost line of the user's own code is in the text, and among the frames however deep in torch it ended.
     """
     out_of_memory = is_out_of_memory(error)
-    own = tuple(str(Path(ampbench.__file__).parent / part) for part in ("measure", "explain", "instruments"))
+    own = tuple(str(Path(ampbench.__file__).parent / part) for part in ("worker", "trace", "instruments"))
     every = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
     frames = every[-FRAMES:]
     if (users := own_frames(error)) and users[-1] not in frames:

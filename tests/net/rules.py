@@ -19,6 +19,7 @@ from tests.net.comparing import MISSING, Difference
 SEEN = (
     "output_over_spread", "output_spread_name", "scaler_scale", "input_largest", "target_largest", "statistics_stall",
 )  # fmt: skip
+LOADED = (".loaded", ".no_grad", ".missed", ".trained", ".foreign")
 
 
 @dataclass(frozen=True)
@@ -122,10 +123,13 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "where the network is at fault every precision has a verdict",
-        lambda one: (
-            one.table not in ("frame", "findings") and one.before == MISSING and one.after in (True, "fp32-output")
-        ),
-        cells=31,
+        lambda one: one.table.startswith("advice") and one.before == MISSING and one.after in (True, "fp32-output"),
+        cells=12,
+    ),
+    Rule(
+        "how weights were loaded, whether inference mode was refused, what an optimizer lacks",
+        lambda one: one.table == "records" and one.key.endswith(LOADED),
+        cells=288,
     ),
     Rule("what helps is told of what is passed over alone", lambda one: one.column == "remedy", cells=1_390),
     Rule(

@@ -82,9 +82,9 @@ def test_items_default_to_the_length_of_the_first_input(tmp_path: Path) -> None:
         ("import torch\ndef f(): return torch.nn.ReLU(), []\n", "f", r"list of batches is empty"),
         ("import torch\ndef f(): return torch.nn.ReLU(), torch.ones(2), 3\n", "f", r"the loss is int"),
         (
-            "import torch\ndef f(): return torch.nn.Linear(2, 2).half(), torch.ones(2)\n",
+            "import torch\ndef f(): return torch.nn.Linear(2, 2).double(), torch.ones(2)\n",
             "f",
-            r"weight is torch.float16",
+            r"weight is torch.float64",
         ),
         (WHOLE.format("version='1.2'"), "f", r"the version is '1.2'; expected a whole number"),
         (WHOLE.format("items_per_step=float('nan')"), "f", r"items_per_step is nan; expected a number above 0"),

@@ -26,7 +26,7 @@ from ampbench.instruments.convergence.records import (
 )
 from ampbench.records.case import Case
 from ampbench.records.measured import Score
-from ampbench.worker.data import Generator, batches_of, inputs_digest, weights_digest
+from ampbench.worker.data import Generator, batches_of, in_fp32, inputs_digest, weights_digest
 from ampbench.worker.distances import Scorer, compare, is_finite
 from ampbench.worker.draws import seed_all, switch_off_dropout
 from ampbench.worker.machine import Cpu, Device, fp64_device, precision_flags
@@ -248,6 +248,7 @@ def one_rounding_away(workload: Workload, seed: int) -> Workload:
     """
     generator = Generator("control", 1, {}, seed)
     module = copy.deepcopy(workload.module)
+    in_fp32(module)
     with torch.no_grad():
         for name, weight in module.named_parameters():
             if weight.dtype is torch.float32:

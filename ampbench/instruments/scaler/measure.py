@@ -19,7 +19,7 @@ from ampbench.records.ranges import GRADIENT, FirstNonfinite
 from ampbench.records.run import ScalerSetting
 from ampbench.trace.nonfinite import find_nonfinite
 from ampbench.trace.ranges import Counts, count_magnitudes, record_of
-from ampbench.worker.data import named_tensors, weights_digest
+from ampbench.worker.data import differs, named_tensors, weights_digest
 from ampbench.worker.distances import Scorer, compare, dense, is_finite
 from ampbench.worker.draws import seed_all, seeded_step
 from ampbench.worker.machine import Device, fp64_device, precision_flags
@@ -263,7 +263,7 @@ def _note_unmoved(step: TrainingStep, workload: Workload, run: _Run) -> None:
     before = dict(named_tensors(workload.module))
     names = [name for name, _ in step.module.named_parameters() if name in run.with_gradient]
     parameters = dict(step.module.named_parameters())
-    unmoved = [name for name in names if torch.equal(parameters[name].detach().cpu(), before[name])]
+    unmoved = [name for name in names if not differs(parameters[name].cpu(), before[name])]
     if unmoved:
         run.notes.append(UNMOVED.format(len(unmoved), len(names), few(unmoved)))
 
