@@ -167,7 +167,10 @@ def is_interruption(error: BaseException) -> bool:
 def own_frames(error: BaseException) -> list[traceback.FrameSummary]:
     """Return the frames of a traceback that are a user's own, or a built-in workload's: no library's and not ours."""
     ours = Path(__file__).parent
-    libraries = [sysconfig.get_path("stdlib"), *(str(ours / part) for part in ("worker", "trace", "instruments"))]
+    libraries = [
+        sysconfig.get_path("stdlib"),
+        *(str(ours / part) for part in ("worker", "trace", "instruments", "studies")),
+    ]
     if torch := sys.modules.get("torch"):
         libraries.append(str(Path(str(torch.__file__)).parent))
     inside = (*libraries, "<frozen", "<string>", "<eval")

@@ -8,6 +8,7 @@ from typing import Any
 import ampbench
 from ampbench.records import wire
 from ampbench.records.case import DeviceDescription, Environment
+from ampbench.records.kinds import KINDS, named
 from ampbench.records.wire import Description, NamedNetwork, Reply, Request, RoundAsked, Task, ask, reply_with
 
 CPU = DeviceDescription(type="cpu", available=True, arithmetic={"bf16": "native"}, autocast_dtype="bf16")
@@ -21,6 +22,7 @@ def _every_task() -> Mapping[str, Task[Any, Any]]:
     rows = (Path(ampbench.__file__).parent / "instruments").glob("*/instrument.py")
     modules = [importlib.import_module(f"ampbench.instruments.{path.parent.name}.instrument") for path in sorted(rows)]
     found = [one for module in [wire, *modules] for one in vars(module).values() if isinstance(one, Task)]
+    found += [named(row.study).task for row in KINDS.values() if row.study]
     return {task.name: task for task in found}
 
 

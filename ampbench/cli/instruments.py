@@ -46,16 +46,16 @@ from ampbench.records.run import LATEST, Selection, Settings
 
 if TYPE_CHECKING:
     from ampbench.drive.pieces import Piece, Seen
-    from ampbench.instruments.instrument import Instrument, Option, Selects, Session
     from ampbench.records.run import Entry, Header
     from ampbench.store import RunWriter, StoredRun
+    from ampbench.studies.study import Instrument, Option, Selects, Session
 
 
 def command(kind: str) -> Callable[..., int | None]:
     """Return the verb that makes runs of a kind, as typer takes it."""
     if KINDS[kind].verb:
         return as_typer_takes(named(KINDS[kind].verb))
-    from ampbench.instruments.instrument import instrument_of
+    from ampbench.studies.study import instrument_of
 
     instrument = instrument_of(kind)
 
@@ -67,9 +67,11 @@ def command(kind: str) -> Callable[..., int | None]:
 
 def _parameters(instrument: "Instrument[Any]") -> list[Parameter]:
     """Return the parameters of an instrument's verb, in their order."""
+    from ampbench.studies.study import options_of
+
     selects, limits = instrument.selects, parameters_of(make_settings)
     parameters = _selecting(selects) if selects is not None else [parameters_of(make_selection)["device"]]
-    parameters += [option(row.name, _annotation(row), row.default) for row in instrument.options]
+    parameters += [option(row.name, _annotation(row), row.default) for row in options_of(instrument)]
     parameters += [option("every", EveryRow, False)] if instrument.lists_all else []
     parameters += [option("timeout", PieceTimeout, instrument.timeout), limits["threads"]]
     parameters += [limits["seed"]] if selects is not None else []
@@ -116,7 +118,7 @@ def _annotation(option: "Option") -> Any:
 
 def _done(instrument: "Instrument[Any]", context: typer.Context, values: dict[str, Any]) -> int:
     """Begin a run of what the options of a verb give, or go on with one, and return the exit code."""
-    from ampbench.instruments.instrument import Given, asked_for
+    from ampbench.studies.study import Given, asked_for, options_of
 
     chosen = chosen_format(values["format"], values["json"])
     everything = values.get("every", False)
@@ -124,9 +126,10 @@ def _done(instrument: "Instrument[Any]", context: typer.Context, values: dict[st
         refuse_beside_resume(context, WITH_RESUME)
         return go_on(instrument, values["resume"], values["results"], told_as(chosen, everything=everything))
     selection, settings = _made(make_selection, values), _made(make_settings, values)
+    options = options_of(instrument)
     given = Given(
-        values=values | {one.name: _typed(one, values[one.name]) for one in instrument.options},
-        typed={one.name for one in instrument.options if is_typed(context, one.name)},
+        values=values | {one.name: _typed(one, values[one.name]) for one in options},
+        typed={one.name for one in options if is_typed(context, one.name)},
         selection=selection,
     )
     asked = asked_for(instrument, given)
@@ -185,7 +188,8 @@ def begin(
     from ampbench import store
     from ampbench.drive import session
     from ampbench.drive.planning import meant
-    from ampbench.instruments.instrument import Session, prepared
+    from ampbench.studies.study import Session
+    from ampbench.studies.work import prepared
 
     nothing = "nothing was seen"
     settings = replace(settings, rounds=1, builds=1)
@@ -223,7 +227,8 @@ def go_on(instrument: "Instrument[Any]", resume: str, results: Path, tell: Tell)
     """
     from ampbench import store
     from ampbench.drive.pieces import asked_of
-    from ampbench.instruments.instrument import Session, prepared
+    from ampbench.studies.study import Session
+    from ampbench.studies.work import prepared
 
     kind = instrument.kind
     if resume == LATEST:
@@ -264,7 +269,7 @@ def _worked(
     from ampbench import store
     from ampbench.cli.progress import piece_progress
     from ampbench.drive.session import planned_skips
-    from ampbench.instruments.instrument import worked
+    from ampbench.studies.work import worked
 
     plan, problem = session.prepared.plan, None
     seen: list[Entry] = list(planned_skips(plan))

@@ -33,13 +33,6 @@ from ampbench.records.run import Entry, Footer, Selection, Settings
 from ampbench.records.wire import Task, ask
 from ampbench.store import CannotBeError, RunWriter, StoredRun
 
-
-def unfinished(stored: StoredRun) -> list[str]:
-    """Return the ids of the cases of a run about which it says nothing, in the order of the run."""
-    ended = {*stored.explained, *stored.given_up}
-    return [case_id for case_id in stored.cases if case_id not in ended]
-
-
 A = TypeVar("A")
 R = TypeVar("R")
 

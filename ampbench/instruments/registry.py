@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ampbench.records.kinds import KINDS, named
+from ampbench.records.kinds import KINDS, Kind, named
+from ampbench.show import studies
 
 if TYPE_CHECKING:
     from ampbench.records.case import Environment
@@ -17,14 +18,17 @@ def document(stored: "StoredRun", case_ids: Sequence[str], *, everything: bool =
 
     `options` are those that only some kinds have, such as which table of the casts.
     """
-    make = named(KINDS[stored.header.explains].document)
+    row = KINDS[stored.header.explains]
+    if row.study:
+        return studies.document(named(row.study), stored, case_ids, everything=everything)
+    make = named(row.document)
     found: Document = make(stored, case_ids, everything=everything, **options)
     return found
 
 
-def part(place: str, held: "Held[Any]") -> "Part | None":
-    """Return the part of a report's page that a row names, made of what the page holds; None where that is nothing."""
-    found: Part | None = named(place)(held)
+def part(row: Kind, held: "Held[Any]") -> "Part | None":
+    """Return the part of a report's page of a kind of runs, made of what the page holds; None where that is nothing."""
+    found: Part | None = studies.part(named(row.study), held) if row.study else named(row.part)(held)
     return found
 
 

@@ -49,6 +49,7 @@ class Kind:
 
     All else are names, as "module:name":
 
+    * `study`, of which the verb is made, and all that is shown of its runs; or, where a kind is no `Study` yet:
     * `instrument`, of which the verb is made ("": none, but a `verb` of its own);
     * `verb`, the command where it is not made as the others are;
     * `asked`, the record of what a run was asked for, which its header keeps; `asks`, those that its workers are sent
@@ -67,8 +68,9 @@ class Kind:
     contents: str
     lines: tuple[Lines, ...]
     summary: str
-    document: str
-    part: str
+    study: str = ""
+    document: str = ""
+    part: str = ""
     instrument: str = ""
     verb: str = ""
     asked: str = ""
@@ -180,13 +182,11 @@ _ROWS = (
     ),
     Kind(
         INPUT_STORAGE, "study", "the storage of the inputs of",
-        (Lines("storage", "ampbench.instruments.input_storage.records:StoragePass"),),
+        (Lines("storage", "ampbench.studies.input_storage:StoragePass"),),
         summary="What storing inputs in half saves, and whether it loses anything.",
-        instrument="ampbench.instruments.input_storage.instrument:INSTRUMENT",
-        asked="ampbench.instruments.input_storage.records:StorageAsked",
-        asks=("ampbench.instruments.input_storage.records:StorageAsked",),
-        document="ampbench.instruments.input_storage.show:document",
-        part="ampbench.instruments.input_storage.show:part",
+        study="ampbench.studies.input_storage:STUDY",
+        asked="ampbench.studies.input_storage:StorageAsked",
+        asks=("ampbench.studies.input_storage:StorageAsked",),
         resumed=True,
     ),
     Kind(

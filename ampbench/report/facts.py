@@ -285,7 +285,7 @@ Passes = Sequence[tuple[StoredRun, str, Any]]
 @lru_cache(maxsize=1)
 def parts(material: Material) -> list[tuple[Kind, Part]]:
     """Return what instruments say of the runs on the page, each with its kind; those with nothing are left out."""
-    found = [(kind, registry.part(kind.part, held(material, kind))) for kind in KINDS.values()]
+    found = [(kind, registry.part(kind, held(material, kind))) for kind in KINDS.values()]
     return [(kind, part) for kind, part in found if part is not None]
 
 

@@ -8,7 +8,16 @@ from typing import Any, NamedTuple
 
 from ampbench.core.budget import ROOM
 from ampbench.core.statement import Answer, Flaw, Hint, Note, Refusal, Severity, Statement, Undecided
-from ampbench.core.units import counted, format_error, format_kept, format_limit, format_percent, format_share, times
+from ampbench.core.units import (
+    FORMATS,
+    counted,
+    format_error,
+    format_kept,
+    format_limit,
+    format_percent,
+    format_share,
+    times,
+)
 from ampbench.records.case import Case
 from ampbench.records.changes import GateCode
 from ampbench.records.labels import FP32_INSTEAD, case_labels, few
@@ -264,6 +273,7 @@ _IN_TIMES = frozenset({Refusal.INPUT_RANGE, Refusal.TARGET_RANGE, Refusal.SPREAD
 
 _SPELLED: Mapping[str, Callable[..., str]] = MappingProxyType(
     {
+        **FORMATS,
         "error": format_error,
         "share": format_share,
         "kept": format_kept,
@@ -303,10 +313,15 @@ def _are(count: int, what: str, elements: int | None = None, **_: Any) -> str:
     return f"{count:,}{of} {what} {noun} {'is' if count == 1 else 'are'}"
 
 
+def spelled(template: str, facts: Mapping[str, float | str]) -> str:
+    """Return a template with its facts spelled."""
+    return _Words().vformat(template, (), facts)
+
+
 def words(statement: Statement, **names: str) -> str:
     """Return a statement in a plain line; `names` are those of its cases, tables and workloads."""
     templates = OF_GATES if isinstance(statement.code, GateCode) else TEMPLATES
-    return _Words().vformat(templates[statement.code], (), {**names, **statement.facts})
+    return spelled(templates[statement.code], {**names, **statement.facts})
 
 
 def code_words(row: Mapping[str, Any]) -> str:

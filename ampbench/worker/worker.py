@@ -427,7 +427,7 @@ def failure_of(case_id: str, stage: str, error: BaseException) -> Failure:
     The innermost line of the user's own code is in the text, and among the frames however deep in torch it ended.
     """
     out_of_memory = is_out_of_memory(error)
-    own = tuple(str(Path(ampbench.__file__).parent / part) for part in ("worker", "trace", "instruments"))
+    own = tuple(str(Path(ampbench.__file__).parent / part) for part in ("worker", "trace", "instruments", "studies"))
     every = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
     frames = every[-FRAMES:]
     if (users := own_frames(error)) and users[-1] not in frames:

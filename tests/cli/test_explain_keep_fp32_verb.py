@@ -248,7 +248,7 @@ def test_an_interruption_of_a_resumed_search_before_it_does_anything_leaves_it_a
     def plan(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ampbench.instruments.instrument.check_selection", plan)
+    monkeypatch.setattr("ampbench.studies.work.check_selection", plan)
     said = search(ampbench, "--resume", file.stem)
     assert (said.code, said.out) == (130, "")
     how = f"1 piece left; ampbench explain keep-fp32 --resume {file.stem} goes on\n"

@@ -15,14 +15,14 @@ import pytest
 from ampbench import store
 from ampbench.drive.servers import InProcess
 from ampbench.errors import NothingToRunError
-from ampbench.instruments.instrument import instrument_of
 from ampbench.records.kinds import CHECK, KEEP_FP32, KINDS, verb_of
 from ampbench.records.measured import Failure
 from ampbench.records.wire import Reply, Request, request_line
 from ampbench.store import list_runs, read_run
+from ampbench.studies.study import instrument_of, options_of
 
 Run = Callable[..., Any]
-MADE = [name for name, row in KINDS.items() if row.instrument]
+MADE = [name for name, row in KINDS.items() if row.study or row.instrument]
 """The kinds whose verbs are tested: all that have an instrument."""
 PIECES = [pytest.param(name, marks=pytest.mark.slow if name == KEEP_FP32 else ()) for name in MADE]
 """Those whose work is done; weighing sets of modules takes half a minute."""
@@ -41,7 +41,7 @@ def command(kind: str) -> list[str]:
     """A command of a kind that has two pieces of work at least."""
     words = verb_of(kind).split() + OWN.get(kind, [])
     words += ["mlp", "gru", "--preset", "tiny"] if of_cases(kind) else []
-    for option in instrument_of(kind).options:
+    for option in options_of(instrument_of(kind)):
         if option.name in QUICK:
             words += [f"--{option.name}", QUICK[option.name]]
         elif option.name == "steps":
@@ -87,7 +87,7 @@ class Replayed:
 def channel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Replayed]:
     found = Replayed()
     monkeypatch.setattr("ampbench.drive.pieces.ServerChannel", found.opened)
-    monkeypatch.setattr("ampbench.instruments.instrument.ServerChannel", found.opened)
+    monkeypatch.setattr("ampbench.studies.work.ServerChannel", found.opened)
     yield found
     if Replayed.process is not None:
         Replayed.process.close()
@@ -131,7 +131,7 @@ def test_a_mistake_is_one_line_and_starts_nothing(
     kind: str, words: list[str], message: str, tmp_path: Path, ampbench: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ampbench.drive.pieces.ServerChannel", lambda **_: pytest.fail("a server was started"))
-    monkeypatch.setattr("ampbench.instruments.instrument.ServerChannel", lambda preload: pytest.fail("a server"))
+    monkeypatch.setattr("ampbench.studies.work.ServerChannel", lambda preload: pytest.fail("a server"))
     said = ampbench(*verb_of(kind).split(), *words)
     assert (said.code, said.out, said.err.count("\n")) == (2, "", 1)
     assert message in said.err

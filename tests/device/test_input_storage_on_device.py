@@ -7,8 +7,8 @@ import torch
 
 import ampbench
 from ampbench.cli.main import main
-from ampbench.instruments.input_storage.records import StoragePass
 from ampbench.store import list_runs, read_run
+from ampbench.studies.input_storage import StoragePass
 
 FOUND = torch.accelerator.current_accelerator(check_available=True)
 

@@ -17,15 +17,12 @@ from ampbench.drive.pieces import (
     require_among,
     require_own_ops,
     resumed_plan,
-    unfinished,
 )
 from ampbench.drive.planning import PlannedCase
 from ampbench.drive.session import Prepared
 from ampbench.errors import UnknownNameError, UsageError
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.instruments.convergence.records import ConvergenceAsked
-from ampbench.instruments.input_storage.records import StorageAsked
-from ampbench.instruments.instrument import instrument_of, prepared
 from ampbench.instruments.keep_fp32.records import Wanted
 from ampbench.instruments.scaler.records import ScalerAsked
 from ampbench.instruments.scope.records import ScopeAsked
@@ -37,6 +34,9 @@ from ampbench.records.ranges import RangesAsked
 from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Description, Nothing, reply_with
 from ampbench.store import CannotBeError, RunWriter, StoredRun, read_run
+from ampbench.studies.input_storage import StorageAsked
+from ampbench.studies.study import instrument_of, unfinished
+from ampbench.studies.work import prepared
 from ampbench.workloads.index import WORKLOADS, source
 from tests.instruments.scope.planted_scopes import scope_pass
 from tests.scripted_channel import CPU, Scripted, machine

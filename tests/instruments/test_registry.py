@@ -11,31 +11,32 @@ import pytest
 import ampbench
 from ampbench.instruments import registry
 from ampbench.records import kinds
-from ampbench.records.kinds import KINDS, named
+from ampbench.records.kinds import KINDS, Kind, named
 from ampbench.show.page import Held
+from ampbench.studies.study import Study
 
-PLACES = [place for kind in KINDS.values() for place in (kind.document, kind.part, kind.told) if place]
+PLACES = [place for kind in KINDS.values() for place in (kind.study, kind.document, kind.part, kind.told) if place]
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_what_a_row_names_is_a_function_in_the_folder_of_an_instrument(place: str) -> None:
-    assert place.startswith("ampbench.instruments.")
-    assert callable(named(place))
+def test_what_a_row_names_is_a_study_or_a_function_of_an_instrument(place: str) -> None:
+    assert place.startswith(("ampbench.instruments.", "ampbench.studies."))
+    assert callable(named(place)) or isinstance(named(place), Study)
 
 
 def test_documents_need_neither_torch_nor_pandas() -> None:
     code = (
-        "import sys; from ampbench.records.kinds import KINDS, named\n"
-        "assert all([named(kind.document) for kind in KINDS.values()])\n"
+        "import sys; from ampbench.records.kinds import KINDS, Kind, named\n"
+        "assert all([named(kind.study or kind.document) for kind in KINDS.values()])\n"
         "sys.exit(' '.join({'torch', 'pandas'} & sys.modules.keys()))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr == "\n"
 
 
-@pytest.mark.parametrize("place", [kind.part for kind in KINDS.values()])
-def test_an_instrument_has_no_part_of_a_page_without_runs(place: str) -> None:
-    assert registry.part(place, Held()) is None
+@pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
+def test_an_instrument_has_no_part_of_a_page_without_runs(kind: Kind) -> None:
+    assert registry.part(kind, Held()) is None
 
 
 PACKAGE = Path(ampbench.__file__).parent
@@ -79,7 +80,7 @@ def named_in(path: Path) -> Iterator[str]:
 
 
 def test_no_module_names_a_kind_of_run_but_for_these() -> None:
-    own = {PACKAGE / "instruments" / name for name in SLICES}
+    own = {PACKAGE / "studies", *(PACKAGE / "instruments" / name for name in SLICES)}
     others = [path for path in PACKAGE.rglob("*.py") if own.isdisjoint(path.parents)]
     found = {str(path.relative_to(PACKAGE)): sorted(set(named_in(path))) for path in others}
     assert {name for name, seen in found.items() if seen} == set(NAMING), found

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ampbench.drive.session import Prepared
-from ampbench.instruments.instrument import Instrument, Session, worked
 from ampbench.store import RunWriter, StoredRun
+from ampbench.studies.study import Instrument, Session
+from ampbench.studies.work import worked
 
 
 def work(

@@ -20,6 +20,7 @@ from ampbench.core.budget import Budget
 from ampbench.core.precisions import BASELINE
 from ampbench.core.statement import Answer, Undecided
 from ampbench.errors import AmpbenchError
+from ampbench.instruments import registry
 from ampbench.instruments.casts.show import By
 from ampbench.judge import fitness
 from ampbench.judge import frame as frames
@@ -28,7 +29,7 @@ from ampbench.judge.gate import Policy, judge, read_policy
 from ampbench.judge.looks import LOOKS
 from ampbench.judge.verdict import takes_of
 from ampbench.records.changes import Comparison
-from ampbench.records.kinds import KINDS, Kind, named
+from ampbench.records.kinds import KINDS, Kind
 from ampbench.records.rules import RuleChange
 from ampbench.records.verdict import Status
 from ampbench.trend.building import make_trend
@@ -105,11 +106,10 @@ def of_history(paths: Iterable[Path]) -> Tables:
 
 def _study(stored: Any, kind: Kind) -> Tables:
     """Return the tables that machines read of a study: its flat rows, and those in its nested data."""
-    document = named(kind.document)
     ways = [{"by": by} for by in By] if kind.name == "casts" else [{}]
     tables: Tables = {}
     for way in ways:
-        found = document(stored, list(stored.cases), everything=True, **way)
+        found = registry.document(stored, list(stored.cases), everything=True, **way)
         parts = {"rows": found.rows(), **dict(nested_tables(found.data(), ""))}
         for name, rows in parts.items():
             tables[f"study, {name} {way.get('by', '')}".strip()] = [(f"{n}", tokens(row)) for n, row in enumerate(rows)]

@@ -12,7 +12,6 @@ from ampbench.core import stats
 from ampbench.core.precisions import PRECISIONS
 from ampbench.core.units import counted, format_seconds
 from ampbench.instruments.casts.tables import Totals, sentence, totals
-from ampbench.instruments.paired import WIDEST, SavedTime, saved_time, unfit, worth_of
 from ampbench.records.case import Case
 from ampbench.records.cast_tables import Saving, savings
 from ampbench.records.casts import (
@@ -39,6 +38,7 @@ from ampbench.records.casts import (
 )
 from ampbench.records.labels import few
 from ampbench.records.rules import FAKE
+from ampbench.studies.paired import WIDEST, SavedTime, saved_time, unfit, worth_of
 
 SLOWEST = 3.0
 """Where traced ops take more than so many times the untraced step, tracing is most of what was timed, and the casts'

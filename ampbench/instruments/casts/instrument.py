@@ -12,7 +12,14 @@ from ampbench.drive.pieces import Piece, Seen, ask_case, built_in_rows, plan_def
 from ampbench.drive.planning import PlannedCase
 from ampbench.drive.servers import Channel
 from ampbench.errors import UsageError
-from ampbench.instruments.instrument import (
+from ampbench.records.case import PATHS, Case, Environment
+from ampbench.records.casts import AUTOGRAD, COMPILED, TRACED, By, CastPass, Tracing
+from ampbench.records.kinds import CASTS
+from ampbench.records.measured import Failure, Skip
+from ampbench.records.run import Selection, Settings
+from ampbench.records.wire import Task
+from ampbench.store import StoredRun
+from ampbench.studies.study import (
     AUTOCAST_HELP,
     INFERENCE_HELP,
     SCALER_HELP,
@@ -22,13 +29,6 @@ from ampbench.instruments.instrument import (
     Selects,
     Session,
 )
-from ampbench.records.case import PATHS, Case, Environment
-from ampbench.records.casts import AUTOGRAD, COMPILED, TRACED, By, CastPass, Tracing
-from ampbench.records.kinds import CASTS
-from ampbench.records.measured import Failure, Skip
-from ampbench.records.run import Selection, Settings
-from ampbench.records.wire import Task
-from ampbench.store import StoredRun
 
 HELP = """\
 Trace one step of each case: every cast, of what, for which op, what it costs, what could be saved.

@@ -13,7 +13,6 @@ from typing import Any
 
 from ampbench.core.precisions import PRECISIONS
 from ampbench.core.units import UNDEFINED, counted, format_bytes, format_seconds
-from ampbench.instruments.cases import case_title, document_of_cases
 from ampbench.instruments.casts import findings, tables
 from ampbench.instruments.casts.findings import (
     casts_inside,
@@ -24,7 +23,6 @@ from ampbench.instruments.casts.findings import (
     times_said,
 )
 from ampbench.instruments.casts.tables import CastGroup, ModuleGroup, WeightRow, cast_users, totals
-from ampbench.instruments.paired import saving_said
 from ampbench.records import cast_tables
 from ampbench.records.case import Case, Environment
 from ampbench.records.cast_tables import Saving, cache_bytes, savings
@@ -58,7 +56,9 @@ from ampbench.show.document import (
     table,
 )
 from ampbench.show.page import Held, Part, Told, told_part
+from ampbench.show.studies import case_title, document_of_cases
 from ampbench.store import StoredRun
+from ampbench.studies.paired import saving_said
 
 SHOWN, ORDERED = 8, 40
 """So many rows are shown, the most telling ones, or those of a table in the order of running, unless all are asked

@@ -16,10 +16,10 @@ from msgspec import structs
 from ampbench.core.units import format_bandwidth, format_flop_rate, format_ratio, format_share
 from ampbench.instruments.ceilings.datasheets import INSTRUCTIONS, Datasheet, datasheet_of, instruction_of
 from ampbench.instruments.ceilings.records import COPY, FP32, MOVING, OPERATIONS, READ, TF32, Attained, Ceiling
-from ampbench.instruments.paired import BUSY, unfit
 from ampbench.records.case import DeviceDescription, Environment
 from ampbench.records.labels import arithmetic, few
 from ampbench.records.measured import ATTENTION, CONV, MATMUL, MemoryPass
+from ampbench.studies.paired import BUSY, unfit
 
 DTYPES = (FP32, TF32, "bf16", "fp16", "fp64")
 """What ceilings are measured in, in the order of every table."""

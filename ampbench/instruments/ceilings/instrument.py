@@ -28,7 +28,6 @@ from ampbench.instruments.ceilings.records import (
     CeilingAsked,
     CeilingsAsked,
 )
-from ampbench.instruments.instrument import Given, Instrument, Option, Session, ask_device
 from ampbench.records.case import DeviceDescription, Environment
 from ampbench.records.kinds import CEILINGS
 from ampbench.records.labels import few
@@ -36,6 +35,8 @@ from ampbench.records.measured import Failure
 from ampbench.records.run import Header, Selection
 from ampbench.records.wire import Task
 from ampbench.store import StoredRun
+from ampbench.studies.study import Given, Instrument, Option, Session
+from ampbench.studies.work import ask_device
 
 HELP = """\
 Measure what a device attains at best: FLOP/s of products, convolutions and attention, memory bandwidth.

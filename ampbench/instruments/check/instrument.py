@@ -10,7 +10,6 @@ from ampbench.drive.pieces import Piece
 from ampbench.drive.servers import Channel
 from ampbench.errors import NothingToRunError, UnknownNameError
 from ampbench.instruments.check.records import NOT_SHOWN, CheckAsked, Checked, ChecksAsked, digest_of
-from ampbench.instruments.instrument import Instrument, Session, ask_device
 from ampbench.records.case import DEVICES, Environment
 from ampbench.records.kinds import CHECK
 from ampbench.records.measured import KILLED, Failure
@@ -18,6 +17,8 @@ from ampbench.records.rules import NOT_OBSERVED
 from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Task
 from ampbench.store import StoredRun
+from ampbench.studies.study import Instrument, Session
+from ampbench.studies.work import ask_device
 
 PRELOADED = ("torch._dynamo", "torch.distributed.fsdp")
 """What many programs import, which takes longer than they do; each begins as a fork of what has done so."""

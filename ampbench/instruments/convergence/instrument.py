@@ -23,20 +23,13 @@ from ampbench.instruments.convergence.records import (
     Training,
     TrainingAsked,
 )
-from ampbench.instruments.instrument import (
-    ALL_PRECISIONS_HELP,
-    SCALER_HELP,
-    Instrument,
-    Option,
-    Selects,
-    Session,
-)
 from ampbench.records.case import Case, Environment
 from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Task
 from ampbench.store import StoredRun
+from ampbench.studies.study import ALL_PRECISIONS_HELP, SCALER_HELP, Instrument, Option, Selects, Session
 
 HELP = """\
 Train in every precision from the same weights on the same batches, and judge by held-out data.

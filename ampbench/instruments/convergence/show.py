@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from ampbench.core.precisions import BASELINE, ordered
 from ampbench.core.recipes import CONSTANT, COSINE, LINEAR
 from ampbench.core.units import UNDEFINED, all_of, counted, format_error
-from ampbench.instruments.cases import missing_said, nested_data
 from ampbench.instruments.convergence.findings import (
     ACCURACY,
     NAMES,
@@ -59,6 +58,7 @@ from ampbench.show.page import (
     run_name,
     told_part,
 )
+from ampbench.show.studies import missing_said, nested_data
 from ampbench.store import StoredRun
 
 _LONGER = "train for longer, or at another learning rate, to conclude"

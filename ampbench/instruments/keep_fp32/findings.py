@@ -1,6 +1,6 @@
 """What the sets that were weighed come to: error, time and memory of each, which are worth their price, in sentences.
 
-Times are compared as `ampbench.instruments.paired` does. The code that keeps the modules that a search found is made
+Times are compared as `ampbench.studies.paired` does. The code that keeps the modules that a search found is made
 here, to be pasted into a program of `model` and `inputs`.
 """
 
@@ -13,9 +13,9 @@ from ampbench.core.precisions import PRECISIONS, Precision
 from ampbench.core.units import counted, format_bytes, format_error, format_kept, format_share
 from ampbench.instruments.keep_fp32.records import KeepSearch, SearchSpace, Trial, Weighed
 from ampbench.instruments.keep_fp32.trials import WHOLE, Budget, units_of
-from ampbench.instruments.paired import Ratio, ratio_of, ratio_said, step_seconds, unfit
 from ampbench.records.case import Case
 from ampbench.records.labels import FP32_INSTEAD, few
+from ampbench.studies.paired import Ratio, ratio_of, ratio_said, step_seconds, unfit
 
 NAMED = 6
 """So many modules are named in a sentence."""

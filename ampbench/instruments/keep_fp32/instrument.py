@@ -6,15 +6,6 @@ from types import ModuleType
 from ampbench.core.budget import LEAST_KEPT, LIMITS, Budget
 from ampbench.core.precisions import LOW
 from ampbench.errors import UsageError
-from ampbench.instruments.instrument import (
-    AUTOCAST_HELP,
-    INFERENCE_HELP,
-    SCALER_HELP,
-    Given,
-    Instrument,
-    Option,
-    Selects,
-)
 from ampbench.instruments.keep_fp32.records import (
     MAX_TRIALS,
     Objective,
@@ -27,6 +18,7 @@ from ampbench.instruments.keep_fp32.records import (
 )
 from ampbench.records.kinds import KEEP_FP32
 from ampbench.records.wire import Nothing, Task
+from ampbench.studies.study import AUTOCAST_HELP, INFERENCE_HELP, SCALER_HELP, Given, Instrument, Option, Selects
 
 SPACE_TASK = Task("space", Nothing, SearchSpace, "ampbench.instruments.keep_fp32.measure:do_space")
 TRIAL_TASK = Task("trial", TrialAsked, Trial, "ampbench.instruments.keep_fp32.measure:do_trial")

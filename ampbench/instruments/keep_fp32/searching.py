@@ -17,7 +17,6 @@ from ampbench.drive.planning import PlannedCase
 from ampbench.drive.servers import Channel
 from ampbench.drive.session import check_same_network
 from ampbench.errors import UsageError
-from ampbench.instruments.instrument import Session
 from ampbench.instruments.keep_fp32.findings import meets
 from ampbench.instruments.keep_fp32.instrument import SPACE_TASK, TRIAL_TASK, WEIGHING_TASK
 from ampbench.instruments.keep_fp32.records import (
@@ -36,6 +35,7 @@ from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Settings
 from ampbench.records.wire import Nothing, Task
 from ampbench.store import StoredRun
+from ampbench.studies.study import Session
 
 FOR_WEIGHING = 2
 """So many trials, of enough, are left for sets that are tried only to be weighed."""

@@ -18,11 +18,9 @@ from ampbench.core.units import (
     format_share,
 )
 from ampbench.errors import UnknownNameError
-from ampbench.instruments.cases import case_title, document_of_cases
 from ampbench.instruments.keep_fp32.findings import Point, code, kept_said, meets, points, said, so_far
 from ampbench.instruments.keep_fp32.records import KeepSearch, SearchSpace, Trial, Unit
 from ampbench.instruments.keep_fp32.trials import WHOLE, units_of
-from ampbench.instruments.paired import Ratio, ratio_said, short_ratio
 from ampbench.records.case import Case
 from ampbench.records.labels import few
 from ampbench.records.ranges import ROOT, ModuleError
@@ -37,7 +35,9 @@ from ampbench.show.charts import (
 from ampbench.show.data import record_data
 from ampbench.show.document import Block, Code, Column, Document, Section, as_sentence, picked, table
 from ampbench.show.page import Held, Part, Told, Untold, of_several, told_part
+from ampbench.show.studies import case_title, document_of_cases
 from ampbench.store import StoredRun
+from ampbench.studies.paired import Ratio, ratio_said, short_ratio
 
 SHOWN = 12
 """So many of the kept modules are shown unless all are asked for."""

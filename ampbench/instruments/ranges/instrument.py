@@ -14,12 +14,12 @@ from ampbench.drive.planning import FEATURES_ALONE, NO_LOSS, PlannedCase, lack, 
 from ampbench.drive.servers import Channel
 from ampbench.drive.session import describer
 from ampbench.errors import NothingToRunError
-from ampbench.instruments.instrument import AUTOCAST_HELP, INFERENCE_HELP, Instrument, Option, Selects, Session
 from ampbench.records.case import Case, Environment
 from ampbench.records.kinds import HEADROOM, ORIGIN
 from ampbench.records.ranges import OriginPass, RangePass, RangesAsked
 from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Nothing, Task
+from ampbench.studies.study import AUTOCAST_HELP, INFERENCE_HELP, Instrument, Option, Selects, Session
 from ampbench.workloads.index import LIBRARIES
 
 HEADROOM_HELP = """\

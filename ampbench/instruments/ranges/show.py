@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from ampbench.core.precisions import FORMATS
 from ampbench.core.units import UNDEFINED, counted, format_error, format_share
-from ampbench.instruments.cases import case_title, document_of_cases
 from ampbench.instruments.ranges.findings import (
     arithmetic_said,
     forward_overflows,
@@ -68,6 +67,7 @@ from ampbench.show.charts import (
 from ampbench.show.data import record_data
 from ampbench.show.document import Block, Column, Document, Section, as_sentence, first_rows, records, table
 from ampbench.show.page import Held, Part, Told, cut, of_several, told_part
+from ampbench.show.studies import case_title, document_of_cases
 from ampbench.store import StoredRun
 
 SHOWN = 12

@@ -11,7 +11,6 @@ from ampbench.drive.planning import PlannedCase, make_plan
 from ampbench.drive.servers import Channel
 from ampbench.drive.session import check_same_network, describer
 from ampbench.errors import UnknownNameError, UsageError
-from ampbench.instruments.instrument import Given, Instrument, Option, Selects, Session
 from ampbench.instruments.scaler.findings import setting_name, trained, unfinished
 from ampbench.instruments.scaler.records import ScalerAsked, ScalerRun, ScalingAsked
 from ampbench.records.case import Environment
@@ -19,6 +18,7 @@ from ampbench.records.kinds import SCALER
 from ampbench.records.run import ScalerSetting, Selection, Settings
 from ampbench.records.wire import Task
 from ampbench.store import StoredRun
+from ampbench.studies.study import Given, Instrument, Option, Selects, Session
 
 HELP = """\
 Train in fp32, in fp16 without loss scaling and with GradScaler in several settings, from the same weights.

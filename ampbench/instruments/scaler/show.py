@@ -11,7 +11,6 @@ from typing import Any
 
 from ampbench.core.precisions import BASELINE, find_format
 from ampbench.core.units import UNDEFINED, counted, format_loss, format_ratio, format_share, format_whole
-from ampbench.instruments.cases import case_title, document_of_cases
 from ampbench.instruments.scaler.findings import (
     NEAR,
     NOTHING,
@@ -40,6 +39,7 @@ from ampbench.show.charts import (
 from ampbench.show.data import record_data
 from ampbench.show.document import Block, Column, Document, Section, as_sentence, first_rows, picked, records, table
 from ampbench.show.page import Held, Part, Told, of_several, told_part
+from ampbench.show.studies import case_title, document_of_cases
 from ampbench.store import StoredRun
 
 

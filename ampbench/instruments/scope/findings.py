@@ -1,6 +1,6 @@
 """What each scope of autocast costs beside the one that PyTorch recommends, forward and loss: numbers and sentences.
 
-Times are compared as `ampbench.instruments.paired` does.
+Times are compared as `ampbench.studies.paired` does.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from ampbench.core import stats
 from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.core.units import apart, counted, format_bytes, format_error, format_share
-from ampbench.instruments.paired import BUSY, Ratio, ratio_of, ratio_said, step_seconds, unfit
 from ampbench.instruments.scope.records import (
     FORWARD,
     FORWARD_AND_LOSS,
@@ -20,6 +19,7 @@ from ampbench.instruments.scope.records import (
     ScopeRun,
 )
 from ampbench.records.case import Case
+from ampbench.studies.paired import BUSY, Ratio, ratio_of, ratio_said, step_seconds, unfit
 
 RECOMMENDED = FORWARD_AND_LOSS
 

@@ -1,10 +1,10 @@
 """The study of autocast's scope: training cases, each in every scope by a worker of its own."""
 
 from ampbench.core.precisions import AUTOCAST
-from ampbench.instruments.instrument import AUTOCAST_HELP, SCALER_HELP, Instrument, Option, Selects
 from ampbench.instruments.scope.records import FEWEST_STEPS, ScopeAsked, ScopePass
 from ampbench.records.kinds import SCOPE
 from ampbench.records.wire import Task
+from ampbench.studies.study import AUTOCAST_HELP, SCALER_HELP, Instrument, Option, Selects
 
 HELP = """\
 Train with autocast around forward, forward and loss, backward too, or the whole loop, and say what each costs.

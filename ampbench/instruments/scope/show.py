@@ -8,8 +8,6 @@ from functools import partial
 from typing import Any
 
 from ampbench.core.units import UNDEFINED, counted, format_bytes, format_error, format_loss
-from ampbench.instruments.cases import case_title, document_of_cases
-from ampbench.instruments.paired import Ratio, short_ratio
 from ampbench.instruments.scope.findings import RECOMMENDED, Comparison, casts_said, comparisons, scope_said
 from ampbench.instruments.scope.records import (
     FORWARD,
@@ -35,7 +33,9 @@ from ampbench.show.charts import (
 from ampbench.show.data import record_data
 from ampbench.show.document import Block, Column, Document, Section, as_sentence, picked, records, table
 from ampbench.show.page import Held, Part, Told, of_several, told_part
+from ampbench.show.studies import case_title, document_of_cases
 from ampbench.store import StoredRun
+from ampbench.studies.paired import Ratio, short_ratio
 
 SHOWN = 8
 """The losses of so many steps are shown unless all are asked for."""

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from ampbench.instruments.input_storage.records import StoragePass
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import list_runs, read_run
-from tests.instruments.input_storage.storage_passes import lossy_pass, storage_pass
+from ampbench.studies.input_storage import StoragePass
 from tests.scripted_channel import Scripted
 from tests.stored_runs import COMPLETE, RUN, make_case, write_run
+from tests.studies.storage_passes import lossy_pass, storage_pass
 
 Run = Callable[..., Any]
 

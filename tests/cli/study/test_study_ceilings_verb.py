@@ -41,7 +41,7 @@ def channel(monkeypatch: pytest.MonkeyPatch) -> Scripted:
             ceiling(asked_in(request).operation, asked_in(request).dtype, 1e9, device=request.device)
         )
     )
-    monkeypatch.setattr("ampbench.instruments.instrument.ServerChannel", lambda preload: found)
+    monkeypatch.setattr("ampbench.studies.work.ServerChannel", lambda preload: found)
     return found
 
 

@@ -8,10 +8,10 @@ from msgspec import structs
 
 from ampbench.core import stats
 from ampbench.instruments.casts.findings import casts_said, costs, saved_by, times_said
-from ampbench.instruments.paired import saving_said
 from ampbench.records.casts import PRE_CAST_INPUTS, Cast, CastPass, CastTrace, CheckedSaving, Operation
 from ampbench.records.measured import Fitness
 from ampbench.records.rules import FAKE
+from ampbench.studies.paired import saving_said
 from tests.stored_runs import make_case
 
 CASE = make_case("bf16_autocast")

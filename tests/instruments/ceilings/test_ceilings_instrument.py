@@ -25,13 +25,13 @@ from ampbench.instruments.ceilings.instrument import (
     wanted_of,
 )
 from ampbench.instruments.ceilings.records import COPY, Attained, Ceiling, CeilingAsked, CeilingsAsked
-from ampbench.instruments.instrument import Session
 from ampbench.records.case import DeviceDescription, Environment
 from ampbench.records.kinds import CEILINGS
 from ampbench.records.measured import MATMUL, Failure, Fitness
 from ampbench.records.run import Header, Selection, Settings
 from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
+from ampbench.studies.study import Session
 from tests.instruments.ceilings.ceiling_records import ceiling
 from tests.instruments.working import work
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine

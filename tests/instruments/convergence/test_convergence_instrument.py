@@ -14,12 +14,12 @@ from ampbench.errors import NothingToRunError, UsageError
 from ampbench.instruments import instrument
 from ampbench.instruments.convergence.instrument import INSTRUMENT, pieces, unfinished
 from ampbench.instruments.convergence.records import ConvergenceAsked, Training
-from ampbench.instruments.instrument import Session
 from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.measured import Failure
 from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
+from ampbench.studies.study import Session
 from tests.instruments.working import work
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine
 from tests.stored_runs import make_header

@@ -19,9 +19,9 @@ from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.drive.planning import find_workloads
 from ampbench.instruments.keep_fp32.findings import closest, code, meets, points, said, so_far
 from ampbench.instruments.keep_fp32.records import Trial, Wanted, Weighed, Weighing
-from ampbench.instruments.paired import ratio_of
 from ampbench.records.case import Case
 from ampbench.records.measured import Fitness
+from ampbench.studies.paired import ratio_of
 from tests.instruments.keep_fp32.searches import CASE, SPACE, TRIALS, found, trial, weighed
 from tests.scripted_channel import got, make_request
 

@@ -11,7 +11,6 @@ from ampbench.core.units import one_of
 from ampbench.drive.planning import FEATURES_ALONE, NO_LOSS
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
 from ampbench.instruments import instrument
-from ampbench.instruments.instrument import Instrument
 from ampbench.instruments.ranges.instrument import FINDING, WATCHING
 from ampbench.records.case import DeviceDescription
 from ampbench.records.kinds import HEADROOM, ORIGIN
@@ -20,6 +19,7 @@ from ampbench.records.ranges import OriginPass, RangePass, RangesAsked
 from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Nothing, Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
+from ampbench.studies.study import Instrument
 from tests.instruments.working import work
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, described, machine
 from tests.stored_runs import make_header

@@ -11,7 +11,6 @@ from ampbench.drive.planning import NO_LOSS
 from ampbench.drive.session import require_work
 from ampbench.errors import NothingToRunError, UsageError
 from ampbench.instruments import instrument
-from ampbench.instruments.instrument import Session
 from ampbench.instruments.scaler.instrument import INSTRUMENT, SETTINGS, chosen_settings, pieces, unfinished
 from ampbench.instruments.scaler.records import ScalerAsked, ScalerRun
 from ampbench.records.case import DeviceDescription
@@ -20,6 +19,7 @@ from ampbench.records.measured import Failure
 from ampbench.records.run import ScalerSetting, Selection, Settings
 from ampbench.records.wire import Description, Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
+from ampbench.studies.study import Session
 from tests.instruments.working import work
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine
 from tests.stored_runs import make_header

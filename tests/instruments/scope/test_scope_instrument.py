@@ -7,7 +7,6 @@ import pytest
 
 from ampbench.core.precisions import AUTOCAST
 from ampbench.core.units import one_of
-from ampbench.drive.pieces import unfinished
 from ampbench.drive.planning import NO_LOSS
 from ampbench.drive.session import require_work
 from ampbench.errors import NothingToRunError, UsageError
@@ -20,6 +19,7 @@ from ampbench.records.measured import Failure
 from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Description, Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
+from ampbench.studies.study import unfinished
 from tests.instruments.working import work
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine
 from tests.stored_runs import make_case, make_header, write_run

@@ -1,8 +1,8 @@
 """The explanation of shapes: a worker of its own watches a step of each case."""
 
-from ampbench.instruments.instrument import AUTOCAST_HELP, INFERENCE_HELP, Instrument, Selects
 from ampbench.instruments.shapes.records import ShapesPass
 from ampbench.records.wire import Nothing, Task
+from ampbench.studies.study import AUTOCAST_HELP, INFERENCE_HELP, Instrument, Selects
 
 HELP = """\
 Watch a step: the shape, the dtype and the bytes of what each module gives.

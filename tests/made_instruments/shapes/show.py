@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ampbench.instruments.cases import case_title, document_of_cases
 from ampbench.instruments.shapes.findings import shapes_said
 from ampbench.instruments.shapes.records import Given, ShapesPass
 from ampbench.records.case import Case
 from ampbench.show.document import Block, Column, Document, Section, as_sentence, records, table
 from ampbench.show.page import Held, Part, told_part
+from ampbench.show.studies import case_title, document_of_cases
 from ampbench.store import StoredRun
 
 SHOWN = 20

@@ -1,15 +1,8 @@
 """The study of warm-up: the first steps of each case, timed one by one in a worker of its own."""
 
-from ampbench.instruments.instrument import (
-    AUTOCAST_HELP,
-    INFERENCE_HELP,
-    SCALER_HELP,
-    Instrument,
-    Option,
-    Selects,
-)
 from ampbench.instruments.warmup.records import WarmUp, WarmUpAsked
 from ampbench.records.wire import Task
+from ampbench.studies.study import AUTOCAST_HELP, INFERENCE_HELP, SCALER_HELP, Instrument, Option, Selects
 
 HELP = """\
 Time the first steps of a case one by one, and say after how many the step time settles.

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ampbench.instruments.cases import case_title, document_of_cases
 from ampbench.instruments.warmup.findings import warmup_said
 from ampbench.instruments.warmup.records import WarmUp
 from ampbench.records.case import Case
 from ampbench.show.data import record_data
 from ampbench.show.document import Block, Column, Document, Section, as_sentence, table
 from ampbench.show.page import Held, Part, told_part
+from ampbench.show.studies import case_title, document_of_cases
 from ampbench.store import StoredRun
 
 SHOWN = 8

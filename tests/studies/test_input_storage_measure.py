@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from ampbench.instruments.input_storage.measure import NO_FLOATING, measure_storage
-from ampbench.instruments.input_storage.records import ACCEPTED, PROMOTED, TO_FP32, UNTOUCHED, StoragePass
 from ampbench.records.case import Case
 from ampbench.records.measured import Skip
+from ampbench.studies.input_storage import ACCEPTED, PROMOTED, TO_FP32, UNTOUCHED, StoragePass
+from ampbench.studies.input_storage_measure import NO_FLOATING, measure_storage
 from ampbench.worker.machine import Cpu
 from ampbench.workload import Workload
 

@@ -7,7 +7,9 @@ signed ranks of what differs within each pair of builds, which stood side by sid
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
+from ampbench.core.statement import Severity, Statement, state
 from ampbench.core.units import counted, format_seconds, format_share
 from ampbench.records.measured import OTHER_SHARE, STEAL_SHARE, Fitness
 
@@ -143,6 +145,45 @@ def saving_said(saved: SavedTime) -> str:
     low, high = sorted((abs(saved.low), abs(saved.high)))
     word = "saved" if saved.certain else "lost"
     return f"{took}, {format_seconds(abs(saved.seconds))} {word} (95%: {format_seconds(low)} to {format_seconds(high)})"
+
+
+class Timing(StrEnum):
+    """What a change does to the time of a step."""
+
+    FASTER = "timing-faster"
+    SLOWER = "timing-slower"
+    SAME = "timing-same"
+    FEW = "timing-few"
+    """Too few builds for an interval."""
+    NOISY = "timing-noisy"
+    BUSY = "timing-busy"
+    """The machine was busy: times are not judged."""
+
+
+def busy(seen: Fitness) -> Statement | None:
+    """Return that the machine was too busy for times to be trusted; None where it was not."""
+    if not unfit(seen):
+        return None
+    return state(Timing.BUSY, "", Severity.ADVICE, other=seen.other_share or 0.0, steal=seen.steal_share or 0.0)
+
+
+def compared_steps(
+    unchanged: Sequence[Sequence[float]], changed: Sequence[Sequence[float]], seen: Fitness
+) -> list[Statement]:
+    """Return what a change does to the time of a step, from builds in pairs; nothing where none was timed."""
+    spoilt = busy(seen)
+    if spoilt is not None or not unchanged or not changed:
+        return [spoilt] if spoilt is not None else []
+    saved = saved_time(unchanged, changed)
+    if saved.noisy:
+        return [state(Timing.NOISY, "", Severity.INFO, widest=WIDEST)]
+    facts: dict[str, float | str | None] = {"before": saved.before, "after": saved.after, "pairs": saved.pairs}
+    if saved.low is None or saved.high is None:
+        return [state(Timing.FEW, "", Severity.INFO, **facts)]
+    low, high, seconds, code = saved.low, saved.high, saved.seconds, Timing.FASTER if saved.certain else Timing.SAME
+    if high < 0:
+        low, high, seconds, code = -high, -low, -seconds, Timing.SLOWER
+    return [state(code, "", Severity.INFO, **facts, low=low, high=high, seconds=seconds)]
 
 
 def unfit(seen: Fitness) -> Sequence[str]:

@@ -2,8 +2,8 @@
 
 from msgspec import structs
 
-from ampbench.instruments.input_storage.records import ACCEPTED, TO_FP32, InputUse, StoragePass, StoredInputs
 from ampbench.records.case import Case
+from ampbench.studies.input_storage import ACCEPTED, TO_FP32, InputUse, StoragePass, StoredInputs
 
 FREE_USE = InputUse(name="x", operation="aten.addmm", module="0", use=ACCEPTED)
 LOSSY_USE = InputUse(

@@ -13,7 +13,12 @@ from torch.utils import _pytree as pytree
 
 from ampbench.core.precisions import PRECISIONS
 from ampbench.errors import first_line
-from ampbench.instruments.input_storage.records import (
+from ampbench.records.case import Case
+from ampbench.records.casts import AUTOCAST, PRE_CAST_INPUTS, CastTrace
+from ampbench.records.labels import FP32_INSTEAD
+from ampbench.records.measured import Skip
+from ampbench.records.rules import PYTORCH_PAGE, WIDEST
+from ampbench.studies.input_storage import (
     ACCEPTED,
     PROMOTED,
     TO_FP32,
@@ -24,11 +29,6 @@ from ampbench.instruments.input_storage.records import (
     StoragePass,
     StoredInputs,
 )
-from ampbench.records.case import Case
-from ampbench.records.casts import AUTOCAST, PRE_CAST_INPUTS, CastTrace
-from ampbench.records.labels import FP32_INSTEAD
-from ampbench.records.measured import Skip
-from ampbench.records.rules import PYTORCH_PAGE, WIDEST
 from ampbench.trace.dtypes import short_dtype
 from ampbench.trace.ledger import CastLedger, trace_casts
 from ampbench.trace.rules.documented import documented_category

@@ -1,1 +1,0 @@
-"""What storing inputs in half saves and loses."""

@@ -1,0 +1,192 @@
+"""What is shown of a run that explains or studies: its document and its part of a page, made of what a `Study` holds.
+
+Instruments that are no studies yet make their documents of cases with `document_of_cases`.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES
+from ampbench.core.statement import Severity
+from ampbench.records.case import Case
+from ampbench.records.kinds import KINDS
+from ampbench.records.labels import NOT_REACHED
+from ampbench.show import study_words
+from ampbench.show.data import finite, record_data
+from ampbench.show.document import Block, Code, Column, Document, Section, as_sentence, picked, records, table
+from ampbench.show.page import Held, Part, Told, of_several, told_part
+from ampbench.store import StoredRun
+
+if TYPE_CHECKING:
+    from ampbench.studies.study import Study, Table, View
+
+Found = TypeVar("Found")
+"""What was seen of a case."""
+Row = TypeVar("Row")
+"""Of what a flat row tells."""
+
+
+def found_of(study: "Study[Any, Found]", stored: StoredRun) -> Mapping[str, Found]:
+    """Return what a run of a study stored of each case."""
+    return stored.found.get(KINDS[study.kind].found.line, {})
+
+
+def document(
+    study: "Study[Any, Found]", stored: StoredRun, case_ids: Sequence[str], *, everything: bool = False
+) -> Document:
+    """Return what a study says of the cases `case_ids` of a run; `everything`: all rows of its tables."""
+    first = study.tables[0]
+    assert not callable(first.columns)
+    line = KINDS[study.kind].found.line
+
+    def as_data(record: Any) -> Any:
+        return [as_data(each) for each in record] if isinstance(record, list) else record_data(record)
+
+    def data(case: Case, record: Found) -> dict[str, Any]:
+        statements = list(study.conclusions(case, record))
+        return {
+            "sentences": study_words.lines(statements),
+            "statements": [asdict(each) for each in statements],
+            "tables": {each.key: records(each.columns_of(record), each.rows(record)) for each in study.tables},
+            line: as_data(record),
+        }
+
+    return document_of_cases(
+        stored, case_ids, found_of(study, stored),
+        section=lambda case, record: section(study, case, record, everything=everything),
+        data=data,
+        columns=first.columns,
+        rows=first.rows,
+    )  # fmt: skip
+
+
+def section(study: "Study[Any, Found]", case: Case, record: Found, *, everything: bool = False) -> Section:
+    """Return what a study says of a case: its conclusions, its tables, and what the measuring noted."""
+    said = study_words.lines(study.conclusions(case, record))
+    tables = [_block(each, view, record, everything) for each in study.tables for view in each.views]
+    return Section(
+        " · ".join(filter(None, [case_title(case), study.heading(record)])),
+        [
+            *(Block(as_sentence(line)) for line in said),
+            *(block for block in tables if block.rows),
+            *(Block(as_sentence(note)) for note in study.remarks(record)),
+        ],
+    )
+
+
+def _block(found: "Table[Found, Row]", view: "View[Row]", record: Found, everything: bool) -> Block:
+    columns = found.columns_of(record)
+    shown = None if everything else view.shown
+    chosen = picked(columns, *view.keys) if view.keys else columns
+    return table(view.title, chosen, found.rows(record), view.note, shown=shown)
+
+
+def part(study: "Study[Any, Found]", held: Held[Found]) -> Part | None:
+    """Return the part of a page that a study has, the cases with the most problems first; None without any."""
+
+    def codes(told: Told[Found], severity: Severity | None = None) -> list[str]:
+        statements = study.conclusions(told.case, told.found)
+        return [each.code for each in statements if severity in (None, each.severity)]
+
+    def holds(code: str) -> Callable[[Told[Found]], bool]:
+        return lambda told: code in concluded[told.name]
+
+    found = sorted(held.told, key=lambda told: -len(codes(told, Severity.PROBLEM)))
+    concluded = {told.name: codes(told) for told in found}
+    own = dict.fromkeys(code for each in concluded.values() for code in each if code in study_words.OF_SEVERAL)
+    return told_part(
+        held,
+        found,
+        lambda told: section(study, told.case, told.found, everything=True),
+        id=study.kind,
+        title=study.title,
+        caption=study.caption,
+        verb=study.done,
+        said=[line for code in own for line in of_several(found, holds(code), study_words.OF_SEVERAL[code])],
+        drawings=study.charts,
+        folding=[view.title for each in study.tables for view in each.views if view.folded],
+        finding=lambda told: next(iter(study_words.lines(study.conclusions(told.case, told.found))), ""),
+    )
+
+
+def document_of_cases(
+    stored: StoredRun,
+    case_ids: Sequence[str],
+    passes: Mapping[str, Found],
+    *,
+    section: Callable[[Case, Found], Section],
+    data: Callable[[Case, Found], Mapping[str, Any]],
+    columns: Sequence[Column[Row]],
+    rows: Callable[[Found], Sequence[Row]],
+    begun: Mapping[str, str] = MappingProxyType({}),
+    code: Sequence[Code] = (),
+) -> Document:
+    """Return what a run saw, `passes`, of each of the cases `case_ids`, and what became of those without one.
+
+    For people each is a `section`, then comes `code`. Nested data have the fields of `data` beside what the case is and
+    what became of it; flat ones the `columns` of its `rows`, the case's id first. `begun` says how far cases got that
+    have no pass because the run ended before.
+    """
+    seen = [case_id for case_id in case_ids if case_id in passes]
+    return Document(
+        sections=lambda: [section(stored.cases[case_id], passes[case_id]) for case_id in seen],
+        data=lambda: nested_data(stored, case_ids, passes, data, begun),
+        columns=["case_id", *(column.key for column in columns)],
+        rows=lambda: [
+            {"case_id": case_id, **row} for case_id in seen for row in records(columns, rows(passes[case_id]))
+        ],
+        missing=missing_said(stored, case_ids, passes, begun),
+        code=code,
+    )
+
+
+def missing_said(
+    stored: StoredRun, case_ids: Iterable[str], passes: Collection[str], begun: Mapping[str, str] = MappingProxyType({})
+) -> list[str]:
+    """Return a line for each case without a pass: what became of it, and why."""
+    found = outcomes(stored, case_ids, passes, begun)
+    return [f"{case_id}: {outcome}: {reason}" for case_id, outcome, reason in found if reason]
+
+
+def nested_data(
+    stored: StoredRun,
+    case_ids: Sequence[str],
+    passes: Mapping[str, Found],
+    data: Callable[[Case, Found], Mapping[str, Any]],
+    begun: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """Return a run as plain data: each case's pass, with the fields of its `data`, or why it has none."""
+    cases = []
+    for case_id, outcome, reason in outcomes(stored, case_ids, passes, begun):
+        case = stored.cases[case_id]
+        known = {"case_id": case_id, "case": record_data(case), "outcome": outcome, "reason": reason or None}
+        cases.append({**known, **(data(case, passes[case_id]) if case_id in passes else {})})
+    header = stored.header
+    told = {"run": header.run, "environment": record_data(header.environment), "ended": stored.ending, "cases": cases}
+    return {name: finite(value) for name, value in told.items()}
+
+
+def outcomes(
+    stored: StoredRun, case_ids: Iterable[str], passes: Collection[str], begun: Mapping[str, str]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield the id of each case, its outcome and, unless that is "ok", the reason."""
+    for case_id in case_ids:
+        failure, skip = stored.failures.get(case_id), stored.skips.get(case_id)
+        if case_id in passes:
+            yield case_id, "ok", ""
+        elif failure is not None:
+            yield case_id, "failed", failure.said
+        elif case_id in begun and skip is None:
+            yield case_id, "interrupted", begun[case_id]
+        else:
+            yield case_id, "skipped", skip.reason if skip else NOT_REACHED
+
+
+def case_title(case: Case) -> str:
+    """Return what a case is, in one line."""
+    parts = [case.group, case.precision, case.phase, case.device, *([] if case.scaler else ["no scaler"])]
+    if case.precision in PRECISIONS and case.input_dtype != SHORT_DTYPES[PRECISIONS[case.precision].storage]:
+        parts.append(f"inputs in {case.input_dtype}")
+    return " · ".join(parts)

@@ -1,0 +1,67 @@
+"""The words of what studies conclude: a plain line for each code, spelled as in `show.wording`."""
+
+from collections.abc import Iterable, Mapping
+
+from ampbench.core.statement import Statement
+from ampbench.show.wording import spelled
+
+_ERRORS = (
+    "{output_rel_l2:if|; output error |error|}{output_rel_l2_fp32:if| (|error| from fp32 inputs)|}"
+    "{grad_rel_l2:if|; gradient error |error|}{grad_rel_l2_fp32:if| (|error|)|}"
+)
+TEMPLATES: Mapping[str, str] = {
+    "timing-faster": "a step takes {after:s}, not {before:s}: {seconds:s} saved (95%: {low:s} to {high:s})",
+    "timing-slower": "a step takes {after:s}, not {before:s}: {seconds:s} lost (95%: {low:s} to {high:s})",
+    "timing-same": "a step takes {after:s}, not {before:s}: no certain difference (95%: {low:s} to {high:s})",
+    "timing-few": "a step takes {after:s}, not {before:s}, without an interval ({pairs:counted;pair} of builds)",
+    "timing-noisy": "step times are too noisy to compare: builds of one step differ by more than {widest:g} times",
+    "timing-busy": (
+        "do not trust the times: other processes used {other:share} of the CPU, and the hypervisor gave {steal:share} "
+        "to other machines"
+    ),
+    "storage-raises": "the step does not run with inputs in {dtype}: {error}",
+    "storage-same": (
+        "nothing is lost: with inputs in {dtype}, {what} are the same to the last bit"
+        "{held:only|: {dtype} holds these inputs exactly}{commutes:only|: what reads them commutes with rounding}"
+    ),
+    "storage-lost": f"information is lost: with inputs in {{dtype}}, {{what}} differ{_ERRORS}",
+    "storage-unrepeatable": f"equal bits cannot be expected, as the step itself does not repeat its own{_ERRORS}",
+    "storage-exact": (
+        f"{{dtype}} holds these inputs exactly, but {{what}} differ, as ops compute in {{dtype}} then{_ERRORS}"
+    ),
+    "storage-unused": "no op reads {names}",
+    "storage-to-fp32": "the first op of {names} ({op}) needs fp32 and casts back: the rounding to {dtype} is lost",
+    "storage-promoted": "the first op of {names} ({op}) computes in fp32 beside fp32 operands: the rounding is lost",
+    "storage-to-low": "the first op of {names} ({op}) needs another half than {dtype}, so that a cast stays",
+    "storage-saved": "the first op of {names} ({op}) accepts {dtype}: a cast is saved",
+    "storage-read-again": (
+        "the first op of {names} ({op}) accepts {dtype}: a cast is saved; but {reader} reads the inputs in fp32: there "
+        "the rounding to {dtype} is lost"
+    ),
+    "storage-given": (
+        "the first op of {names} ({op}) computes in the dtype it is given: in {dtype}, not in fp32; no cast is saved"
+    ),
+    "storage-bytes": (
+        "a batch takes {low:B}, not {full:B}{low_copy:if|; its copy to the device takes |s|}{full_copy:if|, not |s|}"
+        "{low_casts:if|; casts a step: |whole|}{full_casts:if|, not |whole|}"
+        "{low_peak:if|; peak memory: |B|}{full_peak:if|, not |B|}"
+    ),
+}
+
+OF_SEVERAL: Mapping[str, str] = {
+    "storage-lost": "lose information",
+    "storage-same": "lose nothing",
+}
+"""What is said of those of several cases about which there is a statement of a code."""
+
+
+def lines(statements: Iterable[Statement]) -> list[str]:
+    """Return statements in plain lines; those about the same subject, one after the other, share a line behind it."""
+    said: list[tuple[str, list[str]]] = []
+    for each in statements:
+        text = spelled(TEMPLATES[each.code], each.facts)
+        if said and each.subject and each.subject == said[-1][0]:
+            said[-1][1].append(text)
+        else:
+            said.append((each.subject, [text]))
+    return [": ".join(filter(None, [subject, "; ".join(texts)])) for subject, texts in said]

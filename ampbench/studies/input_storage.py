@@ -1,0 +1,311 @@
+"""Inputs stored in half: what is saved, and whether anything is lost.
+
+Tells apart two situations that are easily confused: each op casts the input to half anyway, or one would read it in
+fp32. What an op is given says which; whether the step's numbers move is measured (`StoragePass.identical`).
+"""
+
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import msgspec
+
+from ampbench.core.precisions import AUTOCAST
+from ampbench.core.statement import Severity, Statement, state
+from ampbench.core.units import UNDEFINED
+from ampbench.records.bounds import Count, ErrorSize, Magnitude, Seconds, StepSeconds, one_of
+from ampbench.records.case import PHASES, Case, Environment
+from ampbench.records.kinds import INPUT_STORAGE
+from ampbench.records.labels import few
+from ampbench.records.measured import Fitness
+from ampbench.records.run import Selection, Settings
+from ampbench.records.wire import Task
+from ampbench.show.document import Column
+from ampbench.studies.paired import compared_steps, step_seconds
+from ampbench.studies.study import AUTOCAST_HELP, SCALER_HELP, Selects, Study, Table, View, asks
+
+if TYPE_CHECKING:
+    from ampbench.drive.planning import PlannedCase
+    from ampbench.drive.servers import Channel
+
+ACCEPTED, TO_FP32, PROMOTED, TO_LOW, UNTOUCHED = USES = (
+    "accepted",
+    "cast to fp32",
+    "promoted",
+    "cast to low",
+    "untouched",
+)
+"""What the first op that takes an input stored in half does to it. `TO_LOW`: it casts it all the same, from another
+half; `UNTOUCHED`: no op of the step takes it."""
+
+
+class InputUse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """What becomes of a floating input stored in half: the first `operation` that takes it, and what that does.
+
+    `use` is one of `USES`, `module` the path of the module that the op belongs to ("": the network itself).
+    `read_in_fp32` is the first op that reads the input in fp32 where it is stored in fp32 ("": each op casts it to
+    half, so that it loses nothing by being stored in half).
+    """
+
+    name: str
+    operation: str = ""
+    module: str = ""
+    use: Annotated[str, one_of(*USES)]
+    read_in_fp32: str = ""
+
+
+class StoredInputs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """A step of a case whose floating inputs are stored in `dtype` ("fp32", "bf16").
+
+    `stored_bytes` are those of all inputs of a batch, `copy_samples` the seconds that copying them from host to device
+    takes (empty: they are one). `samples[b]` are seconds per step of build `b`, in turns with the other dtype. Errors
+    are against fp64 with the inputs as they were given in fp32; None: undefined. `error` is the first line of
+    what the step raised with such inputs; then nothing but the bytes is known.
+    """
+
+    dtype: str
+    stored_bytes: Count
+    copy_samples: list[StepSeconds] = []
+    casts: Count | None = None
+    cast_bytes: Count | None = None
+    samples: list[list[StepSeconds]] = []
+    peak_bytes: Count | None = None
+    output_rel_l2: ErrorSize | None = None
+    loss_abs_error: Magnitude | None = None
+    grad_rel_l2: ErrorSize | None = None
+    error: str = ""
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` where a build has no samples."""
+        if not all(self.samples):
+            raise ValueError("a build without samples")
+
+
+class StoragePass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """A case fed inputs in fp32 and inputs stored in half.
+
+    `identical`: outputs, loss and gradients are the same to the last bit (None: the step does not run with inputs in
+    half); `repeatable`: those of fp32 inputs are, when the step is run twice. `exact`: the inputs lose nothing by being
+    stored in half.
+    """
+
+    case_id: str
+    uses: list[InputUse] = []
+    full: StoredInputs
+    low: StoredInputs
+    identical: bool | None
+    repeatable: bool
+    exact: bool
+    memory_source: str | None = None
+    fitness: Fitness = Fitness()
+    notes: list[str] = []
+
+
+class StorageAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """To measure a case fed inputs stored in half for about `seconds`."""
+
+    seconds: Annotated[Seconds, asks("Timing per case", seconds=True)] = 4.0
+
+
+class Storage(StrEnum):
+    """What storing inputs in half comes to, in all or for the inputs that share a fate."""
+
+    RAISES = "storage-raises"
+    SAME = "storage-same"
+    LOST = "storage-lost"
+    UNREPEATABLE = "storage-unrepeatable"
+    EXACT = "storage-exact"
+    UNUSED = "storage-unused"
+    TO_FP32 = "storage-to-fp32"
+    PROMOTED = "storage-promoted"
+    TO_LOW = "storage-to-low"
+    SAVED = "storage-saved"
+    READ_AGAIN = "storage-read-again"
+    GIVEN = "storage-given"
+    BYTES = "storage-bytes"
+
+
+FREE, LOSSY, UNUSED = "nothing lost", "information lost", "not used"
+"""What storing an input in half comes to: each op casts it to half anyway; an op would read it in fp32; no op reads it.
+"""
+
+NAMED = 3
+"""So many inputs of one fate are named."""
+
+
+def situation(use: InputUse) -> str:
+    """Return which of the situations that are easily confused an input is in: `FREE`, `LOSSY` or `UNUSED`."""
+    if not use.operation:
+        return UNUSED
+    return FREE if use.use in (ACCEPTED, TO_LOW) and not use.read_in_fp32 else LOSSY
+
+
+def short_op(operation: str) -> str:
+    """Return an op's name without its namespace."""
+    return operation.removeprefix("aten.")
+
+
+def conclusions(case: Case, record: StoragePass) -> Iterator[Statement]:
+    """Yield what storing the inputs of a case in half comes to, then what becomes of the inputs, then what is saved."""
+    full, low = record.full, record.low
+    if low.error:
+        yield state(Storage.RAISES, dtype=low.dtype, error=low.error)
+        return
+    yield _result(case, record)
+    fates: dict[tuple[Storage, str, str], list[str]] = {}
+    for use in record.uses:
+        fates.setdefault((_fate(use), use.operation, use.read_in_fp32), []).append(use.name)
+    for (fate, operation, reader), names in fates.items():
+        facts = {"op": short_op(operation), "reader": short_op(reader), "names": few(names, NAMED), "dtype": low.dtype}
+        yield state(fate, "", Severity.INFO, **facts)
+    saved: dict[str, float | None] = {"full": full.stored_bytes, "low": low.stored_bytes}
+    for end, side in (("full", full), ("low", low)):
+        saved |= {f"{end}_copy": min(side.copy_samples, default=None), f"{end}_peak": side.peak_bytes}
+        saved[f"{end}_casts"] = side.casts if full.casts or low.casts else None
+    yield state(Storage.BYTES, "", Severity.INFO, **saved)
+    yield from compared_steps(full.samples, low.samples, record.fitness)
+
+
+def _result(case: Case, record: StoragePass) -> Statement:
+    """Return whether anything is lost, by the bits and by the errors."""
+    what = "outputs, loss and gradients" if case.phase == "training" else "outputs"
+    facts: dict[str, float | str | None] = {"dtype": record.low.dtype, "what": what}
+    if record.identical:
+        lossy = any(situation(use) == LOSSY for use in record.uses)
+        facts |= {"held": (lossy and record.exact) or None, "commutes": (lossy and not record.exact) or None}
+        return state(Storage.SAME, "", Severity.INFO, **facts)
+    for name in ("output_rel_l2", "loss_abs_error", "grad_rel_l2"):
+        facts |= {name: getattr(record.low, name), f"{name}_fp32": getattr(record.full, name)}
+    code = Storage.UNREPEATABLE if not record.repeatable else Storage.EXACT if record.exact else Storage.LOST
+    return state(code, "", Severity.PROBLEM if code is Storage.LOST else Severity.INFO, **facts)
+
+
+def _fate(use: InputUse) -> Storage:
+    if situation(use) == UNUSED:
+        return Storage.UNUSED
+    codes = {TO_FP32: Storage.TO_FP32, PROMOTED: Storage.PROMOTED, TO_LOW: Storage.TO_LOW}
+    if use.use in codes:
+        return codes[use.use]
+    if not use.read_in_fp32:
+        return Storage.SAVED
+    return Storage.GIVEN if use.read_in_fp32 == use.operation else Storage.READ_AGAIN
+
+
+class Stored(NamedTuple):
+    """A way of storing the inputs of a pass, and whether that kept the bits of the step with fp32 inputs."""
+
+    inputs: StoredInputs
+    identical: bool | None
+    repeatable: bool
+    exact: bool
+
+
+def stored_ways(record: StoragePass) -> list[Stored]:
+    """Return both ways of storing the inputs of a pass, fp32 first."""
+    return [
+        Stored(record.full, record.repeatable, record.repeatable, exact=True),
+        Stored(record.low, record.identical, record.repeatable, record.exact),
+    ]
+
+
+STORED: Sequence[Column[Stored]] = (
+    Column("dtype", lambda row: row.inputs.dtype, "inputs in"),
+    Column("stored_bytes", lambda row: row.inputs.stored_bytes, "stored", "B", rare=True),
+    Column("copy_seconds", lambda row: min(row.inputs.copy_samples, default=None), "copy", "s", rare=True),
+    Column("casts", lambda row: row.inputs.casts, "casts", "whole", rare=True),
+    Column("cast_bytes", lambda row: row.inputs.cast_bytes, "moved", "B", rare=True),
+    Column("seconds", lambda row: step_seconds(row.inputs.samples), "step", "s", rare=True),
+    Column("peak_memory_bytes", lambda row: row.inputs.peak_bytes, "peak", "B", rare=True),
+    Column("output_rel_l2", lambda row: row.inputs.output_rel_l2, "output error", "error", rare=True),
+    Column("loss_abs_error", lambda row: row.inputs.loss_abs_error, "absolute loss error", "error", rare=True),
+    Column("grad_rel_l2", lambda row: row.inputs.grad_rel_l2, "gradient error", "error", rare=True),
+    Column("identical", lambda row: row.identical),
+    Column("repeatable", lambda row: row.repeatable),
+    Column("exact", lambda row: row.exact),
+    Column("reason", lambda row: row.inputs.error),
+)
+"""Of a dtype that inputs are stored in: the fastest copy, the casts of a step, the median of a step over builds.
+
+`identical`: to the bits of fp32 inputs (None: not known), `reason`: why it has no numbers.
+"""
+INPUTS: Sequence[Column[InputUse]] = (
+    Column("input", lambda use: use.name, "input"),
+    Column("operation", lambda use: use.operation, "first op", said=lambda use: short_op(use.operation) or UNDEFINED),
+    Column("module", lambda use: use.module, "module"),
+    Column(
+        "use", lambda use: use.use, "in half", said=lambda use: "taken as it is" if use.use == ACCEPTED else use.use
+    ),
+    Column(
+        "read_in_fp32", lambda use: use.read_in_fp32, "read in fp32 by",
+        said=lambda use: short_op(use.read_in_fp32) or UNDEFINED,
+    ),
+    Column("situation", situation, "comes to"),
+)  # fmt: skip
+
+
+def _plan(
+    selection: Selection, _: StorageAsked, environment: Environment, channel: "Channel", settings: Settings
+) -> "list[PlannedCase]":
+    """Return the cases in both phases where none is named, without those that have no loss to train by."""
+    from ampbench.drive.pieces import plan_default_autocast
+    from ampbench.drive.planning import WITHOUT_LOSS
+
+    asked = msgspec.structs.replace(selection, phases=selection.phases or list(PHASES))
+    plan = plan_default_autocast(asked, environment, channel, settings)
+    return plan if selection.phases else [planned for planned in plan if planned.skip not in WITHOUT_LOSS] or plan
+
+
+STUDY: Study[StorageAsked, StoragePass] = Study(
+    kind=INPUT_STORAGE,
+    help="""\
+Feed each network inputs in fp32 and inputs stored in half: what is saved, and whether anything is lost.
+
+Tells apart an input whose first op accepts half (a cast is saved, the results are the same to the last bit) from
+one whose op autocast runs in fp32 or promotes (information is lost). Workloads of token ids are skipped.
+
+\b
+Examples:
+  ampbench study input-storage model.py:make
+  ampbench study input-storage mlp transformer_encoder --phase inference
+  ampbench study input-storage resnet18 --precision bf16_autocast --precision fp16_autocast
+  ampbench study input-storage --resume 1f9a3c       an interrupted study, by its id
+""",
+    doing="comparing",
+    lists_all=False,
+    asked=StorageAsked,
+    record=StoragePass,
+    task=Task(INPUT_STORAGE, StorageAsked, StoragePass, "ampbench.studies.input_storage_measure:do_storage"),
+    selects=Selects(
+        question="study the inputs",
+        precision=AUTOCAST_HELP,
+        phase="inference or training. Default: both, if there is a loss.",
+        scaler=SCALER_HELP,
+        among=AUTOCAST,
+        otherwise="input-storage asks what autocast does with inputs in half, and {name} has none",
+    ),
+    plan=_plan,
+    title="Inputs stored in half",
+    caption="What inputs stored in half come to, those first that lose by it",
+    done="Measured",
+    tables=(
+        Table(
+            key="stored",
+            columns=STORED,
+            rows=stored_ways,
+            views=[
+                View(
+                    title="Side by side",
+                    note="errors against fp64 with the inputs as given in fp32, relative but for the loss; moved: the "
+                    "bytes that casts read and write",
+                )
+            ],
+        ),
+        Table(
+            key="inputs",
+            columns=INPUTS,
+            rows=lambda record: record.uses,
+            views=[View(title="What becomes of each input", note="read in fp32 by: the first op without a cast")],
+        ),
+    ),
+    conclusions=conclusions,
+)

@@ -1,0 +1,261 @@
+"""What a study is, and the instruments that are not studies yet: data and a few functions, of which all else is made.
+
+A study is one module of this package, NAME.py, which never imports torch; where it measures much, NAME_measure.py does
+that. It holds:
+
+* the record that a run stores, a `msgspec.Struct` (its line is named by the row in `records.kinds.KINDS`);
+* the record of what is asked for: its fields, with `asks`, make the options of the verb, the header and the request;
+* `tables`: each a key, columns and the rows of a record; the first is the CSV, all are in the JSON, and people read
+  those with a title;
+* `conclusions`: what follows, most important first, as `Statement`s of codes and facts, never sentences: the words of
+  a code are one line in `show/study_words.py`, and `OF_SEVERAL` there says for how many of several cases it holds;
+* at most two `charts`, made of the same records;
+* `STUDY = Study(...)`, which the row in `KINDS` names as "ampbench.studies.NAME:STUDY".
+
+Terminal, Markdown, JSON, CSV and the part of the page are made of that by `show.studies`; no study renders anything.
+The module may import records, core, `show.document` and `show.charts`, but `drive` only within functions: every worker
+reads it.
+"""
+
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
+
+from ampbench.core.statement import Statement
+from ampbench.records.case import Case, Environment
+from ampbench.records.kinds import KINDS, named
+from ampbench.records.run import Entry, Selection, Settings
+from ampbench.records.wire import Task
+from ampbench.show.document import Column
+
+if TYPE_CHECKING:
+    from ampbench.drive.pieces import Piece, Seen, Work
+    from ampbench.drive.planning import PlannedCase
+    from ampbench.drive.servers import Channel
+    from ampbench.drive.session import Prepared
+    from ampbench.show.charts import Drawing
+    from ampbench.show.page import Told
+    from ampbench.store import StoredRun
+
+A = TypeVar("A")
+"""What an instrument is asked for beyond selection and settings: a record, which the header of a run keeps."""
+R = TypeVar("R")
+"""The record of a study: what is stored of a case, or a list of them where a run holds several of one."""
+T = TypeVar("T")
+"""A row of a table."""
+AUTOCAST_HELP = "See ampbench list precisions. Default: autocast to the device's default dtype."
+ALL_PRECISIONS_HELP = "See ampbench list precisions. Default: all."
+INFERENCE_HELP = "inference or training. Default: inference."
+SCALER_HELP = "GradScaler in fp16_autocast training."
+"""What the help says of options that several verbs have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """An option of a verb: `--` and its `name`, its `default`, which also tells its type, and its `help`.
+
+    `least` and `most` bound a number. One of `seconds` is typed as a duration, "90" or "2m"; one of `names` is typed
+    once for each, or with commas, and is a list. `default_said` stands for the default in the help. What is `shown`
+    chooses what is printed of a run, not what the run is.
+    """
+
+    name: str
+    default: Any
+    help: str
+    metavar: str = ""
+    least: float | None = None
+    most: float | None = None
+    seconds: bool = False
+    names: bool = False
+    type: Any = None
+    default_said: str = ""
+    shown: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selects:
+    """Which cases an instrument is for; texts are the help of options, those with "" its verb does not have.
+
+    Where no workload is named it is asked "`question` of which workload?", or `workloads` are taken; where no phase
+    is, `phases`. Precisions must be `among` these (none: all), or what is said `otherwise` of "{name}". Cases are
+    `eager`, or of a path selected; a user's own precisions are allowed with `own_precisions`. With `recipes` its verb
+    has `--optimizer`.
+    """
+
+    precision: str = ""
+    phase: str = ""
+    path: str = ""
+    scaler: str = ""
+    question: str = ""
+    workloads: Sequence[str] = ()
+    phases: Sequence[str] = ()
+    among: Sequence[str] = ()
+    otherwise: str = ""
+    recipes: bool = False
+    eager: bool = True
+    own_precisions: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What a verb was given: the values of its options by their names, which were `typed`, and what is selected."""
+
+    values: Mapping[str, Any]
+    typed: Container[str]
+    selection: Selection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session(Generic[A]):
+    """An instrument at work: what is planned and asked for, and the run `begun` before that it goes on with.
+
+    `keep` stores what a piece of work saw before that piece is done.
+    """
+
+    prepared: "Prepared"
+    asked: A
+    begun: "StoredRun | None" = None
+    keep: "Callable[[Piece, Entry], None]" = lambda *_: None
+
+
+def unfinished(stored: "StoredRun") -> list[str]:
+    """Return the ids of the cases of a run about which it says nothing, in the order of the run."""
+    ended = {*stored.explained, *stored.given_up}
+    return [case_id for case_id in stored.cases if case_id not in ended]
+
+
+def _each_case(session: Session[Any]) -> "list[Piece]":
+    from ampbench.drive.pieces import Piece
+
+    return [Piece(planned) for planned in session.prepared.plan if not planned.skip]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instrument(Generic[A]):
+    """An instrument: `kind` is its name in `KINDS`, `doing` what progress calls its work ("tracing").
+
+    Of its verb, `help` is the text, `options` are those of its own; what they give is `made` into what is asked (None:
+    each is a field of the record that the row names). One that `lists_all` has `--all`, and a piece of its work may
+    take `timeout`.
+
+    `plan` finds the cases of a selection (None: those in autocast to the devices' default dtypes) after `refined` has
+    looked at it. One without cases has `require` instead, which raises `NothingToRunError` where nothing of what is
+    asked for can be done here, and the modules that its servers `preload`. `work` makes what has the `pieces` done, of
+    which several may be of one case; without it, each is asked for by the `task`.
+
+    `left` are the pieces that a run lacks, each as its `Piece.key`; `same` raises `UsageError` where what is left of a
+    run is not what it began with. `failed` counts what went wrong beside failed cases.
+
+    `showing` makes options of the document of what was given and the format's name, `noted` lines to print beside it,
+    and `progress` what says of a piece at work how far it is, told of what it saw.
+    """
+
+    kind: str
+    doing: str
+    help: str = ""
+    lists_all: bool = True
+    task: Task[A, Any] | None = None
+    work: "Callable[[Session[A]], Work] | None" = None
+    timeout: str = f"{Settings().timeout_seconds:g}"
+    options: Sequence[Option] = ()
+    made: Callable[[Given], A] | None = None
+    selects: Selects | None = None
+    refined: Callable[[Selection, A], Selection] = lambda selection, _: selection
+    plan: "Callable[[Selection, A, Environment, Channel, Settings], list[PlannedCase]] | None" = None
+    require: Callable[[Selection, A, Environment], None] | None = None
+    preload: Sequence[str] = ()
+    pieces: "Callable[[Session[A]], Sequence[Piece]]" = _each_case
+    left: "Callable[[StoredRun], Sequence[str]]" = unfinished
+    same: "Callable[[StoredRun, list[PlannedCase], Channel, Settings], None]" = lambda *_: None
+    failed: "Callable[[StoredRun], int]" = lambda _: 0
+    showing: Callable[[Given, str], dict[str, Any]] = lambda *_: {}
+    noted: "Callable[[StoredRun, Given], list[str]]" = lambda *_: []
+    progress: "Callable[[], Callable[[Seen | None], str]]" = field(default=lambda: lambda _: "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View(Generic[T]):
+    """What people read of a table: its `title`, the `keys` of its columns (none: all that have a heading), a `note`.
+
+    `shown`: so many rows, unless all are asked for (None: all); one that is `folded` is unfolded on a page by a reader.
+    """
+
+    title: str
+    keys: Sequence[str] = ()
+    note: str = ""
+    shown: int | None = None
+    folded: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table(Generic[R, T]):
+    """Rows of a record: `key` is the table's name for machines, `views` are what people read of it."""
+
+    key: str
+    columns: Sequence[Column[T]] | Callable[[R], Sequence[Column[T]]]
+    rows: Callable[[R], Sequence[T]]
+    views: Sequence[View[T]] = ()
+
+    def columns_of(self, record: R) -> Sequence[Column[T]]:
+        """Return the columns of the rows of a record."""
+        return self.columns(record) if callable(self.columns) else self.columns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study(Instrument[A], Generic[A, R]):
+    """A study: an instrument of which all that is shown is made of `tables`, `conclusions` and `charts`.
+
+    `asked` is the record whose fields are the options, `record` what a run stores. `title` and `caption` head its part
+    of a page, `done` is what was done to its cases there ("Trained"). `heading` says what stands behind the name of a
+    case, `remarks` what the measuring noted, in sentences.
+    """
+
+    asked: type[A]
+    record: type[Any]
+    title: str
+    caption: str
+    done: str
+    tables: Sequence[Table[R, Any]]
+    conclusions: Callable[[Case, R], Iterable[Statement]]
+    charts: "Sequence[Drawing[Told[R]]]" = ()
+    heading: Callable[[R], str] = lambda _: ""
+    remarks: Callable[[R], Sequence[str]] = lambda record: getattr(record, "notes", [])
+
+
+def asks(help: str, *, least: int | None = None, most: int | None = None, **option: Any) -> msgspec.Meta:
+    """Return what makes a field of an asked record an option of the verb: its help, bounds and fields of `Option`."""
+    return msgspec.Meta(description=help, ge=least, le=most, extra=option)
+
+
+def options_of(instrument: Instrument[Any]) -> Sequence[Option]:
+    """Return the options of an instrument's own; a study's are the fields of what it is asked for."""
+    if not isinstance(instrument, Study):
+        return instrument.options
+    from msgspec import inspect
+
+    options = []
+    for each in inspect.type_info(instrument.asked).fields:  # type: ignore[attr-defined]
+        kind = each.type
+        extra = kind.extra or {}
+        default = f"{each.default:g}" if extra.get("seconds") else each.default
+        text = kind.extra_json_schema["description"]
+        least, most = (getattr(kind.type, end, None) for end in ("ge", "le"))
+        options.append(Option(name=each.name, default=default, help=text, least=least, most=most, **extra))
+    return options
+
+
+def instrument_of(kind: str) -> Instrument[Any]:
+    """Return the instrument of a kind of run."""
+    found: Instrument[Any] = named(KINDS[kind].study or KINDS[kind].instrument)
+    return found
+
+
+def asked_for(instrument: Instrument[A], given: Given) -> A:
+    """Return what an instrument is asked for by what its verb was given; `UsageError` for what cannot be meant."""
+    if instrument.made is not None:
+        return instrument.made(given)
+    record = named(KINDS[instrument.kind].asked)
+    found: A = record(**{one.name: given.values[one.name] for one in options_of(instrument) if not one.shown})
+    return found

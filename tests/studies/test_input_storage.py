@@ -1,0 +1,189 @@
+"""The study of input storage: what it plans and concludes, and the tables of it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from ampbench.drive.session import require_work
+from ampbench.errors import NothingToRunError
+from ampbench.records.kinds import INPUT_STORAGE
+from ampbench.records.measured import Fitness
+from ampbench.records.run import Selection, Settings
+from ampbench.records.wire import Reply, Request, reply_with
+from ampbench.show.document import records
+from ampbench.store import RunWriter, StoredRun, read_run
+from ampbench.studies import work
+from ampbench.studies.input_storage import (
+    ACCEPTED,
+    FREE,
+    LOSSY,
+    PROMOTED,
+    STUDY,
+    TO_LOW,
+    UNTOUCHED,
+    UNUSED,
+    InputUse,
+    Storage,
+    StorageAsked,
+    StoragePass,
+    conclusions,
+    situation,
+)
+from ampbench.studies.paired import Timing, step_seconds
+from ampbench.studies.study import options_of
+from tests.instruments.working import work as done
+from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, described, machine
+from tests.stored_runs import make_case, make_header
+from tests.studies.storage_passes import FREE_USE, LOSSY_USE, lossy_pass, storage_pass, stored_inputs
+
+Instead = Callable[[Request], Reply | None]
+
+ASKED = StorageAsked(seconds=1.5)
+
+
+def answering(instead: Instead = lambda _: None, *, has_loss: bool = True) -> Scripted:
+    def answer(request: Request) -> Reply:
+        if request.task == "describe":
+            return described(has_loss=has_loss)
+        assert request.case is not None
+        return instead(request) or reply_with(storage_pass(request.case))
+
+    return Scripted(answer, machine(CPU, NO_GPU))
+
+
+def studied(results: Path, channel: Scripted, begun: StoredRun | None = None, **selected: object) -> StoredRun:
+    selection = Selection(**({"workloads": ["mlp"], "preset": "tiny"} | selected))  # type: ignore[arg-type]
+    with work.prepared(STUDY, selection, Settings(), ASKED, begun, open_channel=lambda: channel) as prepared:
+        cases = [planned.case for planned in prepared.plan]
+        header = make_header(explains=INPUT_STORAGE, asked=ASKED, environment=prepared.environment, selection=selection)
+        if begun is None:
+            writer = RunWriter.create(results, header, cases)
+        else:
+            writer, _ = RunWriter.reopen(begun.path)
+        with writer:
+            done(STUDY, prepared, ASKED, writer, lambda *_: None)
+    return read_run(writer.path)
+
+
+def test_unless_told_otherwise_both_phases_are_measured_in_the_devices_own_autocast_dtype(tmp_path: Path) -> None:
+    channel = answering()
+    run = studied(tmp_path, channel)
+    assert [(case.precision, case.phase) for case in run.cases.values()] == [
+        ("bf16_autocast", "inference"),
+        ("bf16_autocast", "training"),
+    ]
+    assert {(request.task, asked_in(request).seconds, request.fresh) for request in channel.asked} == {
+        ("input-storage", 1.5, True)
+    }
+    assert list(run.of(StoragePass)) == list(run.cases)
+
+
+def test_a_workload_without_a_loss_is_measured_in_inference_alone(tmp_path: Path) -> None:
+    (tmp_path / "model.py").touch()
+    run = studied(tmp_path, answering(has_loss=False), workloads=[f"{tmp_path}/model.py:make"])
+    assert [case.phase for case in run.cases.values()] == ["inference"]
+    run = studied(tmp_path / "timm", answering(has_loss=False), workloads=["timm:net"])
+    assert [case.phase for case in run.cases.values()] == ["inference"]
+    with pytest.raises(NothingToRunError, match="no loss given"), work.prepared(STUDY,
+        Selection(workloads=[f"{tmp_path}/model.py:make"], phases=["training"]), Settings(), ASKED,
+        open_channel=lambda: answering(has_loss=False),
+    ) as prepared:  # fmt: skip
+        require_work(prepared)
+
+
+CASE = make_case(precision="bf16_autocast")
+TRAINING = make_case(precision="bf16_autocast", phase="training")
+
+
+@pytest.mark.parametrize(
+    ("use", "expected", "code"),
+    [
+        (FREE_USE, FREE, Storage.SAVED),
+        (LOSSY_USE, LOSSY, Storage.TO_FP32),
+        (InputUse(name="x", operation="aten.add", use=PROMOTED, read_in_fp32="aten.add"), LOSSY, Storage.PROMOTED),
+        (InputUse(name="x", operation="aten.relu", use=ACCEPTED, read_in_fp32="aten.relu"), LOSSY, Storage.GIVEN),
+        (InputUse(name="x", operation="aten.mm", use=ACCEPTED, read_in_fp32="aten.add"), LOSSY, Storage.READ_AGAIN),
+        (InputUse(name="x", operation="aten.mm", use=TO_LOW), FREE, Storage.TO_LOW),
+        (InputUse(name="x", use=UNTOUCHED), UNUSED, Storage.UNUSED),
+    ],
+)
+def test_an_input_is_in_one_of_three_situations(use: InputUse, expected: str, code: Storage) -> None:
+    assert situation(use) == expected
+    assert code in [each.code for each in conclusions(CASE, lossy_pass(CASE, uses=[use]))]
+
+
+def test_inputs_that_share_a_fate_share_a_statement() -> None:
+    uses = [structs.replace(FREE_USE, name=name) for name in "abcde"]
+    (saved,) = [each for each in conclusions(CASE, storage_pass(CASE, uses=uses)) if each.code is Storage.SAVED]
+    assert saved.facts["names"] == "a, b, c and 2 more"
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({}, Storage.LOST),
+        ({"identical": True, "exact": True}, Storage.SAME),
+        ({"identical": True}, Storage.SAME),
+        ({"repeatable": False}, Storage.UNREPEATABLE),
+        ({"exact": True}, Storage.EXACT),
+    ],
+)
+def test_the_measured_bits_decide_and_not_what_an_op_is_given(changes: dict[str, object], code: Storage) -> None:
+    first = next(iter(conclusions(TRAINING, lossy_pass(TRAINING, **changes))))
+    assert first.code is code
+    if code is Storage.LOST:
+        assert (first.severity, first.facts["output_rel_l2"], first.facts["grad_rel_l2_fp32"]) == (
+            "problem",
+            2e-3,
+            2e-3,
+        )
+
+
+def test_a_step_that_does_not_run_with_half_is_all_there_is_to_conclude() -> None:
+    low = stored_inputs(
+        "bf16", casts=None, cast_bytes=None, samples=[], peak_bytes=None, output_rel_l2=None, error="E: x"
+    )
+    (only,) = conclusions(CASE, storage_pass(CASE, low=low, identical=None, uses=[]))
+    assert (only.code, only.facts) == (Storage.RAISES, {"dtype": "bf16", "error": "E: x"})
+
+
+def test_a_saving_has_its_interval_unless_the_machine_was_busy_or_builds_differ() -> None:
+    def timing(**changes: object) -> list[Timing]:
+        found = conclusions(CASE, storage_pass(CASE, **changes))
+        return [each.code for each in found if isinstance(each.code, Timing)]
+
+    assert timing() == [Timing.FASTER]
+    assert timing(fitness=Fitness(other_share=0.5)) == timing(fitness=Fitness(steal_share=0.2)) == [Timing.BUSY]
+    assert timing(low=stored_inputs("bf16", samples=[[1e-3 * 4**build] for build in range(8)])) == [Timing.NOISY]
+    few = [stored_inputs(dtype, samples=[[1e-3]]) for dtype in ("fp32", "bf16")]
+    assert timing(full=few[0], low=few[1]) == [Timing.FEW]
+    assert timing(full=stored_inputs("bf16"), low=stored_inputs("fp32")) == [Timing.SLOWER]
+
+
+def test_what_is_saved_is_told_where_it_is_known() -> None:
+    none = [stored_inputs(dtype, casts=0, cast_bytes=0, copy_samples=[2e-3, 1e-3]) for dtype in ("fp32", "bf16")]
+    found = conclusions(CASE, storage_pass(CASE, full=none[0], low=none[1]))
+    (saved,) = [each for each in found if each.code is Storage.BYTES]
+    assert saved.facts == {"full": 4096, "low": 2048, "full_copy": 1e-3, "low_copy": 1e-3, "full_peak": 9000,
+                           "low_peak": 8000}  # fmt: skip
+
+
+def test_machines_have_a_row_for_each_dtype_and_each_input() -> None:
+    found = lossy_pass(CASE)
+    rows, uses = (records(each.columns_of(found), each.rows(found)) for each in STUDY.tables)
+    assert [(row["dtype"], row["casts"], row["identical"]) for row in rows] == [("fp32", 4, True), ("bf16", 5, False)]
+    assert [row["seconds"] for row in rows] == pytest.approx([2.0035e-3, 1.0035e-3])
+    assert (rows[0]["copy_seconds"], uses[0]["situation"]) == (None, LOSSY)
+
+
+def test_a_step_is_worth_the_median_of_its_builds_fastest_samples() -> None:
+    assert step_seconds([[3.0, 1.0], [2.5], [2.0, 9.0]]) == 2.0
+    assert step_seconds([[1.0], [3.5]]) is None
+    assert step_seconds([]) is None
+
+
+def test_the_fields_of_what_is_asked_for_are_the_options() -> None:
+    (seconds,) = options_of(STUDY)
+    assert (seconds.name, seconds.default, seconds.seconds) == ("seconds", "4", True)

@@ -1,0 +1,39 @@
+"""Every code that a study concludes has its words, and the page has studies' parts from the same."""
+
+from enum import StrEnum
+from importlib import import_module
+from pkgutil import iter_modules
+
+from ampbench import studies
+from ampbench.report.material import material_of
+from ampbench.show.study_words import OF_SEVERAL, TEMPLATES
+from tests.report.materials import part_of
+from tests.report.studied_runs import BF16, storage_run, stored
+from tests.stored_runs import make_case
+
+MODULES = [import_module(f"ampbench.studies.{each.name}") for each in iter_modules(studies.__path__)]
+CODES = {
+    str(code)
+    for module in MODULES
+    for kind in vars(module).values()
+    if isinstance(kind, type) and issubclass(kind, StrEnum) and kind.__module__ == module.__name__
+    for code in kind
+}
+
+
+def test_codes_and_words_are_the_same() -> None:
+    assert set(TEMPLATES) == CODES
+    assert set(OF_SEVERAL) <= CODES
+
+
+def test_a_page_has_the_cases_with_problems_first_and_says_of_how_many() -> None:
+    other = make_case("bf16_autocast", workload="other", phase="training")
+    part = part_of(
+        "input-storage",
+        material_of([], explanations=[storage_run(stored(other), stored(lossy=True), cases=(other, BF16))]),
+    )
+    assert [name for name, _ in part.overview.rows] == ["digits bf16_autocast", "other bf16_autocast"]
+    assert list(part.said) == [
+        "Of 2 cases, 1 lose information: digits bf16_autocast.",
+        "Of 2 cases, 1 lose nothing: other bf16_autocast.",
+    ]
