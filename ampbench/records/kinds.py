@@ -171,13 +171,11 @@ _ROWS = (
     ),
     Kind(
         SCOPE, "study", "the scope of autocast in",
-        (Lines("scopes", "ampbench.instruments.scope.records:ScopePass"),),
+        (Lines("scopes", "ampbench.studies.scope:ScopePass"),),
         summary="What entering autocast around more than forward and loss costs in time, memory and accuracy.",
-        instrument="ampbench.instruments.scope.instrument:INSTRUMENT",
-        asked="ampbench.instruments.scope.records:ScopeAsked",
-        asks=("ampbench.instruments.scope.records:ScopeAsked",),
-        document="ampbench.instruments.scope.show:document",
-        part="ampbench.instruments.scope.show:part",
+        study="ampbench.studies.scope:STUDY",
+        asked="ampbench.studies.scope:ScopeAsked",
+        asks=("ampbench.studies.scope:ScopeAsked",),
         resumed=True,
     ),
     Kind(

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from ampbench.core.precisions import ordered
+from ampbench.core.units import FORMATS
 
 T = TypeVar("T")
 
@@ -322,6 +323,39 @@ def curve_layers(
         {"mark": mark, "encoding": {"x": x, "y": y, **colour}},
         {"transform": shown, "mark": points, "encoding": {"x": x, "y": y, **own, "tooltip": list(told)}},
     ]
+
+
+def curves(
+    name: str,
+    title: str,
+    axis: str,
+    legend: str,
+    series: "Callable[[Any], Iterable[tuple[str, Sequence[float | None]]]]",
+    *,
+    alt: str,
+    unit: str = "loss",
+) -> "Drawing[Any]":
+    """Return a chart of curves over steps: of the record found of a case, `series` gives the names and their values.
+
+    `axis` is what the values are, in `unit`, and `legend` what tells the series apart.
+    """
+
+    def rows(told: Any) -> dict[str, list[dict[str, Any]]]:
+        found: list[dict[str, Any]] = [
+            {"series": own, "step": step, "value": value, "text": FORMATS[unit](value), "mark": False}
+            for own, values in series(told.found)
+            for step, value in thinned_curve(values, len(values))
+        ]
+        marked(found)
+        return {"": found} if any(row["value"] is not None for row in found) else {}
+
+    def spec(found: Rows) -> dict[str, Any]:
+        looks = series_encoded(list(dict.fromkeys(row["series"] for row in found)))
+        y = values_axis("value", axis, [row["value"] for row in found])
+        y["axis"] = {**y["axis"], "labelExpr": label_expression(unit)} if unit == "B" else y["axis"]
+        return {"layer": curve_layers(steps_axis(), y, looks, tooltip(series=legend, step="around step", text=axis))}
+
+    return Drawing(name=name, title=title, alt=alt, rows=rows, spec=spec)
 
 
 def limit_layers(axis: Literal["x", "y"], channel: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -39,7 +39,7 @@ def document(
     """Return what a study says of the cases `case_ids` of a run; `everything`: all rows of its tables."""
     first = study.tables[0]
     assert not callable(first.columns)
-    line = KINDS[study.kind].found.line
+    key = study.key or KINDS[study.kind].found.line
 
     def as_data(record: Any) -> Any:
         return [as_data(each) for each in record] if isinstance(record, list) else record_data(record)
@@ -49,8 +49,10 @@ def document(
         return {
             "sentences": study_words.lines(statements),
             "statements": [asdict(each) for each in statements],
-            "tables": {each.key: records(each.columns_of(record), each.rows(record)) for each in study.tables},
-            line: as_data(record),
+            "tables": {
+                each.key: records(each.columns_of(record), each.rows(record)) for each in study.tables if each.key
+            },
+            key: as_data(record),
         }
 
     return document_of_cases(
@@ -79,7 +81,7 @@ def section(study: "Study[Any, Found]", case: Case, record: Found, *, everything
 def _block(found: "Table[Found, Row]", view: "View[Row]", record: Found, everything: bool) -> Block:
     columns = found.columns_of(record)
     shown = None if everything else view.shown
-    chosen = picked(columns, *view.keys) if view.keys else columns
+    chosen = picked(columns, *view.keys.split()) if view.keys else columns
     return table(view.title, chosen, found.rows(record), view.note, shown=shown)
 
 

@@ -46,11 +46,29 @@ TEMPLATES: Mapping[str, str] = {
         "{low_casts:if|; casts a step: |whole|}{full_casts:if|, not |whole|}"
         "{low_peak:if|; peak memory: |B|}{full_peak:if|, not |B|}"
     ),
+    "scope-recommended": "recommended by PyTorch{casts:if|; || casts a step}{loss:if|, loss in ||}",
+    "scope-raises": "raises: {error}",
+    "scope-stale": (
+        "from step {step} on, {weights:counted;weight} {weights:verb;is;are} stale: read as "
+        "{weights:verb;a copy;copies} made before the optimizer's last step"
+    ),
+    "scope-loss": "the loss goes from {first:loss} to {last:loss} in {steps:counted;step}, not to {expected:loss}",
+    "scope-casts": "{casts} casts a step, not {than}",
+    "scope-time": "a step takes {ratio:ratio} as long (95%: {low:.2f} to {high:.2f})",
+    "scope-peak": "peak memory {peak:B}, not {than:B}",
+    "scope-grows": "memory grows by {growth:B} with each step",
+    "scope-keeps": "{kept:B} kept from step to step",
+    "scope-low-loss": "the loss is computed in {dtype}: give it its input in fp32",
+    "scope-dtype": "{what} in {dtype}, not {than}",
+    "scope-error": "error of the {what}: {error:error} against {reference}, not {than:error}",
+    "scope-undefined": "no error of the {what} is defined, as values are not finite or have another shape",
+    "scope-free": "no cost seen",
 }
 
 OF_SEVERAL: Mapping[str, str] = {
     "storage-lost": "lose information",
     "storage-same": "lose nothing",
+    "scope-stale": "read stale weights in a scope",
 }
 """What is said of those of several cases about which there is a statement of a code."""
 

@@ -177,13 +177,13 @@ class Instrument(Generic[A]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View(Generic[T]):
-    """What people read of a table: its `title`, the `keys` of its columns (none: all that have a heading), a `note`.
+    """What people read of a table: its `title`, the `keys` of its columns, with blanks between (none: all).
 
     `shown`: so many rows, unless all are asked for (None: all); one that is `folded` is unfolded on a page by a reader.
     """
 
     title: str
-    keys: Sequence[str] = ()
+    keys: str = ""
     note: str = ""
     shown: int | None = None
     folded: bool = False
@@ -208,8 +208,9 @@ class Study(Instrument[A], Generic[A, R]):
     """A study: an instrument of which all that is shown is made of `tables`, `conclusions` and `charts`.
 
     `asked` is the record whose fields are the options, `record` what a run stores. `title` and `caption` head its part
-    of a page, `done` is what was done to its cases there ("Trained"). `heading` says what stands behind the name of a
-    case, `remarks` what the measuring noted, in sentences.
+    of a page, `done` is what was done to its cases there ("Trained"), `key` what its records are called in the JSON
+    (none: as their lines are). `heading` says what stands behind the name of a case, `remarks` what the
+    measuring noted, in sentences.
     """
 
     asked: type[A]
@@ -217,6 +218,7 @@ class Study(Instrument[A], Generic[A, R]):
     title: str
     caption: str
     done: str
+    key: str = ""
     tables: Sequence[Table[R, Any]]
     conclusions: Callable[[Case, R], Iterable[Statement]]
     charts: "Sequence[Drawing[Told[R]]]" = ()

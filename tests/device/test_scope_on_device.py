@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from ampbench.cli.main import main
-from ampbench.instruments.scope.records import FORWARD, FORWARD_AND_LOSS, SCOPES, WHOLE_LOOP, ScopePass
 from ampbench.store import list_runs, read_run
+from ampbench.studies.scope import FORWARD, FORWARD_AND_LOSS, SCOPES, WHOLE_LOOP, ScopePass
 
 FOUND = torch.accelerator.current_accelerator(check_available=True)
 

@@ -25,7 +25,6 @@ from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.instruments.convergence.records import ConvergenceAsked
 from ampbench.instruments.keep_fp32.records import Wanted
 from ampbench.instruments.scaler.records import ScalerAsked
-from ampbench.instruments.scope.records import ScopeAsked
 from ampbench.records.case import OwnPrecision
 from ampbench.records.casts import Tracing
 from ampbench.records.kinds import CEILINGS, LINES, SCOPE, stage_of
@@ -35,12 +34,13 @@ from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Description, Nothing, reply_with
 from ampbench.store import CannotBeError, RunWriter, StoredRun, read_run
 from ampbench.studies.input_storage import StorageAsked
+from ampbench.studies.scope import ScopeAsked
 from ampbench.studies.study import instrument_of, unfinished
 from ampbench.studies.work import prepared
 from ampbench.workloads.index import WORKLOADS, source
-from tests.instruments.scope.planted_scopes import scope_pass
 from tests.scripted_channel import CPU, Scripted, machine
 from tests.stored_runs import make_case, make_header, write_run
+from tests.studies.planted_scopes import scope_pass
 
 ONE, TWO = (make_case("bf16_autocast", workload=name) for name in ("one", "two"))
 FOUND = [PlannedCase(case=case, source=source(WORKLOADS["mlp"])) for case in (ONE, TWO)]

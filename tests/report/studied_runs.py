@@ -8,7 +8,6 @@ from typing import Any
 from ampbench.instruments.ceilings.records import COPY, Attained, Ceiling
 from ampbench.instruments.convergence.records import CONTROL, REFERENCE, Drift, Training
 from ampbench.instruments.scaler.records import GradientLook, ScalerRun
-from ampbench.instruments.scope.records import SCOPES, WHOLE_LOOP, ScopePass, ScopeRun
 from ampbench.records.case import Case, DeviceDescription, Environment
 from ampbench.records.kinds import CEILINGS, CONVERGENCE, INPUT_STORAGE, SCALER, SCOPE
 from ampbench.records.measured import CONV, MATMUL, Score
@@ -16,6 +15,7 @@ from ampbench.records.ranges import GRADIENT, Magnitudes
 from ampbench.records.run import Entry, ScalerSetting
 from ampbench.store import StoredRun, gathered
 from ampbench.studies.input_storage import ACCEPTED, TO_FP32, InputUse, StoragePass, StoredInputs
+from ampbench.studies.scope import SCOPES, WHOLE_LOOP, ScopePass, ScopeRun
 from tests.stored_runs import make_case, make_header
 
 FP32, BF16, FP16, FP16_PURE = (

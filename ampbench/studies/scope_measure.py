@@ -17,7 +17,10 @@ from msgspec import structs
 
 from ampbench.core.precisions import BASELINE, FP64, PRECISIONS
 from ampbench.errors import UsageError, first_line
-from ampbench.instruments.scope.records import (
+from ampbench.records.case import Case
+from ampbench.records.casts import CastTrace
+from ampbench.records.labels import FP32_INSTEAD
+from ampbench.studies.scope import (
     FEWEST_STEPS,
     FORWARD,
     FORWARD_AND_LOSS,
@@ -29,9 +32,6 @@ from ampbench.instruments.scope.records import (
     ScopePass,
     ScopeRun,
 )
-from ampbench.records.case import Case
-from ampbench.records.casts import CastTrace
-from ampbench.records.labels import FP32_INSTEAD
 from ampbench.trace.dtypes import short_dtype
 from ampbench.trace.ledger import trace_casts
 from ampbench.worker.distances import compare, floating_in, kept_outputs

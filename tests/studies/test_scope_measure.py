@@ -12,9 +12,11 @@ from torch import nn
 
 from ampbench.core.precisions import PRECISIONS
 from ampbench.errors import UsageError
-from ampbench.instruments.scope import measure as scopes
-from ampbench.instruments.scope.measure import Loop, measure_scopes, split_by_step
-from ampbench.instruments.scope.records import (
+from ampbench.records.case import Case
+from ampbench.records.casts import Cast, CastTrace, Operation, WeightUse
+from ampbench.records.measured import OUT_OF_MEMORY
+from ampbench.studies import scope_measure as scopes
+from ampbench.studies.scope import (
     FORWARD,
     FORWARD_AND_LOSS,
     SCOPES,
@@ -24,10 +26,7 @@ from ampbench.instruments.scope.records import (
     ScopePass,
     ScopeRun,
 )
-from ampbench.instruments.scope.show import scope_section
-from ampbench.records.case import Case
-from ampbench.records.casts import Cast, CastTrace, Operation, WeightUse
-from ampbench.records.measured import OUT_OF_MEMORY
+from ampbench.studies.scope_measure import Loop, measure_scopes, split_by_step
 from ampbench.worker.draws import NO_DROPOUT
 from ampbench.worker.machine import Cpu
 from ampbench.workload import Workload
@@ -342,4 +341,3 @@ def test_where_fp64_fails_scopes_are_held_against_fp32_and_that_is_said() -> Non
     (note,) = [note for note in found.notes if "fp32" in note]
     assert note.startswith("errors are against fp32, as the fp64 reference failed: RuntimeError: no fp64 (test_scope")
     assert all(0 < run.output_rel_l2 < 0.1 for run in found.scopes)
-    assert "Relative errors against fp32" in [block.title for block in scope_section(case(), found).blocks]

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from ampbench.instruments.scope.records import (
+from ampbench.records.case import Case
+from ampbench.studies.scope import (
     FORWARD,
     FORWARD_AND_LOSS,
     UNCACHED_LOOP,
@@ -11,7 +12,6 @@ from ampbench.instruments.scope.records import (
     ScopePass,
     ScopeRun,
 )
-from ampbench.records.case import Case
 from tests.stored_runs import make_case
 
 CASE = make_case("bf16_autocast", workload="net", parameters={}, phase="training", batch_size=None)

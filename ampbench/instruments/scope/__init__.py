@@ -1,1 +1,0 @@
-"""What entering autocast around more than forward and loss costs."""

@@ -1,0 +1,444 @@
+"""Autocast entered around more or less of a training loop: what each scope costs beside forward and loss.
+
+PyTorch recommends forward and loss. Times are compared as `ampbench.studies.paired` does.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from operator import itemgetter
+from typing import Annotated
+
+import msgspec
+
+from ampbench.core.precisions import AUTOCAST, FORMATS, PRECISIONS, SHORT_DTYPES
+from ampbench.core.statement import Severity, Statement, state
+from ampbench.core.units import UNDEFINED, counted
+from ampbench.records.bounds import Change, Count, ErrorSize, Magnitude, Seconds, Signed, Steps, StepSeconds, one_of
+from ampbench.records.case import Case
+from ampbench.records.kinds import SCOPE
+from ampbench.records.measured import Fitness
+from ampbench.records.wire import Task
+from ampbench.show.charts import curves
+from ampbench.show.document import Column
+from ampbench.studies.paired import Ratio, busy, ratio_of, short_ratio, step_seconds
+from ampbench.studies.study import AUTOCAST_HELP, SCALER_HELP, Selects, Study, Table, View, asks
+
+FORWARD, FORWARD_AND_LOSS, WITH_BACKWARD, WHOLE_LOOP, UNCACHED_LOOP = SCOPES = (
+    "forward",
+    "forward and loss",
+    "forward, loss and backward",
+    "whole loop",
+    "whole loop, cache off",
+)
+"""What autocast is entered around; PyTorch recommends forward and loss."""
+
+FEWEST_STEPS = 2
+"""Scopes are compared over no fewer: what one step leaves to the next shows in the second."""
+
+
+class ScopeRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """What entering autocast around `scope`, one of `SCOPES`, does to some steps of training.
+
+    Per step: `casts`, the `cast_bytes` they move, `stale_weights`, which are read as copies that autocast made in an
+    earlier step, before the optimizer changed them, `peak_bytes` above what was allocated before the first and
+    `alive_bytes`, allocated after the step and not before the first; empty where unavailable. `samples[b]` are seconds
+    per step of build `b`, taken in turns with the other scopes. `dtypes` are those of "output", "loss" and
+    "gradients" ("bf16"; several joined by ", "). Errors are against the same steps in fp64: output, loss and gradients
+    of the first step, `update_rel_l2` of what all steps changed, relative to that change; None: undefined.
+    `losses` are those of each step. `error` is the first line of what it raised.
+    """
+
+    scope: Annotated[str, one_of(*SCOPES)]
+    casts: list[Count] = []
+    cast_bytes: list[Count] = []
+    stale_weights: list[Count] = []
+    samples: list[list[StepSeconds]] = []
+    peak_bytes: list[Count] = []
+    alive_bytes: list[Change] = []
+    dtypes: dict[str, str] = {}
+    output_rel_l2: ErrorSize | None = None
+    loss_abs_error: Magnitude | None = None
+    grad_rel_l2: ErrorSize | None = None
+    update_rel_l2: ErrorSize | None = None
+    losses: list[Signed | None] = []
+    error: str = ""
+    notes: list[str] = []
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` where a build has no samples."""
+        if not all(self.samples):
+            raise ValueError("a build without samples")
+
+
+class ScopePass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """A case trained for `steps` steps in each scope. `reference_losses` are those of the steps without autocast.
+
+    These are in `reference_dtype`: "fp64", or "fp32" where fp64 fails ("": both do, and no error is known).
+    """
+
+    case_id: str
+    steps: Steps
+    scopes: list[ScopeRun] = []
+    reference_losses: list[Signed | None] = []
+    reference_dtype: str = "fp64"
+    memory_source: str | None = None
+    fitness: Fitness = Fitness()
+    notes: list[str] = []
+
+
+class ScopeAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """To train a case for `steps` steps in every scope, and to time these for about `seconds`."""
+
+    steps: Annotated[int, asks("Steps of training in each scope.", least=FEWEST_STEPS, most=1000, metavar="N")] = 8
+    seconds: Annotated[Seconds, asks("Timing per case", seconds=True)] = 20.0
+
+
+class Scope(StrEnum):
+    """What a scope of autocast does, and what it costs beside the recommended one."""
+
+    RECOMMENDED = "scope-recommended"
+    RAISES = "scope-raises"
+    STALE = "scope-stale"
+    LOSS = "scope-loss"
+    """The loss of stale weights goes another way."""
+    CASTS = "scope-casts"
+    TIME = "scope-time"
+    PEAK = "scope-peak"
+    GROWS = "scope-grows"
+    KEEPS = "scope-keeps"
+    LOW_LOSS = "scope-low-loss"
+    """The recommended scope computes the loss in half."""
+    DTYPE = "scope-dtype"
+    ERROR = "scope-error"
+    UNDEFINED = "scope-undefined"
+    FREE = "scope-free"
+    """No cost was seen."""
+
+
+LARGER = 2.0
+"""An error is larger where it is so many times the recommended scope's: luck in rounding moves errors by less."""
+LARGER_PEAK = 1.01
+"""A peak is larger from so many times on: below, it is some scratch memory that an op took a moment earlier."""
+SPACINGS = 4
+"""Losses that differ by fewer spacings of their dtype are not told apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """A scope's `run` beside the recommended scope's; None where something is unknown.
+
+    `loss_rel_error` is the error of the first step's loss, relative to the reference's. `later_casts` and
+    `later_cast_bytes` are medians over the steps after the first. `seconds` are those of a step, `ratio` how many times
+    as long it takes as in the recommended scope. `kept_bytes` is what the last step leaves allocated, `growth_bytes`
+    the median of what a step after the first adds to that.
+    """
+
+    run: ScopeRun
+    loss_rel_error: float | None
+    later_casts: float | None
+    later_cast_bytes: float | None
+    seconds: float | None
+    ratio: Ratio | None
+    kept_bytes: int | None
+    growth_bytes: float | None
+
+    @property
+    def stale(self) -> int | None:
+        """The weights that the last step reads as copies older than the optimizer's last step."""
+        return self.run.stale_weights[-1] if self.run.stale_weights else None
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """The highest peak of all steps."""
+        return max(self.run.peak_bytes, default=None)
+
+
+def compared(record: ScopePass) -> list[Compared]:
+    """Return each scope of a pass beside the recommended one, in their order."""
+    from ampbench.core import stats
+
+    def median(values: Sequence[float]) -> float | None:
+        return stats.median(values) if values else None
+
+    best = next((run for run in record.scopes if run.scope == FORWARD_AND_LOSS), None)
+    reference = next(iter(record.reference_losses), None)
+    return [
+        Compared(
+            run=run,
+            loss_rel_error=run.loss_abs_error / abs(reference)
+            if run.loss_abs_error is not None and reference
+            else None,
+            later_casts=median(run.casts[1:]),
+            later_cast_bytes=median(run.cast_bytes[1:]),
+            seconds=step_seconds(run.samples),
+            ratio=ratio_of(run.samples, best.samples)
+            if best and best is not run and run.samples and best.samples
+            else None,
+            kept_bytes=run.alive_bytes[-1] if run.alive_bytes else None,
+            growth_bytes=median([b - a for a, b in zip(run.alive_bytes, run.alive_bytes[1:], strict=False)]),
+        )
+        for run in record.scopes
+    ]
+
+
+def conclusions(case: Case, record: ScopePass) -> Iterator[Statement]:
+    """Yield what the recommended scope does, then what each other costs beside it, then whether times can be trusted.
+
+    A difference in time is told where its interval leaves no doubt that there is one, and the machine was not busy.
+    """
+    rows = compared(record)
+    spoilt = busy(record.fitness) if any(row.run.samples for row in rows) else None
+    best = next((row for row in rows if row.run.scope == FORWARD_AND_LOSS), None)
+    if best is not None:
+        yield from _recommended(case, best)
+    other = best if best is not None and not best.run.error else None
+    for row in rows:
+        if row is not best:
+            costs = list(_costs(row, other, record.reference_dtype, timed=spoilt is None))
+            yield from costs or [state(Scope.FREE, row.run.scope, Severity.INFO)]
+    if spoilt is not None:
+        yield spoilt
+
+
+def _recommended(case: Case, best: Compared) -> Iterator[Statement]:
+    run = best.run
+    if run.error:
+        yield state(Scope.RAISES, run.scope, error=run.error)
+        return
+    known = casts_text(run.casts) if run.casts else None
+    yield state(Scope.RECOMMENDED, run.scope, Severity.INFO, casts=known, loss=run.dtypes.get("loss"))
+    yield from _state_of_memory(best, None)
+    if run.dtypes.get("loss") == SHORT_DTYPES[PRECISIONS[case.precision].autocast or ""]:
+        yield state(Scope.LOW_LOSS, run.scope, Severity.ADVICE, dtype=run.dtypes["loss"])
+
+
+def _costs(row: Compared, best: Compared | None, reference: str, *, timed: bool) -> Iterator[Statement]:
+    """Yield what a scope costs, beside the recommended scope if that runs; in time only where `timed`."""
+    run, cost = row.run, partial(_cost, row.run.scope)
+    if run.error:
+        yield state(Scope.RAISES, run.scope, error=run.error)
+        return
+    yield from _state_of_memory(row, best)
+    if timed and row.ratio is not None and differs(row.ratio):
+        yield cost(Scope.TIME, ratio=row.ratio.value, low=row.ratio.low, high=row.ratio.high)
+    if best is None:
+        return
+    if row.stale and run.losses and best.run.losses and _apart(run, best.run):
+        ends = {"first": run.losses[0], "last": run.losses[-1], "expected": best.run.losses[-1]}
+        yield cost(Scope.LOSS, steps=len(run.losses), **ends)
+    if sum(run.casts) > sum(best.run.casts) > 0:
+        yield cost(Scope.CASTS, casts=casts_text(run.casts), than=casts_text(best.run.casts))
+    if (row.peak_bytes or 0) > LARGER_PEAK * (best.peak_bytes or 0) > 0:
+        yield cost(Scope.PEAK, peak=row.peak_bytes, than=best.peak_bytes)
+    for what, dtype in run.dtypes.items():
+        if dtype != best.run.dtypes.get(what, dtype):
+            yield cost(Scope.DTYPE, what=what, dtype=dtype, than=best.run.dtypes[what])
+    for what, error, least in (
+        ("output", run.output_rel_l2, best.run.output_rel_l2),
+        ("loss", row.loss_rel_error, best.loss_rel_error),
+        ("gradients", run.grad_rel_l2, best.run.grad_rel_l2),
+        ("update of all steps", run.update_rel_l2, best.run.update_rel_l2),
+    ):
+        if least is not None and error is None:
+            yield cost(Scope.UNDEFINED, what=what)
+        elif least is not None and error is not None and error > LARGER * least:
+            yield cost(Scope.ERROR, what=what, error=error, than=least, reference=reference)
+
+
+def _cost(scope: str, code: Scope, **facts: float | str | None) -> Statement:
+    return state(code, scope, Severity.ADVICE, **facts)
+
+
+def _state_of_memory(row: Compared, best: Compared | None) -> Iterator[Statement]:
+    """Yield which weights a scope reads as stale copies, and what it keeps beyond what the recommended one does."""
+    if row.stale:
+        since = next(step for step, count in enumerate(row.run.stale_weights, start=1) if count)
+        yield state(Scope.STALE, row.run.scope, step=since, weights=row.stale)
+    kept = (row.kept_bytes or 0) - ((best.kept_bytes or 0) if best else 0)
+    growth = (row.growth_bytes or 0) - ((best.growth_bytes or 0) if best else 0)
+    if growth > 0:
+        yield state(Scope.GROWS, row.run.scope, Severity.ADVICE, growth=growth)
+    elif kept > 0:
+        yield state(Scope.KEEPS, row.run.scope, Severity.ADVICE, kept=kept)
+
+
+def _apart(run: ScopeRun, best: ScopeRun) -> bool:
+    """Return whether the last losses of two scopes differ by more than their dtypes can blur."""
+    last, expected = run.losses[-1], best.losses[-1]
+    if last is None or expected is None:
+        return last is not expected
+    digits = min(
+        FORMATS[dtype].digits if dtype in FORMATS else 24
+        for dtype in (each.dtypes.get("loss", "") for each in (run, best))
+    )
+    return abs(last - expected) > SPACINGS * 2.0 ** (1 - digits) * max(abs(last), abs(expected))
+
+
+def differs(ratio: Ratio) -> bool:
+    """Return whether the interval of a ratio, as it is written, leaves 1 out."""
+    return ratio.low is not None and ratio.high is not None and (round(ratio.low, 2) > 1 or round(ratio.high, 2) < 1)
+
+
+def casts_text(casts: Sequence[int]) -> str:
+    """Return casts per step as "15", "15, then 9" or "9 to 15"."""
+    first, *rest = casts
+    if len(set(rest)) > 1:
+        return f"{min(casts)} to {max(casts)}"
+    return f"{first}, then {rest[0]}" if rest and rest[0] != first else f"{first}"
+
+
+_SHORT = {scope: scope for scope in SCOPES} | {WITH_BACKWARD: "with backward", UNCACHED_LOOP: "cache off"}
+"""The scopes' names in tables."""
+
+
+def _ratio(row: Compared) -> str:
+    return short_ratio(row.ratio) if row.ratio else "" if row.run.scope == FORWARD_AND_LOSS else UNDEFINED
+
+
+COLUMNS: Sequence[Column[Compared]] = (
+    Column("scope", lambda row: row.run.scope, "scope", said=lambda row: _SHORT[row.run.scope]),
+    Column("reason", lambda row: row.run.error or None, "raises", rare=True),
+    Column(
+        "first_casts", lambda row: row.run.casts[0] if row.run.casts else None, "casts", "whole",
+        lambda row: casts_text(row.run.casts) if row.run.casts else UNDEFINED,
+    ),
+    Column("later_casts", lambda row: row.later_casts),
+    Column("first_cast_bytes", lambda row: row.run.cast_bytes[0] if row.run.cast_bytes else None),
+    Column("later_cast_bytes", lambda row: row.later_cast_bytes, "moved", "B"),
+    Column("stale_weights", lambda row: row.stale, "stale", "whole"),
+    Column("seconds", lambda row: row.seconds, "step", "s"),
+    Column("kept_bytes", lambda row: row.kept_bytes, "kept", "B"),
+    Column("growth_bytes", lambda row: row.growth_bytes, "growth", "B"),
+    Column("loss_rel_error", lambda row: row.loss_rel_error, "loss", "error"),
+    Column("peak_memory_bytes", lambda row: row.peak_bytes, "peak", "B"),
+    Column("ratio", lambda row: row.ratio and row.ratio.value, "time ratio", "ratio", _ratio),
+    Column("ratio_low", lambda row: row.ratio and row.ratio.low),
+    Column("ratio_high", lambda row: row.ratio and row.ratio.high),
+    Column("output_rel_l2", lambda row: row.run.output_rel_l2, "output", "error"),
+    Column("loss_abs_error", lambda row: row.run.loss_abs_error),
+    Column("grad_rel_l2", lambda row: row.run.grad_rel_l2, "gradients", "error"),
+    Column("update_rel_l2", lambda row: row.run.update_rel_l2, "updates", "error"),
+    Column("first_loss", lambda row: row.run.losses[0] if row.run.losses else None, "first loss", "loss"),
+    Column("last_loss", lambda row: row.run.losses[-1] if row.run.losses else None, "last loss", "loss"),
+    Column("output_dtype", lambda row: row.run.dtypes.get("output"), "output"),
+    Column("loss_dtype", lambda row: row.run.dtypes.get("loss"), "loss"),
+    Column("gradients_dtype", lambda row: row.run.dtypes.get("gradients"), "gradients"),
+)  # fmt: skip
+"""Of a scope: its numbers, those of a step in SI units, and what each is beside the recommended scope's."""
+
+Loss = tuple[int, str, float | None, float | None]
+"""A step from 1, a scope, the loss there, and the reference's."""
+LOSSES: Sequence[Column[Loss]] = (
+    Column("step", itemgetter(0)),
+    Column("scope", itemgetter(1)),
+    Column("loss", itemgetter(2)),
+    Column("reference_loss", itemgetter(3)),
+)
+
+
+def losses(record: ScopePass) -> list[Loss]:
+    """Return the loss of each step and scope beside the reference's, None where undefined."""
+    return [
+        (step, run.scope, loss, _at(record.reference_losses, step - 1))
+        for run in record.scopes
+        for step, loss in enumerate(run.losses, start=1)
+    ]
+
+
+def _at(losses: Sequence[float | None], step: int) -> float | None:
+    return losses[step] if step < len(losses) else None
+
+
+def _curves(record: ScopePass) -> list[tuple[str, Sequence[float | None]]]:
+    reference = [(record.reference_dtype, record.reference_losses)] if record.reference_dtype else []
+    return [*reference, *((_SHORT[run.scope], run.losses) for run in record.scopes if run.losses)]
+
+
+def _alive(record: ScopePass) -> list[tuple[str, Sequence[float]]]:
+    kept = any(value > 0 for run in record.scopes for value in run.alive_bytes)
+    return [(_SHORT[run.scope], run.alive_bytes) for run in record.scopes] if kept else []
+
+
+STUDY: Study[ScopeAsked, ScopePass] = Study(
+    kind=SCOPE,
+    help="""\
+Train with autocast around forward, forward and loss, backward too, or the whole loop, and say what each costs.
+
+In each scope the same steps run, from the same weights: casts and memory per step, time in turns, dtypes, errors
+against fp64, losses. PyTorch recommends forward and loss. The run is stored: ampbench show RUN prints it again.
+
+\b
+Examples:
+  ampbench study scope model.py:make
+  ampbench study scope mlp transformer_encoder --precision bf16_autocast --steps 16 --seconds 1m
+  ampbench study scope --resume 1f9a3c        an interrupted study, by its id
+""",
+    doing="studying",
+    asked=ScopeAsked,
+    record=ScopePass,
+    task=Task(SCOPE, ScopeAsked, ScopePass, "ampbench.studies.scope_measure:do_scopes"),
+    selects=Selects(
+        question="study the scope of autocast",
+        precision=AUTOCAST_HELP,
+        scaler=SCALER_HELP,
+        phases=("training",),
+        recipes=True,
+        among=AUTOCAST,
+        otherwise="{name} enters no autocast, so that it has no scope",
+    ),
+    title="Scope of autocast",
+    caption="What each scope of autocast costs beside the one that PyTorch recommends",
+    done="Trained",
+    key="scope",
+    heading=lambda record: counted(record.steps, "step"),
+    remarks=lambda record: [*record.notes, *(f"{run.scope}: {note}" for run in record.scopes for note in run.notes)],
+    tables=(
+        Table(
+            key="scopes",
+            columns=COLUMNS,
+            rows=compared,
+            views=[
+                View(
+                    title="What it costs",
+                    keys="scope first_casts later_cast_bytes seconds ratio peak_memory_bytes kept_bytes growth_bytes",
+                    note="per step; with backward: around all three; cache off: around the whole loop, without weight "
+                    f"cache; moved: by casts after the first step; time ratio: to {FORWARD_AND_LOSS}; kept: left by "
+                    "the last step; growth: what a step adds to that",
+                ),
+                View(
+                    title="What it computes in",
+                    keys="scope output_dtype loss_dtype gradients_dtype stale_weights",
+                    note="stale: weights that the last step reads as old copies",
+                ),
+                View(
+                    title="Relative errors against the reference",
+                    keys="scope output_rel_l2 loss_rel_error grad_rel_l2 update_rel_l2 first_loss last_loss",
+                    note="of the first step, in fp64 where that runs; updates: what all steps changed in the weights",
+                ),
+            ],
+        ),
+        Table(key="losses", columns=LOSSES, rows=losses),
+    ),
+    conclusions=conclusions,
+    charts=(
+        curves(
+            "studies-scope-losses",
+            "Loss of each step by scope",
+            "training loss",
+            "autocast around",
+            _curves,
+            alt="Where lines lie on one another, scopes do the same within the line's width.",
+        ),
+        curves(
+            "studies-scope-memory",
+            "Memory left after each step",
+            "left after a step",
+            "autocast around",
+            _alive,
+            unit="B",
+            alt="A line that rises is memory that grows with every step.",
+        ),
+    ),
+)

@@ -1,0 +1,160 @@
+"""What the study of scopes concludes: each cost where it is, none where it is not, and never a doubtful one."""
+
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from ampbench.core.statement import Statement
+from ampbench.records.measured import Fitness
+from ampbench.report.material import material_of
+from ampbench.show.document import records
+from ampbench.studies.paired import Timing
+from ampbench.studies.scope import (
+    FORWARD,
+    FORWARD_AND_LOSS,
+    SCOPES,
+    STUDY,
+    UNCACHED_LOOP,
+    WHOLE_LOOP,
+    WITH_BACKWARD,
+    Scope,
+    ScopePass,
+    casts_text,
+    compared,
+    conclusions,
+)
+from ampbench.studies.study import options_of
+from tests.report.materials import part_of
+from tests.report.studied_runs import scope_run, scoped
+from tests.studies.planted_scopes import CASE, run, scope_pass, timed
+
+
+def about(found: ScopePass) -> dict[str, dict[str, Statement]]:
+    """What is concluded by scope and, in order, by code (and what of, where an error is named)."""
+    by: dict[str, dict[str, Statement]] = {}
+    for each in conclusions(CASE, found):
+        by.setdefault(each.subject, {})[f"{each.code} {each.facts.get('what', '')}".strip()] = each
+    return by
+
+
+def test_each_scope_shows_its_costs_and_the_recommended_one_none_of_them() -> None:
+    by = about(scope_pass())
+    assert {scope: list(codes) for scope, codes in by.items()} == {
+        FORWARD_AND_LOSS: [Scope.RECOMMENDED],
+        FORWARD: [f"{Scope.DTYPE} loss", f"{Scope.ERROR} loss"],
+        WITH_BACKWARD: [Scope.TIME, Scope.CASTS, Scope.PEAK],
+        WHOLE_LOOP: [Scope.STALE, Scope.KEEPS, Scope.TIME, Scope.LOSS, f"{Scope.ERROR} update of all steps"],
+        UNCACHED_LOOP: [Scope.CASTS],
+    }
+    assert by[WHOLE_LOOP][Scope.STALE].facts == {"step": 2, "weights": 6}
+    assert by[WHOLE_LOOP][Scope.LOSS].facts == {"steps": 4, "first": 2.0, "last": 2.0, "expected": 1.25}
+    assert by[WITH_BACKWARD][Scope.TIME].facts["ratio"] == pytest.approx(1.25)
+    assert by[FORWARD_AND_LOSS][Scope.RECOMMENDED].facts == {"casts": "15", "loss": "fp32"}
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [timed(1.0), timed(1.002), [[1e-3 * (2 if build % 2 else 0.5)] for build in range(8)], timed(2.0)[:4], []],
+    ids=["same", "within rounding", "noisy", "too few builds", "not timed"],
+)
+def test_no_difference_in_time_is_claimed_that_is_not_certain(samples: list[list[float]]) -> None:
+    found = about(scope_pass(uncached=run(UNCACHED_LOOP, samples=samples)))
+    assert list(found[UNCACHED_LOOP]) == [Scope.FREE]
+
+
+def test_no_difference_in_time_is_claimed_where_the_machine_was_busy() -> None:
+    busy = structs.replace(scope_pass(uncached=run(UNCACHED_LOOP, 2.0)), fitness=Fitness(other_share=0.5))
+    found = about(busy)
+    assert (list(found[UNCACHED_LOOP]), list(found[""])) == ([Scope.FREE], [Timing.BUSY])
+    assert Scope.TIME in about(structs.replace(busy, fitness=Fitness()))[UNCACHED_LOOP]
+
+
+def test_growth_is_told_instead_of_what_is_kept_and_is_the_median() -> None:
+    grown = about(scope_pass(uncached=run(UNCACHED_LOOP, alive_bytes=[100, 300, 500, 700])))[UNCACHED_LOOP]
+    assert grown[Scope.GROWS].facts == {"growth": 200}
+    once = about(scope_pass(uncached=run(UNCACHED_LOOP, alive_bytes=[0, 100, 100, 100])))[UNCACHED_LOOP]
+    assert once[Scope.KEEPS].facts == {"kept": 100}
+
+
+def test_what_every_scope_keeps_is_no_cost_of_one_but_no_credit_of_the_recommended_one() -> None:
+    kept: dict[str, Any] = {"alive_bytes": [64] * 4}
+    found = about(scope_pass(best=run(FORWARD_AND_LOSS, **kept), uncached=run(UNCACHED_LOOP, **kept)))
+    assert list(found[FORWARD_AND_LOSS]) == [Scope.RECOMMENDED, Scope.KEEPS]
+    assert list(found[UNCACHED_LOOP]) == [Scope.FREE]
+
+
+def test_a_loss_in_half_within_the_recommended_scope_is_told() -> None:
+    low = {"output": "bf16", "loss": "bf16", "gradients": "fp32"}
+    found = about(scope_pass(best=run(FORWARD_AND_LOSS, dtypes=low)))
+    assert Scope.LOW_LOSS in found[FORWARD_AND_LOSS]
+    assert f"{Scope.DTYPE} loss" not in found[FORWARD]
+
+
+def test_losses_nearer_than_their_dtype_can_tell_are_not_held_against_a_scope() -> None:
+    low = {"output": "bf16", "loss": "bf16", "gradients": "fp32"}
+    near = scope_pass(
+        best=run(FORWARD_AND_LOSS, losses=[2.0, 1.99, 1.98, 1.97]),
+        whole=run(WHOLE_LOOP, stale_weights=[0, 6, 6, 6], dtypes=low, losses=[2.0] * 4),
+    )
+    assert Scope.LOSS not in about(near)[WHOLE_LOOP]
+
+
+def test_what_a_scope_raises_is_all_that_is_said_of_it_and_others_stand_by_themselves() -> None:
+    broken = run(FORWARD_AND_LOSS, error="RuntimeError: unsafe", samples=[], casts=[], losses=[], dtypes={})
+    found = about(scope_pass(best=broken))
+    assert list(found[FORWARD_AND_LOSS]) == [Scope.RAISES]
+    assert list(found[FORWARD]) == [Scope.FREE]
+    assert list(found[WHOLE_LOOP]) == [Scope.STALE, Scope.KEEPS]
+    forward = about(scope_pass(forward=structs.replace(broken, scope=FORWARD)))[FORWARD]
+    assert forward[Scope.RAISES].facts == {"error": "RuntimeError: unsafe"}
+
+
+def test_an_error_that_is_undefined_where_the_recommended_scope_has_one_is_told() -> None:
+    found = about(scope_pass(uncached=run(UNCACHED_LOOP, output_rel_l2=None, grad_rel_l2=None)))
+    assert list(found[UNCACHED_LOOP]) == [f"{Scope.UNDEFINED} output", f"{Scope.UNDEFINED} gradients"]
+
+
+@pytest.mark.parametrize("reference", [[], [None] * 4, [0.0] * 4], ids=["none", "not finite", "zero"])
+def test_without_a_loss_in_fp64_that_is_not_zero_the_loss_has_no_relative_error(reference: list[float | None]) -> None:
+    found = structs.replace(scope_pass(), reference_losses=reference)
+    assert [row.loss_rel_error for row in compared(found)] == [None] * 5
+    assert f"{Scope.ERROR} loss" not in about(found)[FORWARD]
+
+
+@pytest.mark.parametrize(
+    ("casts", "text"), [([15], "15"), ([15, 15], "15"), ([15, 9, 9], "15, then 9"), ([15, 9, 11], "9 to 15")]
+)
+def test_casts_per_step_are_as_short_as_can_be(casts: list[int], text: str) -> None:
+    assert casts_text(casts) == text
+
+
+def test_machines_have_a_row_for_each_scope_and_each_loss() -> None:
+    found = scope_pass(backward=run(WITH_BACKWARD, error="no", samples=[], casts=[], losses=[], dtypes={}))
+    scopes, losses = (records(each.columns_of(found), each.rows(found)) for each in STUDY.tables)
+    rows = {row["scope"]: row for row in scopes}
+    assert rows[WHOLE_LOOP]["ratio"] == pytest.approx(0.9)
+    assert rows[WHOLE_LOOP]["later_casts"] == 9
+    assert rows[FORWARD]["loss_dtype"] == "bf16"
+    assert rows[FORWARD_AND_LOSS]["ratio"] is rows[FORWARD_AND_LOSS]["ratio_low"] is None
+    assert rows[WITH_BACKWARD]["reason"] == "no"
+    assert len(losses) == 16
+    assert [row["reference_loss"] for row in losses].count(None) == 4
+
+
+def test_the_page_draws_losses_beside_those_of_fp64_and_memory_only_where_some_is_left() -> None:
+    part = part_of("scope", material_of([], explanations=[scope_run(scoped())]))
+    assert part is not None
+    rows = part.datasets["studies-scope-losses"]
+    assert len(dict.fromkeys(row["series"] for row in rows)) == 1 + len(SCOPES)
+    alive = [row["value"] for row in part.datasets["studies-scope-memory"] if row["series"] == WHOLE_LOOP]
+    assert alive == [(1 << 18) * step for step in range(1, 9)]
+    clean = [structs.replace(each, alive_bytes=[0] * 8) for each in scoped().scopes]
+    none = part_of("scope", material_of([], explanations=[scope_run(structs.replace(scoped(), scopes=clean))]))
+    assert none is not None
+    assert [chart.id for chart in none.charts] == ["studies-scope-losses"]
+
+
+def test_the_options_are_the_fields_of_what_is_asked_for() -> None:
+    steps, seconds = options_of(STUDY)
+    assert (steps.name, steps.default, steps.least, steps.most, seconds.default) == ("steps", 8, 2, 1000, "20")
