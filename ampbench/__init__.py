@@ -19,6 +19,7 @@ from ampbench.errors import (
 )
 
 if TYPE_CHECKING:
+    from ampbench.comparison import Comparison, compare
     from ampbench.core.precisions import Precision
     from ampbench.judge.frame import load
     from ampbench.live import measure
@@ -31,6 +32,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AmpbenchError",
+    "Comparison",
     "NothingComparableError",
     "NothingToRunError",
     "Precision",
@@ -41,6 +43,7 @@ __all__ = [
     "Workload",
     "WorkloadError",
     "__version__",
+    "compare",
     "keep_fp32",
     "load",
     "measure",
@@ -50,6 +53,8 @@ __all__ = [
 ]
 
 _LAZY = {
+    "compare": "ampbench.comparison",
+    "Comparison": "ampbench.comparison",
     "keep_fp32": "ampbench.trace.keep_fp32",
     "load": "ampbench.judge.frame",
     "measure": "ampbench.live",

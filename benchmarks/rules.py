@@ -6,7 +6,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from ampbench.instruments.rules.findings import DISAGREEMENTS, compare_rules, worded
+from ampbench.instruments.rules.findings import DISAGREEMENTS, compare_rules
 from ampbench.instruments.rules.show import (
     MEANINGS,
     SOURCES,
@@ -20,6 +20,7 @@ from ampbench.instruments.rules.show import (
 )
 from ampbench.instruments.rules.show import rules as rules_of
 from ampbench.records.rules import FAKE, RuleProbe
+from ampbench.show.changes import worded
 from ampbench.show.document import Section
 from ampbench.show.markdown import escaped, folded, markdown, markdown_table
 from ampbench.store import StoredRun, read_run

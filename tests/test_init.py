@@ -12,6 +12,7 @@ from ampbench import errors
 def test_the_public_names_are_these():
     assert ampbench.__all__ == [
         "AmpbenchError",
+        "Comparison",
         "NothingComparableError",
         "NothingToRunError",
         "Precision",
@@ -22,6 +23,7 @@ def test_the_public_names_are_these():
         "Workload",
         "WorkloadError",
         "__version__",
+        "compare",
         "keep_fp32",
         "load",
         "measure",

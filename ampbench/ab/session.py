@@ -32,11 +32,12 @@ from ampbench.drive import session
 from ampbench.drive.planning import PlannedCase, check_selection, make_plan
 from ampbench.drive.servers import ONLY, OpenChannel, Pool, ServerChannel, ask_environment
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
-from ampbench.judge.compare import compare_files, default_threshold
+from ampbench.judge.compare import compare, default_threshold
 from ampbench.judge.exact import ThresholdOf
 from ampbench.judge.pairing import pair_cases
+from ampbench.judge.rounds import MeasuredRun
 from ampbench.records.case import Environment, ParameterValue, WorkloadSource
-from ampbench.records.changes import ChangeCode
+from ampbench.records.changes import Change, ChangeCode
 from ampbench.records.run import Arm, Footer, Selection, Settings
 from ampbench.records.wire import Description
 from ampbench.store import RunWriter
@@ -204,7 +205,7 @@ def _explain(prepared: PreparedComparison, writers: Sequence[RunWriter], plan: P
         )
     ]
     devices = list(dict.fromkeys(one.case.device for pair in prepared.pairs.values() for one in pair))
-    findings = compare_files(writers[0].path, writers[1].path, plan.threshold_of).findings
+    findings = _compared(writers[0].path, writers[1].path, plan)
     explain_sides(sides, regressed_cases(findings, plan.kinds), devices, tell)
 
 
@@ -213,9 +214,13 @@ def _end(writers: Iterable[RunWriter], ended: str) -> None:
         writer.append(Footer(ended=ended, finished_at=session.now()))
 
 
+def _compared(baseline: Path, candidate: Path, plan: Plan) -> Sequence[Change]:
+    return compare(MeasuredRun.read(baseline), MeasuredRun.read(candidate), plan.threshold_of).findings
+
+
 def _look(baseline: Path, candidate: Path, plan: Plan) -> Look:
     """Return what the blocks so far decide."""
-    findings = compare_files(baseline, candidate, plan.threshold_of).findings
+    findings = _compared(baseline, candidate, plan)
     times = [finding for finding in findings if finding.kind == "time"]
     fired = {finding.case.case_id for finding in times if finding.code is ChangeCode.UNCONFIRMED}
     going_on = {finding.case.case_id for finding in times if finding.code in OPEN}

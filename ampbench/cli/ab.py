@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from msgspec.structs import replace
 
-from ampbench.cli.compare import Judging, failed_cases, narrowed, print_comparison, report_gate
+from ampbench.cli.compare import Judging, print_comparison
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     DURATION,
@@ -25,15 +25,13 @@ from ampbench.cli.options import (
     typed_seconds,
 )
 from ampbench.cli.printing import OutputFormat, print_forms, print_note
-from ampbench.errors import CASE_FAILED, INTERRUPTED, AmpbenchError, NothingToRunError, UsageError
+from ampbench.errors import CASE_FAILED, INTERRUPTED, NothingToRunError, UsageError
 from ampbench.records.changes import ChangeCode
 from ampbench.records.labels import few
 from ampbench.records.run import is_path
 
 if TYPE_CHECKING:
     from ampbench.judge.gate import Policy
-    from ampbench.records.changes import Comparison
-    from ampbench.store import StoredRun
 
 
 MOST_BLOCKS, CONTROL_BLOCKS = 32, 16
@@ -169,45 +167,34 @@ def _reported(
 
     Time that was over before anything could be compared is no success.
     """
-    from ampbench.judge import show
-    from ampbench.judge.compare import compare, judge_self, of_kinds
+    from ampbench.comparison import Comparison
+    from ampbench.judge.compare import judge_self
+    from ampbench.judge.rounds import MeasuredRun
+    from ampbench.show import comparison as show
     from ampbench.show.data import csv_text, json_document
-    from ampbench.store import read_run
+    from ampbench.store import find_run, read_run
 
     with stored_already(again):
         baseline, candidate, ended = read_run(files[0]), read_run(files[1]), files[2]
-        comparison = compare(baseline, candidate, policy.threshold_of)
-        nothing = ended == "out of time" and all(one.code is ChangeCode.NOT_RUN for one in comparison.findings)
-        failed = failed_cases(candidate) or (control and failed_cases(baseline))
+        comparison = Comparison(baseline, candidate, policy)
+        whole = comparison.whole
+        nothing = ended == "out of time" and all(one.code is ChangeCode.NOT_RUN for one in whole.findings)
+        failed = whole.failed or (control and MeasuredRun.of(baseline).failed)
         code = CASE_FAILED if failed else NothingToRunError.exit_code if nothing else 0
         if control:
-            found = judge_self(comparison, baseline.rounds)
+            found = judge_self(whole, baseline.rounds)
             print_forms(
                 format,
-                lines=lambda console: show.control_lines(comparison, found, console.width),
+                lines=lambda console: show.control_lines(whole, found, console.width),
                 markdown=lambda: show.control_markdown(found),
                 json=lambda: json_document(show.control_data(found)),
                 csv=lambda: csv_text(["case_id", "spread"], found.spreads.items()),
             )
         elif gate:
-            try:
-                anchor = _against_anchor(policy, candidate, results)
-            except AmpbenchError:  # what was measured is shown all the same
-                print_comparison(of_kinds(comparison, policy.kinds), format, every)
-                raise
-            code = report_gate(comparison, policy, anchor, failed_cases(candidate), format, every)
+            anchor = MeasuredRun.read(find_run(policy.anchor, results)) if policy.anchor else None
+            code = print_comparison(comparison, format, every, comparison.gate(anchor))
         else:
-            print_comparison(narrowed(comparison, "", policy.kinds), format, every)
+            print_comparison(comparison, format, every)
     shows = "shows the verdicts on each case" if control else "shows this again"
     print_note(f"{ended}: both arms are stored; {again} {shows}")
     return INTERRUPTED if ended == "interrupted" else code
-
-
-def _against_anchor(policy: "Policy", candidate: "StoredRun", results: Path) -> "Comparison | None":
-    """Return the comparison of the candidate with the policy's anchor, None where it names none."""
-    if not policy.anchor:
-        return None
-    from ampbench.judge.compare import compare
-    from ampbench.store import find_run, read_run
-
-    return compare(read_run(find_run(policy.anchor, results)), candidate, policy.anchor_threshold_of)

@@ -1,7 +1,6 @@
 """`ampbench compare` and `ampbench gate`: two stored runs, and what became of every metric of every case."""
 
 import shlex
-from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,13 +28,13 @@ from ampbench.errors import NothingToRunError, UsageError
 from ampbench.records.kinds import KINDS, named, verb_of
 
 if TYPE_CHECKING:
+    from ampbench.comparison import Comparison
     from ampbench.judge.gate import Policy
-    from ampbench.records.changes import Comparison
-    from ampbench.store import StoredRun
+    from ampbench.records.changes import GateResult
 
 
-TOLD_WHOLE = ("baseline", "candidate", "results", "format", "json")
-"""The parameters that mean something where what changed is told whole, without verdicts on cases."""
+SHOWN_WHOLE = ("baseline", "candidate", "results", "format", "json")
+"""The parameters that mean something where what changed is shown whole, without verdicts on cases."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,14 +85,10 @@ class Judging:
     def words(self, gate: bool) -> str:
         """Return the options that have stored runs judged like this by a `gate`, or compared, each after a space."""
         values = {"--only": self.only, "--threshold": self.threshold}
-        if not gate:
-            return _words(values)
-        values |= {"--policy": self.policy, "--anchor": self.anchor, "--min-decided": self.min_decided}
-        return _words(values) + {None: "", True: " --strict", False: " --no-strict"}[self.strict]
-
-
-def _words(values: Mapping[str, str]) -> str:
-    return "".join(f" {option} {shlex.quote(value)}" for option, value in values.items() if value)
+        if gate:
+            values |= {"--policy": self.policy, "--anchor": self.anchor, "--min-decided": self.min_decided}
+        strict = {None: "", True: " --strict", False: " --no-strict"}[self.strict] if gate else ""
+        return "".join(f" {option} {shlex.quote(value)}" for option, value in values.items() if value) + strict
 
 
 def command(
@@ -112,8 +107,8 @@ def command(
 
     The exit code says nothing of what was found: `ampbench gate` judges.
 
-    Where both runs hold traces of a case, as `ampbench ab` makes of regressed cases, changes of dtypes, casts and
-    autocast's rules are listed with it.
+    A change is candidate / baseline - 1; of an error, its growth relative to the baseline's or, if larger, to the error
+    of rounding to the dtype. Traces that both runs hold of a case, as after `ampbench ab`, explain its changes.
 
     \b
     Examples:
@@ -122,51 +117,21 @@ def command(
       ampbench compare BASE CANDIDATE --format markdown >> "$GITHUB_STEP_SUMMARY"
     """
     from ampbench import store
-    from ampbench.judge.compare import compare_files
 
     policy = Judging(only=only, threshold=threshold).read(found=False)
     paths = store.find_run(baseline, results, print_note), store.find_run(candidate, results, print_note)
     kind = KINDS.get(store.read_header(paths[0]).explains)
     if kind is not None and kind.changes and store.read_header(paths[1]).explains == kind.name:
-        for said in typed_beside(context, TOLD_WHOLE):
+        for typed in typed_beside(context, SHOWN_WHOLE):
             verb = f"ampbench {verb_of(kind.name)}"
-            raise UsageError(f"{said} means nothing between two runs of {verb}, which are told whole: leave it out")
+            raise UsageError(f"{typed} means nothing between two runs of {verb}, which are told whole: leave it out")
         print_document(named(kind.changes)(*map(store.read_run, paths)), format)
         return 0
-    compared = compare_files(paths[0], paths[1], policy.threshold_of)
-    print_comparison(narrowed(compared, keyword, policy.kinds), format, show_all=every)
+    from ampbench.comparison import Comparison
+    from ampbench.judge.rounds import MeasuredRun
+
+    print_comparison(Comparison(MeasuredRun.read(paths[0]), MeasuredRun.read(paths[1]), policy, keyword), format, every)
     return 0
-
-
-def narrowed(comparison: "Comparison", keyword: str, kinds: Collection[str]) -> "Comparison":
-    """Return a comparison with the findings of the cases that match `keyword`, of `kinds` and of outcomes alone.
-
-    What explains cases is of no kind and stays. Raises `NothingToRunError` where no case
-    matches, or none of both runs has a number and nothing is explained.
-    """
-    from ampbench.core.keywords import matches
-    from ampbench.judge.compare import of_cases, of_kinds
-
-    chosen = of_cases(comparison, partial(matches, keyword))
-    explains = bool(comparison.explained or comparison.rule_devices)
-    if not comparison.findings and not explains:
-        raise NothingToRunError("the runs have cases in common, but no number of any of them on either side")
-    if keyword and not chosen.findings and not chosen.explained:
-        raise NothingToRunError(f"no case of both runs matches -k {keyword!r}")
-    return of_kinds(chosen, kinds)
-
-
-def print_comparison(comparison: "Comparison", format: OutputFormat, show_all: bool = False) -> None:
-    """Print a comparison on stdout in `format`."""
-    from ampbench.judge import show
-
-    print_forms(
-        format,
-        lines=lambda console: show.comparison_lines(comparison, console.width, show_all),
-        markdown=lambda: show.comparison_markdown(comparison),
-        json=lambda: show.comparison_json(comparison),
-        csv=lambda: show.comparison_csv(comparison),
-    )
 
 
 def gate(
@@ -187,20 +152,18 @@ def gate(
       ampbench gate main.jsonl latest --anchor release-1.4.jsonl
       ampbench gate main.jsonl latest --only time --threshold 5% --min-decided 75%
     """
-    rules = judging.read()
+    policy = judging.read()
     from ampbench import store
-    from ampbench.core import keywords
-    from ampbench.judge.compare import compare, of_cases
+    from ampbench.comparison import Comparison
+    from ampbench.core.keywords import matches
+    from ampbench.judge.rounds import MeasuredRun
 
-    names = [baseline, candidate, *([rules.anchor] if rules.anchor else [])]
-    base, new, *release = [store.read_run(path) for path in [store.find_run(name, results, _refuse) for name in names]]
-    wanted = partial(keywords.matches, keyword)
-    if keyword and not any(map(wanted, (*base.cases, *new.cases))):
+    names = [baseline, candidate, *([policy.anchor] if policy.anchor else [])]
+    base, new, *anchor = [MeasuredRun.read(path) for path in [store.find_run(name, results, _refuse) for name in names]]
+    if keyword and not any(matches(keyword, case_id) for run in (base, new) for case_id in run.stored.cases):
         raise NothingToRunError(f"neither run has a case that matches -k {keyword!r}")
-    compared = of_cases(compare(base, new, rules.threshold_of), wanted)
-    against = [of_cases(compare(run, new, rules.anchor_threshold_of), wanted) for run in release]
-    failed = [case_id for case_id in failed_cases(new) if wanted(case_id)]
-    return report_gate(compared, rules, against[0] if against else None, failed, format, every)
+    comparison = Comparison(base, new, policy, keyword)
+    return print_comparison(comparison, format, every, comparison.gate(*anchor))
 
 
 def _refuse(doubt: str) -> None:
@@ -208,40 +171,23 @@ def _refuse(doubt: str) -> None:
     raise UsageError(f"{doubt}; name the run that is meant")
 
 
-def failed_cases(stored: "StoredRun") -> list[str]:
-    """Return the ids of the cases that failed in a run."""
-    from ampbench.judge.rounds import FAILED, MeasuredRun
-
-    run = MeasuredRun.of(stored)
-    return [case_id for case_id in stored.cases if run.outcome(case_id).name == FAILED]
-
-
-def report_gate(
-    comparison: "Comparison",
-    policy: "Policy",
-    anchor: "Comparison | None",
-    failed: Iterable[str],
-    format: OutputFormat,
-    every: bool = False,
+def print_comparison(
+    comparison: "Comparison", format: OutputFormat, every: bool = False, gate: "GateResult | None" = None
 ) -> int:
-    """Print a comparison and what the gate says of it, and return the gate's exit code.
+    """Print a comparison on stdout in `format`, with what a `gate` says of it; return the gate's exit code.
 
-    `failed` are the ids of the cases that failed in the candidate. With a machine's format the verdict's lines go to
-    stderr; JSON has the verdict as "gate".
+    With a machine's format the verdict's lines go to stderr; JSON has the verdict as "gate".
     """
-    from ampbench.judge import show
-    from ampbench.judge.compare import of_kinds
-    from ampbench.judge.gate import judge
+    from ampbench.show import comparison as show
 
-    result = judge(comparison, policy, anchor, failed)
-    shown = of_kinds(comparison, policy.kinds)
+    compared = comparison.compared if gate is None else comparison.gated
     print_forms(
         format,
-        lines=lambda console: show.gate_lines(shown, result, policy, console.width, every),
-        markdown=lambda: show.gate_markdown(shown, result, policy),
-        json=lambda: show.gate_json(shown, result, policy),
-        csv=lambda: show.comparison_csv(shown),
+        lines=lambda console: show.comparison_lines(compared, console.width, every, gate),
+        markdown=lambda: show.comparison_markdown(compared, gate),
+        json=lambda: show.comparison_json(compared, gate),
+        csv=lambda: show.comparison_csv(compared),
     )
-    for line in show.gate_said(shown, result, policy) if format in (OutputFormat.JSON, OutputFormat.CSV) else ():
+    for line in show.gate_texts(compared, gate) if gate and format in (OutputFormat.JSON, OutputFormat.CSV) else ():
         print_note(line)
-    return result.exit_code
+    return gate.exit_code if gate else 0

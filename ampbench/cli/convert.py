@@ -230,8 +230,6 @@ def _losses(format: "Format", chosen: "Selected") -> list[str]:
 
 def _compared(baseline: "StoredRun", candidate: "StoredRun", keyword: str) -> "Comparison":
     """Return the comparison of two runs, of the cases that match `keyword`."""
-    from ampbench.cli.compare import narrowed
-    from ampbench.judge.compare import compare
-    from ampbench.judge.gate import KINDS
+    from ampbench.comparison import Comparison
 
-    return narrowed(compare(baseline, candidate), keyword, KINDS)
+    return Comparison(baseline, candidate, keyword=keyword).compared

@@ -26,10 +26,10 @@ from ampbench.core.keywords import matches
 from ampbench.core.metrics import GATED, METRICS, Column
 from ampbench.errors import NothingToRunError
 from ampbench.judge import frame
-from ampbench.judge import said as sentences
 from ampbench.records.changes import Change, ChangeStatus, Comparison
 from ampbench.records.labels import case_labels
 from ampbench.show.changes import control_line, reason, remarks
+from ampbench.show.comparison import notes
 from ampbench.show.rows import Row
 from ampbench.store import StoredRun
 
@@ -202,7 +202,7 @@ def comparison_xml(comparison: Comparison) -> str:
         for case_id in case_ids:
             test = _test(suite, f"{side} only", case_id)
             _outcome(test, "skipped", "one side", f"only the {side} has this case")
-    _output(suite, [control_line(comparison.control), *sentences.notes(comparison)])
+    _output(suite, [control_line(comparison.control), *notes(comparison)])
     return _document(suite)
 
 

@@ -8,10 +8,8 @@ traces of the same cases, probes of the same devices.
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -30,7 +28,7 @@ from ampbench.instruments.casts.changes import (
     used_names,
 )
 from ampbench.instruments.check.findings import came_or_went
-from ampbench.instruments.rules.findings import compare_rules, missing_dtypes, rule_change_said, unobserved
+from ampbench.instruments.rules.findings import compare_rules, missing_dtypes, unobserved
 from ampbench.instruments.rules.findings import rank as rule_rank
 from ampbench.judge.deciding import ALPHA, FAMILY_ALPHA, LOOKS, POWER
 from ampbench.judge.exact import (
@@ -51,7 +49,7 @@ from ampbench.judge.pairing import (
     one_session,
     pair_cases,
 )
-from ampbench.judge.rounds import MeasuredRun
+from ampbench.judge.rounds import OK, MeasuredRun
 from ampbench.judge.times import TIME, time_findings
 from ampbench.records.case import Case
 from ampbench.records.casts import CastPass
@@ -65,8 +63,10 @@ from ampbench.records.changes import (
     Comparison,
     ControlCode,
     ControlVerdict,
+    Detectable,
     Explanation,
     PrecisionMean,
+    SelfComparison,
     Side,
     Traces,
 )
@@ -82,44 +82,11 @@ DECIDING_LOOKS = LOOKS[1:]
 """The looks that can find a change; the first can only prove that there is none (docs/statistics.md)."""
 
 
-class Detectable(NamedTuple):
-    """The smallest slowdown found with a probability of `deciding.POWER` in so many blocks, which take about `seconds`.
-
-    That of the median and of the worst case.
-    """
-
-    blocks: int
-    seconds: float
-    median: float
-    worst: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SelfComparison:
-    """What comparing an arm with itself said of the times of its `cases`.
-
-    `false_alarms` were confirmed, `suspected` not; `able` counts the cases with blocks enough to raise one at all, as
-    many as there are. `highest_rate` is the upper end of the 95% Wilson interval of false alarms per such case.
-    `spreads` are the standard errors of the log ratio of one block by case id.
-    """
-
-    cases: int
-    blocks: int
-    false_alarms: Sequence[Change]
-    suspected: Sequence[Change]
-    unfit: Sequence[Change]
-    unchanged: Sequence[Change]
-    able: int
-    highest_rate: float
-    spreads: dict[str, float]
-    detectable: Sequence[Detectable]
-
-
 def judge_self(comparison: Comparison, rounds: Sequence[Round]) -> SelfComparison:
     """Return what `comparison`, of an arm with itself, says; `rounds` are those of one side."""
     every = [finding for finding in comparison.findings if finding.kind == "time"]
     times = [finding for finding in every if finding.metric != MEAN]
-    alarms = [one for one in every if one.status in (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED)]
+    alarms = [one for one in every if one.status in _CHANGED]
     level = min(ALPHA, FAMILY_ALPHA / max(2 * len(times), 1)) / len(LOOKS)  # its typical time and its mean
     able = [one for one in times if one.code is not ChangeCode.UNFIT_MACHINE and 0.5**one.blocks <= level]
     spreads = {
@@ -163,6 +130,7 @@ def _detectable(spreads: Sequence[float], blocks: int, seconds: float, threshold
     return Detectable(blocks, blocks * seconds, float(np.median(found)), float(found.max()))
 
 
+_CHANGED = (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED)
 _LEAST_THRESHOLD = 1e-3
 """Changes are ranked in multiples of their threshold, but at least of this one: an exact metric has none."""
 _RANKS = {
@@ -179,7 +147,11 @@ def default_threshold(metric: str, case: Case) -> float | None:  # noqa: ARG001 
     return None
 
 
-def compare(baseline: StoredRun, candidate: StoredRun, threshold_of: ThresholdOf = default_threshold) -> Comparison:
+def compare(
+    baseline: StoredRun | MeasuredRun,
+    candidate: StoredRun | MeasuredRun,
+    threshold_of: ThresholdOf = default_threshold,
+) -> Comparison:
     """Return what became of every metric of every case that both runs have, what matters most first.
 
     `threshold_of(metric, case)` gives the largest relative change that counts as none; None: that of `metrics.GATED`.
@@ -189,14 +161,60 @@ def compare(baseline: StoredRun, candidate: StoredRun, threshold_of: ThresholdOf
     rules are, and where a run explains anything else, `UsageError` where an arm's settings leave open which cases to
     compare.
     """
-    return _compare(MeasuredRun.of(baseline), MeasuredRun.of(candidate), threshold_of)
-
-
-def compare_files(
-    baseline: Path | str, candidate: Path | str, threshold_of: ThresholdOf = default_threshold
-) -> Comparison:
-    """Return the same for two run files, in less time and memory; raises `StoreError` for a file that is damaged."""
-    return _compare(MeasuredRun.read(baseline), MeasuredRun.read(candidate), threshold_of)
+    baseline, candidate = (
+        run if isinstance(run, MeasuredRun) else MeasuredRun.of(run) for run in (baseline, candidate)
+    )
+    ours, theirs = baseline.stored, candidate.stored
+    _require_comparable(ours, theirs)
+    headers = (ours.header, theirs.header)
+    settings = arm_settings(*headers)
+    paired = pair_cases(ours.cases.values(), theirs.cases.values(), settings)
+    devices = _devices_with_rules(ours, theirs)
+    if not (paired.pairs or devices):
+        raise NothingComparableError(_nothing_in_common(ours, theirs))
+    measures = not any(header.explains for header in headers)
+    differences = EnvironmentDifferences(
+        *headers, devices=[pair.baseline.device for pair in paired.pairs] or devices, settings=settings
+    )
+    interleaved = one_session(*headers)
+    findings: list[Change] = []
+    control = ControlVerdict(cells=0, fired=False, code=ControlCode.EXPLAINS)
+    if measures:
+        findings, control = _findings(paired, baseline, candidate, differences, interleaved, threshold_of)
+    changed = {change.case.case_id for change in findings if change.status in _CHANGED}
+    rules = [change for one in devices for change in compare_rules(ours.of(RuleProbe)[one], theirs.of(RuleProbe)[one])]
+    rules.sort(key=lambda change: (change.field == "claim", rule_rank(change)))
+    explained = _explained(
+        (pair for pair in paired.pairs if not measures or pair.baseline_id in changed), ours, theirs, rules
+    )
+    if not (measures or explained or devices):
+        raise NothingComparableError(_nothing_explained(ours, theirs))
+    return Comparison(
+        baseline=_side(ours),
+        candidate=_side(theirs),
+        interleaved=interleaved,
+        apart=measures and not interleaved,
+        differences=differences.found,
+        control=control,
+        findings=findings,
+        means=precision_means(findings),
+        only_baseline=paired.only_baseline,
+        only_candidate=paired.only_candidate,
+        lost_cases=[case_id for case_id in paired.only_baseline if baseline.outcome(case_id).name == OK],
+        failed=candidate.failed,
+        skipped=_skipped_alike(paired, baseline, candidate) if measures else {},
+        other_numbers=[p.baseline_id for p in paired.pairs if other_numbers(p, baseline, candidate)],
+        caveats=_caveats(paired, baseline, theirs),
+        candidates={p.baseline_id: p.candidate for p in paired.pairs if p.candidate_id != p.baseline_id},
+        rule_changes=rules,
+        rule_devices=devices,
+        rule_devices_missing=_missing(ours, theirs),
+        rules_unobserved=[
+            change for one in devices for change in unobserved(ours.of(RuleProbe)[one], theirs.of(RuleProbe)[one])
+        ],
+        explained=explained,
+        defects=came_or_went(ours, theirs),
+    )
 
 
 def compare_times(baseline: MeasuredRun, candidate: MeasuredRun) -> dict[str, Change]:
@@ -214,32 +232,31 @@ def compare_times(baseline: MeasuredRun, candidate: MeasuredRun) -> dict[str, Ch
     return {one.case.case_id: one for one in findings}
 
 
-def of_cases(comparison: Comparison, wanted: Callable[[str], bool]) -> Comparison:
-    """Return a comparison of those cases alone whose id is `wanted`, in one of the runs or in both; there may be none.
+def narrowed(comparison: Comparison, wanted: Callable[[str], bool], kinds: Collection[str] | None = None) -> Comparison:
+    """Return a comparison of those cases alone whose id is `wanted`, and of findings of `kinds` (None: all).
 
-    Findings go by the baseline's id; changed rules belong to no case and stay.
+    There may be none. Findings go by the baseline's id; outcomes always stay. Changed rules belong to no case, and stay
+    where "rules" is among the kinds.
     """
     findings = [one for one in comparison.findings if wanted(one.case.case_id)]
-    return replace(
+    if kinds is not None:
+        findings = [one for one in findings if one.kind in (OUTCOME, *kinds)]
+    found = replace(
         comparison,
         findings=findings,
         means=precision_means(findings),
-        only_baseline=[case_id for case_id in comparison.only_baseline if wanted(case_id)],
-        only_candidate=[case_id for case_id in comparison.only_candidate if wanted(case_id)],
+        apart=comparison.apart and (kinds is None or "time" in kinds),
+        only_baseline=list(filter(wanted, comparison.only_baseline)),
+        only_candidate=list(filter(wanted, comparison.only_candidate)),
+        lost_cases=list(filter(wanted, comparison.lost_cases)),
+        failed=list(filter(wanted, comparison.failed)),
         skipped={case_id: reason for case_id, reason in comparison.skipped.items() if wanted(case_id)},
-        other_numbers=[case_id for case_id in comparison.other_numbers if wanted(case_id)],
-        explained={case_id: said for case_id, said in comparison.explained.items() if wanted(case_id)},
+        other_numbers=list(filter(wanted, comparison.other_numbers)),
+        explained={case_id: case for case_id, case in comparison.explained.items() if wanted(case_id)},
     )
-
-
-def of_kinds(comparison: Comparison, kinds: Collection[str]) -> Comparison:
-    """Return a comparison with the findings of `kinds` and of outcomes alone; changed rules are those of "rules"."""
-    findings = [one for one in comparison.findings if one.kind in (OUTCOME, *kinds)]
-    apart = comparison.apart and "time" in kinds
-    narrowed = replace(comparison, findings=findings, means=precision_means(findings), apart=apart)
-    if RULES in kinds:
-        return narrowed
-    return replace(narrowed, rule_changes=(), rule_devices=(), rule_devices_missing=(), rules_unobserved=())
+    if kinds is None or RULES in kinds:
+        return found
+    return replace(found, rule_changes=(), rule_devices=(), rule_devices_missing=(), rules_unobserved=())
 
 
 def precision_means(findings: Iterable[Change]) -> list[PrecisionMean]:
@@ -269,47 +286,6 @@ def precision_means(findings: Iterable[Change]) -> list[PrecisionMean]:
             )
         )
     return means
-
-
-def _compare(baseline: MeasuredRun, candidate: MeasuredRun, threshold_of: ThresholdOf) -> Comparison:
-    require_comparable(baseline.stored, candidate.stored)
-    headers = (baseline.stored.header, candidate.stored.header)
-    settings = arm_settings(*headers)
-    paired = pair_cases(baseline.stored.cases.values(), candidate.stored.cases.values(), settings)
-    devices = devices_with_rules(baseline.stored, candidate.stored)
-    if not (paired.pairs or devices):
-        raise NothingComparableError(_nothing_in_common(baseline.stored, candidate.stored))
-    measures = not any(header.explains for header in headers)
-    differences = EnvironmentDifferences(
-        *headers, devices=[pair.baseline.device for pair in paired.pairs] or devices, settings=settings
-    )
-    interleaved = one_session(*headers)
-    findings: list[Change] = []
-    control = ControlVerdict(cells=0, fired=False, code=ControlCode.EXPLAINS)
-    if measures:
-        findings, control = _findings(paired, baseline, candidate, differences, interleaved, threshold_of)
-    comparison = Comparison(
-        baseline=_side(baseline.stored),
-        candidate=_side(candidate.stored),
-        interleaved=interleaved,
-        apart=measures and not interleaved,
-        differences=differences.found,
-        control=control,
-        findings=findings,
-        means=precision_means(findings),
-        only_baseline=paired.only_baseline,
-        only_candidate=paired.only_candidate,
-        skipped=_skipped_alike(paired, baseline, candidate) if measures else {},
-        other_numbers=[p.baseline_id for p in paired.pairs if other_numbers(p, baseline, candidate)],
-        caveats=_caveats(paired, baseline, candidate.stored),
-        candidates={p.baseline_id: p.candidate for p in paired.pairs if p.candidate_id != p.baseline_id},
-    )
-    changed = {one.case.case_id for one in findings if one.status in (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED)}
-    pairs = [pair for pair in paired.pairs if not measures or pair.baseline_id in changed]
-    found = with_explanations(comparison, pairs, baseline.stored, candidate.stored)
-    if not (measures or found.explained or devices):
-        raise NothingComparableError(nothing_explained(baseline.stored, candidate.stored))
-    return found
 
 
 def _findings(
@@ -412,70 +388,34 @@ def _nothing_in_common(*runs: StoredRun) -> str:
 
 
 def explanation(
-    case: Case,
-    before: CastPass,
-    after: CastPass,
-    rules: Iterable[RuleChange] = (),
-    versions: tuple[str, str] = ("", ""),
-    *,
-    measured: bool = True,
+    case: Case, before: CastPass, after: CastPass, rules: Iterable[RuleChange] = (), *, measured: bool = True
 ) -> Explanation:
-    """Return which ops, dtypes, casts and `rules` between torch `versions` differ for a case, or "unexplained: …".
+    """Return which ops, dtypes, casts and `rules` differ for a case, or "unexplained: …".
 
-    Where no change was `measured`, there is nothing to be explained, and "the same: …" is said.
+    Where no change was `measured`, there is nothing to be explained, and the line is "the same: …".
     """
     changes = compare_traces(before.trace, after.trace)
     rules = list(rules)
     concerned = concerned_rules(changed_names(changes), rules, case.device)
-    idle = [
-        rule
-        for rule in concerned_rules(used_names(before.trace, after.trace), rules, case.device)
-        if rule not in concerned
-    ]
-    said = change_sentences(changes, [bare_name(rule.op) for rule in concerned])
+    used = concerned_rules(used_names(before.trace, after.trace), rules, case.device)
+    lines = change_sentences(changes, [bare_name(rule.op) for rule in concerned])
     if changes.nothing and not measured:
         ops, casts = after.trace.ops, after.trace.casts
-        said = [f"the same: {counted(len(ops), 'op')}, {counted(len(casts), 'cast')}"]
-    between = f" between torch {versions[0]} and {versions[1]}" if all(versions) else ""
-    said += [f"autocast's rule for {rule_change_said(rule)}{between}" for rule in concerned]
-    said += [f"autocast's rule for {rule_change_said(rule)}{between}; no difference to this step" for rule in idle]
+        lines = [f"the same: {counted(len(ops), 'op')}, {counted(len(casts), 'cast')}"]
     if case.path != "eager":
-        said.append(f"traced in eager mode, measured {case.path}")
-    faked = [name for name, one in (("the baseline", before), ("the candidate", after)) if one.how == FAKE]
+        lines.append(f"traced in eager mode, measured {case.path}")
+    faked = [name for name, side in (("the baseline", before), ("the candidate", after)) if side.how == FAKE]
     if faked:
-        said.append(f"{faked[0] if len(faked) == 1 else 'both sides'} ran on fake tensors, not on hardware")
-    return Explanation(Traces.SAME if changes.nothing else Traces.CHANGED, said)
-
-
-def with_explanations(
-    comparison: Comparison, pairs: Iterable[Pair], baseline: StoredRun, candidate: StoredRun
-) -> Comparison:
-    """Return `comparison` with what the runs' probes of rules say, and their traces of the cases in `pairs`.
-
-    Findings stay as they are. Traces of no other case are decoded.
-    """
-    devices = devices_with_rules(baseline, candidate)
-    rules = rule_changes(devices, baseline, candidate)
-    return replace(
-        comparison,
-        rule_changes=rules,
-        rule_devices=devices,
-        rule_devices_missing=_missing(baseline, candidate),
-        rules_unobserved=[
-            one
-            for device in devices
-            for one in unobserved(baseline.of(RuleProbe)[device], candidate.of(RuleProbe)[device])
-        ],
-        explained=_explained_cases(pairs, baseline, candidate, rules),
-        defects=came_or_went(baseline, candidate),
-    )
+        lines.append(f"{faked[0] if len(faked) == 1 else 'both sides'} ran on fake tensors, not on hardware")
+    traces = Traces.SAME if changes.nothing else Traces.CHANGED
+    return Explanation(traces, lines, concerned, [rule for rule in used if rule not in concerned])
 
 
 COMPARED = ("", CASTS, RULES)
 """What runs may explain to be compared; "": they measure."""
 
 
-def require_comparable(*runs: StoredRun) -> None:
+def _require_comparable(*runs: StoredRun) -> None:
     """Raise `NothingComparableError` where one of `runs` explains what is shown by itself: all but casts and rules."""
     alone = {stored.header.run: stored.header.explains for stored in runs if stored.header.explains not in COMPARED}
     if alone:
@@ -484,65 +424,51 @@ def require_comparable(*runs: StoredRun) -> None:
         raise NothingComparableError(f"runs that explain {what} are not compared: {show}")
 
 
-def devices_with_rules(baseline: StoredRun, candidate: StoredRun) -> list[str]:
+def _devices_with_rules(baseline: StoredRun, candidate: StoredRun) -> list[str]:
     """Return the device types whose rules both runs have probed in a common dtype."""
+    theirs = candidate.of(RuleProbe)
     return [
         device
         for device, before in baseline.of(RuleProbe).items()
-        if device in candidate.of(RuleProbe) and set(before.dtypes) & set(candidate.of(RuleProbe)[device].dtypes)
+        if device in theirs and set(before.dtypes) & set(theirs[device].dtypes)
     ]
-
-
-def rule_changes(devices: Iterable[str], baseline: StoredRun, candidate: StoredRun) -> list[RuleChange]:
-    """Return what changed of the rules of `devices`, probed in both runs: what is observed first, claims last."""
-    found = [
-        change for one in devices for change in compare_rules(baseline.of(RuleProbe)[one], candidate.of(RuleProbe)[one])
-    ]
-    return sorted(found, key=lambda one: (one.field == "claim", rule_rank(one)))
 
 
 def _missing(baseline: StoredRun, candidate: StoredRun) -> list[str]:
     """Return the device types, and dtypes of one, that only the baseline probed, where the candidate probed some."""
-    if not candidate.of(RuleProbe):
-        return []
-    told = {
-        device: missing_dtypes(before, candidate.of(RuleProbe)[device]) if device in candidate.of(RuleProbe) else device
+    theirs = candidate.of(RuleProbe)
+    missing = [
+        missing_dtypes(before, theirs[device]) if device in theirs else device
         for device, before in baseline.of(RuleProbe).items()
-    }
-    return [said for said in told.values() if said]
+    ]
+    return list(filter(None, missing)) if theirs else []
 
 
-def _explained_cases(
+def _explained(
     pairs: Iterable[Pair], baseline: StoredRun, candidate: StoredRun, rules: Sequence[RuleChange]
 ) -> dict[str, Explanation]:
-    """Return what the traces of each pair say, and of a run that explains which could not be traced."""
+    """Return what the traces of each pair say, and of runs that explain casts which could not be traced."""
     found = {}
-    versions = baseline.header.environment.torch_version, candidate.header.environment.torch_version
     explains = baseline.header.explains, candidate.header.explains
     for pair in pairs:
-        if pair.baseline_id in baseline.of(CastPass) and pair.candidate_id in candidate.of(CastPass):
-            before, after = baseline.of(CastPass)[pair.baseline_id], candidate.of(CastPass)[pair.candidate_id]
-            measured = not any(explains)
-            found[pair.baseline_id] = explanation(pair.baseline, before, after, rules, versions, measured=measured)
+        before = baseline.of(CastPass).get(pair.baseline_id)
+        after = candidate.of(CastPass).get(pair.candidate_id)
+        if before and after:
+            found[pair.baseline_id] = explanation(pair.baseline, before, after, rules, measured=not any(explains))
         elif explains == (CASTS, CASTS):
-            found[pair.baseline_id] = _not_traced(pair, baseline, candidate)
+            lines = []
+            for name, stored, case_id, trace in (
+                ("baseline", baseline, pair.baseline_id, before),
+                ("candidate", candidate, pair.candidate_id, after),
+            ):
+                failure, skip = stored.failures.get(case_id), stored.skips.get(case_id)
+                why = failure.said if failure else skip.reason if skip else "not reached"
+                lines += [] if trace else [f"not traced in the {name}: {' '.join(why.split())}"]
+            found[pair.baseline_id] = Explanation(Traces.NOT_TRACED, lines)
     return found
 
 
-def _not_traced(pair: Pair, baseline: StoredRun, candidate: StoredRun) -> Explanation:
-    said = []
-    for name, stored, case_id in (
-        ("baseline", baseline, pair.baseline_id),
-        ("candidate", candidate, pair.candidate_id),
-    ):
-        if case_id not in stored.of(CastPass):
-            failure, skip = stored.failures.get(case_id), stored.skips.get(case_id)
-            why = failure.said if failure else skip.reason if skip else "not reached"
-            said.append(f"not traced in the {name}: {' '.join(why.split())}")
-    return Explanation(Traces.NOT_TRACED, said)
-
-
-def nothing_explained(*runs: StoredRun) -> str:
+def _nothing_explained(*runs: StoredRun) -> str:
     """Say why runs of which one only explains cannot be compared."""
     said = []
     for stored in runs:

@@ -18,7 +18,7 @@ from ampbench.core.statement import state
 from ampbench.judge.pairing import Pair, imported_finding, incomparable, other_file
 from ampbench.judge.rounds import FAILED, OK, SKIPPED, MeasuredRun, Outcome
 from ampbench.records.case import Case
-from ampbench.records.changes import OUTCOME, Change, ChangeCode, ChangeStatus, Remark
+from ampbench.records.changes import EQUAL, OUTCOME, Change, ChangeCode, ChangeStatus, Remark
 from ampbench.records.measured import Divergence, GradientDivergence, MemoryPass, OutputDivergence
 
 _SMALLEST_LOSS = 1e-9
@@ -155,9 +155,6 @@ FLOOR_RATIO = "output_floor_ratio"
 LUCK = 3.0
 """An error is the norm of many roundings. Those of another order of summation are others, and the norm of n of them
 varies by 1 / sqrt(n) of itself; three times that is luck (docs/statistics.md has a table of permuted sums)."""
-EQUAL = 1e-12
-"""The relative difference up to which two numbers are equal where the threshold is 0: a few roundings of fp64, in
-which errors are computed."""
 
 
 def skipped_alike(before: Outcome, after: Outcome) -> bool:

@@ -17,8 +17,7 @@ import msgspec
 from ampbench.core.keywords import matches
 from ampbench.core.metrics import DRIFT, GATED, MEAN
 from ampbench.errors import CASE_FAILED, NothingComparableError, UnknownNameError, UsageError
-from ampbench.instruments.rules.findings import alters, changed_ops_said, others_said, rank, rule_id
-from ampbench.judge.said import rules_not_seen
+from ampbench.instruments.rules.findings import rank
 from ampbench.records.case import Case
 from ampbench.records.changes import (
     OUTCOME,
@@ -26,14 +25,16 @@ from ampbench.records.changes import (
     ChangeCode,
     ChangeStatus,
     Comparison,
+    Decided,
     GateCode,
     GatePoint,
+    GateResult,
     GateStatus,
+    Ignored,
 )
 from ampbench.records.rules import RuleChange
 from ampbench.records.run import is_path
 from ampbench.settings import read_toml
-from ampbench.workloads.index import FAMILIES
 
 FILE_NAME = "ampbench-gate.toml"
 """The policy that is taken from the current folder where none is named."""
@@ -48,33 +49,19 @@ Names = Annotated[list[str], msgspec.Meta(min_length=1)]
 Thresholds = Mapping[str, float]
 """Relative changes that count as none, by metric or by kind; a metric's own comes before its kind's."""
 
-_KEYS = ("strict", "only", "min_decided", "anchor", "thresholds", "anchor_thresholds", "rule", "ignore")
+_KEYS = ("strict", "only", "min_decided", "anchor", "thresholds", "rule", "ignore")
 MIN_DECIDED = 0.5
 """The share of findings of each kind that must be decided: below half, a gate knows less than it does not know."""
-_USER_FAMILY = "user"
 _NO_SHARE = 1e6
 """What is neither a share nor a percentage that anyone means; integers of TOML may have thousands of digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """Thresholds for the cases of a `family`, of a `workload`, and whose id matches the expression `cases`.
+    """Thresholds for the cases whose id matches the expression `cases`."""
 
-    What is empty selects everything.
-    """
-
-    family: str = ""
-    workload: str = ""
-    cases: str = ""
+    cases: str
     thresholds: Thresholds
-
-    def covers(self, case: Case) -> bool:
-        """Return whether the rule speaks of `case`."""
-        return (
-            self.family in ("", case.family)
-            and self.workload in ("", case.workload)
-            and matches(self.cases, case.case_id)
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,11 +89,10 @@ class Policy:
 
     `only` are the kinds that are asked for, each of which must then have numbers (none: all that there are numbers of);
     outcomes always count. `min_decided` is the share of the findings of each metric kind that must be decided.
-    `anchor` names a run that the candidate is compared with as well as
-    with the baseline ("" for none); then `anchor_thresholds` come before `thresholds`. The last rule that covers a case
-    and says something about a metric comes before both. How far the fp64 result may move is said by its own name alone:
-    a threshold of accuracy speaks of errors; so is what the mean of all samples may change by, which is no less than
-    the time's where it is not said. `path` is the file it was read from ("": none).
+    `anchor` names a run that the candidate is compared with as well as with the baseline ("" for none). The last rule
+    that covers a case and says something about a metric comes before `thresholds`. How far the fp64 result may move is
+    said by its own name alone: a threshold of accuracy speaks of errors; so is what the mean of all samples may change
+    by, which is no less than the time's where it is not said. `path` is the file it was read from ("": none).
     """
 
     strict: bool = False
@@ -114,11 +100,9 @@ class Policy:
     min_decided: float = MIN_DECIDED
     anchor: str = ""
     thresholds: Thresholds = field(default_factory=dict)
-    anchor_thresholds: Thresholds = field(default_factory=dict)
     rules: Sequence[Rule] = ()
     ignores: Sequence[Ignore] = ()
     path: str = ""
-    _covering: dict[tuple[str, str], list[Rule]] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
     def kinds(self) -> Sequence[str]:
@@ -127,63 +111,38 @@ class Policy:
 
     def threshold_of(self, metric: str, case: Case) -> float | None:
         """Return the largest relative change that counts as none; None where the policy leaves it to the metric."""
-        return self._threshold(metric, case, self.thresholds)
-
-    def anchor_threshold_of(self, metric: str, case: Case) -> float | None:
-        """Return the same for the comparison with the anchor."""
-        return self._threshold(metric, case, self.anchor_thresholds, self.thresholds)
+        rules = [rule.thresholds for rule in reversed(self.rules) if matches(rule.cases, case.case_id)]
+        for table in (*rules, self.thresholds):
+            for name in (metric, *([] if metric in (DRIFT, MEAN) else [kind_of(metric)])):
+                if name in table:
+                    return table[name]
+        return None
 
     def ignore_of(self, metric: str, case_id: str) -> Ignore | None:
         """Return the first ignore that covers the finding on `metric` of a case; None where it is judged."""
         return next((one for one in self.ignores if one.covers(metric, case_id)), None)
 
     def with_time_threshold(self, threshold: float) -> "Policy":
-        """Return the policy with one `threshold` for the time of every case, against the anchor too."""
+        """Return the policy with one `threshold` for the time of every case."""
 
         def without_time(thresholds: Thresholds) -> Thresholds:
             return {name: value for name, value in thresholds.items() if kind_of(name) != "time"}
 
-        return replace(
-            self,
-            thresholds={**without_time(self.thresholds), "time": threshold},
-            anchor_thresholds=without_time(self.anchor_thresholds),
-            rules=tuple(replace(rule, thresholds=without_time(rule.thresholds)) for rule in self.rules),
-        )
+        rules = [replace(rule, thresholds=without_time(rule.thresholds)) for rule in self.rules]
+        return replace(self, thresholds={**without_time(self.thresholds), "time": threshold}, rules=rules)
 
-    def idle(self, cases: Iterable[Case], other_ids: Iterable[str] = ()) -> list[GatePoint]:
-        """Return each rule that covers none of `cases`, and each ignore that covers no id at all.
+    def idle(self, cases: Iterable[str], others: Iterable[str]) -> Iterator[GatePoint]:
+        """Yield each rule that covers none of the ids `cases`, and each ignore that covers neither these nor `others`.
 
-        `other_ids` are those of cases that only one of the runs has or both skipped, and of changed rules.
+        `others` are the ids of cases that only one of the runs has or both skipped, and of changed rules.
         """
-        known = list(cases)
-        ids = [*(case.case_id for case in known), *other_ids]
-        return [
-            *(
-                GatePoint(code=GateCode.IDLE_RULE, number=number)
-                for number, rule in enumerate(self.rules, start=1)
-                if not any(map(rule.covers, known))
-            ),
-            *(
-                GatePoint(code=GateCode.IDLE_IGNORE, number=number, names=(one.reason,))
-                for number, one in enumerate(self.ignores, start=1)
-                if not any(matches(one.cases, case_id) for case_id in ids)
-            ),
-        ]
-
-    def _rules_of(self, case: Case) -> list[Rule]:
-        """Return the rules that cover `case`, found once for all its metrics."""
-        key = case.family, case.case_id
-        if key not in self._covering:
-            self._covering[key] = [rule for rule in self.rules if rule.covers(case)]
-        return self._covering[key]
-
-    def _threshold(self, metric: str, case: Case, *tables: Thresholds) -> float | None:
-        """Return what the last rule, else the first of `tables`, says about a metric of a case."""
-        for table in (*(rule.thresholds for rule in reversed(self._rules_of(case))), *tables):
-            for name in (metric, *([] if metric in (DRIFT, MEAN) else [kind_of(metric)])):
-                if name in table:
-                    return table[name]
-        return None
+        known, every = set(cases), {*cases, *others}
+        for number, rule in enumerate(self.rules, start=1):
+            if not any(matches(rule.cases, case_id) for case_id in known):
+                yield GatePoint(code=GateCode.IDLE_RULE, number=number)
+        for number, one in enumerate(self.ignores, start=1):
+            if not any(matches(one.cases, case_id) for case_id in every):
+                yield GatePoint(code=GateCode.IDLE_IGNORE, number=number, names=(one.reason,))
 
 
 def kind_of(name: str) -> str:
@@ -203,7 +162,6 @@ def read_policy(path: Path, today: datetime.date | None = None) -> Policy:
     values = read_toml(path)
     with _within(f"{path}: "):
         _check_names("key", values, _KEYS)
-        tables = {name: _shares(values.get(name, {}), name) for name in ("thresholds", "anchor_thresholds")}
         rules = [_rule(one, number) for number, one in _numbered(values, "rule")]
         ignores = [_ignore(one, number, today or datetime.date.today()) for number, one in _numbered(values, "ignore")]
         _check_names("kind", only := _value(values, "only", Names, []), KINDS)
@@ -213,10 +171,10 @@ def read_policy(path: Path, today: datetime.date | None = None) -> Policy:
             only=check_kinds(only),
             min_decided=_share("min_decided", values.get("min_decided", MIN_DECIDED), most=1.0),
             anchor=str(path.parent / anchor) if is_path(anchor) else anchor,
+            thresholds=_shares(values.get("thresholds", {}), "thresholds"),
             rules=tuple(rules),
             ignores=tuple(ignores),
             path=str(path),
-            **tables,
         )
 
 
@@ -294,14 +252,14 @@ def _shares(values: object, where: str) -> Thresholds:
 
 def _rule(values: dict[str, Any], number: int) -> Rule:
     with _within(f"rule {number}: "):
-        _check_names("key", values, ("family", "workload", "cases", "thresholds"))
-        rule = msgspec.convert(values | {"thresholds": _shares(values.get("thresholds", {}), "thresholds")}, Rule)
-        _check_expression(rule.cases)
-        _check_names("family", [rule.family] if rule.family else [], (*FAMILIES, _USER_FAMILY))
-        if not (rule.family or rule.workload or rule.cases):
-            raise UsageError("say of which cases, by family, workload or cases; what holds for all is in [thresholds]")
-        if not rule.thresholds:
+        _check_names("key", values, ("cases", "thresholds"))
+        if not values.get("cases"):
+            raise UsageError("say of which cases; what holds for all is in [thresholds]")
+        thresholds = _shares(values.get("thresholds", {}), "thresholds")
+        if not thresholds:
             raise UsageError('thresholds are missing, as in thresholds = { time = "10%" }')
+        rule = msgspec.convert(values | {"thresholds": thresholds}, Rule)
+        _check_expression(rule.cases)
         return rule
 
 
@@ -322,73 +280,6 @@ def _ignore(values: dict[str, Any], number: int, today: datetime.date) -> Ignore
         return ignore
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ignored:
-    """What would have counted against the candidate, and the ignore that left it out.
-
-    It is the `change`, a changed or unobserved `rule`, or, without either, a case that failed or is `missing`. A
-    changed rule of autocast has the metric "rules" and, for `case_id`, its op and device: "rms_norm/cuda".
-    """
-
-    case_id: str
-    metric: str
-    ignore: Ignore
-    change: Change | None = None
-    rule: RuleChange | None = None
-    missing: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decided:
-    """How many findings of a kind are decided, of all that should be."""
-
-    decided: int
-    findings: int
-
-    @property
-    def share(self) -> float | None:
-        """The share that is decided; None where there is nothing to decide."""
-        return self.decided / self.findings if self.findings else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GateResult:
-    """The verdict of a gate.
-
-    `exit_code` is 1 where the gate found a regression, else 4 (`status` undecided) where too little of a gated kind is
-    decided or nothing can be compared, else 1 where a strict gate has a doubt, else 3 where a case failed in the
-    candidate, else 0. `why` says why it is not 0, in that order; `notes` are what must be seen although it decides
-    nothing. Findings are of gated metrics and outcomes, without what is `ignored`, the worst first. `decided` counts
-    the gated findings by kind that the baseline has a number of (of a case that the candidate skipped, one of each
-    kind), and those of them that regressed, improved or are unchanged; what is ignored is not among them. `missing`
-    are the ids of cases that the candidate does not have, `failed` of those that failed in it. `rule_changes` are those
-    of autocast's rules that count, `rule_devices` the device types whose rules were compared; none where rules are not
-    gated.
-    """
-
-    status: GateStatus
-    exit_code: int
-    regressions: Sequence[Change]
-    anchor_regressions: Sequence[Change]
-    improved: Sequence[Change]
-    inconclusive: Sequence[Change]
-    ignored: Sequence[Ignored]
-    unchanged: Sequence[Change]
-    decided: Mapping[str, Decided]
-    missing: Sequence[str]
-    failed: Sequence[str]
-    rule_changes: Sequence[RuleChange]
-    anchor_rule_changes: Sequence[RuleChange]
-    rule_devices: Sequence[str]
-    why: Sequence[GatePoint]
-    notes: Sequence[GatePoint]
-
-    @property
-    def passed(self) -> bool:
-        """Whether the candidate may pass."""
-        return self.status is GateStatus.PASSED
-
-
 REGRESSED = 1
 _DECIDED = (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED, ChangeStatus.UNCHANGED)
 ERROR = "output_rel_l2"
@@ -396,28 +287,35 @@ ERROR = "output_rel_l2"
 
 
 def judge(
-    comparison: Comparison, policy: Policy, anchor: Comparison | None = None, failed: Iterable[str] = ()
+    comparison: Comparison,
+    policy: Policy,
+    anchor: Comparison | NothingComparableError | None = None,
 ) -> GateResult:
     """Return the verdict of `policy` on `comparison` and, where there is one, on that with the `anchor`.
 
-    `failed` are the ids of cases that failed in the candidate. The order in which findings are given does not matter.
+    An anchor that cannot be compared leaves the gate undecided. The order in which findings are given does not matter.
     """
+    if isinstance(anchor, NothingComparableError):
+        lost = [GatePoint(code=GateCode.ANCHOR, names=(str(anchor),))]
+        anchor = None
+    else:
+        lost = []
     last = _Weighed(comparison, policy)
     weighed = [last] if anchor is None else [last, _Weighed(anchor, policy, anchor.baseline.run)]
     ignored = list({repr(one): one for each in weighed for one in each.ignored}.values())
     left_out = {(one.case_id, one.metric) for one in ignored}
     still_failed = []
     ours = {case.case_id: case_id for case_id, case in comparison.candidates.items()}  # findings go by the baseline's
-    for case_id in sorted({ours.get(each, each) for each in failed}):
+    for case_id in sorted({ours.get(each, each) for each in comparison.failed}):
         ignore = policy.ignore_of(OUTCOME, case_id)
         if ignore is None:
             still_failed.append(case_id)
         elif (case_id, OUTCOME) not in left_out:
-            ignored.append(Ignored(case_id=case_id, metric=OUTCOME, ignore=ignore))
+            ignored.append(_ignored(case_id, OUTCOME, ignore))
     newly = {one.case.case_id for one in last.regressions if one.metric == OUTCOME}
     as_before = [case_id for case_id in still_failed if case_id not in newly]
     regressed = [point for each in weighed for point in each.regressed()]
-    undecided = [point for each in weighed for point in each.undecided(policy)]
+    undecided = [*(point for each in weighed for point in each.undecided(policy)), *lost]
     doubts = [point for each in weighed for point in each.doubts()]
     strict = [replace(point, strict=True) for point in doubts] if policy.strict else []
     failures = [GatePoint(code=GateCode.FAILED, names=tuple(as_before))] if as_before else []
@@ -430,10 +328,11 @@ def judge(
         status, code = GateStatus.FAILED, REGRESSED
     elif still_failed:
         status, code = GateStatus.FAILED, CASE_FAILED
-    cases = {one.case.case_id: one.case for each in weighed for one in each.comparison.findings}
+    cases = sorted({one.case.case_id for each in weighed for one in each.comparison.findings})
     others = {name for each in weighed for name in (*each.missing, *each.rule_ids)}
     others |= {*comparison.only_candidate, *comparison.skipped}
     notes = [note for each in weighed for note in each.notes(policy)]
+    settings = {"path": policy.path or None, "strict": policy.strict, "only": list(policy.kinds)}
     return GateResult(
         status=status,
         exit_code=code,
@@ -450,7 +349,8 @@ def judge(
         anchor_rule_changes=weighed[1].rule_changes if anchor else (),
         rule_devices=last.rule_devices,
         why=(*regressed, *undecided, *strict, *failures),
-        notes=(*notes, *policy.idle(cases.values(), sorted(others))),
+        notes=(*notes, *policy.idle(cases, others)),
+        policy=settings | {"min_decided": policy.min_decided, "anchor": policy.anchor or None},
     )
 
 
@@ -476,7 +376,7 @@ class _Weighed:
             if ignore is None or one.status in (ChangeStatus.IMPROVED, ChangeStatus.UNCHANGED):
                 counting.append(one)
             elif _is_gated(one) or _was_skipped(one):
-                self.ignored.append(Ignored(case_id=one.case.case_id, metric=one.metric, ignore=ignore, change=one))
+                self.ignored.append(_ignored(one.case.case_id, one.metric, ignore, change=one))
         self.regressions = _of(ChangeStatus.REGRESSED, counting)
         self.improved = _of(ChangeStatus.IMPROVED, counting)
         self.inconclusive = _of(ChangeStatus.INCONCLUSIVE, counting)
@@ -484,20 +384,14 @@ class _Weighed:
         self.skipped = [one for one in counting if _was_skipped(one)]
         self.lost = [one for one in _of(ChangeStatus.INCOMPARABLE, counting) if _is_gated(one)]
         self.kinds = {one.kind for one in gated if one.kind != OUTCOME and _is_gated(one)}
-        self.decided = {
-            kind: Decided(
-                decided=sum(one.status in _DECIDED for one in having), findings=len(having) + len(self.skipped)
-            )
-            for kind in METRIC_KINDS
-            if (having := [one for one in judged if one.kind == kind and _is_gated(one)])
-        }
         self.rule_changes: tuple[RuleChange, ...] = ()
         self.rule_devices: tuple[str, ...] = ()
         self.unseen_rules: list[RuleChange] = []
         self._with_rules = RULES in policy.kinds
         if self._with_rules:
             self.rule_devices = tuple(comparison.rule_devices)
-            self.rule_changes = tuple(self._weighed(sorted(filter(alters, comparison.rule_changes), key=rank), policy))
+            altering = sorted((one for one in comparison.rule_changes if one.alters), key=rank)
+            self.rule_changes = tuple(self._weighed(altering, policy))
             self.unseen_rules = self._weighed(comparison.rules_unobserved, policy)
         self.comparable = bool(self.rule_devices) or any(
             one.status is not ChangeStatus.INCOMPARABLE if one.kind != OUTCOME else one.status is ChangeStatus.REGRESSED
@@ -511,7 +405,14 @@ class _Weighed:
             if ignore is None:
                 self.missed.append(case_id)
             else:
-                self.ignored.append(Ignored(case_id=case_id, metric=OUTCOME, ignore=ignore, missing=True))
+                self.ignored.append(_ignored(case_id, OUTCOME, ignore, missing=True))
+        self.lost_cases = [case_id for case_id in self.missed if case_id in comparison.lost_cases]
+        absent = len(self.skipped) + len(self.lost_cases)
+        self.decided = {
+            kind: Decided(decided=sum(one.status in _DECIDED for one in having), findings=len(having) + absent)
+            for kind in METRIC_KINDS
+            if (having := [one for one in judged if one.kind == kind and _is_gated(one)])
+        }
         # whichever kinds are gated: it was other mathematics, whose times and bytes say little about a regression
         self.other_numbers = sorted(
             case_id for case_id in comparison.other_numbers if policy.ignore_of(ERROR, case_id) is None
@@ -520,7 +421,7 @@ class _Weighed:
     @property
     def rule_ids(self) -> list[str]:
         """The ids of all rules that changed."""
-        return [rule_id(one) for one in (*self.comparison.rule_changes, *self.comparison.rules_unobserved)]
+        return [one.rule_id for one in (*self.comparison.rule_changes, *self.comparison.rules_unobserved)]
 
     def regressed(self) -> list[GatePoint]:
         """Return what computes something else, what regressed of each kind, and the changed rules."""
@@ -529,7 +430,7 @@ class _Weighed:
         for kind in (OUTCOME, *METRIC_KINDS):
             found = [one for one in self.regressions if one.kind == kind and one.metric != DRIFT]
             points.append(self._point(GateCode.FAILS if kind == OUTCOME else GateCode.REGRESSED, kind, changes=found))
-        points.append(self._point(GateCode.RULES_CHANGED, names=changed_ops_said(self.rule_changes)))
+        points.append(self._point(GateCode.RULES_CHANGED, rules=self.rule_changes))
         return _having(points)
 
     def undecided(self, policy: Policy) -> list[GatePoint]:
@@ -539,13 +440,12 @@ class _Weighed:
         for kind, cells in self.decided.items():
             if cells.decided < policy.min_decided * cells.findings:
                 open_ones = [one for one in (*self.inconclusive, *self.lost) if one.kind == kind] + self.skipped
-                point = self._point(GateCode.UNDECIDED, kind, changes=open_ones)
-                points.append(replace(point, decided=cells.decided, findings=cells.findings))
-        return (
-            points
-            if points or self.comparable
-            else [self._point(GateCode.NOTHING, changes=self.lost, names=[*self.comparison.skipped.values()])]
-        )
+                point = self._point(GateCode.UNDECIDED, kind, changes=open_ones, names=self.lost_cases)
+                limit = policy.min_decided
+                points.append(replace(point, decided=cells.decided, findings=cells.findings, limit=limit))
+        if not (points or self.comparable):
+            points = [self._point(GateCode.NOTHING, changes=self.lost, names=[*self.comparison.skipped.values()])]
+        return points
 
     def doubts(self) -> list[GatePoint]:
         """Return everything that only a strict gate does not let pass."""
@@ -565,8 +465,8 @@ class _Weighed:
         missing = [self._point(GateCode.MISSING, names=self.missing)]
         absent = [kind for kind in METRIC_KINDS if not policy.only and kind not in self.kinds]
         others = [self._point(GateCode.NOT_GATED, names=absent if self.comparable and self.kinds else [])]
-        noted = others_said(self.comparison.rule_changes) if self._with_rules else ()
-        others.append(self._point(GateCode.RULES_NOTED, names=noted))
+        noted = [one for one in self.comparison.rule_changes if self._with_rules and not one.alters]
+        others.append(self._point(GateCode.RULES_NOTED, rules=noted))
         if policy.strict:
             return _having([*(missing if self.missing != self.missed else []), *others])
         return _having([*missing, *self._control(), *self._noted(), *others])
@@ -582,28 +482,32 @@ class _Weighed:
             self._point(GateCode.SKIPPED, changes=self.skipped),
             self._point(GateCode.OTHER_NUMBERS, names=self.other_numbers),
             self._point(GateCode.LOST, changes=lost),
-            *(self._point(GateCode.RULES_UNSEEN, names=[one]) for one in rules_not_seen(self.unseen_rules, missing)),
+            self._point(GateCode.RULES_UNSEEN, rules=self.unseen_rules),
+            self._point(GateCode.RULES_UNSEEN, names=missing),
         ]
 
     def _weighed(self, changes: Iterable[RuleChange], policy: Policy) -> list[RuleChange]:
         counting = []
         for one in changes:
-            ignore = policy.ignore_of(RULES, rule_id(one))
+            ignore = policy.ignore_of(RULES, one.rule_id)
             if ignore is None:
                 counting.append(one)
             else:
-                self.ignored.append(Ignored(case_id=rule_id(one), metric=RULES, ignore=ignore, rule=one))
+                self.ignored.append(_ignored(one.rule_id, RULES, ignore, rule=one))
         return counting
 
-    def _point(
-        self, code: GateCode, kind: str = "", changes: Sequence[Change] = (), names: Sequence[str] = ()
-    ) -> GatePoint:
-        return GatePoint(code=code, kind=kind, against=self.against, changes=tuple(changes), names=tuple(names))
+    def _point(self, code: GateCode, kind: str = "", **of: Iterable[Any]) -> GatePoint:
+        subjects: dict[str, Any] = {name: tuple(values) for name, values in of.items()}
+        return GatePoint(code=code, kind=kind, against=self.against, **subjects)
+
+
+def _ignored(case_id: str, metric: str, ignore: Ignore, **of: Any) -> Ignored:
+    return Ignored(case_id=case_id, metric=metric, until=ignore.until, reason=ignore.reason, **of)
 
 
 def _having(points: Iterable[GatePoint]) -> list[GatePoint]:
     """Return the points that speak of something."""
-    return [one for one in points if one.changes or one.names or one.code is GateCode.CONTROL_FIRED]
+    return [one for one in points if one.changes or one.names or one.rules or one.code is GateCode.CONTROL_FIRED]
 
 
 def _of(status: ChangeStatus, findings: Iterable[Change]) -> tuple[Change, ...]:

@@ -295,6 +295,11 @@ class MeasuredRun:
         """Return the number that another program kept of a metric of a case, None where it kept none."""
         return self.stored.readings.get(metric, {}).get(case_id)
 
+    @property
+    def failed(self) -> list[str]:
+        """The ids of the cases that failed."""
+        return [case_id for case_id in self.stored.cases if self.outcome(case_id).name == FAILED]
+
     def outcome(self, case_id: str) -> Outcome:
         """Return what became of a case, which `ampbench.load` has as outcome and reason."""
         failure = self.stored.failures.get(case_id)

@@ -21,7 +21,6 @@ from ampbench.drive.session import current_commit
 from ampbench.errors import AmpbenchError
 from ampbench.judge import frame
 from ampbench.judge.compare import compare
-from ampbench.judge.show import comparison_lines
 from ampbench.judge.table import lay_out, legend, table_lines
 from ampbench.judge.times import TIME as TIME_METRIC
 from ampbench.judge.verdict import verdicts_of
@@ -29,6 +28,7 @@ from ampbench.records.case import Case
 from ampbench.records.changes import ChangeStatus, Comparison, ControlCode, ControlVerdict
 from ampbench.records.measured import Divergence, Failure, MemoryPass, Round
 from ampbench.records.run import SCHEMA, Footer, Header, Selection, Settings
+from ampbench.show.comparison import comparison_lines
 from ampbench.show.rows import Row, grouped, with_verdicts
 from ampbench.show.terminal import make_console, wrapped
 from ampbench.store import StoredRun, find_run, read_run
@@ -87,7 +87,7 @@ class Seen:
         self._run.failures[case.case_id] = failure
 
     def compare(self, file: str) -> bool:
-        """Compare memory and errors with the run in `file`; return whether nothing got worse, and something was there.
+        """Compare memory and errors with the run in `file`; return whether nothing got worse, and something compares.
 
         Not times: those of one process tell a change from luck no better than pytest-benchmark does.
         """
@@ -102,7 +102,8 @@ class Seen:
         means = [one for one in found.means if one.metric != TIME_METRIC]
         untimed = ControlVerdict(cells=0, fired=False, code=ControlCode.ONE_PROCESS)
         self.compared = dataclasses.replace(found, findings=findings, means=means, apart=False, control=untimed)
-        return not any(one.status is ChangeStatus.REGRESSED for one in findings)
+        statuses = {one.status for one in findings} - {ChangeStatus.INCOMPARABLE}
+        return bool(statuses) and ChangeStatus.REGRESSED not in statuses
 
     def lines(self, width: int) -> Iterator[Text]:
         """Yield the table for a terminal of `width` columns, and what its headers mean."""

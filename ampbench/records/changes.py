@@ -3,10 +3,11 @@
 Derived whenever two runs are read; never stored as truth.
 """
 
+import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ampbench.core.statement import Statement
 from ampbench.records.case import Case
@@ -85,6 +86,8 @@ UNTRUSTED = (ChangeCode.CONTROL_FIRED, ChangeCode.UNFIT_MACHINE)
 
 OUTCOME = "outcome"
 """The metric of a finding that speaks of a case's outcome."""
+EQUAL = 1e-12
+"""Relative difference up to which two numbers are equal: a few roundings of fp64, in which errors are computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,10 +241,15 @@ class Traces(StrEnum):
 
 
 class Explanation(NamedTuple):
-    """What the traces of a case say, and which dtypes, casts and rules differ, in sentences."""
+    """What the traces of a case say: which dtypes and casts differ (`lines`), and which rules of autocast changed.
+
+    `rules` are those of ops in which the traces differ, `idle` those of other ops of the case.
+    """
 
     traces: Traces
-    said: Sequence[str]
+    lines: Sequence[str]
+    rules: Sequence[RuleChange] = ()
+    idle: Sequence[RuleChange] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +258,8 @@ class Comparison:
 
     `interleaved` tells whether both runs were measured in the same blocks (`ampbench ab`), `apart` whether their times
     are compared though they were measured one after the other.
-    `only_baseline` and `only_candidate` are the ids of cases that the other side does not have, `other_numbers` of
+    `only_baseline` and `only_candidate` are the ids of cases that the other side does not have, `lost_cases` those of
+    the baseline that were ok there, `failed` those that failed in the candidate, by its own ids, `other_numbers` of
     those that have other weights, inputs or another version of the workload there. `skipped` says of cases that were
     skipped on both sides for one reason why, by the id of the baseline's; they have no findings. `candidates` are the
     candidate's cases, by the id of the baseline's, where what was set for an arm makes them others. `rule_changes` are
@@ -271,6 +280,8 @@ class Comparison:
     means: Sequence[PrecisionMean]
     only_baseline: Sequence[str] = ()
     only_candidate: Sequence[str] = ()
+    lost_cases: Sequence[str] = ()
+    failed: Sequence[str] = ()
     apart: bool = False
     skipped: Mapping[str, str] = field(default_factory=dict)
     other_numbers: Sequence[str] = ()
@@ -299,6 +310,8 @@ class GateCode(StrEnum):
     """Too few findings of a kind are decided."""
     NOTHING = "nothing"
     """There is no number of a kind that was asked for; of no kind: nothing at all can be compared."""
+    ANCHOR = "anchor"
+    """The anchor cannot be compared."""
     NOT_GATED = "not-gated"
     """There is no number of a kind that nobody asked for."""
     FAILED = "failed"
@@ -335,10 +348,10 @@ class GateStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatePoint:
-    """A reason not to pass, or a note: its code, and the findings, cases or rules (`names`) that it speaks of.
+    """A reason not to pass, or a note: its code, and the findings, cases (`names`) or rules that it speaks of.
 
     `kind` is that of the findings, `against` the run of the anchor ("": the baseline), `strict` whether only a strict
-    gate minds. `decided` and `findings` are those of an undecided kind, `number` is that of a rule or ignore.
+    gate minds. `decided`, `findings` and `limit` are those of an undecided kind, `number` is that of a rule or ignore.
     """
 
     code: GateCode
@@ -347,6 +360,102 @@ class GatePoint:
     strict: bool = False
     changes: Sequence[Change] = ()
     names: Sequence[str] = ()
+    rules: Sequence[RuleChange] = ()
     decided: int = 0
     findings: int = 0
+    limit: float = 0.0
     number: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ignored:
+    """What would have counted against the candidate, and until when and for which reason a policy ignores it.
+
+    It is the `change`, a changed or unobserved `rule`, or, without either, a case that failed or is `missing`. A
+    changed rule of autocast has the metric "rules" and, for `case_id`, its op and device: "rms_norm/cuda".
+    """
+
+    case_id: str
+    metric: str
+    until: datetime.date
+    reason: str
+    change: Change | None = None
+    rule: RuleChange | None = None
+    missing: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """How many findings of a kind are decided, of all that should be."""
+
+    decided: int
+    findings: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateResult:
+    """The verdict of a gate.
+
+    `exit_code` is 1 where the gate found a regression, else 4 (`status` undecided) where too little of a gated kind is
+    decided or nothing can be compared, else 1 where a strict gate has a doubt, else 3 where a case failed in the
+    candidate, else 0. `why` says why it is not 0, in that order; `notes` are what must be seen although it decides
+    nothing. Findings are of gated metrics and outcomes, without what is `ignored`, the worst first. `decided` counts
+    the gated findings by kind that the baseline has a number of (of a case that the candidate skipped or lacks, one of
+    each kind), and those of them that regressed, improved or are unchanged; what is ignored is not among them.
+    `missing` are the ids of cases that the candidate does not have, `failed` of those that failed in it. `rule_changes`
+    are those of autocast's rules that count, `rule_devices` the device types whose rules were compared; none where
+    rules are not gated. `policy` has the settings that were gated by.
+    """
+
+    status: GateStatus
+    exit_code: int
+    regressions: Sequence[Change]
+    anchor_regressions: Sequence[Change]
+    improved: Sequence[Change]
+    inconclusive: Sequence[Change]
+    ignored: Sequence[Ignored]
+    unchanged: Sequence[Change]
+    decided: Mapping[str, Decided]
+    missing: Sequence[str]
+    failed: Sequence[str]
+    rule_changes: Sequence[RuleChange]
+    anchor_rule_changes: Sequence[RuleChange]
+    rule_devices: Sequence[str]
+    why: Sequence[GatePoint]
+    notes: Sequence[GatePoint]
+    policy: Mapping[str, Any]
+
+    @property
+    def passed(self) -> bool:
+        """Whether the candidate may pass."""
+        return self.status is GateStatus.PASSED
+
+
+class Detectable(NamedTuple):
+    """The smallest slowdown found 19 times in 20 with so many blocks, which take `seconds`: median and worst case."""
+
+    blocks: int
+    seconds: float
+    median: float
+    worst: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelfComparison:
+    """What comparing an arm with itself said of the times of its `cases`.
+
+    `false_alarms` were confirmed, `suspected` not; `able` counts the cases with blocks enough to raise one at all, as
+    many as there are. `highest_rate` is the upper end of the 95% Wilson interval of false alarms per such case.
+    `spreads` are the standard errors of the log ratio of one block by case id.
+    """
+
+    cases: int
+    blocks: int
+    false_alarms: Sequence[Change]
+    suspected: Sequence[Change]
+    unfit: Sequence[Change]
+    unchanged: Sequence[Change]
+    able: int
+    highest_rate: float
+    spreads: dict[str, float]
+    detectable: Sequence[Detectable]

@@ -26,6 +26,8 @@ PYTORCH_PAGE = "pytorch_page"
 DEVICE = "device"
 FAKE = "fake tensors"
 NOT_OBSERVED = "not observed"
+NOT_THERE = "not there"
+"""What a changed op is, or was, that this torch does not have."""
 
 UNCHANGED = "unchanged"
 CHANGED = "changed"
@@ -137,6 +139,22 @@ class RuleChange:
     field: str
     before: str
     after: str
+
+    @property
+    def alters(self) -> bool:
+        """Whether autocast now does something else: another rule, another treatment of a call, or a rule gone.
+
+        What documents say, the claims tried, ops that are new, and ops gone of which no rule was ever observed change
+        nothing for a program that ran before.
+        """
+        if self.field == "op":
+            return self.after == NOT_THERE and self.before != f"there, {NOT_OBSERVED}"
+        return self.field in ("observed", "registered") or self.field.startswith("variant ")
+
+    @property
+    def rule_id(self) -> str:
+        """What a changed rule is called where cases have ids: the op and the device type, `softmax.int/cuda`."""
+        return f"{short_name(self.op)}/{self.device}"
 
 
 DTYPES = ("float16", "bfloat16")

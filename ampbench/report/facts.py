@@ -20,6 +20,7 @@ from ampbench.records.kinds import KINDS, Kind
 from ampbench.records.labels import NOT_REACHED, arithmetic, case_labels, outcomes_said, told_apart
 from ampbench.records.run import Header, Selection, short_commit
 from ampbench.report.material import Material, Shown, ShownCase
+from ampbench.show.comparison import explanation_lines
 from ampbench.show.page import Changed, Held, Part, Told, Untold, place_of, run_name
 from ampbench.show.rows import Row
 from ampbench.store import StoredRun
@@ -356,10 +357,10 @@ def changed(material: Material) -> list[Changed]:
     sentences: dict[str, list[str]] = {}
     for one in _comparisons(material):
         own = material.baseline.cases if material.baseline else {}
-        for case_id, (_, said) in one.explained.items():
+        for case_id in one.explained:
             if (case := one.candidates.get(case_id, own.get(case_id))) is not None:
                 cases[case_id] = case
-                sentences.setdefault(case_id, []).extend(said)
+                sentences.setdefault(case_id, []).extend(explanation_lines(one, case_id))
     labels = case_labels(cases.values())
     return [
         Changed(name=labels[cases[case_id].case_id], sentences=list(dict.fromkeys(said)))
@@ -370,8 +371,7 @@ def changed(material: Material) -> list[Changed]:
 def reasons(case: ShownCase) -> Sequence[str]:
     """Return why a case is not what the baseline's was, as far as the comparison tells: sentences."""
     comparison = case.shown.comparison
-    found = comparison.explained.get(case.baseline_id) if comparison and case.baseline_id else None
-    return found.said if found else ()
+    return explanation_lines(comparison, case.baseline_id) if comparison and case.baseline_id else ()
 
 
 def contents(material: Material) -> list[str]:

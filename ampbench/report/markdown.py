@@ -5,8 +5,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ampbench import __version__
-from ampbench.judge.said import NOT_IN_TURNS, case_names, means_block
-from ampbench.judge.show import NOT_JUDGED, by_weight, conditions, findings_table
 from ampbench.records.changes import Comparison
 from ampbench.report.answers import Machine, advised_machines, networks
 from ampbench.report.facts import changed, parts
@@ -14,6 +12,15 @@ from ampbench.report.material import Material
 from ampbench.report.result import Result, result
 from ampbench.report.views.precisions import MachineTables, precision_tables
 from ampbench.show import page
+from ampbench.show.comparison import (
+    NOT_IN_TURNS,
+    NOT_JUDGED,
+    by_weight,
+    case_names,
+    findings_table,
+    means_block,
+    measured_lines,
+)
 from ampbench.show.markdown import block_table, escaped, folded, markdown_table
 from ampbench.show.networks import missing, tables
 from ampbench.trend.series import Trend
@@ -127,7 +134,8 @@ def _details(comparison: Comparison, several: bool) -> Iterator[Part]:
     table = findings_table(undecided, names) if undecided else ""
     title = f"Inconclusive or incomparable{which} ({len(undecided):,})"
     yield _table(table, title=title, what="findings", quiet=True)
-    yield Part(rows=conditions(comparison), title=f"How it was measured{which}", what="facts", quiet=True)
+    rows = [f"* {escaped(text)}" for text in measured_lines(comparison)]
+    yield Part(rows=rows, title=f"How it was measured{which}", what="facts", quiet=True)
 
 
 def _precisions(tables: Sequence[MachineTables], quiet: bool) -> Part:

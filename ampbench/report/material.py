@@ -13,7 +13,7 @@ from ampbench.core.budget import Budget
 from ampbench.core.keywords import matches
 from ampbench.errors import NothingComparableError, NothingToRunError, StoreError, UsageError
 from ampbench.judge import frame, notes
-from ampbench.judge.compare import compare, of_cases
+from ampbench.judge.compare import compare, narrowed
 from ampbench.judge.pairing import arm_settings, pair_cases
 from ampbench.judge.verdict import takes_of, verdicts_of
 from ampbench.records.case import Case
@@ -361,7 +361,7 @@ def material_of(
     for stored in explaining if baseline is not None and baseline.header.explains else ():
         assert baseline is not None
         try:
-            explained.append(of_cases(compare(baseline, stored), lambda case_id: matches(keyword, case_id)))
+            explained.append(narrowed(compare(baseline, stored), lambda case_id: matches(keyword, case_id)))
         except NothingComparableError as error:
             lonely.append(error)
     if lonely and not explained and not any(one.comparison for one in shown):
@@ -408,7 +408,7 @@ def _compared(
     partners = {pair.candidate_id: pair.baseline_id for pair in paired.pairs if pair.candidate_id in shown}
     alone = {case_id for case_id in comparison.only_baseline if matches(keyword, case_id)}
     wanted = {*partners.values(), *(shown & set(comparison.only_candidate)), *alone}
-    return of_cases(comparison, wanted.__contains__), partners
+    return narrowed(comparison, wanted.__contains__), partners
 
 
 def find_trends(sources: Sequence[str], results: Path, keyword: str) -> tuple[list[Trend], list[str]]:

@@ -29,7 +29,6 @@ from ampbench import __version__
 from ampbench.core.budget import Budget
 from ampbench.core.units import UNDEFINED, counted
 from ampbench.errors import NothingComparableError, NothingToRunError, StoreError
-from ampbench.judge import said as sentences
 from ampbench.judge.notes import measured_devices
 from ampbench.records.labels import outcomes_said
 from ampbench.records.run import short_commit
@@ -38,6 +37,7 @@ from ampbench.report.answers import advised_machines
 from ampbench.report.facts import contents
 from ampbench.report.material import Material, Sources, assigned, find_sources, find_trends, material_of
 from ampbench.report.views.trends import trends
+from ampbench.show import comparison as sentences
 from ampbench.show.changes import control_line
 from ampbench.show.charts import Chart, Rows, colour_rules, colour_variables
 from ampbench.show.page import View, breakable, drawable, fitted, run_name

@@ -10,7 +10,6 @@ from dataclasses import dataclass, fields
 from ampbench.core.metrics import DRIFT
 from ampbench.core.units import all_of, counted
 from ampbench.judge import frame, notes
-from ampbench.judge import said as sentences
 from ampbench.judge.compare import rank
 from ampbench.judge.notes import skipped
 from ampbench.records.case import Case
@@ -21,7 +20,8 @@ from ampbench.report import answers
 from ampbench.report.answers import Machine, machines
 from ampbench.report.facts import LISTED, Facts, contents, facts, first_finding, over_versions, run_facts
 from ampbench.report.material import Material, ShownCase
-from ampbench.show.changes import reason
+from ampbench.show import comparison as sentences
+from ampbench.show.changes import change_text, metric_label, reason, value_text
 from ampbench.show.document import as_sentence
 from ampbench.show.page import View
 from ampbench.show.rows import precision_label
@@ -203,9 +203,13 @@ def _ranked(material: Material) -> Iterator[Ranked]:
     for shown in material.shown:
         if shown.comparison is not None:
             run, others = shown.name if len(material.comparisons) > 1 else "", shown.comparison.candidates
-            reasons = {case_id: case.said for case_id, case in shown.comparison.explained.items()}
             found += [
-                (one, others.get(one.case.case_id, one.case), run, reasons.get(one.case.case_id, ()))
+                (
+                    one,
+                    others.get(one.case.case_id, one.case),
+                    run,
+                    sentences.explanation_lines(shown.comparison, one.case.case_id),
+                )
                 for one in shown.comparison.findings
             ]
     labels = case_labels(case for _, case, _, _ in found)
@@ -265,7 +269,7 @@ def _verdict(ranked: Sequence[Ranked]) -> str:
         return said
     finding, label, run, _ = changed[0]
     which = "of the others most of all " if failing else "most of all " if len(regressed | improved) > 1 else ""
-    return f"{said}: {which}{label}{f' of {run}' if run else ''}, {sentences.change_said(finding)}"
+    return f"{said}: {which}{label}{f' of {run}' if run else ''}, {sentences.change_line(finding)}"
 
 
 def _unmeasured(material: Material) -> tuple[str, str]:
@@ -290,13 +294,13 @@ def _without_result(outcomes: Counter[str]) -> str:
 
 
 def _change(one: Change, label: str, run: str, why: Sequence[str]) -> ShownChange:
-    values = [sentences.value_text(one.metric, value) for value in (one.baseline, one.candidate)]
+    values = [value_text(one.metric, value) for value in (one.baseline, one.candidate)]
     return ShownChange(
         verdict=one.status.value,
         label=label,
         run=run,
-        metric=sentences.metric_label(one.metric),
-        change=sentences.change_text(one),
+        metric=metric_label(one.metric),
+        change=change_text(one),
         values="" if one.baseline is None and one.candidate is None else " → ".join(values),
         reason=reason(one),
         why=why,
@@ -309,7 +313,7 @@ def _sides(one: Comparison) -> Sides:
         baseline=sentences.side_name(one.baseline),
         candidate=sentences.side_name(one.candidate),
         differing=", ".join(difference.name for difference in one.differences),
-        said=[said for said in (*sentences.statements(one), *sentences.lonely(one)) if said not in warned],
+        said=[said for said in sentences.conditions(one) if said not in warned],
     )
 
 

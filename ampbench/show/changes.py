@@ -1,13 +1,16 @@
-"""The words of changes: one line for each, from its code, its numbers and its facts."""
+"""The words of changes, of controls and of changed rules: a line for each, from codes, numbers and facts."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from types import MappingProxyType
 
-from ampbench.core.metrics import COLUMNS, DRIFT, MEAN
+from ampbench.core.metrics import COLUMNS, COMPARED, DRIFT, MEAN
+from ampbench.core.precisions import SHORT_DTYPES
 from ampbench.core.statement import Statement
 from ampbench.core.units import (
+    UNDEFINED,
     all_of,
     counted,
     format_error,
@@ -30,6 +33,7 @@ from ampbench.records.changes import (
 )
 from ampbench.records.labels import gathered
 from ampbench.records.measured import BUSY, OUT_OF_MEMORY, TOO_LITTLE_FREE
+from ampbench.records.rules import DTYPES, LOWER, NOT_THERE, RuleChange, short_name
 
 LARGEST_WORTH_SAYING = 10.0
 """Changes beyond this are no numbers where nothing is certain: three rounds can bound next to nothing."""
@@ -44,7 +48,7 @@ _OF_ERRORS: Mapping[ChangeCode, str] = MappingProxyType(
         ChangeCode.OTHER_FUNCTION: "errors of another function: {moved}",
         ChangeCode.OTHER_COUNTER: "counted by the {before} in the baseline, by the {after} in the candidate",
         ChangeCode.NOT_MEASURED: "the {side} has no number{why}",
-        ChangeCode.OTHER_MACHINE: "{differences}",
+        ChangeCode.OTHER_MACHINE: "measured differently: {differences}",
         ChangeCode.CONTROL_FIRED: (
             "the control fired: the same code, measured twice, seemed to differ, so no time of this session counts"
         ),
@@ -116,6 +120,50 @@ def reason(change: Change) -> str:
     return _undefined(change) if "undefined" in change.facts else _exact(change)
 
 
+def metric_label(metric: str) -> str:
+    """Return what a metric is called in tables."""
+    column = COLUMNS.get(metric) or COMPARED.get(metric)
+    return column.label if column else metric
+
+
+def value_text(metric: str, value: float | None) -> str:
+    """Return a value of a metric as short text; "–" where there is none."""
+    return UNDEFINED if value is None else format_quantity(value, (COLUMNS.get(metric) or COMPARED[metric]).unit)
+
+
+def change_text(change: Change) -> str:
+    """Return a change as "+7.2%", "" where there is none; of a count the difference, of fp64 how far."""
+    if change.metric == DRIFT and change.change is not None:
+        return far_text(change.change)
+    if change.change is None or change.baseline is None or change.candidate is None:
+        return ""
+    if change.metric in COLUMNS and COLUMNS[change.metric].unit == "count":
+        return f"{change.candidate - change.baseline:+,.0f}"
+    if math.isinf(change.change):
+        return "from none"
+    return (format_percent if change.kind == "time" else format_exact_percent)(change.change, sign=True)
+
+
+def threshold_text(change: Change) -> str:
+    """Return the threshold that a change lies beyond, or within."""
+    beyond = change.change if change.code is ChangeCode.BEYOND_THRESHOLD and change.change is not None else 0.0
+    return f"threshold {format_limit(change.threshold, beyond)}"
+
+
+def interval_text(change: Change) -> str:
+    """Return the interval of a change that luck has part in."""
+    if change.low is None or change.high is None or change.low == change.high:
+        return ""
+    return format_percent_range(change.low, change.high, sign=True)
+
+
+def gated_change(change: Change) -> str:
+    """Return a change with its threshold, or why it has none: "+8.0% (threshold 2%)"."""
+    text = change_text(change)
+    finite = text and change.change is not None and math.isfinite(change.change)
+    return f"{text} ({threshold_text(change)})" if finite else f"({reason(change)})"
+
+
 def brief(change: Change) -> str:
     """Return the reason without what the metric or the candidate's row says already."""
     if change.metric == DRIFT:
@@ -166,7 +214,7 @@ def _spelled(change: Change) -> dict[str, object]:
     if change.code is ChangeCode.OTHER_FUNCTION:
         known["moved"] = drift_said(facts)
     if change.code is ChangeCode.OTHER_MACHINE:
-        known["differences"] = "; ".join(f"another {name}: {differ}" for name, differ in facts.items())
+        known["differences"] = "; ".join(f"{name} {differ}" for name, differ in facts.items())
     return {**facts, **known}
 
 
@@ -256,9 +304,7 @@ def _exact(change: Change) -> str:
         count, more = round(abs(after - before)), "more" if after > before else "fewer"
         what, where = _NONFINITE[change.metric]
         return f"{count:,} {more} non-finite {what} {'element' if count == 1 else 'elements'}{where}"
-    beyond = size if change.code is ChangeCode.BEYOND_THRESHOLD else 0.0
-    limit = f"threshold {format_limit(change.threshold, beyond)}"
-    allowed = limit if change.threshold else "the same code should give equal numbers"
+    allowed = threshold_text(change) if change.threshold else "the same code should give equal numbers"
     if "floor" in change.facts:
         allowed = f"no more than {format_limit(float(change.facts['floor']))} apart, which counts as none"
     noun, more = COLUMNS[change.metric].noun or COLUMNS[change.metric].label, "more" if size > 0 else "less"
@@ -394,3 +440,70 @@ def _remark(change: Change, code: object, facts: Facts) -> str:
     more = [f"{name} {format_percent(value, sign=True)}" for name, value in named.items() if value is not None]
     said = f"slow {change.facts['of']}: {' → '.join(shares)} of them (p = {float(facts['p']):.1g})"
     return ", ".join([said, *more])
+
+
+_NAMED = 3
+"""So many ops are named in a phrase on several."""
+_OTHERS = {
+    "gone": ("op", "gone of which no rule was ever observed"),
+    "new": ("new op", "with a rule"),
+    "documented": ("op", "documented otherwise"),
+    "claim": ("claim", "tried with another outcome"),
+}
+"""What alters no rule, and how several of it are counted and called."""
+
+
+def worded(value: str) -> str:
+    """Return a category, or whatever else a rule was and is, as sentences and tables call it."""
+    return "lower" if value == LOWER else value
+
+
+def rule_line(rule: RuleChange) -> str:
+    """Return "rms_norm on cuda: unlisted → float32", with the autocast dtypes where it is not both."""
+    only = "" if len(rule.dtypes) in (0, len(DTYPES)) else f" to {' and '.join(SHORT_DTYPES[d] for d in rule.dtypes)}"
+    field = "" if rule.field in ("observed", "op", "claim") else f", {rule.field}"
+    return f"{short_name(rule.op)} on {rule.device}{only}{field}: {worded(rule.before)} → {worded(rule.after)}"
+
+
+def rule_lines(changes: Iterable[RuleChange]) -> list[str]:
+    """Return a line for each rule that changed, in the order given; what alters nothing is left out.
+
+    Devices of which the same is said share a line; that an op is registered now is left out where another rule is
+    observed.
+    """
+    known = [change for change in changes if change.alters]
+    observed = {(change.op, change.device) for change in known if change.field == "observed"}
+    alike: dict[tuple[str, ...], list[RuleChange]] = {}
+    for one in known:
+        if one.field != "registered" or (one.op, one.device) not in observed:
+            alike.setdefault((one.op, one.field, one.before, one.after, *sorted(one.dtypes)), []).append(one)
+    return [rule_line(replace(same[0], device=", ".join(one.device for one in same))) for same in alike.values()]
+
+
+def other_rule_lines(changes: Iterable[RuleChange]) -> list[str]:
+    """Return in phrases what changed without altering what autocast does to a program that ran before."""
+    names: dict[str, dict[str, None]] = {kind: {} for kind in _OTHERS}
+    for one in changes:
+        if not one.alters:
+            presence = "gone" if one.after == NOT_THERE else "new"
+            kind = presence if one.field == "op" else one.field.split()[0]
+            names[kind][one.op if kind == "claim" else short_name(one.op)] = None
+    return [
+        f"{counted(len(names[kind]), what)} {more}: {few_phrases([*names[kind]])}"
+        for kind, (what, more) in _OTHERS.items()
+        if names[kind]
+    ]
+
+
+def unseen_rule_lines(unobserved: Sequence[RuleChange], missing: Sequence[str]) -> list[str]:
+    """Return what the candidate's probes do not answer for: `unobserved` rules, `missing` device types and dtypes."""
+    ops = list(dict.fromkeys(f"{short_name(one.op)} on {one.device}" for one in unobserved))
+    seen = f"{counted(len(ops), 'rule')} observed in the baseline and not in the candidate: {few_phrases(ops)}"
+    lacks = f"the candidate lacks the rules of autocast on {', '.join(missing)}"
+    return [*([seen] if ops else []), *([lacks] if missing else [])]
+
+
+def few_phrases(names: Sequence[str]) -> str:
+    """Return the first phrases in a row, which may have commas of their own, and how many more there are."""
+    more = len(names) - _NAMED
+    return "; ".join(names[:_NAMED]) + (f"; and {more:,} more" if more > 0 else "")

@@ -190,6 +190,7 @@ OF_GATES: Mapping[StrEnum, str] = {
         "the policy asks for {limit:percent}: {which}"
     ),
     GateCode.NOTHING: f"no {{kind:else|gated number}}{{kind}} can be compared{_AGAINST}{{which:if|: ||}}",
+    GateCode.ANCHOR: "the anchor cannot be compared: {which}",
     GateCode.NOT_GATED: "not gated, as there are no numbers: {which}",
     GateCode.FAILED: "{count:counted;case} failed in the candidate: {which}",
     GateCode.CONTROL_FIRED: f"the control fired{_AGAINST}: no time is judged",

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from ampbench.core import stats
 from ampbench.core.units import UNDEFINED, counted, format_count, format_percent, format_percent_range, format_quantity
-from ampbench.judge.said import NOT_IN_TURNS
 from ampbench.records.labels import case_labels, common_traits, few
 from ampbench.records.run import short_commit
+from ampbench.show.comparison import NOT_IN_TURNS
 from ampbench.show.data import finite
 from ampbench.show.document import Block, Column, Document, Section, records, table
 from ampbench.trend.series import TRACKED, Change, Lack, Place, Point, Rule, Series, Trend, X

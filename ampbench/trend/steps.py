@@ -18,7 +18,7 @@ import numpy as np
 from ampbench.core import stats
 from ampbench.core.metrics import Gate
 from ampbench.core.stats import Floats
-from ampbench.judge.exact import EQUAL
+from ampbench.records.changes import EQUAL
 from ampbench.trend.reducing import RunValues
 from ampbench.trend.series import TIME, Measured, Tracked
 

@@ -4,7 +4,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from ampbench.judge.compare import compare_files
+from ampbench.judge.compare import compare
+from ampbench.judge.rounds import MeasuredRun
 from benchmarks.self import load
 
 CASES = 10_000
@@ -17,7 +18,7 @@ def seconds(cases: int = CASES, rounds: int = ROUNDS) -> float:
         files = [load.write_run(Path(folder) / side, cases, rounds) for side in ("baseline", "candidate")]
         time.sleep(load.SETTLED)
         started = time.perf_counter()
-        comparison = compare_files(*files)
+        comparison = compare(*map(MeasuredRun.read, files))
         passed = time.perf_counter() - started
     compared = {one.case.case_id for one in comparison.findings}
     if len(compared) != cases:

@@ -17,7 +17,8 @@ from ampbench.ab.blocks import Stage
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
 from ampbench.instruments.check.instrument import TASK
 from ampbench.instruments.check.records import Checked
-from ampbench.judge.compare import compare_files
+from ampbench.judge.compare import compare
+from ampbench.judge.rounds import MeasuredRun
 from ampbench.records.case import DeviceDescription
 from ampbench.records.casts import CastPass, CastTrace, Operation
 from ampbench.records.changes import Change, ChangeCode, ChangeStatus, Comparison
@@ -116,7 +117,7 @@ def session(
     stages: list[Stage] = []
     with ab.prepare(selection, SETTINGS, *arms) as prepared:
         files = ab.measure(prepared, ab.Plan(**{"kinds": ALL} | plan), results, "", ["ampbench"], stages.append, tell)
-    return compare_files(files[0], files[1]), files
+    return compare(*map(MeasuredRun.read, files[:2])), files
 
 
 def time_of(comparison: Comparison) -> Change:
@@ -164,7 +165,8 @@ def test_a_threshold_decides_what_is_a_change(servers: Servers, tmp_path: Path) 
         return 0.2
 
     _, (baseline, candidate, _) = session(tmp_path, ["here"], ["FACTOR=1.1"], threshold_of=generous)
-    assert time_of(compare_files(baseline, candidate, generous)).status is ChangeStatus.UNCHANGED
+    found = compare(*map(MeasuredRun.read, (baseline, candidate)), generous)
+    assert time_of(found).status is ChangeStatus.UNCHANGED
 
 
 def test_arms_that_set_a_precision_are_compared_with_each_other(servers: Servers, tmp_path: Path) -> None:
@@ -315,7 +317,7 @@ def test_what_regressed_is_traced_in_both_arms_and_explained_whenever_the_files_
         tmp_path, ["here"], ["FACTOR=1.1", "DTYPE=fp32"], tell=told.append
     )
     case_id = time_of(comparison).case.case_id
-    assert comparison.explained[case_id].said == ["linear: bf16 → fp32 in module 0"]
+    assert comparison.explained[case_id].lines == ["linear: bf16 → fp32 in module 0"]
     assert told == ["tracing 1 regressed case on both sides"]
     for path in (baseline, candidate):
         lines = [next(iter(json.loads(line))) for line in path.read_text().splitlines()]

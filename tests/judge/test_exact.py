@@ -1,5 +1,6 @@
 """What is compared number by number: memory, accuracy, and what fp64 gave held against what fp64 gave."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -13,11 +14,11 @@ from ampbench.core.metrics import DRIFT
 from ampbench.core.sketch import sketch_of
 from ampbench.judge import exact
 from ampbench.judge.compare import compare
-from ampbench.judge.said import change_text, lonely, summary, threshold_text, verdict
 from ampbench.records.case import WorkloadSource
 from ampbench.records.changes import OUTCOME, ChangeCode, ChangeStatus
 from ampbench.records.measured import Failure, Skip, Update
-from ampbench.show.changes import brief, reason, remarks
+from ampbench.show.changes import brief, change_text, reason, remarks, threshold_text
+from ampbench.show.comparison import conditions, verdict
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
 from tests.stored_runs import change_divergence, make_header, make_memory
 
@@ -298,7 +299,7 @@ def test_other_weights_of_another_file_are_told_with_the_files_and_so_is_their_m
 def test_cases_skipped_on_both_sides_for_one_reason_are_told_together_and_have_no_verdict():
     comparison = compare(skipped(make_run(TIMES)), skipped(make_run(TIMES)))
     assert not comparison.findings
-    assert lonely(comparison) == ["skipped on both sides: 1 case (this CPU has no tf32)"]
+    assert "skipped on both sides: 1 case (this CPU has no tf32)" in conditions(comparison)
 
 
 def test_errors_of_chance_are_incomparable_and_say_why():
@@ -637,5 +638,5 @@ def test_a_comparison_says_first_what_computes_something_else():
     assert [one.metric for one in comparison.findings[:3]] == [DRIFT, DRIFT, "peak_memory_bytes"]
     assert verdict(comparison).startswith("2 cases compute something else, 2 regressed (memory 2), ")
     assert verdict(comparison).endswith(": most of all linear_chain bf16_autocast, the fp64 output moved by 11%")
-    one = summary(comparison.findings[:1], {BF16.case_id: "m bf16"})
-    assert one == "1 case computes something else: m bf16, the fp64 output moved by 11%"
+    single = verdict(dataclasses.replace(comparison, findings=comparison.findings[:1]))
+    assert single == "1 case computes something else: linear_chain bf16_autocast, the fp64 output moved by 11%"

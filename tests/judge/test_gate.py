@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ampbench.core.metrics import DRIFT, GATED
-from ampbench.judge.gate import Decided, GateResult, Ignore, Policy, Rule, judge
-from ampbench.judge.said import case_names, point_said
+from ampbench.errors import NothingComparableError
+from ampbench.judge.gate import Ignore, Policy, Rule, judge
 from ampbench.records.case import Case
 from ampbench.records.changes import (
     OUTCOME,
@@ -23,11 +23,14 @@ from ampbench.records.changes import (
     Comparison,
     ControlCode,
     ControlVerdict,
+    Decided,
     GateCode,
+    GateResult,
     GateStatus,
     Side,
 )
 from ampbench.records.rules import RuleChange
+from ampbench.show.comparison import case_names, point_line
 from tests.stored_runs import make_case
 
 QUIET = ControlVerdict(cells=1, fired=False, code=ControlCode.QUIET, facts={"change": 0.0, "case": "mlp"})
@@ -118,7 +121,7 @@ def test_a_regression_of_any_gated_metric_fails(metric: str) -> None:
 def test_it_says_what_regressed_by_how_much_of_which_threshold() -> None:
     (point,) = judge(compared(WORSE), Policy()).why
     assert (point.code, point.kind, point.changes) == (GateCode.REGRESSED, "time", (WORSE,))
-    said = point_said(point, case_names(compared(WORSE)))
+    said = point_line(point, case_names(compared(WORSE)))
     assert said == "1 time regression: linear_chain fp32 time +8.0% (threshold 2%)"
 
 
@@ -136,7 +139,7 @@ def test_what_computes_something_else_fails_and_is_told_before_any_regression() 
     result = judge(compared(WORSE, LOST, MOVED), Policy(strict=True))
     assert result.exit_code == 1
     assert codes(result) == [GateCode.OTHER_FUNCTION, GateCode.REGRESSED]
-    assert point_said(result.why[0], case_names(compared(MOVED))) == (
+    assert point_line(result.why[0], case_names(compared(MOVED))) == (
         "1 case computes something else: linear_chain fp32: the fp64 output moved by 23%; where that is meant, the "
         "policy can allow it (reference_drift in docs/gate.md)"
     )
@@ -155,7 +158,7 @@ def test_many_regressions_are_counted_and_the_worst_are_named() -> None:
         finding(ChangeStatus.REGRESSED, case=case, change=case.batch_size / 10) for case in cases if case.batch_size
     ]
     (point,) = judge(compared(*found), Policy()).why
-    said = point_said(point, case_names(compared(*found)))
+    said = point_line(point, case_names(compared(*found)))
     assert said.startswith("5 time regressions: linear_chain b5 fp32 time +50%")
     assert said.endswith("; and 2 more")
 
@@ -171,7 +174,7 @@ def test_a_regression_without_a_finite_change_is_told_by_its_reason_and_first(ch
     )
     worse = finding(ChangeStatus.REGRESSED, ERROR, change=900.0)
     (point,) = judge(compared(worse, broken), Policy()).why
-    said = point_said(point, case_names(compared(worse, broken)))
+    said = point_line(point, case_names(compared(worse, broken)))
     assert "linear_chain bf16_autocast output error (output error became undefined: 7 output elements that" in said
 
 
@@ -184,14 +187,14 @@ def test_what_is_not_gated_cannot_fail_but_outcomes_always_can() -> None:
 
 def test_a_case_that_was_ok_and_fails_is_a_regression_even_if_nothing_else_can_be_compared() -> None:
     lost = finding(ChangeStatus.INCOMPARABLE, candidate=None)
-    result = judge(compared(FAILS, lost), Policy(), failed=[FAILS.case.case_id])
+    result = judge(compared(FAILS, lost, failed=[FAILS.case.case_id]), Policy())
     assert result.exit_code == 1
     assert result.why[0].code is GateCode.FAILS
-    assert point_said(result.why[0], {}) == f"1 case that was ok fails now: {FAILS.case.case_id}"
+    assert point_line(result.why[0], {}) == f"1 case that was ok fails now: {FAILS.case.case_id}"
 
 
 def test_a_case_that_failed_before_as_well_is_exit_3() -> None:
-    result = judge(compared(SAME), Policy(), failed=[OTHER.case_id])
+    result = judge(compared(SAME, failed=[OTHER.case_id]), Policy())
     assert (result.status, result.exit_code) == (GateStatus.FAILED, 3)
     assert [(point.code, point.names) for point in result.why] == [(GateCode.FAILED, (OTHER.case_id,))]
 
@@ -200,17 +203,12 @@ def test_nothing_comparable_is_exit_4() -> None:
     other = finding(ChangeStatus.INCOMPARABLE, code=ChangeCode.OTHER_MACHINE, facts={"CPU": "A → B"})
     result = judge(compared(other), Policy())
     assert (result.status, result.exit_code, codes(result)) == (GateStatus.UNDECIDED, 4, [GateCode.UNDECIDED])
-    assert point_said(result.why[0], {}, 0.5) == (
-        "time is undecided: 0 of 1 finding decided (0%), the policy asks for 50%: another CPU: A → B"
+    assert point_line(result.why[0], {}) == (
+        "time is undecided: 0 of 1 finding decided (0%), the policy asks for 50%: measured differently: CPU A → B"
     )
     assert judge(compared(), Policy()).exit_code == 4
     assert judge(compared(SAME), Policy(only=("memory",))).exit_code == 4
     assert judge(compared(finding(ChangeStatus.IMPROVED, OUTCOME)), Policy()).exit_code == 4
-
-
-def test_an_anchor_that_cannot_be_compared_does_not_pass() -> None:
-    result = judge(compared(SAME), Policy(), anchored(finding(ChangeStatus.INCOMPARABLE)))
-    assert (result.exit_code, result.why[0].against) == (4, "release-1")
 
 
 def test_ten_losses_of_less_than_the_threshold_do_not_pass_the_anchor() -> None:
@@ -229,7 +227,7 @@ def test_ten_losses_of_less_than_the_threshold_do_not_pass_the_anchor() -> None:
     assert last.regressions == ()
     assert len(last.anchor_regressions) == 1
     assert [(point.code, point.against) for point in last.why] == [(GateCode.REGRESSED, "release-1")]
-    assert point_said(last.why[0], {}).startswith("1 time regression against the anchor release-1: ")
+    assert point_line(last.why[0], {}).startswith("1 time regression against the anchor release-1: ")
 
 
 def test_an_ignore_leaves_a_regression_out_and_is_shown() -> None:
@@ -239,7 +237,7 @@ def test_an_ignore_leaves_a_regression_out_and_is_shown() -> None:
     assert result.exit_code == 0
     assert result.regressions == ()
     (left_out,) = result.ignored
-    assert (left_out.case_id, left_out.metric, left_out.ignore) == (WORSE.case.case_id, TIME, ignore)
+    assert (left_out.case_id, left_out.metric, left_out.until) == (WORSE.case.case_id, TIME, UNTIL)
     assert (left_out.change, result.decided) == (WORSE, {})
     assert judge(compared(WORSE, finding(ChangeStatus.REGRESSED, MEMORY)), policy).exit_code == 1
 
@@ -248,8 +246,9 @@ def test_an_ignore_leaves_a_regression_out_and_is_shown() -> None:
 def test_an_ignore_covers_failures_missing_cases_and_the_anchor(strict: bool) -> None:
     policy = Policy(strict=strict, ignores=(Ignore(cases="linear_chain", until=UNTIL, reason="known"),))
     gone = make_case("tf32").case_id
-    comparison = compared(FAILS, UNDECIDED, finding(ChangeStatus.UNCHANGED, MEMORY), only_baseline=[gone])
-    result = judge(comparison, policy, anchored(WORSE), failed=[FAILS.case.case_id, OTHER.case_id])
+    same, failed = finding(ChangeStatus.UNCHANGED, MEMORY), [FAILS.case.case_id, OTHER.case_id]
+    comparison = compared(FAILS, UNDECIDED, same, only_baseline=[gone], lost_cases=[gone], failed=failed)
+    result = judge(comparison, policy, anchored(WORSE))
     assert (result.exit_code, result.why, result.failed) == (0, (), ())
     assert {(one.case_id, one.metric) for one in result.ignored} >= {
         (FAILS.case.case_id, OUTCOME),
@@ -262,7 +261,7 @@ def test_an_ignore_covers_failures_missing_cases_and_the_anchor(strict: bool) ->
 def test_an_ignore_of_a_metric_does_not_excuse_a_failure() -> None:
     policy = Policy(ignores=(Ignore(metrics=("time",), until=UNTIL, reason="known"),))
     assert judge(compared(SAME, FAILS), policy).exit_code == 1
-    assert judge(compared(SAME), policy, failed=["x"]).exit_code == 3
+    assert judge(compared(SAME, failed=["x"]), policy).exit_code == 3
 
 
 @pytest.mark.parametrize("metric", [TIME, MEMORY, ERROR])
@@ -271,7 +270,7 @@ def test_of_each_kind_as_much_must_be_decided_as_the_policy_says(metric: str, as
     others = [finding(ChangeStatus.UNCHANGED, metric, make_case(batch_size=size)) for size in (1, 2, 3)]
     result = judge(compared(finding(ChangeStatus.INCONCLUSIVE, metric), *others), Policy(min_decided=asked))
     assert result.exit_code == code
-    assert [one.share for one in result.decided.values()] == [0.75]
+    assert [one.decided / one.findings for one in result.decided.values()] == [0.75]
     if code:
         assert result.status is GateStatus.UNDECIDED
         assert [(one.code, one.kind, one.decided, one.findings) for one in result.why] == [
@@ -334,12 +333,27 @@ def test_cases_that_the_candidate_skipped_are_not_decided() -> None:
     assert judge(compared(SAME, *skips), Policy(ignores=(ignore,))).passed
 
 
+def test_cases_that_the_candidate_does_not_have_are_not_decided_where_they_were_ok() -> None:
+    gone = ["gone", "lost"]
+    result = judge(compared(SAME, only_baseline=[*gone, "skipped"], lost_cases=gone), Policy())
+    assert (result.exit_code, result.decided) == (4, {"time": Decided(decided=1, findings=3)})
+    assert judge(compared(SAME, only_baseline=gone, lost_cases=gone[:1]), Policy()).passed
+
+
+def test_an_anchor_that_cannot_be_compared_is_undecided_and_a_regression_outranks_it() -> None:
+    error = NothingComparableError("the runs have no case in common")
+    result = judge(compared(SAME), Policy(), error)
+    assert (result.status, result.exit_code, codes(result)) == (GateStatus.UNDECIDED, 4, [GateCode.ANCHOR])
+    assert judge(compared(WORSE), Policy(), error).exit_code == 1
+
+
 def test_a_failure_goes_by_the_id_of_the_baseline_where_an_arm_has_another() -> None:
     candidates = {FAILS.case.case_id: OTHER}
-    result = judge(compared(FAILS, SAME, candidates=candidates), Policy(), failed=[OTHER.case_id])
+    result = judge(compared(FAILS, SAME, candidates=candidates, failed=[OTHER.case_id]), Policy())
     assert (codes(result), result.failed) == ([GateCode.FAILS], (FAILS.case.case_id,))
     ignore = Ignore(cases="not bf16", until=UNTIL, reason="known")
-    assert judge(compared(FAILS, candidates=candidates), Policy(ignores=(ignore,)), failed=[OTHER.case_id]).failed == ()
+    failing = compared(FAILS, candidates=candidates, failed=[OTHER.case_id])
+    assert judge(failing, Policy(ignores=(ignore,))).failed == ()
 
 
 def test_a_number_the_baseline_does_not_have_is_no_cell() -> None:
@@ -402,10 +416,10 @@ def test_bumping_a_version_is_no_way_round_a_strict_gate_of_times() -> None:
 
 
 def test_a_rule_or_ignore_that_matches_nothing_is_noted() -> None:
-    rule = Rule(workload="mpl", thresholds={"time": 0.1})
+    rule = Rule(cases="mpl", thresholds={"time": 0.1})
     ignore = Ignore(cases="mpl", until=UNTIL, reason="known")
     idle = judge(compared(SAME), Policy(rules=(rule,), ignores=(ignore,))).notes[-2:]
-    assert [point_said(point, {}) for point in idle] == [
+    assert [point_line(point, {}) for point in idle] == [
         "rule 1 of the policy matches no case that is compared",
         "ignore 1 of the policy (known) matches no case: it may have done its work",
     ]
@@ -420,9 +434,8 @@ def test_a_regression_comes_before_4_strict_doubts_come_after_and_then_3(combine
         *findings, *([finding(ChangeStatus.INCONCLUSIVE, case=OTHER)] if undecided and not incomparable else [])
     )
     gone = ["gone"] if undecided else []
-    result = judge(
-        dataclasses.replace(found, only_baseline=gone), Policy(strict=undecided), anchor, ["x"] if failed else []
-    )
+    found = dataclasses.replace(found, only_baseline=gone, failed=["x"] if failed else [])
+    result = judge(found, Policy(strict=undecided), anchor)
     expected = 1 if anchor_worse else 4 if incomparable else 1 if undecided else 3 if failed else 0
     assert result.exit_code == expected
     assert len(result.why) >= sum(combined)
@@ -468,7 +481,7 @@ def test_a_rule_that_changed_fails_whatever_else_is_compared(name: str, only: tu
         assert result.exit_code == 1
         assert result.rule_changes == (altered,)
         (point,) = result.why
-        assert point_said(point, {}).startswith(f"1 change of autocast's rules: rms_norm on {altered.device}")
+        assert point_line(point, {}).startswith(f"1 change of autocast's rules: rms_norm on {altered.device}")
 
 
 @pytest.mark.parametrize("name", NOTED)
@@ -476,14 +489,14 @@ def test_what_documents_say_claims_and_new_ops_are_noted_and_fail_no_gate(name: 
     for strict in (False, True):
         result = judge(probed(NOTED[name]), Policy(strict=strict))
         assert (result.exit_code, result.rule_changes) == (0, ())
-        assert point_said(result.notes[-1], {}).startswith("not judged: 1 ")
+        assert point_line(result.notes[-1], {}).startswith("not judged: 1 ")
 
 
 def test_it_says_which_rules_changed_from_what_to_what_the_observed_ones_first() -> None:
     registered = change(field="registered", before="no", after="yes")
     others = [change(f"aten::op{number}", field="variant fp64") for number in range(3)]
     (point,) = judge(probed(registered, *others, change(dtypes=["bfloat16"])), Policy()).why
-    assert point_said(point, {}) == (
+    assert point_line(point, {}) == (
         "4 changes of autocast's rules: rms_norm on cuda to bf16: unlisted → float32; "
         "op0 on cuda, variant fp64: unlisted → float32; op1 on cuda, variant fp64: unlisted → float32; and 1 more"
     )
@@ -496,7 +509,7 @@ def test_an_op_on_several_devices_is_one_change_and_ops_gone_that_were_never_obs
         for device in ("cpu", "cuda")
     ]
     result = judge(probed(*gone, change(device="cpu"), change()), Policy())
-    assert [point_said(point, {}) for point in (*result.why, *result.notes)] == [
+    assert [point_line(point, {}) for point in (*result.why, *result.notes)] == [
         "1 change of autocast's rules: rms_norm on cpu, cuda: unlisted → float32",
         "not judged: 2 ops gone of which no rule was ever observed: sum.dimname; sum.names",
     ]
@@ -509,8 +522,8 @@ def test_rules_observed_before_and_not_now_are_noted_and_fail_a_strict_gate() ->
         "4 rules observed in the baseline and not in the candidate: op0 on cuda; op1 on cuda; op2 on cuda; and 1 more"
     )
     lenient, strict = (judge(blind, Policy(strict=strict)) for strict in (False, True))
-    assert (lenient.exit_code, point_said(lenient.notes[0], {})) == (0, said)
-    assert (strict.exit_code, point_said(strict.why[0], {})) == (1, f"strict: {said}")
+    assert (lenient.exit_code, point_line(lenient.notes[0], {})) == (0, said)
+    assert (strict.exit_code, point_line(strict.why[0], {})) == (1, f"strict: {said}")
     known = Ignore(cases="/", metrics=["rules"], until=datetime.date(2099, 1, 1), reason="no device")
     ignored = judge(blind, Policy(strict=True, ignores=[known]))
     assert (ignored.exit_code, len(ignored.ignored)) == (0, 4)
@@ -527,7 +540,7 @@ def test_rules_that_are_not_gated_neither_fail_nor_are_they_something_compared()
 def test_where_neither_a_metric_nor_a_rule_is_comparable_it_is_exit_4() -> None:
     assert judge(probed(devices=()), Policy()).exit_code == 4
     result = judge(compared(SAME), Policy(only=("rules",)))
-    assert (result.exit_code, point_said(result.why[0], {})) == (4, "no rules can be compared")
+    assert (result.exit_code, point_line(result.why[0], {})) == (4, "no rules can be compared")
     assert judge(compared(finding(ChangeStatus.INCOMPARABLE), rule_devices=["cpu"]), Policy()).exit_code == 4
 
 
@@ -554,8 +567,8 @@ def test_a_device_that_the_candidate_no_longer_probed_is_noted_and_fails_a_stric
     lost = probed(rule_devices_missing=["xpu"])
     said = "the candidate lacks the rules of autocast on xpu"
     lenient, strict = (judge(lost, Policy(strict=strict)) for strict in (False, True))
-    assert (lenient.exit_code, point_said(lenient.notes[0], {})) == (0, said)
-    assert (strict.exit_code, point_said(strict.why[0], {})) == (1, f"strict: {said}")
+    assert (lenient.exit_code, point_line(lenient.notes[0], {})) == (0, said)
+    assert (strict.exit_code, point_line(strict.why[0], {})) == (1, f"strict: {said}")
     assert judge(compared(SAME, rule_devices_missing=["xpu"]), Policy(only=("time",), strict=True)).exit_code == 0
 
 
@@ -616,9 +629,9 @@ def test_swapped_arms_mirror_the_gate(comparison: Comparison, only: tuple[str, .
 def test_the_order_of_findings_does_not_show(comparison: Comparison, policy: Policy, luck: random.Random) -> None:
     shuffled = list(comparison.findings)
     luck.shuffle(shuffled)
-    changed = dataclasses.replace(comparison, findings=shuffled)
-    failed = ["b", "a"]
-    assert repr(judge(comparison, policy, comparison, failed)) == repr(judge(changed, policy, changed, failed[::-1]))
+    changed = dataclasses.replace(comparison, findings=shuffled, failed=["a", "b"])
+    comparison = dataclasses.replace(comparison, failed=["b", "a"])
+    assert repr(judge(comparison, policy, comparison)) == repr(judge(changed, policy, changed))
 
 
 @given(comparisons, policies)
@@ -647,9 +660,9 @@ def test_cases_that_the_candidate_lacks_are_told_of_the_baseline_and_of_the_anch
     gone = make_case("tf32").case_id
     policy = Policy(strict=True)
     (point,) = judge(compared(SAME, only_baseline=[gone]), policy).why
-    assert point_said(point, {}) == f"strict: the candidate lacks 1 case of the baseline: {gone}"
+    assert point_line(point, {}) == f"strict: the candidate lacks 1 case of the baseline: {gone}"
     (point,) = judge(compared(SAME), policy, anchored(SAME, only_baseline=[gone])).why
-    assert point_said(point, {}) == f"strict: the candidate lacks 1 case of the anchor release-1: {gone}"
+    assert point_line(point, {}) == f"strict: the candidate lacks 1 case of the anchor release-1: {gone}"
 
 
 def test_the_worst_regression_comes_first_whichever_way_is_worse() -> None:

@@ -387,11 +387,11 @@ def test_a_changed_share_of_slow_blocks_is_remarked_upon_whatever_the_verdict():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"host": "other"}, "another host: bench → other"),
-        ({"cpu": "Intel"}, "another CPU: AMD EPYC → Intel"),
-        ({"cpu_count": 4}, "another number of CPUs: 2 → 4"),
-        ({"threads": 1}, "another number of threads: 2 → 1"),
-        ({"cpu": "Intel", "threads": 1}, "another CPU: AMD EPYC → Intel; another number of threads: 2 → 1"),
+        ({"host": "other"}, "measured differently: host bench → other"),
+        ({"cpu": "Intel"}, "measured differently: CPU AMD EPYC → Intel"),
+        ({"cpu_count": 4}, "measured differently: number of CPUs 2 → 4"),
+        ({"threads": 1}, "measured differently: number of threads 2 → 1"),
+        ({"cpu": "Intel", "threads": 1}, "measured differently: CPU AMD EPYC → Intel; number of threads 2 → 1"),
     ],
 )
 def test_times_of_another_machine_are_incomparable_and_memory_and_accuracy_are_not(changes, said):

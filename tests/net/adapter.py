@@ -14,7 +14,6 @@ from typing import Any
 
 import ampbench
 from ampbench import store
-from ampbench.cli.compare import failed_cases
 from ampbench.cli.main import main
 from ampbench.core.budget import Budget
 from ampbench.core.precisions import BASELINE
@@ -82,7 +81,7 @@ def of_pair(baseline: Path, candidate: Path, policies: Mapping[str, Mapping[str,
     for name, settings in policies.items():
         policy = read_policy(settings["file"]) if "file" in settings else Policy(**settings)
         own = compare(base, new, policy.threshold_of) if policy.thresholds or policy.rules else usual
-        tables["gates"].append((name, _gate(own, policy, new)))
+        tables["gates"].append((name, _gate(own, policy)))
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         code = main(["gate", str(baseline), str(candidate)])
     return tables | {"command": [("gate", {"exit_code": code})]}
@@ -158,8 +157,8 @@ def _rule(change: RuleChange) -> Row:
     return key, {"before": change.before, "after": change.after}
 
 
-def _gate(found: Comparison, policy: Policy, candidate: Any) -> dict[str, Any]:
-    result = judge(found, policy, failed=failed_cases(candidate))
+def _gate(found: Comparison, policy: Policy) -> dict[str, Any]:
+    result = judge(found, policy)
     lists = ("regressions", "improved", "inconclusive", "unchanged", "ignored", "missing", "failed", "rule_changes")
     counts = {name: len(getattr(result, name)) for name in lists}
     findings = sum(one.findings for one in result.decided.values())

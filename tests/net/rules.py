@@ -78,7 +78,7 @@ RULES: tuple[Rule, ...] = (
         lambda one: (
             one.table in ("gates", "command") and (one.column, one.after) in (("exit_code", 4), ("passed", False))
         ),
-        cells=145,
+        cells=149,
     ),
     Rule(
         "updates that one run measured and the other did not are numbers that are lost",
@@ -104,6 +104,13 @@ RULES: tuple[Rule, ...] = (
             (one.table, one.name) == ("gates", "scripted-cuda--later") and one.column in ("findings", "decided_share")
         ),
         cells=22,
+    ),
+    Rule(
+        "a case that the candidate does not have is an undecided finding of each kind of a gate",
+        lambda one: (
+            (one.table, one.name) == ("gates", "plain--ab-baseline") and one.column in ("findings", "decided_share")
+        ),
+        cells=14,
     ),
     Rule(
         "columns of what one step sees: errors over what rows differ by, scale, range and running statistics",

@@ -319,7 +319,7 @@ def test_what_has_one_verdict_for_one_reason_is_told_together():
     (case,) = make_material(run_of((FP32, noisy(1e-3)))).cases
     findings = [finding(None, **other), finding(None, metric="peak_memory_bytes", kind="memory", **other)]
     assert [(one.verdict, one.sentence) for one in verdicts_of(replace(case, findings=findings))] == [
-        ("incomparable", "time, peak memory: another host: a → b")
+        ("incomparable", "time, peak memory: measured differently: host a → b")
     ]
 
 

@@ -10,12 +10,12 @@ from msgspec import structs
 from ampbench.core.budget import Budget
 from ampbench.core.metrics import COLUMNS, COMPARED, GATED, METRICS
 from ampbench.judge import table
-from ampbench.judge.said import NOT_IN_TURNS
 from ampbench.records.case import DeviceDescription, OwnPrecision
 from ampbench.records.measured import Fitness
 from ampbench.records.run import Footer, Header, Imported, Selection, Settings
 from ampbench.report.material import Material
 from ampbench.report.views.method import HEADERS, environment, gate_in_words, method
+from ampbench.show.comparison import NOT_IN_TURNS
 from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, arms, make_run, noisy, rounds_of
 from tests.compared_runs import environment as with_environment

@@ -10,7 +10,6 @@ from difflib import get_close_matches
 from msgspec import structs
 
 from ampbench.core.precisions import SHORT_DTYPES
-from ampbench.core.units import counted
 from ampbench.errors import UnknownNameError, UsageError
 from ampbench.records.case import DEVICES
 from ampbench.records.rules import (
@@ -20,6 +19,7 @@ from ampbench.records.rules import (
     FLOAT32,
     LOWER,
     NOT_OBSERVED,
+    NOT_THERE,
     PYTORCH_PAGE,
     REFUSED,
     UNLISTED,
@@ -161,18 +161,8 @@ def _joined(known: RuleDisagreement, found: RuleDisagreement) -> RuleDisagreemen
     return replace(known, dtypes=list(dict.fromkeys([*known.dtypes, *found.dtypes])))
 
 
-WORDS = {LOWER: "lower"}
-"""Categories that are called otherwise in sentences and tables, where the room is short (`worded`)."""
-
-NOT_THERE = "not there"
-"""What a changed op is, or was, that this torch does not have."""
-
 FIELDS = ("observed", "registered", "variant", "claim", "op", "documented")
 """The order in which changes are listed."""
-
-_UNSEEN = f"there, {NOT_OBSERVED}"
-_NAMED = 3
-"""So many ops are named in a phrase on several."""
 
 
 def compare_rules(before: RuleProbe, after: RuleProbe) -> list[RuleChange]:
@@ -205,82 +195,9 @@ def missing_dtypes(before: RuleProbe, after: RuleProbe) -> str:
     return f"{before.device} to {' and '.join(missing)}" if missing else ""
 
 
-def alters(change: RuleChange) -> bool:
-    """Return whether autocast now does something else: another rule, another treatment of a call, or a rule gone.
-
-    What documents say, the claims tried, ops that are new, and ops gone of which no rule was ever observed change
-    nothing for a program that ran before.
-    """
-    if change.field == "op":
-        return change.after == NOT_THERE and change.before != _UNSEEN
-    return change.field in ("observed", "registered") or change.field.startswith("variant ")
-
-
 def rank(change: RuleChange) -> tuple[int, str, str, str]:
     """Return what changes are sorted by: their field in the order of `FIELDS`, then the op and the device."""
     return FIELDS.index(change.field.split()[0]), change.op, change.field, change.device
-
-
-def rule_id(change: RuleChange) -> str:
-    """Return what a changed rule is called where cases have ids: the op and the device type, `softmax.int/cuda`."""
-    return f"{short_name(change.op)}/{change.device}"
-
-
-def rule_change_said(rule: RuleChange) -> str:
-    """Return "rms_norm on cuda: unlisted → float32", with the autocast dtypes where it is not both."""
-    only = "" if len(rule.dtypes) in (0, len(DTYPES)) else f" to {' and '.join(SHORT_DTYPES[d] for d in rule.dtypes)}"
-    field = "" if rule.field in ("observed", "op", "claim") else f", {rule.field}"
-    was, now = worded(rule.before), worded(rule.after)
-    return f"{short_name(rule.op)} on {rule.device}{only}{field}: {was} → {now}"
-
-
-def worded(value: str) -> str:
-    """Return a category, or whatever else a rule was and is, as sentences and tables call it."""
-    return WORDS.get(value, value)
-
-
-def changed_ops_said(changes: Iterable[RuleChange]) -> list[str]:
-    """Return a sentence for each rule that changed, in the order given; what `alters` nothing is left out.
-
-    Devices of which the same is said share a sentence, and where another rule is observed, that it is registered now is
-    not said too.
-    """
-    known = list(filter(alters, changes))
-    observed = {(one.op, one.device) for one in known if one.field == "observed"}
-    alike: dict[tuple[str, ...], list[RuleChange]] = {}
-    for one in known:
-        if one.field == "registered" and (one.op, one.device) in observed:
-            continue
-        alike.setdefault((one.op, one.field, one.before, one.after, *sorted(one.dtypes)), []).append(one)
-    return [rule_change_said(replace(one[0], device=", ".join(each.device for each in one))) for one in alike.values()]
-
-
-def others_said(changes: Iterable[RuleChange]) -> list[str]:
-    """Return in phrases what changed without altering what autocast does to a program that ran before."""
-    kinds: dict[str, list[str]] = {"gone": [], "new": [], "claim": [], "documented": []}
-    for one in changes:
-        if not alters(one):
-            presence = "gone" if one.after == NOT_THERE else "new"
-            kind = presence if one.field == "op" else one.field.split()[0]
-            kinds[kind].append(one.op if kind == "claim" else short_name(one.op))
-    names = {kind: list(dict.fromkeys(found)) for kind, found in kinds.items()}
-    phrases = (
-        ("gone", "op", "gone of which no rule was ever observed"),
-        ("new", "new op", "with a rule"),
-        ("documented", "op", "documented otherwise"),
-        ("claim", "claim", "tried with another outcome"),
-    )
-    return [
-        f"{counted(len(names[kind]), what)} {more}: {few_phrases(names[kind])}"
-        for kind, what, more in phrases
-        if names[kind]
-    ]
-
-
-def few_phrases(names: Sequence[str]) -> str:
-    """Return the first phrases in a row, which may have commas of their own, and how many more there are."""
-    more = len(names) - _NAMED
-    return "; ".join(names[:_NAMED]) + (f"; and {more:,} more" if more > 0 else "")
 
 
 def _paired(

@@ -12,12 +12,9 @@ from ampbench.core.precisions import SHORT_DTYPES
 from ampbench.core.units import UNDEFINED, counted
 from ampbench.instruments.rules.findings import (
     DISAGREEMENTS,
-    alters,
     compare_rules,
     find_disagreements,
     rank,
-    rule_change_said,
-    worded,
 )
 from ampbench.records.changes import Comparison
 from ampbench.records.rules import (
@@ -42,6 +39,7 @@ from ampbench.records.rules import (
     short_name,
 )
 from ampbench.records.run import Header
+from ampbench.show.changes import rule_line, worded
 from ampbench.show.data import record_data
 from ampbench.show.document import Block, Document, Section
 from ampbench.show.page import Held, Part, told_part
@@ -404,8 +402,8 @@ def _compared(one: Comparison) -> OnPage:
     versions = [side.torch_version or UNDEFINED for side in (one.baseline, one.candidate)]
     where = f"from torch {' to '.join(versions)} on {', '.join(one.rule_devices)}"
     where += f"; {', '.join(one.rule_devices_missing)} was not probed again" if one.rule_devices_missing else ""
-    changes = sorted(one.rule_changes, key=lambda change: (not alters(change), rank(change)))
-    altering = sum(map(alters, changes))
+    changes = sorted(one.rule_changes, key=lambda change: (not change.alters, rank(change)))
+    altering = sum(change.alters for change in changes)
     if not changes:
         said = f"No rule of autocast changed {where}."
     elif not altering:
@@ -415,7 +413,7 @@ def _compared(one: Comparison) -> OnPage:
         said = (
             f"{counted(len(changes), 'difference')} {where}; {altering:,} of them {verb} what autocast does, such as "
         )
-        said += f"{rule_change_said(changes[0])}."
+        said += f"{rule_line(changes[0])}."
     table = _changed(changes, DTYPES, "What changed between the baseline's rules and those of the run", devices=True)
     name = f"What changed in autocast's rules, torch {' → '.join(versions)}"
     return OnPage(name, Section(name, [Block(said), *([table] if changes else [])]))

@@ -10,27 +10,25 @@ from ampbench.core.precisions import PRECISIONS, ordered
 from ampbench.core.units import UNDEFINED, counted, format_limit
 from ampbench.judge import notes, table
 from ampbench.judge.compare import rank
-from ampbench.judge.exact import EQUAL
-from ampbench.judge.said import (
-    CHANGE_LEGEND,
-    CHANGED,
-    KINDS,
-    WORST_FIRST,
-    change_text,
-    interval_text,
-    metric_label,
-    threshold_text,
-    value_text,
-)
 from ampbench.judge.table import Column
 from ampbench.judge.times import TIME
-from ampbench.records.changes import OUTCOME, Change, ChangeCode, ChangeStatus
+from ampbench.records.changes import EQUAL, OUTCOME, Change, ChangeCode, ChangeStatus
 from ampbench.records.labels import common_traits
 from ampbench.report.facts import reasons
 from ampbench.report.material import Material, Shown, ShownCase
 from ampbench.report.views.precisions import Scale, change_bar, change_limit, time_bar, time_scale
-from ampbench.show.changes import brief, reason, remarks
+from ampbench.show.changes import (
+    brief,
+    change_text,
+    interval_text,
+    metric_label,
+    reason,
+    remarks,
+    threshold_text,
+    value_text,
+)
 from ampbench.show.charts import NAMES_ABOVE, Chart, Rows, middle_cut, quantity, rule_at, tooltip
+from ampbench.show.comparison import CHANGE_LEGEND, CHANGED, KINDS, WORST_FIRST
 from ampbench.show.page import View
 from ampbench.show.rows import grouped, precision_label
 from ampbench.show.wording import words

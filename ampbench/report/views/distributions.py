@@ -18,11 +18,11 @@ from ampbench.core import stats
 from ampbench.core.units import UNDEFINED, counted, format_percent, format_seconds
 from ampbench.judge.fitness import CAUSES, DISTURBED_BY, disturbed_share, said_of, unfit_rounds
 from ampbench.judge.rounds import MeasuredRun, Role
-from ampbench.judge.said import CHANGED
 from ampbench.records.changes import Change, ChangeStatus
 from ampbench.report.material import Material, ShownCase
 from ampbench.show.changes import reason
 from ampbench.show.charts import Chart, Choice, label_expression, quantity, tooltip
+from ampbench.show.comparison import CHANGED
 from ampbench.show.page import View
 from ampbench.show.rows import number
 from ampbench.store import StoredRun

@@ -13,7 +13,6 @@ from ampbench.core.precisions import BASELINE
 from ampbench.core.statement import Answer
 from ampbench.core.units import UNDEFINED, counted, every, format_error, times
 from ampbench.judge import notes
-from ampbench.judge import said as sentences
 from ampbench.judge.table import format_factor, not_taken, speed_interval
 from ampbench.judge.verdict import across_tables
 from ampbench.records.changes import Change
@@ -43,6 +42,7 @@ from ampbench.show.charts import (
     rule_at,
     tooltip,
 )
+from ampbench.show.comparison import means_block
 from ampbench.show.page import View, fit
 from ampbench.show.rows import Row, Take, described, judged_error, number, precision_label
 from ampbench.show.wording import answer, why, words
@@ -356,7 +356,7 @@ def precisions(material: Material) -> View | None:
     content = {
         "machines": precision_tables(material),
         "allowed": f"{material.budget.output_rel_l2:g}",
-        "means": [sentences.means_block(one) for one in material.comparisons if one.means],
+        "means": [means_block(one) for one in material.comparisons if one.means],
     }
     return View(
         id="precisions",

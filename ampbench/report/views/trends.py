@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ampbench.core.units import counted, format_quantity
-from ampbench.judge.said import NOT_IN_TURNS
 from ampbench.records.labels import few
 from ampbench.report.material import Material
 from ampbench.show.charts import DASHED, Chart, Choice, Rows, label_expression, tooltip
+from ampbench.show.comparison import NOT_IN_TURNS
 from ampbench.show.page import View
 from ampbench.trend.series import TRACKED, Change, Measured, Place, Point, Series, Trend, X
 from ampbench.trend.show import (

@@ -1,7 +1,7 @@
 import pytest
 
 from ampbench.errors import UnknownNameError, UsageError
-from ampbench.instruments.rules.findings import chosen_devices, chosen_dtypes, chosen_ops, restricted, rule_id
+from ampbench.instruments.rules.findings import chosen_devices, chosen_dtypes, chosen_ops, restricted
 from ampbench.records.case import DEVICES
 from ampbench.records.rules import RuleChange, RuleClaim
 from tests.rule_probes import observation, probe
@@ -71,4 +71,4 @@ def test_a_probe_is_cut_down_to_dtypes_and_ops():
 
 def test_a_changed_rule_is_called_by_its_op_and_device():
     change = RuleChange(op="aten::softmax.int", device="cuda", dtypes=[], field="observed", before="a", after="b")
-    assert rule_id(change) == "softmax.int/cuda"
+    assert change.rule_id == "softmax.int/cuda"

@@ -7,15 +7,13 @@ from msgspec import structs
 
 from ampbench.instruments.rules.findings import (
     DISAGREEMENTS,
-    alters,
-    changed_ops_said,
     compare_rules,
     find_disagreements,
     missing_dtypes,
-    others_said,
     unobserved,
 )
 from ampbench.records.rules import NOT_OBSERVED, RuleChange, RuleClaim
+from ampbench.show.changes import other_rule_lines, rule_lines
 from tests.rule_probes import call, observation, probe, trial
 
 PAGE = "pytorch_page"
@@ -147,7 +145,7 @@ def claim(found):
 def test_an_op_that_goes_alters_what_autocast_does_and_one_that_comes_does_not():
     without, with_op = probe(), probe(observation(observed="float32"))
     (gone,), (new,) = compare_rules(with_op, without), compare_rules(without, with_op)
-    assert (alters(gone), alters(new)) == (True, False)
+    assert (gone.alters, new.alters) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +161,7 @@ def test_another_rule_or_treatment_alters_what_autocast_does_another_document_do
     before = observation(observed="float32", variants={"out=": "unchanged"}, documented={PAGE: "float32"})
     now = {"variants": {"out=": "unchanged"}, "documented": {PAGE: "float32"}} | given
     (change,) = compare_rules(probe(before), probe(observation(**now)))
-    assert alters(change) is altering
+    assert change.alters is altering
 
 
 BOTH = ["float16", "bfloat16"]
@@ -173,14 +171,14 @@ GONE = replace(RMS, op="aten::sum.dimname", field="op", before="there, not obser
 
 
 def test_an_op_gone_of_which_no_rule_was_ever_observed_alters_nothing():
-    assert not alters(GONE)
-    assert alters(replace(GONE, before="there, float32"))
+    assert not GONE.alters
+    assert replace(GONE, before="there, float32").alters
 
 
 def test_a_rule_that_is_registered_and_observed_now_is_one_sentence_for_all_devices():
     both = [replace(one, device=device) for one in (RMS, REGISTERED) for device in ("cuda", "xpu")]
-    assert changed_ops_said(both) == ["rms_norm on cuda, xpu: unlisted → float32"]
-    assert changed_ops_said([REGISTERED, GONE]) == ["rms_norm on cuda, registered: no → yes"]
+    assert rule_lines(both) == ["rms_norm on cuda, xpu: unlisted → float32"]
+    assert rule_lines([REGISTERED, GONE]) == ["rms_norm on cuda, registered: no → yes"]
 
 
 def test_what_alters_no_rule_is_counted_by_kind_each_op_once():
@@ -192,7 +190,7 @@ def test_what_alters_no_rule_is_counted_by_kind_each_op_once():
         replace(RMS, field="documented by pytorch_page"),
         RuleChange(op="jit.trace, cached", device="cpu", dtypes=[], field="claim", before="works", after="fails"),
     ]
-    assert others_said(changes) == [
+    assert other_rule_lines(changes) == [
         "1 op gone of which no rule was ever observed: sum.dimname",
         "1 new op with a rule: fresh",
         "1 op documented otherwise: rms_norm",

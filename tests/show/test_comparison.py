@@ -9,23 +9,33 @@ from msgspec import structs
 from rich.style import Style
 
 from ampbench.core.statement import state
-from ampbench.judge import show
-from ampbench.judge.compare import Detectable, SelfComparison, compare
-from ampbench.judge.said import change_text, metric_label, verdict
-from ampbench.judge.show import (
+from ampbench.judge.compare import compare
+from ampbench.records.changes import (
+    Change,
+    ChangeCode,
+    ChangeStatus,
+    DefectChange,
+    Detectable,
+    Explanation,
+    Remark,
+    SelfComparison,
+    Traces,
+)
+from ampbench.records.measured import Failure
+from ampbench.records.rules import RuleChange
+from ampbench.show import comparison as show
+from ampbench.show.changes import change_text, control_line, metric_label, reason
+from ampbench.show.comparison import (
     comparison_csv,
     comparison_json,
     comparison_lines,
     comparison_markdown,
     control_lines,
     control_markdown,
-    control_said,
+    control_texts,
     finding_columns,
+    verdict,
 )
-from ampbench.records.changes import Change, ChangeCode, ChangeStatus, DefectChange, Explanation, Remark, Traces
-from ampbench.records.measured import Failure
-from ampbench.records.rules import RuleChange
-from ampbench.show.changes import control_line, reason
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
 from tests.stored_runs import make_case, make_header
 
@@ -93,7 +103,7 @@ def test_differences_that_keep_times_from_being_compared_say_so_and_alike_findin
     times = Times(*((case, noisy(1e-3)) for case in cases))
     text = printed(compare(make_run(times), make_run(times, header=environment(make_header(), threads=1))))
     assert "number of threads 2 → 1 (times are not comparable)" in text
-    assert "incomparable: time, 6 findings: another number of threads: 2 → 1" in text
+    assert "incomparable: time, 6 findings: measured differently: number of threads 2 → 1" in text
     assert text.endswith("no change is certain: 6 incomparable, 18 unchanged")
 
 
@@ -306,7 +316,7 @@ def test_a_control_lists_the_cases_that_spread_most_first():
     assert lines[place].split() == ["blocks", "time", "median", "case", "worst", "case"]
     assert lines[place + 1].split()[0] == "16"
     assert lines[place + 1].split()[-2:] == ["2.1%", "5.8%"]
-    said = control_said(found)
+    said = control_texts(found)
     markdown = control_markdown(found).split("\n\n")
     assert markdown[: len(said)] == said
     assert "5.8%" in markdown[-1]
@@ -317,7 +327,7 @@ def test_a_control_that_could_raise_no_alarm_says_so():
         cases=2, blocks=1, false_alarms=[], suspected=[], unfit=[], unchanged=[], able=0, highest_rate=math.nan,
         spreads={}, detectable=[],
     )  # fmt: skip
-    assert control_said(found)[1].startswith("false alarms: 0 of 2 cases: there could be none")
+    assert control_texts(found)[1].startswith("false alarms: 0 of 2 cases: there could be none")
 
 
 def test_every_verdict_has_a_colour_that_terminals_know():

@@ -1,0 +1,151 @@
+"""Two runs compared, as an object: the changes with their evidence, what a gate says, text and data."""
+
+import io
+from collections.abc import Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ampbench.core.keywords import matches
+from ampbench.core.statement import Statement, state
+from ampbench.errors import NothingComparableError, NothingToRunError
+from ampbench.judge.compare import compare as compare_runs
+from ampbench.judge.compare import narrowed
+from ampbench.judge.gate import Policy, check_kinds, judge
+from ampbench.judge.rounds import MeasuredRun
+from ampbench.records.changes import Change, GateResult
+from ampbench.records.changes import Comparison as Compared
+from ampbench.show import comparison as show
+from ampbench.show.data import finite
+from ampbench.show.document import records
+from ampbench.show.terminal import make_console, print_lines
+from ampbench.store import StoredRun, find_run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ampbench.result import Result
+
+WIDTH = 100
+"""Columns of the comparison as text."""
+
+
+class Comparison:
+    """Two runs compared under a `policy` of thresholds and kinds, of the cases that match `keyword`.
+
+    Printing shows what `ampbench compare` does. Raises as `ampbench.compare`.
+    """
+
+    def __init__(
+        self,
+        base: StoredRun | MeasuredRun,
+        candidate: StoredRun | MeasuredRun,
+        policy: Policy | None = None,
+        keyword: str = "",
+    ):
+        self._base, self._candidate = base, candidate
+        self._policy, self._wanted = policy or Policy(), partial(matches, keyword)
+        self.keyword = keyword
+        self.whole = narrowed(compare_runs(base, candidate, self._policy.threshold_of), self._wanted)
+
+    @property
+    def base(self) -> StoredRun:
+        """The run that is compared with."""
+        return _stored(self._base)
+
+    @property
+    def candidate(self) -> StoredRun:
+        """The other run."""
+        return _stored(self._candidate)
+
+    @cached_property
+    def compared(self) -> Compared:
+        """The changes of the kinds that the policy asks for, and everything a reader needs to weigh them.
+
+        Raises `NothingToRunError` where no case matches, or none of both runs has a number and nothing is explained.
+        """
+        if not (self.whole.findings or self.whole.explained or (self.whole.rule_devices and not self.keyword)):
+            nothing = "the runs have cases in common, but no number of any of them on either side"
+            raise NothingToRunError(f"no case of both runs matches -k {self.keyword!r}" if self.keyword else nothing)
+        return self.gated
+
+    @property
+    def gated(self) -> Compared:
+        """The same, of which there may be nothing."""
+        return narrowed(self.whole, self._wanted, self._policy.kinds)
+
+    @property
+    def changes(self) -> list[Change]:
+        """The verdict on each metric of each case, what matters most first."""
+        return list(self.compared.findings)
+
+    @property
+    def statements(self) -> list[Statement]:
+        """What the controls say, and how the runs were measured, as codes with facts."""
+        control = self.compared.control
+        return [state(control.code, cells=control.cells, **control.facts), *self.compared.caveats]
+
+    @property
+    def frame(self) -> "pd.DataFrame":
+        """A row for each change, with the columns that `ampbench compare --format csv` prints."""
+        import pandas as pd
+
+        return pd.DataFrame(records(show.finding_columns({}), self.compared.findings))
+
+    def gate(self, anchor: StoredRun | MeasuredRun | None = None) -> GateResult:
+        """Return whether the candidate may pass under the policy; an `anchor` is a further run to compare with."""
+        against: Compared | NothingComparableError | None = None
+        if anchor is not None:
+            try:
+                against = narrowed(compare_runs(anchor, self._candidate, self._policy.threshold_of), self._wanted)
+            except NothingComparableError as error:
+                against = error
+        return judge(self.whole, self._policy, against)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `ampbench compare --json` prints, None for undefined numbers."""
+        data: dict[str, Any] = finite(show.comparison_data(self.compared))
+        return data
+
+    def __str__(self) -> str:
+        console = make_console(file=io.StringIO(), width=WIDTH)
+        with console.capture() as capture:
+            print_lines(console, show.comparison_lines(self.compared, WIDTH))
+        return capture.get().rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        console = make_console(file=io.StringIO(), width=WIDTH, record=True)
+        print_lines(console, show.comparison_lines(self.compared, WIDTH))
+        return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
+
+
+def compare(
+    base: "str | Path | StoredRun | Result",
+    candidate: "str | Path | StoredRun | Result",
+    results: Path | str = "results",
+    *,
+    keyword: str = "",
+    only: Sequence[str] = (),
+    threshold: float | None = None,
+) -> Comparison:
+    """Return what became slower, bigger or less accurate from `base` to `candidate`, and whether that is certain.
+
+    A run is a result, or named as on the command line: its id, the beginning or end of it, "latest", or a path.
+    `keyword` chooses cases as -k does, `only` kinds (time, memory, accuracy, rules); `threshold` is the largest
+    relative change of a time that counts as none (0.05: 5%). Raises `NothingComparableError` where the runs have no
+    case in common, `UnknownNameError` for a run that is not there, `StoreError` for a damaged file.
+    """
+    policy = Policy(only=check_kinds(only))
+    if threshold is not None:
+        policy = policy.with_time_threshold(threshold)
+
+    def read(run: "str | Path | StoredRun | Result") -> StoredRun | MeasuredRun:
+        if isinstance(run, str | Path):
+            return MeasuredRun.read(find_run(str(run), results))
+        return run if isinstance(run, StoredRun) else run.stored
+
+    return Comparison(read(base), read(candidate), policy, keyword)
+
+
+def _stored(run: StoredRun | MeasuredRun) -> StoredRun:
+    return run.stored if isinstance(run, MeasuredRun) else run

@@ -1,0 +1,671 @@
+"""A comparison shown: lines for a terminal, Markdown for a pull request or a job's summary, JSON and CSV.
+
+What a gate says of it, and what an arm compared with itself says of the machine, are shown here, too.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from ampbench.core.metrics import COLUMNS, DRIFT
+from ampbench.core.statement import state
+from ampbench.core.units import counted, format_percent, format_percent_range
+from ampbench.records.changes import (
+    EQUAL,
+    OUTCOME,
+    UNTRUSTED,
+    Change,
+    ChangeCode,
+    ChangeStatus,
+    Comparison,
+    Detectable,
+    Difference,
+    GateCode,
+    GatePoint,
+    GateResult,
+    Ignored,
+    PrecisionMean,
+    SelfComparison,
+    Side,
+    Traces,
+)
+from ampbench.records.labels import case_labels, common_traits, few
+from ampbench.records.run import short_commit
+from ampbench.show.changes import (
+    brief,
+    caveat_lines,
+    change_text,
+    control_line,
+    few_phrases,
+    gated_change,
+    interval_text,
+    metric_label,
+    other_rule_lines,
+    reason,
+    remarks,
+    rule_line,
+    rule_lines,
+    unseen_rule_lines,
+    value_text,
+)
+from ampbench.show.data import csv_text, json_object, plain
+from ampbench.show.document import Block, Column, picked, records, table
+from ampbench.show.markdown import block_table, escaped, folded
+from ampbench.show.terminal import padded, wrapped
+from ampbench.show.wording import words
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+KINDS = (OUTCOME, "time", "memory", "accuracy")
+CHANGED = (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED)
+WORST_FIRST = (*CHANGED, ChangeStatus.INCONCLUSIVE, ChangeStatus.INCOMPARABLE, ChangeStatus.UNCHANGED)
+STYLES: Mapping[str, str] = {
+    ChangeStatus.REGRESSED: "bold red",
+    ChangeStatus.IMPROVED: "bold green",
+    ChangeStatus.INCONCLUSIVE: "yellow",
+    ChangeStatus.INCOMPARABLE: "magenta",
+    ChangeStatus.UNCHANGED: "",
+}
+"""How a terminal shows each verdict."""
+NOT_IN_TURNS = (
+    "not measured in turns: what changed on the machine between the runs looks like a change of time; ampbench ab "
+    "decides"
+)
+CHANGE_LEGEND = (
+    "change: candidate / baseline - 1; of an error, its growth relative to the baseline's or, where that is larger, to "
+    "the error of rounding to the dtype"
+)
+LISTED = 3
+"""So many cases that only one side has are named."""
+RULES_LISTED = 20
+COLLAPSED = 3
+"""More findings than this that have one reason are one line, unless all are asked for."""
+SHOWN = 20
+"""So many undecided and incomparable findings are listed, unless all are asked for; what changed always is."""
+ROWS = 100
+"""A comment on GitHub holds 65,536 characters: so many rows of a table fit four times."""
+NOT_JUDGED = "Not judged: the control fired or the machine was not fit"
+"""What heads the findings that may be changes, and of which nobody can tell."""
+IN_TABLES = ("status", "case_id", "metric", "baseline", "candidate", "change", "low")
+"""The columns of findings that people read."""
+
+
+def case_names(comparison: Comparison) -> dict[str, str]:
+    """Return a short name for the case of each finding, by its id: that of the candidate's, where it is another."""
+    cases = {change.case.case_id: change.case for change in comparison.findings}
+    compared = {case_id: comparison.candidates.get(case_id, case) for case_id, case in cases.items()}
+    labels = case_labels(compared.values())
+    return {case_id: labels[case.case_id] for case_id, case in compared.items()}
+
+
+def verdict(comparison: Comparison) -> str:
+    """Return in one line what changed between two runs; of runs that only explain, what their traces and rules say.
+
+    That is how many findings have each status, and which change is the worst.
+    """
+    findings, parts = comparison.findings, []
+    if not findings and comparison.explained:
+        counts = Counter(case.traces for case in comparison.explained.values())
+        listed = ", ".join(f"{counts[traces]:,} {traces}" for traces in Traces if counts[traces])
+        parts.append(f"{counted(len(comparison.explained), 'case')} explained: {listed}")
+    if not findings and comparison.rule_devices:
+        count = len(rule_lines(comparison.rule_changes))
+        many = counted(count, "change") if count else "no change"
+        parts.append(f"{many} of autocast's rules on {', '.join(comparison.rule_devices)}")
+    if parts:
+        return "; ".join(parts)
+    by_status = {status: [change for change in findings if change.status is status] for status in WORST_FIRST}
+    drifted = [change for change in by_status[ChangeStatus.REGRESSED] if change.metric == DRIFT]
+    parts = [something_else(len(drifted))] if drifted else []
+    by_status[ChangeStatus.REGRESSED] = [one for one in by_status[ChangeStatus.REGRESSED] if one.metric != DRIFT]
+    for status, having in by_status.items():
+        kinds = Counter(change.kind for change in having)
+        listed = ", ".join(f"{kind} {kinds[kind]:,}" for kind in KINDS if kinds[kind])
+        parts += [f"{len(having):,} {status}" + (f" ({listed})" if status in CHANGED else "")] if having else []
+    text = ", ".join(parts) or "nothing to compare"
+    worst = next((change for status in CHANGED for change in findings if change.status is status), None)
+    if worst is None:
+        undecided = by_status[ChangeStatus.INCONCLUSIVE] or by_status[ChangeStatus.INCOMPARABLE]
+        return f"{'no change is certain' if undecided else 'nothing changed'}: {text}"
+    most = "most of all " if sum(change.status in CHANGED for change in findings) > 1 else ""
+    return f"{text}: {most}{case_names(comparison)[worst.case.case_id]}, {change_line(worst)}"
+
+
+def something_else(cases: int, of: str = "") -> str:
+    """Return "2 cases compute something else"; with `of`, "2 of 4 cases compute something else"."""
+    which = f"{cases:,} {of}" if of else counted(cases, "case")
+    return f"{which} {'computes' if cases == 1 else 'compute'} something else"
+
+
+def change_line(change: Change) -> str:
+    """Return what became of a case: "time +7.2%", "fails now"."""
+    if change.metric == DRIFT:
+        return brief(change)
+    if change.change is not None:
+        return f"{metric_label(change.metric)} {change_text(change)}"
+    fails = "fails now" if change.status is ChangeStatus.REGRESSED else "is ok now"
+    return fails if change.metric == OUTCOME else reason(change)
+
+
+def side_name(side: Side) -> str:
+    """Return a side in one line: its run, label, torch, commit and arm."""
+    parts = [side.run, *([side.label] if side.label else []), f"torch {side.torch_version}"]
+    parts += [f"commit {short_commit(side.commit)}"] if side.commit else []
+    return " · ".join([*parts, *([f"arm {' '.join(side.arm)}"] if side.arm else [])])
+
+
+def difference_line(difference: Difference) -> str:
+    """Return one difference as "torch 2.12.1 → 2.13.0", with what it means for times."""
+    shorten = short_commit if difference.name in ("commit", "torch build") else str
+    remark = " (times are not comparable)" if difference.matters else ""
+    return f"{difference.name} {shorten(difference.baseline)} → {shorten(difference.candidate)}{remark}"
+
+
+def notes(comparison: Comparison) -> list[str]:
+    """Return what a reader should know of how the runs were measured."""
+    caveats = caveat_lines(comparison.caveats, case_names(comparison))
+    return [*([NOT_IN_TURNS] if comparison.apart else []), *caveats]
+
+
+def conditions(comparison: Comparison) -> list[str]:
+    """Return how both runs were measured, what the controls say, and which cases only one side has, a line each."""
+    lines = ["measured in turns: both in the same blocks"] if comparison.interleaved else []
+    lines += [*notes(comparison), control_line(comparison.control)]
+    skipped = Counter(comparison.skipped.values())
+    lines += [f"skipped on both sides: {counted(count, 'case')} ({why})" for why, count in skipped.items()]
+    for side, ids in (("baseline", comparison.only_baseline), ("candidate", comparison.only_candidate)):
+        lines += [f"only in the {side}: {few(ids, LISTED)}"] if ids else []
+    return lines
+
+
+def warnings(comparison: Comparison) -> list[str]:
+    """Return what a reader of the verdicts must not miss."""
+    fired = [control_line(comparison.control)] if comparison.control.fired else []
+    return [*fired, *notes(comparison), *(difference_line(one) for one in comparison.differences if one.matters)]
+
+
+def explanation_lines(comparison: Comparison, case_id: str) -> list[str]:
+    """Return which dtypes, casts and rules of autocast differ in a case that both runs traced; none of any other."""
+    found = comparison.explained.get(case_id)
+    if found is None:
+        return []
+    versions = comparison.baseline.torch_version, comparison.candidate.torch_version
+    between = f" between torch {versions[0]} and {versions[1]}" if all(versions) else ""
+    lines = [*found.lines, *(f"autocast's rule for {rule_line(rule)}{between}" for rule in found.rules)]
+    return lines + [
+        f"autocast's rule for {rule_line(rule)}{between}; no difference to this step" for rule in found.idle
+    ]
+
+
+def finding_columns(names: Mapping[str, str]) -> list[Column[Change]]:
+    """Return the columns of findings; `names` are those of the cases, by id."""
+
+    def value(change: Change, value: float | None) -> str:
+        return "" if change.metric == OUTCOME else value_text(change.metric, value)
+
+    return [
+        Column("case_id", lambda one: one.case.case_id, "case", said=lambda one: names[one.case.case_id]),
+        *(
+            Column(name, attrgetter(f"case.{name}"))
+            for name in ("workload", "family", "precision", "device", "phase", "path")
+        ),
+        Column("metric", lambda one: one.metric, "metric", said=lambda one: metric_label(one.metric)),
+        Column("kind", lambda one: one.kind),
+        Column("status", lambda one: one.status, "verdict", said=lambda one: one.status.value),
+        Column("code", lambda one: one.code),
+        Column("reason", reason, "why", said=lambda one: "; ".join([reason(one), *remarks(one)])),
+        Column("baseline", lambda one: one.baseline, "baseline", "ratio", lambda one: value(one, one.baseline)),
+        Column("candidate", lambda one: one.candidate, "candidate", "ratio", lambda one: value(one, one.candidate)),
+        Column("change", lambda one: one.change, "change", "ratio", change_text),
+        Column("low", lambda one: one.low, "95% interval", "ratio", interval_text),
+        *(Column(name, attrgetter(name)) for name in ("high", "threshold", "p_worse", "p_better", "blocks")),
+        Column("facts", lambda one: dict(one.facts)),
+        Column("remarks", remarks),
+        Column("details", lambda one: dict(one.details)),
+    ]
+
+
+def findings_table(findings: Sequence[Change], names: Mapping[str, str], most: int | None = None) -> str:
+    """Return a Markdown table of findings, a line each with its reason and remarks; cases by `names`."""
+    columns = picked(finding_columns(names), *IN_TABLES, "reason")
+    text = block_table(table("", columns, findings[:most]))
+    more = len(findings) - len(findings[:most])
+    return f"{text}\n\nand {more} more: `--format csv` has them all" if more else text
+
+
+def means_block(comparison: Comparison, moved: Container[str] = COLUMNS) -> Block:
+    """Return the table of the geometric means of what became of each precision, of the metrics that `moved`."""
+
+    def interval(mean: PrecisionMean) -> str:
+        certain = mean.low is None or mean.high is None or mean.low == mean.high
+        return "" if certain else format_percent_range((mean.low or 0.0) - 1, (mean.high or 0.0) - 1, sign=True)
+
+    ours = {change.case.case_id: change.case.precision for change in comparison.findings}
+    others = any(ours.get(case_id, case.precision) != case.precision for case_id, case in comparison.candidates.items())
+    columns: list[Column[PrecisionMean]] = [
+        Column("precision", lambda one: one.precision, "baseline's precision" if others else "precision"),
+        Column("device", lambda one: one.device, "device"),
+        Column("metric", lambda one: metric_label(one.metric), "metric"),
+        Column("ratio", lambda one: one.ratio, "change", "ratio", lambda one: format_percent(one.ratio - 1, sign=True)),
+        Column("low", lambda one: one.low, "95% interval", "ratio", interval),
+        Column("cases", lambda one: one.cases, "cases", "whole"),
+    ]
+    sides = f"{side_name(comparison.baseline)} → {side_name(comparison.candidate)}"
+    title = f"Geometric mean of candidate / baseline: {sides}"
+    return table(title, columns, [mean for mean in comparison.means if mean.metric in moved])
+
+
+def by_weight(findings: Sequence[Change]) -> dict[str, list[Change]]:
+    """Return the findings that are "changed", "not judged" (`NOT_JUDGED`), otherwise "undecided" or "unchanged"."""
+    parts: dict[str, list[Change]] = {"changed": [], "not judged": [], "undecided": [], "unchanged": []}
+    for change in findings:
+        unchanged = change.status is ChangeStatus.UNCHANGED
+        part = "not judged" if change.code in UNTRUSTED else "unchanged" if unchanged else "undecided"
+        parts["changed" if change.status in CHANGED else part].append(change)
+    return parts
+
+
+def _lists(comparison: Comparison, everything: bool = True) -> dict[str, list[str]]:
+    """Return the lines of changed rules and of defects that came or went, by title; with all, what alters no rule."""
+    rules = rule_lines(comparison.rule_changes)
+    others = other_rule_lines(comparison.rule_changes) if everything else ()
+    more = len(rules) - RULES_LISTED
+    lists = {
+        f"rules of autocast changed ({len(rules):,})": [
+            *rules[:RULES_LISTED],
+            *([f"and {more:,} more"] if more > 0 else []),
+            *(f"no change of a rule: {phrase}" for phrase in others),
+            *unseen_rule_lines(comparison.rules_unobserved, comparison.rule_devices_missing),
+        ],
+        "known defects that came or went": [
+            f"{'came' if one.came else 'went'}: {one.check} on {one.device}: {one.title}"
+            f"{f' (what to do: {one.remedy})' if one.came else ''}"
+            for one in comparison.defects
+        ],
+    }
+    return {title: lines for title, lines in lists.items() if lines}
+
+
+def comparison_lines(
+    comparison: Comparison, width: int, everything: bool = False, gate: GateResult | None = None
+) -> list["Text"]:
+    """Return what a terminal of `width` columns shows of a comparison, and below what a `gate` says of it.
+
+    With `everything`, every finding is listed.
+    """
+    from rich.text import Text
+
+    if gate is not None:
+        comparison = replace(comparison, only_baseline=())  # a note of the gate
+    differences = "; ".join(map(difference_line, comparison.differences))
+    head = [
+        f"baseline   {side_name(comparison.baseline)}",
+        f"candidate  {side_name(comparison.candidate)}",
+        f"differences: {differences}" if differences else "the environments are the same in all that is recorded",
+        *conditions(comparison),
+    ]
+    lines = [line for text in head for line in wrapped(text, width)]
+    common = common_traits(comparison.candidates.get(one.case.case_id, one.case) for one in comparison.findings)
+    lines += wrapped(f"all cases: {common}", width, "dim") if common else []
+    explained = dict.fromkeys(comparison.explained)
+    for change in comparison.findings:
+        if change.status in CHANGED:
+            explained.pop(change.case.case_id, None)
+    lines += _finding_lines(comparison, width, everything)
+    for case_id in explained if everything or not comparison.findings else ():
+        lines += [Text(), *wrapped(case_id, width, "bold"), *_indented(explanation_lines(comparison, case_id), width)]
+    for title, texts in _lists(comparison, everything).items():
+        lines += [Text(), Text(title, style="bold"), *_indented(texts, width)]
+    means = means_block(comparison, {one.metric for one in comparison.means if abs(one.ratio - 1) > EQUAL})
+    if means.rows:
+        by = "" if means.headers[0] == "precision" else f", by the {means.headers[0]}"
+        title = f"geometric means over cases{by}, candidate / baseline - 1, with 95% interval"
+        lines += [Text(), Text(title, style="dim")]
+        for row, cells in zip(means.rows, padded(means.rows, left=3), strict=True):
+            lines.append(Text("  ".join(cells[:-1]) + f"  over {row[-1]} case{'' if row[-1] == '1' else 's'}"))
+    lines += [Text(), *wrapped(CHANGE_LEGEND, width, "dim")] if everything else []
+    lines += [Text(), *wrapped(verdict(comparison), width, "bold")]
+    if gate is not None:
+        *texts, last = gate_texts(comparison, gate)
+        lines += [Text(), *(line for text in texts for line in wrapped(text, width))]
+        lines += wrapped(last, width, "bold green" if gate.passed else "bold red")
+    return lines
+
+
+def _finding_lines(comparison: Comparison, width: int, everything: bool) -> list["Text"]:
+    """Return the table of findings, below each row its reason; rows of one reason in a row share it."""
+    from rich.cells import cell_len
+    from rich.text import Text
+
+    explained = set(comparison.explained)
+
+    def below(change: Change) -> list[str]:
+        lines = [*([reason(change)] if change.status is not ChangeStatus.UNCHANGED else []), *remarks(change)]
+        if change.status in CHANGED and change.case.case_id in explained:  # once, under the worst finding of the case
+            explained.discard(change.case.case_id)
+            lines += explanation_lines(comparison, change.case.case_id)
+        return lines
+
+    listed, texts = _chosen(comparison.findings, everything)
+    lines = [Text()] if comparison.findings else []
+    if listed:
+        block = table("", picked(finding_columns(case_names(comparison)), *IN_TABLES), listed)
+        head, *rows = padded([block.headers, *block.rows], left=3)
+        most = len(head) if sum(map(cell_len, head)) + 2 * (len(head) - 1) <= width else len(head) - 1
+        lines.append(Text("  ".join(head[:most]).rstrip(), style="dim"))
+        for why, group in groupby(zip(map(below, listed), listed, rows, strict=True), key=lambda each: each[0]):
+            for _, change, cells in group:
+                rest = f"  {'  '.join(cells[1:most])}".rstrip()
+                lines.append(Text.assemble((cells[0], STYLES[change.status]), rest))
+            lines += _indented(why, width, "dim")
+    return lines + [line for text in texts for line in wrapped(text, width)]
+
+
+def _indented(texts: Iterable[str], width: int, style: str = "") -> list["Text"]:
+    from rich.text import Text
+
+    return [Text("  ", style=style).append(line) for text in texts for line in wrapped(text, width - 2, style)]
+
+
+def _chosen(findings: Sequence[Change], everything: bool) -> tuple[list[Change], list[str]]:
+    """Return the findings to list, and lines about the others."""
+    if everything:
+        return list(findings), []
+    alike = Counter((one.status, one.kind, reason(one)) for one in findings)
+    listed: list[Change] = []
+    lines: dict[str, None] = {}
+    open_ones: Counter[ChangeStatus] = Counter()
+    unchanged: Counter[str] = Counter()
+    for one in findings:
+        count = alike[one.status, one.kind, reason(one)]
+        if one.status in CHANGED or (one.remarks and one.status is ChangeStatus.UNCHANGED):
+            listed.append(one)
+        elif one.status is ChangeStatus.UNCHANGED:
+            unchanged[one.kind] += 1
+        elif count > COLLAPSED and one.code is not ChangeCode.UNDECIDED:
+            lines[f"{one.status}: {one.kind}, {count} findings: {reason(one)}"] = None
+        else:
+            open_ones[one.status] += 1
+            listed += [one] if open_ones[one.status] <= SHOWN else []
+    rest = [f"{n - SHOWN} more {status} (--all lists them)" for status, n in open_ones.items() if n > SHOWN]
+    names = {"time": "typical time"}  # its tail is bounded, too, or it would not be called so
+    kinds = ", ".join(f"{names.get(kind, kind)} {unchanged[kind]}" for kind in KINDS if unchanged[kind])
+    return listed, [*lines, *rest, *([f"unchanged: {kinds} (--all lists them)"] if kinds else [])]
+
+
+def comparison_markdown(comparison: Comparison, gate: GateResult | None = None) -> str:
+    """Return a comparison as Markdown, below what a `gate` says of it: the verdict, what changed, details to unfold."""
+    blocks = []
+    if gate is not None:
+        word, counts = _gate_verdict(gate)
+        texts = gate_texts(comparison, gate)[:-1]
+        blocks = [f"**{escaped(word)}**: {escaped(counts)}", _bullets(texts)]
+    names = case_names(comparison)
+    sides = f"{escaped(side_name(comparison.baseline))} → {escaped(side_name(comparison.candidate))}"
+    blocks += [f"**{escaped(verdict(comparison))}**", sides]
+    parts = by_weight(comparison.findings)
+    if parts["changed"]:
+        blocks.append(findings_table(parts["changed"], names, ROWS))
+    if parts["not judged"]:
+        blocks += [f"{NOT_JUDGED} ({len(parts['not judged'])})", findings_table(parts["not judged"], names, ROWS)]
+    blocks += [f"> {escaped(text)}" for text in warnings(comparison)]
+    if comparison.explained:
+        why = [
+            f"**{escaped(names.get(case_id, case_id))}**\n\n{_bullets(explanation_lines(comparison, case_id))}"
+            for case_id in comparison.explained
+        ]
+        blocks.append(folded("Why", "\n\n".join(why)))
+    for title, lines in _lists(comparison).items():
+        blocks.append(folded(f"{title[0].upper()}{title[1:]}", _bullets(lines)))
+    if comparison.means:
+        blocks.append(folded("Geometric means", block_table(means_block(comparison))))
+    for part, title in (("undecided", "Inconclusive or incomparable"), ("unchanged", "Unchanged")):
+        if parts[part]:
+            blocks.append(folded(f"{title} ({len(parts[part])})", findings_table(parts[part], names, ROWS)))
+    blocks.append(folded("How it was measured", _bullets(measured_lines(comparison))))
+    return "\n\n".join(filter(None, blocks)) + "\n"
+
+
+def measured_lines(comparison: Comparison) -> list[str]:
+    """Return the differences of the environments and the conditions of a comparison, a line each."""
+    return [*map(difference_line, comparison.differences), *conditions(comparison)]
+
+
+def _bullets(texts: Iterable[str]) -> str:
+    return "\n".join(f"* {escaped(text)}" for text in texts)
+
+
+def comparison_data(comparison: Comparison, gate: GateResult | None = None) -> dict[str, Any]:
+    """Return a comparison as JSON has it, with the verdict of a gate as "gate"."""
+    return {
+        **({"gate": _gate_data(comparison, gate)} if gate else {}),
+        "summary": verdict(comparison),
+        "baseline": asdict(comparison.baseline),
+        "candidate": asdict(comparison.candidate),
+        "interleaved": comparison.interleaved,
+        "control": asdict(comparison.control) | {"sentence": control_line(comparison.control)},
+        "notes": notes(comparison),
+        "only_baseline": list(comparison.only_baseline),
+        "only_candidate": list(comparison.only_candidate),
+        "skipped": dict(comparison.skipped),
+        "differences": [asdict(one) for one in comparison.differences],
+        "means": [asdict(one) for one in comparison.means],
+        "findings": records(finding_columns({}), comparison.findings),
+        "explained": {case_id: explanation_lines(comparison, case_id) for case_id in comparison.explained},
+        "rule_changes": [asdict(one) for one in comparison.rule_changes],
+        "rule_devices": list(comparison.rule_devices),
+        "defects": [asdict(one) for one in comparison.defects],
+    }
+
+
+def comparison_json(comparison: Comparison, gate: GateResult | None = None) -> str:
+    """Return the same as text, a line per finding; null where a number is undefined or not finite."""
+    return json_object(comparison_data(comparison, gate))
+
+
+def comparison_csv(comparison: Comparison) -> str:
+    """Return the findings as CSV; remarks are joined by "; ", details are a JSON object."""
+    columns = finding_columns({})
+    rows = records(columns, comparison.findings)
+    for row in rows:
+        row["remarks"] = "; ".join(row["remarks"])
+        for column in ("facts", "details"):
+            row[column] = json.dumps({name: plain(value) for name, value in row[column].items()})
+    return csv_text([column.key for column in columns], ([*row.values()] for row in rows))
+
+
+def gate_texts(comparison: Comparison, result: GateResult) -> list[str]:
+    """Return what a gate says in lines: what it left out, what must be seen, why it failed, and last the verdict."""
+    left_out: dict[str, list[str]] = {}
+    for one in result.ignored:
+        heading = f"ignored until {one.until} ({one.reason})"
+        left_out.setdefault(heading, []).append(f"{one.case_id} {one.metric}: {_ignored_text(one)}")
+    names = case_names(comparison)
+    return [
+        *(f"{heading}: {'; '.join(texts)}" for heading, texts in left_out.items()),
+        *(f"note: {point_line(point, names)}" for point in result.notes),
+        *(f"why: {point_line(point, names)}" for point in result.why),
+        ": ".join(_gate_verdict(result)),
+    ]
+
+
+def point_line(point: GatePoint, names: Mapping[str, str]) -> str:
+    """Return a point of a gate in a line; cases go by `names`."""
+    changes = point.changes
+    cases = [names.get(one.case.case_id, one.case.case_id) for one in changes]
+    labels = [f"{name} {metric_label(one.metric)}" for name, one in zip(cases, changes, strict=True)]
+    which = cases
+    if point.code in (GateCode.OTHER_FUNCTION, GateCode.SKIPPED):
+        word = brief if point.code is GateCode.OTHER_FUNCTION else reason
+        which = [f"{name}: {word(one)}" for name, one in zip(cases, changes, strict=True)]
+    elif point.code is GateCode.REGRESSED:
+        which = [f"{label} {gated_change(one)}" for label, one in zip(labels, changes, strict=True)]
+    elif point.code is GateCode.INCONCLUSIVE:
+        which = labels
+    elif point.code is GateCode.LOST:
+        which = [f"{label} ({one.code})" for label, one in zip(labels, changes, strict=True)]
+    elif point.code in (GateCode.UNDECIDED, GateCode.NOTHING, GateCode.UNFIT):
+        which = [text for text, _ in Counter(map(reason, changes)).most_common(1)]
+        if point.code is GateCode.UNDECIDED and point.names:
+            which.append(f"the candidate lacks {counted(len(point.names), 'case')}")
+        elif point.code is GateCode.NOTHING:
+            which += [f"skipped on both sides: {why}" for why in dict.fromkeys(point.names)]
+    elif point.code is GateCode.RULES_CHANGED:
+        which = rule_lines(point.rules)
+    elif point.code is GateCode.RULES_NOTED:
+        which = other_rule_lines(point.rules)
+    elif point.code is GateCode.RULES_UNSEEN:
+        which = unseen_rule_lines(point.rules, point.names)
+    elif not changes:
+        which = [names.get(name, name) for name in point.names]
+    facts: dict[str, float | str] = {"count": len(changes or point.names or which), "which": few_phrases(which)}
+    facts |= {"kind": point.kind, "decided": point.decided, "findings": point.findings, "number": point.number}
+    facts |= {"limit": point.limit, "share": point.decided / point.findings if point.findings else 0.0}
+    against = {"against": point.against} if point.against else {}
+    return f"{'strict: ' if point.strict else ''}{words(state(point.code, **facts, **against))}"
+
+
+def _ignored_text(one: Ignored) -> str:
+    """Return what an ignore left out."""
+    if one.rule is not None:
+        return rule_line(one.rule)
+    if one.change is None:
+        return "missing in the candidate" if one.missing else "failed"
+    if one.metric == DRIFT:
+        return reason(one.change)
+    return f"regressed {gated_change(one.change)}" if one.change.status is ChangeStatus.REGRESSED else one.change.status
+
+
+def _gate_verdict(result: GateResult) -> tuple[str, str]:
+    """Return whether the candidate may pass, and how many findings speak for and against that."""
+    listed = {
+        "regressed": result.regressions,
+        "regressed against the anchor": result.anchor_regressions,
+        "improved": result.improved,
+        "unchanged": result.unchanged,
+        "inconclusive": result.inconclusive,
+        "ignored": result.ignored,
+    }
+    counts = [f"{len(findings)} {word}" for word, findings in listed.items() if findings]
+    for changes, against in ((result.rule_changes, ""), (result.anchor_rule_changes, " against the anchor")):
+        counts += [f"{counted(len(rule_lines(changes)), 'change')} of rules{against}"] if changes else []
+    if result.decided:
+        shares = (f"{kind} {one.decided} of {one.findings}" for kind, one in result.decided.items())
+        counts.append(f"decided: {', '.join(shares)}")
+    if result.rule_devices:
+        counts.append(f"rules of autocast compared on {', '.join(result.rule_devices)}")
+    word = result.status.upper() + ("" if result.passed else f" with exit code {result.exit_code}")
+    path = result.policy["path"]
+    return f"{word}{f' under {path}' if path else ''}", ", ".join(counts) or "nothing was compared"
+
+
+def _gate_data(comparison: Comparison, result: GateResult) -> dict[str, Any]:
+    names = case_names(comparison)
+
+    def points(of: Iterable[GatePoint]) -> list[dict[str, Any]]:
+        return [
+            {
+                "code": one.code,
+                "kind": one.kind,
+                "against": one.against,
+                "strict": one.strict,
+                "count": len(one.changes or one.names or one.rules),
+                "text": point_line(one, names),
+            }
+            for one in of
+        ]
+
+    return {
+        "status": result.status,
+        "passed": result.passed,
+        "exit_code": result.exit_code,
+        "why": points(result.why),
+        "notes": points(result.notes),
+        "decided": {kind: asdict(one) for kind, one in result.decided.items()},
+        "ignored": [
+            {
+                "case_id": one.case_id,
+                "metric": one.metric,
+                "what": _ignored_text(one),
+                "until": one.until.isoformat(),
+                "reason": one.reason,
+            }
+            for one in result.ignored
+        ],
+        "missing": list(result.missing),
+        "failed": list(result.failed),
+        "rule_changes": [asdict(one) for one in result.rule_changes],
+        "anchor_rule_changes": [asdict(one) for one in result.anchor_rule_changes],
+        "rule_devices": list(result.rule_devices),
+        "policy": dict(result.policy),
+    }
+
+
+CONTROL_SHOWN = 8
+"""So many of the cases that spread most are listed."""
+
+DETECTABLE: Sequence[Column[Detectable]] = (
+    Column("blocks", lambda one: one.blocks, "blocks", "whole"),
+    Column("seconds", lambda one: one.seconds, "time", "s"),
+    Column("median", lambda one: one.median, "median case", "share", lambda one: format_percent(one.median)),
+    Column("worst", lambda one: one.worst, "worst case", "share", lambda one: format_percent(one.worst)),
+)
+
+
+def control_lines(comparison: Comparison, found: SelfComparison, width: int) -> list["Text"]:
+    """Return what a terminal of `width` columns shows of `found` by `comparison`, of an arm with itself."""
+    from rich.text import Text
+
+    lines = [line for text in control_texts(found) for line in wrapped(text, width)]
+    block = table("", DETECTABLE, found.detectable)
+    for place, cells in enumerate(padded([block.headers, *block.rows], left=0) if block.rows else []):
+        lines.append(Text(f"  {'  '.join(cells)}", style="" if place else "dim"))
+    if found.spreads:
+        lines += [Text(), Text("spread of a block's ratio (standard deviation), the widest:")]
+        names = case_labels(finding.case for finding in comparison.findings)
+        widest = sorted(found.spreads, key=lambda case_id: -found.spreads[case_id])[:CONTROL_SHOWN]
+        lines += [Text(f"  {format_percent(found.spreads[case_id]):>7}  {names[case_id]}") for case_id in widest]
+    return lines
+
+
+def control_markdown(found: SelfComparison) -> str:
+    """Return what an arm compared with itself said, in Markdown."""
+    return "\n\n".join([*control_texts(found), block_table(table("", DETECTABLE, found.detectable))])
+
+
+def control_texts(found: SelfComparison) -> list[str]:
+    """Return in sentences what an arm compared with itself said: false alarms, and the changes that can be seen."""
+    cases, alarms = counted(found.cases, "case"), found.false_alarms
+    rate = f" (95%: at most {format_percent(found.highest_rate)} of the {found.able} that could raise one, Wilson)"
+    if not found.able:
+        rate = ": there could be none, with so few blocks on a machine that was fit"
+    lines = [
+        f"one arm against itself: {cases}, {counted(found.blocks, 'block')}",
+        f"false alarms: {len(alarms)} of {cases}{rate}",
+        *(f"  {change.case.case_id}: {reason(change)}" for change in alarms),
+        f"proven unchanged: {len(found.unchanged)} of {cases}",
+    ]
+    if found.suspected:
+        lines.append(f"suspected and not confirmed by fresh blocks: {len(found.suspected)}")
+    if found.unfit:
+        lines.append(f"no verdict, the machine was unfit: {len(found.unfit)}, such as: {reason(found.unfit[0])}")
+    return [*lines, *(["a slowdown is found 19 times in 20 if it is at least"] if found.detectable else [])]
+
+
+def control_data(found: SelfComparison) -> dict[str, Any]:
+    """Return the same as data for JSON."""
+    lists = ("false_alarms", "suspected", "unfit", "unchanged")
+    return {
+        "cases": found.cases,
+        "blocks": found.blocks,
+        **{name: [change.case.case_id for change in getattr(found, name)] for name in lists},
+        "able": found.able,
+        "highest_rate": plain(found.highest_rate),
+        "spreads": found.spreads,
+        "detectable": records(DETECTABLE, found.detectable),
+    }
