@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
+import ampbench as library
+from ampbench.judge.gate import Policy
 from ampbench.records.casts import CastPass
+from ampbench.records.changes import ChangeStatus, ControlCode, GateCode
 from ampbench.records.measured import Reading
+from ampbench.store import read_run
 from ampbench.trace.ledger import trace_casts
 from tests.compared_runs import BF16, FP32, noisy, rounds_of
 from tests.stored_runs import COMPLETE, make_case, make_divergence, make_memory, write_run
@@ -93,6 +97,37 @@ def test_what_cannot_be_compared_is_said_in_one_line(ampbench: Callable, folder,
     assert found.err.count("\n") == 1
 
 
+def test_runs_by_name_path_and_as_results_give_the_same_changes_as_the_command_line(ampbench, folder):
+    named = library.compare("1-before", "2-after", folder)
+    before, after, _ = files = sorted((folder / "runs").iterdir())
+    results = [library.open(path) for path in files[:2]]
+    for found in (named, library.compare(*results), library.compare(read_run(before), after)):
+        assert found.to_dict()["findings"] == named.to_dict()["findings"]
+    printed = ampbench("compare", "1-before", "2-after", "--results", folder, "--json").out
+    assert json.loads(printed) == json.loads(json.dumps(named.to_dict(), default=str))
+    assert [change.status for change in named.changes[:3]] == [ChangeStatus.REGRESSED] * 3
+    assert named.base.header.run == named.to_dict()["baseline"]["run"] == "1-before"
+    assert [each.code for each in named.statements] == [ControlCode.NEITHER]
+    assert list(named.frame["status"]) == [change.status for change in named.changes]
+    assert "\n3 regressed (time 1, memory 2)" in str(named)
+    assert "3 regressed" in named._repr_html_()
+    assert {change.kind for change in library.compare(*results, only=["time"], keyword="bf16").changes} == {"time"}
+
+
+def test_what_cannot_be_compared_is_an_error_and_leaves_a_gate_undecided_as_an_anchor(folder):
+    before, after, other = sorted((folder / "runs").iterdir())
+    with pytest.raises(library.NothingComparableError):
+        library.compare(before, other)
+    with pytest.raises(library.NothingToRunError):
+        library.compare(before, after, keyword="mlp").changes  # noqa: B018
+    with pytest.raises(library.UnknownNameError):
+        library.compare(before, after, only=["tme"])
+    for candidate, code in ((before, 4), (after, 1)):
+        found = library.Comparison(read_run(before), read_run(candidate), Policy())
+        result = found.gate(read_run(other))
+        assert (result.exit_code, result.why[-1].code) == (code, GateCode.ANCHOR)
+
+
 def test_comparing_imports_neither_torch_nor_pandas(folder):
     code = (
         "import sys; from ampbench.cli.main import main\n"
@@ -101,6 +136,8 @@ def test_comparing_imports_neither_torch_nor_pandas(folder):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr == "\n"
+    code = "import sys, ampbench; str(ampbench.compare(*sys.argv[1:])); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code, "1-before", "2-after", folder], check=False).returncode == 0
 
 
 def test_runs_whose_cases_have_no_number_are_no_matter_of_the_keyword(ampbench, folder):

@@ -47,8 +47,6 @@ NAMING = {
     "ab/retracing.py": "what an upgrade changed is seen in traces and probes of both arms",
     "judge/compare.py": "what changed between two runs is told by their traces and probes",
     "judge/gate.py": "a gate judges what changed in autocast's rules",
-    "judge/said.py": "a comparison tells what changed in autocast's rules",
-    "judge/show.py": "a comparison tells what changed in autocast's rules",
     "judge/verdict.py": "advice goes by trainings that were studied, and by what the precision's range allows",
     "judge/looks.py": "whole trainings that were studied count for more than one step",
     "judge/frame.py": "ceiling_share is a column of runs that measured",
