@@ -1,7 +1,7 @@
 """A measured run as an object: its table, verdicts, statements and data. What the command line prints comes from it."""
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from ampbench.core.budget import Budget
 from ampbench.core.statement import Statement
+from ampbench.instruments import registry
 from ampbench.judge import frame, notes
 from ampbench.judge.verdict import across_tables, takes_of, trainings_beside, verdicts_of
 from ampbench.records.run import LATEST
 from ampbench.records.verdict import VERDICT_COLUMNS, Verdict
 from ampbench.show.data import finite
+from ampbench.show.results import Screen, result_lines
 from ampbench.show.rows import Group, Row, Take, grouped, with_verdicts
 from ampbench.show.terminal import make_console, print_lines
 from ampbench.store import StoredRun, find_run, read_run
@@ -65,10 +67,23 @@ class Result:
     def statements(self) -> list[Statement]:
         """The answers, their hints and the notes on the run, as codes with facts."""
         answers = [each for take in self.takes.values() for each in (take.statement, *take.hints)]
+        return [*answers, *self.notes(self.rows)]
+
+    def notes(self, rows: Sequence[Row]) -> list[Statement]:
+        """Return the notes on some of the rows, as codes with facts."""
         swept = notes.sweep_notes(self.takes, self.stored.header.selection.sweeps)
-        skipped = notes.without_common_skips(grouped(self.rows))[1]
-        on_run = notes.statements(self.stored, self.rows)
-        return [*answers, *across_tables(self.stored, self.takes), *swept, *on_run, *skipped]
+        on_run = notes.statements(self.stored, rows)
+        return [*across_tables(self.stored, self.takes), *swept, *on_run, *notes.skips(rows)]
+
+    def screen(self, rows: Sequence[Row] | None = None, rest: str = "") -> Screen:
+        """Return what is shown of some of the rows (None: all); `rest` is the command that shows everything."""
+        shown = self.rows if rows is None else rows
+        header, cases = self.stored.header, self.stored.cases
+        pointers = registry.pointers(self.stored)
+        notes = self.notes(shown)
+        return Screen(
+            header=header, cases=cases, rows=shown, takes=self.takes, notes=notes, pointers=pointers, rest=rest
+        )
 
     @property
     def frame(self) -> "pd.DataFrame":
@@ -100,11 +115,9 @@ class Result:
         return write_whole([self.stored], folder)[self.stored.header.run]
 
     def __str__(self) -> str:
-        from ampbench.cli.results import result_lines
-
         console = make_console(file=io.StringIO(), width=WIDTH)
         with console.capture() as capture:
-            print_lines(console, result_lines(self.stored, self.rows, self.budget, WIDTH))
+            print_lines(console, result_lines(self.screen(), WIDTH))
         return capture.get().rstrip("\n")
 
     def __repr__(self) -> str:

@@ -133,6 +133,9 @@ Threshold = Annotated[
 ]
 Only = Annotated[str, typer.Option(metavar="KIND,...", help="Only these of time, memory, accuracy and rules.")]
 Every = Annotated[bool, typer.Option("--all", help="List what is unchanged, too.")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", "--all", help="Every metric and note; of many rows or tables, all.")
+]
 EveryRow = Annotated[bool, typer.Option("--all", help="List every row, not only the most telling ones.")]
 
 DEFAULT_RESULTS = Path("results")

@@ -23,6 +23,7 @@ from ampbench.cli.options import (
     Results,
     Resume,
     Selected,
+    Verbose,
     refuse_beside_resume,
     results_words,
     resumed_imports,
@@ -108,6 +109,7 @@ class Ending:
     format: OutputFormat
     budget: Budget
     report: bool
+    verbose: bool = False
 
 
 def command(
@@ -142,6 +144,7 @@ def command(
     no_isolation: Annotated[
         bool, typer.Option("--no-isolation", help="Measure in this process, for debuggers.")
     ] = False,
+    verbose: Verbose = False,
     format: Format,
     budget: Limits,
 ) -> int:
@@ -163,7 +166,7 @@ def command(
 
     part = parse_shard(shard) if shard else None
     fleet = cluster.fleet()
-    ending = Ending(results=results, format=format, budget=budget, report=report)
+    ending = Ending(results=results, format=format, budget=budget, report=report, verbose=verbose)
     if fleet is not None:
         if resume:
             return _resume_fleet(cluster.ray, ending, resume, settings)
@@ -293,10 +296,13 @@ def _print_end(stored: "StoredRun", ended: str, ending: Ending, problem: Nothing
 
     A report is written of what was not interrupted. Time that was over before anything was measured is no success.
     """
-    from ampbench.cli.results import print_result, run_rows
+    from ampbench.cli.results import print_result
+    from ampbench.result import Result
 
-    rows, words = run_rows(stored, ending.budget), run_words(stored.path, ending.results)
-    print_result(stored, rows, rows, ending.format, ending.budget, words)
+    result, words = Result(stored, ending.budget), run_words(stored.path, ending.results)
+    rows = result.rows
+    rest = f"ampbench show -v{results_words(ending.results)}"
+    print_result(result, rows, ending.format, f"ampbench show {words}", rest, verbose=ending.verbose)
     print_note(f"run {stored.header.run}: {stored.path}")
     if ended != "complete":
         left = sum(isinstance(row["reason"], Pending) for row in rows)

@@ -12,6 +12,7 @@ from ampbench.cli.options import (
     Keyword,
     Limits,
     Results,
+    Verbose,
     run_argument,
     run_words,
 )
@@ -38,9 +39,7 @@ def command(
     results: Results = DEFAULT_RESULTS,
     keyword: Keyword = "",
     case: Annotated[str, typer.Option("--case", metavar="ID", help="Everything known of one case.")] = "",
-    every: Annotated[
-        bool, typer.Option("--all", help="Everything known of each case selected; of many tables, these.")
-    ] = False,
+    verbose: Verbose = False,
     by: Annotated[
         By | None, typer.Option("--by", help="Which table of a run that explains casts. Default: the summary.")
     ] = None,
@@ -60,8 +59,16 @@ def command(
       ampbench show
       ampbench show 20260131T120000Z -k "resnet and training" --max-error 5e-3
       ampbench show latest --json > rows.json
-      ampbench show 1f9a3c --by module --all         a run of ampbench explain casts
+      ampbench show 1f9a3c --by module -v            a run of ampbench explain casts
       ampbench show cpu.jsonl gpu.jsonl              machines side by side
+
+    \b
+    Columns of the table:
+      time/step  median over rounds
+      speed      times that of fp32 with tf32 off (95% interval, paired round by round)
+      memory     peak of one step (times that of fp32)
+      error      relative L2 of the output that errs most, against fp64
+      verdict    ok; refused: a number over its limit; undecided: why nothing is known
     """
     from ampbench import store
     from ampbench.core import keywords
@@ -69,7 +76,7 @@ def command(
 
     files = [path for name in run or [LATEST] for path in store.find_runs(name, results, print_note)]
     if len(files) > 1:
-        _beside(files, keyword, budget, over, format, everything=every)
+        _beside(files, keyword, budget, over, format, everything=verbose)
         return 0
     if over:
         raise UsageError("--over is for several machines: name their runs, or a fleet")
@@ -87,12 +94,11 @@ def command(
         raise UsageError(f"--by is for runs of ampbench explain casts, and run {stored.header.run} {did}")
     if what:
         found = registry.document(
-            stored, chosen_cases, everything=every or bool(case), **({} if by is None else {"by": by})
+            stored, chosen_cases, everything=verbose or bool(case), **({} if by is None else {"by": by})
         )
         print_document(found, format)
     else:
-        words = run_words(stored.path, results)
-        _measured(stored, chosen_cases, format, budget, words, everything=every or bool(case))
+        _print(stored, chosen_cases, format, budget, run_words(stored.path, results), case, verbose)
     if stored.misnamed:
         print_note(f"{stored.path} {stored.misnamed}")
     if stored.cut:
@@ -121,29 +127,27 @@ def _beside(
     print_document(document([one for one in kept if one.cases], budget, over, everything=everything), format)
 
 
-def _measured(
+def _print(
     stored: "StoredRun",
     case_ids: "Sequence[str]",
     format: OutputFormat,
     budget: Budget,
     words: str,
-    *,
-    everything: bool,
+    case: str,
+    verbose: bool,
 ) -> None:
     """Print what a run measured; `words` name it to `show`."""
-    from ampbench.cli.results import print_result, ranked, run_rows
+    from ampbench.cli.results import print_result
+    from ampbench.result import Result
+    from ampbench.show.results import case_lines
     from ampbench.show.terminal import make_console, print_lines
 
-    found = run_rows(stored, budget)
-    rows = [row for row in found if row["case_id"] in case_ids]
-    if not everything:
-        print_result(stored, found, rows, format, budget, words)
-    elif ranked(rows):
-        print_result(stored, found, rows, format, budget)
-    elif format is not OutputFormat.TABLE:
-        raise UsageError("--case and --all are for reading: --format json gives every column of the cases selected")
-    else:
-        from ampbench.cli.results import detail_lines
-
-        console = make_console()
-        print_lines(console, detail_lines(stored, rows, console.width if console.is_terminal else None))
+    result = Result(stored, budget)
+    rows = [row for row in result.rows if row["case_id"] in case_ids]
+    if not case or format is not OutputFormat.TABLE:
+        print_result(result, rows, format, f"ampbench show {words}", "-v", verbose=verbose)
+        return
+    records = [found.get(case) for found in (stored.memory, stored.divergence, stored.failures)]
+    rounds = [each for each in stored.rounds if each.case_id == case]
+    console = make_console()
+    print_lines(console, case_lines(rows[0], rounds, records, console.width))

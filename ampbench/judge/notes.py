@@ -1,5 +1,6 @@
 """Notes on a run: one table of codes, each with a function that returns the cases it holds for and its facts."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -277,29 +278,26 @@ def measured_devices(rows: Iterable[Row]) -> list[str]:
     return list(dict.fromkeys(row["device"] for row in rows if row["outcome"] == "ok"))
 
 
-def without_common_skips(groups: Mapping[Group, Sequence[Row]]) -> tuple[dict[Group, list[Row]], list[Statement]]:
-    """Return the groups without the skips that one line says for all, and a statement for each of their reasons.
-
-    These are reasons that a precision was skipped for in several groups, and groups that were skipped as a whole.
-    """
-    seen: dict[tuple[str, str], set[Group]] = {}
-    for group, rows in groups.items():
-        for row in rows:
+def skips(rows: Iterable[Row]) -> list[Statement]:
+    """Return a statement for each reason for which `rows` were skipped, which names precisions or whole tables."""
+    groups = grouped(rows)
+    reasons: dict[str, list[tuple[Group, Row]]] = {}
+    for group, members in groups.items():
+        for row in members:
             if row["outcome"] == "skipped":
-                seen.setdefault((row["precision"], row["reason"]), set()).add(group)
-    kept: dict[Group, list[Row]] = {}
-    subjects: dict[str, list[str]] = {}  # what was skipped for a reason, a name for each case
-    for group, rows in groups.items():
-        whole = all(row["outcome"] == "skipped" for row in rows)
-        for row in rows:
-            if row["outcome"] != "skipped" or not (whole or len(seen[row["precision"], row["reason"]]) > 1):
-                kept.setdefault(group, []).append(row)
-                continue
-            everywhere = len(seen[row["precision"], row["reason"]]) == len(groups)
-            named = everywhere or not whole
-            name = precision_label(row) if named else f"{group.workload} {group.phase} {group.path}"
-            subjects.setdefault(row["reason"], []).append(name)
-    return kept, [skipped(reason, names) for reason, names in subjects.items()]
+                reasons.setdefault(row["reason"], []).append((group, row))
+    whole = {group for group, members in groups.items() if all(row["outcome"] == "skipped" for row in members)}
+    found = []
+    for reason, skipped_rows in reasons.items():
+        everywhere = Counter(row["precision"] for _, row in skipped_rows)
+        names = [
+            f"{group.workload} {group.phase} {group.path}"
+            if group in whole and everywhere[row["precision"]] < len(groups)
+            else precision_label(row)
+            for group, row in skipped_rows
+        ]
+        found.append(skipped(reason, names))
+    return found
 
 
 def skipped(reason: str, names: Sequence[str]) -> Statement:

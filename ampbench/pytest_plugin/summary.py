@@ -16,20 +16,19 @@ from rich.text import Text
 import ampbench
 from ampbench.cli.options import DEFAULT_RESULTS
 from ampbench.convert.pytest_benchmark import read_run_json
-from ampbench.core.budget import Budget
 from ampbench.drive.session import current_commit
 from ampbench.errors import AmpbenchError
 from ampbench.judge import frame
 from ampbench.judge.compare import compare
-from ampbench.judge.table import lay_out, legend, table_lines
 from ampbench.judge.times import TIME as TIME_METRIC
-from ampbench.judge.verdict import verdicts_of
 from ampbench.records.case import Case
 from ampbench.records.changes import ChangeStatus, Comparison, ControlCode, ControlVerdict
 from ampbench.records.measured import Divergence, Failure, MemoryPass, Round
 from ampbench.records.run import SCHEMA, Footer, Header, Selection, Settings
+from ampbench.result import Result
 from ampbench.show.comparison import comparison_lines
-from ampbench.show.rows import Row, grouped, with_verdicts
+from ampbench.show.results import Screen, result_lines
+from ampbench.show.rows import Row
 from ampbench.show.terminal import make_console, wrapped
 from ampbench.store import StoredRun, find_run, read_run
 from ampbench.worker.environment import read_environment
@@ -106,20 +105,10 @@ class Seen:
         return bool(statuses) and ChangeStatus.REGRESSED not in statuses
 
     def lines(self, width: int) -> Iterator[Text]:
-        """Yield the table for a terminal of `width` columns, and what its headers mean."""
+        """Yield the table for a terminal of `width` columns."""
         run = dataclasses.replace(self._run)  # there may be more to add
-        rows = with_verdicts(frame.run_rows(run), verdicts_of(run, Budget()))
-        groups = grouped(rows)
-        layouts = {phase: lay_out(rows, phase, width) for phase in dict.fromkeys(group.phase for group in groups)}
-        yield from table_lines(groups, {}, layouts)
-        shown = dict.fromkeys(column for layout in layouts.values() for column in layout.columns)
-        meanings = legend(column for column in shown if column.header != TIME)
-        hidden = dict.fromkeys(column.header for layout in layouts.values() for column in layout.hidden)
-        if shown:
-            yield Text()
-            yield from wrapped(f"{TIME}: the fastest sample of this process; {meanings}", width, "dim")
-        if hidden:
-            yield from wrapped(f"no room for {', '.join(hidden)}: a wider terminal shows all", width, "dim")
+        yield from result_lines(Screen(header=run.header, cases=run.cases, rows=Result(run).rows), width)
+        yield from wrapped(f"{TIME} is the fastest sample of this process", width, "dim")
 
 
 def read_baseline(file: str) -> StoredRun:

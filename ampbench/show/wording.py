@@ -1,5 +1,6 @@
 """The words of statements: one plain line for each code, whose facts are spelled by what stands behind their names."""
 
+import math
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
@@ -21,7 +22,7 @@ from ampbench.core.units import (
 from ampbench.records.case import Case
 from ampbench.records.changes import GateCode
 from ampbench.records.labels import FP32_INSTEAD, case_labels, few
-from ampbench.records.verdict import Cause, Evidence, Status
+from ampbench.records.verdict import Cause, Status
 
 _IN_RANGE = ", though finite in fp64: the network leaves fp32's range"
 
@@ -44,7 +45,7 @@ TEMPLATES: Mapping[StrEnum, str] = {
     Refusal.GRADIENTS: "its gradients are not finite ({number:elements})",
     Refusal.INPUT_RANGE: "its inputs reach {number:times} the largest number of the dtype that they are given in",
     Refusal.TARGET_RANGE: "its targets reach {number:times} the largest number of the dtype of its output",
-    Refusal.SCALE: "its gradients are finite only if the loss is divided by {number:,.0f}: no loss scale helps",
+    Refusal.SCALE: "its gradients are finite only if the loss is divided by {number:.3g}: no loss scale helps",
     Refusal.SPREAD: (
         "its error{subject:if| in ||} is {number:times} what the rows of that output differ by, more than {limit:times}"
     ),
@@ -150,14 +151,14 @@ TEMPLATES: Mapping[StrEnum, str] = {
     Note.NO_TELEMETRY: "{device}: clock, power and temperature are not all known: {why}",
     Note.NO_GRAPHS: "{cases}: torch.compile left graphs aside, and launches one by one: {why}",
     Note.UNSTEADY: (
-        "the accelerator was not steady: {causes}: let it cool, or end what else runs on it, and measure again, or "
+        "the accelerator was not steady{causes:if|: ||}; let it cool, or end other work on it, and measure again, or "
         "lock its clock (nvidia-smi --lock-gpu-clocks) where only a speedup matters"
     ),
     Note.UNQUIET: (
-        "this machine was not quiet: {causes}; measure again when other work has ended, or with "
+        "this machine was not quiet{causes:if|: ||}; measure again when other work has ended, or with "
         "{threads:only|--threads 1 and }more --rounds"
     ),
-    Note.SKIPPED: "skipped: {names}: {why} ({cases:counted;case})",
+    Note.SKIPPED: "{names} not run: {why}",
     Note.PENDING: "missing: {names}: {why} ({cases:counted;case})",
     Note.SWEEP: (
         "by {parameter}, {table}: {values}{first:if|; low precision pays from || on}"
@@ -229,7 +230,7 @@ BRIEFLY: Mapping[StrEnum | None, str] = {
     Refusal.TARGET_RANGE: "target range",
     Refusal.SCALE: "loss scale",
     Refusal.SPREAD: "error over spread",
-    Refusal.ERROR: "error",
+    Refusal.ERROR: "output error",
     Refusal.GRADIENT_ERROR: "gradient error",
     Refusal.UPDATE: "updates lost",
     Refusal.UPDATE_OF_TENSOR: "an update lost",
@@ -332,26 +333,33 @@ def code_words(row: Mapping[str, Any]) -> str:
 
 
 def verdict_words(row: Mapping[str, Any]) -> str:
-    """Return the verdict of a row in a cell: "ok", "updates lost 4.2% > 2%", "undecided: no optimizer"."""
-    status, value, limit = row.get("verdict"), row.get("verdict_number"), row.get("verdict_limit")
+    """Return the verdict of a row in a cell: "ok", "refused: updates lost 4.2% > 2%", "undecided: no optimizer"."""
+    status = row.get("verdict")
     if status is None or row["outcome"] != "ok":
         return ""
-    if status == Status.UNDECIDED:
-        return f"{status}: {code_words(row)}"
-    if status != Status.REFUSED or value is None:
-        return code_words(row) if status == Status.REFUSED else str(status)
-    code, brief = row["verdict_code"], code_words(row)
+    return f"{status}: {_against(row)}" if status in (Status.REFUSED, Status.UNDECIDED) else str(status)
+
+
+def _against(row: Mapping[str, Any]) -> str:
+    """Return by which number over which limit a row is refused, and of which output; or why it is undecided."""
+    code, value, limit = row["verdict_code"], row.get("verdict_number"), row.get("verdict_limit")
+    brief = code_words(row)
+    if row["verdict"] == Status.UNDECIDED or value is None or math.isnan(value):
+        return brief
     if code == Refusal.TRAINS_WORSE:
         return f"trains {100 * value:.2g}% worse"
-    if not limit:
+    if not limit or math.isnan(limit):
         return brief if code == Refusal.LOSS_FINITE else f"{brief}: {value:,.0f}"
     if code == Refusal.SCALE:
-        return f"{brief} 1/{value:,.0f} < 1"
+        return f"{brief} 1/{value:.3g} < 1"
     if code in _IN_TIMES:
-        return f"{brief} {times(value)} > {times(limit)}"
-    if code in _IN_SHARES:
-        return f"{brief} {100 * value:.3g}% > {100 * limit:.3g}%"
-    return f"{brief} {format_error(value)} > {limit:g}"
+        numbers = f"{times(value)} > {times(limit)}"
+    elif code in _IN_SHARES:
+        numbers = f"{100 * value:.3g}% > {100 * limit:.3g}%"
+    else:
+        numbers = f"{format_error(value)} > {limit:g}"
+    output = row.get({Refusal.ERROR: "output_worst_name", Refusal.SPREAD: "output_spread_name"}.get(code, ""))
+    return f"{brief} {numbers}{f' in {output}' if output else ''}"
 
 
 def passed_words(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> str:
@@ -408,7 +416,7 @@ def answer(statement: Statement) -> str:
     """Return in a sentence which precision of a table to take, and why."""
     precision = statement.facts.get("precision")
     if statement.code in (Answer.TAKE, Answer.SAVE):
-        return "; ".join(filter(None, [f"take {precision}: {gains(statement)}, {_within(statement)}", why(statement)]))
+        return "; ".join(filter(None, [f"take {precision}: {gains(statement)}", why(statement)]))
     head = "no advice" if precision is None else f"{'take' if statement.code is Answer.ONLY else 'stay in'} {precision}"
     return f"{head}: {why(statement)}"
 
@@ -458,28 +466,3 @@ def _passed(facts: Mapping[str, Any]) -> str:
     if not what or (facts["passed"] == facts.get("best") and "passed_speed" in facts):  # whose speed has been told
         return f"{facts['passed']}: {reason}{remedy}"
     return f"{facts['passed']} {what}, but {reason}{remedy}"
-
-
-EVIDENCE: Mapping[str, str] = {
-    Evidence.ONE_STEP: ", seen in one step at the first weights",
-    Evidence.STEPS: ", seen in one step after others in fp32",
-}
-"""What a training is judged by that was not trained to its end."""
-
-
-def _within(statement: Statement) -> str:
-    """Return within which limit a precision is that is taken, and what tells so."""
-    facts: Mapping[str, Any] = statement.facts
-    if facts["evidence"] == Evidence.TRAINED:
-        return f"trains as fp32 does ({facts['subject']})"
-    code, value, limit = facts["code"], facts["number"], facts["limit"]
-    if code in _IN_SHARES:
-        within = f"{format_share(max(value, 0.0))} of {format_limit(limit)} allowed"
-    elif code in _IN_TIMES:
-        within = f"{times(value)} of {times(limit)} allowed"
-    elif code == Refusal.SCALE:
-        within = f"{1 / value:,.0f}, at least 1 asked for"
-    else:
-        within = f"{format_error(value)} of {limit:g} allowed"
-    subject = f" in {facts['subject']}" if "subject" in facts else ""
-    return f"{briefly(code)}{subject} {within}{EVIDENCE.get(facts['evidence'], '')}"

@@ -174,7 +174,7 @@ def test_settings_are_defaults_and_flags_win(results: Path, tmp_path: Path, ampb
     (tmp_path / "ampbench.toml").write_text(f"results = '{results}'\n[show]\nformat = 'csv'\nmax-error = 1e-9\n")
     assert ampbench("show", "latest").out.startswith("run,case_id,")
     assert "its error is 7.9e-03, more than 1e-09" in ampbench("show", "latest", "--format", "table").out
-    assert "take bf16_pure" in ampbench("show", "latest", "--format", "table", "--max-error", "0.02").out
+    assert "Take bf16_pure" in ampbench("show", "latest", "--format", "table", "--max-error", "0.02").out
 
 
 def test_a_bad_value_in_a_settings_file_is_traced_to_it(tmp_path: Path, ampbench: Run) -> None:

@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from ampbench.cli.results import run_rows
-from ampbench.core.budget import Budget
 from ampbench.records.case import Case
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Entry
+from ampbench.result import Result
 from ampbench.show.rows import grouped
 from ampbench.store import RunWriter, StoredRun, read_run, run_files
 from tests.stored_runs import (
@@ -133,7 +132,7 @@ def write_zoo_run(
     """
     [file] = run_files(STORED)
     stored = read_run(file)
-    measured = [row for row in run_rows(stored, Budget()) if row["outcome"] == "ok" and not row["output_worst_name"]]
+    measured = [row for row in Result(stored).rows if row["outcome"] == "ok" and not row["output_worst_name"]]
     templates = list(grouped(measured).items())
     generator = np.random.default_rng(seed)
     names = [f"{library}:{kind}_{size}" for size, kind in product(SIZES_OF_NETWORKS, KINDS_OF_NETWORKS)][:networks]

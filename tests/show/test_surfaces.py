@@ -4,26 +4,27 @@ import contextlib
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 
 import ampbench
 from ampbench.cli.main import main
-from ampbench.cli.results import markdown_text, result_lines, run_rows
 from ampbench.convert.parquet import cases_of
 from ampbench.core.budget import Budget
 from ampbench.judge import machines, verdict
-from ampbench.judge.table import not_taken
 from ampbench.pytest_plugin.summary import Seen
 from ampbench.records.verdict import VERDICT_COLUMNS, Status, Verdict
 from ampbench.report.material import material_of
 from ampbench.report.views.cases import cases
+from ampbench.result import Result
 from ampbench.show.markdown import escaped
-from ampbench.show.rows import Row, grouped, passed_over, precision_label
+from ampbench.show.results import result_lines, result_markdown
+from ampbench.show.rows import Row, precision_label
 from ampbench.show.wording import answer, verdict_words
 from ampbench.store import StoredRun, read_run
 
@@ -84,17 +85,19 @@ def data_of(path: Path, stored: StoredRun) -> Iterator[tuple[str, Told]]:
     yield "machines", told(list(document.rows()))
 
 
-def cells_of(stored: StoredRun, rows: list[Row], words: Mapping[str, str]) -> Iterator[tuple[str, dict[str, str]]]:
+def cells_of(stored: StoredRun, result: Result, words: Mapping[str, str]) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the cells of verdicts on surfaces for people, of every case that was measured."""
-    for width in (80, 200):
-        lines = [line.plain for line in result_lines(stored, rows, Budget(), width)]
+    rows = result.rows
+    for width in (80, 100, 200):
+        lines = [line.plain for line in result_lines(result.screen(), width)]
         yield f"terminal, {width} wide", found_in(lines, rows, words)
+    yield "text", found_in(str(result).splitlines(), rows, words)
     seen = Seen()
     seen._run = stored
     yield "pytest", found_in([line.plain for line in seen.lines(100)], rows, words)
     lines = [
         " ".join(cell.strip() for cell in line.strip("|").split("|"))
-        for line in markdown_text(stored, rows, Budget()).splitlines()
+        for line in result_markdown(result.screen()).splitlines()
         if line.startswith("|")
     ]
     yield "markdown", found_in(lines, rows, words, escaped)
@@ -105,32 +108,37 @@ def cells_of(stored: StoredRun, rows: list[Row], words: Mapping[str, str]) -> It
 
 
 def found_in(
-    lines: list[str], rows: list[Row], words: Mapping[str, str], spelled: Callable[[str], str] = str
+    lines: list[str], rows: Sequence[Row], words: Mapping[str, str], spelled: Callable[[str], str] = str
 ) -> dict[str, str]:
-    """Return the words of each row that was measured where its line ends in them, else that line."""
-    found, rest = {}, (line for line in lines if "failed: " not in line)
+    """Return the words of each row that was measured where its line, and what folds below it, ends in them."""
+    found, rest = {}, iter([*lines, ""])
+    line = next(rest)
     for row in rows:
         if row["outcome"] == "ok":
             label = spelled(precision_label(row))
-            line = next(line for line in rest if line.startswith(f"{label} "))
+            while not line.startswith(f"{label} ") or "failed: " in line:
+                line = next(rest)
+            whole, line = line, next(rest)
+            while line.startswith("  "):
+                whole, line = f"{whole} {line}", next(rest)
             own = words[row["case_id"]]
-            found[row["case_id"]] = own if line.endswith(f" {spelled(own)}") else line
+            found[row["case_id"]] = own if " ".join(whole.split()).endswith(f" {spelled(own)}") else whole
     return found
 
 
 def differing(path: Path) -> set[str]:
     """Return the surfaces that say of any case what its verdict is not, or leave a case out."""
     stored = read_run(path)
-    rows = run_rows(stored, Budget())
+    result = Result(stored)
     true = told([{"case_id": one.case_id, **one.columns()} for one in verdict.verdicts_of(stored, Budget()).values()])
-    measured = [row["case_id"] for row in rows if row["outcome"] == "ok"]
+    measured = {row["case_id"]: row for row in result.rows if row["outcome"] == "ok"}
     wrong = set()
     for surface, said in data_of(path, stored):
         wanted = true if surface != "machines" else {case_id: true[case_id] for case_id in measured}
         wrong |= {surface} if said != wanted else set()
     shown = {case_id: dict(zip(VERDICT_COLUMNS, true[case_id], strict=True)) for case_id in measured}
-    by_verdict = {case_id: verdict_words({"outcome": "ok", **columns}) for case_id, columns in shown.items()}
-    for surface, cells in cells_of(stored, rows, by_verdict):
+    by_verdict = {case_id: verdict_words({**measured[case_id], **columns}) for case_id, columns in shown.items()}
+    for surface, cells in cells_of(stored, result, by_verdict):
         wrong |= {surface} if cells != by_verdict else set()
     return wrong
 
@@ -143,9 +151,11 @@ def test_every_surface_shows_the_same_verdict_of_every_case(path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "surfaces"),
     [
-        ("ampbench.cli.results", {"json", "csv", "terminal, 80 wide", "terminal, 200 wide", "markdown"}),
+        (
+            "ampbench.result",
+            {"json", "csv", *(f"terminal, {width} wide" for width in (80, 100, 200)), "text", "pytest", "markdown"},
+        ),
         ("ampbench.report.material", {"page", "page's table"}),
-        ("ampbench.pytest_plugin.summary", {"pytest"}),
         ("ampbench.judge.machines", {"machines"}),
     ],
 )
@@ -163,21 +173,11 @@ def test_a_surface_that_shows_another_verdict_is_found(
 
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.name.partition(".")[0])
-def test_what_is_wrong_and_faster_or_smaller_is_named_with_its_code(path: Path) -> None:
-    stored = read_run(path)
-    rows = run_rows(stored, Budget())
-    takes = verdict.takes_of(stored, Budget(), verdict.trainings_beside(stored))
-    text = " ".join(" ".join(line.plain for line in result_lines(stored, rows, Budget(), 100)).split())
-    named = 0
-    for group, members in grouped(rows).items():
-        for row in passed_over(members):
-            named += 1
-            passed = takes[group].passed
-            if passed is not None and row["case_id"] == passed.case_id:
-                line = answer(takes[group].statement)
-                assert f"{precision_label(row)} " in line
-            else:
-                line = not_taken(members, takes[group])
-                assert verdict_words(row) in line
-            assert " ".join(line.split()) in text
-    assert named or path.name.startswith(("2026", "scripted"))
+@pytest.mark.parametrize("width", [80, 100])
+def test_no_line_is_wider_than_the_terminal_and_what_to_take_is_said_of_every_table(path: Path, width: int) -> None:
+    result = ampbench.open(path)
+    lines = [line.plain for line in result_lines(result.screen(), width)]
+    assert max(map(cell_len, lines)) <= width
+    text = " ".join(" ".join(lines).split()).lower()
+    for take in result.takes.values():
+        assert answer(take.statement).lower() in text

@@ -17,7 +17,6 @@ from ampbench.judge import fitness, frame
 from ampbench.judge.compare import compare
 from ampbench.judge.gate import Policy, judge
 from ampbench.judge.notes import statements
-from ampbench.judge.table import shown
 from ampbench.records.changes import Change, ChangeCode, ChangeStatus
 from ampbench.records.measured import HEAT, POWER_CAP, Fitness, Round
 from ampbench.records.run import Header
@@ -261,14 +260,3 @@ def test_a_bursting_device_is_worth_its_windows_in_every_reading_of_a_round() ->
     one = measured(Script(clock_hz=bursts), 0)
     assert stats.round_value(one.samples, None, one.windows) == pytest.approx(1 / 600, rel=0.05)
     assert one.burst_seconds == pytest.approx(1e-3)
-
-
-def test_the_table_has_a_burst_where_it_is_over_three_per_cent_shorter_and_energy_where_power_is_known() -> None:
-    def cells(script: Script) -> dict[str, str]:
-        (row,) = frame.run_rows(run_of([measured(script, 0)]))
-        return {column.header: " ".join(part(row) for part in column.parts) for column in shown([row])}
-
-    told = cells(at_the_limit())
-    assert told["burst"] == "1.00 ms"
-    assert told["energy"] == "824 mJ ±0.7%"  # 700 W for 1.18 ms, of which 5 W are the sensor's
-    assert "burst" not in cells(Script())

@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 
 from ampbench.core.metrics import DRIFT, GATED
 from ampbench.core.precisions import PRECISIONS, ordered
-from ampbench.core.units import UNDEFINED, counted, format_limit
-from ampbench.judge import notes, table
+from ampbench.core.units import UNDEFINED, counted, format_limit, times
+from ampbench.judge import notes
 from ampbench.judge.compare import rank
-from ampbench.judge.table import Column
 from ampbench.judge.times import TIME
 from ampbench.records.changes import EQUAL, OUTCOME, Change, ChangeCode, ChangeStatus
 from ampbench.records.labels import common_traits
@@ -30,7 +29,8 @@ from ampbench.show.changes import (
 from ampbench.show.charts import NAMES_ABOVE, Chart, Rows, middle_cut, quantity, rule_at, tooltip
 from ampbench.show.comparison import CHANGE_LEGEND, CHANGED, KINDS, WORST_FIRST
 from ampbench.show.page import View
-from ampbench.show.rows import grouped, precision_label
+from ampbench.show.results import COLUMNS, Column, metric_column
+from ampbench.show.rows import Row, grouped, judged_error, precision_label
 from ampbench.show.wording import words
 
 
@@ -207,6 +207,13 @@ def _spec(edge: float, verdicts: list[ChangeStatus]) -> dict[str, Any]:
     }
 
 
+FLOOR = Column("×floor", ("output_floor_ratio", "output_worst_floor_ratio"), lambda row: (_floor(row), ""))
+FURTHER = (
+    "items_per_second", "speedup_vs_tf32", "speedup_vs_default", "energy_per_step",
+    "ceiling_share", "busy_share", "bytes_per_parameter", "argmax_agreement", "grad_rel_l2",
+)  # fmt: skip
+"""The metrics of cases beside those that decide."""
+
 FILTERS = ("precision", "phase", "device", "outcome", "verdict")
 """What a reader may filter by, where the cases differ in it."""
 
@@ -249,7 +256,7 @@ def cases(material: Material) -> View | None:
     lines: list[Line] = []
     skips: list[tuple[str, list[ShownCase]]] = []
     measured = [one.row for one in material.cases if one.row["outcome"] == "ok"]
-    shown_columns = table.shown(measured)[1:]
+    shown_columns = columns_of(measured)
     limits = change_limits(material.cases)
     by_run: dict[int, dict[str, ShownCase]] = {}
     for one in material.cases:
@@ -274,7 +281,6 @@ def cases(material: Material) -> View | None:
             "compared": bool(material.comparisons),
             "width": max(len(limits) + len(shown_columns), 1),
             "filters": " ".join(FILTERS),
-            "legend": table.legend(shown_columns),
             "change_legend": CHANGE_LEGEND if limits else "",
             "drawn": any(edge is not None for edge in limits.values()),
             "timed": any(cell.bar for line in lines for cell in line.cells),
@@ -300,17 +306,13 @@ def _set_aside(own: Mapping[str, ShownCase]) -> list[tuple[str, list[str]]]:
 
     A skip that a comparison has more to say of than that nothing ran stays a row.
     """
-    groups = grouped(
-        one.row for one in own.values() if all(finding.code is ChangeCode.NOT_RUN for finding in one.findings)
-    )
-    kept, said = notes.without_common_skips(groups)
-    rows = {row["case_id"] for members in kept.values() for row in members}
-    reasons: dict[str, list[str]] = {}  # in the order of the lines: that of each reason's first case
-    for members in groups.values():
+    rows = [one.row for one in own.values() if all(finding.code is ChangeCode.NOT_RUN for finding in one.findings)]
+    reasons: dict[str, list[str]] = {}
+    for members in grouped(rows).values():
         for row in members:
-            if row["case_id"] not in rows:
+            if row["outcome"] == "skipped":
                 reasons.setdefault(row["reason"], []).append(row["case_id"])
-    return list(zip(map(words, said), reasons.values(), strict=True))
+    return list(zip(map(words, notes.skips(rows)), reasons.values(), strict=True))
 
 
 def _heads(material: Material, shown_columns: Sequence[Column], limits: Mapping[str, float | None]) -> list[Head]:
@@ -323,8 +325,13 @@ def _heads(material: Material, shown_columns: Sequence[Column], limits: Mapping[
         label = metric_label(metric)
         drawn = "" if edge is None else f", drawn to ±{format_limit(edge)}"
         heads.append(Head(f"{label.replace(' ', '-')}-change", f"{label} change{drawn}"))
-    heads += [Head(one.key, one.header) for one in shown_columns]
+    heads += [Head(_key(one), one.head) for one in shown_columns]
     return heads if shown_columns else [*heads, Head("outcome", "outcome", text=True)]
+
+
+def _key(column: Column) -> str:
+    """Return what the page's address calls a column: "time" of "time/step"."""
+    return column.head.partition("/")[0].replace(" ", "-") if column.metrics else "judged"
 
 
 def _lines(
@@ -383,11 +390,19 @@ def _told_apart(lines: list[Line]) -> list[Line]:
     return [replace(line, data={name: line.data[name] for name in differing if line.data[name]}) for line in lines]
 
 
+def _floor(row: Row) -> str:
+    """Return how many times the error of merely rounding the error is that is judged."""
+    value = judged_error(row, "floor_ratio")
+    return "" if value is None else times(value)
+
+
+def columns_of(measured: Sequence[Row]) -> list[Column]:
+    """Return the columns of numbers that any row that was measured has, and its verdict."""
+    columns = [*COLUMNS[1:-1], FLOOR, *map(metric_column, FURTHER), COLUMNS[-1]]
+    return [column for column in columns if any(any(column.cell(row)) for row in measured)]
+
+
 def _cell(column: Column, case: ShownCase, scale: Scale | None) -> Cell:
     """Return a cell: what stands beside its number below that, so that numbers align; a time has its bar there."""
-    if TIME in column.metrics:
-        return Cell(
-            " ".join(part(case.row) for part in column.parts).strip() or UNDEFINED, bar=time_bar(case.row, scale)
-        )
-    first, *beside = (part(case.row) for part in column.parts)
-    return Cell(first or UNDEFINED, " ".join(filter(None, beside)))
+    text, beside = column.cell(case.row)
+    return Cell(text or UNDEFINED, beside, time_bar(case.row, scale) if TIME in column.metrics else "")

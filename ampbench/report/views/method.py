@@ -15,7 +15,7 @@ from ampbench.core import budget, stats
 from ampbench.core.metrics import COLUMNS, COMPARED, GATED, MEAN, Column, Gate
 from ampbench.core.precisions import DEFAULT, PRECISIONS, ordered
 from ampbench.core.units import UNDEFINED, counted, format_limit, format_percent, format_quantity, format_seconds
-from ampbench.judge import deciding, fitness, table
+from ampbench.judge import deciding, fitness
 from ampbench.judge.exact import LUCK
 from ampbench.judge.looks import DISAGREEMENT_ALPHA
 from ampbench.judge.rounds import MeasuredRun
@@ -25,7 +25,9 @@ from ampbench.records.labels import few
 from ampbench.records.measured import OTHER_SHARE, STEAL_SHARE
 from ampbench.report.facts import Facts, facts_of, moment
 from ampbench.report.material import Material
+from ampbench.report.views.cases import columns_of
 from ampbench.show.page import View
+from ampbench.show.results import COLUMNS as DECIDING
 from ampbench.show.rows import number
 from ampbench.store import CUT, StoredRun
 from ampbench.trend import steps
@@ -172,8 +174,8 @@ def _repeatable(stored: StoredRun) -> str:
     return f"other bits in {len(moving):,} of {counted(len(tested), 'case')}: {few(moving)}"
 
 
-HEADERS: Mapping[str, str] = {metric: column.header for column in table.COLUMNS for metric in column.metrics}
-"""What heads the metrics in the table of cases (`table.COLUMNS`); what comparisons judge has the metric's label."""
+HEADERS: Mapping[str, str] = {metric: column.head for column in DECIDING for metric in column.metrics}
+"""What heads the metrics in the table of cases; what is not there has its label."""
 
 
 def method(material: Material) -> View | None:
@@ -183,7 +185,7 @@ def method(material: Material) -> View | None:
     rows = [case.row for case in material.cases]
     comparisons = material.comparisons
     judged = bool(comparisons or material.trends)
-    heads = table.shown(row for row in rows if row["outcome"] == "ok")
+    heads = columns_of([row for row in rows if row["outcome"] == "ok"])
     told = {metric for head in heads for metric in head.metrics}
     used = [
         column

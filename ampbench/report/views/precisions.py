@@ -13,7 +13,6 @@ from ampbench.core.precisions import BASELINE
 from ampbench.core.statement import Answer
 from ampbench.core.units import UNDEFINED, counted, every, format_error, times
 from ampbench.judge import notes
-from ampbench.judge.table import format_factor, not_taken, speed_interval
 from ampbench.judge.verdict import across_tables
 from ampbench.records.changes import Change
 from ampbench.report.answers import (
@@ -44,8 +43,9 @@ from ampbench.show.charts import (
 )
 from ampbench.show.comparison import means_block
 from ampbench.show.page import View, fit
-from ampbench.show.rows import Row, Take, described, judged_error, number, precision_label
-from ampbench.show.wording import answer, why, words
+from ampbench.show.results import speed_interval
+from ampbench.show.rows import Row, Take, described, judged_error, number, passed_over, precision_label
+from ampbench.show.wording import answer, passed_words, why, words
 
 LEAST_TIMES = math.log(2)
 """The scale of times is at least twofold, so that what hardly differs does not look far apart."""
@@ -286,7 +286,7 @@ def _row(one: Summary, scale: Scale | None) -> PrecisionRow:
         memory=_mean(one.memory, times, usual),
         error=_mean(one.error, format_error, usual, zero="without error"),
         largest=Number(UNDEFINED) if one.error is None else Number(format_error(one.error.most[0]), one.error.most[1]),
-        floor=_mean(one.floor, format_factor, usual),
+        floor=_mean(one.floor, times, usual),
         advised=f"{one.advised} of {one.tables}",
     )
 
@@ -305,7 +305,9 @@ def _mean(found: Spread | None, written: Callable[[float], str], usual: int, zer
 def _advised(table: Table) -> AdviceLine:
     group, advice, row = table.group, table.advice, table.chosen
     assert advice is not None
-    remark = "; ".join(filter(None, [*map(words, advice.hints), not_taken(table.whole, advice)]))
+    named = advice.passed.case_id if advice.passed else ""
+    others = [(precision_label(each), each) for each in passed_over(table.whole) if each["case_id"] != named]
+    remark = "; ".join(filter(None, [*map(words, advice.hints), passed_words(others)]))
     return AdviceLine(
         table=table.label,
         workload=group.workload,

@@ -1,0 +1,329 @@
+"""A run's result as people read it: a table for each network, phase, device and path, what to take of it, and notes.
+
+`result_lines(screen, width)` is what `ampbench run` and `show`, pytest's summary and `str(Result)` print;
+`result_markdown(screen)` is the same in Markdown. `Result.screen()` makes the `Screen`; nothing is decided here.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from textwrap import wrap
+from typing import Any
+
+import msgspec
+from rich.cells import cell_len
+from rich.text import Text
+
+from ampbench.core import metrics
+from ampbench.core.metrics import METRICS
+from ampbench.core.precisions import BASELINE
+from ampbench.core.statement import Note, Severity, Statement
+from ampbench.core.stats import round_value
+from ampbench.core.units import counted, format_error, format_quantity, format_seconds, times
+from ampbench.records.case import Case
+from ampbench.records.labels import NONE_NAMED, outcome_said
+from ampbench.records.measured import Round
+from ampbench.records.run import Header
+from ampbench.records.verdict import VERDICT_COLUMNS, Evidence
+from ampbench.show.markdown import escaped, markdown_table
+from ampbench.show.rows import Group, Row, Take, described, grouped, judged_error, number, precision_label
+from ampbench.show.terminal import wrapped
+from ampbench.show.wording import answer, lines, verdict_words, words
+
+LEAST_ROOM = 20
+"""Columns within which a verdict folds; with fewer its reason stands below."""
+EVIDENCE: Mapping[str, str] = {
+    Evidence.TRAINED: "trainings to their end",
+    Evidence.STEPS: "one step after others in fp32",
+    Evidence.ONE_STEP: "one step at the first weights",
+    Evidence.INPUTS: "one batch of inputs",
+}
+"""What the verdicts on a table rest on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Screen:
+    """What is shown of a run: `rows` with their verdicts, what to take of each table, `notes` on both.
+
+    `pointers` name other verbs for what befell cases; `rest` is the command that shows all ("": there is none).
+    """
+
+    header: Header
+    cases: Mapping[str, Case]
+    rows: Sequence[Row]
+    takes: Mapping[Group, Take] = field(default_factory=dict)
+    notes: Sequence[Statement] = ()
+    pointers: Sequence[str] = ()
+    rest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: its `head`, the `metrics` in it, and of a row its text and what stands in parentheses behind."""
+
+    head: str
+    metrics: tuple[str, ...]
+    cell: Callable[[Row], tuple[str, str]]
+
+
+def written(row: Row, metric: str) -> str:
+    """Return a metric of a row in its unit, a ratio with two decimals; "" where it is undefined."""
+    value, unit = number(row[metric]), METRICS[metric].unit
+    return "" if value is None else times(value) if unit == "ratio" else format_quantity(value, unit)
+
+
+def speed_interval(row: Row) -> str:
+    """Return the 95% interval of a row's speed as "1.41–1.68"; "" under three rounds."""
+    low, high = number(row.get("speedup_low")), number(row.get("speedup_high"))
+    return "" if low is None or high is None else f"{times(low)}–{times(high)}".replace("x", "")
+
+
+def _error(row: Row) -> str:
+    """Return the error that is judged; where it is undefined "nan" or "inf" if these are why, "ref" of a reference."""
+    value = judged_error(row)
+    if value is not None:
+        return format_error(value)
+    if row["output_not_finite"]:
+        return str(row["output_not_finite"]).split(" ", maxsplit=1)[0]
+    return "ref" if row["reference_dtype"] == row["precision"] and row["path"] == "eager" else ""
+
+
+def _memory(row: Row) -> tuple[str, str]:
+    return written(row, "peak_memory_bytes"), "" if row["precision"] == BASELINE else written(
+        row, "memory_ratio_vs_fp32"
+    )
+
+
+def _speed(row: Row) -> tuple[str, str]:
+    return written(row, "speedup_vs_fp32"), "" if row["precision"] == BASELINE else speed_interval(row)
+
+
+def metric_column(name: str) -> Column:
+    """Return the column of a metric in its unit, under its label."""
+    return Column(METRICS[name].label, (name,), lambda row: (written(row, name), ""))
+
+
+COLUMNS = (
+    Column("precision", (), lambda row: (precision_label(row), "")),
+    Column("time/step", ("seconds_median",), lambda row: (written(row, "seconds_median"), "")),
+    Column("speed", ("speedup_vs_fp32",), _speed),
+    Column("memory", ("peak_memory_bytes", "memory_ratio_vs_fp32"), _memory),
+    Column("error", ("output_rel_l2", "output_worst_rel_l2"), lambda row: (_error(row), "")),
+    Column("verdict", (), lambda row: (verdict_words(row), "")),
+)
+"""What decides: all that a table shows of a case."""
+
+
+def result_lines(screen: Screen, width: int, *, verbose: bool = False) -> list[Text]:
+    """Return a run's result in lines of `width` columns; `verbose` adds every metric and every note."""
+    shown: list[Text] = []
+    for group, rows in _tables(screen.rows).items():
+        title, *rest = heading(group, rows, screen, verbose=verbose)
+        lines_of_title = wrapped(" · ".join([title, *rest]), width, "dim")
+        lines_of_title[0].stylize("not dim bold", 0, len(title))
+        take = screen.takes.get(group)
+        shown += [
+            *([Text()] if shown else []),
+            *lines_of_title,
+            *Set(rows, width).lines(rows, take.case_id if take else None),
+        ]
+        for line in _below(rows, take, screen, verbose=verbose):
+            shown += wrapped(line, width)
+        if verbose:
+            shown += _every_metric(rows, width)
+    below = [Text(), *(line for note in notes_of(screen, verbose=verbose) for line in wrapped(note, width))]
+    if screen.rest and not verbose:
+        below.append(Text(f"{screen.rest} has the rest", style="dim"))
+    return [*shown, *below] if len(below) > 1 else shown
+
+
+def result_markdown(screen: Screen) -> str:
+    """Return a run's result as Markdown: a heading, a table and what to take for each table, then the notes."""
+    blocks = []
+    for group, rows in _tables(screen.rows).items():
+        title, *rest = heading(group, rows, screen)
+        measured = [row for row in rows if row["outcome"] == "ok"]
+        cells = [[_whole(column.cell(row)) for column in COLUMNS] for row in measured]
+        blocks += [f"### {escaped(title)}", escaped(" · ".join(rest))]
+        blocks += [markdown_table([column.head for column in COLUMNS], cells, ["verdict"])] if measured else []
+        blocks += [escaped(_not_measured(row)) for row in rows if row["outcome"] != "ok"]
+        blocks += [escaped(line.strip()) for line in _below(rows, screen.takes.get(group), screen)]
+    return "\n\n".join([*blocks, *map(escaped, notes_of(screen))])
+
+
+def _tables(rows: Iterable[Row]) -> dict[Group, list[Row]]:
+    """Return the rows of each table without those that were skipped, which notes name."""
+    return grouped(row for row in rows if row["outcome"] != "skipped")
+
+
+def _whole(cell: tuple[str, str]) -> str:
+    return f"{cell[0]} ({cell[1]})" if cell[1] else cell[0]
+
+
+def _not_measured(row: Row) -> str:
+    return f"{precision_label(row)} {outcome_said(row['outcome'], row['reason'])}"
+
+
+def heading(group: Group, rows: Sequence[Row], screen: Screen, *, verbose: bool = False) -> list[str]:
+    """Return what a table is of: network, phase, batch, optimizer, machine, torch; settings where others differ."""
+    alike = [each.parameters.split(",") for each in grouped(screen.rows) if each.workload == group.workload]
+    common = set() if verbose else set.intersection(*map(set, alike))
+    telling = ",".join(each for each in group.parameters.split(",") if each not in common)
+    optimizer = next((row["optimizer"] for row in rows if row.get("optimizer")), "")
+    recipe = "" if optimizer else group.recipe
+    path = "" if group.path == "eager" else group.path
+    parts = [group.workload, group.phase, path, described(replace(group, parameters=telling, recipe=recipe), False)]
+    parts += ["no optimizer" if optimizer == NONE_NAMED else optimizer, *machine(screen.header, group.device)]
+    return list(filter(None, parts))
+
+
+def machine(header: Header, device: str) -> list[str]:
+    """Return the device that numbers of a run are of, and the torch: `["AMD EPYC, 2 threads", "torch 2.15.0"]`."""
+    environment, threads = header.environment, header.settings.threads or header.environment.threads
+    known = environment.device(device)
+    name = (known.name if known else "") or (environment.cpu if device == "cpu" else "") or device
+    name += f", {counted(threads, 'thread')}" if device == "cpu" and threads else ""
+    torch = environment.torch_version.partition("+")[0]
+    return [name, f"torch {torch}" if torch else ""]
+
+
+class Set:
+    """How a table of `rows` is set within `width`; its last column, `head` and `last`, folds."""
+
+    def __init__(
+        self, rows: Sequence[Row], width: int, head: str = "verdict", last: Callable[[Row], str] = verdict_words
+    ) -> None:
+        cells = [[column.cell(row) for column in COLUMNS[:-1]] for row in rows if row["outcome"] == "ok"]
+        columns = zip(*cells, strict=True) if cells else [[("", "")]] * (len(COLUMNS) - 1)
+        self._sizes = [[max(map(cell_len, texts)) for texts in zip(*column, strict=True)] for column in columns]
+        self._sizes[0][0] = max((cell_len(precision_label(row)) for row in rows), default=0)
+        self._width, self._head, self._last = width, head, last
+        self._gap = "  " if width - cell_len(self._line([("", "")] * len(self._sizes), "  ")) >= LEAST_ROOM else " "
+
+    def lines(self, rows: Sequence[Row], taken: str | None = None) -> list[Text]:
+        """Return the header and the rows of a table, that of the case `taken` in bold."""
+        found = []
+        if any(row["outcome"] == "ok" for row in rows):
+            heads = [(column.head, "") for column in COLUMNS[:-1]]
+            found += [Text(self._with_last(self._line(heads, self._gap), self._head)[0].rstrip(), style="dim")]
+        for row in rows:
+            if row["outcome"] == "ok":
+                start = self._line([column.cell(row) for column in COLUMNS[:-1]], self._gap)
+                style = "bold" if taken == row["case_id"] else ""
+                found += [Text(line.rstrip(), style=style) for line in self._with_last(start, self._last(row))]
+            else:
+                said = f"{precision_label(row):<{self._sizes[0][0]}}  {outcome_said(row['outcome'], row['reason'])}"
+                found += wrapped(said, self._width, "red" if row["outcome"] == "failed" else "dim")
+        return found
+
+    def _line(self, cells: Sequence[tuple[str, str]], gap: str) -> str:
+        parts = []
+        for column, (text, behind), (own, more) in zip(COLUMNS, cells, self._sizes, strict=False):
+            size = max(own + (more and more + 3), cell_len(column.head))
+            left = column is COLUMNS[0] or (more and text == column.head)
+            cell = text if left else f"{_right(text, own if more else size)}{behind and f' ({behind})'}"
+            parts.append(cell + " " * (size - cell_len(cell)))
+        return gap.join([*parts, ""])
+
+    def _with_last(self, start: str, last: str) -> list[str]:
+        room = self._width - cell_len(start)
+        status, _, reason = last.partition(": ")
+        if cell_len(last) <= room:
+            return [start + last]
+        if room >= LEAST_ROOM:
+            kept = last.replace(" > ", "\u00a0>\u00a0")  # a number stays beside its limit
+            first, *more = (line.replace("\u00a0", " ") for line in wrap(kept, room))
+            return [start + first, *(" " * cell_len(start) + line for line in more)]
+        own = f"{status}:" if reason and cell_len(status) < room else ""
+        below = wrap(reason if own else last, max(self._width, LEAST_ROOM))
+        return [start + own, *(_right(line, self._width) for line in below)]
+
+
+def _right(text: str, width: int) -> str:
+    return " " * (width - cell_len(text)) + text
+
+
+def _below(rows: Sequence[Row], take: Take | None, screen: Screen, *, verbose: bool = False) -> Iterator[str]:
+    """Yield what to take of a table and why, on what that rests, and hints; nothing where nothing was measured."""
+    if take is None:
+        return
+    yield f"→ {_capital(answer(take.statement))}"
+    rounds = max((int(number(row["rounds"]) or 0) for row in rows), default=0)
+    quiet = all(each.code not in (Note.UNQUIET, Note.UNSTEADY) for each in screen.notes)
+    trained = next((each.subject for each in take.verdicts if each.evidence is Evidence.TRAINED), "")
+    seen = next(said for kind, said in EVIDENCE.items() if any(row["verdict_evidence"] == kind for row in rows))
+    yield f"  {counted(rounds, 'round')}, machine {'quiet' if quiet else 'not quiet'}. Evidence: {trained or seen}."
+    for hint in take.hints:
+        if verbose or hint.severity is not Severity.INFO:
+            yield f"  {_capital(words(hint))}"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def notes_of(screen: Screen, *, verbose: bool = False) -> list[str]:
+    """Return the notes below all tables; unless `verbose`, those that change what to do."""
+    chosen = [note for note in screen.notes if verbose or note.code in UNRUN or note.severity is not Severity.INFO]
+    if not verbose:  # of what to do again, not why
+        facts = [{name: fact for name, fact in note.facts.items() if name != "causes"} for note in chosen]
+        chosen = [replace(note, facts=known) for note, known in zip(chosen, facts, strict=True)]
+    found = [line.text for line in lines(chosen, screen.cases)]
+    return list(dict.fromkeys([*found, *(screen.pointers if verbose else ())]))
+
+
+UNRUN = (Note.SKIPPED, Note.PENDING)
+"""Notes on cases without a row."""
+
+
+def _every_metric(rows: Sequence[Row], width: int) -> Iterator[Text]:
+    """Yield the metrics that any of `rows` has, a line each and a column for each precision, as many as fit at once."""
+    measured = [row for row in rows if row["outcome"] == "ok"]
+    defined = [name for name in METRICS if any(number(row[name]) is not None for row in measured)]
+    labels = max((len(METRICS[name].label) for name in defined), default=0)
+    size = max((cell_len(precision_label(row)) for row in measured), default=0) + 2
+    fitting = max((width - labels) // max(size, 1), 1)
+    for start in range(0, len(measured), fitting):
+        part = measured[start : start + fitting]
+        yield Text(" " * labels + "".join(_right(precision_label(row), size) for row in part), style="dim")
+        for name in defined:
+            cells = "".join(_right(written(row, name), size) for row in part)
+            yield Text(f"{METRICS[name].label:<{labels}}{cells}")
+
+
+def case_lines(row: Row, rounds: Iterable[Round], records: Iterable[msgspec.Struct | None], width: int) -> list[Text]:
+    """Return all that is known of a case: its columns with what they mean, its rounds, and its other `records`."""
+    pairs = []
+    for name in (*metrics.COLUMNS, *VERDICT_COLUMNS):
+        value = written(row, name) if name in METRICS else row[name]
+        if value not in (None, ""):
+            pairs.append((name, f"{value!s:<12} {metrics.COLUMNS[name].summary if name in metrics.COLUMNS else ''}"))
+    for each in rounds:
+        seconds = format_seconds(round_value(each.samples, each.cpu_samples, each.windows))
+        samples = "+".join(f"{len(build)}" for build in each.samples)
+        name = f"{'control' if each.control else 'round'} {each.round}"
+        pairs.append((name, f"{seconds:<12} {samples} samples, server {each.server}"))
+    pairs += [pair for record in records if record is not None for pair in _facts("", msgspec.to_builtins(record))]
+    size = max(len(name) for name, _ in pairs) + 2
+    found = [Text(row["case_id"], style="bold")]
+    for name, text in pairs:
+        first, *more = wrap(text, max(width - size - 2, LEAST_ROOM)) or [""]
+        found.append(Text.assemble((f"  {name:<{size}}", "dim"), first))
+        found += [Text(" " * (size + 2) + line) for line in more]
+    return found
+
+
+def _facts(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yield the facts of a record by their dotted names."""
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            if key != "case_id":
+                yield from _facts(f"{name}.{key}".lstrip("."), each)
+    elif isinstance(value, list) and any(isinstance(each, Mapping) for each in value):
+        for place, each in enumerate(value):
+            yield from _facts(f"{name}[{place}]", each)
+    elif value not in (None, [], ""):
+        yield name, ", ".join(map(_fact, value)) if isinstance(value, list) else _fact(value)
+
+
+def _fact(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
