@@ -12,27 +12,27 @@ from ampbench.records.measured import OTHER_SHARE, STEAL_SHARE
 from ampbench.store import StoredRun, once
 
 SLOW_CLOCK = 0.8
-"""Share of the run's median clock under which a round is unfit: thermal and power throttling lower clocks by more, and
-a clock a fifth lower makes a step by up to a quarter slower, many times the threshold."""
+"""A round is unfit below this share of the run's median clock: throttling lowers clocks by more, and a clock a fifth
+lower makes a step up to a quarter slower."""
 
 SLOW_ACCELERATOR = 0.95
-"""Share of the median clock of its case under which a round on an accelerator is unfit. Its clock, under load, moves in
-steps of less than a hundredth; a twentieth lower makes a step by up to 5% slower, over twice the threshold."""
+"""A round on an accelerator is unfit below this share of its case's median clock, which moves in steps of less than a
+hundredth under load: a twentieth lower makes a step up to 5% slower, over twice the threshold."""
 
 THROTTLED_SHARE = 0.1
-"""Share of the readings with heat or a fault as the limit from which a round is unfit: a window in ten is then slow."""
+"""A round is unfit with this share of readings limited by heat or a fault: one window in ten is then slow."""
 
 LOAD_PER_CPU = 2.0
-"""Load average per CPU from which a round is unfit, where the machine does not tell what others used. Torch's own
-threads make a load of about one per CPU."""
+"""A round is unfit from this load average per CPU, if the share of other processes is unknown. Torch's own threads make
+a load of about one per CPU."""
 
 UNFIT_SHARE = 0.25
-"""Share of unfit blocks above which a case gets no verdict: what is left is then no fair sample of the session."""
+"""With a larger share of unfit blocks a case gets no verdict: the rest is no fair sample of the session."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """Which rounds are unfit: the number of the first cause in `CAUSES` that holds, -1 for none, and its value."""
+    """Which rounds are unfit: the number of the first of `CAUSES` that holds, -1 for none, and its value."""
 
     cause: stats.Integers
     value: stats.Floats
@@ -48,16 +48,16 @@ CAUSES = (
     "the accelerator's clock was at {:.0%} of its usual one",
     "other processes used {:.0%} of the accelerator",
 )
-"""What makes a round unfit, in words, around the value."""
+"""Causes of unfit rounds, worded around the value."""
 ON_ACCELERATOR = frozenset(range(4, len(CAUSES)))
-"""The numbers of those that are an accelerator's own."""
+"""The numbers of an accelerator's own causes."""
 
 
 def unfit_rounds(run: MeasuredRun) -> Unfit:
     """Return which rounds are unfit, and why.
 
-    A CPU's clock is compared with its median over the run's rounds on it. That of an accelerator under load depends on
-    what it computes, and is compared with its median over the rounds of the same case.
+    A CPU's clock is compared with its median over the run's rounds, an accelerator's, which depends on the work, with
+    its median over the rounds of the same case.
     """
     rounds, cases = run.rounds, run.stored.cases.values()
     on_cpu = np.array([case.device == "cpu" for case in cases], dtype=bool)[rounds.owners]
@@ -83,7 +83,7 @@ def unfit_rounds(run: MeasuredRun) -> Unfit:
 
 
 def said_of(causes: stats.Integers, values: stats.Floats, blocks: int, what: str) -> str:
-    """Return the commonest cause among unfit rounds in words: "other processes used 41% of the CPU in 6 of 8 blocks".
+    """Return the commonest cause among unfit rounds: "other processes used 41% of the CPU in 6 of 8 blocks".
 
     `causes` and `values` are those of the unfit blocks alone.
     """
@@ -99,17 +99,17 @@ def _of_median(values: stats.Floats) -> stats.Floats:
 
 
 DISTURBED = 1.1
-"""A sample this many times as long as the fastest of its build, or as its CPU time, was delayed by something else."""
+"""A sample this many times as long as the fastest of its build, or as its CPU time, was delayed."""
 DISTURBED_BY = f"{DISTURBED} times the fastest of their build, or their CPU time"
-"""What samples took longer than that were disturbed."""
+"""What disturbed samples exceed."""
 
 UNQUIET_SHARE = 0.2
-"""With more disturbed samples than this, a machine was not quiet."""
+"""With a larger share of disturbed samples a machine was not quiet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """The very same case measured twice in one run: the seconds of its own rounds, and of the control's."""
+    """One case measured twice in a run: the seconds of its own rounds, and of the control's."""
 
     case_id: str
     own: stats.Floats
@@ -127,12 +127,12 @@ class Control:
 
     @property
     def ratio(self) -> float:
-        """How many times as long the control took."""
+        """The time of the control relative to its own."""
         return self.control_seconds / self.own_seconds
 
     @property
     def apart(self) -> float:
-        """By what factor the two differ, whichever is larger; 1 where they are equal."""
+        """The factor by which the two differ, at least 1."""
         return max(self.ratio, 1 / self.ratio) if self.ratio > 0 else 1.0
 
 
@@ -149,17 +149,18 @@ def controls(run: MeasuredRun) -> Iterator[Control]:
 
 @once
 def control_ratio(stored: StoredRun) -> Control | None:
-    """Return what the run's control says; None where the run measured no case twice."""
+    """Return the run's control; None if no case was measured twice."""
     found = controls(MeasuredRun.of(stored))
     return next((one for one in found if one.own.size and one.own.min() > 0), None)
 
 
 @once
 def disturbed_share(stored: StoredRun) -> float | None:
-    """Return the share of samples that took over `DISTURBED` times the fastest of their build, or their CPU time.
+    """Return the share of samples over `DISTURBED` times the fastest of their build, or their CPU time; None if
+    unknown.
 
-    On a quiet machine it is a few hundredths. A build of a single sample whose CPU time is not known is held against
-    the other such builds of its case. None where nothing can be held against anything.
+    On a quiet machine it is a few hundredths. A build of a single sample without CPU time is compared with the other
+    such builds of its case.
     """
     builds: list[Sequence[float]] = []
     known: list[Sequence[float]] = []
@@ -183,9 +184,9 @@ def disturbed_share(stored: StoredRun) -> float | None:
 
 @once
 def unfit_said(stored: StoredRun) -> str:
-    """Return why too many rounds were unfit for their times to be trusted: "other processes used 76% of the CPU in …".
+    """Return why too many rounds were unfit to trust their times: "other processes used 76% of the CPU in …".
 
-    They are unfit as they are for a comparison (`unfit_rounds`). "" where they were not or no machine tells.
+    "" if they were not, or no machine tells.
     """
     if not stored.rounds:
         return ""
@@ -197,14 +198,14 @@ def unfit_said(stored: StoredRun) -> str:
 
 
 def unsteady_device(stored: StoredRun) -> bool:
-    """Return whether what `unfit_said` says is an accelerator's own doing: heat, a falling clock, others on it."""
+    """Return whether the cause in `unfit_said` is an accelerator's own: heat, a falling clock, others on it."""
     causes = unfit_rounds(MeasuredRun.of(stored)).cause
     unfit = causes[causes >= 0]
     return bool(unfit.size) and int(np.bincount(unfit).argmax()) in ON_ACCELERATOR
 
 
 def unquiet(stored: StoredRun) -> list[str]:
-    """Return what tells that a machine was not quiet while a run was measured, in words; [] where nothing does."""
+    """Return what shows that a machine was not quiet while a run was measured, in words."""
     causes = [unfit_said(stored)]
     disturbed = disturbed_share(stored)
     if disturbed is not None and disturbed > UNQUIET_SHARE:

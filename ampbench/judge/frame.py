@@ -1,7 +1,7 @@
-"""Runs as tidy tables: one flat row per case, in base units, with everything derived that can be.
+"""Runs as tidy tables: a row per case, in base units, with the columns of `metrics.COLUMNS`.
 
-The columns are `metrics.COLUMNS`. Text is None and numbers are NaN where undefined. Whoever asks for a DataFrame waits
-for pandas, which takes longer to import than most runs to read; rows and columns are made without.
+Undefined text is None, an undefined number NaN. Only a DataFrame needs pandas, which takes longer to import than most
+runs to read.
 """
 
 import warnings
@@ -37,7 +37,7 @@ Array = np.ndarray[Any, Any]
 class Frame:
     """The cases of a run as columns by name, in the order of `COLUMNS`: arrays with an element for each case.
 
-    Text and `batch_size` are objects, None where undefined.
+    Text and `batch_size` are objects, None if undefined.
     """
 
     def __init__(self, run: MeasuredRun):
@@ -49,7 +49,7 @@ class Frame:
         return self.columns[name]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the rows as plain values, ready for JSON: None where undefined, counts and bytes as integers."""
+        """Return the rows as plain values, ready for JSON: None if undefined, counts and bytes as integers."""
         values = [_plain(COLUMNS[name], column) for name, column in self.columns.items()]
         return [dict(zip(self.columns, row, strict=True)) for row in zip(*values, strict=True)]
 
@@ -80,9 +80,9 @@ def load(path: Path | str) -> "pd.DataFrame":
     """Return the runs at `path` as one frame with a row per case: a file is that run, a folder all its runs.
 
     Columns are `metrics.COLUMNS` and, by the default budget, `VERDICT_COLUMNS`. A folder is a results folder, which
-    holds `runs/`, or any folder of run files; its runs are in the order of their names, which is that of their times;
-    those that only explain are left out. Warns of a run whose last line is cut. Raises `StoreError`, naming file and
-    line, where there is no run or one is damaged, `UsageError` for the file of a run that only explains.
+    holds `runs/`, or any folder of run files; its runs are in the order of their names, which is that of their times,
+    without those that only explain. Warns of a run whose last line is cut. Raises `StoreError`, naming file and line,
+    for a missing or damaged run, `UsageError` for the file of a run that only explains.
     """
     import pandas as pd
 
@@ -99,7 +99,7 @@ def load(path: Path | str) -> "pd.DataFrame":
 def judged(files: Iterable[Path]) -> Iterator[tuple[Path, Frame]]:
     """Yield the frame of each run with its verdicts by the default budget (`VERDICT_COLUMNS`); raises as `load` does.
 
-    What studies of convergence in its folder found counts, as everywhere.
+    Studies of convergence in its folder count, as everywhere.
     """
     studies: dict[tuple[Path, str, str], list[StoredRun]] = {}
     for file in files:
@@ -108,7 +108,7 @@ def judged(files: Iterable[Path]) -> Iterator[tuple[Path, Frame]]:
 
 @no_garbage_collection()  # until all that a large run is made of is given back
 def _judged(file: Path, studies: dict[tuple[Path, str, str], list[StoredRun]]) -> Frame:
-    """Return the frame of a run with its verdicts; `studies` are those known already, by folder, host and torch."""
+    """Return the frame of a run with its verdicts; `studies` are known ones by folder, host and torch."""
     from ampbench.judge.verdict import trainings_beside, verdicts_of
 
     stored = MeasuredRun.read_brief(file)
@@ -125,7 +125,7 @@ def _judged(file: Path, studies: dict[tuple[Path, str, str], list[StoredRun]]) -
 
 
 def require_measured(stored: StoredRun) -> None:
-    """Raise `UsageError` where a run only explains, and so has nothing that is measured."""
+    """Raise `UsageError` for a run that only explains."""
     if stored.header.explains:
         raise UsageError(not_measured(stored.header))
 
@@ -138,12 +138,12 @@ def frame_of(stored: StoredRun) -> Frame:
 
 @once
 def run_rows(stored: StoredRun) -> list[dict[str, Any]]:
-    """Return a run's rows (`Frame.rows`), one a case in order."""
+    """Return the rows of a run (`Frame.rows`), one a case in order."""
     return frame_of(stored).rows()
 
 
 class _Cases:
-    """What the columns of a run are made of; each is made when it is first asked for."""
+    """The source of the columns of a run; each is made when it is first needed."""
 
     def __init__(self, run: MeasuredRun):
         stored, ids = run.stored, list(run.stored.cases)
@@ -168,7 +168,7 @@ class _Cases:
         return self._columns[name]
 
     def _filled(self, column: Column, values: Array) -> Array:
-        """Return a column with another program's numbers where the run has no raw ones."""
+        """Return a column with another program's numbers in place of missing ones."""
         readings = self.run.stored.readings.get(column.name)
         if not readings:
             return values
@@ -176,20 +176,20 @@ class _Cases:
         return np.where(np.isnan(values), given, values)
 
     def each(self, path: str, of: Callable[[Any], Any] | None = None) -> list[Any]:
-        """Return what is at `path`, or what `of` makes of it, for each case; None where anything on the way is."""
+        """Return for each case the value at `path`, or what `of` makes of it; None if anything on the way is None."""
         values = reach(path, self._records)
         return [None if value is None else of(value) for value in values] if of else values
 
     def texts(self, path: str, of: Callable[[Any], Any] | None = None) -> Array:
-        """Return a column of text or of objects, None where undefined."""
+        """Return a column of text or of objects."""
         return np.array(self.each(path, of), dtype=object)
 
     def numbers(self, path: str, of: Callable[[Any], float | None] | None = None) -> stats.Floats:
-        """Return a column of numbers, NaN where undefined."""
+        """Return a column of numbers."""
         return stats.numbers(self.each(path, of))
 
     def medians(self, values: stats.Floats) -> stats.Floats:
-        """Return the median of each case's `values`, one for each round, those of the control left out."""
+        """Return the median of each case's `values`, one for each round, without the control's."""
         return self.run.own.medians(values)
 
     def optimizers(self) -> Array:
@@ -213,7 +213,7 @@ class _Cases:
 
     @cached_property
     def decided(self) -> tuple[stats.Floats, stats.Floats]:
-        """How many decisions are the reference's, and how many there are."""
+        """The decisions that are the reference's, and all decisions."""
         agreeing, decisions = (self.numbers("divergence.output.decided", itemgetter(part)) for part in (0, 1))
         return agreeing, decisions
 
@@ -224,27 +224,27 @@ class _Cases:
 
     @cached_property
     def bounds(self) -> list[Any]:
-        """What bounds each step whose FLOPs were counted."""
+        """What bounds each step with counted FLOPs."""
         bounds = Bounds(self.run.stored.every(Ceiling))
         pairs = zip(self._records["memory"], self.each("case.device"), strict=True)
         return [None if memory is None or memory.flops is None else bounds.of(memory, on) for memory, on in pairs]
 
     def rounds(self) -> Array:
-        """Return how many rounds each case has, NaN where another program's number stands for them."""
+        """Return the number of each case's rounds, NaN for another program's numbers."""
         lengths, read = self.run.own.lengths, set[str]().union(*self.run.stored.readings.values())
         unknown = np.array([case_id in read for case_id in self.run.stored.cases], dtype=np.bool_) & (lengths == 0)
         return np.where(unknown, np.nan, lengths) if read else lengths
 
     @cached_property
     def _tables(self) -> stats.Integers:
-        """The number of the table that each case is of: of all cases that differ in precision and its inputs alone."""
+        """The number of the table of each case: of all cases that differ in precision and its inputs alone."""
         known: dict[Any, int] = {}
         names = ("workload", "device", "phase", "path", "batch_size", "memory_format", "sdpa", "recipe")
         keys = zip(self["parameters"], *(self.each(f"case.{name}") for name in names), strict=True)
         return np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
 
     def baselines(self, precision: str) -> stats.Integers:
-        """Return the row of each case's own case in `precision`, -1 where that is missing or not ok."""
+        """Return the row of each case's baseline in `precision`, -1 if it is missing or not ok."""
         rows = np.full(len(self._tables), -1)
         for row in np.flatnonzero((self["precision"] == precision) & (self["outcome"] == OK)).tolist():
             # the baseline's inputs are fp32; inputs stored otherwise are a baseline only where there is no other
@@ -253,12 +253,12 @@ class _Cases:
         return rows[self._tables]
 
     def speedup(self, precision: str) -> stats.Floats:
-        """Return how many times as long each case's own case in `precision` takes."""
+        """Return the speedup of each case over its baseline in `precision`."""
         rows, seconds = self.baselines(precision), _positive(self["seconds_median"])
         return np.where(rows >= 0, stats.ratio(seconds[rows], seconds), np.nan)
 
     def saving(self) -> stats.Floats:
-        """Return each case's memory, relative to that of its own case in fp32, where both are counted alike."""
+        """Return the memory of each case relative to its baseline in fp32, if both are counted alike."""
         rows, memory, source = self.baselines(BASELINE), self["peak_memory_bytes"], self["memory_source"]
         alike = (rows >= 0) & (source[rows] == source)
         return np.where(alike, stats.ratio(memory, memory[rows]), np.nan)
@@ -272,16 +272,14 @@ class _Cases:
 
     @cached_property
     def speedups(self) -> dict[str, tuple[stats.Floats, stats.Floats]]:
-        """The intervals (`_speedup_interval`) over fp32 and over what torch ships."""
+        """The intervals (`_speedup_interval`) over fp32 and over `default`."""
         return {precision: self._speedup_interval(precision) for precision in (BASELINE, DEFAULT)}
 
     def _speedup_interval(self, precision: str) -> tuple[stats.Floats, stats.Floats]:
-        """Return the ends of the 95% interval of each case's speedup over its own case in `precision`.
+        """Return the ends of the 95% interval of each case's speedup over its baseline in `precision`.
 
-        The precisions of a table are measured next to each other in every round, so that what slows the machine down
-        for a while slows all of them down: it is the t interval of the logarithms of the ratios, round by round.
-        Without three common rounds, it is what the intervals of both leave open. NaN where there is none, and of a
-        baseline itself.
+        It is the t interval of the logarithms of the ratios, round by round, as in `verdict.Speeds`. Without three
+        common rounds, it is what the intervals of both leave open. NaN without either, and of a baseline itself.
         """
         baselines, (owners, numbers, seconds) = self.baselines(precision), self._owned
         compared = (baselines >= 0) & (baselines != np.arange(len(baselines)))
@@ -313,7 +311,7 @@ def _or_none(text: str) -> str | None:
 
 
 def _largest(name: str) -> Callable[[Iterable[OutputError]], float | None]:
-    """Return what finds the largest value of a field among the outputs of a step; None where there is none."""
+    """Return a function that finds the largest value of a field among outputs; None if there is none."""
     return lambda outputs: max((value for one in outputs if (value := getattr(one, name)) is not None), default=None)
 
 
@@ -372,4 +370,4 @@ FUNCTIONS: Mapping[str, Callable[[_Cases], Array]] = MappingProxyType(
         "other_share": lambda of: of.medians(of.run.rounds.other),
     }
 )
-"""How each column is computed that is not simply stored."""
+"""The function of each column that is not simply stored."""

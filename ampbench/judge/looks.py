@@ -1,6 +1,6 @@
-"""What is looked at of a case, and whether its results are right: `LOOKS` is all that can refuse one.
+"""Whether the results of a case are right: `LOOKS` is all that can refuse one.
 
-Nothing here is about time or memory. What was not measured is undecided, never right.
+Nothing here is about time or memory. A missing measurement makes a case undecided, never right.
 """
 
 import math
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from ampbench.instruments.convergence.learning import Trained
 
 DISAGREEMENT_ALPHA = 0.05
-"""One-sided level at which disagreeing decisions must be incompatible with the agreement asked for."""
+"""Decisions that disagree refuse a case only if chance explains them less often than this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What is known of a case: its `row`, divergence and rounds; `baseline` is the same of fp32 in its table."""
+    """A case as it is judged: its `row`, divergence and rounds; `baseline` is fp32 in the same table."""
 
     row: Row
     found: Divergence | None = None
@@ -47,23 +47,22 @@ class Seen:
 
     @property
     def update(self) -> Update | None:
-        """What its optimizer's step changes, where that is known."""
+        """The effect of its optimizer's step, None if unknown."""
         update = self.found.update if self.found is not None else None
         return update if update is not None and update.kept is not None else None
 
     @property
     def nearest_update(self) -> Update | None:
-        """The same where rounding is to nearest: what does not move by chance does so in another step."""
+        """The same under rounding to nearest, None under random rounding, which moves other weights at each step."""
         update = self.update
         return update if update is not None and update.kept_error is None else None
 
 
 class Look(NamedTuple):
-    """A number that may refuse a case: over its `limit`, the name of one in `Budget` or a number, it is wrong.
+    """A number that refuses a case if it exceeds `limit` (a number, or a name in `Budget`) so many `times`.
 
-    `column` of the frame shows it, and is it where nothing is `read` (None: there is none, or it does not apply); the
-    column `subject` names the output or parameter that it is of. `training`: only that is judged by it. So many `times`
-    the limit are allowed.
+    It is `read` from the case, or the value of `column` of the frame; None: unknown, or it does not apply. The column
+    `subject` names its output or parameter. `training`: inference is not judged by it.
     """
 
     code: Refusal
@@ -75,17 +74,17 @@ class Look(NamedTuple):
     times: int = 1
 
     def allowed(self, budget: Budget) -> float:
-        """Return the most that is allowed; of an agreement the budget holds the least."""
+        """Return the largest allowed value; for an agreement the budget holds the smallest."""
         limit = getattr(budget, self.limit) if isinstance(self.limit, str) else self.limit
         return 1.0 - limit if self.limit == "argmax_agreement" else float(self.times * limit)
 
     def value(self, seen: Seen) -> float | None:
-        """Return the number; None where there is none, or it does not apply."""
+        """Return the number; None: unknown, or it does not apply."""
         return self.read(seen) if self.read else number(seen.row.get(self.column))
 
 
 def _parameters(seen: Seen) -> float | None:
-    """How many elements are not finite after one step or after the timed ones; None where fp32's are not, either."""
+    """Elements that are not finite after one step or the timed ones; None if some of fp32's are not, either."""
     if seen.baseline is not None and _parameters(seen.baseline):
         return None
     counts = [each.param_nonfinite for each in (seen.found, *seen.rounds) if each is not None]
@@ -93,19 +92,19 @@ def _parameters(seen: Seen) -> float | None:
 
 
 def _gradients(seen: Seen) -> float | None:
-    """How many elements are not finite, where that leaves no error."""
+    """Elements that are not finite, if that leaves no error."""
     undefined = seen.found is not None and number(seen.row["grad_rel_l2"]) is None
     return seen.found.gradient.nonfinite if seen.found is not None and undefined else None
 
 
 def _lost_loss(seen: Seen) -> float | None:
-    """1 where the loss is not finite, though the reference's is."""
+    """1 if the loss is not finite, though the reference's is."""
     found = seen.found
     return 1.0 if found is not None and found.loss_is_lost and found.reference.loss is not None else None
 
 
 def _lost(seen: Seen) -> float | None:
-    """The share of the update that is lost, at least: where it is luck, two standard errors less."""
+    """The share of the update that is lost, less two standard errors under random rounding."""
     return None if seen.update is None else 1.0 - (seen.update.kept or 0.0) - 2 * (seen.update.kept_error or 0.0)
 
 
@@ -119,13 +118,13 @@ def _swallowed(seen: Seen) -> float | None:
 
 
 def _without_room(seen: Seen) -> float | None:
-    """The share of an update `ROOM` times smaller that is lost, after some steps."""
+    """The lost share of an update `ROOM` times smaller, after some steps."""
     update = seen.nearest_update
     return None if update is None or not update.steps or update.counted_state else _below(update.energies, 1 / ROOM)
 
 
 def _bias(seen: Seen) -> float | None:
-    """What errors of gradients have in common over batches, of what batches differ by."""
+    """The error that gradients have in common over batches, relative to the noise of a batch."""
     found = seen.found
     if found is None or found.gradient.bias is None or not found.gradient.noise or found.gradient.bias < LEAST_BIAS:
         return None
@@ -133,25 +132,25 @@ def _bias(seen: Seen) -> float | None:
 
 
 def _disagreement(seen: Seen) -> float | None:
-    """The share of decisions that are others; over its limit it refuses only where that is not chance (`is_chance`)."""
+    """The share of other decisions; over its limit it refuses only what is not chance (`is_chance`)."""
     agreement = number(seen.row["argmax_agreement"])
     return None if agreement is None else 1.0 - agreement
 
 
 def _flushed(seen: Seen) -> float | None:
-    """The share of gradients that became zero, beyond fp32's."""
+    """The share of gradients that became zero, less fp32's."""
     flushed = number(seen.row["grad_flushed_share"])
     unavoidable = number(seen.baseline.row["grad_flushed_share"]) if seen.baseline is not None else None
     return None if flushed is None else flushed - (unavoidable or 0.0)
 
 
 def _skipped(seen: Seen) -> float | None:
-    """How many steps GradScaler skipped once its scale had settled, in the divergence pass and in all rounds."""
+    """Steps that GradScaler skipped once its scale had settled, in the divergence pass and in all rounds."""
     return sum(each.skipped_steps or 0 for each in (seen.found, *seen.rounds) if each is not None)
 
 
 def _unscaling(seen: Seen) -> float | None:
-    """By how much the loss is divided for its gradients to be finite, in the divergence pass or a round, at most.
+    """The largest factor that divides the loss for finite gradients, in the divergence pass or a round.
 
     GradScaler's scale is fp32: below its smallest number it is 0.
     """
@@ -161,7 +160,7 @@ def _unscaling(seen: Seen) -> float | None:
 
 
 def _of_range(seen: Seen, column: str, dtype: str | None) -> float | None:
-    """Return a largest value, of the largest number of a short dtype that is low; None for another dtype."""
+    """Return a largest value relative to the largest number of a short low dtype; None for another dtype."""
     value, form = number(seen.row.get(column)), FORMATS.get(dtype or "")
     return None if value is None or form is None else value / form.largest
 
@@ -220,19 +219,19 @@ LOOKS = (
     Look(Refusal.STATISTICS, "statistics_stall", MOST_STALL, training=True),
     Look(Refusal.SKIPPED, "skipped_steps", 0, _skipped, training=True),
 )
-"""What refuses a case, the first that is over its limit: add to it what else one step can see."""
+"""All that refuses a case: the first that is over its limit. Add here what else one step can see."""
 
 FINITE = (
     Refusal.INPUT_RANGE, Refusal.TARGET_RANGE, Refusal.OUTPUTS, Refusal.PARAMETERS, Refusal.SCALE, Refusal.GRADIENTS,
     Refusal.STATISTICS,
 )  # fmt: skip
-"""What means something though errors are those of chance."""
+"""Looks that hold even if errors are those of chance."""
 
 
 def judge(seen: Seen, budget: Budget, fault: Statement | None = None, trained: "Trained | None" = None) -> Verdict:
     """Return the verdict on a case but for its speed and memory.
 
-    `fault` is what is wrong with its network whatever the precision. Whole trainings, `trained`, override one step.
+    `fault` is a flaw of its network whatever the precision. Whole trainings, `trained`, override one step.
     """
     row, found = seen.row, seen.found
     training = row["phase"] == "training"
@@ -276,7 +275,7 @@ def judge(seen: Seen, budget: Budget, fault: Statement | None = None, trained: "
 
 
 def _missing(seen: Seen) -> Undecided | None:
-    """Return what it would take to know that a case is right, and was not measured."""
+    """Return the measurement without which a case cannot be ok; None if none is missing."""
     row, found = seen.row, seen.found
     if found is not None and found.chance_rel_l2 is not None:
         return Undecided.BY_CHANCE
@@ -297,11 +296,11 @@ def _missing(seen: Seen) -> Undecided | None:
 
 
 def is_chance(found: Divergence | None, minimum: float) -> bool:
-    """Return whether chance can explain too few decisions that agree; never where it is not known how many they are.
+    """Return whether chance can explain that too few decisions agree; never if their number is unknown.
 
     The one-sided exact binomial test: P(X >= disagreements), X ~ Binomial(decisions, 1 - minimum), at 5%; the same
-    number as `scipy.stats.binomtest(..., alternative="greater")`, without SciPy, which takes longer to import than a
-    run to show. One flip in eight decisions proves nothing (p = 0.077).
+    number as `scipy.stats.binomtest(..., alternative="greater")`, without SciPy's import. One flip in eight decisions
+    proves nothing (p = 0.077).
     """
     if found is None or found.output.decided is None:
         return False
@@ -315,16 +314,16 @@ def is_chance(found: Divergence | None, minimum: float) -> bool:
 
 
 def swallowed_at(update: Update, factor: float) -> float | None:
-    """Return the share of weights that would not move at `factor` times the learning rate; None where it is not known.
+    """Return the share of weights that would not move at `factor` times the learning rate; None if unknown.
 
-    An update is taken to be proportional to the rate, and half a unit in the last place to decide. Within a bin of
-    `Update.sizes` changes are spread evenly over the logarithm.
+    An update is taken to be proportional to the rate, and to move a weight from half a unit in the last place. Within a
+    bin of `Update.sizes` changes are spread evenly over the logarithm.
     """
     return _below(update.sizes, factor)
 
 
 def _below(bins: Sequence[float] | None, factor: float) -> float | None:
-    """Return which share of what `bins` hold would be below half a unit in the last place, times `factor`."""
+    """Return the share of `bins` below half a unit in the last place, times `factor`."""
     if not bins or not sum(bins):
         return None
     edge = -math.log2(factor) - LOWEST_BIN
@@ -336,10 +335,9 @@ def _below(bins: Sequence[float] | None, factor: float) -> float | None:
 
 
 def blamed(update: Update) -> str:
-    """Say which share of an update's squared error is whose, the largest first; "" where that is not known.
+    """Return the shares of storage, gradients and state in an update's squared error, the largest first; "" if unknown.
 
-    Each is the error with all else in fp64. They come from roundings that know nothing of each other, so that their
-    squares add up.
+    Each error is measured with all else in fp64; their roundings are independent, so that squares add up.
     """
     errors = (update.storage_rel_l2, "storage"), (update.gradient_rel_l2, "gradients"), (update.state_rel_l2, "state")
     squares = sorted(((error**2, what) for error, what in errors if error is not None), reverse=True)
@@ -348,7 +346,7 @@ def blamed(update: Update) -> str:
 
 
 def rates_said(update: Update) -> str:
-    """Say how many weights do not move at a tenth of the learning rate and at ten times it; "": not known."""
+    """Return how many weights do not move at a tenth and ten times the learning rate; "" if unknown."""
     shares = [swallowed_at(update, factor) for factor in (0.1, 10.0)]
     if None in shares:
         return ""

@@ -1,4 +1,4 @@
-"""Notes on a run: one table of codes, each with a function that returns the cases it holds for and its facts."""
+"""Notes on a run: one table of codes, each with a function that returns its cases and its facts."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,18 +17,18 @@ from ampbench.store import StoredRun
 from ampbench.workloads.index import LIBRARIES, RANDOM
 
 FPMATH_VARIABLES = ("NVIDIA_TF32_OVERRIDE", "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
-"""Environment variables that decide, whatever torch's switches say, how fp32 products are rounded."""
+"""Environment variables that decide how fp32 products are rounded, whatever torch's switches say."""
 CEILING_REACHED = 1.05
-"""No case can attain more than this share of a ceiling: what remains is the noise of two measurements."""
+"""A larger share of a ceiling is impossible: the excess is more than the noise of two measurements."""
 
 Facts = Mapping[str, float | str]
 Held = tuple[Iterable[str], Facts]
-"""The ids of the cases that a note holds for (none: it holds for the run), and its facts."""
+"""The ids of the cases of a note (`THE_RUN`: of the run), and its facts."""
 THE_RUN = ("",)
 
 
 def statements(stored: StoredRun, rows: Sequence[Row]) -> list[Statement]:
-    """Return the notes on the rows of a run, one for each case that a note holds for."""
+    """Return the notes on the rows of a run, one for each case of a note."""
     flaws = [
         flaw
         for row in rows
@@ -77,7 +77,7 @@ def _modified(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
 
 
 def _of_rounds(holds: Callable[[Round], bool | None]) -> Callable[[StoredRun, Sequence[Row]], Iterator[Held]]:
-    """Return a function that finds the cases of which any round `holds`."""
+    """Return a function that finds the cases with a round that `holds`."""
 
     def found(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
         shown_ids = {row["case_id"] for row in rows}
@@ -99,7 +99,7 @@ def _not_rounded(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
 
 
 def _fp32_products(stored: StoredRun, rows: Sequence[Row]) -> Iterator[tuple[str, str, dict[str, str]]]:
-    """Yield of each case how its precision rounds fp32 products, and how any of its processes did, where known."""
+    """Yield for each case how its precision rounds fp32 products, and how any of its processes did, if known."""
     rounded: dict[str, dict[str, str]] = {}
     measured: list[Round | Divergence] = [*stored.rounds, *stored.divergence.values()]
     for each in measured:
@@ -232,7 +232,7 @@ def _unquiet(stored: StoredRun, rows: Sequence[Row], *, device: bool) -> Iterato
 
 
 def _why(why: Callable[[StoredRun], str]) -> Callable[[StoredRun, Sequence[Row]], Iterator[Held]]:
-    """Return a function that finds a run of which there is a `why`."""
+    """Return a function that finds a run with a reason `why`."""
 
     def holds(stored: StoredRun, _: Sequence[Row]) -> Iterator[Held]:
         if reason := why(stored):
@@ -270,7 +270,7 @@ NOTES: Sequence[tuple[Note, Severity, Callable[[StoredRun, Sequence[Row]], Itera
     (Note.UNSTEADY, Severity.PROBLEM, partial(_unquiet, device=True)),
     (Note.UNQUIET, Severity.PROBLEM, partial(_unquiet, device=False)),
 )
-"""Every note on a run: its code, how grave it is, and the cases that it holds for."""
+"""Every note on a run: its code, its severity, and the function that finds its cases."""
 
 
 def measured_devices(rows: Iterable[Row]) -> list[str]:
@@ -301,13 +301,13 @@ def skips(rows: Iterable[Row]) -> list[Statement]:
 
 
 def skipped(reason: str, names: Sequence[str]) -> Statement:
-    """Return that cases were skipped for a reason; `names` has one for each."""
+    """Return a statement on cases skipped for a reason; `names` has one for each."""
     code = Note.PENDING if isinstance(reason, Pending) else Note.SKIPPED
     return state(code, "", Severity.INFO, names=few(names, 4), why=str(reason), cases=len(names))
 
 
 def sweep_notes(advice: Mapping[Group, Take], swept: Iterable[str]) -> list[Statement]:
-    """Return for each swept parameter and table the precision advised at each value, and where low precision pays."""
+    """Return for each swept parameter and table the take at each value, and from where low precision pays."""
     notes = []
     for parameter in swept:
         tables: dict[str, list[tuple[str, Take]]] = {}
@@ -325,8 +325,8 @@ def sweep_notes(advice: Mapping[Group, Take], swept: Iterable[str]) -> list[Stat
 def _pays_from(taken: Sequence[tuple[str, Take]]) -> dict[str, str]:
     """Return the value of a sweep from which low precision pays, and the last at which it does not.
 
-    Nothing where that is open: a value is no number or comes twice, advice that counts is uncertain, or low precision
-    pays at a value and not at a larger one.
+    Nothing if that is open: a value is no number or comes twice, a take that counts is uncertain, or low precision pays
+    at a value and not at a larger one.
     """
     try:
         by_number = {float(value): (value, advised) for value, advised in taken}
@@ -344,7 +344,7 @@ def _pays_from(taken: Sequence[tuple[str, Take]]) -> dict[str, str]:
 
 
 def swept_value(group: Group, parameter: str) -> str | None:
-    """Return the value of `parameter` in `group`, None where its workload has none of that name."""
+    """Return the value of `parameter` in `group`, None if its workload has none of that name."""
     if parameter == "batch_size":
         return None if group.batch_size is None else str(group.batch_size)
     settings = dict(pair.split("=", 1) for pair in group.parameters.split(",") if "=" in pair)

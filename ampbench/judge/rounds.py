@@ -1,7 +1,4 @@
-"""A run's rounds, reduced for all who show, compare or follow them.
-
-A stored run with its rounds as columns, what they say of each case, and what became of it.
-"""
+"""A stored run with its rounds as columns, and the outcome of each case."""
 
 import inspect
 from collections.abc import Sequence
@@ -32,7 +29,7 @@ class Role(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Whether a case is ok, failed or skipped, and why; `pending`: only not reached. `timed`: it has rounds."""
+    """Whether a case is ok, failed or skipped, and why; `pending`: not reached yet. `timed`: it has rounds."""
 
     name: str
     reason: str = ""
@@ -41,10 +38,10 @@ class Outcome:
 
 
 class _Columns:
-    """What is kept of rounds while a file is read, some at a time.
+    """What is kept of rounds while a file is read.
 
     `values` are the fields of `Rounds`, a row a round, in which owners are places in `timed`, the cases in the order of
-    their first rounds. `means` over all samples take far longer than the rest: there are none unless `averaging`.
+    their first rounds. `means` over all samples take far longer than the rest: only if `averaging`.
     """
 
     def __init__(self, averaging: bool):
@@ -58,7 +55,7 @@ class _Columns:
         self.timed: dict[str, int] = {}
 
     def add(self, rounds: Sequence[Round]) -> None:
-        """Add rounds, which follow those that there are."""
+        """Add the next rounds."""
         timed = self.timed
         self.values.append(
             np.array(
@@ -85,12 +82,12 @@ class _Columns:
 
 
 def _mean(one: Round) -> float | None:
-    """Return the mean over all samples of a round, None where their steps are not known."""
+    """Return the mean over all samples of a round, None if their steps are unknown."""
     return stats.round_mean(one.samples, one.steps_per_sample, one.cpu_samples) if one.steps_per_sample else None
 
 
 def _machine(one: Round) -> tuple[float | None, ...]:
-    """Return what the machine told in a round: the fields of `Rounds` from `steal` on."""
+    """Return the fields of `Rounds` from `steal` on."""
     fitness, told = one.fitness, one.telemetry or _SILENT
     fell = told.last_clock_hz / told.first_clock_hz if told.last_clock_hz and told.first_clock_hz else None
     return (
@@ -115,12 +112,11 @@ _SILENT = Telemetry()
 class Rounds:
     """The rounds of a run as arrays of equal length, in the order of the file.
 
-    `owners` are places in the run's list of cases, `blocks` the rounds' numbers, `roles` those of `Role`; `seconds` are
-    what the rounds are worth; `steal`, `other`, `load`, `frequency` and `clock` are the fields of `Fitness`, NaN where
-    the machine did not tell. Of an accelerator `throttled` is the share of time in which heat or a fault held its clock
-    down, `fell` its clock in the last window, times that in the first, `shared` the time that others had of it;
-    `bursts` are the seconds per step of the fastest sample, `power` is the mean power in watts, `power_error` the share
-    of it that it may be off by.
+    `owners` are places in the run's list of cases, `blocks` the rounds' numbers; `seconds` are their values. `steal` to
+    `clock` are fields of `Fitness`, NaN if unknown. Of an accelerator `throttled` is the share of time in which heat or
+    a fault held its clock down, `fell` the clock of the last window relative to the first, `shared` the time that
+    others had of it; `bursts` are the seconds per step of the fastest sample, `power` is in watts, `power_error` its
+    relative error.
     """
 
     owners: stats.Integers
@@ -142,7 +138,7 @@ class Rounds:
 
 @dataclass(frozen=True, slots=True)
 class ByCase:
-    """Some rounds of a run, case after case: where they are in `Rounds`, in the order of the file, and how many.
+    """Some rounds of a run, case after case: their places in `Rounds`, in the order of the file, and how many.
 
     `order` has the shape (sum of `lengths`,), `lengths` one element for each case of the run.
     """
@@ -151,7 +147,7 @@ class ByCase:
     lengths: stats.Integers
 
     def medians(self, values: stats.Floats) -> stats.Floats:
-        """Return the median of each case's `values`, which are one for each round of the run; NaN where it has none."""
+        """Return the median of each case's `values`, one for each round of the run; NaN without a round."""
         found, timed = np.full(len(self.lengths), np.nan), self.lengths > 0
         if np.isnan(values).all():  # what the machine does not tell
             return found
@@ -159,7 +155,7 @@ class ByCase:
         return found
 
     def intervals(self, values: stats.Floats) -> tuple[stats.Floats, stats.Floats]:
-        """Return the ends of each case's 95% t interval on logarithms (`stats.log_t_intervals`); NaN where none."""
+        """Return the ends of each case's 95% t interval on logarithms (`stats.log_t_intervals`)."""
         low, high = (np.full(len(self.lengths), np.nan) for _ in range(2))
         timed = self.lengths > 0
         low[timed], high[timed] = stats.log_t_intervals(values[self.order], self.lengths[timed])
@@ -167,7 +163,7 @@ class ByCase:
 
 
 class MeasuredRun:
-    """A stored run with its rounds as columns; made by `of` or, without keeping what is not needed, by `read`.
+    """A stored run with its rounds as columns; made by `of` or, without keeping the samples, by `read`.
 
     `averaging` keeps the means over all samples of each round, which only comparisons need.
     """
@@ -195,7 +191,7 @@ class MeasuredRun:
     def read_brief(cls, path: Path | str) -> StoredRun:
         """Return the run in the file at `path`, each of its rounds with one sample, which is its value.
 
-        It takes a fraction of the memory of all samples, and `of` returns what these tell.
+        It takes a fraction of the memory, and `of` returns what all samples gave.
         """
         columns, brief = _Columns(averaging=False), list[Round]()
 
@@ -230,13 +226,13 @@ class MeasuredRun:
 
     @cached_property
     def means(self) -> stats.Floats:
-        """The mean over all samples of each round, NaN where these or their steps are not known."""
+        """The mean over all samples of each round, NaN if unknown."""
         known = self._columns.means or list(map(_mean, self.stored.rounds))
         return stats.numbers(known) if known else np.full(len(self.rounds.seconds), np.nan)
 
     @cached_property
     def seconds(self) -> dict[str, float]:
-        """What `ampbench.load` calls seconds_median, by case id: the median of all rounds but the control's."""
+        """seconds_median of `ampbench.load` by case id: the median of all rounds but the control's."""
         medians = zip(self.stored.cases, self.own.medians(self.rounds.seconds).tolist(), self.own.lengths, strict=True)
         return {case_id: median for case_id, median, count in medians if count}
 
@@ -254,17 +250,17 @@ class MeasuredRun:
 
     @property
     def differing(self) -> frozenset[str]:
-        """The cases whose rounds, the control's among them, did not all have the same weights."""
+        """The cases whose rounds, with the control, differ in their weights."""
         return frozenset(self._columns.differing)
 
     @property
     def alone(self) -> dict[str, str]:
-        """Why cases were measured one lane at a time, of those that were: one of `records.measured.ALONE`."""
+        """Why cases were measured one lane at a time, by case: one of `records.measured.ALONE`."""
         return self._columns.alone
 
     @cached_property
     def places(self) -> dict[str, int]:
-        """The place of each case in the run's list of cases, which is what `Rounds.owners` holds."""
+        """The place of each case in the run's list of cases, as in `Rounds.owners`."""
         return {case_id: place for place, case_id in enumerate(self.stored.cases)}
 
     @property
@@ -287,12 +283,12 @@ class MeasuredRun:
 
     @property
     def program(self) -> str:
-        """The program that measured the run, where it was imported; else ampbench."""
+        """The program that measured the run."""
         imported = self.stored.header.imported
         return "ampbench" if imported is None else imported.program
 
     def reading(self, metric: str, case_id: str) -> float | None:
-        """Return the number that another program kept of a metric of a case, None where it kept none."""
+        """Return the number that another program kept of a metric of a case, None if none."""
         return self.stored.readings.get(metric, {}).get(case_id)
 
     @property
@@ -301,7 +297,7 @@ class MeasuredRun:
         return [case_id for case_id in self.stored.cases if self.outcome(case_id).name == FAILED]
 
     def outcome(self, case_id: str) -> Outcome:
-        """Return what became of a case, which `ampbench.load` has as outcome and reason."""
+        """Return the outcome and reason of a case."""
         failure = self.stored.failures.get(case_id)
         if failure is not None:
             return Outcome(FAILED, failure.said, timed=case_id in self.seconds)
@@ -321,11 +317,11 @@ def grid(
     cells: Sequence[int],
     blocks: stats.Integers | None,
 ) -> stats.Floats:
-    """Return one value per round of `role` as a table, NaN where there is no round.
+    """Return one value per round of `role` as a table, NaN for a missing round.
 
     `cells` are the places of the cases that make the rows, `blocks` the ascending numbers of the blocks that make the
-    columns. Without `blocks`, a case's rounds stand one after the other in the order of the file: the rounds of two
-    runs that share no blocks have no common numbers.
+    columns. Without `blocks`, a case's rounds stand in the order of the file, as those of two runs without common
+    blocks.
     """
     rows = np.full(int(rounds.owners.max(initial=-1)) + 1, -1)
     listed = np.asarray(cells, dtype=np.int64)
@@ -348,11 +344,10 @@ def grid(
 
 
 def power_error(told: Telemetry) -> float | None:
-    """Return by what share the mean power of a round, and so its energy, may be off; None where no power is told.
+    """Return the relative error of the mean power of a round, and so of its energy; None without power.
 
-    Two things add up. Readings are exact to some watts, where that is documented. And at both ends of the windows a
-    reading stands for a time of which a part lies outside, as long as from one reading to the next and as the mean is
-    over that the source gives: there power is not known but for the range in which all readings lie.
+    Readings are exact to some watts, if that is documented. And at both ends of the windows, for the time between two
+    readings and the time over which one averages, power is only known to lie in the range of all readings.
     """
     if not told.power_watts or told.power_low_watts is None or told.power_high_watts is None:
         return None

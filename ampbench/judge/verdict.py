@@ -1,6 +1,6 @@
-"""The verdict on every case of a run, and which precision to take of each table.
+"""The verdict on every case of a run, and the precision to take of each table: speed, memory, and what follows.
 
-Whether a case is right is judged in `looks`; here, what its speed and memory are worth, and what follows.
+`looks` judges whether results are right.
 """
 
 import math
@@ -28,37 +28,34 @@ if TYPE_CHECKING:
     from ampbench.store import StoredRun
 
 WORTH = 1.02
-"""A smaller gain in time is none: the 2% that every comparison calls unchanged."""
+"""Smaller gains in time do not count: the 2% that comparisons call unchanged."""
 
 LARGEST_SPEEDUP = 64.0
-"""More than any hardware gains by computing in half precision: twice the 30 times that datasheets promise at most."""
+"""A larger gain is implausible: twice the 30 times that datasheets promise at most for half precision."""
 
 BUSY_ENOUGH = 0.7
-"""An accelerator that has work for a smaller share of a step waits for launches: what takes it less time saves less."""
+"""Below this utilisation of an accelerator a step is launch-bound, and faster kernels save little."""
 
 MEMORY_WORTH_SAYING = 0.95
-"""The largest ratio of peak memory that is mentioned as a saving."""
+"""The largest ratio of peak memory that counts as a saving."""
 
 
 def verdicts_of(stored: "StoredRun", budget: Budget, studies: "Iterable[StoredRun]" = ()) -> dict[str, Verdict]:
-    """Return the verdict on every case of a run by its id, in the order of its rows.
-
-    What `studies` of convergence found of its cases counts for more than one step.
-    """
+    """Return the verdict on every case of a run by its id, in order; `studies` of convergence outweigh one step."""
     tables = _tables(stored, budget, studies)
     found = {verdict.case_id: verdict for take in tables.values() for verdict in take.verdicts}
     return {case_id: found[case_id] for case_id in stored.cases}
 
 
 def trainings_beside(stored: "StoredRun") -> "list[StoredRun]":
-    """Return the studies in a run's folder that may tell whether its precisions train as fp32 does."""
+    """Return the studies of convergence in a run's folder."""
     from ampbench.store import runs_beside
 
     return runs_beside(stored, CONVERGENCE)
 
 
 def takes_of(stored: "StoredRun", budget: Budget, studies: "Iterable[StoredRun]" = ()) -> dict[Group, Take]:
-    """Return what to take of every table in which anything was measured, with the verdicts that `verdicts_of` has."""
+    """Return the take of every table in which anything was measured."""
     tables = _tables(stored, budget, studies)
     return {group: take for group, take in tables.items() if any(verdict.evidence for verdict in take.verdicts)}
 
@@ -98,10 +95,9 @@ def choose(
     speeds: "Speeds | None" = None,
     trained: "Mapping[str, Trained] | None" = None,
 ) -> dict[Group, Take]:
-    """Return what to take of every table that `rows` are of.
+    """Return the take of every table of `rows`.
 
-    `divergences` by case id tell what rows do not, `speeds` know the rounds of the cases, and what whole trainings
-    showed of a case, `trained` by case id, counts instead of what one step says of it.
+    `divergences` and `trained`, the outcome of whole trainings, are by case id; `speeds` knows the rounds.
     """
     speeds = speeds or Speeds({})
     tables = grouped(rows).items()
@@ -116,7 +112,7 @@ def _choose(
     speeds: "Speeds",
     trained: "Mapping[str, Trained]",
 ) -> Take:
-    """Return what to take of a table of `members`."""
+    """Return the take of a table of `members`."""
     rows = {row["case_id"]: row for row in members}
     cases = [Seen(row=rows[each], found=divergences.get(each), rounds=speeds.rounds.get(each, ())) for each in rows]
     today, fault = _today(rows.values()), _fault(cases)
@@ -131,8 +127,7 @@ def _choose(
     ]
 
     def faster(one: Verdict, other: Verdict) -> bool:
-        interval = speeds.interval(rows[one.case_id], rows[other.case_id])
-        return interval is not None and interval[0] > 1.0
+        return (speeds.interval(rows[one.case_id], rows[other.case_id])[0] or 0.0) > 1.0
 
     def failed(one: Verdict) -> bool:
         return bool(rows[one.case_id]["outcome"] == "failed")
@@ -159,7 +154,7 @@ def _choose(
 
 
 def _fault(cases: Sequence[Seen]) -> Statement | None:
-    """Return what is wrong with the network of a table whatever the precision; None where nothing is known to be."""
+    """Return a flaw of a table's network, whatever the precision; None if none is known."""
     for case in cases:
         of_fp32 = case.row["precision"] == BASELINE and case.row["outcome"] == "ok"
         if case.found is not None and (fault := no_precisions_fault(case.found)):
@@ -170,7 +165,7 @@ def _fault(cases: Sequence[Seen]) -> Statement | None:
 
 
 def _today(rows: Iterable[Row]) -> Row | None:
-    """Return the row of what a user runs who changes nothing: `default` where it was measured, else fp32."""
+    """Return the row of today's precision: `default` if it was measured, else fp32."""
     measured = {row["precision"]: row for row in rows if row["outcome"] == "ok"}
     return measured.get(DEFAULT) or measured.get(BASELINE)
 
@@ -184,11 +179,11 @@ def _memory(row: Row, today: Row | None) -> Interval:
 
 
 class Speeds:
-    """How many times as fast as others rows are, by the `rounds` of each case, and how far that can be trusted.
+    """Speedups between rows by the `rounds` of each case, and what keeps them from being certain.
 
-    Two measurements of the run's control are `apart` by that factor (1: there is none); a machine that was `busy` was
-    unfit in too many rounds. The precisions of a table are measured next to each other in every round, so their times
-    are compared round by round: of three common rounds and more it is the t interval of the paired log-ratios.
+    The run's control differs by the factor `apart`; on a `busy` machine too many rounds were unfit. Precisions of a
+    table are measured next to each other in every round, so with three common rounds and more the interval is the t
+    interval of the log-ratios paired by round.
     """
 
     def __init__(self, rounds: Mapping[str, Sequence[Round]], *, apart: float = 1.0, busy: bool = False):
@@ -196,12 +191,11 @@ class Speeds:
         self._values: dict[str, dict[int, float]] = {}
 
     def over(self, row: Row, other: Row | None) -> Interval:
-        """Return how many times as fast as `other` a row is."""
+        """Return the speedup of a row over `other`."""
         own, theirs = number(row["seconds_median"]), number(other["seconds_median"]) if other is not None else None
         if other is None or not own or not theirs:
             return Interval()
-        value, interval = theirs / own, self.interval(row, other)
-        low, high = interval or (None, None)
+        value, (low, high) = theirs / own, self.interval(row, other)
         gain, cause = value > WORTH, Cause.NONE
         if value > LARGEST_SPEEDUP:
             cause = Cause.IMPLAUSIBLE
@@ -215,10 +209,10 @@ class Speeds:
             cause = Cause.OPEN
         return Interval(value=value, low=low, high=high, cause=cause)
 
-    def interval(self, row: Row, other: Row) -> tuple[float, float] | None:
-        """Return the 95% interval of how many times as fast as `other` a row is; None where there are rounds too few.
+    def interval(self, row: Row, other: Row) -> tuple[float, float] | tuple[None, None]:
+        """Return the 95% interval of the speedup of a row over `other`, None twice with too few rounds.
 
-        Without three common rounds, it is what the intervals of both leave open.
+        Without three common rounds it is what the intervals of both leave open.
         """
         if row["case_id"] == other["case_id"]:
             return 1.0, 1.0
@@ -232,10 +226,10 @@ class Speeds:
         low, high, other_low, other_high = (
             number(each[end]) for each in (row, other) for end in ("seconds_low", "seconds_high")
         )
-        return (other_low / high, other_high / low) if low and high and other_low and other_high else None
+        return (other_low / high, other_high / low) if low and high and other_low and other_high else (None, None)
 
     def _seconds(self, case_id: str) -> dict[int, float]:
-        """Return what the rounds of a case are worth, by their numbers."""
+        """Return the values of the rounds of a case by their numbers."""
         from ampbench.core.stats import round_value
 
         if case_id not in self._values:
@@ -247,17 +241,17 @@ class Speeds:
 
 
 def is_gain(speed: Interval) -> bool:
-    """Return whether it is certainly faster, by what counts."""
+    """Return whether a gain in speed is certain and large enough to count."""
     return speed.certain and (speed.low or 0.0) > 1.0 and (speed.value or 0.0) >= WORTH
 
 
 def _no_faster(verdict: Verdict) -> bool:
-    """Return whether what a case may gain over today's is certainly under 2%."""
+    """Return whether the gain over today's precision is certainly under 2%."""
     return verdict.speed.cause in (Cause.NONE, Cause.OPEN) and (verdict.speed.high or math.inf) < WORTH
 
 
 def _saves(verdict: Verdict) -> bool:
-    """Return whether a case takes less memory and certainly no more time than today's, but for under 2%."""
+    """Return whether a case takes less memory, and certainly no more than 2% more time, than today's."""
     known = verdict.speed.cause in (Cause.NONE, Cause.OPEN) and (verdict.speed.low or 0.0) > 1 / WORTH
     return known and _size(verdict) <= MEMORY_WORTH_SAYING
 
@@ -271,7 +265,7 @@ def _speed(verdict: Verdict) -> float:
 
 
 def _nearness(verdict: Verdict) -> float:
-    """Return how near to its limit a case is that is ok."""
+    """Return the share of its limit that the number of an ok case reaches."""
     return (verdict.number or 0.0) / verdict.limit if verdict.limit else 0.0
 
 
@@ -281,10 +275,10 @@ def _take(
     faster: Callable[[Verdict, Verdict], bool],
     failed: Callable[[Verdict], bool],
 ) -> Take:
-    """Return what to take of a table whose `verdicts` are in the order of their times.
+    """Return the take of a table whose `verdicts` are in the order of their times.
 
-    The best that is ok and certainly gains: the fastest, and among what is as fast that which is furthest from its
-    limits; else what takes least memory. What is faster or smaller and is not ok is named.
+    It is the best that is ok and certainly gains: the fastest, or among equally fast ones the one furthest from its
+    limits; else the one with least memory. A faster or smaller one that is not ok is named.
     """
     baselines = {verdict.precision: verdict for verdict in verdicts if verdict.status is Status.BASELINE}
     today = baselines.get(DEFAULT) or baselines.get(BASELINE)
@@ -337,13 +331,12 @@ def _take(
     unsettled = [verdict for verdict in known if not _no_faster(verdict)]
     if not unsettled:
         return choice(Answer.STAY, today, _passed(known, today), **facts)
-    cause = next((verdict.speed.cause for verdict in unsettled if verdict.status is Status.OK), None)
-    facts |= {"cause": None if cause is None else cause or Cause.OPEN}
-    return choice(Answer.UNCERTAIN, today, passed, **facts)
+    unsettled.sort(key=lambda verdict: verdict.status is not Status.OK)
+    return choice(Answer.UNCERTAIN, today, passed, **facts, cause=unsettled[0].speed.cause or Cause.OPEN)
 
 
 def _passed(known: Sequence[Verdict], taken: Verdict) -> Verdict | None:
-    """Return what is faster than what is taken, or looks so, and is not ok; else what takes less memory; else None."""
+    """Return the fastest case that is not ok and looks faster than the one taken, else the smallest, else None."""
     wrong = [verdict for verdict in known if verdict.status is not Status.OK]
     faster = [verdict for verdict in wrong if _speed(verdict) >= WORTH * _speed(taken)]
     smaller = [verdict for verdict in wrong if _size(verdict) <= MEMORY_WORTH_SAYING * min(_size(taken), 1.0)]
@@ -351,7 +344,7 @@ def _passed(known: Sequence[Verdict], taken: Verdict) -> Verdict | None:
 
 
 def _own_facts(verdict: Verdict) -> dict[str, float | str | None]:
-    """Return what is told of a case that is taken."""
+    """Return the facts of a case that is taken."""
     return {
         "speed": verdict.speed.value,
         "memory": verdict.memory.value if _size(verdict) <= MEMORY_WORTH_SAYING else None,
@@ -364,11 +357,11 @@ def _own_facts(verdict: Verdict) -> dict[str, float | str | None]:
 
 
 LOSES = (Refusal.PARAMETERS, Refusal.UPDATE, Refusal.UPDATE_OF_TENSOR, Refusal.UNMOVED, Refusal.NO_ROOM)
-"""What fp32 master weights help against."""
+"""Losses that fp32 master weights prevent."""
 
 
 def _passed_facts(passed: Verdict, taken: Verdict | None, right: Sequence[Verdict]) -> dict[str, float | str | None]:
-    """Return what is told of a case that is passed over, with the precision that keeps what it loses ("": none)."""
+    """Return the facts of a case that is passed over, with the precision that keeps what it loses."""
     own, remedy = PRECISIONS.get(passed.precision), None
     if own is not None and own.storage != "float32" and not own.master and passed.code in LOSES:
         known = [(PRECISIONS[each.precision], each) for each in right if each.precision in PRECISIONS]
@@ -389,7 +382,7 @@ def _passed_facts(passed: Verdict, taken: Verdict | None, right: Sequence[Verdic
 
 
 def _hints(choice: Take, divergences: Mapping[str, Divergence]) -> list[Statement]:
-    """Return what arithmetic knows of training in what is taken or else passed, and where its loss scale may begin."""
+    """Return what arithmetic predicts for training in the case taken or passed, and where its loss scale may begin."""
     found = []
     for verdict in (choice.taken, choice.passed):
         own = divergences.get(verdict.case_id) if verdict else None
@@ -405,10 +398,9 @@ def _hints(choice: Take, divergences: Mapping[str, Divergence]) -> list[Statemen
 
 
 def scale_hint(found: Divergence | None) -> Statement | None:
-    """Return how many steps GradScaler skips from its default scale down to the one that settled, where to begin.
+    """Return how many steps GradScaler skips, halving its default scale to the one that settled, where to begin.
 
-    Its scale is halved at each step that overflows. None where the default is not too large, without a scaler, and
-    below 1, where it is no recipe.
+    None if the default is not too large, without a scaler, and below 1, which is no recipe.
     """
     scaler = ScalerSetting(name="default")
     if found is None or not found.scaler_scale or not 1 <= found.scaler_scale < scaler.init_scale:
@@ -419,9 +411,9 @@ def scale_hint(found: Divergence | None) -> Statement | None:
 
 
 def _launch_bound(group: Group, rows: Sequence[Row], verdicts: Sequence[Verdict]) -> list[Statement]:
-    """Return of which rows of a table the accelerator has work for less than `BUSY_ENOUGH` of a step, and what helps.
+    """Return a hint on the rows of a table that are launch-bound, and what helps.
 
-    Whether a precision `helps` is told where it is so of all rows.
+    It says whether a lower precision `helps` if that is so of all rows.
     """
     measured = [(row, verdict) for row, verdict in zip(rows, verdicts, strict=True) if row["outcome"] == "ok"]
     known = [(verdict, share) for row, verdict in measured if (share := number(row.get("busy_share"))) is not None]
@@ -448,11 +440,10 @@ def _launch_bound(group: Group, rows: Sequence[Row], verdicts: Sequence[Verdict]
 
 
 def across_tables(stored: "StoredRun", takes: Mapping[Group, Take]) -> list[Statement]:
-    """Return for each workload and phase whose fastest way is in another table than the plain one which it is.
+    """Return a hint for each workload and phase whose fastest way is not in its plain table.
 
-    The tables differ in memory format, path or `sdpa`; in the plain one, which is contiguous and eager, torch chooses
-    that. Of each counts what is taken. The gain over what is run today in the plain one, and over what is taken there,
-    must be certain.
+    Tables differ in memory format, path or `sdpa`; the plain one is contiguous and eager, and torch chooses the
+    attention. Takes are compared; the gain over today's precision and over the take of the plain table must be certain.
     """
     from ampbench.judge import frame
 

@@ -18,16 +18,15 @@ from ampbench.records.casts import (
 from ampbench.records.labels import few
 
 STORE, KEEP, ONCE, STAY = "store", "keep", "once", "stay"
-"""How casts are saved: store an input, a weight or a buffer in the low dtype, keep a weight's copy, cast once, stay
-there."""
+"""Ways to save casts: store the value in the low dtype, keep a weight's copy, cast once, stay in the low dtype."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saving:
     """Casts (their ops) that one change would make unnecessary: `kind` is a key above, `advice` the change.
 
-    `names` are the tensors': all inputs, weights or buffers that one change of one kind is about, or one activation.
-    `bytes_moved` and `seconds` are what those casts cost; what the change really saves is to be measured.
+    `names` are the tensors': all inputs, weights or buffers of one change of one kind, or one activation. `bytes_moved`
+    and `seconds` are what the casts cost; the real saving is to be measured.
     """
 
     kind: str
@@ -40,7 +39,7 @@ class Saving:
 
 
 def cache_bytes(trace: CastTrace) -> int:
-    """Return the bytes of the copies autocast's cache keeps alive until its region ends, each weight's once.
+    """Return the bytes of the copies that autocast's cache keeps until its region ends, each weight's once.
 
     A weight that an optimizer has changed is another value of the same weight, in another region.
     """
@@ -49,13 +48,12 @@ def cache_bytes(trace: CastTrace) -> int:
 
 
 def savings(trace: CastTrace) -> list[Saving]:
-    """Return what could be saved, the largest first; a cast is counted in one saving only.
+    """Return possible savings, the largest first; a cast is counted in one only.
 
-    An input that every op casts could be stored in that dtype; a weight that autocast's cache does not hold is cast
-    again at each use; any value cast twice to one dtype could be cast once; a copy that is cast back to where it came
-    from could have stayed there. In inference, a weight or a buffer that no op reads as it is could be stored in the
-    dtype it is cast to; training, which updates it in fp32, would change. Casts inside an op's implementation are
-    nobody's to save.
+    An input that every op casts could be stored in that dtype; a weight that autocast's cache does not hold is cast at
+    each use; a value cast twice to one dtype could be cast once; a copy that is cast back could have stayed. In
+    inference, a weight or a buffer that no op reads as it is could be stored in the dtype it is cast to; training
+    updates it in fp32. Casts inside an op's implementation cannot be saved.
     """
     groups: dict[tuple[str, str, str, int], list[Cast]] = {}
     by_index = {cast.index: cast for cast in trace.casts}
@@ -130,7 +128,7 @@ def _them(casts: Sequence[Cast]) -> str:
 
 
 def op_rows(trace: CastTrace) -> list[dict[str, Any]]:
-    """Return a row of `OP_COLUMNS` per op; where it is a cast, those of `Cast` tell of it, else they are None."""
+    """Return a row of `OP_COLUMNS` per op; columns of `Cast` are None for an op that is no cast."""
     casts = {cast.index: structs.asdict(cast) for cast in trace.casts}
     return [
         {name: getattr(op, name) for name in _OF_OP}

@@ -1,13 +1,10 @@
-"""What a traced program did, op by op, and which of it were casts: raw, without totals; and how ops are grouped.
+"""The casts of a traced program, op by op: raw records, and how ops are grouped.
 
-Nothing here is derived but the seconds of ops, which are medians over the steps that were traced: `CastPass` says of
-how many. Dtypes are short names ("fp32", "bf16"; others as torch spells them, "int64"). A module path is the name
-`named_modules` gives below the traced model, so "" is the model itself, or no module. Phases are "forward", "backward"
-and "optimizer".
-
-Names of ops are those of eager mode ("aten.addmm"), TorchScript ("aten::linear") and inductor
-("prims.convert_element_type"); `plain_name` makes one of all. Fake tensors have no fused kernels: what hardware runs
-whole, they take apart into ops that cast where it does not (`casts_inside`).
+Seconds of ops are medians over the traced steps. Dtypes are short names ("fp32", "bf16"; others as torch spells them,
+"int64"). A module path is a name of `named_modules` below the traced model; "" is the model itself, or no module.
+Phases are "forward", "backward" and "optimizer". Names of ops are those of eager mode ("aten.addmm"), TorchScript
+("aten::linear") and inductor ("prims.convert_element_type"); `plain_name` unifies them. Fake tensors have no fused
+kernels: ops that hardware runs whole are decomposed, and cast in between (`casts_inside`).
 """
 
 from collections.abc import Collection, Mapping
@@ -20,40 +17,39 @@ from ampbench.records.bounds import Change, Count, Positive, Seconds, StepSecond
 from ampbench.records.measured import Fitness
 
 INPUT, WEIGHT, BUFFER, ACTIVATION, GRADIENT, STATE = "input", "weight", "buffer", "activation", "gradient", "state"
-"""What can be cast: what came from outside or from no tensor; parameters; buffers; what ops or autograd make; what an
-optimizer or GradScaler keeps for itself."""
+"""What can be cast: values from outside or from no tensor; parameters; buffers; results of ops or autograd; the state
+of an optimizer or GradScaler."""
 
 SUBJECTS = (INPUT, WEIGHT, BUFFER, ACTIVATION, GRADIENT, STATE)
 """What is cast, in the order of tables."""
 
 AUTOCAST, EXPLICIT, INTERNAL = "autocast", "explicit", "internal"
-"""Who asked for a cast: autocast, the user's own `.half()`, or an op's implementation: attention that computes in fp32,
-an op that promotes a mixed pair and, in the backward pass, returns each gradient in its own dtype. A gradient's cast
-that undoes a forward cast has that one's origin."""
+"""Who asked for a cast: autocast; the user's own `.half()`; or an op's implementation: attention that computes in fp32,
+an op that promotes a mixed pair and returns each gradient in its own dtype. A gradient's cast that undoes a forward
+cast has its origin."""
 
 CAST, REUSED, NOT_NEEDED = "cast", "reused", "not needed"
-"""How a weight reached an op: cast for it, taken from autocast's cache, or used as it is stored."""
+"""How a weight reached an op: cast for it, from autocast's cache, or as it is stored."""
 
 AUTOGRAD, TRACED, COMPILED = "autograd", "traced", "compiled"
-"""The graphs beside the eager step: that of `grad_fn`, that of torch.jit.trace, those of torch.compile."""
+"""Graphs besides the eager step: that of `grad_fn`, of torch.jit.trace, of torch.compile."""
 
 KEPT, FUSED, FOLDED = "kept", "fused", "folded"
-"""What a graph made of a cast: an op or a kernel of its own; a part of another op's kernel; done once, the result is
-stored in the graph."""
+"""What a graph made of a cast: an own op or kernel; a part of another op's kernel; a constant in the graph."""
 
 PRE_CAST_INPUTS, PRE_CAST_WEIGHTS, NO_GRAD = "inputs stored in half", "weights stored in half", "no_grad"
-"""Changes that save casts and that can be tried without touching the network's code; the last: `torch.no_grad` instead
-of `torch.inference_mode`, under which autocast keeps no cache."""
+"""Changes that save casts without touching the network's code; the last: `torch.no_grad` instead of
+`torch.inference_mode`, under which autocast keeps no cache."""
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """One op that ran; `index` counts from 0 in the order of running.
 
-    `name` is the op's ("aten.addmm"), `function` the Python function that asked for it
-    ("torch.nn.functional.linear"; None: nothing in Python did, as in most of a backward pass). A backward op has the
-    module and the function of the forward op it differentiates, whose `index` is `forward`. `recomputed`: a forward op
-    run again inside the backward pass (activation checkpointing). `inputs` and `outputs` are the dtypes of its tensors,
-    in order. `source` is "file:line" where asked for, `seconds` the op's own time where measured.
+    `name` is the op's ("aten.addmm"), `function` the Python function that called it ("torch.nn.functional.linear";
+    None: no Python did, as in most of a backward pass). A backward op has the module and the function of its forward
+    op, whose `index` is `forward`. `recomputed`: a forward op run again in the backward pass (activation
+    checkpointing). `inputs` and `outputs` are the dtypes of its tensors. `source` ("file:line") and its own `seconds`
+    are optional.
     """
 
     index: Count
@@ -70,15 +66,13 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Cast(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """One copy of a tensor into another dtype, a new one or one that is there (`copy_`).
+    """One copy of a tensor into another dtype, a new one or an existing one (`copy_`).
 
-    `index` is the cast's own op, `operation` the op that then used the copy (None: none did, as with a gradient that
-    is only stored). `what` is one of the kinds above, `name` the parameter's, buffer's or input's name or, for an
-    activation, the path of the module that made it; a gradient has the name of what was cast in the forward pass.
-    `origin` is who asked. `cached`: autocast keeps the copy until its outermost region ends. `tensor`
-    numbers the values that are cast: two casts with one number cast the same, unchanged value. `made_by` is the cast
-    (its op) whose copy is cast here, `producer` the op that made the value (None: it came from outside), `read_as_is`
-    says that some other forward op reads the value without a cast.
+    `index` is the cast's own op, `operation` the op that used the copy (None: none did, as with a stored gradient).
+    `name` is that of the parameter, buffer or input, or the path of the module that made the activation; a gradient has
+    the name of the forward cast. `cached`: autocast keeps the copy until its outermost region ends. Casts with one
+    number `tensor` cast the same, unchanged value. `made_by` is the cast whose copy is cast here, `producer` the op
+    that made the value (None: from outside); `read_as_is`: another forward op reads the value without a cast.
     """
 
     index: Count
@@ -102,15 +96,14 @@ class Cast(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def bytes_moved(self) -> int:
-        """Bytes read and written together."""
+        """Bytes read and written."""
         return self.bytes_read + self.bytes_written
 
 
 class WeightUse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """One forward use of a parameter by `operation` in `module`: `status` is cast, reused or not needed.
+    """One forward use of a parameter by `operation` in `module`; `cast` is the op that made the copy (None: no copy).
 
-    `cast` is the op that made the copy (None: not needed). A Python function that reads a weight in several ops (an
-    LSTM its time steps) uses it once.
+    A Python function that reads a weight in several ops (an LSTM its time steps) uses it once.
     """
 
     name: str
@@ -121,10 +114,7 @@ class WeightUse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class ModuleCalls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """What went in and out of a module, by dtype, in `calls` calls; `parameters` are the dtypes of its own parameters.
-
-    `kind` is the module's class.
-    """
+    """The dtypes of a module's inputs, outputs and own parameters, in `calls` calls; `kind` is its class."""
 
     module: str
     kind: str
@@ -135,11 +125,10 @@ class ModuleCalls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class CastTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """All that one trace saw.
+    """One trace of a step.
 
-    `timed` says whether ops have seconds, `inference` whether gradients were switched off all along. `model_ops` is how
-    many ops had run when the model's own call returned, the last one outside a backward pass: what comes after is the
-    loss (None: it was never called).
+    `timed`: ops have seconds; `inference`: without gradients. `model_ops` counts the ops until the model's last call
+    outside a backward pass returned; the loss comes after (None: it was never called).
     """
 
     ops: list[Operation] = []
@@ -152,7 +141,7 @@ class CastTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class GraphCast(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """One cast in a graph; fields as in `Cast`, `elements` None where the graph does not know. `fate` is as above."""
+    """One cast in a graph, with fields as in `Cast`; `elements` is None if the graph does not know."""
 
     what: Annotated[str, one_of(*SUBJECTS)]
     name: str = ""
@@ -165,10 +154,10 @@ class GraphCast(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class GraphTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """The same step as one `graph` has it: its ops in order, and its casts.
+    """The ops and casts of the same step in one `graph`.
 
-    An op's `name` is the graph's own ("aten::addmm"); of autograd's graph there are casts alone. `notes` say what could
-    not be read. `error` is the first line of what making the graph raised; then there are no ops.
+    An op's `name` is the graph's own ("aten::addmm"); autograd's graph has casts alone. `notes` say what could not be
+    read, `error` is the first line of what making the graph raised; then there are no ops.
     """
 
     graph: str
@@ -179,11 +168,10 @@ class GraphTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class CheckedSaving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """A `change` that was made and measured in turns with the step as it was; `names` are the tensors concerned.
+    """A `change` that was made to tensors of these `names`, measured in turns with the unchanged step.
 
-    `casts` is how many casts a step it saved, `bytes_moved` what those read and wrote. `before[p]` are the samples of
-    the unchanged build of pair `p`, `after[p]` those of the changed one built beside it, in seconds per step.
-    `identical` tells whether the outputs are the same to the last bit. Peaks are as in `MemoryPass`.
+    It saved `casts` a step, which moved `bytes_moved`. `before[p]` and `after[p]` are the samples of pair `p`, in
+    seconds per step. `identical`: outputs are the same bits. Peaks are as in `MemoryPass`.
     """
 
     change: str
@@ -197,17 +185,16 @@ class CheckedSaving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     peak_bytes_after: Count | None = None
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` where the samples are not those of pairs."""
+        """Raise `ValueError` for samples that are not those of pairs."""
         if not self.before or len(self.before) != len(self.after) or not all((*self.before, *self.after)):
             raise ValueError("a change that was not measured in pairs")
 
 
 class CastPass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """One step of a case, traced in eager mode, with what its casts cost and what other graphs make of them.
+    """One step of a case, traced in eager mode, with the costs of its casts and the same step in other graphs.
 
-    `how` is "device", or "fake tensors" where the device is absent: then nothing is timed and nothing ran on hardware.
-    Seconds of ops are medians over `traced_steps` traced steps. `step_samples[b]` are the seconds per step of build `b`
-    of the untraced step. `fitness` is how quiet the machine was while all this was timed. `peak_bytes` and
+    `how` is "device", or "fake tensors" if the device is absent: then nothing is timed. Seconds of ops are medians over
+    `traced_steps`. `step_samples[b]` are the seconds per step of build `b` of the untraced step. `peak_bytes` and
     `memory_source` are as in `MemoryPass`. `notes` say what was left out and why.
     """
 
@@ -224,7 +211,7 @@ class CastPass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     notes: list[str] = []
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` where a build has no samples, or an op is pointed to that did not run."""
+        """Raise `ValueError` for a build without samples, or a reference to an op that did not run."""
         if not all(self.step_samples):
             raise ValueError("a build without samples")
         pointing = [op.forward for op in self.trace.ops]
@@ -235,11 +222,11 @@ class CastPass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Tracing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """What a cast pass is to do beside tracing one eager step.
+    """Options of a cast pass.
 
     `sources` adds the line of code to each op. `time` times ops and the step, for about `seconds`; a slow step takes
-    longer, where an interval needs it. `check` measures the changes that save casts, for about as long each. `graphs`
-    are the graphs to read. With `half_inputs` its cases were planned with inputs in the dtype that autocast casts to.
+    longer. `check` measures changes that save casts, for about as long each. `graphs` are the graphs to read. With
+    `half_inputs` its cases were planned with inputs in the dtype that autocast casts to.
     """
 
     half_inputs: bool = False
@@ -251,7 +238,7 @@ class Tracing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 FLOATING = ("fp16", "bf16", "fp32", "fp64")
-"""The dtypes that autocast and mixed precision are about."""
+"""The dtypes of autocast and mixed precision."""
 
 VIEWS = frozenset({"t", "view", "permute", "transpose", "expand", "slice", "select", "squeeze", "unsqueeze", "detach"})
 VIEWS |= {"alias", "reshape", "flatten", "unsafe_view", "reshape_alias", "split", "split_with_sizes", "chunk", "unbind"}
@@ -264,7 +251,7 @@ CASTS |= {"autocast_to_full_precision"}
 
 
 def plain_name(name: str) -> str:
-    """Return an op's name without its namespace and what tells its variants apart: "unsafe_view" of all the above."""
+    """Return an op's name without namespace, underscores and "native": "unsafe_view"."""
     return name.rpartition("::")[2].rpartition(".")[2].strip("_").removeprefix("native_")
 
 
@@ -274,7 +261,7 @@ def is_view(name: str) -> bool:
 
 
 class Whole(NamedTuple):
-    """What runs a function in one kernel, on which devices, in words; `lowers`: autocast casts all it is given."""
+    """A kernel that runs a function whole, on which devices; `lowers`: autocast casts all its inputs."""
 
     devices: Collection[str]
     said: str
@@ -290,7 +277,7 @@ WHOLE: Mapping[str, Whole] = {
     ),
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), _RECURRENT),
 }
-"""Functions of torch that are composite, by their names: what a device has for them, and what that casts."""
+"""Composite functions of torch by name, and the kernels that devices have for them."""
 
 
 class By(StrEnum):

@@ -1,7 +1,7 @@
-"""How large the values of a network are, module by module, and how far each module errs: raw; and these errors ranked.
+"""Magnitudes of a network's values, module by module, and the error of each module: raw, and ranked.
 
-A module path is the name `named_modules` gives below the network; a module that runs several times has its values put
-together. Dtypes are short names ("fp16").
+A module path is a name of `named_modules` below the network; the values of several calls are put together. Dtypes are
+short names ("fp16").
 """
 
 import math
@@ -15,21 +15,19 @@ from ampbench.records.bounds import Count, ErrorSize, Exponent, Magnitude, Steps
 from ampbench.records.measured import Recipe
 
 INPUT, ACTIVATION, GRADIENT, WEIGHT, UPDATE = "input", "activation", "gradient", "weight", "update"
-"""Whose magnitudes: a module's floating inputs; its floating outputs; the gradients of these and of its parameters; its
-own parameters and floating buffers; what one optimizer step adds to these."""
+"""Kinds of values: a module's floating inputs; its floating outputs; the gradients of these and of its parameters; its
+own parameters and floating buffers; the change of these by one optimizer step."""
 
 
 class Magnitudes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """The magnitudes of all values of one kind in a module, in an fp32 run: a histogram by exponent.
 
-    `counts[i]` values have 2**(lowest + i) <= |x| < 2**(lowest + i + 1); `zeros` and `nonfinite` are apart from these.
-    `powers[i]` of them are 2**(lowest + i) exactly, as far as that is known: it is counted for exponents so small that
-    fp16 may round them to zero, and the list ends after the last that is not 0.
-    `together`, of the inputs of a normalisation by the statistics of what it is given: `together[i]` values, zeros
-    included, belong to a channel or row of which the largest |x| is in place i; counted where fp16 may round that to
-    zero (None: it is no such normalisation).
-    `largest` is the largest finite |x| (None: there is none). `kind` is the module's class, `name` the full name of the
-    parameter or buffer whose values they are ("" for inputs, activations and their gradients).
+    `counts[i]` values have 2**(lowest + i) <= |x| < 2**(lowest + i + 1); `zeros` and `nonfinite` are apart. `powers[i]`
+    of them are 2**(lowest + i) exactly, counted for exponents so small that fp16 may round them to zero. `together[i]`,
+    of inputs of a normalisation by their own statistics, counts values, zeros included, of channels or rows whose
+    largest |x| is in place i, if fp16 may round that to zero (None: no such normalisation). `largest` is the largest
+    finite |x|. `kind` is the module's class, `name` that of the parameter or buffer ("" for inputs, activations and
+    their gradients).
     """
 
     module: str
@@ -47,9 +45,9 @@ class Magnitudes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Swallowed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """Of `moved` elements of a parameter that fp32 steps changed, how many would not change stored in `dtype`.
+    """Elements of a parameter that fp32 steps `moved`, and those that would not change when stored in `dtype`.
 
-    What a step added in fp32 was added to the parameter rounded to `dtype`, as it would be stored, and rounded again.
+    The step's change in fp32 was added to the parameter rounded to `dtype`, and rounded again.
     """
 
     parameter: str
@@ -58,20 +56,19 @@ class Swallowed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     swallowed: Count
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` where more are swallowed than moved."""
+        """Raise `ValueError` if more are swallowed than moved."""
         require_parts(self, ("swallowed", "moved"))
 
 
 class ModuleError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """What one module does in a low precision.
+    """The error of one module in a low precision.
 
-    On exact inputs, that is, those of the fp32 run, rounded where the precision hands it rounded ones: `own_rel_l2` is
-    the relative L2 error of its floating outputs against its own in fp32 on the same inputs, taken over those that are
-    finite in both (None: there are none, or all of fp32's are zero). Of `elements` (0: it was not compared, and `note`
-    says why), `overflowed` are not finite where those of the fp32 run are, `flushed` are zero where those are not.
-    `inputs_overflowed` of its inputs are not finite in the low dtype though they are in fp32: then what overflows began
-    before it. `total_rel_l2` is its error in the whole low-precision run, measured on at most `sampled` elements of the
-    output (the same ones in both runs), which it inherits in part.
+    On exact inputs, those of the fp32 run, rounded as the precision hands them over: `own_rel_l2` is the relative L2
+    error of its floating outputs against its own in fp32, over elements finite in both (None: there are none, or fp32's
+    are zero). Of `elements` (0: not compared, for the reason in `note`), `overflowed` are not finite and `flushed` are
+    zero unlike in fp32. `inputs_overflowed` are not finite in the low dtype: then the overflow began before.
+    `total_rel_l2` is its error in the whole low-precision run, partly inherited, on `sampled` elements at most, the
+    same in both runs.
     """
 
     module: str
@@ -89,7 +86,7 @@ class ModuleError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def inherited(self) -> float | None:
         """The part of its total error that came with its inputs: roundings are independent, so errors add in squares.
 
-        0 where its own error is the larger.
+        0 if its own error is the larger.
         """
         if self.own_rel_l2 is None or self.total_rel_l2 is None:
             return None
@@ -99,9 +96,9 @@ class ModuleError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class FirstNonfinite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """Where a low-precision run first makes a value that is not finite, from finite ones.
 
-    `phase` is "forward", "backward" or "optimizer", `step` counts the network's calls from 0, `operation` is the op's
-    name ("aten.mm"), `inputs_largest` the largest finite |x| it was given, `parameter` the one whose gradient it is (""
-    where that is not known), `frames` the last lines of the program's own code before it, the innermost last.
+    `step` counts the network's calls from 0, `operation` is the op's name ("aten.mm"), `inputs_largest` the largest
+    finite |x| of its inputs, `parameter` that of the gradient ("" if unknown), `frames` the last lines of the program's
+    own code before it, the innermost last.
     """
 
     operation: str
@@ -114,9 +111,9 @@ class FirstNonfinite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class SeenGradient(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """A parameter's gradients as low-precision steps gave them, the loss scale divided out.
+    """A parameter's gradients in low-precision steps, the loss scale divided out.
 
-    Of `elements`, `flushed` are zero where fp32's are not, and `nonfinite` are infinite or NaN where fp32's are finite.
+    Of `elements`, `flushed` are zero and `nonfinite` are not finite unlike in fp32.
     """
 
     parameter: str
@@ -125,20 +122,18 @@ class SeenGradient(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     nonfinite: Count
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` where more elements are counted than there are."""
+        """Raise `ValueError` if more elements are counted than there are."""
         require_parts(self, ("flushed", "elements"), ("nonfinite", "elements"))
 
 
 class LowRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """What really came of a low precision that an fp32 run was asked about.
+    """What really came of a low precision, for the predictions from an fp32 run.
 
-    `modules` tells of each module on exact inputs (what comes after one that overflows is lost in a whole run), those
-    of all steps of the fp32 run. `first_nonfinite` and `gradients` are of whole steps in `precision`, as many, the
-    latter in training, all steps together, at the loss scale `scaler_scale` (None: without one) to begin with.
-    `lowered` are the modules whose floating outputs are in the low dtype, and `lowered_weights` the parameters and
-    buffers that are used in it: in pure half all, with autocast those that its rules choose. `overflowed_weights` are
-    those that are not finite as they are stored, before any op. `nonfinite_output` is the first step, from 0, whose
-    output or loss is not finite where fp32's are (None: none is). `error` is the first line of what the whole step
+    `modules` are on exact inputs, those of all steps of the fp32 run. `first_nonfinite` and, in training, `gradients`
+    are of as many whole steps in `precision`, beginning at the loss scale `scaler_scale` (None: without one). `lowered`
+    are modules with floating outputs in the low dtype, `lowered_weights` the parameters and buffers used in it: in pure
+    half all, with autocast by its rules. `overflowed_weights` are not finite as stored. `nonfinite_output` is the first
+    step, from 0, whose output or loss is not finite unlike in fp32. `error` is the first line of what the whole step
     raised; then it has no gradients.
     """
 
@@ -155,21 +150,19 @@ class LowRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     notes: list[str] = []
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` for a precision that is not known."""
+        """Raise `ValueError` for an unknown precision."""
         if self.precision not in PRECISIONS:
             raise ValueError(f"an unknown precision, {self.precision!r}")
 
 
 ANOTHER_BATCH, ANOTHER_SEED = "another batch", "another seed"
-"""What predictions are held against that they were not made from: the same weights on other inputs; other weights, too,
-where these come from the seed."""
+"""Values that predictions are tested on: other inputs; or other weights, too, if these come from the seed."""
 
 
 class Validation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """What modules do on exact inputs of another batch, or of another seed (`on`), in each low precision.
+    """Modules on exact inputs of another batch, or of another seed (`on`), in each low precision.
 
-    `low_runs` are without whole steps: of these, what is lowered is that of the pass's own. `note` says why there are
-    none ("": there are).
+    `low_runs` are without whole steps, and lower what the pass itself does. `note` says why there are none.
     """
 
     on: str
@@ -178,10 +171,9 @@ class Validation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class RangePass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """How large the values of `steps` fp32 steps of a case are, and what low precisions then made of as many.
+    """Magnitudes in `steps` fp32 steps of a case, and what low precisions made of as many.
 
-    `case_id` is that of the fp32 case, `recipe` what trains it (None: in inference). `notes` say
-    what was left out and why. `validations` are other values that its predictions are held against.
+    `case_id` is that of the fp32 case; `recipe` is None in inference. `notes` say what was left out and why.
     """
 
     case_id: str
@@ -195,9 +187,9 @@ class RangePass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class OriginPass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """Where the error of a case, in a low precision, begins: each module's own and total error, in order of running.
+    """Where the error of a case in a low precision begins: the errors of modules in order of running.
 
-    `output_rel_l2` is the error of what the network itself returns, on all its elements (None: undefined).
+    `output_rel_l2` is the error of the network's output, on all its elements (None: undefined).
     """
 
     case_id: str
@@ -210,8 +202,8 @@ class OriginPass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 def ranked(errors: Iterable[ModuleError]) -> list[ModuleError]:
     """Return the modules that were compared, those to keep in fp32 first.
 
-    First those that overflow although their inputs can be held, then those whose inputs cannot, each by the share of
-    their outputs; then by their own error, which nears 1 where outputs flush. Equal ones stay in the order of running.
+    First those that overflow on inputs that fit, then those whose inputs do not, each by the share of their outputs;
+    then by their own error, which nears 1 if outputs flush. Equal ones stay in the order of running.
     """
     return sorted(
         (row for row in errors if row.elements),
@@ -224,7 +216,7 @@ def ranked(errors: Iterable[ModuleError]) -> list[ModuleError]:
 
 
 class RangesAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """To watch `steps` fp32 steps of a case (0: one for each of its batches), then a step in each of `precisions`."""
+    """Options: `steps` fp32 steps to watch (0: one for each batch), then a step in each of `precisions`."""
 
     steps: Steps = 0
     precisions: list[str] = []

@@ -14,37 +14,35 @@ from ampbench.records.measured import Divergence, Failure, MemoryPass, Reading, 
 SCHEMA = 8
 """The version of the run file's format: a file of another is refused.
 
-The first field or kind of line that is added or removed since a release raises it; others until the next come with it.
-"""
+The first change of fields or kinds of lines since a release raises it."""
 
 SUFFIX, COMPRESSED = ".jsonl", ".jsonl.gz"
 """How the names of run files end."""
 
 LATEST = "latest"
-"""What the newest run of a folder that measured is called; one that only explains is named by its id."""
+"""The name of the newest run of a folder that measured."""
 
 DIRTY = "-dirty"
-"""What a commit ends in where files differed from it, as git marks it."""
+"""The end of a commit from which files differed, as git marks it."""
 _SHORT = 7
-"""As many digits of a commit as git itself shows."""
+"""As many digits of a commit as git shows."""
 
 
 def is_path(name: str) -> bool:
-    """Return whether who names a run by `name` gives a file's path, not an id."""
+    """Return whether the name of a run is the path of a file, not an id."""
     return "/" in name or name.endswith((SUFFIX, ".gz"))
 
 
 def short_commit(commit: str) -> str:
-    """Return a commit as git shortens it, with its mark where files differed from it."""
+    """Return a commit as git shortens it, with its mark."""
     base = commit.removesuffix(DIRTY)
     return base[:_SHORT] + commit[len(base) :]
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """What a user selected, as typed and resolved against nothing; empty means the default.
+    """A user's selection as typed; empty means the default.
 
-    `recipes` are spelled as `find_recipe` reads them; each of `compile_modes` is measured where the path is "compiled",
-    which is the default where there are any.
+    `recipes` are spelled as `find_recipe` reads them; `compile_modes` select the path "compiled", each of them.
     """
 
     workloads: list[str] = []
@@ -66,9 +64,9 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """How a run measures: counts, times in seconds, sizes in bytes; `threads` 0 leaves torch's own choice.
 
-    With `burst` a round on an accelerator is its fastest
-    sample, as on a CPU, in place of windows of a second. With `keep_flags` torch's switches stay as the user's own
-    code sets them, but for those that define a precision; the precision `default` has all of them.
+    With `burst` a round on an accelerator is its fastest sample, as on a CPU, not windows of a second. With
+    `keep_flags` torch's switches stay as the user's code sets them, but for those that define a precision other than
+    `default`.
     """
 
     rounds: RoundCount = 4
@@ -86,7 +84,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class ScalerSetting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """How losses are scaled: `torch.amp.GradScaler`'s own parameters, by their names, or not at all."""
+    """The parameters of `torch.amp.GradScaler`, by their names, or no scaling."""
 
     name: str
     enabled: bool = True
@@ -110,10 +108,9 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
 
 class Shard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """Which part of a plan a run measured: the cases at these `places`, from 0, of the `cases` that the plan has.
+    """Which part of a plan a run measured: the cases at these `places`, from 0, of the `cases` of the plan.
 
-    It is the `number`th of `count` (from 1). `plan` is the digest of the ids of all cases: shards of one plan have the
-    same.
+    It is the `number`th of `count` (from 1). `plan` is the digest of the ids of all cases.
     """
 
     number: Count
@@ -132,7 +129,7 @@ NODE, DEVICE = LANES = ("node", "device")
 class Fleet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """Which `lane` of a fleet measured a run; runs of one fleet have the same `id`, which their own ends in.
 
-    `on` is one of `ON`, `lanes` of `LANES`; `labels` say which nodes of the cluster were to take part.
+    `labels` select the nodes of the cluster.
     """
 
     id: str
@@ -143,7 +140,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Imported(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """Which `program` ("asv", "pytest-benchmark") measured a run, and the name of the `file` it was read from."""
+    """Which `program` ("asv", "pytest-benchmark") measured a run, and the name of its `file`."""
 
     program: str
     file: str
@@ -152,13 +149,11 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """The first line of a run file.
 
-    `commit` is that of the repository measured, `committed_at` its time (ISO 8601). `arm` is set where the run is one
-    arm of an interleaved comparison, `imported` where another program measured it. `explains` is what it explains
-    or studies (a name of `records.kinds.KINDS`); "": the run measures. `asked` is what that was
-    asked for, the fields of the record that its row names (None: it does not say). `follows` is the id
-    of the run that was the latest by its name when this one was begun, where the clock makes this one look older (None:
-    it does not). `precisions` are the user's own that its cases are in. `shard` is set where the run measured a part of
-    its plan, `fleet` where a lane of a fleet measured it; `merged` are the ids of the runs that it was made of.
+    `commit` is that of the repository measured, `committed_at` its time (ISO 8601). `explains` is a name of
+    `records.kinds.KINDS`, for which the record in `asked` holds the options; "": the run measures. `follows` is the run
+    that was the latest by name when this one began, if a clock that went back makes this one look older. `precisions`
+    are the user's own. `arm`, `imported`, `shard` and `fleet` are set for such runs; `merged` are the ids of the runs
+    it is made of.
     """
 
     schema: Count
@@ -185,7 +180,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def goes_on(self) -> bool:
-        """Whether the verb that made the run goes on with it once it broke off; `ab` measures both arms anew."""
+        """Whether its verb can resume the run; `ab` measures both arms anew."""
         return self.arm is None and (not self.explains or KINDS[self.explains].resumed)
 
 
@@ -194,14 +189,14 @@ ENDINGS = ("complete", "interrupted", "out of time")
 
 
 class Footer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """The last line of a session; `ended` is one of `ENDINGS`. A resumed run has several."""
+    """The last line of a session; a resumed run has several."""
 
     ended: Annotated[str, one_of(*ENDINGS)]
     finished_at: str
 
 
 Entry = msgspec.Struct
-"""What may follow the header, a line each: a record of `CORE`, or of a row of `records.kinds`."""
+"""A line after the header: a record of `CORE`, or of a row of `records.kinds`."""
 
 CORE: Mapping[str, type] = MappingProxyType(
     {
@@ -216,4 +211,4 @@ CORE: Mapping[str, type] = MappingProxyType(
         "footer": Footer,
     }
 )
-"""The lines of every run file, by their names; `records.kinds` has those of runs that explain or study."""
+"""The lines of every run file by name; `records.kinds` has those of runs that explain or study."""

@@ -12,7 +12,7 @@ from ampbench.errors import UsageError
 from ampbench.records.case import kind_of, of_kind
 from ampbench.records.labels import few
 from ampbench.records.run import SPREAD, Footer, Header, Shard
-from ampbench.store.run_file import StoredRun, gathered, lacking, new_run_id
+from ampbench.store.run_file import StoredRun, gathered, lacking, new_run_id, round_key
 
 
 def lanes_together(runs: Sequence[StoredRun]) -> list[StoredRun]:
@@ -42,8 +42,8 @@ def _united(lanes: Sequence[StoredRun]) -> StoredRun:
     done = {each.case_id for each in run.rounds}
     left = {case_id: failure for case_id, failure in failures.items() if failure.final or case_id not in done}
     run = replace(run, cases=dict(cases), failures=left, cut=any(lane.cut for lane in lanes))
-    timed = {(each.case_id, each.round) for each in run.rounds if not (each.control or each.confirmation)}
-    return replace(run, lacks=lacking(run, timed))
+    known = {round_key(each.case_id, each.round, each.control, each.confirmation) for each in run.rounds}
+    return replace(run, lacks=lacking(run, known))
 
 
 def _joined(runs: Sequence[StoredRun], header: Header) -> StoredRun:

@@ -235,6 +235,11 @@ Known = MutableMapping[tuple[Any, ...], None]
 """What is in a file so far: a key for each case, round and line of a kind that may be there once, or before others."""
 
 
+def round_key(case_id: str | None, number: int, control: bool = False, confirmation: bool = False) -> tuple[Any, ...]:
+    """Return the key of a round in what is known of a file."""
+    return "round", case_id, number, control, confirmation
+
+
 def _admit(line: bytes, known: Known) -> tuple[str, Any]:
     """Return the kind and the record of the next line, and add it to `known`.
 
@@ -248,7 +253,7 @@ def _admit(line: bytes, known: Known) -> tuple[str, Any]:
     if kind != "case" and case_id is not None and ("case", case_id) not in known:
         raise LineError(f"a {kind} of a case that is not listed before it: {case_id}")
     of = getattr(record, row.of) if row else case_id
-    key = (kind, of, record.round, record.control, record.confirmation) if kind == "round" else (kind, of)
+    key = round_key(of, record.round, record.control, record.confirmation) if kind == "round" else (kind, of)
     if key in known and kind == "case":
         raise LineError(f"a case listed twice: {of}")
     if key in known and kind == "round":
@@ -302,8 +307,7 @@ def _read(path: Path, on_rounds: Callable[[list[Round]], None] | None) -> tuple[
         if on_rounds and run.rounds:
             on_rounds(run.rounds.copy())
             run.rounds.clear()
-    timed = {key[1:3] for key in known if key[0] == "round" and not any(key[3:])}
-    return replace(run, cut=cut, lacks=lacking(run, timed)), known, size
+    return replace(run, cut=cut, lacks=lacking(run, known)), known, size
 
 
 def _read_lines(path: Path) -> Iterator[bytes]:
@@ -356,10 +360,10 @@ def _header(path: Path, line: bytes) -> Header:
         raise StoreError(f"{path}, line 1: {error}") from None
 
 
-def lacking(stored: StoredRun, timed: Container[tuple[str, int]]) -> dict[str, list[str]]:
+def lacking(stored: StoredRun, known: Container[tuple[Any, ...]]) -> dict[str, list[str]]:
     """Return by case the rounds and passes that a run which measured to its end should hold and does not.
 
-    `timed` are the case and number of each round. A run of `ab` has as many rounds of a case as were needed, and an
+    `known` are the keys of its rounds. A run of `ab` has as many rounds of a case as were needed, and an
     imported one what its program kept.
     """
     header = stored.header
@@ -367,7 +371,8 @@ def lacking(stored: StoredRun, timed: Container[tuple[str, int]]) -> dict[str, l
         return {}
     lacks: dict[str, list[str]] = {}
     for case_id in stored.cases:
-        missing = [f"round {number}" for number in range(header.settings.rounds) if (case_id, number) not in timed]
+        keys = (round_key(case_id, number) for number in range(header.settings.rounds))
+        missing = [f"round {key[2]}" for key in keys if key not in known]
         for what, passes in (("memory", stored.memory), ("divergence", stored.divergence)):
             missing += [] if case_id in passes else [f"the {what} pass"]
         if missing and case_id not in stored.failures and case_id not in stored.skips:
