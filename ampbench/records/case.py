@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import fields, replace
 
 from ampbench.core.precisions import Precision
-from ampbench.records.bounds import Count, Watts, one_of
+from ampbench.records.bounds import Count, Magnitude, one_of
 
 DEVICES = ("cpu", "cuda", "xpu")
 """The device types that can be measured. A new one comes last: results of asv tell a device by its place."""
@@ -29,8 +29,8 @@ class DeviceState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     source: str = ""
     unavailable: list[str] = []
-    power_limit_watts: Watts | None = None
-    default_limit_watts: Watts | None = None
+    power_limit_watts: Magnitude | None = None
+    default_limit_watts: Magnitude | None = None
     used_bytes: Count | None = None
     processes: list[str] = []
     mig: bool = False

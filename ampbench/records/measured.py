@@ -9,25 +9,20 @@ from typing import Annotated
 import msgspec
 
 from ampbench.records.bounds import (
-    Celsius,
     Cosine,
     Count,
     ErrorSize,
-    Fraction,
     KeptShare,
     Magnitude,
+    Parts,
     Positive,
-    Rate,
     RoundCount,
     Seconds,
     Share,
-    ShortSeconds,
     Signed,
     Steps,
     StepSeconds,
-    Watts,
     one_of,
-    require_parts,
 )
 from ampbench.records.kinds import KINDS
 
@@ -45,8 +40,8 @@ class OptimizerGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     lr: Magnitude | None = None
     weight_decay: Magnitude | None = None
     decoupled: bool | None = None
-    beta1: Fraction | None = None
-    beta2: Fraction | None = None
+    beta1: Share | None = None
+    beta2: Share | None = None
     eps: Magnitude | None = None
     momentum: Magnitude | None = None
     foreach: bool | None = None
@@ -64,7 +59,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     optimizer: str
     groups: list[OptimizerGroup] = []
-    running_momenta: list[Fraction] = []
+    running_momenta: list[Share] = []
     missed: list[str] = []
     trained: Count = 0
     foreign: Count = 0
@@ -127,11 +122,11 @@ class Fitness(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     steal_share: Share | None = None
     other_share: Share | None = None
-    load: Rate | None = None
+    load: Magnitude | None = None
     involuntary_switches: Count | None = None
-    frequency_hz: Rate | None = None
-    temperature_celsius: Celsius | None = None
-    accelerator_clock_hz: Rate | None = None
+    frequency_hz: Magnitude | None = None
+    temperature_celsius: Signed | None = None
+    accelerator_clock_hz: Magnitude | None = None
 
 
 class Telemetry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -148,21 +143,21 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     source: str = ""
     unavailable: str = ""
-    period_seconds: ShortSeconds | None = None
-    reading_seconds: ShortSeconds | None = None
+    period_seconds: Seconds | None = None
+    reading_seconds: Seconds | None = None
     readings: Count = 0
     window_seconds: Seconds | None = None
-    clock_hz: Rate | None = None
-    first_clock_hz: Rate | None = None
-    last_clock_hz: Rate | None = None
-    warm_clock_hz: Rate | None = None
+    clock_hz: Magnitude | None = None
+    first_clock_hz: Magnitude | None = None
+    last_clock_hz: Magnitude | None = None
+    warm_clock_hz: Magnitude | None = None
     limited: dict[str, Share] = {}
-    power_watts: Watts | None = None
-    power_low_watts: Watts | None = None
-    power_high_watts: Watts | None = None
-    power_error_watts: Watts | None = None
-    averaged_seconds: ShortSeconds | None = None
-    temperature_celsius: Celsius | None = None
+    power_watts: Magnitude | None = None
+    power_low_watts: Magnitude | None = None
+    power_high_watts: Magnitude | None = None
+    power_error_watts: Magnitude | None = None
+    averaged_seconds: Seconds | None = None
+    temperature_celsius: Signed | None = None
     processes: list[str] = []
     other_share: Share | None = None
 
@@ -213,7 +208,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     comes_compiled: bool = False
     no_grad: bool = False
     fp32_products: dict[str, str] | None = None
-    cpu_samples: list[list[ShortSeconds]] | None = None
+    cpu_samples: list[list[Seconds]] | None = None
     rss_peak_bytes: Count | None = None
     free_bytes: Count | None = None
     alone: Annotated[str, one_of("", *ALONE)] = ""
@@ -237,7 +232,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise ValueError(f"CPU times that are not those of the samples, in a round of {self.case_id}")
 
 
-class MemoryPass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+class MemoryPass(Parts, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """Peak memory of one step in bytes, and its work, from an untimed pass; None: unknown, or not in this phase.
 
     `peak_bytes` holds parameters, buffers, inputs, gradients, optimizer state and everything else alive at the peak;
@@ -253,6 +248,10 @@ class MemoryPass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     mode of `WITH_GRAPHS` recorded no graph, or not all.
     """
 
+    PARTS = (
+        *((f"{part}_bytes", "peak_bytes") for part in ("parameter", "buffer", "input", "gradient", "optimizer")),
+        ("master_bytes", "parameter_bytes"),
+    )
     case_id: str
     source: Annotated[str, one_of(*MEMORY_SOURCES)]
     peak_bytes: Count
@@ -274,11 +273,6 @@ class MemoryPass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     busy_undefined: str = ""
     graphs_left_aside: list[str] = []
 
-    def __post_init__(self) -> None:
-        """Raise `ValueError` for a part that is more than the peak, or than the parameters."""
-        parts = ("parameter_bytes", "buffer_bytes", "input_bytes", "gradient_bytes", "optimizer_bytes")
-        require_parts(self, *((part, "peak_bytes") for part in parts), ("master_bytes", "parameter_bytes"))
-
     @property
     def bytes_per_parameter(self) -> float | None:
         """Bytes of a parameter between two steps of training: weight, gradient, master weight, state."""
@@ -287,20 +281,17 @@ class MemoryPass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return (self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes) / self.parameter_count
 
 
-class Score(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+class Score(Parts, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """The score of a network on held-out data after `step` steps of training.
 
     `loss` is None if it is not finite. `correct` of `decisions` are the targets' (None: no classifier).
     """
 
+    PARTS = (("correct", "decisions"),)
     step: Count
     loss: Signed | None = None
     correct: Count | None = None
     decisions: Count | None = None
-
-    def __post_init__(self) -> None:
-        """Raise `ValueError` if more are correct than were decided."""
-        require_parts(self, ("correct", "decisions"))
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -358,7 +349,7 @@ LOWEST_BIN, BINS = -13, 26
 """The first bin of `Update.sizes`, and how many there are: up to 2**12 times half a unit in the last place."""
 
 
-class Update(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+class Update(Parts, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """How one optimizer step changes the stored weights, ΔL, against the intended change Δ* in fp64.
 
     Both begin after `steps` fp32 steps (0: at the workload's own weights and `Workload.optimizer_state`), with weights,
@@ -377,6 +368,7 @@ class Update(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     the last bin hold all beyond, too.
     """
 
+    PARTS = (("swallowed", "moving"),)
     steps: Steps
     undefined: str = ""
     storage: str = ""
@@ -399,10 +391,6 @@ class Update(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     storage_rel_l2: ErrorSize | None = None
     sizes: list[Count] | None = None
     energies: list[Share] | None = None
-
-    def __post_init__(self) -> None:
-        """Raise `ValueError` if more is swallowed than should move."""
-        require_parts(self, ("swallowed", "moving"))
 
 
 class OutputError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -454,17 +442,14 @@ ENDS = ("proven", "refuted", "time", "decisions", "batches", "failed")
 """Why further batches ended: the agreement is decided, time is up, there are enough or no decisions, or one failed."""
 
 
-class FurtherDecisions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+class FurtherDecisions(Parts, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A classifier's decisions on further batches, in forward passes: `agreeing` of `decisions` are the reference's."""
 
+    PARTS = (("agreeing", "decisions"),)
     batches: Count
     agreeing: Count
     decisions: Count
     ended: Annotated[str, one_of(*ENDS)]
-
-    def __post_init__(self) -> None:
-        """Raise `ValueError` if more agree than were decided."""
-        require_parts(self, ("agreeing", "decisions"))
 
 
 class ReferenceStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -487,7 +472,13 @@ class ReferenceStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     grad_sketch: str | None = None
 
 
-class OutputDivergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+_COUNTED = (
+    ("nonfinite", "elements"), ("nan", "nonfinite"), ("reference_nan", "reference_nonfinite"),
+    ("reference_nonfinite", "elements"),
+)  # fmt: skip
+
+
+class OutputDivergence(Parts, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """How far the outputs of a step are from the reference's; None: undefined, as `undefined` says of `rel_l2`.
 
     Of the `elements`, `reference_nonfinite` are not finite in the reference (`reference_nan` NaN), `nonfinite` are not
@@ -498,6 +489,11 @@ class OutputDivergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     `further` those of further batches (None: not needed).
     """
 
+    PARTS = (
+        *_COUNTED,
+        ("argmax_agreeing", "argmax_decisions"),
+        ("fp32_nonfinite", "elements"),
+    )
     rel_l2: ErrorSize | None = None
     max_abs: Magnitude | None = None
     cosine: Cosine | None = None
@@ -516,10 +512,6 @@ class OutputDivergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     argmax_agreeing: Count | None = None
     argmax_decisions: Count | None = None
     further: FurtherDecisions | None = None
-
-    def __post_init__(self) -> None:
-        """Raise `ValueError` if more elements are counted than there are."""
-        require_parts(self, *_COUNTED, ("argmax_agreeing", "argmax_decisions"), ("fp32_nonfinite", "elements"))
 
     @property
     def decided(self) -> tuple[int, int] | None:
@@ -549,13 +541,7 @@ class OutputDivergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return max(defined, key=lambda each: each.rel_l2 or 0.0, default=None)
 
 
-_COUNTED = (
-    ("nonfinite", "elements"), ("nan", "nonfinite"), ("reference_nan", "reference_nonfinite"),
-    ("reference_nonfinite", "elements"),
-)  # fmt: skip
-
-
-class GradientDivergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+class GradientDivergence(Parts, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """How far the gradients of a step are from the reference's; None: undefined, as `undefined` says of `rel_l2`.
 
     Counts are as in `OutputDivergence`; `flushed` of the `elements` are zero only here. `worst_parameter` has the
@@ -564,6 +550,10 @@ class GradientDivergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     by the square root of two; both relative to the gradients' norm (None: one batch). Empty in inference.
     """
 
+    PARTS = (
+        *_COUNTED,
+        ("flushed", "elements"),
+    )
     rel_l2: ErrorSize | None = None
     undefined: str = ""
     elements: Count | None = None
@@ -578,10 +568,6 @@ class GradientDivergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     tensor_rel_l2: ErrorSize | None = None
     bias: ErrorSize | None = None
     noise: ErrorSize | None = None
-
-    def __post_init__(self) -> None:
-        """Raise `ValueError` if more elements are counted than there are."""
-        require_parts(self, *_COUNTED, ("flushed", "elements"))
 
 
 class Divergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):

@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 
 from ampbench.core.precisions import PRECISIONS
-from ampbench.records.bounds import Count, ErrorSize, Exponent, Magnitude, Steps, one_of, require_parts
+from ampbench.records.bounds import Count, ErrorSize, Exponent, Magnitude, Parts, Steps, one_of
 from ampbench.records.measured import Recipe
 
 INPUT, ACTIVATION, GRADIENT, WEIGHT, UPDATE = "input", "activation", "gradient", "weight", "update"
@@ -44,20 +44,17 @@ class Magnitudes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     together: list[Count] | None = None
 
 
-class Swallowed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+class Swallowed(Parts, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """Elements of a parameter that fp32 steps `moved`, and those that would not change when stored in `dtype`.
 
     The step's change in fp32 was added to the parameter rounded to `dtype`, and rounded again.
     """
 
+    PARTS = (("swallowed", "moved"),)
     parameter: str
     dtype: str
     moved: Count
     swallowed: Count
-
-    def __post_init__(self) -> None:
-        """Raise `ValueError` if more are swallowed than moved."""
-        require_parts(self, ("swallowed", "moved"))
 
 
 class ModuleError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -110,20 +107,20 @@ class FirstNonfinite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     frames: list[str] = []
 
 
-class SeenGradient(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+class SeenGradient(Parts, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A parameter's gradients in low-precision steps, the loss scale divided out.
 
     Of `elements`, `flushed` are zero and `nonfinite` are not finite unlike in fp32.
     """
 
+    PARTS = (
+        ("flushed", "elements"),
+        ("nonfinite", "elements"),
+    )
     parameter: str
     elements: Count
     flushed: Count
     nonfinite: Count
-
-    def __post_init__(self) -> None:
-        """Raise `ValueError` if more elements are counted than there are."""
-        require_parts(self, ("flushed", "elements"), ("nonfinite", "elements"))
 
 
 class LowRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):

@@ -18,7 +18,7 @@ import msgspec
 from ampbench.core.metrics import METRICS
 from ampbench.errors import escaped
 from ampbench.records import kinds
-from ampbench.records.bounds import Cosine, Decibels, KeptShare, Magnitude, Seconds, Share
+from ampbench.records.bounds import Cosine, KeptShare, Magnitude, Seconds, Share, Signed
 from ampbench.records.kinds import KINDS, LINES, named
 from ampbench.records.run import CORE, SCHEMA, Entry, Header
 
@@ -35,7 +35,7 @@ def no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-_OF_UNITS: Mapping[str, Any] = {"s": Seconds, "cosine": Cosine, "dB": Decibels, "share": Share, "kept": KeptShare}
+_OF_UNITS: Mapping[str, Any] = {"s": Seconds, "cosine": Cosine, "dB": Signed, "share": Share, "kept": KeptShare}
 """Bounds of readings by the unit of their metric; of other units `Magnitude`."""
 _FIRST_YEAR, _LAST_YEAR = "1970", "2261"
 """Between these a time fits 64-bit nanoseconds in every time zone."""

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import msgspec
 
-from ampbench.records.bounds import Count, ErrorSize, Fraction, KeptShare, Seconds, StepSeconds, one_of
+from ampbench.records.bounds import Count, ErrorSize, KeptShare, Seconds, Share, StepSeconds, one_of
 from ampbench.records.measured import Fitness
 from ampbench.records.ranges import ModuleError
 
@@ -51,7 +51,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     seed: int = 0
     max_trials: Count = MAX_TRIALS
     seconds: Seconds = 20.0
-    min_update_kept: Fraction | None = None
+    min_update_kept: Share | None = None
 
 
 class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -136,7 +136,7 @@ class KeepSearch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     case_id: str
     max_error: ErrorSize
     max_gradient_error: ErrorSize | None = None
-    min_update_kept: Fraction | None = None
+    min_update_kept: Share | None = None
     objective: Annotated[str, one_of(*OBJECTIVES)]
     seed: int
     found: list[str] | None

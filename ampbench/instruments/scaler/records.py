@@ -3,19 +3,24 @@
 import msgspec
 
 from ampbench.core.precisions import PRECISIONS
-from ampbench.records.bounds import Count, ErrorSize, Magnitude, Signed, Steps, require_parts
+from ampbench.records.bounds import Count, ErrorSize, Magnitude, Parts, Signed, Steps
 from ampbench.records.measured import Score
 from ampbench.records.ranges import FirstNonfinite, Magnitudes
 from ampbench.records.run import ScalerSetting
 
 
-class GradientLook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+class GradientLook(Parts, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """The gradients of one step beside those in fp32 of the same weights and batch, the loss scale divided out.
 
     Of `elements`, `nonzero` are not zero in fp32; of these `flushed` are zero and `nonfinite` not finite in the low
     precision. `rel_l2` is the relative L2 error of all (None: undefined).
     """
 
+    PARTS = (
+        ("nonzero", "elements"),
+        ("flushed", "nonzero"),
+        ("nonfinite", "elements"),
+    )
     step: Count
     scale: Magnitude
     elements: Count
@@ -23,10 +28,6 @@ class GradientLook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     flushed: Count
     nonfinite: Count
     rel_l2: ErrorSize | None = None
-
-    def __post_init__(self) -> None:
-        """Raise `ValueError` where more elements are counted than there are."""
-        require_parts(self, ("nonzero", "elements"), ("flushed", "nonzero"), ("nonfinite", "elements"))
 
 
 class ScalerRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
