@@ -188,13 +188,11 @@ def unfit_said(stored: StoredRun) -> str:
 
     "" if they were not, or no machine tells.
     """
-    if not stored.rounds:
-        return ""
     found = unfit_rounds(MeasuredRun.of(stored))
     unfit = found.cause >= 0
-    if np.mean(unfit) <= UNFIT_SHARE:
+    if not unfit.any() or np.mean(unfit) <= UNFIT_SHARE:
         return ""
-    return said_of(found.cause[unfit], found.value[unfit], len(stored.rounds), "rounds")
+    return said_of(found.cause[unfit], found.value[unfit], len(unfit), "rounds")
 
 
 def unsteady_device(stored: StoredRun) -> bool:

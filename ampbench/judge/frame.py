@@ -111,7 +111,7 @@ def _judged(file: Path, studies: dict[tuple[Path, str, str], list[StoredRun]]) -
     """Return the frame of a run with its verdicts; `studies` are known ones by folder, host and torch."""
     from ampbench.judge.verdict import trainings_beside, verdicts_of
 
-    stored = MeasuredRun.read_brief(file)
+    stored = MeasuredRun.read(file, averaging=False).stored
     require_measured(stored)
     environment = stored.header.environment
     place = file.parent, environment.host, environment.torch_version

@@ -25,12 +25,13 @@ from ampbench.core.budget import (
 from ampbench.core.precisions import FORMATS, PRECISIONS, SHORT_DTYPES
 from ampbench.core.statement import Refusal, Statement, Undecided
 from ampbench.core.units import format_share
-from ampbench.records.measured import LOWEST_BIN, Divergence, Round, Update
+from ampbench.records.measured import LOWEST_BIN, Divergence, Update
 from ampbench.records.verdict import Evidence, Status, Verdict
 from ampbench.show.rows import TODAYS, Row, judged_error, number
 
 if TYPE_CHECKING:
     from ampbench.instruments.convergence.learning import Trained
+    from ampbench.judge.rounds import TimedRound
 
 DISAGREEMENT_ALPHA = 0.05
 """Decisions that disagree refuse a case only if chance explains them less often than this."""
@@ -42,7 +43,7 @@ class Seen:
 
     row: Row
     found: Divergence | None = None
-    rounds: Sequence[Round] = ()
+    rounds: "Sequence[TimedRound]" = ()
     baseline: "Seen | None" = None
 
     @property

@@ -1,14 +1,16 @@
 """A stored run with its rounds as columns, and the outcome of each case."""
 
 import inspect
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from functools import cached_property
+from itertools import islice, starmap
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
-from msgspec import structs
 
 from ampbench.core import stats
 from ampbench.records.labels import Pending
@@ -37,48 +39,14 @@ class Outcome:
     timed: bool = False
 
 
-class _Columns:
-    """What is kept of rounds while a file is read.
+class TimedRound(NamedTuple):
+    """What verdicts need of a round: its number, its value in `seconds`, and fields of `Round`."""
 
-    `values` are the fields of `Rounds`, a row a round, in which owners are places in `timed`, the cases in the order of
-    their first rounds. `means` over all samples take far longer than the rest: only if `averaging`.
-    """
-
-    def __init__(self, averaging: bool):
-        self.averaging = averaging
-        self.values: list[stats.Floats] = []
-        self.means: list[float | None] = []
-        self.items: dict[str, float] = {}
-        self.weights: dict[str, str] = {}
-        self.differing: set[str] = set()
-        self.alone: dict[str, str] = {}
-        self.timed: dict[str, int] = {}
-
-    def add(self, rounds: Sequence[Round]) -> None:
-        """Add the next rounds."""
-        timed = self.timed
-        self.values.append(
-            np.array(
-                [
-                    (
-                        timed.setdefault(one.case_id, len(timed)),
-                        one.round,
-                        Role.CONTROL if one.control else Role.CONFIRMATION if one.confirmation else Role.OWN,
-                        stats.round_value(one.samples, one.cpu_samples, one.windows),
-                        *_machine(one),
-                    )
-                    for one in rounds
-                ],
-                dtype=np.float64,
-            )
-        )
-        if self.averaging:
-            self.means += map(_mean, rounds)
-        self.items.update((one.case_id, one.items_per_step) for one in rounds)
-        self.alone.update((one.case_id, one.alone) for one in rounds if one.alone)
-        for case_id, digest in dict.fromkeys([(one.case_id, one.weights_digest) for one in rounds]):
-            if self.weights.setdefault(case_id, digest) != digest:
-                self.differing.add(case_id)
+    number: int
+    seconds: float
+    param_nonfinite: float | None = None
+    skipped_steps: float | None = None
+    scaler_scale: float | None = None
 
 
 def _mean(one: Round) -> float | None:
@@ -102,6 +70,9 @@ def _machine(one: Round) -> tuple[float | None, ...]:
         one.burst_seconds,
         told.power_watts,
         power_error(told),
+        one.param_nonfinite,
+        one.skipped_steps,
+        one.scaler_scale,
     )
 
 
@@ -134,6 +105,9 @@ class Rounds:
     bursts: stats.Floats
     power: stats.Floats
     power_error: stats.Floats
+    param_nonfinite: stats.Floats
+    skipped_steps: stats.Floats
+    scaler_scale: stats.Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,71 +137,77 @@ class ByCase:
 
 
 class MeasuredRun:
-    """A stored run with its rounds as columns; made by `of` or, without keeping the samples, by `read`.
+    """A `stored` run with its rounds as columns; made by `of` or, without keeping the samples, by `read`."""
 
-    `averaging` keeps the means over all samples of each round, which only comparisons need.
-    """
+    stored: StoredRun
 
-    def __init__(self, stored: StoredRun, columns: _Columns):
-        self.stored = stored
-        self._columns = columns
+    def __init__(self, *, averaging: bool = False):
+        self._averaging = averaging
+        self._values: list[stats.Floats] = []
+        self._means: list[float | None] = []
+        self._items: dict[str, float] = {}
+        self._weights: dict[str, str] = {}
+        self._timed: dict[str, int] = {}
+        self.differing: set[str] = set()
+        """The cases whose rounds, with the control, differ in their weights."""
+        self.alone: dict[str, str] = {}
+        """Why cases were measured one lane at a time, by case: one of `records.measured.ALONE`."""
 
     @staticmethod
     @once
     def of(stored: StoredRun) -> "MeasuredRun":
         """Return a run that has been read with its rounds, reduced once."""
-        columns = _Columns(averaging=False)
+        run = MeasuredRun()
+        run.stored = stored
         if stored.rounds:
-            columns.add(stored.rounds)
-        return MeasuredRun(stored, columns)
+            run._add(stored.rounds)
+        return run
 
     @classmethod
     def read(cls, path: Path | str, *, averaging: bool = True) -> "MeasuredRun":
-        """Return the run in the file at `path`; raises `StoreError` as `read_run` does."""
-        columns = _Columns(averaging)
-        return cls(read_run(path, on_rounds=columns.add), columns)
+        """Return the run in the file at `path`, which is also `of` it; raises `StoreError` as `read_run` does.
 
-    @classmethod
-    def read_brief(cls, path: Path | str) -> StoredRun:
-        """Return the run in the file at `path`, each of its rounds with one sample, which is its value.
-
-        It takes a fraction of the memory, and `of` returns what all samples gave.
+        `averaging` keeps the means over all samples of each round, which take long, and only comparisons need.
         """
-        columns, brief = _Columns(averaging=False), list[Round]()
+        run = cls(averaging=averaging)
+        run.stored = read_run(path, on_rounds=run._add)
+        run.stored._derived[inspect.unwrap(cls.of)] = run
+        return run
 
-        def keep(rounds: list[Round]) -> None:
-            columns.add(rounds)
-            for each in rounds:
-                value = stats.round_value(each.samples, each.cpu_samples, each.windows)
-                brief.append(
-                    structs.replace(
-                        each,
-                        samples=[[value]],
-                        cpu_samples=None,
-                        windows=None,
-                        steps_per_sample=each.steps_per_sample[:1],
-                        warmup_steps=each.warmup_steps[:1],
-                    )
-                )
-
-        stored = read_run(path, on_rounds=keep)
-        stored.rounds.extend(brief)
-        stored._derived[inspect.unwrap(cls.of)] = cls(stored, columns)
-        return stored
+    def _add(self, rounds: Sequence[Round]) -> None:
+        """Add the next rounds: a row of the fields of `Rounds` for each, with places in `_timed` as owners."""
+        timed = self._timed
+        rows = [
+            (
+                timed.setdefault(one.case_id, len(timed)),
+                one.round,
+                Role.CONTROL if one.control else Role.CONFIRMATION if one.confirmation else Role.OWN,
+                stats.round_value(one.samples, one.cpu_samples, one.windows),
+                *_machine(one),
+            )
+            for one in rounds
+        ]
+        self._values.append(np.array(rows, dtype=np.float64))
+        if self._averaging:
+            self._means += map(_mean, rounds)
+        self._items.update((one.case_id, one.items_per_step) for one in rounds)
+        self.alone.update((one.case_id, one.alone) for one in rounds if one.alone)
+        for case_id, digest in dict.fromkeys([(one.case_id, one.weights_digest) for one in rounds]):
+            if self._weights.setdefault(case_id, digest) != digest:
+                self.differing.add(case_id)
 
     @cached_property
     def rounds(self) -> Rounds:
         """The rounds, as arrays."""
-        timed = self._columns.timed
-        places = np.fromiter(map(self.places.__getitem__, timed), np.int64, len(timed))
-        values = np.concatenate([np.empty((0, len(fields(Rounds)))), *self._columns.values]).T.copy()
+        places = np.fromiter(map(self.places.__getitem__, self._timed), np.int64, len(self._timed))
+        values = np.concatenate([np.empty((0, len(fields(Rounds)))), *self._values]).T.copy()
         owners, blocks, roles = values[:3].astype(np.int64)
         return Rounds(places[owners], blocks, roles, *values[3:])
 
     @cached_property
     def means(self) -> stats.Floats:
         """The mean over all samples of each round, NaN if unknown."""
-        known = self._columns.means or list(map(_mean, self.stored.rounds))
+        known = self._means or list(map(_mean, self.stored.rounds))
         return stats.numbers(known) if known else np.full(len(self.rounds.seconds), np.nan)
 
     @cached_property
@@ -248,15 +228,15 @@ class MeasuredRun:
         lengths = np.bincount(owners, minlength=len(self.stored.cases))
         return ByCase(chosen[np.argsort(owners, kind="stable")], lengths)
 
-    @property
-    def differing(self) -> frozenset[str]:
-        """The cases whose rounds, with the control, differ in their weights."""
-        return frozenset(self._columns.differing)
-
-    @property
-    def alone(self) -> dict[str, str]:
-        """Why cases were measured one lane at a time, by case: one of `records.measured.ALONE`."""
-        return self._columns.alone
+    @cached_property
+    def timed(self) -> dict[str, list[TimedRound]]:
+        """The rounds of each case without the control's."""
+        rounds, order = self.rounds, self.own.order
+        columns = (rounds.blocks, rounds.seconds, rounds.param_nonfinite, rounds.skipped_steps, rounds.scaler_scale)
+        values = ([None if math.isnan(value) else value for value in column[order].tolist()] for column in columns)
+        every = starmap(TimedRound, zip(*values, strict=True))
+        lengths = self.own.lengths.tolist()
+        return {case_id: list(islice(every, count)) for case_id, count in zip(self.places, lengths, strict=True)}
 
     @cached_property
     def places(self) -> dict[str, int]:
@@ -275,11 +255,11 @@ class MeasuredRun:
 
     def items(self, case_id: str) -> float | None:
         """Return the items per step of a case, None where it was not timed."""
-        return self._columns.items.get(case_id)
+        return self._items.get(case_id)
 
     def weights(self, case_id: str) -> str | None:
         """Return the digest of the weights a case was timed with, None where it was not timed."""
-        return self._columns.weights.get(case_id)
+        return self._weights.get(case_id)
 
     @property
     def program(self) -> str:
@@ -301,7 +281,7 @@ class MeasuredRun:
         failure = self.stored.failures.get(case_id)
         if failure is not None:
             return Outcome(FAILED, failure.said, timed=case_id in self.seconds)
-        if case_id in self._columns.differing:
+        if case_id in self.differing:
             return Outcome(FAILED, WEIGHTS_DIFFER)
         if case_id in self.seconds or any(case_id in values for values in self.stored.readings.values()):
             return Outcome(OK)

@@ -25,6 +25,7 @@ from ampbench.show.rows import TODAYS, Group, Row, Take, grouped, number
 
 if TYPE_CHECKING:
     from ampbench.instruments.convergence.learning import Trained
+    from ampbench.judge.rounds import TimedRound
     from ampbench.store import StoredRun
 
 WORTH = 1.02
@@ -73,10 +74,11 @@ def _tables(stored: "StoredRun", budget: Budget, studies: "Iterable[StoredRun]")
 
 def _speeds(stored: "StoredRun") -> "Speeds":
     from ampbench.judge import fitness
+    from ampbench.judge.rounds import MeasuredRun
 
     control = fitness.control_ratio(stored)
     apart = control.apart if control else 1.0
-    return Speeds(own_rounds(stored), apart=apart, busy=bool(fitness.unfit_said(stored)))
+    return Speeds(MeasuredRun.of(stored).timed, apart=apart, busy=bool(fitness.unfit_said(stored)))
 
 
 def own_rounds(stored: "StoredRun") -> dict[str, list[Round]]:
@@ -186,9 +188,8 @@ class Speeds:
     interval of the log-ratios paired by round.
     """
 
-    def __init__(self, rounds: Mapping[str, Sequence[Round]], *, apart: float = 1.0, busy: bool = False):
+    def __init__(self, rounds: "Mapping[str, Sequence[TimedRound]]", *, apart: float = 1.0, busy: bool = False):
         self.rounds, self._apart, self._busy = rounds, apart, busy
-        self._values: dict[str, dict[int, float]] = {}
 
     def over(self, row: Row, other: Row | None) -> Interval:
         """Return the speedup of a row over `other`."""
@@ -218,7 +219,8 @@ class Speeds:
             return 1.0, 1.0
         from ampbench.core.stats import log_t_interval  # imports NumPy: not for `--help`
 
-        own, theirs = self._seconds(row["case_id"]), self._seconds(other["case_id"])
+        rounds = (self.rounds.get(each["case_id"], ()) for each in (row, other))
+        own, theirs = ({each.number: each.seconds for each in known} for known in rounds)
         common = [(own[each], theirs[each]) for each in own.keys() & theirs.keys()]
         ratios = [their_seconds / seconds for seconds, their_seconds in common if seconds > 0 and their_seconds > 0]
         if (interval := log_t_interval(ratios)) is not None:
@@ -227,17 +229,6 @@ class Speeds:
             number(each[end]) for each in (row, other) for end in ("seconds_low", "seconds_high")
         )
         return (other_low / high, other_high / low) if low and high and other_low and other_high else (None, None)
-
-    def _seconds(self, case_id: str) -> dict[int, float]:
-        """Return the values of the rounds of a case by their numbers."""
-        from ampbench.core.stats import round_value
-
-        if case_id not in self._values:
-            self._values[case_id] = {
-                each.round: round_value(each.samples, each.cpu_samples, each.windows)
-                for each in self.rounds.get(case_id, ())
-            }
-        return self._values[case_id]
 
 
 def is_gain(speed: Interval) -> bool:
@@ -331,8 +322,9 @@ def _take(
     unsettled = [verdict for verdict in known if not _no_faster(verdict)]
     if not unsettled:
         return choice(Answer.STAY, today, _passed(known, today), **facts)
-    unsettled.sort(key=lambda verdict: verdict.status is not Status.OK)
-    return choice(Answer.UNCERTAIN, today, passed, **facts, cause=unsettled[0].speed.cause or Cause.OPEN)
+    cause = next((verdict.speed.cause for verdict in unsettled if verdict.status is Status.OK), None)
+    facts |= {"cause": None if cause is None else cause or Cause.OPEN}
+    return choice(Answer.UNCERTAIN, today, passed, **facts)
 
 
 def _passed(known: Sequence[Verdict], taken: Verdict) -> Verdict | None:

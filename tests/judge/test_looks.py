@@ -11,9 +11,11 @@ from scipy.stats import binomtest
 from ampbench.core.budget import LIMITS, Budget
 from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.core.statement import Flaw, Refusal, Undecided
+from ampbench.core.stats import round_value
 from ampbench.errors import UsageError
 from ampbench.instruments.convergence.learning import Trained
 from ampbench.judge.looks import LOOKS, Seen, blamed, is_chance, judge, rates_said, swallowed_at
+from ampbench.judge.rounds import TimedRound
 from ampbench.judge.verdict import Speeds, choose
 from ampbench.records.case import Case
 from ampbench.records.measured import BINS, LOWEST_BIN, Divergence, OptimizerGroup, Recipe, Round, Update
@@ -77,6 +79,11 @@ def trained_by(**values: Any) -> Divergence:
     return make_divergence(make_case(phase="training"), **known | values)
 
 
+def timed_round(one: Round) -> TimedRound:
+    seconds = round_value(one.samples, one.cpu_samples, one.windows)
+    return TimedRound(one.round, seconds, one.param_nonfinite, one.skipped_steps, one.scaler_scale)
+
+
 def take(
     *rows: dict[str, Any],
     found: dict[str, Divergence] | None = None,
@@ -92,7 +99,8 @@ def take(
         for one in rows
         if one["phase"] == "training" or one["precision"] in (found or {})
     }
-    (answer,) = choose(rows, known, budget, Speeds(rounds or {}, apart=apart, busy=busy), trained).values()
+    timed = {case_id: list(map(timed_round, each)) for case_id, each in (rounds or {}).items()}
+    (answer,) = choose(rows, known, budget, Speeds(timed, apart=apart, busy=busy), trained).values()
     return answer
 
 

@@ -19,12 +19,13 @@ from ampbench.judge.deciding import (
     decide_stored,
     judge_control,
 )
+from ampbench.judge.rounds import TimedRound
 from ampbench.judge.verdict import Speeds, choose
 from ampbench.records.changes import ChangeCode, ChangeStatus
 from ampbench.show.rows import Row
 from tests.simulation.noise import CANDIDATE, CONTROL, NOISES, interleaved, one_after_the_other, sample_means
 from tests.simulation.peers import asv_regressed, pytest_benchmark_regressed
-from tests.stored_runs import make_case, make_round
+from tests.stored_runs import make_case
 
 CELLS = 8
 PROBED = 8
@@ -192,7 +193,7 @@ def _answer(seconds: Floats) -> StrEnum:
         for case, median, low, high in zip(cases, medians, lows, highs, strict=True)
     ]  # fmt: skip
     measured = {
-        case.case_id: [make_round(case, value, number) for number, value in enumerate(values)]
+        case.case_id: [TimedRound(number, value) for number, value in enumerate(values)]
         for case, values in zip(cases, seconds.T, strict=True)
     }
     (take,) = choose(rows, {}, Budget(), Speeds(measured)).values()
