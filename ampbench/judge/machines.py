@@ -22,7 +22,8 @@ from ampbench.core.units import counted
 from ampbench.errors import NothingComparableError, UnknownNameError
 from ampbench.judge import frame
 from ampbench.judge.compare import compare
-from ampbench.judge.verdict import own_rounds, takes_of, trainings_beside, verdicts_of
+from ampbench.judge.rounds import MeasuredRun
+from ampbench.judge.verdict import takes_of, trainings_beside, verdicts_of
 from ampbench.records.case import kind_of
 from ampbench.records.changes import ChangeStatus, Comparison
 from ampbench.records.labels import few
@@ -98,8 +99,9 @@ def told_apart(measured: Sequence[tuple[StoredRun, Sequence[Row], Mapping[Group,
             rows=rows,
             takes=takes,
             seconds={
-                case_id: [stats.round_value(each.samples, each.cpu_samples, each.windows) for each in rounds]
-                for case_id, rounds in own_rounds(stored).items()
+                case_id: [each.seconds for each in rounds]
+                for case_id, rounds in MeasuredRun.of(stored).timed.items()
+                if rounds
             },
         )
         for name, (stored, rows, takes) in zip(_names([stored for stored, *_ in measured]), measured, strict=True)

@@ -18,7 +18,7 @@ from ampbench.judge.looks import Seen, judge
 from ampbench.records.case import COMPILED, TORCHS_CHOICE, WITH_GRAPHS, compile_mode
 from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.labels import few, fp32s_fault, no_precisions_fault
-from ampbench.records.measured import Divergence, Round
+from ampbench.records.measured import Divergence
 from ampbench.records.run import ScalerSetting
 from ampbench.records.verdict import Cause, Interval, Status, Verdict
 from ampbench.show.rows import TODAYS, Group, Row, Take, grouped, number
@@ -79,15 +79,6 @@ def _speeds(stored: "StoredRun") -> "Speeds":
     control = fitness.control_ratio(stored)
     apart = control.apart if control else 1.0
     return Speeds(MeasuredRun.of(stored).timed, apart=apart, busy=bool(fitness.unfit_said(stored)))
-
-
-def own_rounds(stored: "StoredRun") -> dict[str, list[Round]]:
-    """Return the rounds of each case of a run without the control's."""
-    rounds: dict[str, list[Round]] = {}
-    for each in stored.rounds:
-        if not each.control:
-            rounds.setdefault(each.case_id, []).append(each)
-    return rounds
 
 
 def choose(

@@ -180,10 +180,9 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     build, in the worst build (None: inference). `seconds` is the cost of the whole round. `changed_in_place` names
     inputs, targets and, in inference, weights and buffers that a step changed: they are restored before every sample,
     which is then one step. `comes_compiled`: the user's code compiled the network, or a part of it; `no_grad`: it
-    refuses inference mode. `fp32_products`
-    maps "matmul" and "conv" to the dtype that factors of fp32 products were rounded to (None: weights are in half).
-    `free_bytes` of an accelerator's memory were free after the last build (None: unknown). `alone` says why, in an A/B
-    session, other lanes kept off the accelerator (one of `ALONE`).
+    refuses inference mode. `fp32_products` maps "matmul" and "conv" to the dtype that factors of fp32 products were
+    rounded to (None: weights are in half). `free_bytes` of an accelerator's memory were free after the last build
+    (None: unknown). `alone` says why, in an A/B session, other lanes kept off the accelerator (one of `ALONE`).
 
     On an accelerator a round warms up for `warm_seconds`, `steady` if time and clock came to rest; `windows[b]` are
     over a second or more, of which `samples[b]` are parts. `burst_seconds` is the fastest sample, warming included.
