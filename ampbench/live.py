@@ -73,6 +73,8 @@ def measure(
     seconds = _seconds(budget)
     asked = [precisions] if isinstance(precisions, str | Precision) else [*(precisions or ())]
     for precision in asked:
+        if not isinstance(precision, str | Precision):
+            raise UsageError(f"precision {precision!r}: a name, or an ampbench.Precision")
         if isinstance(precision, Precision) and precision.name not in BUILT_IN:
             meet(precision)
     selection = Selection(
@@ -86,7 +88,7 @@ def measure(
             _refuse(inputs, loss, targets, None if isinstance(optimizer, str) else optimizer, of="a name")
             name = model_or_workload
         else:
-            made = _maker(model_or_workload, inputs, loss, targets, None if isinstance(optimizer, str) else optimizer)
+            made = _maker(model_or_workload, inputs, loss, targets, optimizer)
             name = _label(model_or_workload)
             stack.enter_context(given(made, name))
             if isinstance(model_or_workload, torch.nn.Module) and loss is None and phase is None:
@@ -166,9 +168,13 @@ def _maker(workload: Any, inputs: Any, loss: Any, targets: Any, optimizer: Any) 
     if isinstance(workload, torch.nn.Module):
         if inputs is None:
             raise UsageError(f"{type(workload).__name__} is a network without inputs: measure(model, inputs)")
+        if loss is None and (optimizer is not None or targets is not None):
+            raise UsageError("an optimizer and targets are for a loss: measure(model, inputs, loss, ...)")
         workload = Workload(module=workload, inputs=_batches(inputs), targets=targets, loss=loss)
     elif isinstance(workload, Workload):
         _refuse(inputs, loss, targets, None, of="an ampbench.Workload")
+    elif isinstance(workload, type):
+        raise UsageError(f"{workload.__name__} is a class: give a network of it")
     elif callable(workload):
         _refuse(inputs, loss, targets, None, of="a function that makes a workload")
         if isinstance(optimizer, torch.optim.Optimizer):
@@ -206,7 +212,9 @@ def _apart(workload: Workload, optimizer: Any) -> Workload:
     changes: dict[str, Any] = {}
     if not isinstance(module, torch.nn.Module):
         return workload
-    if isinstance(optimizer, torch.optim.Optimizer):
+    if isinstance(optimizer, str):
+        pass
+    elif isinstance(optimizer, torch.optim.Optimizer):
         changes["optimizer"] = _remade(optimizer, module)
         changes["optimizer_state"] = copy.deepcopy(optimizer.state_dict()) if optimizer.state else None
     elif optimizer is not None and not callable(optimizer):

@@ -1,6 +1,5 @@
 """A measured run as an object: its table, verdicts, statements and data. What the command line prints comes from it."""
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -15,9 +14,9 @@ from ampbench.judge.verdict import across_tables, takes_of, trainings_beside, ve
 from ampbench.records.run import LATEST
 from ampbench.records.verdict import VERDICT_COLUMNS, Verdict
 from ampbench.show.data import finite
+from ampbench.show.notebook import Plot, html_of, speed_against_error
 from ampbench.show.results import Screen, result_lines
-from ampbench.show.rows import Group, Row, Take, grouped, with_verdicts
-from ampbench.show.terminal import make_console, print_lines
+from ampbench.show.rows import Group, Row, Take, described, group_of, grouped, with_verdicts
 from ampbench.store import StoredRun, find_run, read_run
 from ampbench.store.run_file import write_whole
 
@@ -114,11 +113,16 @@ class Result:
         """
         return write_whole([self.stored], folder)[self.stored.header.run]
 
+    def plot(self) -> Plot:
+        """Return a chart of each precision's speed, with its interval, against its error, which a notebook shows."""
+        tables = [f"{group.workload} · {described(group)}" for group in map(group_of, self.rows)]
+        return speed_against_error(self.rows, self.verdicts, tables, self.budget.output_rel_l2)
+
     def __str__(self) -> str:
-        console = make_console(file=io.StringIO(), width=WIDTH)
-        with console.capture() as capture:
-            print_lines(console, result_lines(self.screen(), WIDTH))
-        return capture.get().rstrip("\n")
+        return "\n".join(line.plain.rstrip() for line in result_lines(self.screen(), WIDTH))
+
+    def _repr_html_(self) -> str:
+        return html_of(result_lines(self.screen(), WIDTH))
 
     def __repr__(self) -> str:
         return f"<ampbench.Result {self.stored.header.run}: {len(self.stored.cases)} cases>"

@@ -2,22 +2,30 @@
 
 import contextlib
 import gc
+import json
 import os
 import random
 import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils._pytree import tree_leaves
 
 import ampbench
+from ampbench import live
+from ampbench.records.verdict import Status
+from ampbench.workloads.index import WORKLOADS
 
 QUICK: dict[str, Any] = {"precisions": ["fp32", "bf16_autocast"], "device": "cpu", "budget": 0.3}
 ROOT = Path(__file__).parents[1]
@@ -173,3 +181,161 @@ def test_it_leaves_no_trace(name: str, network: nn.Module, inputs: Any):
     if name == "interrupted":
         assert result.stored.ended == "interrupted"
         assert not result.takes
+
+
+def linear() -> tuple[nn.Linear, torch.Tensor, torch.Tensor]:
+    torch.manual_seed(0)
+    return nn.Linear(4, 3), rows(32), torch.randint(0, 3, (32,))
+
+
+def test_a_result_tells_shows_saves_and_opens_itself(tmp_path: Path):
+    net, x, y = linear()
+    result = ampbench.measure(
+        net, x, cross_entropy, targets=y, optimizer="adamw:lr=1e-3", precisions=["fp32", "bf16_pure"], device="cpu",
+        budget=3,
+    )  # fmt: skip
+    header = result.stored.header
+    assert header.settings.isolation is False
+    assert [verdict.phase for verdict in result.verdicts] == ["inference"] * 2 + ["training"] * 2
+    assert result.verdicts[0].status is Status.BASELINE
+    assert isinstance(result.take, list)
+    assert "all in one process" in str(result)
+    assert str(result).splitlines()[1] in result._repr_html_()
+    data = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert [row["case_id"] for row in data["rows"]] == [verdict["case_id"] for verdict in data["verdicts"]]
+    shown = result.plot()._repr_mimebundle_()["application/vnd.vegalite.v5+json"]
+    assert {value["precision"] for value in shown["data"]["values"]} == {"fp32", "bf16_pure"}
+
+    path = result.save(tmp_path)
+    pd.testing.assert_frame_equal(result.frame, ampbench.load(path))
+    for name in (path, header.run, "latest"):
+        opened = ampbench.open(name, tmp_path)
+        assert opened.to_dict() == result.to_dict()
+        assert str(opened) == str(result)
+
+
+def test_the_budget_is_the_time_of_all_and_gives_whole_rounds():
+    net, x, _ = linear()
+    began = time.monotonic()
+    result = ampbench.measure(net, x, precisions="fp32", device="cpu", budget="4s")
+    assert time.monotonic() - began < 8
+    run = result.stored
+    assert run.ended == "complete"
+    assert run.header.settings.rounds == sum(not each.control for each in run.rounds) > 1
+    assert result.take is None  # nothing else was measured
+
+
+def test_an_optimizer_is_copied_with_its_groups_and_its_state_is_late_evidence():
+    net, x, y = linear()
+    optimizer = torch.optim.Adam([{"params": [net.weight], "lr": 1e-2}, {"params": [net.bias]}], lr=1e-3)
+    cross_entropy(net(x), y).backward()
+    optimizer.step()
+    result = ampbench.measure(
+        net, x, cross_entropy, targets=y, optimizer=optimizer, phase="training", **{**QUICK, "budget": 3}
+    )
+    errors = next(iter(result.stored.divergence.values()))
+    assert [group.lr for group in errors.recipe.groups] == [1e-2, 1e-3]
+    assert errors.update.steps == 0
+
+
+def test_a_loss_that_asks_the_network_asks_the_one_that_is_trained():
+    net, x, _ = linear()
+    loss = lambda output: output.square().mean() + 10 * net.weight.square().sum()  # noqa: E731
+    own = live._apart(ampbench.Workload(module=net, inputs=x, loss=loss), None)
+    own.loss(own.module(x)).backward()
+    assert net.weight.grad is None
+    assert own.module.weight.grad.norm() > 10
+
+
+class Uncopyable(nn.Linear):
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise TypeError("it holds a\nlock")
+
+
+NET, X, Y = linear()
+WRONG: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
+    "no inputs": ((NET,), {}, "without inputs"),
+    "a class": ((nn.Linear, X), {}, "is a class"),
+    "a number": ((3, X), {}, "is no network"),
+    "a loader": ((NET, torch.utils.data.DataLoader([1])), {}, "list\\(loader\\)"),
+    "an array": ((NET, X.numpy()), {}, "ndarray"),
+    "no batch": ((NET, []), {}, "empty"),
+    "too many inputs": ((NET, (X, Y)), {}, "takes 1"),
+    "another shape": ((NET, rows()[:, :3]), {}, "cannot be multiplied"),
+    "text as a loss": ((NET, X, "mse"), {}, "the loss is str"),
+    "targets alone": ((NET, X), {"targets": Y}, "for a loss"),
+    "targets of other batches": ((NET, [X, X], cross_entropy), {"targets": [Y]}, "1 of targets"),
+    "training without a loss": ((NET, X), {"phase": "training"}, "no loss"),
+    "no optimizer": ((NET, X, cross_entropy), {"targets": Y, "optimizer": 3}, "an Optimizer"),
+    "an unknown optimizer": ((NET, X, cross_entropy), {"targets": Y, "optimizer": "adamm"}, "adam"),
+    "another's optimizer": (
+        (NET, X, cross_entropy), {"targets": Y, "optimizer": torch.optim.SGD(nn.Linear(2, 2).parameters())}, "has not"
+    ),
+    "an optimizer of a name": (("mlp",), {"optimizer": torch.optim.SGD}, "as text"),
+    "inputs of a name": (("mlp", X), {}, "its own inputs"),
+    "an unknown name": (("mlpp",), {}, "mlp\\?"),
+    "an unknown precision": ((NET, X), {"precisions": "bf17"}, "bf16_pure"),
+    "a precision of numbers": ((NET, X), {"precisions": [3]}, "ampbench.Precision"),
+    "an unknown device": ((NET, X), {"device": "cpuu"}, "cpu"),
+    "an absent device": ((NET, X), {"device": "mtia"}, "mtia"),
+    "an unknown phase": ((NET, X), {"phase": "train"}, "training"),
+    "a budget of words": ((NET, X), {"budget": "soon"}, "30s|250ms"),
+    "no budget": ((NET, X), {"budget": 0}, "above 0"),
+    "what cannot be copied": ((Uncopyable(4, 3), X), {}, "cannot be copied .*builds it anew"),
+    "a function of arguments": ((lambda count: NET,), {}, "default value"),
+    "a function that raises": ((lambda: 1 / 0,), {}, "ZeroDivisionError"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_cannot_be_measured_is_told_in_one_line(what: str):
+    arguments, options, expected = WRONG[what]
+    before = everything(NET)
+    with pytest.raises(ampbench.AmpbenchError, match=expected) as told:
+        ampbench.measure(*arguments, **{**QUICK, "precisions": "fp32", **options})
+    assert "\n" not in str(told.value)
+    assert everything(NET) == before
+
+
+MODEL = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.gru = nn.Embedding(9, 8), nn.GRU(8, 8, batch_first=True)
+
+    def forward(self, ids, scale):
+        return {"states": self.gru(self.table(ids) * scale)[0], "ids": ids}
+
+def make():
+    torch.manual_seed(1)
+    net, ids = Net(), torch.randint(0, 9, (4, 6))
+    return net, (ids, torch.rand(4, 6, 1)), lambda output: output["states"].square().mean()
+"""
+ERRORS = ("output_rel_l2", "output_floor_ratio", "loss_rel_error", "grad_rel_l2", "update_kept")
+
+
+@pytest.mark.slow
+def test_errors_are_those_of_run_to_the_last_digit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(live, "MOST_ROUNDS", 1)
+    (tmp_path / "model.py").write_text(MODEL)
+    names = [name for name in WORKLOADS if WORKLOADS[name].suite][:10]
+    options = ["--rounds", "1", "--min-run-time", "0.001", "--precision", "fp32", "--precision", "bf16_autocast"]
+    given = [*options, "--optimizer", "adamw:lr=1e-3", "--device", "cpu", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "ampbench", "run", *names, f"{tmp_path}/model.py:make", *given],
+        cwd=tmp_path, capture_output=True, text=True, check=True, timeout=900,
+    )  # fmt: skip
+    expected = {(row["workload"], row["phase"], row["precision"]): row for row in json.loads(done.stdout)}
+    own: dict[str, Any] = {}
+    exec(MODEL, own)
+    network, inputs, loss = own["make"]()
+    told = {"precisions": ["fp32", "bf16_autocast"], "device": "cpu", "optimizer": "adamw:lr=1e-3", "budget": 60}
+    measured = {name: ampbench.measure(name, **told) for name in names}
+    measured["model.py:make"] = ampbench.measure(network, inputs, loss, **told)
+    for name, result in measured.items():
+        for row in result.rows:
+            theirs = expected[name, row["phase"], row["precision"]]
+            assert {key: row[key] for key in ERRORS} == {key: theirs[key] for key in ERRORS}

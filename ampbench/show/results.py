@@ -164,7 +164,7 @@ def _not_measured(row: Row) -> str:
 
 
 def heading(group: Group, rows: Sequence[Row], screen: Screen, *, verbose: bool = False) -> list[str]:
-    """Return what a table is of: network, phase, batch, optimizer, machine, torch; settings where others differ."""
+    """Return what a table is of: network, phase, batch, optimizer, machine, torch; settings that differ."""
     alike = [each.parameters.split(",") for each in grouped(screen.rows) if each.workload == group.workload]
     common = set() if verbose else set.intersection(*map(set, alike))
     telling = ",".join(each for each in group.parameters.split(",") if each not in common)
@@ -173,6 +173,7 @@ def heading(group: Group, rows: Sequence[Row], screen: Screen, *, verbose: bool 
     path = "" if group.path == "eager" else group.path
     parts = [group.workload, group.phase, path, described(replace(group, parameters=telling, recipe=recipe), False)]
     parts += ["no optimizer" if optimizer == NONE_NAMED else optimizer, *machine(screen.header, group.device)]
+    parts += [] if screen.header.settings.isolation else ["all in one process"]
     return list(filter(None, parts))
 
 
