@@ -160,13 +160,11 @@ _ROWS = (
     ),
     Kind(
         SCALER, "study", "the loss scaling of",
-        (Lines("scaling", "ampbench.instruments.scaler.records:ScalerRun", several=True),),
+        (Lines("scaling", "ampbench.studies.scaler:ScalerRun", several=True),),
         summary="What GradScaler does: its scale, skipped steps, gradients that flush to zero without and with it.",
-        instrument="ampbench.instruments.scaler.instrument:INSTRUMENT",
-        asked="ampbench.instruments.scaler.records:ScalerAsked",
-        asks=("ampbench.instruments.scaler.records:ScalingAsked",),
-        document="ampbench.instruments.scaler.show:document",
-        part="ampbench.instruments.scaler.show:part",
+        study="ampbench.studies.scaler:STUDY",
+        asked="ampbench.studies.scaler:ScalerAsked",
+        asks=("ampbench.studies.scaler:ScalingAsked",),
         resumed=True,
     ),
     Kind(

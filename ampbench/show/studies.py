@@ -48,6 +48,7 @@ def document(
         statements = list(study.conclusions(case, record))
         return {
             "sentences": study_words.lines(statements),
+            **({"missing": missing[case.case_id]} if missing.get(case.case_id) else {}),
             "statements": [asdict(each) for each in statements],
             "tables": {
                 each.key: records(each.columns_of(record), each.rows(record)) for each in study.tables if each.key
@@ -55,9 +56,18 @@ def document(
             key: as_data(record),
         }
 
+    def shown(case: Case, record: Found) -> Section:
+        made = section(study, case, record, everything=everything)
+        return Section(made.title, [*made.blocks, *map(Block, missing.get(case.case_id, []))])
+
+    missing: dict[str, list[str]] = {}
+    for case_id, failure in stored.failures.items():
+        missing[case_id] = [f"The rest was not measured: {failure.said}."]
+    for case_id, name in study.lacks(stored):
+        missing.setdefault(case_id, []).append(f"{name}: {NOT_REACHED}.")
     return document_of_cases(
         stored, case_ids, found_of(study, stored),
-        section=lambda case, record: section(study, case, record, everything=everything),
+        section=shown,
         data=data,
         columns=first.columns,
         rows=first.rows,

@@ -46,6 +46,43 @@ TEMPLATES: Mapping[str, str] = {
         "{low_casts:if|; casts a step: |whole|}{full_casts:if|, not |whole|}"
         "{low_peak:if|; peak memory: |B|}{full_peak:if|, not |B|}"
     ),
+    "scaling-no-fp32": "fp32 was not trained, so that nothing is known of how the loss should fall",
+    "scaling-fp32-raised": "a step raised {error}: losses cannot be judged",
+    "scaling-fp32-broken": "losses or weights are not finite from step {step} on: losses cannot be judged",
+    "scaling-fp32-flat": (
+        "the loss goes from {first:.8g} to {end:.8g} in {steps:counted;step}, too little to judge by: try more --steps "
+        "or a larger learning rate"
+    ),
+    "scaling-useless": (
+        "no loss scale helps: {loss:only|the loss itself is not finite}{loss:else|gradients overflow at every scale}"
+        "{lowest:if| down to ||}{first:if|: ||}; keep that part in fp32 (ampbench explain keep-fp32), or train in bf16"
+    ),
+    "scaling-needed": ("fp16 needs loss scaling here; {setting} serves, its loss falls {near:only|nearly }as in fp32"),
+    "scaling-needless": (
+        "fp16 needs no loss scaling here: without it the loss falls {near:only|nearly }as in fp32"
+        "{flushed:if|, although |share| of the gradients flush to zero}"
+    ),
+    "scaling-raised": "a step raised {error}",
+    "scaling-collapsed": (
+        "the scale collapses: {loss:only|the loss itself is not finite}{loss:else|gradients overflow at every scale}"
+        "{lowest:if| down to ||}{first:if|: ||}"
+    ),
+    "scaling-broken": "values are not finite after {steps:counted;step}{first:if|: ||}",
+    "scaling-rises": "the loss rises from {began:loss} to {loss:loss}; in fp32 it falls to {fp32:loss}",
+    "scaling-behind": "the loss lacks {lag:share} of its fall in fp32{excess:if|, and ends |share| above fp32's}",
+    "scaling-flushed": "{flushed:share} of fp32's gradients flush to zero; gradients err by {error:error}",
+    "scaling-unsettled": "all {steps:counted;step} skipped from {began} on, the scale still falls: give more --steps",
+    "scaling-comes-down": (
+        "the first {first:counted;step} of {steps} skipped to come down from {began}: init_scale={settled} "
+        "{tried:if|spares them, as in ||}{tried:else|may spare them}"
+    ),
+    "scaling-skips-again": (
+        "{skipped:counted;later step} of {steps} skipped in search of a larger scale: a longer growth_interval "
+        "{tried:if|spares most, as in ||}{tried:else|may spare most}"
+    ),
+    "scaling-overflowing": "gradients that overflow, most often first: {names}",
+    "scaling-not-tried": "only settings without a scaler were trained (--no-scaler): the effect of scaling is unknown",
+    "scaling-other-weights": "the settings began with different weights: seed them, or losses cannot be compared",
     "scope-recommended": "recommended by PyTorch{casts:if|; || casts a step}{loss:if|, loss in ||}",
     "scope-raises": "raises: {error}",
     "scope-stale": (
@@ -68,6 +105,8 @@ TEMPLATES: Mapping[str, str] = {
 OF_SEVERAL: Mapping[str, str] = {
     "storage-lost": "lose information",
     "storage-same": "lose nothing",
+    "scaling-needed": "need loss scaling",
+    "scaling-needless": "need no loss scaling",
     "scope-stale": "read stale weights in a scope",
 }
 """What is said of those of several cases about which there is a statement of a code."""

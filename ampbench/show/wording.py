@@ -11,6 +11,7 @@ from ampbench.core.budget import ROOM
 from ampbench.core.statement import Answer, Flaw, Hint, Note, Refusal, Severity, Statement, Undecided
 from ampbench.core.units import (
     FORMATS,
+    UNDEFINED,
     counted,
     format_error,
     format_kept,
@@ -306,6 +307,8 @@ class _Words(string.Formatter):
         if how == "if":
             return "" if value == "" else f"{words[0]}{self.format_field(value, words[1])}{words[2]}"
         how, *words = format_spec.split(";")
+        if value == "" and how in FORMATS:
+            return UNDEFINED
         return _SPELLED[how](value, *words) if how in _SPELLED else format(value, format_spec)
 
 

@@ -156,7 +156,7 @@ class Instrument(Generic[A]):
     doing: str
     help: str = ""
     lists_all: bool = True
-    task: Task[A, Any] | None = None
+    task: Task[Any, Any] | None = None
     work: "Callable[[Session[A]], Work] | None" = None
     timeout: str = f"{Settings().timeout_seconds:g}"
     options: Sequence[Option] = ()
@@ -210,7 +210,8 @@ class Study(Instrument[A], Generic[A, R]):
     `asked` is the record whose fields are the options, `record` what a run stores. `title` and `caption` head its part
     of a page, `done` is what was done to its cases there ("Trained"), `key` what its records are called in the JSON
     (none: as their lines are). `heading` says what stands behind the name of a case, `remarks` what the
-    measuring noted, in sentences.
+    measuring noted, in sentences. Where several records are of a case, `lacks` are the ids of cases and the names of
+    what a run lacks of them.
     """
 
     asked: type[A]
@@ -222,6 +223,7 @@ class Study(Instrument[A], Generic[A, R]):
     tables: Sequence[Table[R, Any]]
     conclusions: Callable[[Case, R], Iterable[Statement]]
     charts: "Sequence[Drawing[Told[R]]]" = ()
+    lacks: "Callable[[StoredRun], Sequence[tuple[str, str]]]" = lambda _: ()
     heading: Callable[[R], str] = lambda _: ""
     remarks: Callable[[R], Sequence[str]] = lambda record: getattr(record, "notes", [])
 
@@ -233,7 +235,7 @@ def asks(help: str, *, least: int | None = None, most: int | None = None, **opti
 
 def options_of(instrument: Instrument[Any]) -> Sequence[Option]:
     """Return the options of an instrument's own; a study's are the fields of what it is asked for."""
-    if not isinstance(instrument, Study):
+    if instrument.options or not isinstance(instrument, Study):
         return instrument.options
     from msgspec import inspect
 

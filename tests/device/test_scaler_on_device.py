@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from ampbench.cli.main import main
-from ampbench.instruments.scaler.records import ScalerRun
 from ampbench.store import list_runs, read_run
+from ampbench.studies.scaler import ScalerRun
 
 FOUND = torch.accelerator.current_accelerator(check_available=True)
 

@@ -24,7 +24,6 @@ from ampbench.errors import UnknownNameError, UsageError
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.instruments.convergence.records import ConvergenceAsked
 from ampbench.instruments.keep_fp32.records import Wanted
-from ampbench.instruments.scaler.records import ScalerAsked
 from ampbench.records.case import OwnPrecision
 from ampbench.records.casts import Tracing
 from ampbench.records.kinds import CEILINGS, LINES, SCOPE, stage_of
@@ -34,6 +33,7 @@ from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Description, Nothing, reply_with
 from ampbench.store import CannotBeError, RunWriter, StoredRun, read_run
 from ampbench.studies.input_storage import StorageAsked
+from ampbench.studies.scaler import ScalerAsked
 from ampbench.studies.scope import ScopeAsked
 from ampbench.studies.study import instrument_of, unfinished
 from ampbench.studies.work import prepared

@@ -69,6 +69,11 @@ RULES: tuple[Rule, ...] = (
         cells=410,
     ),
     Rule(
+        "gradients that overflow are a table of the study of loss scaling",
+        lambda one: one.table == "study, cases 0 overflows" and one.before == MISSING,
+        cells=24,
+    ),
+    Rule(
         "an update says in which dtype its intended step was taken",
         lambda one: one.table == "records" and one.key == "divergence[].update.intended",
         cells=68,

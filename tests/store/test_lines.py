@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from ampbench.errors import StoreError
 from ampbench.instruments.keep_fp32.records import KeepSearch, SearchSpace, Trial, Wanted
-from ampbench.instruments.scaler.records import GradientLook
 from ampbench.records.case import Case
 from ampbench.records.kinds import KINDS, LINES, named
 from ampbench.records.measured import Failure, Fitness, GradientDivergence, OutputDivergence, Reading, Score
@@ -23,6 +22,7 @@ from ampbench.records.ranges import LowRun, ModuleError, OriginPass, SeenGradien
 from ampbench.records.run import CORE, Footer, Header
 from ampbench.store import RunWriter, lines, read_header, read_run
 from ampbench.store.lines import LineError, no_garbage_collection
+from ampbench.studies.scaler import GradientLook
 from ampbench.studies.scope import FORWARD, ScopePass, ScopeRun
 from tests.stored_runs import COMPLETE, RUN, make_case, make_divergence, make_header, make_memory, make_round, write_run
 

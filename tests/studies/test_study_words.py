@@ -18,6 +18,7 @@ CODES = {
     for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, StrEnum) and kind.__module__ == module.__name__
     for code in kind
+    if "-" in code
 }
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from ampbench.instruments.scaler.findings import BEHIND, FOLLOWS, outcomes
-from ampbench.instruments.scaler.measure import run_scaler
 from ampbench.records.case import Case
 from ampbench.records.run import ScalerSetting
+from ampbench.studies.scaler import State, outcomes
+from ampbench.studies.scaler_measure import run_scaler
 from ampbench.worker.machine import Cpu
 
 PAGE = (Path(__file__).parents[3] / "docs" / "loss-scaling.md").read_text(encoding="utf-8")
@@ -35,7 +35,7 @@ def test_a_smaller_example_lags_without_scaling_and_follows_with_it() -> None:
         workload = names["make"]()
         settings = (None, ScalerSetting(name="no scaling", enabled=False), ScalerSetting(name="default"))
         found = outcomes([run_scaler(workload, CASE, Cpu(), setting, 32) for setting in settings])
-    assert [one.state for one in found] == [FOLLOWS, BEHIND, FOLLOWS]
+    assert [one.state for one in found] == [State.FOLLOWS, State.BEHIND, State.FOLLOWS]
     _, unscaled, scaled = found
     assert unscaled.flushed is not None
     assert unscaled.flushed > 0.3

@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 
-from ampbench.instruments.scaler.instrument import SETTINGS
-from ampbench.instruments.scaler.records import ScalerAsked
 from ampbench.records.kinds import SCALER
 from ampbench.records.measured import Failure
 from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import list_runs, read_run
-from tests.instruments.scaler.scaled_trainings import CASE, collapsed, run, runs
+from ampbench.studies.scaler import SETTINGS, ScalerAsked
 from tests.scripted_channel import Scripted, asked_in
 from tests.stored_runs import COMPLETE, RUN, write_run
+from tests.studies.scaled_trainings import CASE, collapsed, run, runs
 
 Run = Callable[..., Any]
 
@@ -77,8 +76,8 @@ def test_a_study_is_shown_again_with_what_it_lacks(stored: Path, ampbench: Run) 
     assert lines[0] == "net · fp16_autocast · training · cpu · 40 steps"
     assert max(map(len, lines)) <= 100
     told = " ".join(said.out.split())
-    assert "fp16 needs loss scaling here: without it the loss lacks 50.0% of what it falls by in fp32" in told
-    assert "low start, high start: not reached before the run ended." in told
+    assert "No scaling: the loss lacks 50.0% of its fall in fp32" in told
+    assert "low start: not reached before the run ended." in told
 
 
 def test_a_study_that_does_not_say_what_it_was_asked_for_cannot_go_on(tmp_path: Path, ampbench: Run) -> None:
@@ -114,7 +113,7 @@ def test_a_failure_of_one_setting_is_told_beside_the_others(tmp_path: Path, ampb
     asked = ScalerAsked(steps=40, settings=list(SETTINGS))
     write_run(tmp_path / "results", [CASE], *entries, explains="scaler", asked=asked)
     told = " ".join(ampbench("show", RUN).out.split())
-    assert "The other settings were not trained: time-out: took longer than 300 s." in told
+    assert "The rest was not measured: time-out: took longer than 300 s." in told
     assert "No loss scale helps: the loss itself is not finite" in told
 
 

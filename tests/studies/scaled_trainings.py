@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from ampbench.instruments.scaler.records import GradientLook, ScalerRun
 from ampbench.records.case import Case
 from ampbench.records.ranges import GRADIENT, FirstNonfinite, Magnitudes
 from ampbench.records.run import ScalerSetting
+from ampbench.studies.scaler import GradientLook, ScalerRun
 from tests.stored_runs import make_case
 
 CASE = make_case("fp16_autocast", workload="net", parameters={}, phase="training", batch_size=None)

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from ampbench.instruments.scaler import measure
-from ampbench.instruments.scaler.measure import HOPELESS, LOWEST_SCALE, run_scaler
-from ampbench.instruments.scaler.records import ScalerRun
 from ampbench.records.case import Case
 from ampbench.records.run import ScalerSetting
+from ampbench.studies import scaler_measure
+from ampbench.studies.scaler import ScalerRun
+from ampbench.studies.scaler_measure import HOPELESS, LOWEST_SCALE, run_scaler
 from ampbench.worker.draws import NO_DROPOUT
 from ampbench.worker.machine import Cpu
 from ampbench.workload import Workload
@@ -74,7 +74,7 @@ def test_looks_leave_no_trace_in_the_training(setting: ScalerSetting, monkeypatc
     noise = Function(lambda x: x + torch.rand_like(x))
     held_out = (torch.randn(8, 16), torch.randint(0, 4, (8,)))
     few = trained(net(nn.BatchNorm1d(32), noise, held_out=held_out), setting)
-    monkeypatch.setattr(measure, "LOOKS", 12)
+    monkeypatch.setattr(scaler_measure, "LOOKS", 12)
     many = trained(net(nn.BatchNorm1d(32), noise, held_out=held_out), setting)
     assert (len(few.looks), len(many.looks)) == (6, 12)
     assert few.losses == many.losses

@@ -10,15 +10,14 @@ from msgspec import structs, to_builtins
 from ampbench.drive.planning import NO_LOSS
 from ampbench.drive.session import require_work
 from ampbench.errors import NothingToRunError, UsageError
-from ampbench.instruments import instrument
-from ampbench.instruments.scaler.instrument import INSTRUMENT, SETTINGS, chosen_settings, pieces, unfinished
-from ampbench.instruments.scaler.records import ScalerAsked, ScalerRun
 from ampbench.records.case import DeviceDescription
 from ampbench.records.kinds import SCALER
 from ampbench.records.measured import Failure
 from ampbench.records.run import ScalerSetting, Selection, Settings
 from ampbench.records.wire import Description, Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
+from ampbench.studies import work as working
+from ampbench.studies.scaler import SETTINGS, STUDY, ScalerAsked, ScalerRun, chosen_settings, pieces, unfinished
 from ampbench.studies.study import Session
 from tests.instruments.working import work
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine
@@ -63,7 +62,7 @@ def studied(
     """Return the run that a study of what is selected leaves."""
     asked = asked or asking()
     selection = Selection(**({"workloads": ["mlp"], "preset": "tiny"} | selected))  # type: ignore[arg-type]
-    with instrument.prepared(INSTRUMENT, selection, Settings(), asked, begun, open_channel=lambda: channel) as prepared:
+    with working.prepared(STUDY, selection, Settings(), asked, begun, open_channel=lambda: channel) as prepared:
         cases = [planned.case for planned in prepared.plan]
         if begun is not None:
             writer, begun = RunWriter.reopen(begun.path)
@@ -72,7 +71,7 @@ def studied(
             header = make_header(explains=SCALER, asked=asked, selection=selection, environment=environment)
             writer = RunWriter.create(results, header, cases)
         with writer:
-            work(INSTRUMENT, prepared, asked, writer, lambda *_: None, begun)
+            work(STUDY, prepared, asked, writer, lambda *_: None, begun)
     return read_run(writer.path)
 
 
@@ -113,7 +112,7 @@ def test_a_device_without_fp64_is_skipped_with_what_can_be_done_and_trained_with
     device = structs.replace(NO_FP64)
     selection = Selection(workloads=["mlp"], preset="tiny", devices=["xpu"])
     channel = training(lambda _: None, CPU, device)
-    with instrument.prepared(INSTRUMENT, selection, Settings(), asking(), open_channel=lambda: channel) as prepared:
+    with working.prepared(STUDY, selection, Settings(), asking(), open_channel=lambda: channel) as prepared:
         assert ["--no-scaler measures without it" in planned.skip for planned in prepared.plan] == [True]
         with pytest.raises(NothingToRunError, match="GradScaler needs fp64, which xpu does not have"):
             require_work(prepared)
@@ -132,7 +131,7 @@ def test_a_device_without_fp64_is_skipped_with_what_can_be_done_and_trained_with
     ],
 )
 def test_precisions_that_no_scaler_is_for_are_refused_with_the_reason(precision: str, why: str) -> None:
-    with pytest.raises(UsageError, match=why), instrument.prepared(INSTRUMENT,
+    with pytest.raises(UsageError, match=why), working.prepared(STUDY,
         Selection(workloads=["mlp"], precisions=[precision]), Settings(), asking()
     ):  # fmt: skip
         pass
@@ -140,7 +139,7 @@ def test_precisions_that_no_scaler_is_for_are_refused_with_the_reason(precision:
 
 def test_a_study_of_no_workload_is_refused() -> None:
     why = "study the loss scaling of which workload"
-    with pytest.raises(UsageError, match=why), instrument.prepared(INSTRUMENT, Selection(), Settings(), asking()):
+    with pytest.raises(UsageError, match=why), working.prepared(STUDY, Selection(), Settings(), asking()):
         pass
 
 
@@ -148,7 +147,7 @@ def test_a_workload_without_a_loss_is_skipped(tmp_path: Path) -> None:
     (tmp_path / "model.py").touch()
     selection = Selection(workloads=[f"{tmp_path}/model.py:make"])
     channel = training(has_loss=False)
-    with instrument.prepared(INSTRUMENT, selection, Settings(), asking(), open_channel=lambda: channel) as prepared:
+    with working.prepared(STUDY, selection, Settings(), asking(), open_channel=lambda: channel) as prepared:
         assert [planned.skip for planned in prepared.plan] == [NO_LOSS]
         assert pieces(Session(prepared=prepared, asked=asking())) == []
 

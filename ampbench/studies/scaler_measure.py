@@ -11,12 +11,12 @@ from msgspec import structs
 
 from ampbench.core.precisions import BASELINE, PRECISIONS, Precision
 from ampbench.errors import UsageError, first_line
-from ampbench.instruments.scaler.records import GradientLook, ScalerRun, ScalingAsked
 from ampbench.records.case import Case
 from ampbench.records.labels import few
 from ampbench.records.measured import Score
 from ampbench.records.ranges import GRADIENT, FirstNonfinite
 from ampbench.records.run import ScalerSetting
+from ampbench.studies.scaler import GradientLook, ScalerRun, ScalingAsked
 from ampbench.trace.nonfinite import find_nonfinite
 from ampbench.trace.ranges import Counts, count_magnitudes, record_of
 from ampbench.worker.data import differs, named_tensors, weights_digest
@@ -30,6 +30,9 @@ from ampbench.workload import Workload
 
 LOOKS = 6
 """So many steps, evenly spread, have their gradients held against fp32's."""
+
+BATCHES = 16
+"""So many batches at most tell the loss of weights in fp32."""
 
 LOWEST_SCALE = 2.0**-14
 """Below this scale nothing is left to hope for: a gradient that overflows fp16 here is above 1e9 in fp32."""
@@ -62,7 +65,9 @@ def run_scaler(workload: Workload, case: Case, device: Device, setting: ScalerSe
     with precision_flags(row):
         try:
             step = _built(workload, case, device, setting, row, run.notes)
+            run.exact_losses.append(_exact_loss(step))
             run.train(step, setting is None, fp64_device(device))
+            run.exact_losses.append(_exact_loss(step))
             if workload.held_out is not None:
                 run.score = Scorer(workload, step, steps).score(len(run.losses))
         except Exception as raised:
@@ -84,6 +89,7 @@ def run_scaler(workload: Workload, case: Case, device: Device, setting: ScalerSe
         fp32_gradients=record_of("", GRADIENT, "", "", run.fp32) if run.fp32.elements else None,
         gradients=record_of("", GRADIENT, "", "", run.low) if run.low.elements else None,
         first_nonfinite=run.first,
+        exact_losses=[] if error else run.exact_losses,
         score=run.score,
         error=error,
         weights_digest=weights_digest(workload),
@@ -104,6 +110,7 @@ class _Run:
     fp32: Counts = field(default_factory=Counts)
     low: Counts = field(default_factory=Counts)
     first: FirstNonfinite | None = None
+    exact_losses: list[float | None] = field(default_factory=list)
     score: Score | None = None
     with_gradient: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
@@ -212,6 +219,17 @@ def _fp32_gradients(step: TrainingStep, turn: int) -> _Gradients:
     finally:
         network.autocast, step.scaler = autocast, scaler
     return _gradients(step)  # the next step makes new ones
+
+
+def _exact_loss(step: TrainingStep) -> float | None:
+    """Return the mean loss of the weights as they are, in fp32, over the first batches; None: not finite."""
+    losses = []
+    for turn in range(min(len(step.data.batches), BATCHES)):
+        _fp32_gradients(step, turn)
+        assert step.loss is not None
+        losses.append(float(step.loss.detach()))
+    mean = math.fsum(losses) / len(losses) if all(map(math.isfinite, losses)) else math.inf
+    return mean if math.isfinite(mean) else None
 
 
 @contextmanager
