@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 MOST_BLOCKS, CONTROL_BLOCKS = 32, 16
-OF_THE_GATE = ("anchor", "min_decided", "strict")
+OF_THE_GATE = ("anchor", "min_decided")
 """What only a gate goes by: a settings file may have it for all sessions, typed without --gate it is a slip."""
 ARM = "A Python, git:REF, NAME=VALUE or here; repeat to combine."
 

@@ -55,9 +55,6 @@ class Judging:
     min_decided: Annotated[
         str, typer.Option(metavar="SHARE", help="The share of each kind's findings that must be decided. Default: 50%.")
     ] = ""
-    strict: Annotated[
-        bool | None, typer.Option("--strict/--no-strict", help="Fail on any doubt as well.", show_default=False)
-    ] = None
 
     def read(self, found: bool = True) -> "Policy":
         """Return the policy in the file named, else (if `found`) in ampbench-gate.toml of the current folder.
@@ -75,8 +72,6 @@ class Judging:
             changes["anchor"] = self.anchor
         if self.min_decided:
             changes["min_decided"] = typed("--min-decided", partial(parse_share, most=1.0), self.min_decided)
-        if self.strict is not None:
-            changes["strict"] = self.strict
         policy = replace(policy, **changes)
         if not self.threshold:
             return policy
@@ -87,8 +82,7 @@ class Judging:
         values = {"--only": self.only, "--threshold": self.threshold}
         if gate:
             values |= {"--policy": self.policy, "--anchor": self.anchor, "--min-decided": self.min_decided}
-        strict = {None: "", True: " --strict", False: " --no-strict"}[self.strict] if gate else ""
-        return "".join(f" {option} {shlex.quote(value)}" for option, value in values.items() if value) + strict
+        return "".join(f" {option} {shlex.quote(value)}" for option, value in values.items() if value)
 
 
 def command(

@@ -49,7 +49,7 @@ Names = Annotated[list[str], msgspec.Meta(min_length=1)]
 Thresholds = Mapping[str, float]
 """Relative changes that count as none, by metric or by kind; a metric's own comes before its kind's."""
 
-_KEYS = ("strict", "only", "min_decided", "anchor", "thresholds", "rule", "ignore")
+_KEYS = ("only", "min_decided", "anchor", "thresholds", "rule", "ignore")
 MIN_DECIDED = 0.5
 """The share of findings of each kind that must be decided: below half, a gate knows less than it does not know."""
 _NO_SHARE = 1e6
@@ -95,7 +95,6 @@ class Policy:
     by, which is no less than the time's where it is not said. `path` is the file it was read from ("": none).
     """
 
-    strict: bool = False
     only: Sequence[str] = ()
     min_decided: float = MIN_DECIDED
     anchor: str = ""
@@ -167,7 +166,6 @@ def read_policy(path: Path, today: datetime.date | None = None) -> Policy:
         _check_names("kind", only := _value(values, "only", Names, []), KINDS)
         anchor = _value(values, "anchor", Text, "")
         return Policy(
-            strict=_value(values, "strict", bool, False),
             only=check_kinds(only),
             min_decided=_share("min_decided", values.get("min_decided", MIN_DECIDED), most=1.0),
             anchor=str(path.parent / anchor) if is_path(anchor) else anchor,
@@ -287,70 +285,61 @@ ERROR = "output_rel_l2"
 
 
 def judge(
-    comparison: Comparison,
-    policy: Policy,
-    anchor: Comparison | NothingComparableError | None = None,
+    comparison: Comparison, policy: Policy, anchor: Comparison | NothingComparableError | None = None
 ) -> GateResult:
     """Return the verdict of `policy` on `comparison` and, where there is one, on that with the `anchor`.
 
     An anchor that cannot be compared leaves the gate undecided. The order in which findings are given does not matter.
     """
-    if isinstance(anchor, NothingComparableError):
-        lost = [GatePoint(code=GateCode.ANCHOR, names=(str(anchor),))]
-        anchor = None
-    else:
-        lost = []
+    lost = isinstance(anchor, NothingComparableError)
     last = _Weighed(comparison, policy)
-    weighed = [last] if anchor is None else [last, _Weighed(anchor, policy, anchor.baseline.run)]
+    weighed = [last, _Weighed(anchor, policy, anchor.baseline.run)] if isinstance(anchor, Comparison) else [last]
     ignored = list({repr(one): one for each in weighed for one in each.ignored}.values())
     left_out = {(one.case_id, one.metric) for one in ignored}
-    still_failed = []
+    failed = []
     ours = {case.case_id: case_id for case_id, case in comparison.candidates.items()}  # findings go by the baseline's
     for case_id in sorted({ours.get(each, each) for each in comparison.failed}):
         ignore = policy.ignore_of(OUTCOME, case_id)
         if ignore is None:
-            still_failed.append(case_id)
+            failed.append(case_id)
         elif (case_id, OUTCOME) not in left_out:
             ignored.append(_ignored(case_id, OUTCOME, ignore))
     newly = {one.case.case_id for one in last.regressions if one.metric == OUTCOME}
-    as_before = [case_id for case_id in still_failed if case_id not in newly]
+    as_before = tuple(case_id for case_id in failed if case_id not in newly)
     regressed = [point for each in weighed for point in each.regressed()]
-    undecided = [*(point for each in weighed for point in each.undecided(policy)), *lost]
-    doubts = [point for each in weighed for point in each.doubts()]
-    strict = [replace(point, strict=True) for point in doubts] if policy.strict else []
-    failures = [GatePoint(code=GateCode.FAILED, names=tuple(as_before))] if as_before else []
+    undecided = [point for each in weighed for point in each.undecided(policy)]
+    undecided += [GatePoint(code=GateCode.ANCHOR, names=(str(anchor),))] if lost else []
+    failures = [GatePoint(code=GateCode.FAILED, names=as_before)] if as_before else []
     status, code = GateStatus.PASSED, 0
     if regressed:
         status, code = GateStatus.FAILED, REGRESSED
     elif undecided:
         status, code = GateStatus.UNDECIDED, NothingComparableError.exit_code
-    elif strict:
-        status, code = GateStatus.FAILED, REGRESSED
-    elif still_failed:
+    elif failed:
         status, code = GateStatus.FAILED, CASE_FAILED
     cases = sorted({one.case.case_id for each in weighed for one in each.comparison.findings})
-    others = {name for each in weighed for name in (*each.missing, *each.rule_ids)}
+    rules = {one.rule_id for each in weighed for one in each.every_rule}
+    others = {*rules, *(case_id for each in weighed for case_id in each.missing)}
     others |= {*comparison.only_candidate, *comparison.skipped}
-    notes = [note for each in weighed for note in each.notes(policy)]
-    settings = {"path": policy.path or None, "strict": policy.strict, "only": list(policy.kinds)}
+    settings = {"path": policy.path or None, "only": list(policy.kinds), "min_decided": policy.min_decided}
     return GateResult(
         status=status,
         exit_code=code,
         regressions=last.regressions,
-        anchor_regressions=weighed[1].regressions if anchor else (),
+        anchor_regressions=weighed[1].regressions if weighed[1:] else (),
         improved=last.improved,
         inconclusive=last.inconclusive,
         ignored=tuple(ignored),
         unchanged=last.unchanged,
         decided=last.decided,
         missing=tuple(last.missing),
-        failed=tuple(still_failed),
+        failed=tuple(failed),
         rule_changes=last.rule_changes,
-        anchor_rule_changes=weighed[1].rule_changes if anchor else (),
+        anchor_rule_changes=weighed[1].rule_changes if weighed[1:] else (),
         rule_devices=last.rule_devices,
-        why=(*regressed, *undecided, *strict, *failures),
-        notes=(*notes, *policy.idle(cases, others)),
-        policy=settings | {"min_decided": policy.min_decided, "anchor": policy.anchor or None},
+        why=(*regressed, *undecided, *failures),
+        notes=(*(note for each in weighed for note in each.notes(policy)), *policy.idle(cases, others)),
+        policy=settings | {"anchor": policy.anchor or None},
     )
 
 
@@ -384,54 +373,37 @@ class _Weighed:
         self.skipped = [one for one in counting if _was_skipped(one)]
         self.lost = [one for one in _of(ChangeStatus.INCOMPARABLE, counting) if _is_gated(one)]
         self.kinds = {one.kind for one in gated if one.kind != OUTCOME and _is_gated(one)}
-        self.rule_changes: tuple[RuleChange, ...] = ()
-        self.rule_devices: tuple[str, ...] = ()
-        self.unseen_rules: list[RuleChange] = []
-        self._with_rules = RULES in policy.kinds
-        if self._with_rules:
-            self.rule_devices = tuple(comparison.rule_devices)
-            altering = sorted((one for one in comparison.rule_changes if one.alters), key=rank)
-            self.rule_changes = tuple(self._weighed(altering, policy))
-            self.unseen_rules = self._weighed(comparison.rules_unobserved, policy)
+        with_rules = RULES in policy.kinds
+        self.every_rule = (*comparison.rule_changes, *comparison.rules_unobserved)
+        self.rule_devices = tuple(comparison.rule_devices) if with_rules else ()
+        self.missing_devices = comparison.rule_devices_missing if with_rules else ()
+        self.idle_rules = [one for one in comparison.rule_changes if with_rules and not one.alters]
+        altering = sorted((one for one in comparison.rule_changes if with_rules and one.alters), key=rank)
+        self.rule_changes = self._not_ignored(altering, policy)
+        self.unseen_rules = self._not_ignored(comparison.rules_unobserved if with_rules else (), policy)
         self.comparable = bool(self.rule_devices) or any(
             one.status is not ChangeStatus.INCOMPARABLE if one.kind != OUTCOME else one.status is ChangeStatus.REGRESSED
             for one in gated
         )
-        self.control_fired = comparison.control.fired and "time" in policy.kinds
         self.missing = sorted(comparison.only_baseline)
-        self.missed = []
-        for case_id in self.missing:
-            ignore = policy.ignore_of(OUTCOME, case_id)
-            if ignore is None:
-                self.missed.append(case_id)
-            else:
-                self.ignored.append(_ignored(case_id, OUTCOME, ignore, missing=True))
-        self.lost_cases = [case_id for case_id in self.missed if case_id in comparison.lost_cases]
+        excused = {case_id: ignore for case_id in self.missing if (ignore := policy.ignore_of(OUTCOME, case_id))}
+        self.ignored += [_ignored(case_id, OUTCOME, ignore, missing=True) for case_id, ignore in excused.items()]
+        self.lost_cases = [case_id for case_id in comparison.lost_cases if case_id not in excused]
         absent = len(self.skipped) + len(self.lost_cases)
         self.decided = {
             kind: Decided(decided=sum(one.status in _DECIDED for one in having), findings=len(having) + absent)
             for kind in METRIC_KINDS
             if (having := [one for one in judged if one.kind == kind and _is_gated(one)])
         }
-        # whichever kinds are gated: it was other mathematics, whose times and bytes say little about a regression
-        self.other_numbers = sorted(
-            case_id for case_id in comparison.other_numbers if policy.ignore_of(ERROR, case_id) is None
-        )
-
-    @property
-    def rule_ids(self) -> list[str]:
-        """The ids of all rules that changed."""
-        return [one.rule_id for one in (*self.comparison.rule_changes, *self.comparison.rules_unobserved)]
 
     def regressed(self) -> list[GatePoint]:
         """Return what computes something else, what regressed of each kind, and the changed rules."""
         drifted = [one for one in self.regressions if one.metric == DRIFT]
         points = [self._point(GateCode.OTHER_FUNCTION, changes=drifted)]
         for kind in (OUTCOME, *METRIC_KINDS):
-            found = [one for one in self.regressions if one.kind == kind and one.metric != DRIFT]
-            points.append(self._point(GateCode.FAILS if kind == OUTCOME else GateCode.REGRESSED, kind, changes=found))
-        points.append(self._point(GateCode.RULES_CHANGED, rules=self.rule_changes))
-        return _having(points)
+            worse = [one for one in self.regressions if one.kind == kind and one.metric != DRIFT]
+            points.append(self._point(GateCode.FAILS if kind == OUTCOME else GateCode.REGRESSED, kind, changes=worse))
+        return _having([*points, self._point(GateCode.RULES_CHANGED, rules=self.rule_changes)])
 
     def undecided(self, policy: Policy) -> list[GatePoint]:
         """Return the gated kinds of which less is decided than the policy asks for, or that have nothing to decide."""
@@ -447,46 +419,26 @@ class _Weighed:
             points = [self._point(GateCode.NOTHING, changes=self.lost, names=[*self.comparison.skipped.values()])]
         return points
 
-    def doubts(self) -> list[GatePoint]:
-        """Return everything that only a strict gate does not let pass."""
-        unfit = [one for one in self.inconclusive if one.code is ChangeCode.UNFIT_MACHINE]
-        return _having(
-            [
-                *self._control(),
-                self._point(GateCode.UNFIT, changes=unfit),
-                self._point(GateCode.INCONCLUSIVE, changes=self.inconclusive),
-                *self._noted(),
-                self._point(GateCode.MISSING, names=self.missed),
-            ]
-        )
-
     def notes(self, policy: Policy) -> list[GatePoint]:
-        """Return what must be seen whatever the verdict; under a strict policy it is among the reasons instead."""
-        missing = [self._point(GateCode.MISSING, names=self.missing)]
-        absent = [kind for kind in METRIC_KINDS if not policy.only and kind not in self.kinds]
-        others = [self._point(GateCode.NOT_GATED, names=absent if self.comparable and self.kinds else [])]
-        noted = [one for one in self.comparison.rule_changes if self._with_rules and not one.alters]
-        others.append(self._point(GateCode.RULES_NOTED, rules=noted))
-        if policy.strict:
-            return _having([*(missing if self.missing != self.missed else []), *others])
-        return _having([*missing, *self._control(), *self._noted(), *others])
-
-    def _control(self) -> list[GatePoint]:
-        return [self._point(GateCode.CONTROL_FIRED)] if self.control_fired else []
-
-    def _noted(self) -> list[GatePoint]:
-        """Return what fails a strict gate and is a note of any other."""
+        """Return what must be seen whatever the verdict."""
+        fired = self.comparison.control.fired and "time" in policy.kinds
+        # whichever kinds are gated: it was other mathematics, whose times and bytes say little about a regression
+        others = [each for each in self.comparison.other_numbers if policy.ignore_of(ERROR, each) is None]
         lost = [one for one in self.lost if one.code not in (ChangeCode.OTHER_WEIGHTS, ChangeCode.OTHER_FUNCTION)]
-        missing = self.comparison.rule_devices_missing if self._with_rules else ()
-        return [
+        absent = [kind for kind in METRIC_KINDS if not policy.only and kind not in self.kinds]
+        points = [
+            self._point(GateCode.MISSING, names=self.missing),
             self._point(GateCode.SKIPPED, changes=self.skipped),
-            self._point(GateCode.OTHER_NUMBERS, names=self.other_numbers),
+            self._point(GateCode.OTHER_NUMBERS, names=sorted(others)),
             self._point(GateCode.LOST, changes=lost),
             self._point(GateCode.RULES_UNSEEN, rules=self.unseen_rules),
-            self._point(GateCode.RULES_UNSEEN, names=missing),
+            self._point(GateCode.RULES_UNSEEN, names=self.missing_devices),
+            self._point(GateCode.NOT_GATED, names=absent if self.comparable and self.kinds else []),
+            self._point(GateCode.RULES_NOTED, rules=self.idle_rules),
         ]
+        return [*([self._point(GateCode.CONTROL_FIRED)] if fired else []), *_having(points)]
 
-    def _weighed(self, changes: Iterable[RuleChange], policy: Policy) -> list[RuleChange]:
+    def _not_ignored(self, changes: Iterable[RuleChange], policy: Policy) -> tuple[RuleChange, ...]:
         counting = []
         for one in changes:
             ignore = policy.ignore_of(RULES, one.rule_id)
@@ -494,7 +446,7 @@ class _Weighed:
                 counting.append(one)
             else:
                 self.ignored.append(_ignored(one.rule_id, RULES, ignore, rule=one))
-        return counting
+        return tuple(counting)
 
     def _point(self, code: GateCode, kind: str = "", **of: Iterable[Any]) -> GatePoint:
         subjects: dict[str, Any] = {name: tuple(values) for name, values in of.items()}
@@ -507,7 +459,7 @@ def _ignored(case_id: str, metric: str, ignore: Ignore, **of: Any) -> Ignored:
 
 def _having(points: Iterable[GatePoint]) -> list[GatePoint]:
     """Return the points that speak of something."""
-    return [one for one in points if one.changes or one.names or one.rules or one.code is GateCode.CONTROL_FIRED]
+    return [one for one in points if one.changes or one.names or one.rules]
 
 
 def _of(status: ChangeStatus, findings: Iterable[Change]) -> tuple[Change, ...]:

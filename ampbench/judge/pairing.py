@@ -109,8 +109,8 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 SWITCHES = "switches of torch"
 """What differs where a run was measured under the user's own (--keep-flags)."""
 
-TIMED = "what an accelerator's rounds are"
-"""Bursts, or what goes on for seconds: the former are faster where a clock falls under load."""
+TIMED = "timing"
+"""Of an accelerator: in bursts or sustained; the former is faster where a clock falls under load."""
 
 POWER_LIMIT = "power limit"
 """What differs where an accelerator may take more power in one run: times, never bits."""
@@ -191,7 +191,7 @@ class EnvironmentDifferences:
         if self._compare(SWITCHES, *switches, matters=not one_session(baseline, candidate)):
             self._inexact = True
         if self._of_device.keys() - {"cpu"}:
-            timed = ["a burst" if one.settings.burst else "what goes on" for one in (baseline, candidate)]
+            timed = ["in bursts" if one.settings.burst else "sustained" for one in (baseline, candidate)]
             self._compare(TIMED, timed[0], timed[1], matters=True)
         for name, field in _INSTALLATION.items():
             self._compare(name, getattr(before, field), getattr(after, field))

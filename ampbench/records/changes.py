@@ -317,9 +317,6 @@ class GateCode(StrEnum):
     FAILED = "failed"
     """Cases failed in the candidate, as before."""
     CONTROL_FIRED = "control-fired"
-    UNFIT = "unfit"
-    """The machine was unfit for findings."""
-    INCONCLUSIVE = "inconclusive"
     OTHER_NUMBERS = "other-numbers"
     """Cases have other weights, inputs or versions."""
     LOST = "lost"
@@ -350,14 +347,13 @@ class GateStatus(StrEnum):
 class GatePoint:
     """A reason not to pass, or a note: its code, and the findings, cases (`names`) or rules that it speaks of.
 
-    `kind` is that of the findings, `against` the run of the anchor ("": the baseline), `strict` whether only a strict
-    gate minds. `decided`, `findings` and `limit` are those of an undecided kind, `number` is that of a rule or ignore.
+    `kind` is that of the findings, `against` the run of the anchor ("": the baseline). `decided`, `findings` and
+    `limit` are those of an undecided kind, `number` is that of a rule or ignore.
     """
 
     code: GateCode
     kind: str = ""
     against: str = ""
-    strict: bool = False
     changes: Sequence[Change] = ()
     names: Sequence[str] = ()
     rules: Sequence[RuleChange] = ()
@@ -397,14 +393,14 @@ class GateResult:
     """The verdict of a gate.
 
     `exit_code` is 1 where the gate found a regression, else 4 (`status` undecided) where too little of a gated kind is
-    decided or nothing can be compared, else 1 where a strict gate has a doubt, else 3 where a case failed in the
-    candidate, else 0. `why` says why it is not 0, in that order; `notes` are what must be seen although it decides
-    nothing. Findings are of gated metrics and outcomes, without what is `ignored`, the worst first. `decided` counts
-    the gated findings by kind that the baseline has a number of (of a case that the candidate skipped or lacks, one of
-    each kind), and those of them that regressed, improved or are unchanged; what is ignored is not among them.
-    `missing` are the ids of cases that the candidate does not have, `failed` of those that failed in it. `rule_changes`
-    are those of autocast's rules that count, `rule_devices` the device types whose rules were compared; none where
-    rules are not gated. `policy` has the settings that were gated by.
+    decided or nothing can be compared, else 3 where a case failed in the candidate, else 0. `why` says why it is not 0,
+    in that order; `notes` are what must be seen although it decides nothing. Findings are of gated metrics and
+    outcomes, without what is `ignored`, the worst first. `decided` counts the gated findings by kind that the baseline
+    has a number of (of a case that the candidate skipped or lacks, one of each kind), and those of them that regressed,
+    improved or are unchanged; what is ignored is not among them. `missing` are the ids of cases that the candidate does
+    not have, `failed` of those that failed in it. `rule_changes` are those of autocast's rules that count,
+    `rule_devices` the device types whose rules were compared; none where rules are not gated. `policy` has the settings
+    that were gated by.
     """
 
     status: GateStatus

@@ -505,11 +505,9 @@ def point_line(point: GatePoint, names: Mapping[str, str]) -> str:
         which = [f"{name}: {word(one)}" for name, one in zip(cases, changes, strict=True)]
     elif point.code is GateCode.REGRESSED:
         which = [f"{label} {gated_change(one)}" for label, one in zip(labels, changes, strict=True)]
-    elif point.code is GateCode.INCONCLUSIVE:
-        which = labels
     elif point.code is GateCode.LOST:
         which = [f"{label} ({one.code})" for label, one in zip(labels, changes, strict=True)]
-    elif point.code in (GateCode.UNDECIDED, GateCode.NOTHING, GateCode.UNFIT):
+    elif point.code in (GateCode.UNDECIDED, GateCode.NOTHING):
         which = [text for text, _ in Counter(map(reason, changes)).most_common(1)]
         if point.code is GateCode.UNDECIDED and point.names:
             which.append(f"the candidate lacks {counted(len(point.names), 'case')}")
@@ -527,7 +525,7 @@ def point_line(point: GatePoint, names: Mapping[str, str]) -> str:
     facts |= {"kind": point.kind, "decided": point.decided, "findings": point.findings, "number": point.number}
     facts |= {"limit": point.limit, "share": point.decided / point.findings if point.findings else 0.0}
     against = {"against": point.against} if point.against else {}
-    return f"{'strict: ' if point.strict else ''}{words(state(point.code, **facts, **against))}"
+    return words(state(point.code, **facts, **against))
 
 
 def _ignored_text(one: Ignored) -> str:
@@ -573,7 +571,6 @@ def _gate_data(comparison: Comparison, result: GateResult) -> dict[str, Any]:
                 "code": one.code,
                 "kind": one.kind,
                 "against": one.against,
-                "strict": one.strict,
                 "count": len(one.changes or one.names or one.rules),
                 "text": point_line(one, names),
             }

@@ -196,8 +196,6 @@ OF_GATES: Mapping[StrEnum, str] = {
     GateCode.NOT_GATED: "not gated, as there are no numbers: {which}",
     GateCode.FAILED: "{count:counted;case} failed in the candidate: {which}",
     GateCode.CONTROL_FIRED: f"the control fired{_AGAINST}: no time is judged",
-    GateCode.UNFIT: f"the machine was unfit for {{count:counted;finding}}{_AGAINST}: {{which}}",
-    GateCode.INCONCLUSIVE: f"{{count:counted;finding}} inconclusive{_AGAINST}: {{which}}",
     GateCode.OTHER_NUMBERS: (
         f"other weights, inputs or workload versions in {{count:counted;case}}{_AGAINST}: {{which}}"
     ),

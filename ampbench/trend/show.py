@@ -402,6 +402,9 @@ def trend_document(trend: Trend, show_all: bool) -> Document:
         names = series_names(trend)
         common = common_traits(one.case for one in trend.series)
         said = [f"all cases: {common}" if common else "", *shared_shifts(trend), summary(trend)]
+        still = Counter(one.metric.name for one in trend.series if not one.changes)
+        foot = [NOT_IN_TURNS] if has_changed_times(trend) else []
+        foot += [f"without a change: {listed(still)} (--all lists them)"] if still and not show_all else []
         blocks = [*map(Block, filter(None, said)), *change_blocks(trend, names)]
         made = [Section(f"{extent(trend)}: {span(trend)}", blocks)]
         for place, series in trend.places.items():
@@ -409,11 +412,9 @@ def trend_document(trend: Trend, show_all: bool) -> Document:
             title = f"{place_name(place)}: {counted(trend.runs[place], 'run')}, {points}"
             shown = [one for one in series if show_all or one.changes]
             made.append(Section(title, [series_block("", shown, names)] if shown else []))
+        made[-1].blocks.extend(map(Block, [*foot, *notes(trend)]))
         return made
 
-    missing = [*([NOT_IN_TURNS] if has_changed_times(trend) else []), *failures(trend)]
-    still = Counter(one.metric.name for one in trend.series if not one.changes)
-    missing += [f"without a change: {listed(still)} (--all lists them)"] if still and not show_all else []
     changes = {(one.key, change.x): change for one in trend.series for change in one.changes}
     points = [Told(one, point, changes.get((one.key, point.x))) for one in trend.series for point in one.points]
     return Document(
@@ -421,7 +422,7 @@ def trend_document(trend: Trend, show_all: bool) -> Document:
         data=lambda: finite(_data(trend)),
         columns=[column.key for column in POINTS],
         rows=lambda: records(POINTS, points),
-        missing=[*missing, *notes(trend)],
+        missing=failures(trend),
     )
 
 

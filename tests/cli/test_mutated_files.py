@@ -140,7 +140,7 @@ VERBS: tuple[tuple[str, ...], ...] = (
     ("show", "FILE", "--json"),
     ("compare", "BASE", "FILE", "--all"),
     ("gate", "BASE", "FILE"),
-    ("gate", "FILE", "BASE", "--strict"),
+    ("gate", "FILE", "BASE"),
     ("trend", "--x", "date"),
     ("convert", "FILE", "--to", "pytest-benchmark"),
     ("convert", "FILE", "--to", "bencher"),

@@ -67,7 +67,7 @@ def test_a_damaged_file_is_left_out_and_named_unless_it_is_all_there_is(ampbench
 def test_changes_come_first_with_what_else_changed_and_the_rest_is_counted(ampbench: Callable, folder: Path) -> None:
     found = ampbench("trend", "--results", folder)
     assert (found.code, found.err) == (0, "")
-    head, *causes, table, foot = found.out.split("\n\n")
+    head, *causes, table, foot, failures = found.out.split("\n\n")
     assert "over torch version: 2.9.1 → 2.13.0" in head
     assert "4 changes in 3 series: 3 regressed (time 1, memory 1, floor 1), 1 improved (floor 1)" in head
     assert [cause.splitlines()[0].strip() for cause in causes] == [
@@ -81,7 +81,7 @@ def test_changes_come_first_with_what_else_changed_and_the_rest_is_counted(ampbe
     grown = next(line for line in rows if "memory" in line)
     assert grown.split()[-5:] == ["977", "KiB", "1.91", "MiB", "+100%"]
     assert "not measured in turns" in foot
-    assert "signal 11" in foot
+    assert "signal 11" in failures
     assert "without a change: time 3, memory 3, floor 3 (--all lists them)" in foot
 
 

@@ -14,7 +14,6 @@ from tests.stored_runs import make_case
 
 TODAY = datetime.date(2026, 1, 31)
 EVERYTHING = """
-strict = true
 only = ["accuracy", "time"]
 min_decided = 0.75
 anchor = "release-1"
@@ -61,7 +60,7 @@ def test_an_empty_policy_is_the_default_one(tmp_path: Path) -> None:
 
 def test_every_key_is_read(tmp_path: Path) -> None:
     policy = read(EVERYTHING, tmp_path)
-    assert (policy.strict, policy.only, policy.min_decided) == (True, ("time", "accuracy"), 0.75)
+    assert (policy.only, policy.min_decided) == (("time", "accuracy"), 0.75)
     assert policy.anchor == "release-1"
     assert dict(policy.thresholds) == {"time": 0.05, "memory": 0.01, "output_rel_l2": 0.1}
     assert [rule.thresholds for rule in policy.rules] == [{"time": 0.1}, {"seconds_median": 0.2}]
@@ -143,7 +142,7 @@ def test_an_anchor_that_is_a_path_counts_from_the_policys_folder(tmp_path: Path)
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("stict = true", "unknown key 'stict': did you mean strict?"),
+        ("ancor = 'a'", "unknown key 'ancor': did you mean "),
         ("[threshold]\ntime = 0.1", "unknown key 'threshold': did you mean thresholds?"),
         ("[thresholds]\ntme = 0.1", "thresholds: unknown key 'tme': did you mean time?"),
         (
@@ -161,8 +160,6 @@ def test_an_anchor_that_is_a_path_counts_from_the_policys_folder(tmp_path: Path)
         ("only = 'time'", "only: Expected `array`, got `str`"),
         ("only = []", "only: Expected `array` of length >= 1"),
         ("only = [['time']]", "only: Expected `str`, got `array` - at `$[0]`"),
-        ("strict = 1", "strict: Expected `bool`, got `int`"),
-        ("strict = 'yes'", "strict: Expected `bool`, got `str`"),
         ("anchor = 3", "anchor: Expected `str`, got `int`"),
         ("anchor = ''", "anchor: Expected `str` of length >= 1"),
         ("max_inconclusive = 0.1", "unknown key 'max_inconclusive'"),
@@ -196,8 +193,8 @@ def test_an_anchor_that_is_a_path_counts_from_the_policys_folder(tmp_path: Path)
         (IGNORE.replace("2026-12-31", "'2026-12-31'"), "ignore 1: until must be the last day that it holds"),
         (IGNORE.replace("2026-12-31", "2026-12-31T00:00:00"), "ignore 1: until must be the last day that it holds"),
         (IGNORE.replace("cases = 'mlp'", ""), "ignore 1: say of which cases or metrics"),
-        ("strict = true\nonly = [", "not valid TOML: "),
-        ("strict = true\nstrict = false", "not valid TOML: "),
+        ("only = [", "not valid TOML: "),
+        ("anchor = 'a'\nanchor = 'b'", "not valid TOML: "),
     ],
 )
 def test_a_mistake_is_one_line_with_file_and_key(text: str, message: str, tmp_path: Path) -> None:
@@ -205,7 +202,7 @@ def test_a_mistake_is_one_line_with_file_and_key(text: str, message: str, tmp_pa
 
 
 def test_a_syntax_error_is_told_with_its_line(tmp_path: Path) -> None:
-    assert "line 2" in refused("strict = true\nonly = = 3", tmp_path)
+    assert "line 2" in refused("anchor = 'a'\nonly = = 3", tmp_path)
 
 
 def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:

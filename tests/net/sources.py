@@ -25,7 +25,6 @@ MEASURED = ROOT / "results" / "runs"
 
 POLICIES: Mapping[str, Mapping[str, Any]] = {
     "default": {},
-    "strict": {"strict": True},
     "time": {"only": ("time",)},
     "memory": {"only": ("memory",)},
     "accuracy": {"only": ("accuracy",)},
@@ -38,7 +37,6 @@ POLICIES: Mapping[str, Mapping[str, Any]] = {
 SCRIPTED_POLICIES: Mapping[str, Mapping[str, Any]] = {
     **POLICIES,
     "of a file": {"file": HERE / "policy.toml"},
-    "strict on times": {"strict": True, "only": ("time",)},
     "half decided": {"min_decided": 0.5},
 }
 """Those of the pairs on scripted devices."""
