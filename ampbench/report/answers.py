@@ -5,22 +5,23 @@ A machine has tables, each with its advice. Over them go the numbers of a precis
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import geometric_mean
 from types import MappingProxyType
 
-from ampbench.core import stats
-from ampbench.core.precisions import BASELINE, rank
+from ampbench.core.precisions import BASELINE
 from ampbench.core.units import all_of, counted, every, format_error, times
 from ampbench.instruments.ceilings.findings import shown as as_measured
 from ampbench.instruments.ceilings.records import Ceiling
+from ampbench.judge import notes
+from ampbench.judge.verdict import across_tables
 from ampbench.records.labels import AGAINST_FP32, device_statement, few, told_apart
 from ampbench.report.material import Material, Shown
 from ampbench.show.networks import MANY, NO_ADVICE, Network, in_order, network_names, table_names
 from ampbench.show.rows import TODAYS, Group, Row, Take, grouped, judged_error, number, precision_label
-from ampbench.show.wording import CAUSES
+from ampbench.show.wording import CAUSES, words
 from ampbench.show.wording import answer as answer_words
 from ampbench.trend.building import place_of
 from ampbench.trend.series import Place
@@ -106,6 +107,14 @@ def networks(machine: Machine) -> list[Network]:
     return in_order(found)
 
 
+def across(machine: Machine) -> list[str]:
+    """Return what is to be said of several tables of a machine together."""
+    swept = dict.fromkeys(name for shown in machine.runs for name in shown.stored.header.selection.sweeps)
+    takes = {table.group: table.advice for table in machine.tables if table.advice is not None}
+    hints = (hint for shown in machine.runs for hint in across_tables(shown.stored, shown.advice))
+    return [*map(words, hints), *map(words, notes.sweep_notes(takes, swept))]
+
+
 def _machine(place: Place, runs: Sequence[Shown]) -> Machine:
     found = [
         (shown, group, members, whole[group])
@@ -148,44 +157,6 @@ def _machine(place: Place, runs: Sequence[Shown]) -> Machine:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
-    """Positive numbers summed up on logarithms: their geometric mean and its 95% t interval, None under three.
-
-    `least` and `most` are the ends of all that are defined, with the labels they came with. `count` numbers make the
-    mean; `zeros` and `infinite` cannot and are left out of it.
-    """
-
-    count: int
-    mean: float | None
-    low: float | None
-    high: float | None
-    least: tuple[float, str]
-    most: tuple[float, str]
-    zeros: int = 0
-    infinite: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
-    """What a precision brought over the tables of a phase and path on a machine; None where nothing is defined.
-
-    `speed`, `tf32` and `memory` are ratios to the same case in another precision, over the tables in which both are ok.
-    `tables` is how many there are, in `measured` of them the precision is ok, and in `advised` it is to be taken.
-    """
-
-    precision: str
-    label: str
-    tables: int
-    measured: int
-    advised: int
-    speed: Spread | None
-    tf32: Spread | None
-    memory: Spread | None
-    error: Spread | None
-    floor: Spread | None
-
-
 def parts(machine: Machine) -> dict[str, list[Table]]:
     """Return a machine's tables by phase and, where there are several, path: "training", "training · compiled"."""
     paths = {table.group.path for table in machine.tables}
@@ -194,55 +165,6 @@ def parts(machine: Machine) -> dict[str, list[Table]]:
         part = f"{table.group.phase} · {table.group.path}" if len(paths) > 1 else table.group.phase
         found.setdefault(part, []).append(table)
     return found
-
-
-def summaries(tables: Sequence[Table]) -> list[Summary]:
-    """Return what each precision that is ok in any of `tables` brought, in the order of the table of precisions."""
-    labels = table_names(table.shown.stored.cases[table.rows[0]["case_id"]] for table in tables)
-    named = row_names(tables)
-    found: dict[tuple[str, str], list[tuple[Row, str]]] = {}
-    for table, label in zip(tables, labels, strict=True):
-        for row in table.rows:
-            if row["outcome"] == "ok":
-                found.setdefault((row["precision"], named(row)), []).append((row, label))
-    chosen = [named(table.chosen) for table in tables if table.chosen is not None]
-
-    def summary(precision: str, label: str) -> Summary:
-        rows = found[precision, label]
-
-        def of(column: str) -> Spread | None:
-            return spread((number(row[column]), name) for row, name in rows)
-
-        return Summary(
-            precision=precision,
-            label=label,
-            tables=len(tables),
-            measured=len(rows),
-            advised=chosen.count(label),
-            speed=of("speedup_vs_fp32"),
-            tf32=of("speedup_vs_tf32"),
-            memory=of("memory_ratio_vs_fp32"),
-            error=spread((judged_error(row), name) for row, name in rows),
-            floor=spread((judged_error(row, "floor_ratio"), name) for row, name in rows),
-        )
-
-    return [summary(*key) for key in sorted(found, key=lambda key: (rank(key[0]), *key))]
-
-
-def unmeasured(tables: Sequence[Table]) -> dict[str, str]:
-    """Return the precisions that were wanted in some of `tables` and are ok in none: "skipped", "failed" or both."""
-    named = row_names(tables)
-    known = {named(row) for table in tables for row in table.rows if row["outcome"] == "ok"}
-    missing = [row for table in tables for row in table.rows if named(row) not in known]
-    became: dict[str, dict[str, None]] = {}
-    for row in sorted(missing, key=lambda row: (rank(row["precision"]), named(row))):
-        became.setdefault(named(row), {})[row["outcome"]] = None
-    return {name: " or ".join(outcomes) for name, outcomes in became.items()}
-
-
-def hidden_advice(tables: Sequence[Table]) -> dict[str, int]:
-    """Return in how many of `tables` each precision is advised that was measured there, and is not shown."""
-    return _tables_by_precision([one] for table in tables if (one := table.chosen) and one not in table.rows)
 
 
 def row_names(tables: Iterable[Table]) -> Callable[[Row], str]:
@@ -259,40 +181,6 @@ def row_names(tables: Iterable[Table]) -> Callable[[Row], str]:
         return f"{label} in-{row['input_dtype']}" if label in several else label
 
     return name
-
-
-def _tables_by_precision(tables: Iterable[Iterable[Row]]) -> dict[str, int]:
-    """Return in how many of `tables` there is a row of each precision, in the order of the precisions."""
-    counts = Counter(found for rows in tables for found in {(row["precision"], precision_label(row)) for row in rows})
-    return {label: counts[precision, label] for precision, label in sorted(counts, key=lambda one: (rank(one[0]), one))}
-
-
-def spread(values: Iterable[tuple[float | None, str]]) -> Spread | None:
-    """Return the spread of labelled numbers of 0 or more, None where none is defined."""
-    defined = [(value, label) for value, label in values if value is not None and not math.isnan(value)]
-    if not defined:
-        return None
-    usable = [value for value, _ in defined if 0 < value < math.inf]
-    interval = stats.log_t_interval(usable) if usable else None
-    return Spread(
-        count=len(usable),
-        mean=geometric_mean(usable) if usable else None,
-        low=interval[0] if interval else None,
-        high=interval[1] if interval else None,
-        least=min(defined),
-        most=max(defined),
-        zeros=sum(value == 0 for value, _ in defined),
-        infinite=sum(value == math.inf for value, _ in defined),
-    )
-
-
-def speedups(machine: Machine) -> Iterator[tuple[Table, Row, float]]:
-    """Yield every row with a positive speedup against fp32, but for those in fp32 itself."""
-    for table in machine.tables:
-        for row in table.rows:
-            speed = number(row["speedup_vs_fp32"])
-            if row["outcome"] == "ok" and row["precision"] != BASELINE and speed and math.isfinite(speed):
-                yield table, row, speed
 
 
 UNCERTAIN = "not certain"
@@ -406,27 +294,27 @@ def _withheld(tables: Sequence[Table]) -> list[str]:
 
 def _gains(tables: Sequence[Table], allowed: float) -> list[str]:
     """Return what each precision advised brings where it is advised, and why nothing is for others."""
-    rows: dict[str, list[tuple[Row, str]]] = {}
+    rows: dict[str, list[Row]] = {}
     for table in tables:
         if (chosen := table.chosen) is not None and chosen["precision"] not in TODAYS:
-            rows.setdefault(precision_label(chosen), []).append((chosen, table.label))
+            rows.setdefault(precision_label(chosen), []).append(chosen)
     said = []
     for label, chosen_rows in rows.items():
-        speed, memory = (
-            spread((number(row[column]), name) for row, name in chosen_rows)
-            for column in ("speedup_vs_fp32", "memory_ratio_vs_fp32")
+        speeds, sizes = (
+            [value for row in chosen_rows if (value := number(row[name])) and value < math.inf]
+            for name in ("speedup_vs_fp32", "memory_ratio_vs_fp32")
         )
-        error = spread((judged_error(row), name) for row, name in chosen_rows)
+        errors = [error for row in chosen_rows if (error := judged_error(row)) is not None]
         parts = []
-        if speed is not None and speed.mean is not None:
-            ends = f" in geometric mean ({times(speed.least[0])} to {times(speed.most[0])})" if speed.count > 1 else ""
-            parts.append(f"{times(speed.mean)} the speed of fp32{ends}")
-        if memory is not None and memory.mean is not None and times(memory.mean) != times(1):
-            parts.append(f"{times(memory.mean)} the memory")
-        if error is not None:
-            against = any(row["reference_dtype"] == BASELINE for row, _ in chosen_rows)
+        if speeds:
+            ends = f" in geometric mean ({times(min(speeds))} to {times(max(speeds))})" if len(speeds) > 1 else ""
+            parts.append(f"{times(geometric_mean(speeds))} the speed of fp32{ends}")
+        if sizes and times(geometric_mean(sizes)) != times(1):
+            parts.append(f"{times(geometric_mean(sizes))} the memory")
+        if errors:
+            against = any(row["reference_dtype"] == BASELINE for row in chosen_rows)
             note = f" ({AGAINST_FP32})" if against else ""
-            parts.append(f"an output error of at most {format_error(error.most[0])}{note} of {allowed:g} allowed")
+            parts.append(f"an output error of at most {format_error(max(errors))}{note} of {allowed:g} allowed")
         if parts:
             said.append(f"{label}, where it is advised: {', '.join(parts)}")
     return [*said, *_withheld(tables)]

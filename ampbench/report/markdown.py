@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 from ampbench import __version__
 from ampbench.records.changes import Comparison
-from ampbench.report.answers import Machine, advised_machines, networks
+from ampbench.report.answers import Machine, across, advised_machines, networks
 from ampbench.report.facts import changed, parts
 from ampbench.report.material import Material
 from ampbench.report.result import Result, result
-from ampbench.report.views.precisions import MachineTables, precision_tables
 from ampbench.show import page
 from ampbench.show.comparison import (
     NOT_IN_TURNS,
@@ -21,8 +20,8 @@ from ampbench.show.comparison import (
     means_block,
     measured_lines,
 )
-from ampbench.show.markdown import block_table, escaped, folded, markdown_table
-from ampbench.show.networks import missing, tables
+from ampbench.show.markdown import block_table, escaped, folded
+from ampbench.show.networks import NOTE, brought, columns, missing, tables
 from ampbench.trend.series import Trend
 from ampbench.trend.show import change_blocks, failures, has_changed_times, series_names, summary
 
@@ -82,19 +81,17 @@ def _parts(material: Material, said: Result) -> Iterator[Part]:
         rows=[f"* {escaped(one.name)}: {escaped('; '.join(one.sentences))}" for one in changed(material)],
         what="reasons",
     )
-    rankings = [machine for machine in advised_machines(material) if machine.is_ranked]
-    failed = [case for case in material.cases if case.row["outcome"] == "failed"] if not rankings else []
+    machines = advised_machines(material)
+    many = any(machine.is_ranked for machine in machines)
+    failed = [case for case in material.cases if case.row["outcome"] == "failed" and not many]
     yield Part(
         title=f"Failed ({len(failed):,})",
         rows=[f"* {escaped(case.name)}: {escaped(case.row['reason'])}" for case in failed],
         what="failures",
     )
     quiet = bool(comparisons)
-    tables = precision_tables(material)
-    for machine in rankings:
-        yield from _networks(machine, len(rankings) > 1)
-    yield _precisions(tables, quiet)
-    yield _advice(tables, quiet)
+    for machine in machines:
+        yield from _networks(machine, len(machines) > 1, quiet)
     for _, part in parts(material):
         yield _of_instrument(part, quiet)
     for trend in material.trends:
@@ -138,42 +135,18 @@ def _details(comparison: Comparison, several: bool) -> Iterator[Part]:
     yield Part(rows=rows, title=f"How it was measured{which}", what="facts", quiet=True)
 
 
-def _precisions(tables: Sequence[MachineTables], quiet: bool) -> Part:
-    """Return what each precision brings and costs per device and phase, as the page has it."""
-    several = ["device"] if len(tables) > 1 else []
-    headers = [*several, "phase", "precision", "cases", "speed", "95% interval", "memory", "error"]
-    headers += ["largest error", "advised"]
-    rows = [
-        (*([machine.title] if several else []), part.name, row.label, row.cases, row.speed, row.interval,
-         row.memory.line, row.error.line, row.largest.line, row.advised)
-        for machine in tables
-        for part in machine.parts
-        for row in part.rows
-    ]  # fmt: skip
-    table = markdown_table(headers, rows, left=("device", "phase", "precision")) if rows else ""
-    title = "Precisions: geometric means, times those of fp32; error against fp64"
-    return _table(table, title=title, what="precisions", quiet=quiet)
-
-
-def _networks(machine: Machine, several: bool) -> Iterator[Part]:
-    """Yield a row for each network, and why some cases have no result."""
+def _networks(machine: Machine, several: bool, quiet: bool) -> Iterator[Part]:
+    """Yield the networks of a machine, what each precision brought, and why many of the cases have no result."""
     where = f", {machine.title}" if several else ""
-    for found in tables(networks(machine)):
-        yield _table(block_table(found), what="networks", title=f"{found.title}{where}")
-    lost = missing(row for table in machine.tables for row in table.rows)
-    if lost.rows:
-        yield _table(block_table(lost), what="reasons", title=f"{lost.title}{where}")
-
-
-def _advice(tables: Sequence[MachineTables], quiet: bool) -> Part:
-    rows = []
-    for machine in tables:
-        where = f"{machine.title}, " if len(tables) > 1 else ""
-        for one in machine.advice:
-            said = [escaped(text) for text in (one.sentence, one.remark) if text]
-            rows.append(f"* {escaped(where + one.table)}: {'; '.join(said)}")
-        rows += [f"* {escaped(said)}" for said in machine.swept]
-    return Part(rows=rows, title="Advice", what="sentences of advice", quiet=quiet)
+    own = networks(machine)
+    yield Part(rows=[f"{NOTE[:1].upper()}{NOTE[1:]}."], what="notes")
+    for found in tables(own, columns(explained=not machine.is_ranked)):
+        yield _table(block_table(found), what="networks", title=f"{found.title}{where}", quiet=quiet)
+    lost = missing(row for table in machine.tables for row in table.rows) if machine.is_ranked else None
+    for found in (brought(own), *([lost] if lost else [])):
+        if found.rows:
+            yield _table(block_table(found), what="rows", title=f"{found.title}{where}", quiet=quiet)
+    yield Part(rows=[f"* {escaped(line)}" for line in across(machine)], what="sentences", quiet=quiet)
 
 
 def _trend(trend: Trend) -> Iterator[Part]:

@@ -33,7 +33,7 @@ from ampbench.show.rows import (
     precision_label,
     taken_of,
 )
-from ampbench.show.wording import BRIEFLY, briefly, code_words, verdict_words, words
+from ampbench.show.wording import BRIEFLY, answer, briefly, code_words, passed_words, verdict_words, why, words
 
 MANY = 20
 """A run of more tables is shown as one row a table: its tables would fill a terminal five times and more."""
@@ -90,6 +90,15 @@ class Network:
         if not reasons and (code in BRIEFLY or isinstance(code, Flaw)):
             return briefly(code)
         return "; ".join(f"{few(names, 1)}: {reason}" for reason, names in reasons.items())
+
+    @property
+    def why(self) -> str:
+        """The same in words, with what is to be known besides."""
+        statement, passed = self.take.statement, self.take.passed
+        others = ((precision_label(row), row) for row in passed_over(self.rows))
+        rest = passed_words((label, row) for label, row in others if passed is None or row["case_id"] != passed.case_id)
+        said = [why(statement) if self.take.precision else answer(statement), *map(words, self.take.hints), rest]
+        return "; ".join(filter(None, said))
 
 
 Line = tuple[Network, Row | None]
@@ -153,8 +162,13 @@ def lines_of(networks: Iterable[Network], *, everything: bool = False) -> list[L
     return [(each, each.taken) for each in networks]
 
 
-def columns(*, machines: bool = False, over: str = "", everything: bool = False) -> list[Column[Line]]:
-    """Return the columns of the table, of several `machines` with theirs; `over` names one whose fp32 speeds count."""
+def columns(
+    *, machines: bool = False, over: str = "", everything: bool = False, explained: bool = False
+) -> list[Column[Line]]:
+    """Return the columns of the table, of several `machines` with theirs; `over` names one whose fp32 speeds count.
+
+    With `explained` it says in words why nothing faster or smaller is taken.
+    """
 
     def value(name: str, head: str = "", unit: str = "") -> Column[Line]:
         return Column(name, lambda line: None if line[1] is None else number(line[1][name]), head, unit)
@@ -185,7 +199,9 @@ def columns(*, machines: bool = False, over: str = "", everything: bool = False)
 
     def reason(line: Line) -> str:
         network, row = line
-        return network.because if row is None or row["taken"] else verdict_words(row)
+        if row is not None and not row["taken"]:
+            return verdict_words(row)
+        return network.why if explained else network.because
 
     found: list[Column[Line]] = [
         Column("network", lambda line: line[0].name, "network", whole=True),
@@ -363,12 +379,13 @@ def side_by_side(
     *,
     over: str = "",
     everything: bool = False,
+    explained: bool = False,
 ) -> Document:
     """Return what several machines measured: the machines, the cases without a result, then a row a network on each.
 
     `rows` are all that they have, and `alike` names machines that are slower or faster than others of their kind.
     """
-    shown = columns(machines=True, over=over, everything=everything)
+    shown = columns(machines=True, over=over, everything=everything, explained=explained)
     lines = lines_of(networks, everything=everything)
     note = f"{NOTE}; {STANDING_NOTE}" if any(each.standing for each in networks) else NOTE
     odd = [Block(words(statement)) for statement in alike]

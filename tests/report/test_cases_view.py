@@ -15,8 +15,7 @@ from ampbench.records.changes import Change, ChangeCode, ChangeStatus, Remark
 from ampbench.records.measured import Failure, Recipe, Skip
 from ampbench.report import page
 from ampbench.report.material import Material
-from ampbench.report.views.cases import DRAWN, cases, verdicts_of
-from ampbench.report.views.precisions import change_bar, change_limit, time_bar, time_scale
+from ampbench.report.views.cases import DRAWN, cases, change_bar, change_limit, time_bar, time_scale, verdicts_of
 from ampbench.show.changes import reason
 from ampbench.show.rows import precision_label
 from ampbench.store import StoredRun, read_run

@@ -1,17 +1,28 @@
 """The section of a page of many networks or several machines: a row each, and what failed by reason."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from bs4 import BeautifulSoup
+from msgspec import structs
 
+from ampbench.records.case import Case
+from ampbench.report.answers import machines
 from ampbench.report.markdown import make_markdown
 from ampbench.report.material import Material, gather
+from ampbench.report.page import drawn
 from ampbench.report.views.networks import AT_ONCE, networks
-from ampbench.report.views.precisions import precision_tables, precisions
-from ampbench.store import read_run
+from ampbench.report.views.tradeoff import SLOWEST
+from ampbench.show.page import View
+from ampbench.show.wording import why
+from ampbench.store import StoredRun, read_run
+from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
 from tests.report.large_runs import write_zoo_run
 from tests.report.materials import make_material, section_of
+from tests.stored_runs import make_case, make_header
 
 
 @pytest.fixture(scope="module")
@@ -26,13 +37,31 @@ def page(zoo: Material) -> BeautifulSoup:
     return section_of(view, zoo)
 
 
+def viewed(material: Material) -> View:
+    view = networks(material)
+    assert view is not None
+    return view
+
+
+def cells(material: Material, title: str) -> list[list[str]]:
+    """Return the text of the rows of the table whose title begins so."""
+    found = section_of(viewed(material), material).select("table.ranking")
+    (table,) = [each for each in found if each.caption and each.caption.get_text().startswith(title)]
+    return [[" ".join(cell.text.split()) for cell in row.select("th, td")] for row in table.select("tbody tr")]
+
+
+def speeding(speeds: dict[str, float], precision: str = "bf16_pure", **header: Any) -> StoredRun:
+    """Return a run of a workload for each of `speeds`, which `precision` reaches."""
+    pairs: list[tuple[Case, list[float]]] = []
+    for workload, speed in speeds.items():
+        pairs += [(make_case("fp32", workload=workload), [1e-3] * 4)]
+        pairs += [(make_case(precision, workload=workload), [1e-3 / speed] * 4)]
+    return make_run(Times(*pairs), header=make_header(**header))
+
+
 def measured(material: Material, phase: str) -> int:
     (shown,) = material.shown
     return len({row["workload"] for row in shown.rows if row["outcome"] == "ok" and row["phase"] == phase})
-
-
-def test_a_run_of_few_networks_has_no_section_of_them(readme_run: Material) -> None:
-    assert networks(readme_run) is None
 
 
 def test_every_network_has_a_row_in_its_phase(zoo: Material, page: BeautifulSoup) -> None:
@@ -55,18 +84,21 @@ def test_every_table_has_a_label_of_its_own(page: BeautifulSoup) -> None:
 def test_failures_are_told_by_reason_with_their_names(zoo: Material, page: BeautifulSoup) -> None:
     (shown,) = zoo.shown
     failed = dict.fromkeys(row["workload"] for row in shown.rows if row["outcome"] == "failed")
-    (row,) = [row for row in page.select("tbody tr") if row.find("th").get_text() == "failed"]
+    (row,) = [row for row in page.select("tbody tr") if (row.find("th") or row).get_text() == "failed"]
     assert row.select("td")[-1].get_text() == ", ".join(failed)
     assert failed
 
 
-def test_advice_and_its_chart_are_not_told_twice(zoo: Material, readme_run: Material) -> None:
-    view, before = precisions(zoo), precisions(readme_run)
+def test_many_networks_have_codes_and_no_chart_and_few_have_sentences(zoo: Material, readme_run: Material) -> None:
+    view, few = networks(zoo), viewed(readme_run)
     assert view is not None
-    assert before is not None
-    assert [machine.advice for machine in precision_tables(zoo)] == [[]]
     assert not view.charts
-    assert before.charts
+    assert "no gain" in section_of(view, zoo).get_text()
+    text = " ".join(section_of(few, readme_run).get_text(" ").split())
+    for take in readme_run.shown[0].advice.values():
+        assert why(take.statement) in text
+    assert "speedup_vs_fp32" not in text
+    assert "for this CPU" not in text  # which the top of the page says
 
 
 def test_markdown_has_a_row_in_place_of_a_sentence_a_network(zoo: Material) -> None:
@@ -98,3 +130,97 @@ def test_runs_of_different_networks_are_one_table_and_no_history(tmp_path: Path)
     first = section_of(view, material).select("table.ranking")[0]
     assert {cell.get_text().partition(":")[0] for cell in first.select("tbody th")} == {"timm", "torchvision"}
     assert material.trends == []
+
+
+def test_a_row_and_a_precision_have_their_numbers() -> None:
+    material = make_material(speeding({"one": 1.0, "two": 2.0, "four": 4.0}))
+    assert [row[:3] for row in cells(material, "take bf16_pure for 2 of 3")] == [
+        ["four", "bf16_pure", "4.00x (4.00–4.00)"],
+        ["two", "bf16_pure", "2.00x (2.00–2.00)"],
+        ["one", "fp32", "1.00x"],
+    ]
+    assert cells(material, "what each precision brought")[0][:4] == [
+        "bf16_pure", "2", "3 of 3", "2.00x (0.36–11.19)",
+    ]  # fmt: skip
+
+
+def test_the_chart_draws_every_speed_and_says_what_is_fastest() -> None:
+    view = viewed(make_material(speeding({"one": 0.5, "two": 2.0, "three": 0.03})))
+    (chart,) = view.charts
+    drawn_rows = [(row["table"], row["precision"], row["speed"]) for row in view.datasets["networks"]]
+    assert drawn_rows[:2] == [("one", "bf16_pure", pytest.approx(0.5)), ("two", "bf16_pure", pytest.approx(2.0))]
+    assert chart.alt == ("Fastest of 3 tables: fp32 in 2, bf16_pure in 1. At the left edge: 1 point slower than 0.25x.")
+    assert chart.spec["layer"][0]["encoding"]["x"]["scale"]["domain"] == [SLOWEST, pytest.approx(2.0)]
+    alike = viewed(make_material(speeding({"one": 1.01}))).charts[0]
+    assert alike.spec["layer"][0]["encoding"]["x"]["scale"]["domain"] == [0.5, 1.5]
+
+
+def test_a_long_name_in_the_chart_loses_its_middle_and_not_what_tells_rows_apart() -> None:
+    long = "a_character_level_model_with_a_long_name"
+    pairs = [
+        (make_case(name, workload=long, batch_size=8, phase=phase), [1e-3 / speed] * 4)
+        for phase in ("inference", "training")
+        for name, speed in (("fp32", 1.0), ("bf16_pure", 2.0))
+    ]
+    view = viewed(make_material(make_run(Times(*pairs))))
+    (chart,) = view.charts
+    svg = ElementTree.fromstring(drawn(chart, view.datasets["networks"]))
+    labels = [text for text in svg.itertext() if "…" in text]  # and none is cut at its end
+    assert labels == ["a_characte…long_name inference", "a_characte…_long_name training"]
+
+
+def test_torch_versions_are_never_put_together() -> None:
+    newer = environment(make_header(run="b"), torch_version="2.16.0")
+    second = replace(speeding({"two": 4.0}), header=newer)
+    assert len(machines(make_material(speeding({"one": 2.0}), second))) == 2
+
+
+def test_with_a_baseline_the_change_of_each_precision_is_shown() -> None:
+    base = make_run(Times((FP32, noisy(1e-3)), (BF16, noisy(1e-3))), header=make_header(run="base"))
+    slower = make_run(Times((FP32, noisy(1e-3)), (BF16, noisy(1.5e-3))), header=make_header(run="new"))
+    compared = make_material(slower, baseline=base)
+    table = section_of(viewed(compared), compared).select("table")[-1]
+    rows = [[cell.text.strip() for cell in row.select("th, td")] for row in table.select("tbody tr")]
+    assert ["bf16_autocast", "cpu", "time", "+50%", "", "1"] in rows
+
+
+def test_the_means_of_arms_of_two_precisions_are_said_to_be_by_the_baselines() -> None:
+    ours, theirs = arms(precision="bf16_autocast")
+    base = make_run(Times((FP32, noisy(1e-3))), header=ours)
+    material = make_material(make_run(Times((BF16, noisy(1e-3))), header=theirs), baseline=base)
+    assert section_of(viewed(material), material).select("table")[-1].th.text == "baseline's precision"
+
+
+def test_what_sweeps_say_is_said() -> None:
+    selection = structs.replace(make_header().selection, sweeps={"batch_size": [1, 8]})
+    pairs = [
+        (make_case(name, batch_size=size), [1e-3 / speed] * 4)
+        for size, speed in ((1, 0.5), (8, 2.0))
+        for name, speed in (("fp32", 1.0), ("bf16_pure", speed))
+    ]
+    run = make_run(Times(*pairs), header=make_header(selection=selection))
+    material = make_material(run)
+    text = section_of(viewed(material), material).text
+    assert "by batch_size, linear_chain inference eager on cpu: 1 fp32, 8 bf16_pure" in text
+
+
+def test_machines_have_a_row_each_and_the_chart_lets_the_reader_choose() -> None:
+    other = environment(make_header(run="b"), host="elsewhere", cpu="Xeon")
+    material = make_material(speeding({"one": 2.0}), replace(speeding({"one": 4.0}), header=other))
+    assert [row[:4] for row in cells(material, "take")] == [
+        ["one", "elsewhere", "bf16_pure", "best"], ["one", "bench", "bf16_pure", ""],
+    ]  # fmt: skip
+    (chart,) = viewed(material).charts
+    assert [choice.label for choice in chart.choices] == [machine.title for machine in machines(material)]
+
+
+def test_without_a_measured_case_there_is_no_section() -> None:
+    assert networks(make_material(StoredRun(path=Path("run.jsonl"), header=make_header()))) is None
+    assert networks(make_material(make_run(Times((FP32, []))))) is None
+
+
+def test_a_run_without_fp32_has_errors_and_no_chart() -> None:
+    material = make_material(make_run(Times((BF16, [1e-3] * 4))))
+    assert not viewed(material).charts
+    (row,) = cells(material, "what each precision brought")
+    assert (row[0], row[3], row[-1]) == ("bf16_autocast", "", "4.0e-03")

@@ -12,15 +12,14 @@ from ampbench.report.views.distributions import distributions
 from ampbench.report.views.explanation import explanation, studies
 from ampbench.report.views.method import environment, method
 from ampbench.report.views.networks import networks
-from ampbench.report.views.precisions import precisions, tradeoff
 from ampbench.report.views.sweeps import sweeps
+from ampbench.report.views.tradeoff import tradeoff
 from ampbench.report.views.trends import trends
 from ampbench.show.page import View
 
 VIEWS: tuple[Callable[[Material], View | None], ...] = (
     banner,
     networks,
-    precisions,
     cases,
     tradeoff,
     distributions,

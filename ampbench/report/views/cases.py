@@ -15,7 +15,6 @@ from ampbench.records.changes import EQUAL, OUTCOME, Change, ChangeCode, ChangeS
 from ampbench.records.labels import common_traits
 from ampbench.report.facts import reasons
 from ampbench.report.material import Material, Shown, ShownCase
-from ampbench.report.views.precisions import Scale, change_bar, change_limit, time_bar, time_scale
 from ampbench.show.changes import (
     brief,
     change_text,
@@ -30,8 +29,69 @@ from ampbench.show.charts import NAMES_ABOVE, Chart, Rows, middle_cut, quantity,
 from ampbench.show.comparison import CHANGE_LEGEND, CHANGED, KINDS, WORST_FIRST
 from ampbench.show.page import View
 from ampbench.show.results import COLUMNS, Column, metric_column
-from ampbench.show.rows import Row, grouped, judged_error, precision_label
+from ampbench.show.rows import Row, grouped, judged_error, number, precision_label
 from ampbench.show.wording import words
+
+LEAST_TIMES = math.log(2)
+"""The scale of times is at least twofold, so that what hardly differs does not look far apart."""
+LEAST_LIMIT = 0.1
+"""Changes are drawn to 10% at least, or to `THRESHOLDS` times the threshold; what lies beyond is at the edge."""
+THRESHOLDS = 5
+
+Scale = tuple[float, float]
+"""The natural logarithms of the values at the left and the right edge."""
+
+
+def time_scale(rows: Iterable[Row]) -> Scale | None:
+    """Return the scale on which the times of `rows` are drawn, with their intervals; None where there is no time."""
+    columns = ("seconds_low", "seconds_median", "seconds_high")
+    logs = [log for row in rows for column in columns if (log := _log(row[column])) is not None]
+    if not logs:
+        return None
+    middle, half = (min(logs) + max(logs)) / 2, max(LEAST_TIMES, max(logs) - min(logs)) / 2
+    return middle - half, middle + half
+
+
+def time_bar(row: Row, scale: Scale | None) -> str:
+    """Return a row's time and its interval on `scale`, "" where there is none."""
+    logs = [_log(row[name]) for name in ("seconds_median", "seconds_low", "seconds_high")]
+    if scale is None or logs[0] is None:
+        return ""
+    middle, low, high = (None if log is None else (log - scale[0]) / (scale[1] - scale[0]) for log in logs)
+    return _bar(middle or 0.0, low, high)
+
+
+def change_limit(findings: Iterable[Change]) -> float:
+    """Return the change at the edges of a column of changes."""
+    return (
+        max((THRESHOLDS * one.threshold for one in findings if math.isfinite(one.threshold)), default=0) or LEAST_LIMIT
+    )
+
+
+def change_bar(one: Change, limit: float) -> str:
+    """Return a change and its interval between `-limit` and `limit`, and half the width of the threshold's band."""
+    if one.change is None or math.isnan(one.change):
+        return ""
+    exact = one.low is None or one.high is None or one.low == one.high
+    middle, low, high = ((end / limit + 1) / 2 for end in (one.change, one.low or 0.0, one.high or 0.0))
+    bar = _bar(middle, None, None) if exact else _bar(middle, low, high)
+    return f"{bar};--t:{_share(one.threshold / limit / 2)}"
+
+
+def _bar(middle: float, low: float | None, high: float | None) -> str:
+    """Return shares of the width as CSS; without both ends there is no interval."""
+    bar = f"--m:{_share(middle)}"
+    return bar if low is None or high is None else f"{bar};--l:{_share(low)};--h:{_share(high)}"
+
+
+def _share(value: float) -> str:
+    return f"{round(100 * min(max(value, 0.0), 1.0), 3):.3g}%"
+
+
+def _log(value: object) -> float | None:
+    """Return the logarithm of a time, None where it is none."""
+    seconds = number(value)
+    return math.log(seconds) if seconds is not None and 0 < seconds < math.inf else None
 
 
 class Cell(NamedTuple):
