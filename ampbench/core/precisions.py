@@ -73,11 +73,7 @@ class Precision:
 PRECISIONS: dict[str, Precision] = {
     row.name: row
     for row in (
-        Precision(
-            name="fp32",
-            summary="IEEE single precision, tf32 off",
-            aliases=("float32", "32", "32-true", "full"),
-        ),
+        Precision(name="fp32", summary="IEEE single precision, tf32 off", aliases=("float32", "32", "32-true", "full")),
         Precision(
             name="default",
             summary="fp32 as torch ships it: tf32 convolutions on CUDA",
@@ -105,10 +101,7 @@ PRECISIONS: dict[str, Precision] = {
             aliases=("fp16-mixed", "16-mixed"),
         ),
         Precision(
-            name="bf16_autocast",
-            summary="fp32 weights, autocast to bf16",
-            autocast="bfloat16",
-            aliases=("bf16-mixed",),
+            name="bf16_autocast", summary="fp32 weights, autocast to bf16", autocast="bfloat16", aliases=("bf16-mixed",)
         ),
         Precision(
             name="fp16_master",
@@ -136,10 +129,7 @@ PRECISIONS: dict[str, Precision] = {
             aliases=("fp16-true", "16-true"),
         ),
         Precision(
-            name="bf16_pure",
-            summary="weights, inputs and compute in bf16",
-            storage="bfloat16",
-            aliases=("bf16-true",),
+            name="bf16_pure", summary="weights, inputs and compute in bf16", storage="bfloat16", aliases=("bf16-true",)
         ),
     )
 }

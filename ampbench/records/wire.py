@@ -1,20 +1,16 @@
-"""What driver and worker say to each other, and how it is written on a line.
+"""The protocol of driver and worker: tasks, requests and replies, each of the latter one line of JSON.
 
-A `Task` is what a worker can be asked to do: its row says what is asked, what comes of it and which function does it.
-A request names a task and the case, or the device, that it is of; a reply has what was found. Neither knows what that
-is: they hold it as JSON, which whoever asked, and whoever does it, read by the types of the task. Each is one line.
-
-A line can always be written and always be read: text that UTF-8 does not have is escaped, and a record that JSON cannot
-hold becomes a failure that says what of it. A reply carries the number of its request, so that it is never taken for
-the answer to another one.
+A request names a `Task` and the case or device; what is asked and what comes of it are records of the task's types,
+which travel as raw JSON. Text that UTF-8 does not have is escaped, and a record that JSON cannot hold becomes a
+failure. A reply carries the number of its request, so that it is never taken for another's.
 """
 
 import hashlib
 import re
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, get_args, get_type_hints
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -25,30 +21,27 @@ from ampbench.records.kinds import KINDS, named
 from ampbench.records.measured import KILLED, Divergence, Failure, MemoryPass, Round, Skip
 
 MAX_SAMPLES_PER_ROUND = 200
-"""As many raw samples as a round may store."""
+"""The raw samples that a round may store."""
 
 SERVER_VARIABLES = {
     "PYTHONUNBUFFERED": "1",
     "TORCHINDUCTOR_COMPILE_THREADS": "1",
 }
-"""What a server's environment adds, and its workers keep: a crash loses no output, the compiler starts no process pool.
-A step sees them, so nothing may stand here that changes what one costs (docs/performance.md has each measured)."""
+"""The environment that a server adds, and its workers keep: a crash loses no output, the compiler starts no process
+pool. Nothing here may change the cost of a step (docs/performance.md measures each)."""
 
 FORKING_VARIABLES = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-"""What holds in the server itself, never in a worker: asking whether there is a GPU does not initialise its driver,
-which would break every worker forked afterwards. It makes each asking 70 times as long, and a step of Adam asks."""
+"""The environment of the server alone: asking for a GPU then does not initialise its driver, which would break every
+worker forked afterwards. A step of Adam asks, and would take 70 times as long to do so."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One piece of work; `ask` makes it of a row.
+    """One piece of work; `ask` makes it of a task.
 
-    `task` is the name of a `Task`, `does`, `absent` and `flags` are its own. It is of a `case`, of a `device` (a type)
-    or else of what the worker itself is and can build. `asked` is a record of the task's type `asked`, as JSON.
-    `number` tells the requests of a channel apart; a reply carries that of its own.
-    `fresh` asks for a newly forked process; otherwise the server's current worker, if one lives, serves it. Limits
-    hold for the request: seconds of wall time, resident bytes of the worker.
-    What is `timed` keeps in the process what it frees; with `keep_flags` torch's switches are the user's own (as in
-    `Settings`).
+    `does`, `absent` and `flags` are the task's. It is of a `case`, of a `device` type, or of the worker itself. `asked`
+    is a record of the task's type `asked`. `fresh` asks for a newly forked process; otherwise the server's current
+    worker, if one lives, serves it. Limits are seconds of wall time and resident bytes of the worker. `timed` processes
+    keep the memory that they free; with `keep_flags` torch's switches are the user's own (as in `Settings`).
     """
 
     task: str
@@ -72,8 +65,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The answer to the request of this `number`: exactly one other field is set.
 
-    `found` is a record of the task's type `gives`, as JSON; `Task.found` reads it. `problem` is what the user gave and
-    cannot be used: a workload that breaks its contract, an op that is not known.
+    `found` is a record of the task's type `gives`. `problem` is a mistake of the user: a workload that breaks its
+    contract, an unknown op.
     """
 
     number: int = 0
@@ -89,13 +82,12 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Task(Generic[A, R]):
-    """What a worker can be asked to do; its `name` is the `stage` of what fails in it.
+    """A task of workers; its `name` is the `stage` of its failures.
 
-    `asked` is the type of what it is asked beside the case, `gives` that of what it finds. `does` names the function
-    that does it, as "module:function", which the worker imports: it gets a `worker.worker.Work` and what is asked,
-    and returns what it found or a `Skip`. Where nothing is `timed`, the process has the plain heap of a user's own.
-    Of a case, its device must be there, and be able to run it, unless it may be `absent`; with `flags` torch's switches
-    are those of the case's precision from beginning to end (else whoever does it sets them, or they do not matter).
+    `asked` and `gives` are the types of its question and its result. `does` names its function, as "module:function",
+    which the worker imports: it gets a `worker.worker.Work` and what is asked, and returns the result or a `Skip`. A
+    process that is not `timed` has the plain heap. The device of its case must be there and able to run it, unless it
+    may be `absent`; with `flags` torch's switches are those of the case's precision throughout.
     """
 
     name: str
@@ -107,17 +99,17 @@ class Task(Generic[A, R]):
     flags: bool = False
 
     def found(self, reply: Reply) -> R | None:
-        """Return what was found, None where a reply says why nothing was."""
+        """Return the result in a reply, None if there is none."""
         return msgspec.json.decode(reply.found, type=self.gives | None)
 
     def asked_in(self, request: Request) -> A:
-        """Return what a request asks for."""
+        """Return the question in a request."""
         return msgspec.json.decode(request.asked, type=self.asked)
 
     def outcome(self, reply: Reply, case: Case) -> R | Failure | Skip:
-        """Return what became of a case: what was found or how it ended without, as the reply says.
+        """Return the outcome of a case: the result, or why there is none.
 
-        A reply that says nothing broke the protocol, which is a failure, too.
+        A reply without either broke the protocol, which is a failure, too.
         """
         found = self.found(reply) or reply.skip or reply.failure
         if found is not None:
@@ -127,21 +119,18 @@ class Task(Generic[A, R]):
 
 
 def ask(task: Task[A, Any], asked: A, **given: Any) -> Request:
-    """Return the request for a task; `given` are further fields of it: the case or the device, limits, seed."""
+    """Return the request for a task; `given` are further fields: the case or the device, limits, seed."""
     own = {name: getattr(task, name) for name in ("does", "timed", "absent", "flags")}
     return Request(task=task.name, asked=_packed(asked), **own, **given)
 
 
 def reply_with(found: Any) -> Reply:
-    """Return the reply that has a record; raises what `answer` catches."""
+    """Return the reply with a record; raises what `answer` catches."""
     return Reply(found=_packed(found))
 
 
 def answer(found: Any, request: Request) -> Reply:
-    """Return the reply to `request` with what was found: a `Skip`, or a record that can be read as it was.
-
-    Where JSON cannot hold it, the reply says so.
-    """
+    """Return the reply to `request` with a `Skip` or a record, or with a failure if JSON cannot hold the record."""
     if isinstance(found, Skip):
         return Reply(skip=found)
     try:
@@ -155,7 +144,7 @@ def answer(found: Any, request: Request) -> Reply:
 
 
 class NamedNetwork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """A network of a library: its name there, what it does, and its parameters (None: they take long to find out)."""
+    """A network of a library: its name there, its task, and its parameters (None: slow to find out)."""
 
     name: str
     task: str
@@ -163,13 +152,12 @@ class NamedNetwork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """What a workload is once built: its settable parameters with their defaults, and what it gives.
+    """What a built workload gives, and its settable parameters with their defaults.
 
     `optimizer_settings` are those of the user's own optimizer (none: no optimizer is named), `elsewhere`, `switches`
-    and `loaded` are those of its `WorkloadSource`; `precisions` are the user's own in its file. Of an entry point of
-    `precisions.ENTRY_POINTS`, asked for as a source of the family "precision", they are all. A library's
-    network is not built for that; `unavailable` is why it cannot be measured here, if that is known. Where what was
-    asked for is a pattern, `networks` are those it names, which is all.
+    and `loaded` those of its `WorkloadSource`; `precisions` are the user's own, in its file or of an entry point of
+    `precisions.ENTRY_POINTS`. A library's network is not built for that; `unavailable` is why it cannot be measured
+    here, if known. For a pattern, `networks` are those it names, and all there is.
     """
 
     parameters: dict[str, ParameterValue]
@@ -188,11 +176,11 @@ class Description(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Nothing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """What is asked of a case, or of the worker itself, where that is all."""
+    """An empty question."""
 
 
 class DescribeAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """A workload built with `parameters`, all others as they are by default, or a library's by its `preset`."""
+    """A workload built with `parameters`, all others at their defaults, or a library's by its `preset`."""
 
     parameters: dict[str, ParameterValue] = {}
     preset: str = ""
@@ -216,11 +204,11 @@ class RoundAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 ENVIRONMENT = Task("environment", Nothing, Environment, "ampbench.worker.worker:do_environment", timed=False)
-"""What this machine and installation are."""
+"""The machine and the installation."""
 REST = Task("rest", Nothing, Nothing, "ampbench.worker.worker:do_rest", timed=False)
-"""Nothing. Asked of a fresh worker, as it is, the one before is gone, and with it what it held of an accelerator."""
+"""No work: once a fresh worker has answered, the one before is gone, with what it held of an accelerator."""
 DESCRIBE = Task("describe", DescribeAsked, Description, "ampbench.worker.worker:do_describe", timed=False)
-"""What the workload of the request's source is once built."""
+"""The workload of the request's source, once built."""
 MEMORY = Task("memory", Nothing, MemoryPass, "ampbench.worker.worker:do_memory", timed=False, flags=True)
 DIVERGENCE = Task("divergence", Nothing, Divergence, "ampbench.worker.worker:do_divergence", timed=False)
 ROUND = Task("round", RoundAsked, Round, "ampbench.worker.worker:do_round", flags=True)
@@ -232,33 +220,21 @@ _NOT_FINITE = re.compile(r"got `null` - at `\$\.(?P<field>.+)`")
 
 
 def travelling() -> list[type]:
-    """Return the records that requests and replies may hold, those of core tasks and of every kind of run."""
+    """Return the records in requests and replies of core tasks and of every kind of run."""
     core = [each for task in (ENVIRONMENT, DESCRIBE, MEMORY, DIVERGENCE, ROUND) for each in (task.asked, task.gives)]
     rows = KINDS.values()
     return [*core, *(named(place) for row in rows for place in (*(each.record for each in row.lines), *row.asks))]
 
 
 def ready_line() -> bytes:
-    """Return what a server says first: the digest of all names in requests and replies, and its ampbench's version.
+    """Return the first line of a server: the digest of all that requests and replies may hold, and its version.
 
-    The names are those of the records that they hold, too. A server of another ampbench, which would pass over what it
-    does not know, or do another thing by the same name, says something else.
+    A server of another ampbench, which would ignore or misread a request, says something else.
     """
-    kinds: list[type] = [Request, Reply, *travelling()]
-    names = set()
-    for kind in kinds:
-        for name, hint in get_type_hints(kind).items():
-            names.add(f"{kind.__name__}.{name}")
-            kinds += (each for each in _records_in(hint) if each not in kinds)
-    digest = hashlib.blake2b(" ".join(sorted(names)).encode(), digest_size=8).hexdigest()
+    schemas = msgspec.json.schema_components([Case, WorkloadSource, Failure, Skip, *travelling()])
+    own = Request.__struct_fields__, Reply.__struct_fields__
+    digest = hashlib.blake2b(repr((own, schemas)).encode(), digest_size=8).hexdigest()
     return f"{READY} {digest} {__version__}\n".encode()
-
-
-def _records_in(hint: Any) -> Iterator[type]:
-    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
-        yield hint
-    for argument in get_args(hint):
-        yield from _records_in(argument)
 
 
 def request_line(request: Request) -> bytes:
@@ -282,7 +258,7 @@ def read_reply(line: bytes) -> Reply:
 
 
 def end_reply(request: Request, cause: str, message: str, lines: Sequence[str] = ()) -> Reply:
-    """Return what to say of a request whose worker ended without a reply of its own, and had written `lines` last."""
+    """Return the reply to a request whose worker ended without one, and had written `lines` last."""
     if request.case is None and not request.device:
         what = f"workload {request.source.name} cannot be built" if request.source else "the environment cannot be read"
         return Reply(problem=bounded(f"{what}: {cause}: {message}{' | ' + lines[-1] if lines else ''}"))
@@ -293,7 +269,7 @@ def end_reply(request: Request, cause: str, message: str, lines: Sequence[str] =
 
 
 def way_ended(code: int) -> str:
-    """Say how a process ended by its exit code, which is minus a signal's number where one ended it."""
+    """Return how a process ended by its exit code, which is minus a signal's number if one ended it."""
     if code >= 0:
         return f"ended with status {code}"
     names = {known.value: known.name for known in signal.Signals}
