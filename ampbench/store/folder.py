@@ -1,4 +1,4 @@
-"""The results folder: which runs are in it, which of them is meant, and whether they are sound."""
+"""The results folder: its runs, the run that a name stands for, and whether run files are sound."""
 
 import contextlib
 import os
@@ -10,39 +10,47 @@ from pathlib import Path
 from ampbench.errors import NothingToRunError, StoreError, UnknownNameError, UsageError
 from ampbench.records.kinds import deed_of
 from ampbench.records.run import COMPRESSED, LATEST, SUFFIX, Header, is_path
-from ampbench.store.run_file import CLOCKS_APART, StoredRun, begun_at, read_header, read_run, run_id, what_else
+from ampbench.store.run_file import CLOCKS_APART, StoredRun, begun_at, read_header, read_run, run_id
 
 Doubt = Callable[[str], object]
-"""Told, in a sentence each, of what makes it doubtful which run is meant."""
+"""Receives, in a sentence each, reasons to doubt which run is meant."""
 
 
 def list_runs(results: Path | str) -> list[Path]:
-    """Return the run files of a results folder, the oldest by id first; none where there is no such folder.
+    """Return the run files of a results folder, the oldest by id first; none without such a folder.
 
-    A run that is there twice, plain and compressed, is the plain. Raises `StoreError` where the folder cannot be read.
+    Of a run that is there twice, plain and compressed, it is the plain. Raises `StoreError` for a folder that cannot be
+    read.
     """
     return _runs_in(Path(results) / "runs")
 
 
 def run_files(folder: Path, *, measuring: bool = False) -> list[Path]:
-    """Return the same of any folder, a results folder or one of run files; with `measuring`, only of runs that did.
+    """Return the run files of any folder, a results folder or one of run files; `measuring`: of runs that measured.
 
-    Shards that another run there was put together from are left out: what they measured is there once.
+    Shards of a merged run in it are left out: their measurements are there once.
     """
     files = _runs_in(folder / "runs" if (folder / "runs").is_dir() else folder)
     merged = {run for runs in merged_in(files).values() for run in runs}
     return [file for file in files if run_id(file) not in merged and (not measuring or measures(file))]
 
 
+def _header_of(file: Path) -> Header | None:
+    """Return the header of a run file; None for a damaged one, which is its reader's matter."""
+    with contextlib.suppress(StoreError):
+        return read_header(file)
+    return None
+
+
 def merged_in(files: Iterable[Path]) -> dict[Path, list[str]]:
-    """Return the files of runs that were put together, each with the ids of the runs that it was put together from."""
+    """Return the files of merged runs, each with the ids of the runs that it was made of."""
     return {file: header.merged for file in files if (header := _header_of(file)) and header.merged}
 
 
 def measured_files(folder: Path) -> list[Path]:
     """Return the files of the runs in any folder that measured, the oldest first.
 
-    Raises `StoreError` where there is no run, `UsageError` where those that are there only explain.
+    Raises `StoreError` if there is no run, `UsageError` if all runs only explain.
     """
     files = run_files(folder, measuring=True)
     if not files:
@@ -53,20 +61,20 @@ def measured_files(folder: Path) -> list[Path]:
 
 
 def not_measured(header: Header) -> str:
-    """Say that a run only explains, and how to see what."""
+    """Return a sentence on a run that only explains, and how to see it."""
     return f"run {header.run} {deed_of(header.explains)} and measured nothing: ampbench show {header.run}"
 
 
 def measures(file: Path) -> bool:
-    """Return whether the run in `file` measured; so does one that cannot be read, for its reader to say why."""
+    """Return whether the run in `file` measured; an unreadable one counts, for its reader to say why."""
     header = _header_of(file)
     return header is None or not header.explains
 
 
 def runs_beside(stored: StoredRun, explains: str) -> list[StoredRun]:
-    """Return the runs of what `explains` names that lie in the folder of a run; what cannot be read is left out.
+    """Return the runs of the kind `explains` in the folder of a run, of its host and torch version, the oldest first.
 
-    They are those of its host and torch version, the oldest by id first.
+    Unreadable ones are left out.
     """
     own = stored.header.environment
 
@@ -78,7 +86,7 @@ def runs_beside(stored: StoredRun, explains: str) -> list[StoredRun]:
 
 
 def runs_with(files: Iterable[Path], wanted: Callable[[Header], bool]) -> Iterator[StoredRun]:
-    """Yield the runs of those `files` whose header is `wanted`; what cannot be read is left out."""
+    """Yield the runs of those `files` whose header is `wanted`; unreadable ones are left out."""
     for file in files:
         with contextlib.suppress(StoreError):
             if wanted(read_header(file)):
@@ -86,13 +94,13 @@ def runs_with(files: Iterable[Path], wanted: Callable[[Header], bool]) -> Iterat
 
 
 def check_folder(results: Path | str) -> None:
-    """Raise `UsageError` where there is no results folder of this name."""
+    """Raise `UsageError` if there is no such results folder."""
     if not Path(results).is_dir():
         raise UsageError(f"there is no results folder {results}: `ampbench run` makes one, --results names another")
 
 
 def check_runs(results: Path | str) -> None:
-    """Raise `NothingToRunError` for a results folder without a run, `UsageError` where there is no such folder."""
+    """Raise `NothingToRunError` for a results folder without a run, `UsageError` if there is no such folder."""
     check_folder(results)
     if not list_runs(results):
         raise NothingToRunError(f"there is no run in {Path(results) / 'runs'}: `ampbench run` makes one")
@@ -101,11 +109,9 @@ def check_runs(results: Path | str) -> None:
 def find_run(name: str, results: Path | str, doubt: Doubt = lambda _: None) -> Path:
     """Return the file of the run called `name`: an id, its beginning or its last part, `latest`, or a path.
 
-    `latest` is the run that measured and was begun last; `doubt` is told of files that cannot be read and may be later,
-    and of clocks that make that hard to tell.
-
-    Raises `UnknownNameError` with the nearest ids for anything else, `UsageError` for a path at which there is no run
-    file and where several runs are meant, and what `check_runs` does where there is none.
+    `latest` is the run that measured and began last; `doubt` receives unreadable files that may be later, and clocks
+    that make that hard to tell. Raises `UnknownNameError` with the nearest ids for an unknown name, `UsageError` for a
+    path without a run file and for a name of several runs, and what `check_runs` does.
     """
     if is_path(name):
         return _file_at(name)
@@ -133,10 +139,10 @@ _FOLDER_OF_RUNS = "{0} is a results folder, not a run: name one of its runs and 
 
 
 def _file_at(name: str) -> Path:
-    """Return the path `name`; `UsageError` where no file is there."""
+    """Return the path `name`; `UsageError` if no file is there."""
     path = Path(name)
-    if other := what_else(path):
-        raise UsageError(_FOLDER_OF_RUNS.format(name) if _holds_runs(path) else f"{name} is {other}, not a run file")
+    if path.is_dir():
+        raise UsageError(_FOLDER_OF_RUNS.format(name) if _holds_runs(path) else f"{name} is a folder, not a run file")
     if not path.is_file():
         raise UsageError(f"there is no run file {name}")
     return path
@@ -150,9 +156,9 @@ def _holds_runs(folder: Path) -> bool:
 
 
 def find_runs(name: str, results: Path | str, doubt: Doubt = lambda _: None) -> list[Path]:
-    """Return the file of the run called `name`, as `find_run` does, or all of a fleet: by its id, or as `latest`.
+    """Return the file of the run called `name`, as `find_run` does, or all of a fleet, by its id or as `latest`.
 
-    One run of a fleet is named by more than the id that all of them end in.
+    A run of a fleet is named by more than the id that all of them end in.
     """
     members = [] if is_path(name) else _of_fleet(name, results)
     files = members if len(members) > 1 else [find_run(name, results, doubt)]
@@ -163,7 +169,7 @@ def find_runs(name: str, results: Path | str, doubt: Doubt = lambda _: None) -> 
 def find_fleet(name: str, results: Path | str) -> list[Path]:
     """Return the files of the runs of the fleet called `name`, its id or one of its runs.
 
-    Raises `UsageError` for a run that is no fleet's, and what `find_run` does.
+    Raises `UsageError` for a run of no fleet, and what `find_run` does.
     """
     path = find_runs(name, results)[0]
     fleet = read_header(path).fleet
@@ -177,7 +183,7 @@ def _of_fleet(id: str, results: Path | str) -> list[Path]:
 
 
 def _latest(paths: Sequence[Path], doubt: Doubt) -> Path:
-    """Return which of the files `paths`, sorted by id, is of the run that measured and was begun last."""
+    """Return the file, of `paths` sorted by id, of the run that measured and began last."""
     measured: dict[Path, Header] = {}
     unreadable: list[str] = []  # and later than all that measured
     for path in paths:
@@ -207,10 +213,7 @@ def _latest(paths: Sequence[Path], doubt: Doubt) -> Path:
 
 
 def check_results(results: Path | str) -> list[tuple[Path, str | None]]:
-    """Return every run file in a folder and in those below it with what is wrong with it, and folders not readable.
-
-    None: nothing is (a cut is no damage).
-    """
+    """Return every run file in a folder and below with its damage (None: sound, or cut), and unreadable folders."""
     problems: dict[Path, str | None] = {}
 
     def unreadable(error: OSError) -> None:
@@ -234,17 +237,10 @@ def _problem(file: Path) -> str | None:
     return f"{file} {what}" if what else None
 
 
-def _header_of(file: Path) -> Header | None:
-    """Return the header of a run file; None for a damaged one, which is its reader's matter."""
-    with contextlib.suppress(StoreError):
-        return read_header(file)
-    return None
-
-
 def _runs_in(holder: Path) -> list[Path]:
-    """Return the run files in a folder by id, the plain one of a run that is there compressed, too.
+    """Return the run files in a folder by id, the plain one of a run that is also there compressed.
 
-    There are none where there is no such folder; `StoreError` where there is something else, or it cannot be read.
+    None without such a folder; `StoreError` if it is no folder, or cannot be read.
     """
     if what := _no_holder(holder):
         raise StoreError(what)
@@ -264,5 +260,5 @@ def _sorted(files: Iterable[Path]) -> list[Path]:
 
 
 def _no_holder(holder: Path) -> str:
-    """Return what is wrong where run files would be in `holder` and it is no folder."""
+    """Return what is wrong with a folder of run files that is no folder."""
     return f"cannot read {holder}: it is no folder" if holder.exists() and not holder.is_dir() else ""

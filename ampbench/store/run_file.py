@@ -11,7 +11,6 @@ import gzip
 import os
 import re
 import secrets
-import stat
 import tempfile
 import zlib
 from collections import ChainMap
@@ -36,22 +35,18 @@ from ampbench.store import lines
 from ampbench.store.lines import LineError
 
 CUT = "ends in a cut line, which was left out"
-"""What is said of a run file that was killed while it was written to."""
+"""Of a run file that was killed while it was written to."""
 CLOCKS_APART = timedelta(minutes=1)
-"""Runs of several machines, or begun at once, may be named in another order than they were begun in."""
+"""Clocks of several machines, and runs begun at once, may name runs in another order than they began."""
 
 _LONGEST_LINE = 1 << 26
-"""The trace of a step of a hundred thousand ops, the longest line that there is, is a third of it."""
+"""Three times the longest line: the trace of a step of a hundred thousand ops."""
 _AT_ONCE = 128
-"""So many rounds are handed over at once."""
+"""Rounds that are handed over at once."""
 _LAST = {"case": "cases", "memory": "memory", "divergence": "divergence", "failure": "failures", "skip": "skips"}
-"""Lines of which the last of each case counts, and where a `StoredRun` has them."""
+"""Lines of which the last of each case counts, and their fields of `StoredRun`."""
 _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
-_OTHER_KINDS = {
-    stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}  # fmt: skip
 _TIME = re.compile(r"(\d{8}T\d{6})Z-")
 _AN_ID = re.compile(r"\d{8}T\d{6}Z-.+-[0-9a-f]{6}")
 
@@ -59,7 +54,7 @@ R = TypeVar("R")
 
 
 def run_id(file: Path) -> str:
-    """Return the id of the run in `file`, which is the file's name without its suffix."""
+    """Return the id of the run in `file`: the file's name without its suffix."""
     return file.name.removesuffix(".gz").removesuffix(SUFFIX)
 
 
@@ -71,7 +66,7 @@ def new_run_id(host: str, started: datetime | None = None) -> str:
 
 
 def begun_at(run: str) -> datetime | None:
-    """Return when a run was begun, as its id says; None where that tells no time."""
+    """Return when a run began, by its id; None if that has no time."""
     if time := _TIME.match(run):
         with contextlib.suppress(ValueError):
             return datetime.strptime(time[1], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
@@ -80,13 +75,12 @@ def begun_at(run: str) -> datetime | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRun:
-    """A run file's contents. `cases` are by case id, in the order of the file, as are `rounds`.
+    """The contents of a run file. `cases` are by case id, in the order of the file, as are `rounds`.
 
-    `memory`, `divergence`, `failures` and `skips` hold each case's last entry of that kind, `readings` the values by
-    metric and case id. `found` is what a run explains or studies, by the name of a line (`records.kinds`) and case id,
-    or device: ask for it by its type, with `of`, `several_of` or `every`. `cut`: the last line had no end, which is
-    what a killed run leaves, and was left out. `lacks` says by case what a run that ended as complete should hold and
-    does not ("round 2", "the memory pass"): lines of its file were lost.
+    `memory`, `divergence`, `failures` and `skips` hold each case's last entry, `readings` values by metric and case id.
+    `found` is what a run explains or studies, by the name of a line (`records.kinds`) and case id, or device: use `of`,
+    `several_of` or `every`. `cut`: the last line had no end, as a killed run leaves it, and was left out. `lacks` are
+    by case the lines that a complete run has lost ("round 2", "the memory pass").
     """
 
     path: Path
@@ -105,24 +99,24 @@ class StoredRun:
     _derived: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def of(self, record: type[R]) -> Mapping[str, R]:
-        """Return what is stored as `record`, by case id or device: of several of one the last."""
+        """Return the records of this type by case id or device, the last of each."""
         return self.found.get(lines.line_of(record), {})
 
     def several_of(self, record: type[R]) -> Mapping[str, list[R]]:
-        """Return what is stored as `record`, of which there may be several of a case or device, by that."""
+        """Return the records of this type, of which a case or device may have several, by that."""
         return self.found.get(lines.line_of(record), {})
 
     def every(self, record: type[R]) -> list[R]:
-        """Return all that is stored as `record`, of which there may be several of a case or device, by these."""
+        """Return all records of this type, of which a case or device may have several."""
         return list(chain.from_iterable(self.several_of(record).values()))
 
     @property
     def asked(self) -> Any:
-        """What the run was asked for, as the record that the row of its kind names; None where it does not say."""
+        """The options of the run, as the record that the row of its kind names; None if unknown."""
         return lines.asked_in(self.header)
 
     def narrowed(self, case_ids: Container[str]) -> "StoredRun":
-        """Return the run with what is of these cases alone; rounds, readings and what is of devices stay."""
+        """Return the run with the entries of these cases alone; rounds, readings and devices stay."""
 
         def kept(entries: Mapping[str, R]) -> dict[str, R]:
             return {case_id: entry for case_id, entry in entries.items() if case_id in case_ids}
@@ -135,14 +129,14 @@ class StoredRun:
     def misnamed(self) -> str:
         """What is wrong with the file's name, in words after it; "": nothing.
 
-        A run may be kept under any name, but not under the id of another.
+        A run may have any name but the id of another.
         """
         name, own = run_id(self.path), self.header.run
         return f"is run {own} under the id of another" if name != own and _AN_ID.fullmatch(name) else ""
 
     @property
     def lost(self) -> str:
-        """What is missing of what it `lacks`, in words after its name; "": nothing."""
+        """The missing lines, in words after its name; "": none."""
         if not self.lacks:
             return ""
         case_id, missing = next(iter(self.lacks.items()))
@@ -151,33 +145,33 @@ class StoredRun:
 
     @property
     def explained(self) -> list[str]:
-        """The ids of the cases that it explains or studies, but those of which only a search's beginning is there."""
+        """The ids of the cases that it explains or studies; a search's beginning alone does not count."""
         held = (self.found.get(kind.found.line, ()) for kind in KINDS.values() if kind.of_cases)
         explained = set(chain.from_iterable(held))
         return [case_id for case_id in self.cases if case_id in explained]
 
     @property
     def given_up(self) -> set[str]:
-        """The ids of the cases of which nothing is measured any more, however often the run is resumed."""
+        """The ids of the cases that are not measured any more, however often the run is resumed."""
         return {*self.skips, *(case_id for case_id, failure in self.failures.items() if failure.final)}
 
     @property
     def ended(self) -> str:
-        """How the last session ended, as its footer says; "" where there is none (killed, or still running)."""
+        """How the last session ended, by its footer; "" without one (killed, or still running)."""
         return self.footers[-1].ended if self.footers else ""
 
     @property
     def ending(self) -> str:
-        """How the run ended, in words; "" for an imported one whose program did not tell."""
+        """How the run ended, in words; "" for an imported one whose program did not say."""
         return self.ended or ("" if self.header.imported else "killed, or still running")
 
     @property
     def complete(self) -> bool:
-        """Whether nothing says that the run broke off."""
+        """Whether the run did not break off."""
         return self.ending in ("complete", "")
 
     def entries(self) -> Iterator[Entry]:
-        """Yield all that the run holds, in an order in which it can be written: footers last."""
+        """Yield all entries, in an order in which they can be written: footers last."""
         yield from chain(self.cases.values(), self.rounds, self.memory.values(), self.divergence.values())
         for metric, values in self.readings.items():
             for case_id, value in values.items():
@@ -187,7 +181,7 @@ class StoredRun:
         yield from chain(self.failures.values(), self.skips.values(), self.footers)
 
     def _take(self, line: str, record: Any) -> None:
-        """Add a record, which outdoes an earlier failure of its case that was not final: it was tried again."""
+        """Add a record; an earlier failure of its case that was not final goes, as it was tried again."""
         case_id = getattr(record, "case_id", "")
         if case_id in self.failures and not self.failures[case_id].final:
             del self.failures[case_id]
@@ -206,7 +200,7 @@ class StoredRun:
 
 
 def once(derive: Callable[[StoredRun], R]) -> Callable[[StoredRun], R]:
-    """Have what a function derives of a run derived when it is first asked for, and then known: a page asks ten times.
+    """Return a function that derives something of a run once, when it is first needed.
 
     Nobody may change a run after that, nor what is derived of it; a copy with changes (`replace`) begins anew.
     """
@@ -221,10 +215,7 @@ def once(derive: Callable[[StoredRun], R]) -> Callable[[StoredRun], R]:
 
 
 def gathered(path: Path, header: Header, entries: Iterable[Entry], begun: StoredRun | None = None) -> StoredRun:
-    """Return the run that a file at `path` would hold had all of `entries` been written.
-
-    They follow what is in the run `begun`, if there was one.
-    """
+    """Return the run that a file at `path` would hold with all of `entries`, after those in the run `begun`."""
     run = StoredRun(path=path, header=header)
     for entry in chain(begun.entries() if begun else (), entries):
         run._take(lines.line_of(type(entry)), entry)
@@ -232,7 +223,7 @@ def gathered(path: Path, header: Header, entries: Iterable[Entry], begun: Stored
 
 
 Known = MutableMapping[tuple[Any, ...], None]
-"""What is in a file so far: a key for each case, round and line of a kind that may be there once, or before others."""
+"""The content of a file so far: a key for each case, round and line of a kind that may come once, or before others."""
 
 
 def round_key(case_id: str | None, number: int, control: bool = False, confirmation: bool = False) -> tuple[Any, ...]:
@@ -243,7 +234,7 @@ def round_key(case_id: str | None, number: int, control: bool = False, confirmat
 def _admit(line: bytes, known: Known) -> tuple[str, Any]:
     """Return the kind and the record of the next line, and add it to `known`.
 
-    Raises `LineError` for a damaged line, and for one that may not follow what is known.
+    Raises `LineError` for a damaged line, and for one that may not follow.
     """
     kind, record = lines.decode(line)
     lines.check_values(kind, record)
@@ -272,17 +263,15 @@ def read_run(path: Path | str, on_rounds: Callable[[list[Round]], None] | None =
     """Return the contents of the run file at `path`, compressed or not.
 
     An unterminated last line is a cut and left out. Raises `StoreError` with the file and the line's number for any
-    other damage: a damaged line, an unknown schema, a foreign or empty file, an entry of a case that is not listed, or
-    of a search without its space.
-
-    With `on_rounds`, rounds are not kept: they are handed over, some at a time, in the order of the file, so that a
-    table of a run of any size is made in little memory.
+    other damage: a damaged line, an unknown schema, a foreign or empty file, an entry of an unlisted case. With
+    `on_rounds`, rounds are handed over, some at a time, and not kept, so that a table of a run of any size needs little
+    memory.
     """
     return _read(Path(path), on_rounds)[0]
 
 
 def read_header(path: Path | str) -> Header:
-    """Return the header of the run file at `path` without reading further; `StoreError` where there is none."""
+    """Return the header of the run file at `path` without reading further; `StoreError` without one."""
     return _header(Path(path), next(_read_lines(Path(path)), b""))
 
 
@@ -311,24 +300,22 @@ def _read(path: Path, on_rounds: Callable[[list[Round]], None] | None) -> tuple[
 
 
 def _read_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file, decompressed where it is compressed; `StoreError` where it cannot be read.
+    """Yield the lines of a file, decompressed if need be; `StoreError` if it cannot be read.
 
-    It may be a pipe, but not under the name of a run file: those are found in folders, and reading one that nobody
-    writes to would never end. A line longer than any of a run is refused before it takes all memory.
+    It may be a pipe, but not under the name of a run file, which would be read without end. A line longer than any of a
+    run is refused before it takes all memory.
     """
     number = 0
     try:
-        if path.name.endswith((SUFFIX, COMPRESSED)) and (other := what_else(path)):
-            raise StoreError(f"cannot read {path}: it is {other}, not a file")
+        if path.name.endswith((SUFFIX, COMPRESSED)) and path.exists() and not path.is_file():
+            raise StoreError(f"cannot read {path}: it is no file")
         with path.open("rb") as file:
             source = gzip.open(file) if _is_compressed(file.peek(2)) else file  # noqa: SIM115 - closed with `file`
             while line := source.readline(_LONGEST_LINE):
                 number += 1
                 if len(line) == _LONGEST_LINE and not line.endswith(b"\n"):
-                    longest = f"{_LONGEST_LINE >> 20} MiB"
-                    raise StoreError(
-                        f"{path}, line {number}: damaged: longer than {longest}, which no line of a run is"
-                    )
+                    why = f"longer than {_LONGEST_LINE >> 20} MiB, which no line of a run is"
+                    raise StoreError(f"{path}, line {number}: damaged: {why}")
                 yield line
     except _DAMAGED as error:
         raise StoreError(f"{path}, line {number + 1}: damaged: {error}") from None
@@ -336,20 +323,12 @@ def _read_lines(path: Path) -> Iterator[bytes]:
         raise StoreError(f"cannot read {path}: {error.strerror}") from None
 
 
-def what_else(path: Path) -> str:
-    """Return what is at `path` where that is no file ("a named pipe"); "" for a file, and where there is nothing."""
-    try:
-        return _OTHER_KINDS.get(stat.S_IFMT(path.stat().st_mode), "")
-    except (FileNotFoundError, NotADirectoryError):
-        return ""
-
-
 def _is_compressed(beginning: bytes) -> bool:
     return beginning.startswith(b"\x1f\x8b")
 
 
 def _header(path: Path, line: bytes) -> Header:
-    """Return the header in the first line of a file; `StoreError` where there is none."""
+    """Return the header in the first line of a file; `StoreError` without one."""
     try:
         if not line:
             raise LineError("no header: the file is empty")
@@ -363,8 +342,8 @@ def _header(path: Path, line: bytes) -> Header:
 def lacking(stored: StoredRun, known: Container[tuple[Any, ...]]) -> dict[str, list[str]]:
     """Return by case the rounds and passes that a run which measured to its end should hold and does not.
 
-    `known` are the keys of its rounds. A run of `ab` has as many rounds of a case as were needed, and an
-    imported one what its program kept.
+    `known` are the keys of its rounds. Runs of `ab` have as many rounds as they needed, imported ones those of their
+    program.
     """
     header = stored.header
     if header.explains or header.arm is not None or header.imported is not None or stored.ended != "complete":
@@ -381,38 +360,35 @@ def lacking(stored: StoredRun, known: Container[tuple[Any, ...]]) -> dict[str, l
 
 
 class CannotBeError(StoreError):
-    """An entry that could not be read again, because it says what cannot be: `why`; its `line` is of this name."""
+    """An entry that could not be read again, for the reason `why`; `line` is the name of its line."""
 
     def __init__(self, message: str, why: str, line: str):
         super().__init__(message)
         self.why, self.line = why, line
 
     def failure(self, case_id: str, stage: str) -> Failure:
-        """Return what stands for the entry: that its case failed at a `stage`."""
+        """Return the failure of its case at a `stage` that stands for the entry."""
         message = f"what came out cannot be: {self.why}"
         return Failure(case_id=case_id, stage=stage, cause="exception", message=message)
 
 
 def require_writable(results: Path | str) -> None:
-    """Raise `StoreError` where no run can be written into the folder `results`: before the work that is to fill it."""
+    """Raise `StoreError` if no run can be written into the folder `results`: before the work is done."""
     folder = Path(results) / "runs"
     try:
         nearest = next(above for above in (folder, *folder.parents) if above.exists() or above.is_symlink())
-        if not nearest.is_dir():
-            problem = f"{nearest} is no folder"
-        elif not os.access(nearest, os.W_OK | os.X_OK):
-            problem = f"{nearest} may not be written to"
-        else:
-            return
+        problem = "" if os.access(nearest, os.W_OK | os.X_OK) else f"{nearest} may not be written to"
+        problem = problem if nearest.is_dir() else f"{nearest} is no folder"
     except OSError as error:
         problem = error.strerror or str(error)
-    raise StoreError(f"cannot write {folder}: {problem}; choose another --results folder")
+    if problem:
+        raise StoreError(f"cannot write {folder}: {problem}; choose another --results folder")
 
 
 class RunWriter:
-    """A run file that is being written; locked against a second writer until closed.
+    """A run file that is being written; locked against a second writer until closed. Use it as a context manager.
 
-    `create` begins a file, `reopen` continues one. Use it as a context manager.
+    `create` begins a file, `reopen` continues one.
     """
 
     def __init__(self, path: Path, header: Header, known: Known, descriptor: int, size: int = 0):
@@ -423,8 +399,8 @@ class RunWriter:
     def create(cls, results: Path | str, header: Header, cases: Iterable[Case] = ()) -> Self:
         """Begin `runs/<header.run>.jsonl` in the folder `results` with the header and the cases, in one write.
 
-        The header says which run it follows where the clock has gone back since that was begun. Raises `StoreError`
-        where the folder cannot be written (its cause is then the `OSError`) or the file exists.
+        The header names the run that it follows if the clock has gone back since. Raises `StoreError` if the folder
+        cannot be written (its cause is then the `OSError`) or the file exists.
         """
         path = Path(results) / "runs" / f"{header.run}{SUFFIX}"
         try:
@@ -441,9 +417,9 @@ class RunWriter:
 
     @classmethod
     def _begin(cls, path: Path, header: Header, entries: Iterable[Entry]) -> Self:
-        """Begin a file with what it is to hold, in one write; where that fails, there is none.
+        """Begin a file with its first lines in one write; if that fails, there is none.
 
-        It is made once what it is to hold is ready: only a kill between two calls of the system leaves it empty.
+        The lines are made first: only a kill between two system calls leaves the file empty.
         """
         writer = cls(path, header, {}, -1)
         begun = writer._encoded([header, *entries])
@@ -459,10 +435,10 @@ class RunWriter:
 
     @classmethod
     def reopen(cls, path: Path | str) -> tuple[Self, StoredRun]:
-        """Continue the run file at `path`; return the writer and what the file holds.
+        """Continue the run file at `path`; return the writer and the run.
 
-        An unterminated last line is trimmed, which the returned `StoredRun.cut` says. Raises `StoreError` where the
-        file is damaged or compressed, cannot be written, or is being written by another process.
+        An unterminated last line is trimmed (`StoredRun.cut`). Raises `StoreError` if the file is damaged or
+        compressed, cannot be written, or is being written by another process.
         """
         path, descriptor = Path(path), -1
         try:
@@ -483,14 +459,14 @@ class RunWriter:
     def append(self, *entries: Entry) -> None:
         """Write `entries`, a line each; when this returns, they are on the disk.
 
-        Raises `StoreError` where they cannot be written (a full disk; its cause is then the `OSError`) or could not be
-        read again: a number that must be finite is not, or a case is not listed. The file then holds what it held
-        before. Raises it, too, where the file is not its own any more: deleted, replaced or changed by somebody else.
+        Raises `StoreError` if they cannot be written (a full disk; its cause is then the `OSError`) or could not be
+        read again; the file then holds what it held before. Raises it, too, if the file was deleted, replaced or
+        changed by others.
         """
         self._write(*self._encoded(entries))
 
     def check(self, entry: Entry) -> None:
-        """Raise `CannotBeError` where `append` would, for what `entry` says."""
+        """Raise `CannotBeError` for an entry for which `append` would."""
         self._encoded([entry])
 
     def close(self) -> None:
@@ -506,7 +482,7 @@ class RunWriter:
         self.close()
 
     def _encoded(self, records: Iterable[Header | Entry]) -> tuple[bytes, Known]:
-        """Return the lines of `records`, sure to be readable again, and what they add to what is known of the file."""
+        """Return the lines of `records`, sure to be readable again, and their keys."""
         new: Known = {}
         encoded, known = [], ChainMap(new, self._known)
         for record in records:
@@ -539,7 +515,7 @@ class RunWriter:
         self._known.update(new)
 
     def _require_own(self) -> None:
-        """Raise `StoreError` where the file at the path is not the one that was written here, as it was written."""
+        """Raise `StoreError` if the file at the path is not the one written here, as it was written."""
         own = os.fstat(self._descriptor)
         try:
             there = self.path.stat()
@@ -560,12 +536,12 @@ class RunWriter:
 
     @property
     def _anew(self) -> str:
-        """How such a run is made again."""
+        """The command that makes such a run again."""
         return f"ampbench {'ab' if self._header.arm is not None else verb_of(self._header.explains)} anew"
 
     @property
     def _advice(self) -> str:
-        """What to do when the file cannot be written any more."""
+        """What to do if the file cannot be written any more."""
         if not self._size:
             return "choose another --results folder"
         explains = self._header.explains
@@ -582,8 +558,8 @@ class RunWriter:
 def write_whole(runs: Iterable[StoredRun], results: Path | str) -> dict[str, Path]:
     """Write each run as `runs/<id>.jsonl` in the folder `results`; return the files by the runs' ids.
 
-    They get their names once all of them are whole. Raises `StoreError` where they cannot be written (its cause is
-    then the `OSError`); then there is none.
+    They get their names once all of them are whole. Raises `StoreError` if they cannot be written (its cause is then
+    the `OSError`); then there is none.
     """
     folder, written = Path(results) / "runs", {}
     try:
@@ -602,13 +578,13 @@ def write_whole(runs: Iterable[StoredRun], results: Path | str) -> dict[str, Pat
 
 
 def encode_run(header: Header, entries: Iterable[Entry], path: Path) -> bytes:
-    """Return what a run file of this name holds, compressed where it ends in .gz; the same bytes for the same run."""
+    """Return the content of a run file, compressed if its name ends in .gz; the same bytes for the same run."""
     data = b"".join(map(lines.encode, [header, *entries]))
     return gzip.compress(data, mtime=0) if path.suffix == ".gz" else data
 
 
 def _lock(path: Path, descriptor: int) -> None:
-    """Lock the file against other writers until it is closed; `StoreError` where another writes it."""
+    """Lock the file against other writers until it is closed; `StoreError` if another writes it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -620,7 +596,7 @@ def _lock(path: Path, descriptor: int) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a new file's name as lasting as its contents, where the file system can (some network ones cannot)."""
+    """Make a new file's name as lasting as its contents, on file systems that can (some network ones cannot)."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):
@@ -630,7 +606,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _followed(run: str, folder: Path) -> str | None:
-    """Return the id of the run in the folder that is the latest by its name, where `run`, now begun, looks older."""
+    """Return the id of the latest run in the folder by name, if `run`, which begins now, looks older."""
     names = (run_id(file) for file in folder.iterdir() if file.name.endswith((SUFFIX, COMPRESSED)))
     latest = max((name for name in names if name != run and begun_at(name)), default="")
     own, other = begun_at(run), begun_at(latest)

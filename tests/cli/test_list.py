@@ -111,7 +111,7 @@ def test_a_folder_of_runs_is_listed_with_all_that_is_wrong_in_it(ampbench: Run, 
     rows = json.loads(said.out)
     assert (said.code, len(rows)) == (0, 4)
     assert rows[1]["outcome"].endswith("no header of an ampbench run: this is another program's file or a damaged one")
-    assert rows[2]["outcome"].endswith("it is a named pipe, not a file")
+    assert rows[2]["outcome"].endswith("it is no file")
     assert rows[3]["outcome"].startswith(f"is run {RUN} under the id of another: ")
 
 
