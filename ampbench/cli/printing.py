@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ampbench.errors import StoreError
 from ampbench.show import terminal
 from ampbench.show.data import csv_text, json_document, json_text
-from ampbench.show.document import Document, Section, written_out
+from ampbench.show.document import Document, written_out
 from ampbench.show.markdown import markdown, markdown_table
 from ampbench.show.terminal import LAYOUT, filled, make_console, print_block
 
@@ -81,14 +81,6 @@ def print_document(document: Document, format: OutputFormat) -> None:
         print_text(markdown(document.sections(), missing=document.missing, code=document.code))
     else:
         terminal.print_sections(document.sections(), document.missing, document.code)
-
-
-def print_sections(sections: Sequence[Section], format: OutputFormat) -> None:
-    """Print `sections` as Markdown or, in other formats, for a terminal."""
-    if format is OutputFormat.MARKDOWN:
-        print_text(markdown(sections))
-    else:
-        terminal.print_sections(sections)
 
 
 def print_listing(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], format: OutputFormat, empty: str) -> None:

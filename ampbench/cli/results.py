@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from rich.text import Text
 
-from ampbench.cli.printing import OutputFormat, print_forms, print_sections, print_text
+from ampbench.cli.printing import OutputFormat, print_text
 from ampbench.core.metrics import COLUMNS
 from ampbench.core.units import counted
 from ampbench.drive.rounds import Table, table_of
@@ -19,7 +19,7 @@ from ampbench.show.data import csv_text, json_text
 from ampbench.show.markdown import markdown
 from ampbench.show.results import Screen, Set, heading, notes_of, result_lines, result_markdown
 from ampbench.show.rows import Row, group_of, grouped
-from ampbench.show.terminal import make_console, print_lines, wrapped
+from ampbench.show.terminal import make_console, print_lines, print_sections, wrapped
 from ampbench.store import StoredRun, gathered
 
 
@@ -31,34 +31,37 @@ def print_result(
     Of many tables a line each is printed, unless it is to be `verbose`. `show` is the command that shows the run, and
     `rest` what shows all of it.
     """
-    if not verbose and len(grouped(rows)) > networks.MANY and format in (OutputFormat.TABLE, OutputFormat.MARKDOWN):
-        _print_networks(result, rows, format, show)
-        return
-    columns = [*COLUMNS, *VERDICT_COLUMNS]
-    print_forms(
-        format,
-        lines=lambda console: result_lines(result.screen(rows, rest), console.width, verbose=verbose),
-        markdown=lambda: result_markdown(result.screen(rows)),
-        json=lambda: json_text(rows),
-        csv=lambda: csv_text(columns, ([row[name] for name in columns] for row in rows)),
-    )
+    if format is OutputFormat.JSON:
+        print_text(json_text(rows))
+    elif format is OutputFormat.CSV:
+        columns = [*COLUMNS, *VERDICT_COLUMNS]
+        print_text(csv_text(columns, ([row[name] for name in columns] for row in rows)))
+    else:
+        _print_read(result, rows, format is OutputFormat.MARKDOWN, show, rest, verbose=verbose)
 
 
-def _print_networks(result: Result, rows: Sequence[Row], format: OutputFormat, show: str) -> None:
-    """Print a line for each of the tables that rows are of, the notes, and how to see the tables."""
+def _print_read(result: Result, rows: Sequence[Row], in_markdown: bool, show: str, rest: str, *, verbose: bool) -> None:
+    """Print tables and notes, and last, of several networks, a line each; of many these alone."""
     groups = grouped(rows)
+    many = len(groups) > networks.MANY and not verbose
     whole = [row for row in result.rows if group_of(row) in groups]
-    sections = networks.sections(networks.networks_of(whole, result.takes, result.stored.cases), whole)
-    notes = notes_of(result.screen(rows))
-    notes.append(f"the tables of all {len(groups):,} networks: {show} -v; of some: {show} -k PATTERN")
-    if format is OutputFormat.MARKDOWN:
-        print_text(markdown(sections, missing=notes))
+    found = networks.networks_of(whole, result.takes, result.stored.cases)
+    last, *more = networks.sections(found, whole)
+    screen, notes = result.screen(rows, "" if many else rest), []
+    if many:
+        tables = f"the tables of all {len(groups):,} networks: {show} -v; of some: {show} -k PATTERN"
+        notes = [*notes_of(screen), tables]
+    several = [last] if len({network.rows[0]["workload"] for network in found}) > 1 else []
+    if in_markdown:
+        parts = [markdown([last, *more], missing=notes)] if many else [result_markdown(screen), markdown(several)]
+        print_text("\n\n".join(part for part in parts if part.strip()))
         return
-    last, *before = sections
-    print_sections(before, format)
+    print_sections(more if many else [])
     console = make_console()
-    print_lines(console, [Text(), *(line for note in notes for line in wrapped(note, console.width))])
-    print_sections([last], format)
+    lines = [Text(), *(line for note in notes for line in wrapped(note, console.width))]
+    print_lines(console, lines if many else result_lines(screen, console.width, verbose=verbose))
+    print_lines(console, [Text()] if several else [])
+    print_sections(several)
 
 
 @dataclass(slots=True)

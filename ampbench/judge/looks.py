@@ -24,7 +24,6 @@ from ampbench.core.budget import (
 )
 from ampbench.core.precisions import FORMATS, PRECISIONS, SHORT_DTYPES
 from ampbench.core.statement import Refusal, Statement, Undecided
-from ampbench.core.units import format_share
 from ampbench.records.measured import LOWEST_BIN, Divergence, Update
 from ampbench.records.verdict import Evidence, Status, Verdict
 from ampbench.show.rows import TODAYS, Row, judged_error, number
@@ -121,7 +120,7 @@ def _swallowed(seen: Seen) -> float | None:
 def _without_room(seen: Seen) -> float | None:
     """The lost share of an update `ROOM` times smaller, after some steps."""
     update = seen.nearest_update
-    return None if update is None or not update.steps or update.counted_state else _below(update.energies, 1 / ROOM)
+    return None if update is None or not update.steps or update.counted_state else below(update.energies, 1 / ROOM)
 
 
 def _bias(seen: Seen) -> float | None:
@@ -314,17 +313,11 @@ def is_chance(found: Divergence | None, minimum: float) -> bool:
     return allowed > 0 and 1.0 - stats.chance_of_at_most(disagreements - 1, decisions, allowed) > DISAGREEMENT_ALPHA
 
 
-def swallowed_at(update: Update, factor: float) -> float | None:
-    """Return the share of weights that would not move at `factor` times the learning rate; None if unknown.
+def below(bins: Sequence[float] | None, factor: float) -> float | None:
+    """Return the share of `bins` below half a unit in the last place, times `factor`.
 
-    An update is taken to be proportional to the rate, and to move a weight from half a unit in the last place. Within a
-    bin of `Update.sizes` changes are spread evenly over the logarithm.
+    Within a bin, changes are spread evenly over the logarithm.
     """
-    return _below(update.sizes, factor)
-
-
-def _below(bins: Sequence[float] | None, factor: float) -> float | None:
-    """Return the share of `bins` below half a unit in the last place, times `factor`."""
     if not bins or not sum(bins):
         return None
     edge = -math.log2(factor) - LOWEST_BIN
@@ -333,25 +326,3 @@ def _below(bins: Sequence[float] | None, factor: float) -> float | None:
     if edge > 0 and whole < len(bins):
         lost += (edge - whole) * bins[whole]
     return lost / sum(bins)
-
-
-def blamed(update: Update) -> str:
-    """Return the shares of storage, gradients and state in an update's squared error, the largest first; "" if unknown.
-
-    Each error is measured with all else in fp64; their roundings are independent, so that squares add up.
-    """
-    errors = (update.storage_rel_l2, "storage"), (update.gradient_rel_l2, "gradients"), (update.state_rel_l2, "state")
-    squares = sorted(((error**2, what) for error, what in errors if error is not None), reverse=True)
-    total = sum(square for square, _ in squares)
-    return ", ".join(f"{what} {format_share(each / total)}" for each, what in squares if each >= 0.001 * total > 0)
-
-
-def rates_said(update: Update) -> str:
-    """Return how many weights do not move at a tenth and ten times the learning rate; "" if unknown."""
-    shares = [swallowed_at(update, factor) for factor in (0.1, 10.0)]
-    if None in shares:
-        return ""
-    low, high = map(format_share, shares)
-    if len(update.rates) == 1:
-        return f"{low} at a learning rate of {update.rates[0] / 10:g}, {high} at {update.rates[0] * 10:g}"
-    return f"{low} at a tenth of the learning rates, {high} at ten times these"

@@ -50,8 +50,10 @@ def _devices(stored: StoredRun, rows: Sequence[Row], *, emulated: bool) -> Itera
         if (device := environment.device(name)) is not None:
             device = shown(device, stored.every(Ceiling))
             ran = {row["precision"] for row in rows if row["device"] == name and row["outcome"] == "ok"}
-            if bool(emulated_of(device, ran)) is emulated:
-                yield THE_RUN, {"why": device_statement(device, environment, ran)}
+            halves = emulated_of(device, ran)
+            if bool(halves) is emulated:
+                facts = {"halves": " and ".join(halves), "device": "CPU" if name == "cpu" else "device"}
+                yield THE_RUN, facts if emulated else {"why": device_statement(device, environment, ran)}
 
 
 def _imported(stored: StoredRun, _: Sequence[Row]) -> Iterator[Held]:
@@ -260,12 +262,12 @@ NOTES: Sequence[tuple[Note, Severity, Callable[[StoredRun, Sequence[Row]], Itera
     (Note.PRESET, Severity.ADVICE, _preset),
     (Note.RANDOM_WEIGHTS, Severity.PROBLEM, _random_weights),
     (Note.CEILINGS_DISTURBED, Severity.PROBLEM, _ceilings_disturbed),
-    (Note.NO_CEILING, Severity.ADVICE, _ceilings_lacking),
+    (Note.NO_CEILING, Severity.INFO, _ceilings_lacking),
     (Note.ABOVE_CEILING, Severity.PROBLEM, _above_ceiling),
     (Note.POWER_LIMIT, Severity.PROBLEM, _power),
     (Note.UNSETTLED, Severity.PROBLEM, _of_rounds(lambda each: each.steady is False)),
     (Note.OTHER_PROCESSES, Severity.PROBLEM, _others),
-    (Note.NO_TELEMETRY, Severity.ADVICE, _no_telemetry),
+    (Note.NO_TELEMETRY, Severity.INFO, _no_telemetry),
     (Note.NO_GRAPHS, Severity.PROBLEM, _no_graphs),
     (Note.UNSTEADY, Severity.PROBLEM, partial(_unquiet, device=True)),
     (Note.UNQUIET, Severity.PROBLEM, partial(_unquiet, device=False)),

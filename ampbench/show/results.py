@@ -6,6 +6,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from textwrap import wrap
 from typing import Any
 
@@ -16,7 +17,7 @@ from rich.text import Text
 from ampbench.core import metrics
 from ampbench.core.metrics import METRICS
 from ampbench.core.precisions import BASELINE
-from ampbench.core.statement import Note, Severity, Statement
+from ampbench.core.statement import Note, Refusal, Severity, Statement
 from ampbench.core.stats import round_value
 from ampbench.core.units import counted, format_error, format_quantity, format_seconds, times
 from ampbench.records.case import Case
@@ -38,6 +39,15 @@ EVIDENCE: Mapping[str, str] = {
     Evidence.INPUTS: "one batch of inputs",
 }
 """What the verdicts on a table rest on."""
+
+
+EXPLAINS: Mapping[StrEnum | None, str] = {
+    Refusal.OUTPUTS: "origin",
+    Refusal.GRADIENTS: "origin",
+    Refusal.ERROR: "keep-fp32",
+    Refusal.GRADIENT_ERROR: "keep-fp32",
+}
+"""What explains a refused case or finds its remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,6 +258,7 @@ def _below(rows: Sequence[Row], take: Take | None, screen: Screen, *, verbose: b
     if take is None:
         return
     yield f"→ {_capital(answer(take.statement))}"
+    yield from _next(take, screen.header)
     rounds = max((int(number(row["rounds"]) or 0) for row in rows), default=0)
     quiet = all(each.code not in (Note.UNQUIET, Note.UNSTEADY) for each in screen.notes)
     trained = next((each.subject for each in take.verdicts if each.evidence is Evidence.TRAINED), "")
@@ -256,6 +267,14 @@ def _below(rows: Sequence[Row], take: Take | None, screen: Screen, *, verbose: b
     for hint in take.hints:
         if verbose or hint.severity is not Severity.INFO:
             yield f"  {_capital(words(hint))}"
+
+
+def _next(take: Take, header: Header) -> Iterator[str]:
+    """Yield the command that tells more of a refused case that is faster or smaller."""
+    passed = take.passed
+    if passed is not None and passed.code in EXPLAINS and not header.imported and not header.selection.overrides:
+        phase = " --phase training" if passed.phase == "training" else ""
+        yield f"  ampbench explain {EXPLAINS[passed.code]} {passed.workload} --precision {passed.precision}{phase}"
 
 
 def _capital(text: str) -> str:

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from ampbench.core.precisions import BASELINE, DEFAULT, rank
 from ampbench.core.statement import Answer, Statement
-from ampbench.records.labels import NONE_NAMED
 from ampbench.records.verdict import Status, Verdict
 
 Row = Mapping[str, Any]
@@ -145,12 +144,6 @@ def described(group: Group, place: bool = True) -> str:
     return " · ".join(parts)
 
 
-def optimizer_line(rows: Iterable[Row]) -> str:
-    """Return what trains the rows of a table: "optimizer: AdamW lr=0.0003"; "" in inference and where not measured."""
-    name = next((row["optimizer"] for row in rows if row.get("optimizer")), "")
-    return f"optimizer: {'none named; steps timed with plain SGD' if name == NONE_NAMED else name}" if name else ""
-
-
 def number(value: Any) -> float | None:
     """Return the value of a numeric cell, None where it is null or NaN (in whatever form pandas gives it)."""
     if type(value) is float:  # nearly all are, and a page asks a million times
@@ -170,13 +163,6 @@ def judged_error(row: Row, what: Literal["rel_l2", "floor_ratio"] = "rel_l2") ->
     return number(row[f"output_{what}"]) if worst is None else worst
 
 
-def least_agreement(row: Row, asked: float) -> str:
-    """Return as "≥91%" what the decisions of a row prove where they agree, too few for what is `asked`; else ""."""
-    seen, proven = number(row["argmax_agreement"]), number(row.get("argmax_bound"))
-    few = seen is not None and proven is not None and proven < asked <= seen
-    return f"≥{math.floor(100 * proven)}%" if few and proven is not None else ""
-
-
 def precision_label(row: Row) -> str:
     """Return a row's precision as people read it: "fp16_autocast (no scaler)" where GradScaler was taken out.
 
@@ -184,9 +170,3 @@ def precision_label(row: Row) -> str:
     """
     name: str = row["precision"]
     return f"{name} (no scaler)" if row["case_id"].endswith("/no-scaler") else name
-
-
-def burst(row: Row) -> float | None:
-    """Return the seconds per step of an accelerator's fastest sample, where what it keeps up takes over 3% longer."""
-    fastest, sustained = number(row["burst_seconds"]), number(row["seconds_median"])
-    return fastest if fastest and sustained and sustained > 1.03 * fastest else None

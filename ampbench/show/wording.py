@@ -110,7 +110,7 @@ TEMPLATES: Mapping[StrEnum, str] = {
         "of the {tables} tables of {workload}{batch:if| batch ||} {phase}, {precision} in {there} is fastest: "
         "{speed:times} the speed of {than} in {here}"
     ),
-    Note.EMULATED: "{why}",
+    Note.EMULATED: "this {device} emulates {halves}: {halves} times say nothing about other devices",
     Note.DEVICE: "{why}",
     Note.INCOMPLETE: "this run {why}",
     Note.IMPORTED: "imported from {program}: {file}{readings:only|; numbers without rounds are the program's own}",

@@ -288,7 +288,9 @@ def test_remarks_on_the_material_are_warnings() -> None:
 
 
 def test_an_emulated_precision_is_warned_of(readme_run: Material) -> None:
-    assert any("an emulated fp16 says nothing about a GPU" in said for said in warnings(readme_run))
+    assert any(
+        "his CPU emulates fp16: fp16 times say nothing about other devices" in said for said in warnings(readme_run)
+    )
 
 
 def disturbed(run: StoredRun) -> StoredRun:
