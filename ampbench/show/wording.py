@@ -127,7 +127,7 @@ TEMPLATES: Mapping[StrEnum, str] = {
         "{held:only|; --sdpa math gives all precisions the same}"
     ),
     Note.NO_GRAD: "{workloads} does not run in torch.inference_mode: it ran in torch.no_grad",
-    Note.LOADED: "{workloads}: weights loaded in {dtypes}; fp32 and the fp64 reference have the same values",
+    Note.LOADED: "{workloads}: weights loaded in {dtypes}",
     Note.OPTIMIZER_MISSES: (
         "{workloads}: {optimizer} does not hold {missed} of {trained} trained weights{names:if| (||)}"
         "{foreign:if|, and holds || that are not the network's}"

@@ -148,15 +148,15 @@ class Kind(NamedTuple):
     """
 
     name: str
-    casts: bool
-    copies: bool
-    composite: bool
-    kernels: tuple[str, ...]
-    writes: tuple[int | str, ...]
-    autocast: tuple[str, ...]
-    nested: bool
-    opaque: bool
-    silent: bool
+    casts: bool = False
+    copies: bool = False
+    composite: bool = False
+    kernels: tuple[str, ...] = ()
+    writes: tuple[int | str, ...] = ()
+    autocast: tuple[str, ...] = ()
+    nested: bool = False
+    opaque: bool = False
+    silent: bool = False
 
     def decomposes(self, args: Any, kwargs: Any) -> bool:
         """Tell whether the op, called with these arguments, is nothing but other ops, which a mode sees one by one."""
@@ -169,6 +169,8 @@ class Kind(NamedTuple):
 @functools.cache
 def op_kind(func: Any) -> Kind:
     """Return what the op `func`, an overload, is."""
+    if not hasattr(func, "_schema"):  # a higher-order operator
+        return Kind(f"higher_order.{func}")
     qualified = func.name()
     has = torch._C._dispatch_has_kernel_for_dispatch_key if func.namespace != "prim" else _never
     explicit = has(qualified, "CompositeExplicitAutograd")

@@ -89,8 +89,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records the ops that run while it is on, in `ops`, `casts` and `uses` (of weights).
 
     `learning`: gradients were not switched off for one of them at least. `model_ops` counts those up to the model's
-    return. `corrections` counts how often rows that were there have been changed.
+    return. `corrections` counts how often rows that were there have been changed. Operators that are given functions
+    (`torch.cond`, `flex_attention`) are one op each, as their kernels are.
     """
+
+    supports_higher_order_operators = True
 
     def __init__(self, calls: CallMode, model: torch.nn.Module | None, *, time: bool):
         super().__init__()  # type: ignore[no-untyped-call]
@@ -485,20 +488,34 @@ def trace_casts(
     calls = CallMode(autocast_devices(), sources=sources)
     recorder = Recorder(calls, model, time=time)
     calls.whole = recorder.run_whole
+    with recording(recorder, calls):
+        yield CastLedger(recorder, timed=time)
+
+
+@contextmanager
+def recording(recorder: Recorder, calls: CallMode) -> Iterator[None]:
+    """Let a recorder see the block; raises `UsageError` for code that torch compiles, and does not under a mode."""
+
+    def starts(*_: Any) -> None:
+        recorder.optimizes()
+        recorder.places.optimizing = True
+
+    def ends(*_: Any) -> None:
+        recorder.places.optimizing = False
+
     with ExitStack() as stack:
         recorder.modules.hook()
         stack.callback(recorder.modules.unhook)
-        places = recorder.places
-
-        def starts() -> None:
-            recorder.optimizes()
-            places.optimizing = True
-
-        stack.callback(register_optimizer_step_pre_hook(lambda *_: starts()).remove)
-        stack.callback(register_optimizer_step_post_hook(lambda *_: setattr(places, "optimizing", False)).remove)
+        stack.callback(register_optimizer_step_pre_hook(starts).remove)
+        stack.callback(register_optimizer_step_post_hook(ends).remove)
         stack.enter_context(calls)
         stack.enter_context(recorder)
-        yield CastLedger(recorder, timed=time)
+        try:
+            yield
+        except RuntimeError as error:
+            if "torch dispatch mode" not in str(error):
+                raise
+            raise UsageError("torch compiles a part of this (flex_attention is), and does not under a trace") from error
 
 
 def autocast_devices() -> tuple[str, ...]:

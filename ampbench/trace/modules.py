@@ -60,22 +60,18 @@ class ModuleStack:
         self._names: dict[int, tuple[weakref.ref[torch.nn.Module], list[str]]] = {}
         self._roots: Counter[str] = Counter()
         self._children: dict[tuple[str, int], tuple[weakref.ref[torch.nn.Module], str]] = {}
-        self._handles: list[Any] = []
+        self._hooks = ExitStack()
         self._model = model
 
     def hook(self) -> None:
         """Start watching; names the tensors of the model, if one was given."""
         if self._model is not None:
             self._learn(self._model, "")
-        self._handles = [
-            register_module_forward_pre_hook(self._before),
-            register_module_forward_hook(self._after, with_kwargs=True, always_call=True),
-        ]
+        self._hooks = hook_calls(self._before, self._after)
 
     def unhook(self) -> None:
         """Stop watching, however far the modules got."""
-        for handle in self._handles:
-            remove_hook(handle)
+        self._hooks.close()
         while self._stack:
             self._pop()
 
@@ -171,10 +167,29 @@ class ModuleStack:
         return path
 
 
-def remove_hook(handle: Any) -> None:
-    """Remove a global hook, with what torch leaves of one that takes keywords: torch.compile takes that for a hook."""
-    handle.remove()
-    getattr(module_hooks, "_global_forward_hooks_with_kwargs", {}).pop(handle.id, None)
+def hook_calls(before: Callable[..., None], after: Callable[..., None] | None = None) -> ExitStack:
+    """Have functions called around the calls of all modules, as torch's global hooks are, until what is returned ends.
+
+    `after` is given keywords, too, and called after exceptions. Neither is where torch.compile reads the code, as that
+    of branches and loops is (`torch.cond`), which may change nothing around it.
+    """
+    hooks = ExitStack()
+
+    def starting(*seen: Any) -> None:
+        if not torch.compiler.is_compiling():
+            before(*seen)
+
+    def ending(*seen: Any) -> None:
+        if after is not None and not torch.compiler.is_compiling():
+            after(*seen)
+
+    hooks.callback(register_module_forward_pre_hook(starting).remove)
+    if after is not None:
+        handle = register_module_forward_hook(ending, with_kwargs=True, always_call=True)
+        # torch leaves this of a hook that takes keywords, and torch.compile takes it for a hook
+        hooks.callback(getattr(module_hooks, "_global_forward_hooks_with_kwargs", {}).pop, handle.id, None)
+        hooks.callback(handle.remove)
+    return hooks
 
 
 def tensors_in(tree: object) -> Iterator[torch.Tensor]:
@@ -324,9 +339,7 @@ def watch_runs(
         finally:
             busy = False
 
-    with ExitStack() as handles:
-        handles.callback(register_module_forward_pre_hook(begin).remove)
-        handles.callback(remove_hook, register_module_forward_hook(end, with_kwargs=True, always_call=True))
+    with hook_calls(begin, end):
         yield
 
 

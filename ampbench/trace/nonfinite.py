@@ -4,18 +4,17 @@ import linecache
 import math
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn.modules.module import register_module_forward_pre_hook
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ampbench.records.ranges import FirstNonfinite
 from ampbench.trace.calls import INSIDE, CallMode, leaves_ahead, op_tensors
 from ampbench.trace.dtypes import Kind, op_kind
-from ampbench.trace.ledger import Recorder, autocast_devices
+from ampbench.trace.ledger import Recorder, autocast_devices, recording
+from ampbench.trace.modules import hook_calls
 
 FRAMES = 5
 """How many lines of the program's own code are kept."""
@@ -69,15 +68,7 @@ def find_nonfinite(model: torch.nn.Module) -> Iterator[FirstFound]:
     """
     calls = CallMode(autocast_devices(), sources=False)
     finder = _Finder(calls, model)
-    places = finder.places
-    with ExitStack() as stack:
-        finder.modules.hook()
-        stack.callback(finder.modules.unhook)
-        stack.callback(register_module_forward_pre_hook(finder.count_step).remove)
-        stack.callback(register_optimizer_step_pre_hook(lambda *_: setattr(places, "optimizing", True)).remove)
-        stack.callback(register_optimizer_step_post_hook(lambda *_: setattr(places, "optimizing", False)).remove)
-        stack.enter_context(calls)
-        stack.enter_context(finder)
+    with hook_calls(finder.count_step), recording(finder, calls):
         yield FirstFound(finder)
 
 

@@ -54,6 +54,33 @@ def in_fp32(module: torch.nn.Module) -> None:
         module._apply(lambda tensor: tensor.float() if tensor.dtype in HALVES else tensor)  # type: ignore[no-untyped-call]
 
 
+def is_wrapper(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is of a class that keeps its values in tensors of its own, as quantized weights do."""
+    return hasattr(tensor, "__tensor_flatten__")
+
+
+def plain_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Return the tensors that one that `is_wrapper` keeps its values in; any other alone."""
+    if not is_wrapper(tensor):
+        return [tensor]
+    own = (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])  # type: ignore[attr-defined]
+    return [part for held in own if isinstance(held, torch.Tensor) for part in plain_parts(held)]
+
+
+def dense_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Return the dense tensors that a tensor of any class and layout stores."""
+    match tensor.layout:
+        case torch.sparse_coo:
+            return [tensor._indices(), tensor._values()]
+        case torch.sparse_csr | torch.sparse_bsr:
+            return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+        case torch.sparse_csc | torch.sparse_bsc:
+            return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+        case torch.jagged:
+            return [tensor.values()]
+    return plain_parts(tensor)
+
+
 def in_batches(data: tuple[Any, Any], samples: int) -> list[tuple[Any, Any]]:
     """Return inputs and targets, whose tensors all lie sample by sample, in batches of so many; [] for others.
 
@@ -171,7 +198,7 @@ class Data:
         ):
             originals = dict(given)
             for name, tensor in own:
-                if name in originals and originals[name].shape == tensor.shape:
+                if name in originals and originals[name].shape == tensor.shape and not is_wrapper(tensor):
                     yield f"{kind} {name}", tensor, originals[name]
 
 
@@ -222,7 +249,7 @@ def differing(tree: Any, original: Any) -> list[str]:
 
 def differs(tensor: torch.Tensor, original: torch.Tensor) -> bool:
     """Return whether `tensor`, a copy of `original` that may have another dtype, holds other values; NaN is NaN."""
-    if any(one.layout is not torch.strided or one.is_nested for one in (tensor, original)):
+    if any(one.layout is not torch.strided or one.is_nested or is_wrapper(one) for one in (tensor, original)):
         return False
     value, given = tensor.detach(), original.detach().to(tensor.device, tensor.dtype)
     return not torch.equal(value, given) and (
@@ -326,9 +353,10 @@ def digest(tensors: Iterator[tuple[str, torch.Tensor]]) -> str:
     sha = hashlib.sha256()
     for name, tensor in tensors:
         sha.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        data = tensor.detach().cpu().contiguous().reshape(-1)
-        if data.numel():
-            sha.update(data.view(torch.uint8).numpy().data)
+        for part in plain_parts(tensor):
+            data = part.detach().cpu().contiguous().reshape(-1)
+            if data.numel():
+                sha.update(data.view(torch.uint8).numpy().data)
     return sha.hexdigest()[:16]
 
 

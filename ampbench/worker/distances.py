@@ -22,7 +22,7 @@ from ampbench.records.labels import few
 from ampbench.records.measured import ZERO_REFERENCE, Score
 from ampbench.records.ranges import FirstNonfinite, nonfinite_sentence
 from ampbench.trace.nonfinite import find_nonfinite
-from ampbench.worker.data import named_tensors
+from ampbench.worker.data import named_tensors, plain_parts
 from ampbench.worker.draws import seeded_step, unfused
 from ampbench.worker.machine import Device, precision_flags
 from ampbench.worker.step import TrainingStep
@@ -445,7 +445,8 @@ def is_finite(tensors: Iterable[torch.Tensor | None]) -> bool:
 
 def count_nonfinite(tensors: Iterable[torch.Tensor]) -> int:
     """Return how many elements of `tensors` are not finite; where they all are, they are read once."""
-    return sum(int((~_values(one).isfinite()).sum()) for one in tensors if not is_finite([one]))
+    parts = [part for tensor in tensors for part in plain_parts(tensor)]
+    return sum(int((~_values(part).isfinite()).sum()) for part in parts if not is_finite([part]))
 
 
 class Fp32Check:

@@ -23,7 +23,7 @@ from ampbench.records.case import WITH_GRAPHS, Case, compile_mode
 from ampbench.records.measured import OUT_OF_MEMORY, MemoryPass
 from ampbench.trace.modules import is_compiled
 from ampbench.worker.attention import kernels_in
-from ampbench.worker.data import pairs_of, tensors_of
+from ampbench.worker.data import dense_parts, pairs_of, tensors_of
 from ampbench.worker.launches import busy_of, graphs_left_aside
 from ampbench.worker.machine import Cpu, Device
 from ampbench.worker.step import Step, TrainingStep, build_step
@@ -363,20 +363,5 @@ def _optimizer_tensors(step: Step) -> list[torch.Tensor]:
 
 def _storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
     """Return the bytes of the distinct storages behind `tensors`; of sparse and nested ones, behind their values."""
-    parts = (part for tensor in tensors for part in _dense_parts(tensor))
-    storages = {part.untyped_storage().data_ptr(): part.untyped_storage().nbytes() for part in parts}
-    return sum(storages.values())
-
-
-def _dense_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return the dense tensors that a tensor of any layout stores."""
-    match tensor.layout:
-        case torch.sparse_coo:
-            return [tensor._indices(), tensor._values()]
-        case torch.sparse_csr | torch.sparse_bsr:
-            return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
-        case torch.sparse_csc | torch.sparse_bsc:
-            return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
-        case torch.jagged:
-            return [tensor.values()]
-    return [tensor]
+    storages = (part.untyped_storage() for tensor in tensors for part in dense_parts(tensor))
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())

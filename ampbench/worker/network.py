@@ -16,8 +16,20 @@ from ampbench.core.precisions import FP64, PRECISIONS, SHORT_DTYPES, Precision
 from ampbench.core.recipes import find_recipe
 from ampbench.errors import UnknownNameError, UsageError, WorkloadError
 from ampbench.records.case import COMPILE_MODES, Case, compile_mode
-from ampbench.trace.dtypes import autocast_of
-from ampbench.worker.data import Data, Place, bound, called_with, carried, in_fp32, place_data, placed, stored_dtype
+from ampbench.trace.dtypes import autocast_of, short_dtype
+from ampbench.worker.data import (
+    Data,
+    Place,
+    bound,
+    called_with,
+    carried,
+    in_fp32,
+    is_wrapper,
+    named_tensors,
+    place_data,
+    placed,
+    stored_dtype,
+)
 from ampbench.worker.machine import Accelerator, Device
 from ampbench.worker.optimizer import MakeOptimizer, clipping, default_optimizer, optimizer_of
 from ampbench.workload import Workload
@@ -222,6 +234,8 @@ def build_network(
         _keep_named(module, kept, cast_back=storage is not torch.float32 and (training or "" not in kept))
     store = partial(_store, device=device, storage=storage)
     store(module)
+    if precision is not None:
+        _refuse_stuck(module, storage)
     if kept and storage is not torch.float32:
         _refuse_moved(module, kept, storage)
     if channels_last:
@@ -319,6 +333,13 @@ def _store(module: torch.nn.Module, *, device: Device, storage: torch.dtype) -> 
         return tensor.to(device=device.type, dtype=dtype)
 
     module._apply(moved)  # type: ignore[no-untyped-call]
+
+
+def _refuse_stuck(module: torch.nn.Module, storage: torch.dtype) -> None:
+    """Raise `WorkloadError` for a weight of a class that does not take the dtype which a reference stores."""
+    for name, tensor in named_tensors(module):
+        if is_wrapper(tensor) and tensor.is_floating_point() and tensor.dtype is not storage:
+            raise WorkloadError(f"{name} is {type(tensor).__name__}, which stays in {short_dtype(tensor.dtype)}")
 
 
 def _prepared(

@@ -14,6 +14,7 @@ from ampbench.core.recipes import FOREACH, FUSED, OPTIMIZERS, TrainingRecipe, is
 from ampbench.errors import UnknownNameError, WorkloadError, first_line
 from ampbench.records.measured import OptimizerGroup, Recipe
 from ampbench.trace.dtypes import HALVES
+from ampbench.worker.data import plain_parts
 from ampbench.workload import Workload
 
 MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
@@ -215,12 +216,13 @@ class SavedState:
         *,
         on_host: bool = False,
     ):
-        live = list({id(one): one for one in (*module.parameters(), *stored, *module.buffers())}.values())
+        whole = {id(one): one for one in (*module.parameters(), *stored, *module.buffers())}.values()
+        live = [part for tensor in whole for part in plain_parts(tensor)]
         self._values: list[tuple[dict[Any, Any], Any, Any]] = []
         for state in optimizer.state.values():
             for key, value in state.items():
                 if isinstance(value, torch.Tensor):
-                    live.append(value)
+                    live += plain_parts(value)
                 else:
                     self._values.append((state, key, copy.deepcopy(value)))
         self.on_host = on_host

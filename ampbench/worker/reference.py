@@ -16,7 +16,7 @@ from ampbench.core.recipes import find_recipe
 from ampbench.errors import WorkloadError
 from ampbench.records.case import Case
 from ampbench.records.measured import CHANCE, Recipe
-from ampbench.worker.data import named_tensors
+from ampbench.worker.data import is_wrapper, named_tensors
 from ampbench.worker.distances import (
     Decisions,
     LossTargets,
@@ -200,7 +200,7 @@ def _update(step: TrainingStep, numbers: StepNumbers, keep: Device) -> None:
     numbers.updated = {
         name: kept_one(stored.get(name, tensor), keep)
         for name, tensor in named_tensors(step.module)
-        if tensor.is_floating_point() or tensor.is_complex()
+        if (tensor.is_floating_point() or tensor.is_complex()) and not is_wrapper(tensor)
     }
 
 

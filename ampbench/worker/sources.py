@@ -22,7 +22,16 @@ from ampbench.errors import AmpbenchError, WorkloadError, bounded, did_you_mean,
 from ampbench.records.case import OwnPrecision, ParameterValue, WorkloadSource
 from ampbench.records.wire import Description
 from ampbench.trace.dtypes import HALVES, short_dtype
-from ampbench.worker.data import Generator, InputsOnly, batches_of, in_batches, is_loaded_low, named_tensors, tensors_of
+from ampbench.worker.data import (
+    Generator,
+    InputsOnly,
+    batches_of,
+    in_batches,
+    is_loaded_low,
+    is_wrapper,
+    named_tensors,
+    tensors_of,
+)
 from ampbench.worker.draws import seed_all
 from ampbench.worker.machine import users_switches, written
 from ampbench.worker.optimizer import check_class
@@ -361,7 +370,7 @@ def loaded_dtypes(module: torch.nn.Module) -> tuple[str, ...]:
     """Return in which dtypes below fp32 a network was loaded, and the names of tensor subclasses among its weights."""
     tensors = [tensor for _, tensor in named_tensors(module)]
     low = [short_dtype(tensor.dtype) for tensor in tensors if tensor.dtype in HALVES] if is_loaded_low(module) else []
-    return tuple(dict.fromkeys(low + [type(one).__name__ for one in tensors if hasattr(one, "__tensor_flatten__")]))
+    return tuple(dict.fromkeys(low + [type(one).__name__ for one in tensors if is_wrapper(one)]))
 
 
 def _names(value: object) -> bool:

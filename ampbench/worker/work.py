@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
@@ -18,6 +17,8 @@ from torch.utils.flop_counter import flop_registry
 from ampbench.records.case import AUTOCAST_DEVICES
 from ampbench.records.measured import ATTENTION, CONV, MATMUL, MULTIPLYING
 from ampbench.trace.dtypes import op_kind, resolving, short_dtype, take_apart
+from ampbench.trace.modules import hook_calls
+from ampbench.worker.data import plain_parts
 
 _Arguments = Sequence[Any]
 _aten = torch.ops.aten
@@ -60,7 +61,8 @@ class StepWork:
 
     def wrote(self, tensor: torch.Tensor) -> bool:
         """Return whether all of a tensor that was there before was written."""
-        return (self.written or {}).get(_address(tensor), -1) >= _own_bytes(tensor)
+        written = self.written or {}
+        return all(written.get(_address(part), -1) >= _own_bytes(part) for part in plain_parts(tensor))
 
 
 def count_work(run: Callable[[], Any], *, tf32: bool = False, kept: Iterable[torch.Tensor] = ()) -> StepWork:
@@ -68,17 +70,14 @@ def count_work(run: Callable[[], Any], *, tf32: bool = False, kept: Iterable[tor
 
     They are dense and stay alive meanwhile. It is run as `count_flops` says; with `tf32`, those of fp32 are "tf32"'s.
     """
-    counter = _Counter(_address(tensor) for tensor in kept if tensor.layout is torch.strided)
-    hook = register_module_forward_pre_hook(lambda *_: counter.look())
+    dense = (tensor for tensor in kept if tensor.layout is torch.strided)
+    counter = _Counter(_address(part) for tensor in dense for part in plain_parts(tensor))
     try:
-        with counter:
+        with hook_calls(lambda *_: counter.look()), counter:
             returned = run()
     except Exception:  # noqa: BLE001 - whatever is not the counter's fault is raised again here
-        hook.remove()
         run()
         return StepWork()
-    finally:
-        hook.remove()
 
     def by_dtype(counts: Mapping[str, int]) -> dict[str, int]:
         return {"tf32" if tf32 and dtype == "fp32" else dtype: count for dtype, count in counts.items() if count}

@@ -46,8 +46,8 @@ from ampbench.workload import Workload
 FRAMES = 4
 """How many of the last frames of a failed forward are kept."""
 
-_REFUSED = re.compile("inference ?(mode|tensor)|does not require grad", re.IGNORECASE)
-"""What torch says where code needs of tensors what those of inference mode do not have."""
+_REFUSED = re.compile("inference ?(mode|tensor)|does not require grad|attempting to run", re.IGNORECASE)
+"""What torch says where code needs what tensors of inference mode lack, and torchao where ops come whole."""
 
 T = TypeVar("T")
 

@@ -4,6 +4,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,15 +14,47 @@ from ampbench.errors import WorkloadError
 from ampbench.instruments.convergence.measure import one_rounding_away
 from ampbench.records.case import Case, WorkloadSource
 from ampbench.records.measured import Divergence
+from ampbench.records.wire import RoundAsked
+from ampbench.worker.data import weights_digest
 from ampbench.worker.divergence import measure_divergence
 from ampbench.worker.machine import Cpu
+from ampbench.worker.memory import measure_memory
 from ampbench.worker.reference import References
 from ampbench.worker.sources import build_workload, loaded_dtypes
-from ampbench.worker.worker import Worker
+from ampbench.worker.step import TrainingStep, build_step
+from ampbench.worker.worker import Timed, Worker, measure_round
 from ampbench.workload import Workload
 from tests.scripted_channel import got, make_request
 
 MakeCase = Callable[..., Case]
+
+
+class Int8(torch.Tensor):
+    """A weight in int8 with a scale, which has no storage and stays in the dtype that it was made of."""
+
+    @staticmethod
+    def __new__(cls, values: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> "Int8":
+        made = torch.Tensor._make_wrapper_subclass(cls, values.shape, dtype=dtype)
+        made.values_, made.scale, made.requires_grad = values, scale, False
+        return made
+
+    def __tensor_flatten__(self) -> tuple[list[str], torch.dtype]:
+        return ["values_", "scale"], self.dtype
+
+    @staticmethod
+    def __tensor_unflatten__(inner: Any, dtype: torch.dtype, *_: Any) -> "Int8":
+        return Int8(inner["values_"], inner["scale"], dtype)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        aten = torch.ops.aten
+        if func in (aten.detach.default, aten.clone.default, aten._to_copy.default):
+            return Int8(args[0].values_.clone(), args[0].scale.clone(), args[0].dtype)
+        if func in (aten.t.default, aten.linear.default):
+            plain = [(one.values_ * one.scale).to(one.dtype) if isinstance(one, Int8) else one for one in args]
+            return func(*plain)
+        raise NotImplementedError(str(func))
+
 
 ODD = """
 import torch
@@ -103,6 +136,40 @@ def test_a_network_that_refuses_inference_mode_runs_without_gradients(
     request = make_request(kind, source=source(tmp_path, "forces"), case=planned, min_run_seconds=0.01)
     found = got(kind, Worker().serve(request))
     assert kind != "round" or found.no_grad
+
+
+def quantized(classifier: Workload) -> Workload:
+    torch.manual_seed(0)
+    values = torch.randint(-9, 9, (32, 16), dtype=torch.int8)
+    weight = torch.nn.Parameter(Int8(values, torch.full((32, 1), 0.1), torch.bfloat16), requires_grad=False)
+    classifier.module[0].weight = weight
+    return classifier
+
+
+@pytest.mark.parametrize("phase", ["inference", "training"])
+def test_a_weight_of_a_class_of_its_own_is_measured_without_a_reference(
+    phase: str, classifier: Workload, case: MakeCase
+) -> None:
+    workload, one = quantized(classifier), case("bf16_pure", phase)
+    assert loaded_dtypes(workload.module) == ("Int8",)
+    memory = measure_memory(workload, one, Cpu())
+    plain = sum(one.numel() for name, one in workload.module.named_parameters() if name != "0.weight")
+    assert memory.parameter_bytes == 32 * 16 + 4 * 32 + 2 * plain
+    found = measured(workload, one)
+    assert "0.weight is Int8, which stays in bf16" in found.reference.error
+    assert found.output.undefined
+    asked = RoundAsked(min_run_seconds=0.01, builds=1)
+    assert measure_round(workload, one, asked, Cpu(), Timed()).samples
+    before = weights_digest(workload)
+    workload.module[0].weight.values_.add_(1)
+    assert weights_digest(workload) != before
+    step = build_step(workload, one, Cpu())
+    if isinstance(step, TrainingStep):
+        step.save()
+        kept = step.module[0].weight.values_.clone()
+        step.module[0].weight.values_.zero_()
+        step.restore()
+        assert torch.equal(step.module[0].weight.values_, kept)
 
 
 def test_what_an_optimizer_lacks_is_recorded(classifier: Workload, case: MakeCase) -> None:
