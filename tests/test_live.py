@@ -339,3 +339,60 @@ def test_errors_are_those_of_run_to_the_last_digit(tmp_path: Path, monkeypatch: 
         for row in result.rows:
             theirs = expected[name, row["phase"], row["precision"]]
             assert {key: row[key] for key in ERRORS} == {key: theirs[key] for key in ERRORS}
+
+
+CELLS = (
+    """
+import torch, ampbench
+from torch import nn
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4))
+x, y = torch.randn(32, 16), torch.randint(0, 4, (32,))
+told = {"precisions": ["fp32", "bf16_autocast"], "device": "cpu", "budget": 20}
+first = ampbench.measure(net, x, nn.functional.cross_entropy, targets=y, optimizer="adamw:lr=1e-3", **told)
+first
+""",
+    "first.plot()",
+    """
+second = ampbench.measure(net, x, nn.functional.cross_entropy, targets=y, optimizer="adamw:lr=1e-3", **told)
+ampbench.compare(first, second)
+""",
+    """
+from transformers import BertConfig, BertForSequenceClassification
+config = BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64, vocab_size=99)
+ids = torch.randint(0, 99, (2, 8))
+batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": torch.tensor([0, 1])}
+bert = ampbench.measure(BertForSequenceClassification(config), batch, lambda output: output.loss, **told)
+bert
+""",
+    """
+import torchvision
+vision = ampbench.measure(torchvision.models.squeezenet1_1(), torch.randn(2, 3, 64, 64), **told)
+vision
+""",
+    """
+path = first.save("results")
+assert str(ampbench.open(path)) == str(ampbench.open("latest")) == str(first)
+print(first.frame.groupby("phase").size().to_dict(), {each.precision for each in [*bert.verdicts, *vision.verdicts]})
+""",
+)
+
+
+@pytest.mark.slow
+def test_a_notebook_measures_draws_compares_saves_and_opens(tmp_path: Path):
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    for package in ("ipykernel", "transformers", "torchvision"):
+        pytest.importorskip(package)
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
+    nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    shown: list[dict[str, Any]] = [
+        {kind: text for output in cell.outputs for kind, text in output.get("data", {}).items()}
+        for cell in notebook.cells
+    ]
+    told = [output for cell in notebook.cells for output in cell.outputs if output.output_type == "stream"]
+    assert not [output.text for output in told if output.name == "stderr" and "ampbench" in output.text]
+    for place in (0, 3, 4):
+        assert '<pre class="ampbench">' in shown[place]["text/html"]
+    assert "application/vnd.vegalite.v5+json" in shown[1]
+    assert "bf16_autocast" in shown[2]["text/plain"] + shown[2].get("text/html", "")
+    assert told[-1].text.startswith("{'inference': 2, 'training': 2}")

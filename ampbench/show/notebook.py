@@ -36,7 +36,7 @@ def html_of(lines: Iterable["Text"]) -> str:
     return f'<style>{STYLE}</style><pre class="ampbench">{"".join(parts)}</pre>'
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plot:
     """A chart as a Vega-Lite `spec` with its data. A notebook draws it; any viewer of Vega-Lite does."""
 
@@ -44,7 +44,7 @@ class Plot:
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         """Return the chart for JupyterLab and VS Code and, where vl-convert is installed, for all others."""
-        shown: dict[str, Any] = {"application/vnd.vegalite.v5+json": self.spec, "text/plain": repr(self)}
+        shown: dict[str, Any] = {"application/vnd.vegalite.v5+json": self.spec, "text/plain": "speed against error"}
         try:
             import vl_convert
         except ImportError:
