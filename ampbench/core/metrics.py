@@ -100,58 +100,33 @@ COLUMNS = _by_name(
     Column("precision", "precision", of="case.precision").means("The precision's name."),
     Column("device", "device", of="case.device").means("The device type, such as `cuda`."),
     Column("phase", "phase", of="case.phase").means("`inference` or `training`."),
-    Column("path", "path", of="case.path").means(
-        "How it is run: `eager`, `compiled` (or `compiled-` and a mode) or `traced`."
-    ),
+    Column("path", "path", of="case.path").means("`eager`, `compiled` (or `compiled-` and a mode) or `traced`."),
     Column("batch_size", "batch", of="case.batch_size").means("The batch size; undefined where a workload has none."),
     Column("input_dtype", "input", of="case.input_dtype").means("The dtype floating inputs are given in."),
     Column("memory_format", "format", of="case.memory_format").means("`contiguous` or `channels_last`."),
     Column("recipe", "recipe").means("What it is trained by; undefined: the workload's own way."),
-    Column("optimizer", "optimizer").means(
-        "The optimizer of a training that was compared: `AdamW lr=0.0003 weight_decay=0.1`; `none`: none is named."
-    ),
+    Column("optimizer", "optimizer").means("A training's optimizer: `AdamW lr=0.0003 weight_decay=0.1`, or `none`."),
     Column("sdpa", "sdpa").means("The one kernel of attention that `--sdpa` allows; undefined where torch chooses."),
-    Column("attention", "attention").means(
-        "The kernels of attention in one step, with how often each ran: `flash 12`, `flash 10, math 2`, `none`; "
-        "undefined where it is not known."
-    ),
+    Column("attention", "attention").means("Attention kernels of a step and how often: `flash 10, math 2`, `none`."),
     Column("outcome", "outcome").means("`ok`, `skipped` or `failed`."),
     Column("reason", "reason").means("Why a case was skipped or failed; undefined where ok."),
     Column("rounds", "rounds").means("The rounds measured, without those of the control."),
-    Column("seconds_median", "time", "s", "lower", gate=_TIME).means(
-        "Seconds per step: median over rounds; a round is its fastest sample, on accelerators its median window."
-    ),
-    Column("seconds_low", "low", "s", None).means(
-        "Lower end of the 95% t interval of the log round values; undefined under three rounds."
-    ),
+    Column("seconds_median", "time", "s", "lower", gate=_TIME).means("Seconds per step: the median value of rounds."),
+    Column("seconds_low", "low", "s", None).means("Lower end of its 95% interval; undefined under three rounds."),
     Column("seconds_high", "high", "s", None).means("Upper end of the same interval."),
     Column("items_per_second", "items/s", "items/s", "higher").means("Items per step divided by seconds_median."),
-    Column("speedup_vs_fp32", "speed", "ratio", "higher").means(
-        "seconds_median of the same case in fp32 (tf32 off), divided by this one's."
-    ),
-    Column("speedup_low", "speed low", "ratio", None).means(
-        "Lower end of the speedup's 95% interval, paired round by round; undefined under three rounds."
-    ),
+    Column("speedup_vs_fp32", "speed", "ratio", "higher").means("seconds_median of fp32, divided by its own."),
+    Column("speedup_low", "speed low", "ratio", None).means("Lower end of its 95% interval, paired round by round."),
     Column("speedup_high", "speed high", "ratio", None).means("Upper end of the same interval."),
-    Column("speedup_vs_tf32", "vs tf32", "ratio", "higher").means(
-        "seconds_median of the same case in tf32, divided by this one's."
-    ),
-    Column("speedup_vs_default", "vs default", "ratio", "higher").means(
-        "seconds_median of the same case in fp32 as torch ships it (`default`), divided by this one's."
-    ),
-    Column("speedup_default_low", "vs default low", "ratio", None).means(
-        "Lower end of the 95% interval of speedup_vs_default, made as speedup_low."
-    ),
+    Column("speedup_vs_tf32", "vs tf32", "ratio", "higher").means("seconds_median of tf32, divided by its own."),
+    Column("speedup_vs_default", "vs default", "ratio", "higher").means("The same over fp32 as torch ships it."),
+    Column("speedup_default_low", "vs default low", "ratio", None).means("Lower end of its interval, as speedup_low."),
     Column("speedup_default_high", "vs default high", "ratio", None).means("Upper end of the same interval."),
     Column("peak_memory_bytes", "peak memory", "B", "lower", "memory.peak_bytes", _MEMORY, noun="memory").means(
         "Peak memory of one step: weights, inputs, gradients, optimizer state and everything between."
     ),
-    Column("memory_source", "memory from", of="memory.source").means(
-        "Who counted: `allocator` (accelerator) or `profiler` (CPU)."
-    ),
-    Column("memory_ratio_vs_fp32", "memory vs fp32", "ratio", "lower").means(
-        "peak_memory_bytes divided by that of the same case in fp32."
-    ),
+    Column("memory_source", "memory from", of="memory.source").means("`allocator` (accelerator) or `profiler` (CPU)."),
+    Column("memory_ratio_vs_fp32", "memory vs fp32", "ratio", "lower").means("peak_memory_bytes divided by fp32's."),
     Column("reserved_memory_bytes", "reserved", "B", "lower", "memory.reserved_bytes").means(
         "The most that an accelerator's caching allocator took from the device in the step, all told."
     ),
@@ -168,9 +143,7 @@ COLUMNS = _by_name(
     Column(
         "output_worst_floor_ratio", "worst ×floor", "ratio", "lower", "divergence.output.worst.rel_l2 / floor_rel_l2"
     ).means("output_worst_rel_l2 divided by what merely rounding that output to the dtype errs."),
-    Column("sample_p99_rel_l2", "p99 sample", "error", "lower").means(
-        "The 99% quantile of the samples' relative errors, in the output in which it is largest."
-    ),
+    Column("sample_p99_rel_l2", "p99 sample", "error", "lower").means("99% quantile of the samples' relative errors."),
     Column("sample_worst_rel_l2", "worst sample", "error", "lower").means("The largest relative error of a sample."),
     Column("output_over_spread", "error/spread", "ratio", "lower", "divergence.output.noisiest.over_spread").means(
         "An output's error divided by what its rows differ by in the reference, where it is largest; classifiers apart."
@@ -179,18 +152,12 @@ COLUMNS = _by_name(
     Column("output_max_abs", "max error", "error", "lower", "divergence.output.max_abs").means(
         "The largest absolute error of an output element."
     ),
-    Column("output_cosine", "cosine", "cosine", "higher", "divergence.output.cosine").means(
-        "Cosine similarity of output and reference."
-    ),
-    Column("output_sqnr_db", "SQNR", "dB", "higher").means(
-        "Signal to quantisation noise: -20 log10(output_rel_l2); undefined where there is no error."
-    ),
+    Column("output_cosine", "cosine", "cosine", "higher", "divergence.output.cosine").means("Cosine to the reference."),
+    Column("output_sqnr_db", "SQNR", "dB", "higher").means("Signal to quantisation noise: -20 log10(output_rel_l2)."),
     Column("output_nonfinite", "nonfinite", "count", "lower", "divergence.output.nonfinite", _COUNT).means(
         "Output elements that are not finite where the reference's are."
     ),
-    Column("output_not_finite", "not finite").means(
-        "`nan` or `inf` in the output; `nan in fp64` or `inf in fp64` where it is in the reference."
-    ),
+    Column("output_not_finite", "not finite").means("`nan` or `inf` in the output, `in fp64` if in the reference."),
     Column(
         "output_reference_nonfinite",
         "ref. nonfinite",
@@ -202,9 +169,7 @@ COLUMNS = _by_name(
     Column(
         "output_fp32_nonfinite", "fp32 nonfinite", "count", "lower", "divergence.output.fp32_nonfinite", _COUNT
     ).means("Output elements that are not finite in fp32 where the reference's are."),
-    Column("reference_dtype", "reference").means(
-        "What errors are against: `fp64`, or `fp32` where the fp64 step fails; undefined if both do."
-    ),
+    Column("reference_dtype", "reference").means("What errors are against: `fp64`, or `fp32` if the fp64 step fails."),
     Column(
         "output_floor_ratio",
         "×floor",
@@ -216,30 +181,18 @@ COLUMNS = _by_name(
     Column("output_fp32_ratio", "error/fp32", "ratio", "lower", "divergence.output.rel_l2 / fp32_rel_l2").means(
         "The error divided by fp32's own on the same device."
     ),
-    Column("argmax_agreement", "argmax", "share", "higher").means(
-        "The share of a classifier's decisions that are those of the reference."
-    ),
-    Column("argmax_bound", "argmax bound", "share", "higher").means(
-        "The least agreement that so many decisions leave possible: one-sided 95% Clopper-Pearson."
-    ),
+    Column("argmax_agreement", "argmax", "share", "higher").means("Share of decisions that are the reference's."),
+    Column("argmax_bound", "argmax bound", "share", "higher").means("Its one-sided 95% lower bound (Clopper-Pearson)."),
     Column("kl_mean", "KL", "nats", "lower", "divergence.output.predictions.kl_mean").means(
         "KL divergence of a classifier's probabilities from the reference's: mean over rows."
     ),
-    Column("kl_p99", "p99 KL", "nats", "lower", "divergence.output.predictions.kl_p99").means(
-        "The same: 99% quantile over rows."
-    ),
-    Column("loss_rel_error", "relative loss", "error", "lower").means(
-        "The difference of the loss and the reference's, relative to the reference's."
-    ),
-    Column("loss_abs_error", "loss error", "error", "lower").means(
-        "The absolute difference of the loss and the reference's."
-    ),
+    Column("kl_p99", "p99 KL", "nats", "lower", "divergence.output.predictions.kl_p99").means("The 99% quantile."),
+    Column("loss_rel_error", "relative loss", "error", "lower").means("loss_abs_error, relative to the reference."),
+    Column("loss_abs_error", "loss error", "error", "lower").means("Absolute difference to the reference's loss."),
     Column(
         "grad_rel_l2", "gradient error", "error", "lower", "divergence.gradient.rel_l2", _ERROR, undefined_by="gradient"
     ).means("Euclidean norm of the error over all gradients, relative to the reference's norm."),
-    Column("grad_not_finite", "grad nonfinite").means(
-        "`nan` or `inf` in the gradients; `nan in fp64` where it is in the reference."
-    ),
+    Column("grad_not_finite", "grad nonfinite").means("`nan` or `inf` in the gradients, `nan in fp64` if there."),
     Column("grad_worst_parameter", "worst gradient", of="divergence.gradient.worst_parameter").means(
         "The parameter whose gradient has the largest relative error."
     ),
@@ -262,9 +215,7 @@ COLUMNS = _by_name(
     Column("grad_bias_ratio", "bias/noise", "ratio", "lower", "divergence.gradient.bias / noise").means(
         "What errors of gradients have in common over batches, divided by the noise of a batch."
     ),
-    Column("scaler_scale", "loss scale", "number", None, "divergence.scaler_scale").means(
-        "The scale at which GradScaler settled in the step that errors are of."
-    ),
+    Column("scaler_scale", "loss scale", "number", None, "divergence.scaler_scale").means("Where GradScaler settled."),
     Column("input_largest", "largest input", "number", None, "divergence.input_largest").means(
         "The largest magnitude of the floating inputs of all batches, masks apart."
     ),
@@ -301,34 +252,17 @@ COLUMNS = _by_name(
     Column("update_worst_kept", "worst kept", "kept", "higher", "divergence.update.worst_kept").means(
         "The share of its update that this parameter keeps."
     ),
-    Column("busy_share", "busy", "share", None).means(
-        "The share of a step's time in which the accelerator computes or copies: its profiled work divided by "
-        "seconds_median, at most 1; undefined on a CPU."
-    ),
-    Column("flops_per_step", "FLOPs/step", "count", None).means(
-        "FLOPs of one step: matrix products, convolutions, attention; a multiply-add is two."
-    ),
+    Column("busy_share", "busy", "share", None).means("Share of a step in which the accelerator computes or copies."),
+    Column("flops_per_step", "FLOPs/step", "count", None).means("Matrix products, convolutions, attention."),
     Column("flops_per_second", "FLOP/s", "FLOP/s", "higher").means("flops_per_step divided by seconds_median."),
-    Column("least_bytes_per_step", "least bytes", "B", None, "memory.least_bytes").means(
-        "What a step must read and write: weights, inputs, outputs; in training state, too."
-    ),
-    Column("ceiling_share", "of ceiling", "share", "higher").means(
-        "The least time of the step by its FLOPs and bytes at the ceilings, by seconds_median."
-    ),
+    Column("least_bytes_per_step", "least bytes", "B", None, "memory.least_bytes").means("Least traffic of a step."),
+    Column("ceiling_share", "of ceiling", "share", "higher").means("Least time at the ceilings / seconds_median."),
     Column("bound_by", "bound by").means("What that least time is of: products, convolutions, attention or memory."),
-    Column("burst_seconds", "burst", "s", "lower").means(
-        "Seconds per step of an accelerator's fastest sample, warming included: median over rounds."
-    ),
-    Column("energy_per_step", "energy/step", "J", "lower").means(
-        "Mean power while an accelerator was timed, times the seconds of a step: median over rounds."
-    ),
+    Column("burst_seconds", "burst", "s", "lower").means("Fastest sample of an accelerator: median over rounds."),
+    Column("energy_per_step", "energy/step", "J", "lower").means("Mean power times the seconds of a step."),
     Column("energy_per_item", "energy/item", "J", "lower").means("energy_per_step divided by the items per step."),
-    Column("energy_error", "energy ±", "share", "lower").means(
-        "By what share that may be off: accuracy of the sensor, and how seldom it is read."
-    ),
-    Column("other_share", "CPU of others", "share", "lower").means(
-        "What other processes used of the CPU while the case was timed: the median over rounds."
-    ),
+    Column("energy_error", "energy ±", "share", "lower").means("Relative error, by the sensor's accuracy and rate."),
+    Column("other_share", "CPU of others", "share", "lower").means("CPU share of other processes: median of rounds."),
     Column("torch_version", "torch", of="header.environment.torch_version").means("The version of torch measured."),
 )
 """The columns of `ampbench.load`, in their order."""
