@@ -115,49 +115,6 @@ def rate_share(schedule: str, step: int, steps: int, final: float = 0.0) -> floa
 
 
 _OWN = TrainingRecipe()
-RECIPES: Mapping[str, TrainingRecipe] = MappingProxyType(
-    {
-        row.name: row
-        for row in (
-            TrainingRecipe(
-                name="adamw-lm",
-                summary="a language model from scratch, as LLaMA was trained (Touvron et al. 2023, section 2.3)",
-                optimizer="adamw",
-                lr=3e-4,
-                weight_decay=0.1,
-                beta1=0.9,
-                beta2=0.95,
-                schedule=COSINE,
-                warmup=0.01,  # LLaMA's 2,000 of 250,000 steps
-                final=0.1,
-                clip=1.0,
-            ),
-            TrainingRecipe(
-                name="sgd-vision",
-                summary="a classifier of images from scratch, as wide residual networks were trained (Zagoruyko and "
-                "Komodakis 2016), with the cosine that is usual since (Loshchilov and Hutter 2017)",
-                optimizer="sgd",
-                lr=0.1,
-                weight_decay=5e-4,
-                momentum=0.9,
-                nesterov=True,
-                schedule=COSINE,
-            ),
-            TrainingRecipe(
-                name="finetune",
-                summary="fine-tuning of a transformer, as RoBERTa on GLUE (Liu et al. 2019, table 10), with the decay "
-                "of torch's AdamW and clipping as in transformers' Trainer",
-                optimizer="adamw",
-                lr=1e-5,
-                weight_decay=0.01,
-                schedule=LINEAR,
-                warmup=0.06,
-                clip=1.0,
-            ),
-        )
-    }
-)
-"""The usual recipes by name."""
 
 
 class _Setting(NamedTuple):
@@ -293,3 +250,36 @@ def _pairs(parts: Iterable[str], where: str) -> Iterable[tuple[str, str]]:
 
 def _spelled(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value).removesuffix(".0")
+
+
+def _recipe(name: str, summary: str, settings: str, **schedule: Any) -> TrainingRecipe:
+    return replace(_with_settings(_OWN, settings.split(","), SETTINGS, name), name=name, summary=summary, **schedule)
+
+
+_ROWS = (
+    _recipe(
+        "adamw-lm",
+        "a language model from scratch, as LLaMA was trained (Touvron et al. 2023, section 2.3)",
+        "optimizer=adamw,lr=3e-4,weight_decay=0.1,betas=0.9/0.95,clip=1",
+        schedule=COSINE,
+        warmup=0.01,  # LLaMA's 2,000 of 250,000 steps
+        final=0.1,
+    ),
+    _recipe(
+        "sgd-vision",
+        "a classifier of images from scratch, as wide residual networks were trained (Zagoruyko and "
+        "Komodakis 2016), with the cosine that is usual since (Loshchilov and Hutter 2017)",
+        "optimizer=sgd,lr=0.1,weight_decay=5e-4,momentum=0.9,nesterov=true",
+        schedule=COSINE,
+    ),
+    _recipe(
+        "finetune",
+        "fine-tuning of a transformer, as RoBERTa on GLUE (Liu et al. 2019, table 10), with the decay "
+        "of torch's AdamW and clipping as in transformers' Trainer",
+        "optimizer=adamw,lr=1e-5,weight_decay=0.01,clip=1",
+        schedule=LINEAR,
+        warmup=0.06,
+    ),
+)
+RECIPES: Mapping[str, TrainingRecipe] = MappingProxyType({row.name: row for row in _ROWS})
+"""The usual recipes by name."""
