@@ -1,28 +1,20 @@
-"""The runs shown by machine, and the answer for each: what its precisions brought and cost, which to take, and why.
+"""The runs shown by machine, which has tables, each with what to take of it."""
 
-A machine has tables, each with its advice. Over them go the numbers of a precision; an `Answer` puts them in words.
-"""
-
-import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from statistics import geometric_mean
-from types import MappingProxyType
 
-from ampbench.core.precisions import BASELINE
-from ampbench.core.units import all_of, counted, every, format_error, times
+from ampbench.core.units import counted
 from ampbench.instruments.ceilings.findings import shown as as_measured
 from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.judge import notes
 from ampbench.judge.verdict import across_tables
-from ampbench.records.labels import AGAINST_FP32, device_statement, few, told_apart
+from ampbench.records.labels import device_statement, told_apart
 from ampbench.report.material import Material, Shown
-from ampbench.show.networks import MANY, NO_ADVICE, Network, in_order, network_names, table_names
-from ampbench.show.rows import TODAYS, Group, Row, Take, grouped, judged_error, number, precision_label
-from ampbench.show.wording import CAUSES, words
-from ampbench.show.wording import answer as answer_words
+from ampbench.show.networks import MANY, Network, in_order, network_names, table_names
+from ampbench.show.networks import heading as counted_takes
+from ampbench.show.rows import Group, Row, Take, grouped, precision_label
+from ampbench.show.wording import words
 from ampbench.trend.building import place_of
 from ampbench.trend.series import Place
 
@@ -183,138 +175,10 @@ def row_names(tables: Iterable[Table]) -> Callable[[Row], str]:
     return name
 
 
-UNCERTAIN = "not certain"
-"""What stands before every caveat of advice."""
-REASONS = 3
-"""So many reasons for which there is no advice are told."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What to take on a machine, and what each precision `gains` there.
-
-    Of a single machine, `where` and `said` are "": the heading says it.
-    """
-
-    where: str
-    said: str
-    gains: Sequence[str]
-
-
-def heading(known: Sequence[Machine]) -> str:
+def heading(machines: Sequence[Machine]) -> str:
     """Return in one line which precision to take on machines, on all of which anything was measured."""
-    if len(known) == 1:
-        return f"on {known[0].name}: {answer(known)}"
-    torches = {one.runs[-1].stored.header.environment.torch_version for one in known}
-    where = "devices" if len(torches) == 1 else "devices or torch versions"
-    return f"on {len(known)} {where}: {answer(known)}"
-
-
-def answers(known: Sequence[Machine], allowed: float) -> list[Answer]:
-    """Return the answer for each machine, on all of which anything was measured, if outputs may err by `allowed`."""
-    gains = [_gains(one.advised, allowed) for one in known]
-    if len(known) == 1:
-        return [Answer(where="", said="", gains=gains[0])]
-    return [Answer(where=one.title, said=answer([one]), gains=said) for one, said in zip(known, gains, strict=True)]
-
-
-def taken(tables: Sequence[Table]) -> Counter[str]:
-    """Return for how many of `tables`, all of which have advice, each precision is to be taken, or `NO_ADVICE`."""
-    return Counter(NO_ADVICE if one.chosen is None else precision_label(one.chosen) for one in tables)
-
-
-def answer(found: Sequence[Machine]) -> str:
-    """Return which precision to take for how many of the tables of machines that have advice."""
-    tables = [table for machine in found for table in machine.advised]
-    if not any(row["outcome"] == "ok" and row["precision"] != BASELINE for table in tables for row in table.whole):
-        return "only fp32 was measured: there is nothing to choose from"
-    counts = taken(tables)
-    ranked = sorted(counts, key=lambda label: (label == NO_ADVICE, label in TODAYS, -counts[label]))
-    phrases = []
-    for place, label in enumerate(ranked):
-        count = f"{counts[label]:,}" if place else f"{counts[label]:,} of {len(tables):,} {_nouns(found)}"
-        if len(ranked) == 1:
-            count = tables[0].label if len(tables) == 1 else f"{every(len(tables))} {_nouns(found)}"
-        verb = label if place or label == NO_ADVICE else f"take {label}"
-        own = _uncertain([one.advice for one in tables if one.advice and taken([one])[label]])
-        phrases.append(f"{f'stay in {label}' if label in TODAYS else verb} for {count}{own}")
-    return ", ".join(phrases)
-
-
-_TRAITS: Mapping[str, Callable[[Table], object]] = MappingProxyType(
-    {
-        "workloads": lambda table: table.group.workload,
-        "phases": lambda table: table.group.phase,
-        "settings": lambda table: (
-            table.group.path,
-            table.group.parameters,
-            table.group.batch_size,
-            table.group.memory_format,
-            table.group.recipe,
-            table.group.sdpa,
-        ),
-        "runs": lambda table: table.shown.name,
-    }
-)
-"""What may tell a table from others of its machine."""
-
-
-def _nouns(found: Sequence[Machine]) -> str:
-    """Return what tells the tables apart: "workloads and phases"."""
-    tables = [(place, table) for place, machine in enumerate(found) for table in machine.advised]
-    nouns: list[str] = []
-    keys: list[tuple[object, ...]] = [(place,) for place, _ in tables]
-    for noun, trait in _TRAITS.items():
-        values = [trait(table) for _, table in tables]
-        if len(set(keys)) < len(keys) and len(set(values)) > 1:
-            nouns.append(noun)
-            keys = [(*key, value) for key, value in zip(keys, values, strict=True)]
-    nouns += ["devices"] if len(found) > 1 else []
-    return all_of(nouns or ["workloads"])
-
-
-def _uncertain(advice: Sequence[Take]) -> str:
-    """Return in brackets what makes it uncertain that one must stay, and for how much of it; "" where nothing does."""
-    causes = [CAUSES[str(one.statement.facts["cause"])] for one in advice if "cause" in one.statement.facts]
-    many = f"{len(causes):,} of {len(advice):,} " if len(causes) < len(advice) else ""
-    return f" ({many}{UNCERTAIN}: {'; '.join(dict.fromkeys(causes))})" if causes else ""
-
-
-def _withheld(tables: Sequence[Table]) -> list[str]:
-    """Return for which tables there is no advice and why, by reason, the commonest ones."""
-    reasons: dict[str, list[str]] = {}
-    for table in tables:
-        if table.advice is not None and table.chosen is None:
-            reasons.setdefault(answer_words(table.advice.statement), []).append(table.label)
-    ranked = sorted(reasons.items(), key=lambda each: -len(each[1]))
-    said = [f"{few(labels)}: {sentence}" for sentence, labels in ranked[:REASONS]]
-    more = sum(len(labels) for _, labels in ranked[REASONS:])
-    return [*said, *([f"no advice for {more:,} more, with the reasons in the table of advice"] if more else [])]
-
-
-def _gains(tables: Sequence[Table], allowed: float) -> list[str]:
-    """Return what each precision advised brings where it is advised, and why nothing is for others."""
-    rows: dict[str, list[Row]] = {}
-    for table in tables:
-        if (chosen := table.chosen) is not None and chosen["precision"] not in TODAYS:
-            rows.setdefault(precision_label(chosen), []).append(chosen)
-    said = []
-    for label, chosen_rows in rows.items():
-        speeds, sizes = (
-            [value for row in chosen_rows if (value := number(row[name])) and value < math.inf]
-            for name in ("speedup_vs_fp32", "memory_ratio_vs_fp32")
-        )
-        errors = [error for row in chosen_rows if (error := judged_error(row)) is not None]
-        parts = []
-        if speeds:
-            ends = f" in geometric mean ({times(min(speeds))} to {times(max(speeds))})" if len(speeds) > 1 else ""
-            parts.append(f"{times(geometric_mean(speeds))} the speed of fp32{ends}")
-        if sizes and times(geometric_mean(sizes)) != times(1):
-            parts.append(f"{times(geometric_mean(sizes))} the memory")
-        if errors:
-            against = any(row["reference_dtype"] == BASELINE for row in chosen_rows)
-            note = f" ({AGAINST_FP32})" if against else ""
-            parts.append(f"an output error of at most {format_error(max(errors))}{note} of {allowed:g} allowed")
-        if parts:
-            said.append(f"{label}, where it is advised: {', '.join(parts)}")
-    return [*said, *_withheld(tables)]
+    answer = counted_takes([network for machine in machines for network in networks(machine)])
+    if len(machines) == 1:
+        return f"on {machines[0].name}: {answer}"
+    torches = {machine.runs[-1].stored.header.environment.torch_version for machine in machines}
+    return f"on {len(machines)} {'devices' if len(torches) == 1 else 'devices or torch versions'}: {answer}"

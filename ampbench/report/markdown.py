@@ -21,7 +21,7 @@ from ampbench.show.comparison import (
     measured_lines,
 )
 from ampbench.show.markdown import block_table, escaped, folded
-from ampbench.show.networks import NOTE, brought, columns, missing, tables
+from ampbench.show.networks import NOTE, brought, columns, tables
 from ampbench.trend.series import Trend
 from ampbench.trend.show import change_blocks, failures, has_changed_times, series_names, summary
 
@@ -60,11 +60,6 @@ def make_markdown(material: Material) -> str:
 
 def _parts(material: Material, said: Result) -> Iterator[Part]:
     """Yield the parts, what matters most first."""
-    answers: list[str] = []
-    for one in said.answers:
-        answers += [f"**{escaped(one.where)}**: {escaped(one.said)}\n"] if one.where else []
-        answers += _paragraphs(f"{gain}." for gain in one.gains)
-    yield Part(rows=answers, what="answers")
     yield Part(rows=_paragraphs([said.about] if said.about else []), what="sentences")
     counts = ", ".join(f"{count:,} {verdict}" for verdict, count in said.counts)
     yield Part(rows=[f"Verdicts on time, memory, accuracy and outcome: {counts}"] if counts else [], what="counts")
@@ -82,13 +77,8 @@ def _parts(material: Material, said: Result) -> Iterator[Part]:
         what="reasons",
     )
     machines = advised_machines(material)
-    many = any(machine.is_ranked for machine in machines)
-    failed = [case for case in material.cases if case.row["outcome"] == "failed" and not many]
-    yield Part(
-        title=f"Failed ({len(failed):,})",
-        rows=[f"* {escaped(case.name)}: {escaped(case.row['reason'])}" for case in failed],
-        what="failures",
-    )
+    if said.missing.rows:
+        yield _table(block_table(said.missing), what="reasons", title=said.missing.title)
     quiet = bool(comparisons)
     for machine in machines:
         yield from _networks(machine, len(machines) > 1, quiet)
@@ -98,7 +88,7 @@ def _parts(material: Material, said: Result) -> Iterator[Part]:
         yield from _trend(trend)
     for comparison in comparisons:
         yield from _details(comparison, several=len(comparisons) > 1)
-    yield Part(rows=_paragraphs([*said.skips, *said.said]), what="notes")
+    yield Part(rows=_paragraphs(said.said), what="notes")
 
 
 def _of_instrument(part: page.Part, quiet: bool) -> Part:
@@ -136,16 +126,14 @@ def _details(comparison: Comparison, several: bool) -> Iterator[Part]:
 
 
 def _networks(machine: Machine, several: bool, quiet: bool) -> Iterator[Part]:
-    """Yield the networks of a machine, what each precision brought, and why many of the cases have no result."""
+    """Yield the networks of a machine, and what each precision brought."""
     where = f", {machine.title}" if several else ""
     own = networks(machine)
     yield Part(rows=[f"{NOTE[:1].upper()}{NOTE[1:]}."], what="notes")
     for found in tables(own, columns(explained=not machine.is_ranked)):
         yield _table(block_table(found), what="networks", title=f"{found.title}{where}", quiet=quiet)
-    lost = missing(row for table in machine.tables for row in table.rows) if machine.is_ranked else None
-    for found in (brought(own), *([lost] if lost else [])):
-        if found.rows:
-            yield _table(block_table(found), what="rows", title=f"{found.title}{where}", quiet=quiet)
+    if (found := brought(own)).rows:
+        yield _table(block_table(found), what="precisions", title=f"{found.title}{where}", quiet=quiet)
     yield Part(rows=[f"* {escaped(line)}" for line in across(machine)], what="sentences", quiet=quiet)
 
 

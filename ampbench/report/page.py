@@ -32,14 +32,14 @@ from ampbench.errors import NothingComparableError, NothingToRunError, StoreErro
 from ampbench.judge.notes import measured_devices
 from ampbench.records.labels import outcomes_said
 from ampbench.records.run import short_commit
-from ampbench.report import answers
-from ampbench.report.answers import advised_machines
+from ampbench.report.answers import advised_machines, networks
 from ampbench.report.facts import contents
 from ampbench.report.material import Material, Sources, assigned, find_sources, find_trends, material_of
 from ampbench.report.views.trends import trends
 from ampbench.show import comparison as sentences
 from ampbench.show.changes import control_line
 from ampbench.show.charts import Chart, Rows, colour_rules, colour_variables
+from ampbench.show.networks import heading
 from ampbench.show.page import View, breakable, drawable, fitted, run_name
 from ampbench.store import StoredRun, find_run, read_run
 
@@ -440,7 +440,7 @@ def _entry(material: Material, stored: StoredRun, page: str, baseline: StoredRun
         described = environment.device(name)
         model = environment.cpu if name == "cpu" or described is None else described.name
         devices.append(f"{name} ({model})" if model else name)
-    tables = [table for machine in advised_machines(material) for table in machine.advised]
+    found = [network for machine in advised_machines(material) for network in networks(machine)]
     comparison = next(iter(material.comparisons), None)
     if comparison is not None:
         fired = f"; {control_line(comparison.control)}" if comparison.control.fired else ""
@@ -461,7 +461,7 @@ def _entry(material: Material, stored: StoredRun, page: str, baseline: StoredRun
         "commit": short_commit(header.commit) if header.commit else UNDEFINED,
         "cases": outcomes_said(Counter(row["outcome"] for row in rows)) or ", ".join(explained) or "none",
         "ended": stored.ending or UNDEFINED,
-        "advice": ", ".join(f"{name} {count:,}" for name, count in answers.taken(tables).most_common()) or UNDEFINED,
+        "advice": heading(found) if found else UNDEFINED,
         "verdict": verdict,
         "cautions": sentences.notes(comparison) if comparison else (),
         "imported": f"imported from {header.imported.program}" if header.imported else "",

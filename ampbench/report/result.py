@@ -11,7 +11,6 @@ from ampbench.core.metrics import DRIFT
 from ampbench.core.units import all_of, counted
 from ampbench.judge import frame, notes
 from ampbench.judge.compare import rank
-from ampbench.judge.notes import skipped
 from ampbench.records.case import Case
 from ampbench.records.changes import OUTCOME, Change, ChangeStatus, Comparison
 from ampbench.records.kinds import KINDS
@@ -19,13 +18,13 @@ from ampbench.records.labels import case_labels, few
 from ampbench.report import answers
 from ampbench.report.answers import Machine, machines
 from ampbench.report.facts import LISTED, Facts, contents, facts, first_finding, over_versions, run_facts
-from ampbench.report.material import Material, ShownCase
+from ampbench.report.material import Material
 from ampbench.show import comparison as sentences
 from ampbench.show.changes import change_text, metric_label, reason, value_text
-from ampbench.show.document import as_sentence
+from ampbench.show.document import Block, as_sentence
+from ampbench.show.networks import missing
 from ampbench.show.page import View
-from ampbench.show.rows import precision_label
-from ampbench.show.wording import Line, lines, words
+from ampbench.show.wording import Line, lines
 
 NAMED = 3
 """So many runs of which the same is to be said are named."""
@@ -34,7 +33,8 @@ NAMED = 3
 def warnings(material: Material) -> list[str]:
     """Return what no reader may miss, each once and, where there are several runs, with those that it is said of."""
     several = len(material.shown) > 1
-    warned: list[str] = []
+    failed = sum(case.row["outcome"] == "failed" for case in material.cases)
+    warned = [f"{failed:,} of {counted(len(material.cases), 'case')} failed"] if failed else []
     for shown in material.shown:
         which = f"{shown.name}: " if several else ""
         if shown.comparison is not None:
@@ -109,41 +109,21 @@ class Sides:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """Cases that failed for one reason: `cases` says which one or how many, `named` lists the first of several."""
-
-    cases: str
-    reason: str
-    named: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failures:
-    """How many cases failed, most of them by reason, and how many more there are."""
-
-    count: str
-    listed: Sequence[Failure]
-    more: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """What a report says first.
 
-    `counts` are those of the verdicts, of which a case has several; `changes` leave out what `failures` tell. `runs`
-    are only told where there are several. `about` is a sentence on what a page is about whose heading is what a study
-    found, "" of others.
+    `counts` are those of the verdicts, of which a case has several; `changes` leave out cases that fail now, which are
+    `missing`. `runs` are only told where there are several. `about` is a sentence on what a page is about whose heading
+    is what a study found, "" of others.
     """
 
     heading: str
     about: str
-    answers: Sequence[answers.Answer]
     counts: Sequence[tuple[str, int]]
     changes: Sequence[ShownChange]
     sides: Sequence[Sides]
     warnings: Sequence[str]
-    failures: Failures | None
-    skips: Sequence[str]
+    missing: Block
     said: Sequence[str]
     facts: Mapping[str, Sequence[str]]
     runs: Sequence[Facts]
@@ -167,13 +147,11 @@ def result(material: Material) -> Result:
     found = machines(material)
     comparisons = material.comparisons
     ranked = list(_ranked(material))
-    advised: list[answers.Answer] = []
     about = ""
     if comparisons:
         heading = _verdict(ranked)
     elif any(one.row["outcome"] == "ok" for one in material.cases):
         heading = answers.heading(answers.advised_machines(material))
-        advised = answers.answers(answers.advised_machines(material), material.budget.output_rel_l2)
     else:
         heading, about = _unmeasured(material)
     versions = {one.stored.header.environment.torch_version for one in material.shown}
@@ -184,13 +162,11 @@ def result(material: Material) -> Result:
     return Result(
         heading=heading if about else heading[:1].upper() + heading[1:],
         about=about,
-        answers=advised,
         counts=[(verdict.value, counts[verdict]) for verdict in sentences.WORST_FIRST if counts[verdict]],
         changes=[_change(*one) for one in _varied(ranked)[:WORST]],
         sides=[_sides(one) for one in comparisons],
         warnings=[as_sentence(one, names) for one in warnings(material)],
-        failures=_failures(material.cases),
-        skips=[as_sentence(one) for one in _skips(material.cases)],
+        missing=missing(one.row for one in material.cases),
         said=[as_sentence(one, names) for one in remarks(material, found)],
         facts=facts(material),
         runs=[run_facts(one) for one in material.shown] if len(material.shown) > 1 else [],
@@ -315,37 +291,3 @@ def _sides(one: Comparison) -> Sides:
         differing=", ".join(difference.name for difference in one.differences),
         said=[said for said in sentences.conditions(one) if said not in warned],
     )
-
-
-def _failures(cases: Sequence[ShownCase]) -> Failures | None:
-    """Return the failures by reason, the commonest first."""
-    reasons: dict[str, list[str]] = {}
-    for one in cases:
-        if one.row["outcome"] == "failed":
-            reasons.setdefault(one.row["reason"], []).append(one.name)
-    if not reasons:
-        return None
-    ranked = sorted(reasons.items(), key=lambda each: -len(each[1]))
-    return Failures(
-        count=f"{sum(map(len, reasons.values())):,} of {counted(len(cases), 'case')} failed",
-        listed=[_failure(reason, names) for reason, names in ranked[:WORST]],
-        more=sum(len(names) for _, names in ranked[WORST:]),
-    )
-
-
-def _failure(reason: str, names: Sequence[str]) -> Failure:
-    if len(names) == 1:
-        return Failure(cases=names[0], reason=reason, named="")
-    return Failure(cases=counted(len(names), "case"), reason=reason, named=few(names, WORST))
-
-
-def _skips(cases: Sequence[ShownCase]) -> list[str]:
-    """Return a line for each of the commonest reasons that cases were skipped for, and how many more there are."""
-    reasons: dict[str, list[str]] = {}
-    for one in cases:
-        if one.row["outcome"] == "skipped":
-            reasons.setdefault(one.row["reason"], []).append(precision_label(one.row))
-    ranked = sorted(reasons.items(), key=lambda each: -len(each[1]))
-    more = len(ranked) - WORST
-    lines = [words(skipped(reason, names)) for reason, names in ranked[:WORST]]
-    return [*lines, *([f"skipped: cases for {counted(more, 'other reason')}"] if more > 0 else [])]

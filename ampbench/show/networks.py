@@ -5,7 +5,6 @@ Of several machines, a row is of a network on a machine. Nothing is decided here
 
 import math
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from statistics import geometric_mean
@@ -267,14 +266,18 @@ def tables(
 
 def heading(networks: Sequence[Network]) -> str:
     """Return for how many networks to take which precision: "take bf16_pure for 4 of 9, stay in fp32 for 5"."""
-    counts = Counter(NO_ADVICE if each.taken is None else precision_label(each.taken) for each in networks)
-    ordered = sorted(counts, key=lambda label: (label == NO_ADVICE, label in TODAYS, -counts[label]))
+    takes: dict[str, list[Network]] = {}
+    for network in networks:
+        takes.setdefault(NO_ADVICE if network.taken is None else precision_label(network.taken), []).append(network)
     verbs = {label: f"stay in {label}" for label in TODAYS} | {NO_ADVICE: NO_ADVICE}
-    total = f" of {len(networks):,}"
-    return ", ".join(
-        f"{verbs.get(label, label if place else f'take {label}')} for {counts[label]:,}{'' if place else total}"
-        for place, label in enumerate(ordered)
-    )
+    said: list[str] = []
+    for label in sorted(takes, key=lambda label: (label == NO_ADVICE, label in TODAYS, -len(takes[label]))):
+        open_still = sum(not network.take.certain for network in takes[label])
+        count = "" if len(networks) == 1 else f" for {len(takes[label]):,}{'' if said else f' of {len(networks):,}'}"
+        many = f"{open_still:,} " if open_still < len(takes[label]) else ""
+        certain = f" ({many}not certain)" if open_still else ""
+        said.append(f"{verbs.get(label, label if said else f'take {label}')}{count}{certain}")
+    return ", ".join(said)
 
 
 def sections(networks: Sequence[Network], rows: Iterable[Row]) -> list[Section]:
@@ -322,7 +325,9 @@ def missing(rows: Iterable[Row]) -> Block:
     Reasons that differ in numbers and in the network's own name alone are one; the first is shown.
     """
     reasons: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
+    every = list(rows)
+    several = len({row["phase"] for row in every}) > 1
+    for row in every:
         if row["outcome"] in ("failed", "skipped"):
             reasons.setdefault((row["outcome"], _general(str(row["reason"]), row["workload"])), []).append(row)
     ordered = sorted(reasons.items(), key=lambda each: (each[0][0], -len(each[1])))
@@ -332,7 +337,7 @@ def missing(rows: Iterable[Row]) -> Block:
             str(members[0]["reason"]),
             f"{len(members):,}",
             few(precision_label(row) for row in members),
-            few((row["workload"] for row in members), NAMED),
+            few((f"{row['workload']} {row['phase']}" if several else row["workload"] for row in members), NAMED),
         )
         for (outcome, _), members in ordered
     ]

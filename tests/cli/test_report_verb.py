@@ -85,8 +85,8 @@ def test_a_run_that_explains_has_a_page_and_is_no_baseline(folder: Path, ampbenc
 
 def test_the_error_budget_decides_the_advice(results: Path, ampbench: Run) -> None:
     arguments = ("report", "--format", "markdown", "--results", results, "-k", "resnet18")
-    assert "take bf16_pure: 1.75x the speed" in ampbench(*arguments).out
-    assert "take bf16_autocast: 1.53x the speed" in ampbench(*arguments, "--max-error", "6e-3").out
+    assert "| resnet18 | bf16_pure | 1.75x " in ampbench(*arguments).out
+    assert "| resnet18 | bf16_autocast | 1.53x " in ampbench(*arguments, "--max-error", "6e-3").out
 
 
 def test_a_cut_run_is_said_to_be_cut(results: Path, ampbench: Run) -> None:

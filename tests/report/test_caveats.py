@@ -119,12 +119,11 @@ def test_the_page_and_markdown_say_every_caveat_that_the_terminal_does(kind: str
     for one in open_still:
         caveat = CAUSES[str(one.facts["cause"])] if "cause" in one.facts else answer(one)
         assert words(caveat) in table
-        assert words(caveat) in top
         assert words(caveat) in told
 
 
 @pytest.mark.parametrize("kind", ["too few rounds to take", "too few rounds to stay", "a busy machine"])
 def test_a_heading_that_advises_what_is_not_certain_says_so(kind: str) -> None:
     material = make_material(KINDS[kind]())
-    assert "(not certain: " in result(material).heading
-    assert "(not certain: " in make_markdown(material).splitlines()[0]
+    assert "(not certain)" in result(material).heading
+    assert "(not certain)" in make_markdown(material).splitlines()[0]

@@ -78,15 +78,7 @@ def test_long_tables_are_folded_behind_their_first_rows(page: BeautifulSoup) -> 
 
 def test_every_table_has_a_label_of_its_own(page: BeautifulSoup) -> None:
     labels = [one["aria-label"] for one in page.select("[role=region]")]
-    assert len(labels) == len(set(labels)) > 3
-
-
-def test_failures_are_told_by_reason_with_their_names(zoo: Material, page: BeautifulSoup) -> None:
-    (shown,) = zoo.shown
-    failed = dict.fromkeys(row["workload"] for row in shown.rows if row["outcome"] == "failed")
-    (row,) = [row for row in page.select("tbody tr") if (row.find("th") or row).get_text() == "failed"]
-    assert row.select("td")[-1].get_text() == ", ".join(failed)
-    assert failed
+    assert len(labels) == len(set(labels)) > 2
 
 
 def test_many_networks_have_codes_and_no_chart_and_few_have_sentences(zoo: Material, readme_run: Material) -> None:

@@ -121,7 +121,7 @@ def test_failures_that_differ_in_their_numbers_and_names_alone_are_one_reason(ro
     assert len({row["reason"] for row in failed}) > 1
     (told,) = [row for row in missing(rows).rows if row[0] == "failed"]
     assert told[1:3] == (failed[0]["reason"], str(len(failed)))
-    assert told[4].split(", ") == list(dict.fromkeys(row["workload"] for row in failed))
+    assert told[4].split(", ") == list(dict.fromkeys(f"{row['workload']} {row['phase']}" for row in failed))
     assert not missing(row for row in rows if row["outcome"] == "ok").rows
 
 

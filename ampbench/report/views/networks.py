@@ -18,7 +18,7 @@ from ampbench.report.views.tradeoff import LEAST_SPAN, SLOWEST, positive
 from ampbench.show.charts import Chart, Choice, middle_cut, precision_encoded, quantity, rule_at, tooltip
 from ampbench.show.comparison import means_block
 from ampbench.show.document import Block, Section
-from ampbench.show.networks import MANY, brought, columns, missing, side_by_side, tables
+from ampbench.show.networks import MANY, brought, columns, side_by_side, tables
 from ampbench.show.page import View, cut
 
 AT_ONCE = 25
@@ -59,8 +59,7 @@ def _of_machine(machine: Machine, machines: Sequence[Machine], *, tabled: bool) 
     """Return what is told of a machine, with the table of its networks where another section has it not."""
     own = on_machine(machine)
     columned = columns(explained=not machine.is_ranked)
-    lost = missing(row for table in machine.tables for row in table.rows) if tabled and machine.is_ranked else None
-    blocks = [*(tables(own, columned) if tabled else []), brought(own), *([lost] if lost else [])]
+    blocks = [*(tables(own, columned) if tabled else []), brought(own)]
     said = [*([machine.statement] if len(machines) > 1 and machine.statement else []), *across(machine)]
     title = machine.title if len(machines) > 1 else ""
     return Section(title, [*(block for block in blocks if block.rows), *map(Block, said)])
