@@ -335,7 +335,8 @@ def function_name(function: Any) -> str | None:
 @functools.cache
 def _unguarded(function: types.FunctionType) -> Callable[..., Any]:
     """Return `function` with the question for overrides answered no."""
-    names = {**function.__globals__, **{guard: _no for guard in _GUARDS if guard in function.__globals__}}
+    guards = [guard for guard in _GUARDS if guard in function.__globals__]
+    names = {**function.__globals__, **dict.fromkeys(guards, lambda *_: False)}
     copy = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
     copy.__kwdefaults__ = function.__kwdefaults__
     return copy
@@ -351,10 +352,6 @@ def _has_kernel(function: Any, args: Any, kwargs: Any) -> bool:
         and type(given).__name__ == "FakeTensor"
         and given.device.type in row.devices
     )
-
-
-def _no(*_: Any) -> bool:
-    return False
 
 
 def _caller() -> str | None:

@@ -172,7 +172,7 @@ def op_kind(func: Any) -> Kind:
     if not hasattr(func, "_schema"):  # a higher-order operator
         return Kind(f"higher_order.{func}")
     qualified = func.name()
-    has = torch._C._dispatch_has_kernel_for_dispatch_key if func.namespace != "prim" else _never
+    has = torch._C._dispatch_has_kernel_for_dispatch_key if func.namespace != "prim" else lambda *_: False
     explicit = has(qualified, "CompositeExplicitAutograd")
     composite = has(qualified, "CompositeImplicitAutograd") and not explicit
     casts = func is torch.ops.aten._to_copy.default
@@ -212,7 +212,3 @@ def resolving() -> AbstractContextManager[Any]:
     for key in _LAZY:
         exclude = exclude.remove(key)
     return torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), exclude)
-
-
-def _never(*_: str) -> bool:
-    return False

@@ -258,11 +258,4 @@ def _random_state(device: str) -> torch.Tensor:
 
 def _set_random_states(states: Mapping[str, torch.Tensor]) -> None:
     for device, state in states.items():
-        _set_random_state(device, state)
-
-
-def _set_random_state(device: str, state: torch.Tensor) -> None:
-    if device == "cpu":
-        torch.set_rng_state(state)
-    else:
-        torch.get_device_module(device).set_rng_state(state)
+        (torch if device == "cpu" else torch.get_device_module(device)).set_rng_state(state)

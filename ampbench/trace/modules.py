@@ -193,18 +193,29 @@ def hook_calls(before: Callable[..., None], after: Callable[..., None] | None = 
 
 
 def tensors_in(tree: object) -> Iterator[torch.Tensor]:
-    """Yield the tensors of nested tuples, lists, mappings and dataclasses, in order."""
+    """Yield the tensors of `named_tensors_in`."""
+    return (tensor for _, tensor in named_tensors_in(tree))
+
+
+def named_tensors_in(tree: object, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors of nested tuples, lists, mappings and dataclasses, in order, with the way to each.
+
+    Keys of mappings and fields of dataclasses and named tuples ("scores"), places in tuples and lists ("[1]"), one
+    after the other ("heads[1].boxes"). A tensor alone is "".
+    """
+    below = f"{name}." if name else ""
     if isinstance(tree, torch.Tensor):
-        yield tree
-    elif isinstance(tree, tuple | list):
-        for leaf in tree:
-            yield from tensors_in(leaf)
+        yield name, tree
     elif isinstance(tree, Mapping):
-        for leaf in tree.values():
-            yield from tensors_in(leaf)
+        for key, item in tree.items():
+            yield from named_tensors_in(item, f"{below}{key}")
+    elif isinstance(tree, tuple | list):
+        fields = getattr(tree, "_fields", ())
+        for place, item in enumerate(tree):
+            yield from named_tensors_in(item, f"{below}{fields[place]}" if fields else f"{name}[{place}]")
     elif dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         for entry in dataclasses.fields(tree):
-            yield from tensors_in(getattr(tree, entry.name))
+            yield from named_tensors_in(getattr(tree, entry.name), f"{below}{entry.name}")
 
 
 def floating_stored(tree: object) -> list[torch.Tensor]:

@@ -39,21 +39,11 @@ class _State(NamedTuple):
     largest: float | None = None
 
 
-class FirstFound:
-    """What `find_nonfinite` has found so far: `first`, None while every value was finite or meant."""
-
-    def __init__(self, finder: "_Finder"):
-        self._finder = finder
-
-    @property
-    def first(self) -> FirstNonfinite | None:
-        """The first op at fault."""
-        return self._finder.first
-
-
 @contextmanager
-def find_nonfinite(model: torch.nn.Module) -> Iterator[FirstFound]:
+def find_nonfinite(model: torch.nn.Module) -> Iterator["_Finder"]:
     """Find the first op of the block that makes NaN or infinity, in the forward or backward pass or the optimizer.
+
+    What is yielded has it as `first`: None while every value was finite or meant.
 
     At fault is the first op that computes, that is, one given at least one tensor, and returns a NaN, +inf or -inf
     where none of the tensors and numbers it was given holds the same. So an infinity that is meant is not taken for a
@@ -69,7 +59,7 @@ def find_nonfinite(model: torch.nn.Module) -> Iterator[FirstFound]:
     calls = CallMode(autocast_devices(), sources=False)
     finder = _Finder(calls, model)
     with hook_calls(finder.count_step), recording(finder, calls):
-        yield FirstFound(finder)
+        yield finder
 
 
 class _Finder(Recorder):  # type: ignore[no-untyped-call]

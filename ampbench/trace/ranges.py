@@ -447,7 +447,8 @@ class _Watcher:
                 name = self._names.get(id(parameter))
                 if name is not None and parameter.grad is not None and parameter.is_floating_point():
                     watched[name] = parameter.detach()
-        sizes = [_aligned(tensor.nbytes) if tensor.is_cpu else 0 for tensor in watched.values()]
+        lines = [-(-tensor.nbytes // 64) if tensor.is_cpu else 0 for tensor in watched.values()]
+        sizes = [64 * count for count in lines]  # each begins at a multiple of a cache line
         if sum(sizes) > len(self._room):
             self._room = _room(sum(sizes))
         rooms = self._room[: sum(sizes)].split_with_sizes(sizes)
@@ -494,11 +495,6 @@ def _differences(before: torch.Tensor, after: torch.Tensor, shown: list[int]) ->
             stored = one.to(dtype)
             shown[place] += _differing(stored, (stored + added).to(dtype))
         yield added
-
-
-def _aligned(size: int) -> int:
-    """Return the bytes that `size` bytes take up where every tensor begins at a multiple of a cache line."""
-    return -(-size // 64) * 64
 
 
 def _room(size: int) -> torch.Tensor:

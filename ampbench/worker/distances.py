@@ -4,7 +4,6 @@ Norms are Euclidean and taken in fp64 on the CPU or device where the values lie.
 |x - r| / |r|; cosine similarity x.r / (|x| |r|).
 """
 
-import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from ampbench.records.case import Case
 from ampbench.records.labels import few
 from ampbench.records.measured import ZERO_REFERENCE, Score
 from ampbench.records.ranges import FirstNonfinite, nonfinite_sentence
+from ampbench.trace.modules import named_tensors_in, tensors_in
 from ampbench.trace.nonfinite import find_nonfinite
 from ampbench.worker.data import named_tensors, plain_parts
 from ampbench.worker.draws import seeded_step, unfused
@@ -367,7 +367,7 @@ def class_dimension(output: torch.Tensor, targets: Any) -> int | None:
 
 def floating_in(value: Any) -> Iterator[torch.Tensor]:
     """Yield the floating tensors in `value`: a tensor, or any nesting of tuples, lists, mappings and dataclasses."""
-    return (tensor for _, tensor in _tensors_in(value) if tensor.is_floating_point())
+    return (tensor for tensor in tensors_in(value) if tensor.is_floating_point())
 
 
 def outputs_in(value: Any) -> Iterator[torch.Tensor]:
@@ -376,12 +376,8 @@ def outputs_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def named_outputs(value: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the floating and complex tensors in what a network returned by their names.
-
-    A name is the way there: keys of mappings and fields of dataclasses and named tuples ("scores"), places in tuples
-    and lists ("[1]"), one after the other ("heads[1].boxes"). A tensor alone is "".
-    """
-    return ((name, one) for name, one in _tensors_in(value) if one.is_floating_point() or one.is_complex())
+    """Yield the floating and complex tensors in what a network returned by their names, as `named_tensors_in`."""
+    return ((name, one) for name, one in named_tensors_in(value) if one.is_floating_point() or one.is_complex())
 
 
 def dense(gradient: torch.Tensor) -> torch.Tensor:
@@ -412,22 +408,6 @@ def kept_one(tensor: torch.Tensor, keep: Device, *, copy: bool = True) -> torch.
     """
     there = real_parts(tensor.detach().to_dense()).to(keep.type)
     return there.double().clone() if copy else there
-
-
-def _tensors_in(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    below = f"{name}." if name else ""
-    if isinstance(value, torch.Tensor):
-        yield name, value
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _tensors_in(item, f"{below}{key}")
-    elif isinstance(value, tuple | list):
-        fields = getattr(value, "_fields", ())
-        for place, item in enumerate(value):
-            yield from _tensors_in(item, f"{below}{fields[place]}" if fields else f"{name}[{place}]")
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for entry in dataclasses.fields(value):
-            yield from _tensors_in(getattr(value, entry.name), f"{below}{entry.name}")
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:

@@ -52,7 +52,7 @@ DATA_PACKAGES = {
     "pydoc_data": "this Python was installed without its help texts",
 }
 """Where workloads take their data from, and why it may be absent; looked for only, since imports take a second."""
-MEASURED_DTYPES = ("float32", "bfloat16", "float16")
+MEASURED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def read_environment() -> Environment:
@@ -69,7 +69,7 @@ def read_environment() -> Environment:
     others = {name: row.absent for name, row in LIBRARIES.items() if name != "torchvision"}
     wanted = DATA_PACKAGES | others
     unavailable |= {package: how for package, how in wanted.items() if importlib.util.find_spec(package) is None}
-    flags = _cpu_flags()
+    flags = _cpu_line("flags", "Features").split()
     return Environment(
         host=socket.gethostname(),
         system=platform.platform(),
@@ -153,7 +153,7 @@ def _accelerator(type: str) -> DeviceDescription:
         name=str(getattr(properties, "name", type)),
         count=torch.accelerator.device_count(),
         memory_bytes=getattr(properties, "total_memory", None),
-        arithmetic={short_dtype(dtype): _accelerator_arithmetic(type, dtype) for dtype in map(_dtype, MEASURED_DTYPES)},
+        arithmetic={short_dtype(dtype): _accelerator_arithmetic(type, dtype) for dtype in MEASURED_DTYPES},
         tf32=has_tf32(type),
         float64=_runs(type, torch.float64),
         autocast_dtype=autocast,
@@ -243,10 +243,6 @@ def _torchvision(unavailable: dict[str, str]) -> str | None:
         return None
 
 
-def _cpu_flags() -> list[str]:
-    return _cpu_line("flags", "Features").split()
-
-
 def _cpu_name() -> str:
     if not kernel_text("/proc/cpuinfo"):
         return platform.processor() or platform.machine()
@@ -264,9 +260,3 @@ def _memory_bytes() -> int | None:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):
         return None
-
-
-def _dtype(name: str) -> torch.dtype:
-    dtype = getattr(torch, name)
-    assert isinstance(dtype, torch.dtype)
-    return dtype

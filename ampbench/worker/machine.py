@@ -111,7 +111,7 @@ class Accelerator:
         """Free cuBLAS' workspaces, which it takes again when it multiplies; elsewhere nothing is known to be kept."""
         if self.type == "cuda":
             self.synchronize()
-            getattr(torch._C, "_cuda_clearCublasWorkspaces", _nothing)()
+            getattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None)()
 
     def free_bytes(self) -> int | None:
         """Return what the driver says is free, of all processes' memory; None where it does not say."""
@@ -127,10 +127,6 @@ class Accelerator:
 
 Device = Cpu | Accelerator
 """What measuring needs of a device; bytes are those of its allocator."""
-
-
-def _nothing() -> None:
-    """Stand for a function that this torch lacks."""
 
 
 def fp64_device(device: Device) -> Device:

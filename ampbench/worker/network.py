@@ -88,7 +88,9 @@ class Network:
             self.device.synchronize()
             seconds = perf_counter() - start
             if mode == "freezing":  # what another shape compiles must be frozen, too
-                self._run_others()
+                for call, targets in zip(self.calls[1:], self.data.targets[1:], strict=True):
+                    with self.mode():
+                        self._called(call, targets)
         self.rewind()
         return seconds
 
@@ -187,12 +189,6 @@ class Network:
             given = (output, targets) if self.has_targets else (output,)
             loss = self.loss(*given)
         return output, loss
-
-    def _run_others(self) -> None:
-        """Call the network on each batch but the first."""
-        for call, targets in zip(self.calls[1:], self.data.targets[1:], strict=True):
-            with self.mode():
-                self._called(call, targets)
 
     def _traced(self) -> Callable[..., Any]:
         """Return the network traced inside autocast and frozen."""

@@ -65,7 +65,9 @@ def compared_outputs(workload: Workload, output: Any) -> Any:
     if callable(wanted):
         taken = wanted(output)
         if next(outputs_in(taken), None) is None:
-            raise WorkloadError(f"the workload's outputs(output) returned no floating tensor, but {_kind(taken)}")
+            raise WorkloadError(
+                f"the workload's outputs(output) returned no floating tensor, but {type(taken).__name__}"
+            )
         return taken
     named = dict(named_outputs(output))
     found: dict[str, torch.Tensor] = {}
@@ -340,10 +342,6 @@ def _no_divergence(rows: "np.ndarray[Any, Any]") -> str:
 
 def _known(value: Any) -> float | None:
     return float(value) if math.isfinite(value) else None
-
-
-def _kind(value: object) -> str:
-    return type(value).__name__
 
 
 DOUBT = 0.05

@@ -6,7 +6,6 @@ time at most. Where there is no source, or not all is told, the reason is said, 
 """
 
 import importlib
-import itertools
 import os
 import statistics
 import threading
@@ -18,6 +17,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 import torch
 
 from ampbench.core.units import format_bytes
@@ -495,20 +495,10 @@ def mean_power(readings: Sequence[Reading], windows: Sequence[Span]) -> float | 
 
 
 def _integral(told: Sequence[tuple[float, float]], begin: float, end: float) -> float:
-    """Return the integral of a line through points from `begin` to `end`."""
+    """Return the integral of a line through points from `begin` to `end`, beyond them that of the nearest."""
     at = [begin, *(time for time, _ in told if begin < time < end), end]
-    powers = [_between(told, time) for time in at]
-    return sum((at[place + 1] - at[place]) * (powers[place] + powers[place + 1]) / 2 for place in range(len(at) - 1))
-
-
-def _between(told: Sequence[tuple[float, float]], at: float) -> float:
-    """Return the value at a time of a line through points, beyond them that of the nearest."""
-    if at <= told[0][0]:
-        return told[0][1]
-    for (before, low), (after, high) in itertools.pairwise(told):
-        if at <= after:
-            return low + (high - low) * (at - before) / (after - before)
-    return told[-1][1]
+    powers = np.interp(at, [time for time, _ in told], [power for _, power in told])
+    return float(np.trapezoid(powers, at))
 
 
 def _median(values: Iterable[float | None]) -> float | None:

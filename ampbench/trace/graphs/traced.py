@@ -41,16 +41,11 @@ from ampbench.trace.ledger import CastLedger, trace_casts
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A tensor that a model stores: `what` is weight or buffer, `name` its name, `module` the path of its owner."""
+    """A tensor that a model stores: `what` is weight or buffer, `name` its name."""
 
     what: str
     name: str
     tensor: torch.Tensor
-
-    @property
-    def module(self) -> str:
-        """The path of the module that holds it."""
-        return self.name.rpartition(".")[0]
 
 
 def stored_tensors(model: torch.nn.Module) -> list[Stored]:
@@ -112,7 +107,8 @@ def observe(
     places = {value.debugName(): name for value, name in zip(values, names, strict=True)}
     markers = [places.get(value.debugName()) for value in order]
     run = _Called(torch._C._create_function_from_graph("observed", copy))
-    given = _positional(copy, args, kwargs)
+    wanted = [value.debugName().partition(".")[0] for value in copy.inputs()]  # "x.1" is what the model calls "x"
+    given = [*args, *(kwargs[name] for name in wanted if name in kwargs)]
     cache = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)
     try:
@@ -136,12 +132,6 @@ class _Called(torch.nn.Module):
 
     def forward(self, *args: Any) -> Any:
         return self._function(*args)
-
-
-def _positional(graph: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
-    """Return the inputs in the graph's order; it calls "x.1" what the model calls "x"."""
-    names = [value.debugName().partition(".")[0] for value in graph.inputs()]
-    return [*args, *(kwargs[name] for name in names if name in kwargs)]
 
 
 def _inside(ledger: CastLedger, markers: list[str | None]) -> list[tuple[str, Cast]]:

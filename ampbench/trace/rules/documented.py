@@ -138,25 +138,20 @@ def probe_claims(device: str) -> list[RuleClaim]:
     return [*claims, new_spelling(device), gradient_scaler(device)]
 
 
+def _claim(device: str, source: str, name: str, said: str, found: str, holds: bool | None, how: str) -> RuleClaim:
+    return RuleClaim(name=name, device=device, source=source, said=said, found=found, holds=holds, how=how)
+
+
 def _default_dtype(device: str, source: str, said: str) -> RuleClaim:
     found = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
-    return RuleClaim(
-        name="default dtype", device=device, source=source, said=said, found=found, holds=found == said, how=DEVICE
-    )
+    return _claim(device, source, "default dtype", said, found, found == said, DEVICE)
 
 
 def old_spelling() -> RuleClaim:
     """Return whether `torch.xpu.amp.autocast`, the older document's spelling, is there."""
     there = hasattr(getattr(torch.xpu, "amp", None), "autocast")
-    return RuleClaim(
-        name="old spelling",
-        device="xpu",
-        source=XPU_REFERENCE,
-        said="torch.xpu.amp.autocast",
-        found="there" if there else "not there",
-        holds=there,
-        how=DEVICE,
-    )
+    found = "there" if there else "not there"
+    return _claim("xpu", XPU_REFERENCE, "old spelling", "torch.xpu.amp.autocast", found, there, DEVICE)
 
 
 def new_spelling(device: str) -> RuleClaim:
@@ -172,15 +167,7 @@ def new_spelling(device: str) -> RuleClaim:
             found = f"raises {first_line(error)}"
     if caught:
         found += f", with a warning ({caught[0].category.__name__})"
-    return RuleClaim(
-        name="spelling",
-        device=device,
-        source=PYTORCH_PAGE,
-        said=f'torch.autocast("{device}")',
-        found=found,
-        holds=entered if is_present(device) else None,
-        how=DEVICE if is_present(device) else NOT_OBSERVED,
-    )
+    return _claim(device, PYTORCH_PAGE, "spelling", f'torch.autocast("{device}")', found, *_where(device, entered))
 
 
 def gradient_scaler(device: str) -> RuleClaim:
@@ -192,15 +179,13 @@ def gradient_scaler(device: str) -> RuleClaim:
             found = "constructs" + ("" if scaler.is_enabled() else ", disabled")
         except Exception as error:  # noqa: BLE001 - that it raises is the finding
             found = f"raises {first_line(error)}"
-    return RuleClaim(
-        name="GradScaler",
-        device=device,
-        source=PYTORCH_PAGE,
-        said=f'torch.amp.GradScaler("{device}")',
-        found=found,
-        holds=found == "constructs" if is_present(device) else None,
-        how=DEVICE if is_present(device) else NOT_OBSERVED,
-    )
+    said = f'torch.amp.GradScaler("{device}")'
+    return _claim(device, PYTORCH_PAGE, "GradScaler", said, found, *_where(device, found == "constructs"))
+
+
+def _where(device: str, holds: bool) -> tuple[bool | None, str]:
+    """Return whether a claim holds, and how that was seen: not without its device."""
+    return (holds, DEVICE) if is_present(device) else (None, NOT_OBSERVED)
 
 
 def _inference(device: str, source: str, dtype: str) -> RuleClaim:
@@ -214,15 +199,8 @@ def _inference(device: str, source: str, dtype: str) -> RuleClaim:
             found = f"conv2d gives {str(result.dtype).removeprefix('torch.')}"
         except Exception as error:  # noqa: BLE001 - that it raises is the finding
             found = f"raises {first_line(error)}"
-    return RuleClaim(
-        name=f"inference {dtype}",
-        device=device,
-        source=source,
-        said=f"{dtype} is supported for inference",
-        found=found,
-        holds=found == f"conv2d gives {dtype}",
-        how=DEVICE if is_present(device) else FAKE,
-    )
+    said, how = f"{dtype} is supported for inference", DEVICE if is_present(device) else FAKE
+    return _claim(device, source, f"inference {dtype}", said, found, found == f"conv2d gives {dtype}", how)
 
 
 def _training(device: str, dtype: str, supported: bool) -> RuleClaim:
@@ -231,16 +209,8 @@ def _training(device: str, dtype: str, supported: bool) -> RuleClaim:
     Backward fails on fake tensors of an absent device, so that only a present device can tell.
     """
     said = f"{dtype} is supported for training" if supported else f"{dtype} is not supported for training"
-    found, works = _train(device, dtype) if is_present(device) else (f"no {device} here to train on", None)
-    return RuleClaim(
-        name=f"training {dtype}",
-        device=device,
-        source=XPU_REFERENCE,
-        said=said,
-        found=found,
-        holds=None if works is None else works == supported,
-        how=NOT_OBSERVED if works is None else DEVICE,
-    )
+    found, works = _train(device, dtype) if is_present(device) else (f"no {device} here to train on", False)
+    return _claim(device, XPU_REFERENCE, f"training {dtype}", said, found, *_where(device, works == supported))
 
 
 def _train(device: str, dtype: str) -> tuple[str, bool]:
