@@ -17,7 +17,7 @@ from ampbench.result import Result
 from ampbench.show import networks
 from ampbench.show.data import csv_text, json_text
 from ampbench.show.markdown import markdown
-from ampbench.show.results import Screen, Set, heading, notes_of, result_lines, result_markdown
+from ampbench.show.results import Layout, Screen, heading, notes_of, result_lines, result_markdown
 from ampbench.show.rows import Row, group_of, grouped
 from ampbench.show.terminal import make_console, print_lines, print_sections, wrapped
 from ampbench.store import StoredRun, gathered
@@ -136,8 +136,8 @@ class LiveTable:
         rows = self._rows(table)
         screen = Screen(header=self._header, cases=self._tables[table].run.cases, rows=rows)
         title = " · ".join(heading(group_of(rows[0]), rows, screen))
-        setting = Set(rows, width, "rounds", lambda row: f"{row['rounds']} of {self._rounds}")
-        lines = [Text(), Text(title, style="dim"), *setting.lines(rows)]
+        layout = Layout(rows, width, "rounds", lambda row: f"{row['rounds']} of {self._rounds}")
+        lines = [Text(), Text(title, style="dim"), *layout.lines(rows)]
         for line in lines:
             line.truncate(width, overflow="ellipsis")
         return lines

@@ -4,6 +4,7 @@
 `result_markdown(screen)` is the same in Markdown. `Result.screen()` makes the `Screen`; nothing is decided here.
 """
 
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -98,9 +99,8 @@ def _error(row: Row) -> str:
 
 
 def _memory(row: Row) -> tuple[str, str]:
-    return written(row, "peak_memory_bytes"), "" if row["precision"] == BASELINE else written(
-        row, "memory_ratio_vs_fp32"
-    )
+    ratio = "" if row["precision"] == BASELINE else written(row, "memory_ratio_vs_fp32")
+    return written(row, "peak_memory_bytes"), ratio
 
 
 def _speed(row: Row) -> tuple[str, str]:
@@ -131,11 +131,8 @@ def result_lines(screen: Screen, width: int, *, verbose: bool = False) -> list[T
         lines_of_title = wrapped(" · ".join([title, *rest]), width, "dim")
         lines_of_title[0].stylize("not dim bold", 0, len(title))
         take = screen.takes.get(group)
-        shown += [
-            *([Text()] if shown else []),
-            *lines_of_title,
-            *Set(rows, width).lines(rows, take.case_id if take else None),
-        ]
+        shown += [*([Text()] if shown else []), *lines_of_title]
+        shown += Layout(rows, width).lines(rows, take.case_id if take else None)
         for line in _below(rows, take, screen, verbose=verbose):
             shown += wrapped(line, width)
         if verbose:
@@ -197,7 +194,7 @@ def machine(header: Header, device: str) -> list[str]:
     return [name, f"torch {torch}" if torch else ""]
 
 
-class Set:
+class Layout:
     """How a table of `rows` is set within `width`; its last column, `head` and `last`, folds."""
 
     def __init__(
@@ -261,9 +258,13 @@ def _below(rows: Sequence[Row], take: Take | None, screen: Screen, *, verbose: b
     yield from _next(take, screen.header)
     rounds = max((int(number(row["rounds"]) or 0) for row in rows), default=0)
     quiet = all(each.code not in (Note.UNQUIET, Note.UNSTEADY) for each in screen.notes)
-    trained = next((each.subject for each in take.verdicts if each.evidence is Evidence.TRAINED), "")
-    seen = next(said for kind, said in EVIDENCE.items() if any(row["verdict_evidence"] == kind for row in rows))
-    yield f"  {counted(rounds, 'round')}, machine {'quiet' if quiet else 'not quiet'}. Evidence: {trained or seen}."
+    seen = [each for each in take.verdicts if each.evidence]
+    trained = next((each.subject for each in seen if each.evidence is Evidence.TRAINED), "")
+    found = trained or next(
+        (said for kind, said in EVIDENCE.items() if any(each.evidence == kind for each in seen)), ""
+    )
+    measured = f"{counted(rounds, 'round')}, machine {'quiet' if quiet else 'not quiet'}. " if rounds else ""
+    yield f"  {measured}Evidence: {found}."
     for hint in take.hints:
         if verbose or hint.severity is not Severity.INFO:
             yield f"  {_capital(words(hint))}"
@@ -272,9 +273,11 @@ def _below(rows: Sequence[Row], take: Take | None, screen: Screen, *, verbose: b
 def _next(take: Take, header: Header) -> Iterator[str]:
     """Yield the command that tells more of a refused case that is faster or smaller."""
     passed = take.passed
-    if passed is not None and passed.code in EXPLAINS and not header.imported and not header.selection.overrides:
+    given = header.selection
+    if passed and passed.code in EXPLAINS and not (header.imported or given.overrides or given.sweeps or given.preset):
         phase = " --phase training" if passed.phase == "training" else ""
-        yield f"  ampbench explain {EXPLAINS[passed.code]} {passed.workload} --precision {passed.precision}{phase}"
+        of = f"{shlex.quote(passed.workload)} --precision {passed.precision}{phase}"
+        yield f"  ampbench explain {EXPLAINS[passed.code]} {of}"
 
 
 def _capital(text: str) -> str:

@@ -110,6 +110,12 @@ def test_a_keyword_selects_rows_but_the_advice_stays_that_of_the_run(results: Pa
     assert "→ Take bf16_pure: 1.75x the speed" in out
 
 
+def test_a_failed_case_alone_is_shown_with_the_answer_of_its_table(results: Path, ampbench: Run) -> None:
+    out = ampbench("show", "latest", "--results", results, "-k", "softmax_head and fp16_pure").out
+    assert out.splitlines()[1].split()[:2] == ["fp16_pure", "failed:"]
+    assert "→ Stay in fp32" in out
+
+
 def test_a_keyword_that_matches_nothing_is_exit_5(results: Path, ampbench: Run) -> None:
     said = ampbench("show", "latest", "--results", results, "-k", "nonsense")
     assert said.code == 5
