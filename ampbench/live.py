@@ -131,7 +131,9 @@ def _in_whole_rounds(stored: StoredRun) -> StoredRun:
     counts = Counter(each.case_id for each in stored.rounds if not each.control)
     whole = min((counts[case_id] for case_id in wanted), default=0)
     rounds = max(1, whole if stored.ended == "out of time" else max(counts.values(), default=1))
-    header = structs.replace(stored.header, settings=structs.replace(stored.header.settings, rounds=rounds))
+    sources = [structs.replace(one, module=__name__) if one.name in GIVEN else one for one in stored.header.sources]
+    settings = structs.replace(stored.header.settings, rounds=rounds)
+    header = structs.replace(stored.header, settings=settings, sources=sources)
     if not whole or stored.ended != "out of time":
         return dataclasses.replace(stored, header=header)
     kept = [each for each in stored.rounds if each.round < rounds]

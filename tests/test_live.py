@@ -1,6 +1,7 @@
 """Networks that a program has: measured in its process as `run` does, told as a `Result`, without a trace."""
 
 import contextlib
+import dataclasses
 import gc
 import json
 import os
@@ -17,6 +18,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from msgspec import structs
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pack_padded_sequence
@@ -24,6 +26,7 @@ from torch.utils._pytree import tree_leaves
 
 import ampbench
 from ampbench import live
+from ampbench.records.changes import ChangeStatus
 from ampbench.records.verdict import Status
 from ampbench.workloads.index import WORKLOADS
 
@@ -212,6 +215,12 @@ def test_a_result_tells_shows_saves_and_opens_itself(tmp_path: Path):
         opened = ampbench.open(name, tmp_path)
         assert opened.to_dict() == result.to_dict()
         assert str(opened) == str(result)
+
+    settings = structs.replace(header.settings, isolation=True)
+    apart = dataclasses.replace(result.stored, header=structs.replace(header, settings=settings))
+    changes = ampbench.compare(ampbench.Result(apart), result).changes
+    assert {change.status for change in changes if change.kind == "time"} == {ChangeStatus.INCOMPARABLE}
+    assert {change.status for change in changes if change.kind != "time"} == {ChangeStatus.UNCHANGED}
 
 
 def test_the_budget_is_the_time_of_all_and_gives_whole_rounds():

@@ -112,6 +112,9 @@ SWITCHES = "switches of torch"
 TIMED = "timing"
 """Of an accelerator: in bursts or sustained; the former is faster where a clock falls under load."""
 
+ISOLATION = ("all in one process", "a process each")
+"""How cases are measured: what else a process holds weighs on their times."""
+
 POWER_LIMIT = "power limit"
 """What differs where an accelerator may take more power in one run: times, never bits."""
 
@@ -187,6 +190,8 @@ class EnvironmentDifferences:
             self._compare_device(device, before, after)
         on_purpose = bool(settings.keys() & {"threads", *THREAD_VARIABLES})
         self._compare("number of threads", before.threads, after.threads, matters=not on_purpose)
+        apart = [ISOLATION[one.settings.isolation] for one in (baseline, candidate)]
+        self._compare("isolation", apart[0], apart[1], matters=True)
         switches = _kept_switches(baseline), _kept_switches(candidate)
         if self._compare(SWITCHES, *switches, matters=not one_session(baseline, candidate)):
             self._inexact = True
