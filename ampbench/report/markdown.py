@@ -77,11 +77,11 @@ def _parts(material: Material, said: Result) -> Iterator[Part]:
         what="reasons",
     )
     machines = advised_machines(material)
-    if said.missing.rows:
-        yield _table(block_table(said.missing), what="reasons", title=said.missing.title)
     quiet = bool(comparisons)
     for machine in machines:
         yield from _networks(machine, len(machines) > 1, quiet)
+    if said.missing.rows:
+        yield _table(block_table(said.missing), what="reasons", title=said.missing.title)
     for _, part in parts(material):
         yield _of_instrument(part, quiet)
     for trend in material.trends:
