@@ -86,58 +86,10 @@ def test_every_precision_of_the_page_is_explained_and_no_other():
     }
 
 
-def test_what_must_arrive_of_an_update_is_told_of_training_alone():
-    trained = text_of(make_material(make_run(Times((make_case("fp32", phase="training"), noisy(1e-3))))))
-    assert "at least 98% of the update" in trained
-    assert "updates have become 32 times smaller" in trained
-    assert "of the update" not in text_of(make_material(make_run(TIMES)))
-
-
-def test_advice_by_default_is_spoken_of_only_where_default_was_measured():
-    both = Times((FP32, noisy(1e-3)), (make_case("default"), noisy(5e-4)), (BF16, noisy(4e-4)))
-    assert "(than default where that was measured)" in text_of(make_material(make_run(both)))
-    assert "default" not in text_of(make_material(make_run(TIMES)))
-
-
-def test_stored_runs_and_interleaved_ones_are_told_apart():
-    stored = text_of(make_material(make_run(TIMES), baseline=make_run(TIMES, header=make_header(run="base"))))
-    first, second = arms()
-    paired = text_of(make_material(make_run(TIMES, header=second), baseline=make_run(TIMES, header=first)))
-    assert "Welch's test" in stored
-    assert "signed-rank" not in stored
-    assert "signed-rank" in paired
-    assert "8, 16, 24, 32 of them, each time at 0.001 / 4" in paired
-    assert "Welch's test" not in paired
-
-
-def test_without_a_baseline_nothing_is_said_of_verdicts_and_without_trends_nothing_of_trends(readme_run: Material):
-    headings = [one.get_text() for one in rendered(readme_run).select("#method h3")]
-    assert headings == [
-        "What each number means",
-        "What the precisions are",
-        "How it was measured",
-        "How the advice is reached",
-        "What this page does not say",
-    ]
-
-
-def test_trends_bring_the_rules_that_looked_at_them(history: Material):
-    page = text_of(history)
-    assert "times of fewer points" in page
-    assert "t test on logarithms, at " in page
-    assert "Step detection" not in page  # five versions
-
-
 def test_a_number_that_no_table_of_the_page_has_is_not_explained():
     run = make_run(TIMES)
     worked = {key: structs.replace(one, flops={"fp32": 10**9}) for key, one in run.memory.items()}
     assert "flops_per_second" not in named(rendered(make_material(replace(run, memory=worked))))
-
-
-def test_accelerators_are_spoken_of_only_where_one_was_measured():
-    cuda = Times((make_case("fp32", device="cuda"), noisy(1e-3)))
-    assert "caching allocator" in text_of(make_material(make_run(cuda)))
-    assert "caching allocator" not in text_of(make_material(make_run(TIMES)))
 
 
 def test_an_imported_run_is_said_to_have_numbers_of_another_program():

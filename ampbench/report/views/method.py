@@ -7,22 +7,16 @@ decides.
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from ampbench.core import budget, stats
-from ampbench.core.metrics import COLUMNS, COMPARED, GATED, MEAN, Column, Gate
-from ampbench.core.precisions import DEFAULT, PRECISIONS, ordered
+from ampbench.core import stats
+from ampbench.core.metrics import COLUMNS, COMPARED, Column, Gate
+from ampbench.core.precisions import PRECISIONS, ordered
 from ampbench.core.units import UNDEFINED, counted, format_limit, format_percent, format_quantity, format_seconds
-from ampbench.judge import deciding, fitness
-from ampbench.judge.exact import LUCK
-from ampbench.judge.looks import DISAGREEMENT_ALPHA
+from ampbench.judge import fitness
 from ampbench.judge.rounds import MeasuredRun
-from ampbench.judge.times import TIME
-from ampbench.judge.verdict import LARGEST_SPEEDUP, WORTH
 from ampbench.records.labels import few
-from ampbench.records.measured import OTHER_SHARE, STEAL_SHARE
 from ampbench.report.facts import Facts, facts_of, moment
 from ampbench.report.material import Material
 from ampbench.report.views.cases import columns_of
@@ -30,8 +24,6 @@ from ampbench.show.page import View
 from ampbench.show.results import COLUMNS as DECIDING
 from ampbench.show.rows import number
 from ampbench.store import CUT, StoredRun
-from ampbench.trend import steps
-from ampbench.trend.series import Rule
 
 _CUT = f"its file {CUT}"
 _NOT_COMPARABLE = "times are not comparable"
@@ -194,24 +186,16 @@ def method(material: Material) -> View | None:
     ]
     drifted = {one.metric for comparison in comparisons for one in comparison.findings} & COMPARED.keys()
     used += [COMPARED[name] for name in drifted]
-    devices = {row["device"] for row in rows}
     content = {
         "columns": [_explained(column) for column in used],
         "judged": judged,
         "names": {column.name for column in used},
         "phases": {row["phase"] for row in rows},
-        "accelerated": bool(devices - {"cpu"}),
         "budget": material.budget,
-        "agreement": format_limit(material.budget.argmax_agreement),
-        "flushed": format_limit(material.budget.grad_flushed_share),
         "advised": any(one.advice for one in material.shown),
         "precisions": _meant(material),
-        "default": any(row["precision"] == DEFAULT for row in rows),
-        "interleaved": any(one.interleaved for one in comparisons),
-        "stored": any(not one.interleaved for one in comparisons),
         "imported": any(one.stored.header.imported for one in material.shown),
-        "rules": {one.rule for trend in material.trends for one in trend.series},
-        "constants": _CONSTANTS,
+        "least_rounds": stats.ROUNDS_FOR_INTERVAL,
     }
     return View(id="method", title="Method", template="method.html", content=content)
 
@@ -254,48 +238,3 @@ def gate_in_words(gate: Gate, unit: str) -> str:
     if gate.threshold == gate.elsewhere:
         return said
     return f"{said}; for other code or another environment {over(gate.elsewhere)}"
-
-
-_CONSTANTS: Mapping[str, Any] = {
-    "rounds_for_interval": stats.ROUNDS_FOR_INTERVAL,
-    "disturbed": fitness.DISTURBED,
-    "unquiet": format_limit(fitness.UNQUIET_SHARE),
-    "inflated": stats.INFLATED,
-    "worth": WORTH,
-    "largest": f"{LARGEST_SPEEDUP:g}",
-    "disagreement_alpha": format_limit(DISAGREEMENT_ALPHA),
-    "kept": format_limit(budget.LEAST_KEPT),
-    "tensor_kept": format_limit(budget.LEAST_KEPT_OF_A_TENSOR),
-    "swallowed": format_limit(budget.MOST_SWALLOWED),
-    "room": budget.ROOM,
-    "tensor": budget.OF_A_TENSOR,
-    "bias": format_limit(budget.MOST_BIAS),
-    "over_spread": format_limit(budget.MOST_OVER_SPREAD),
-    "stall": format_limit(budget.MOST_STALL),
-    "looks": deciding.LOOKS,
-    "fresh": deciding.CONFIRMATION_BLOCKS,
-    "alpha": deciding.ALPHA,
-    "family_alpha": format_limit(deciding.FAMILY_ALPHA),
-    "confirmation_alpha": format_limit(deciding.CONFIRMATION_ALPHA),
-    "equivalence_alpha": format_limit(deciding.EQUIVALENCE_ALPHA),
-    "control_alpha": format_limit(deciding.CONTROL_ALPHA),
-    "slow": deciding.SLOW,
-    "apart": format_limit(deciding.LARGEST_SHARE_OF_ROUNDS_APART),
-    "minimum_rounds": deciding.MINIMUM_ROUNDS,
-    "steal": format_limit(STEAL_SHARE),
-    "other": format_limit(OTHER_SHARE),
-    "load": fitness.LOAD_PER_CPU,
-    "clock": format_limit(fitness.SLOW_CLOCK),
-    "unfit": format_limit(fitness.UNFIT_SHARE),
-    "points": steps.POINTS,
-    "certainty": steps.CERTAINTY,
-    "ordered": format_limit((1 + steps.SEPARATION) / 2),
-    "series_alpha": format_limit(steps.FAMILY_ALPHA),
-    "luck": LUCK,
-    "time_threshold": format_limit(GATED[TIME].threshold),
-    "mean_threshold": format_limit(GATED[MEAN].threshold),
-    "steps": Rule.STEPS,
-    "neighbours": Rule.NEIGHBOURS,
-    "exact": Rule.EXACT,
-}
-"""What the template says in numbers, each where the rule that uses it is."""
