@@ -6,11 +6,11 @@ from typing import Any
 
 from msgspec import structs, to_builtins
 
-from ampbench.instruments.ceilings.records import Attained, Ceiling
 from ampbench.records.case import Case, Environment
 from ampbench.records.measured import Divergence, MemoryPass, ReferenceStep, Round
 from ampbench.records.run import SCHEMA, Entry, Footer, Header, Selection, Settings
 from ampbench.store import RunWriter, StoredRun, gathered
+from ampbench.studies.ceilings import Attained, Ceiling
 
 RUN = "20260131T120000Z-bench-1f9a3c"
 COMPLETE = Footer(ended="complete", finished_at="2026-01-31T12:05:00Z")

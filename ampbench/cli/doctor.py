@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from ampbench.drive.fitness import Spoiler
-    from ampbench.instruments.ceilings.records import Ceiling
     from ampbench.records.case import DeviceDescription, Environment
     from ampbench.store import StoredRun
+    from ampbench.studies.ceilings import Ceiling
 
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16")
 
@@ -103,7 +103,8 @@ def _check(results: Path | None) -> dict[str, str | None] | None:
 def _prepare(format: OutputFormat) -> None:
     """Import what the answer takes."""
     from ampbench.instruments import registry  # noqa: F401
-    from ampbench.instruments.ceilings import findings, instrument  # noqa: F401
+    from ampbench.show import study_words  # noqa: F401
+    from ampbench.studies import ceilings  # noqa: F401
 
     if format is OutputFormat.TABLE:
         from rich import padding, table  # noqa: F401
@@ -119,7 +120,8 @@ def _document(
     ceilings: "list[Ceiling]",
     stored: Mapping[str, str | None] | None,
 ) -> dict[str, Any]:
-    from ampbench.instruments.ceilings.findings import libraries_said, shown
+    from ampbench.show import study_words
+    from ampbench.studies.ceilings import of_libraries, shown
 
     devices = [] if environment is None else environment.devices
     document: dict[str, Any] = {
@@ -129,7 +131,7 @@ def _document(
         "findings": [asdict(finding) for finding in findings],
         "known": known,
         "arithmetic": {device.type: shown(device, ceilings).arithmetic for device in devices if device.available},
-        "libraries": [line for device in devices for line in libraries_said(ceilings, device.type)],
+        "libraries": [line for device in devices for line in study_words.lines(of_libraries(ceilings, device.type))],
     }
     if stored is not None:
         document["results"] = stored
@@ -149,7 +151,7 @@ def _known(results: Path, environment: "Environment") -> list[str]:
 
 def _ceilings(results: Path, environment: "Environment") -> "list[Ceiling]":
     """Return the ceilings of this machine that a results folder has."""
-    from ampbench.instruments.ceilings.instrument import ceilings_known
+    from ampbench.studies.ceilings import ceilings_known
 
     return ceilings_known(results, environment)
 
@@ -244,7 +246,7 @@ def _pairs(pairs: Mapping[str, str]) -> "RenderableType":
 
 def _device_table(environment: "Environment", ceilings: "list[Ceiling]") -> "RenderableType":
     from ampbench.core.units import format_bytes
-    from ampbench.instruments.ceilings.findings import shown
+    from ampbench.studies.ceilings import shown
 
     rows = []
     for device in environment.devices:
@@ -269,9 +271,10 @@ def _capability(device: "DeviceDescription", dtype: str) -> str:
 
 def _device_remarks(environment: "Environment", ceilings: "list[Ceiling]") -> list[str]:
     """Return what is to be said of devices: absent, emulating, and in which libraries they multiply."""
-    from ampbench.instruments.ceilings.findings import best, libraries_said, shown
     from ampbench.records.labels import emulated_halves
+    from ampbench.show import study_words
     from ampbench.show.document import as_sentence
+    from ampbench.studies.ceilings import best, of_libraries, shown
 
     remarks = []
     for device in environment.devices:
@@ -291,5 +294,7 @@ def _device_remarks(environment: "Environment", ceilings: "list[Ceiling]") -> li
             remarks.append(
                 f"that {' and '.join(told)} is emulated is known by {by}: ampbench study ceilings measures it"
             )
-        remarks += [f"{device.type}: {as_sentence(line)}" for line in libraries_said(ceilings, device.type)]
+        remarks += [
+            f"{device.type}: {as_sentence(line)}" for line in study_words.lines(of_libraries(ceilings, device.type))
+        ]
     return remarks

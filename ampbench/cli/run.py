@@ -35,10 +35,10 @@ from ampbench.cli.printing import OutputFormat, print_document, print_listing, p
 from ampbench.core.budget import LIMITS, Budget
 from ampbench.core.units import counted, format_duration
 from ampbench.errors import CASE_FAILED, INTERRUPTED, NothingToRunError, StoreError, UnknownNameError, UsageError
-from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.records.kinds import deed_of, verb_of
 from ampbench.records.labels import Pending
 from ampbench.records.run import EACH, LANES, NODE, ON, Fleet, Selection, Settings
+from ampbench.studies.ceilings import Ceiling
 from ampbench.workloads.index import is_users
 
 if TYPE_CHECKING:
@@ -222,8 +222,8 @@ def _run(
         if resumed is not None and resumed.complete and not any(prepared.servers):
             print_note(f"run {resumed.header.run} is complete: nothing is left to do")
             return _print_end(resumed, "complete", ending)
-        from ampbench.instruments.ceilings.instrument import ceilings_known  # NumPy: not for a mistake
         from ampbench.judge.pairing import not_the_commits
+        from ampbench.studies.ceilings import ceilings_known  # NumPy: not for a mistake
 
         if writer is None:
             header = session.new_header(

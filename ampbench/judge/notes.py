@@ -6,14 +6,13 @@ from functools import partial
 
 from ampbench.core.precisions import PRECISIONS
 from ampbench.core.statement import Note, Severity, Statement, state
-from ampbench.instruments.ceilings.findings import BINDING, Bounds, disturbance, shown
-from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.judge import fitness
 from ampbench.judge.pairing import not_the_commits
 from ampbench.records.labels import Pending, device_statement, emulated_of, few, kernels_said, limited_power, remarks
 from ampbench.records.measured import NATIVE, Divergence, Round
 from ampbench.show.rows import Group, Row, Take, grouped, number, precision_label
 from ampbench.store import StoredRun
+from ampbench.studies.ceilings import BINDING, Bounds, Ceiling, disturbance, shown
 from ampbench.workloads.index import LIBRARIES, RANDOM
 
 FPMATH_VARIABLES = ("NVIDIA_TF32_OVERRIDE", "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")

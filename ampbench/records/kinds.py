@@ -196,13 +196,11 @@ _ROWS = (
     ),
     Kind(
         CEILINGS, "study", "the ceilings of",
-        (Lines("ceiling", "ampbench.instruments.ceilings.records:Ceiling", several=True, of="device"),),
+        (Lines("ceiling", "ampbench.studies.ceilings:Ceiling", several=True, of="device"),),
         summary="What this device attains at best: FLOP/s of products, convolutions and attention, bandwidth.",
-        instrument="ampbench.instruments.ceilings.instrument:INSTRUMENT",
-        asked="ampbench.instruments.ceilings.records:CeilingsAsked",
-        asks=("ampbench.instruments.ceilings.records:CeilingAsked",),
-        document="ampbench.instruments.ceilings.show:document",
-        part="ampbench.instruments.ceilings.show:part",
+        study="ampbench.studies.ceilings:STUDY",
+        asked="ampbench.studies.ceilings:CeilingsAsked",
+        asks=("ampbench.studies.ceilings:CeilingAsked",),
         resumed=True,
     ),
     Kind(

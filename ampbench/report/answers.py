@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ampbench.core.units import counted
-from ampbench.instruments.ceilings.findings import shown as as_measured
-from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.judge import notes
 from ampbench.judge.verdict import across_tables
 from ampbench.records.labels import device_statement, told_apart
@@ -15,6 +13,8 @@ from ampbench.show.networks import MANY, Network, in_order, network_names, table
 from ampbench.show.networks import heading as counted_takes
 from ampbench.show.rows import Group, Row, Take, grouped, precision_label
 from ampbench.show.wording import words
+from ampbench.studies.ceilings import Ceiling
+from ampbench.studies.ceilings import shown as as_measured
 from ampbench.trend.building import place_of
 from ampbench.trend.series import Place
 

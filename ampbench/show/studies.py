@@ -16,7 +16,7 @@ from ampbench.records.labels import NOT_REACHED
 from ampbench.show import study_words
 from ampbench.show.data import finite, record_data
 from ampbench.show.document import Block, Code, Column, Document, Section, as_sentence, picked, records, table
-from ampbench.show.page import Held, Part, Told, of_several, told_part
+from ampbench.show.page import Held, Part, of_several, told_part
 from ampbench.store import StoredRun
 
 if TYPE_CHECKING:
@@ -37,12 +37,11 @@ def document(
     study: "Study[Any, Found]", stored: StoredRun, case_ids: Sequence[str], *, everything: bool = False
 ) -> Document:
     """Return what a study says of the cases `case_ids` of a run; `everything`: all rows of its tables."""
+    if study.devices is not None:
+        return _of_devices(study, stored, everything=everything)
     first = study.tables[0]
     assert not callable(first.columns)
     key = study.key or KINDS[study.kind].found.line
-
-    def as_data(record: Any) -> Any:
-        return [as_data(each) for each in record] if isinstance(record, list) else record_data(record)
 
     def data(case: Case, record: Found) -> dict[str, Any]:
         statements = list(study.conclusions(case, record))
@@ -53,7 +52,7 @@ def document(
             "tables": {
                 each.key: records(each.columns_of(record), each.rows(record)) for each in study.tables if each.key
             },
-            key: as_data(record),
+            key: _as_data(record),
         }
 
     def shown(case: Case, record: Found) -> Section:
@@ -74,12 +73,47 @@ def document(
     )  # fmt: skip
 
 
-def section(study: "Study[Any, Found]", case: Case, record: Found, *, everything: bool = False) -> Section:
+def _as_data(record: Any) -> Any:
+    return [_as_data(each) for each in record] if isinstance(record, list) else record_data(record)
+
+
+def _of_devices(study: "Study[Any, Any]", stored: StoredRun, *, everything: bool) -> Document:
+    """Return what a study of devices says of a run, which has no cases."""
+    assert study.devices is not None
+    devices = study.devices([stored])
+    first = study.tables[0]
+
+    def rows(each: "Table[Any, Any]") -> list[dict[str, Any]]:
+        return [row for found in devices for row in records(each.columns_of(found), each.rows(found))]
+
+    def data() -> dict[str, Any]:
+        statements = {found.name: list(study.conclusions(None, found)) for found in devices}
+        found = {
+            "run": stored.header.run,
+            "environment": record_data(stored.header.environment),
+            "ended": stored.ending,
+            "sentences": {name: study_words.lines(each) for name, each in statements.items()},
+            "statements": {name: [asdict(one) for one in each] for name, each in statements.items()},
+            "tables": {each.key: rows(each) for each in study.tables},
+            study.key: _as_data(stored.every(study.record)),
+        }
+        return {name: finite(value) for name, value in found.items()}
+
+    assert not callable(first.columns)
+    return Document(
+        sections=lambda: [section(study, None, found, everything=everything) for found in devices],
+        data=data,
+        columns=[column.key for column in first.columns],
+        rows=lambda: rows(first),
+    )
+
+
+def section(study: "Study[Any, Found]", case: Case | None, record: Found, *, everything: bool = False) -> Section:
     """Return what a study says of a case: its conclusions, its tables, and what the measuring noted."""
     said = study_words.lines(study.conclusions(case, record))
     tables = [_block(each, view, record, everything) for each in study.tables for view in each.views]
     return Section(
-        " · ".join(filter(None, [case_title(case), study.heading(record)])),
+        " · ".join(filter(None, [case_title(case) if case else "", study.heading(record)])),
         [
             *(Block(as_sentence(line)) for line in said),
             *(block for block in tables if block.rows),
@@ -98,20 +132,27 @@ def _block(found: "Table[Found, Row]", view: "View[Row]", record: Found, everyth
 def part(study: "Study[Any, Found]", held: Held[Found]) -> Part | None:
     """Return the part of a page that a study has, the cases with the most problems first; None without any."""
 
-    def codes(told: Told[Found], severity: Severity | None = None) -> list[str]:
-        statements = study.conclusions(told.case, told.found)
-        return [each.code for each in statements if severity in (None, each.severity)]
+    if study.devices is not None:
+        subjects: Sequence[Any] = study.devices(held.runs)
+        of: list[tuple[Case | None, Any]] = [(None, each) for each in subjects]
+    else:
+        subjects = held.told
+        of = [(each.case, each.found) for each in held.told]
+    concluded = {id(each): list(study.conclusions(*own)) for each, own in zip(subjects, of, strict=True)}
+    known = {id(each): own for each, own in zip(subjects, of, strict=True)}
 
-    def holds(code: str) -> Callable[[Told[Found]], bool]:
-        return lambda told: code in concluded[told.name]
+    def holds(code: str) -> Callable[[Any], bool]:
+        return lambda each: any(one.code == code for one in concluded[id(each)])
 
-    found = sorted(held.told, key=lambda told: -len(codes(told, Severity.PROBLEM)))
-    concluded = {told.name: codes(told) for told in found}
-    own = dict.fromkeys(code for each in concluded.values() for code in each if code in study_words.OF_SEVERAL)
+    def problems(each: Any) -> int:
+        return sum(one.severity is Severity.PROBLEM for one in concluded[id(each)])
+
+    found = sorted(subjects, key=problems, reverse=True)
+    own = dict.fromkeys(one.code for each in found for one in concluded[id(each)] if one.code in study_words.OF_SEVERAL)
     return told_part(
         held,
         found,
-        lambda told: section(study, told.case, told.found, everything=True),
+        lambda each: section(study, *known[id(each)], everything=True),
         id=study.kind,
         title=study.title,
         caption=study.caption,
@@ -119,7 +160,9 @@ def part(study: "Study[Any, Found]", held: Held[Found]) -> Part | None:
         said=[line for code in own for line in of_several(found, holds(code), study_words.OF_SEVERAL[code])],
         drawings=study.charts,
         folding=[view.title for each in study.tables for view in each.views if view.folded],
-        finding=lambda told: next(iter(study_words.lines(study.conclusions(told.case, told.found))), ""),
+        finding=lambda each: next(iter(study_words.lines(concluded[id(each)])), ""),
+        first="device" if study.devices else "case",
+        what="devices" if study.devices else "cases",
     )
 
 

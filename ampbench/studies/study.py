@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import msgspec
 
 from ampbench.core.statement import Statement
-from ampbench.records.case import Case, Environment
+from ampbench.records.case import Environment
 from ampbench.records.kinds import KINDS, named
 from ampbench.records.run import Entry, Selection, Settings
 from ampbench.records.wire import Task
@@ -211,17 +211,19 @@ class Study(Instrument[A], Generic[A, R]):
     of a page, `done` is what was done to its cases there ("Trained"), `key` what its records are called in the JSON
     (none: as their lines are). `heading` says what stands behind the name of a case, `remarks` what the
     measuring noted, in sentences. Where several records are of a case, `lacks` are the ids of cases and the names of
-    what a run lacks of them.
+    what a run lacks of them. One that is of devices has `devices`, which finds in runs each
+    device, with a `name` and what was found of it: that is what tables, conclusions (of None) and charts are made of.
     """
 
     asked: type[A]
     record: type[Any]
     title: str
     caption: str
-    done: str
+    done: str = ""
+    devices: "Callable[[Iterable[StoredRun]], Sequence[R]] | None" = None
     key: str = ""
     tables: Sequence[Table[R, Any]]
-    conclusions: Callable[[Case, R], Iterable[Statement]]
+    conclusions: Callable[[Any, R], Iterable[Statement]]
     charts: "Sequence[Drawing[Told[R]]]" = ()
     lacks: "Callable[[StoredRun], Sequence[tuple[str, str]]]" = lambda _: ()
     heading: Callable[[R], str] = lambda _: ""

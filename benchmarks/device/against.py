@@ -24,9 +24,6 @@ from ampbench.core.precisions import PRECISIONS
 from ampbench.core.units import format_bytes, format_seconds
 from ampbench.instruments.casts.findings import stood_for
 from ampbench.instruments.casts.measure import measure_casts, trace_absent
-from ampbench.instruments.ceilings.datasheets import datasheet_of
-from ampbench.instruments.ceilings.findings import bandwidth, described, share
-from ampbench.instruments.ceilings.records import COPY, Ceiling
 from ampbench.instruments.rules.findings import compare_rules, unobserved
 from ampbench.instruments.rules.measure import probe_rules
 from ampbench.records.case import Case
@@ -35,6 +32,8 @@ from ampbench.records.measured import ATTENTION, CONV
 from ampbench.records.ranges import RangePass
 from ampbench.records.rules import DTYPES, short_name
 from ampbench.records.run import Selection
+from ampbench.studies.ceilings import COPY, Ceiling, bandwidth, described, share
+from ampbench.studies.datasheets import datasheet_of
 from ampbench.trace.dtypes import is_present
 from ampbench.worker import cells
 from ampbench.worker.environment import read_environment

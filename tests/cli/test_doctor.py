@@ -10,8 +10,8 @@ from msgspec import structs
 
 from ampbench.drive.fitness import Spoiler
 from ampbench.errors import AmpbenchError
-from ampbench.instruments.ceilings.records import Attained
 from ampbench.records.case import Environment
+from ampbench.studies.ceilings import Attained
 from tests import stored_runs
 
 Run = Callable[..., Any]
@@ -122,6 +122,6 @@ def test_a_speedup_of_half_precision_that_is_a_library_s_is_said_to_be(
         for dtype, attained in (("fp32", by_library), ("bf16", half))
     ]
     stored_runs.write_run(Path("results"), [], *ceilings, environment=environment, explains="ceilings")
-    said = "2.00x of that is the library's, 2.50x bf16's"
+    said = "2.00x by the library, 2.50x by the dtype"
     assert said in " ".join(ampbench("doctor").out.split())
     assert said in json.loads(ampbench("doctor", "--json").out)["libraries"][1]

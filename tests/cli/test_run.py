@@ -18,8 +18,8 @@ from ampbench.cli.main import main
 from ampbench.drive.servers import ServerChannel
 from ampbench.drive.session import opened_first
 from ampbench.errors import NothingToRunError
-from ampbench.instruments.ceilings.records import Attained, Ceiling
 from ampbench.store import list_runs, read_run
+from ampbench.studies.ceilings import Attained, Ceiling
 from tests import stored_runs
 from tests.odd_networks import ODD
 

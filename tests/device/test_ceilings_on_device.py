@@ -4,10 +4,9 @@ import pytest
 import torch
 
 from ampbench.cli.main import main
-from ampbench.instruments.ceilings.datasheets import datasheet_of
-from ampbench.instruments.ceilings.findings import bandwidth, best, share
-from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.store import StoredRun, list_runs, read_run
+from ampbench.studies.ceilings import Ceiling, bandwidth, best, share
+from ampbench.studies.datasheets import datasheet_of
 
 FOUND = torch.accelerator.current_accelerator(check_available=True)
 

@@ -41,6 +41,7 @@ def test_an_instrument_has_no_part_of_a_page_without_runs(kind: Kind) -> None:
 
 PACKAGE = Path(ampbench.__file__).parent
 SLICES = {path.parent.name for path in PACKAGE.glob("instruments/*/__init__.py")}
+STUDIES = {kind.study.partition(":")[0] for kind in KINDS.values()} - {""}
 NAMES = {name for name, value in vars(kinds).items() if isinstance(value, str) and value in KINDS}
 """The constants that are names of kinds."""
 NAMING = {
@@ -69,7 +70,7 @@ def named_in(path: Path) -> Iterator[str]:
             modules = [node.module or "", *(f"{node.module}.{one.name}" for one in node.names)]
         for module in modules:
             head, _, rest = module.partition("ampbench.instruments.")
-            if not head and rest.partition(".")[0] in SLICES:
+            if (not head and rest.partition(".")[0] in SLICES) or module in STUDIES:
                 yield module
             head, _, rest = module.partition("ampbench.records.kinds.")
             if not head and rest in NAMES:

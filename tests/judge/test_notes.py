@@ -6,7 +6,6 @@ import pytest
 from msgspec import structs
 
 from ampbench.core.statement import Answer, Flaw, Note, Severity, Statement, state
-from ampbench.instruments.ceilings.records import Ceiling
 from ampbench.judge import frame
 from ampbench.judge.notes import NOTES, skipped, statements, sweep_notes, swept_value
 from ampbench.records.case import Case, DeviceDescription, WorkloadSource
@@ -17,6 +16,7 @@ from ampbench.records.verdict import Status, Verdict
 from ampbench.show.rows import Group, Take
 from ampbench.show.wording import TEMPLATES, lines
 from ampbench.store import StoredRun
+from ampbench.studies.ceilings import Ceiling
 from tests.compared_runs import BF16, FP32, Times, environment, make_run
 from tests.stored_runs import holding, make_case, make_ceiling, make_divergence, make_header, make_memory
 

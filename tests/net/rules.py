@@ -74,6 +74,11 @@ RULES: tuple[Rule, ...] = (
         cells=24,
     ),
     Rule(
+        "every size and the best of each ceiling are tables of the study of ceilings",
+        lambda one: one.table in ("study, sizes", "study, best") and one.before == MISSING,
+        cells=624,
+    ),
+    Rule(
         "an update says in which dtype its intended step was taken",
         lambda one: one.table == "records" and one.key == "divergence[].update.intended",
         cells=68,

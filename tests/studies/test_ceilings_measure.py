@@ -9,11 +9,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from ampbench.instruments.ceilings import measure
-from ampbench.instruments.ceilings.findings import best
-from ampbench.instruments.ceilings.measure import Task, measure_ceiling, tasks_of
-from ampbench.instruments.ceilings.records import COPY, OPERATIONS, READ
 from ampbench.records.measured import ATTENTION, CONV, MATMUL
+from ampbench.studies import ceilings_measure as measure
+from ampbench.studies.ceilings import COPY, OPERATIONS, READ, best
+from ampbench.studies.ceilings_measure import Task, measure_ceiling, tasks_of
 from ampbench.worker.environment import read_environment
 from ampbench.worker.machine import Cpu, Device, open_device
 
@@ -86,7 +85,7 @@ def test_products_of_fp32_run_in_onednn_too_and_come_out_the_same(monkeypatch: p
 
 SHOWS = """
 import torch
-from ampbench.instruments.ceilings.measure import MKL, ONEDNN, _library, _layer, _onednn_layer, _square
+from ampbench.studies.ceilings_measure import MKL, ONEDNN, _library, _layer, _onednn_layer, _square
 for dtype in (torch.float32, torch.bfloat16):
     def make(*shape):
         return torch.ones(*shape, dtype=dtype)

@@ -11,11 +11,22 @@ from msgspec import structs, to_builtins
 from ampbench.drive.servers import ServerChannel
 from ampbench.drive.session import Prepared, new_header
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
-from ampbench.instruments import instrument
-from ampbench.instruments.ceilings.findings import best
-from ampbench.instruments.ceilings.instrument import (
-    INSTRUMENT,
+from ampbench.records.case import DeviceDescription, Environment
+from ampbench.records.kinds import CEILINGS
+from ampbench.records.measured import MATMUL, Failure, Fitness
+from ampbench.records.run import Header, Selection, Settings
+from ampbench.records.wire import Reply, Request, reply_with
+from ampbench.store import RunWriter, StoredRun, read_run
+from ampbench.studies import work as working
+from ampbench.studies.ceilings import (
+    COPY,
+    STUDY,
+    Attained,
+    Ceiling,
+    CeilingAsked,
+    CeilingsAsked,
     Wanted,
+    best,
     ceilings_known,
     chosen_ceiling_dtypes,
     chosen_operations,
@@ -24,18 +35,11 @@ from ampbench.instruments.ceilings.instrument import (
     unfinished,
     wanted_of,
 )
-from ampbench.instruments.ceilings.records import COPY, Attained, Ceiling, CeilingAsked, CeilingsAsked
-from ampbench.records.case import DeviceDescription, Environment
-from ampbench.records.kinds import CEILINGS
-from ampbench.records.measured import MATMUL, Failure, Fitness
-from ampbench.records.run import Header, Selection, Settings
-from ampbench.records.wire import Reply, Request, reply_with
-from ampbench.store import RunWriter, StoredRun, read_run
 from ampbench.studies.study import Session
-from tests.instruments.ceilings.ceiling_records import ceiling
 from tests.instruments.working import work
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine
 from tests.stored_runs import make_ceiling, make_header, write_run
+from tests.studies.ceiling_records import ceiling
 
 GPU = DeviceDescription(type="cuda", available=True, tf32=True, arithmetic={"fp16": "native", "bf16": "unavailable"})
 ASKED = CeilingsAsked(seconds=0.5, operations=[MATMUL, COPY], dtypes=["fp32", "bf16"])
@@ -47,8 +51,8 @@ def answer(request: Request) -> Reply:
 
 @contextmanager
 def prepared(channel: Scripted, *devices: str, asked: CeilingsAsked = ASKED) -> Iterator[Prepared]:
-    with instrument.prepared(
-        INSTRUMENT, Selection(devices=list(devices)), Settings(threads=2), asked, open_channel=lambda: channel
+    with working.prepared(
+        STUDY, Selection(devices=list(devices)), Settings(threads=2), asked, open_channel=lambda: channel
     ) as found:
         yield found
 
@@ -66,7 +70,7 @@ def measured(
         prepared(channel, *devices, asked=asked) as found,
         RunWriter.create(results, header_of(found, asked)) as writer,
     ):
-        work(INSTRUMENT, found, asked, writer, lambda piece, seen: told.append((piece.named, seen is not None)))
+        work(STUDY, found, asked, writer, lambda piece, seen: told.append((piece.named, seen is not None)))
     return read_run(writer.path), told
 
 
@@ -144,8 +148,8 @@ def test_an_interrupted_session_keeps_what_was_measured_and_goes_on_with_the_res
     left = ["copy fp32 cpu", "copy bf16 cpu"]
     assert [piece.named for piece in unfinished(stored)] == left
     channel = Scripted(answer, stored.header.environment)
-    with instrument.prepared(
-        INSTRUMENT, stored.header.selection, stored.header.settings, ASKED, stored, open_channel=lambda: channel
+    with working.prepared(
+        STUDY, stored.header.selection, stored.header.settings, ASKED, stored, open_channel=lambda: channel
     ) as found:
         assert [piece.named for piece in pieces(Session(prepared=found, asked=ASKED, begun=stored))] == left
 
@@ -153,7 +157,7 @@ def test_an_interrupted_session_keeps_what_was_measured_and_goes_on_with_the_res
 def test_a_run_of_another_machine_is_not_gone_on_with(tmp_path: Path) -> None:
     stored, _ = measured(tmp_path, Scripted(answer))
     elsewhere = Scripted(answer, structs.replace(stored.header.environment, host="other"))
-    preparing = instrument.prepared(INSTRUMENT, Selection(), Settings(), ASKED, stored, open_channel=lambda: elsewhere)
+    preparing = working.prepared(STUDY, Selection(), Settings(), ASKED, stored, open_channel=lambda: elsewhere)
     with pytest.raises(UsageError, match="its host was h, here it is other"), preparing:
         pass
 
@@ -190,10 +194,10 @@ def test_a_real_worker_that_runs_out_of_time_leaves_its_cause(tmp_path: Path) ->
     asked = CeilingsAsked(seconds=30.0, operations=[COPY], dtypes=["fp32"])
     selection, settings = Selection(), Settings(timeout_seconds=0.2, threads=1)
     with (
-        instrument.prepared(INSTRUMENT, selection, settings, asked, open_channel=ServerChannel) as found,
+        working.prepared(STUDY, selection, settings, asked, open_channel=ServerChannel) as found,
         RunWriter.create(tmp_path, header_of(found, asked)) as writer,
     ):
-        work(INSTRUMENT, found, asked, writer, lambda *_: None)
+        work(STUDY, found, asked, writer, lambda *_: None)
     (late,) = read_run(writer.path).every(Ceiling)
     assert isinstance(late, Ceiling)
     assert late.error == "time-out: no result within 0.2 s (--timeout)"

@@ -1,29 +1,44 @@
 """What a device attains at best, what that says of half precision, and the datasheet of a name that drivers give."""
 
+from collections.abc import Sequence
+
 import pytest
 from msgspec import structs
 
 from ampbench.core import stats
+from ampbench.core.statement import Statement
 from ampbench.core.units import format_bandwidth
-from ampbench.instruments.ceilings.datasheets import datasheet_of
-from ampbench.instruments.ceilings.findings import (
+from ampbench.records.case import DeviceDescription
+from ampbench.records.measured import CONV, MATMUL, Fitness
+from ampbench.report.material import material_of
+from ampbench.show.document import records
+from ampbench.studies.ceilings import (
+    COPY,
+    READ,
+    STUDY,
+    Attained,
+    Attains,
+    Ceiling,
+    Ceilings,
     bandwidth,
     bandwidth_of,
     best,
     by_library,
-    ceilings_said,
+    conclusions,
     copy_ratio,
     described,
-    libraries_said,
+    device_ceilings,
+    of_libraries,
     rate,
     share,
     shown,
     top,
 )
-from ampbench.instruments.ceilings.records import COPY, READ, Attained
-from ampbench.records.measured import CONV, MATMUL, Fitness
-from tests.instruments.ceilings.ceiling_records import A100, CEILINGS, CPU, ceiling
+from ampbench.studies.datasheets import datasheet_of
+from tests.report.materials import part_of
+from tests.report.studied_runs import ceilings_run
 from tests.scripted_channel import machine
+from tests.studies.ceiling_records import A100, CEILINGS, CPU, ceiling
 
 
 def test_a_rate_is_that_of_the_fastest_sample_as_the_time_of_a_case_is() -> None:
@@ -59,33 +74,37 @@ def test_traffic_is_halved_where_as_many_values_take_half_the_time() -> None:
     assert copy_ratio(CEILINGS[3:], "cpu", "bf16") is None
 
 
+def told(device: DeviceDescription, ceilings: Sequence[Ceiling]) -> dict[tuple[str, str], Statement]:
+    """What is concluded by code and subject."""
+    found = Ceilings(name=device.type, device=device, ceilings=ceilings)
+    return {(each.code, each.subject): each for each in conclusions(None, found)}
+
+
 def test_half_precision_is_told_against_fp32_and_nothing_is_promised_of_a_cpu_without_instructions_for_it() -> None:
-    assert ceilings_said(CPU, CEILINGS) == [
-        "at best 400 GFLOP/s in fp32; bf16 2.00x that, fp16 0.0100x that (emulated)",
-        (
-            "promises of bf16: none of throughput by this CPU's instructions: 2.00x; "
-            "half the traffic: as many values are copied in 0.500x the time, held"
-        ),
-        (
-            "promises of fp16: none of throughput by this CPU's instructions: 0.0100x; "
-            "half the traffic: as many values are copied in 1.00x the time, not held"
-        ),
-        "main memory: copies, read and written, 50.0 GB/s",
-        "no datasheet's peak is known for AMD EPYC",
-    ]
+    found = told(CPU, CEILINGS)
+    assert list(found) == [
+        (Attains.BEST, ""),
+        (Attains.RATIO, "bf16"), (Attains.TRAFFIC_HALVED, "bf16"),
+        (Attains.RATIO, "fp16"), (Attains.TRAFFIC_NOT_HALVED, "fp16"),
+        (Attains.MEMORY, ""), (Attains.NO_DATASHEET, ""),
+    ]  # fmt: skip
+    assert found[Attains.RATIO, "fp16"].facts == pytest.approx({"ratio": 0.01, "emulated": 1})
+    assert found[Attains.MEMORY, ""].facts == pytest.approx({"copy": 5e10})
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "code", "promise", "by"),
     [
-        (["avx512_bf16", "avx2"], "up to 2x the multiply-adds of fp32 by AVX512-BF16: 2.00x, held"),
-        (["avx512_bf16", "amx_bf16"], "up to 16x the multiply-adds of fp32 by AMX-BF16: 2.00x, not reached"),
-        (["avx512_fp16"], "none of throughput by this CPU's instructions: 2.00x;"),
+        (["avx512_bf16", "avx2"], Attains.HELD, 2.0, "AVX512-BF16"),
+        (["avx512_bf16", "amx_bf16"], Attains.MISSED, 16.0, "AMX-BF16"),
+        (["avx512_fp16"], Attains.RATIO, None, None),
     ],
 )
-def test_a_cpu_promises_what_its_instructions_multiply(flags: list[str], said: str) -> None:
-    device = described(structs.replace(machine(CPU), cpu_flags=flags), "cpu")
-    assert f"promises of bf16: {said}" in ceilings_said(device, CEILINGS)[1]
+def test_a_cpu_promises_what_its_instructions_multiply(
+    flags: list[str], code: Attains, promise: float | None, by: str | None
+) -> None:
+    facts = told(described(structs.replace(machine(CPU), cpu_flags=flags), "cpu"), CEILINGS)[code, "bf16"].facts
+    assert (facts.get("promise"), facts.get("by")) == (promise, by)
 
 
 def test_a_gpu_promises_what_its_datasheet_says() -> None:
@@ -93,17 +112,16 @@ def test_a_gpu_promises_what_its_datasheet_says() -> None:
         ceiling(MATMUL, dtype, peak, device="cuda")
         for dtype, peak in (("fp32", 1.9e13), ("tf32", 7e13), ("fp16", 3e14))
     ]
-    said = ceilings_said(A100, found)
-    assert "promises of tf32: up to 8.00x the throughput of fp32 by the datasheet: 3.68x, not reached" in said
-    assert "promises of fp16: up to 16.0x the throughput of fp32 by the datasheet: 15.8x, held" in said
-    unknown = structs.replace(A100, name="another")
-    assert "promises of fp16: none of throughput by a datasheet that is known: 15.8x" in ceilings_said(unknown, found)
+    said = told(A100, found)
+    assert said[Attains.MISSED, "tf32"].facts["promise"] == pytest.approx(8)
+    assert said[Attains.HELD, "fp16"].facts["ratio"] == pytest.approx(15.79, abs=0.01)
+    assert (Attains.RATIO, "fp16") in told(structs.replace(A100, name="another"), found)
 
 
 def test_what_is_promised_in_fp8_is_told_and_not_measured() -> None:
     hopper = structs.replace(A100, name="NVIDIA H100 80GB HBM3")
-    said = ceilings_said(hopper, [ceiling(MATMUL, "bf16", 7e14, device="cuda")])
-    assert said[-1].endswith("of 990 TFLOP/s in bf16, fp8's 1979 TFLOP/s are not measured")
+    *_, last = told(hopper, [ceiling(MATMUL, "bf16", 7e14, device="cuda")]).values()
+    assert (last.code, last.facts) == (Attains.DATASHEET_FP8, {"peak": pytest.approx(1.979e15)})
 
 
 def test_a_ceiling_shows_what_is_emulated_and_flags_only_where_it_decides_nothing() -> None:
@@ -132,14 +150,16 @@ LIBRARIES = [
 
 def test_a_speedup_that_is_another_library_s_is_told_apart_from_that_of_the_dtype() -> None:
     assert by_library(LIBRARIES, "cpu", "fp32") == {"MKL": 100, "oneDNN": 200}
-    assert libraries_said(LIBRARIES, "cpu") == [
-        "fp32 products: 100 FLOP/s in MKL, 200 FLOP/s in oneDNN; torch multiplies them in MKL",
-        "bf16's products, in oneDNN, are 5.00x fp32's in MKL: 2.00x of that is the library's, 2.50x bf16's",
-    ]
+    libraries, owed = of_libraries(LIBRARIES, "cpu")
+    assert libraries.facts == {"taken": "MKL", "rate": 100, "other": "oneDNN", "other_rate": 200}
+    assert (owed.subject, owed.facts) == (
+        "bf16",
+        {"library": "oneDNN", "taken": "MKL", "ratio": 5, "owed": 2, "own": 2.5},
+    )
     slower = structs.replace(LIBRARIES[0].attained[2], work=100)
     alike = structs.replace(LIBRARIES[0], attained=[*LIBRARIES[0].attained[:2], slower])
-    assert libraries_said([alike, LIBRARIES[1]], "cpu")[1].endswith("multiplies fp32 no faster, all of that is bf16's")
-    assert libraries_said(CEILINGS, "cpu") == []
+    assert "owed" not in list(of_libraries([alike, LIBRARIES[1]], "cpu"))[1].facts
+    assert list(of_libraries(CEILINGS, "cpu")) == []
 
 
 def test_what_fits_a_cache_moves_at_that_cache_s_speed() -> None:
@@ -156,9 +176,7 @@ def test_what_fits_a_cache_moves_at_that_cache_s_speed() -> None:
 
 
 def test_what_was_not_measured_is_not_told_of() -> None:
-    assert ceilings_said(CPU, []) == ["no datasheet's peak is known for AMD EPYC"]
-    only_half = ceilings_said(CPU, [ceiling(MATMUL, "bf16", 1e11)])
-    assert only_half == ["no datasheet's peak is known for AMD EPYC"]
+    assert list(told(CPU, [])) == list(told(CPU, [ceiling(MATMUL, "bf16", 1e11)])) == [(Attains.NO_DATASHEET, "")]
 
 
 def test_a_known_device_is_held_against_its_datasheet() -> None:
@@ -168,11 +186,8 @@ def test_a_known_device_is_held_against_its_datasheet() -> None:
         ceiling(MATMUL, "bf16", 2.34e14, device="cuda"),
         ceiling(COPY, "fp32", 1.244e12, device="cuda"),
     ]
-    said = ceilings_said(A100, found)
-    assert said[-1] == (
-        "of the datasheet's peaks (A100 SXM 40 GB): 100% of 19.5 TFLOP/s in fp32, 50.0% of 156 TFLOP/s in tf32, "
-        "75.0% of 312 TFLOP/s in bf16, 80.0% of 1.55 TB/s from memory"
-    )
+    shares = [each.facts["share"] for (code, _), each in told(A100, found).items() if "datasheet" in code]
+    assert shares[-1] == pytest.approx(0.8)
     promised = datasheet_of(A100.name)
     assert share(found[1], promised) == pytest.approx(0.5)
     assert share(found[3], promised) == pytest.approx(0.8)
@@ -181,9 +196,30 @@ def test_a_known_device_is_held_against_its_datasheet() -> None:
 
 def test_other_work_on_the_machine_is_told_of() -> None:
     busy = structs.replace(CEILINGS[0], fitness=Fitness(other_share=0.5))
-    said = ceilings_said(CPU, [busy, CEILINGS[1]])[-1]
-    assert said == "other work used up to 50.0% of the CPU while matmul fp32 was timed: do not trust it, measure again"
-    assert "all ceilings" in ceilings_said(CPU, [busy])[-1]
+    assert told(CPU, [busy, CEILINGS[1]])[Attains.DISTURBED, ""].facts == {"share": 0.5, "which": "matmul fp32"}
+    assert told(CPU, [busy])[Attains.DISTURBED, ""].facts == {"share": 0.5}
+
+
+def test_machines_have_a_row_for_each_size_and_each_ceiling() -> None:
+    (found,) = device_ceilings([ceilings_run(*CEILINGS)])
+    sizes, best_ = (records(each.columns_of(found), each.rows(found)) for each in STUDY.tables)
+    assert len(sizes) == sum(max(1, len(each.attained)) for each in CEILINGS)
+    (counted,) = [row for row in sizes if (row["operation"], row["dtype"], row["ceiling"]) == ("matmul", "fp32", True)]
+    assert (counted["size"], counted["unit"], counted["samples"]) == ("size 1", "FLOP", 3)
+    assert counted["per_second"] == pytest.approx(2e11)
+    (failed,) = [row for row in sizes if row["reason"] is not None]
+    assert (failed["operation"], failed["dtype"], failed["per_second"]) == ("conv", "fp16", None)
+    assert [(row["operation"], row["dtype"]) for row in best_[:3]] == [
+        ("matmul", "fp32"), ("matmul", "bf16"), ("matmul", "fp16")
+    ]  # fmt: skip
+    assert best_[1]["to_fp32"] == pytest.approx(4.0)
+
+
+def test_the_page_draws_what_multiplies_and_what_moves() -> None:
+    part = part_of("ceilings", material_of([], explanations=[ceilings_run(*CEILINGS)]))
+    assert part is not None
+    assert [chart.id for chart in part.charts] == ["studies-flops", "studies-copies"]
+    assert {row["series"] for row in part.datasets["studies-copies"]} == {"fp32", "bf16", "fp16"}
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ import torch.nn.functional as F
 
 from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.core.units import format_seconds
-from ampbench.instruments.ceilings.records import COPY, FP32, READ, TF32, Attained, Ceiling, CeilingAsked
 from ampbench.records.measured import ATTENTION, CONV, MATMUL
 from ampbench.records.wire import MAX_SAMPLES_PER_ROUND
+from ampbench.studies.ceilings import COPY, FP32, READ, TF32, Attained, Ceiling, CeilingAsked
 from ampbench.worker.environment import has_tf32
 from ampbench.worker.machine import Device, precision_flags
 from ampbench.worker.memory import said_of

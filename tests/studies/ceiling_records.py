@@ -1,8 +1,8 @@
 """Ceilings of a CPU with native bf16 and emulated fp16, as round numbers."""
 
-from ampbench.instruments.ceilings.records import COPY, Attained, Ceiling
 from ampbench.records.case import DeviceDescription
 from ampbench.records.measured import CONV, MATMUL
+from ampbench.studies.ceilings import COPY, Attained, Ceiling
 
 CPU = DeviceDescription(
     type="cpu", available=True, name="AMD EPYC", arithmetic={"fp32": "native", "bf16": "native", "fp16": "emulated"}

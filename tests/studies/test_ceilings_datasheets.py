@@ -2,7 +2,7 @@
 
 import pytest
 
-from ampbench.instruments.ceilings.datasheets import DATASHEETS, INSTRUCTIONS, datasheet_of, instruction_of
+from ampbench.studies.datasheets import DATASHEETS, INSTRUCTIONS, datasheet_of, instruction_of
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from ampbench.instruments.ceilings.findings import Bound, Bounds
-from ampbench.instruments.ceilings.records import COPY, READ
 from ampbench.records.measured import ATTENTION, CONV, MATMUL, MemoryPass
-from tests.instruments.ceilings.ceiling_records import ceiling
+from ampbench.studies.ceilings import COPY, READ, Bound, Bounds
+from tests.studies.ceiling_records import ceiling
 
 FOUND = [
     ceiling(MATMUL, "fp32", 2e11),

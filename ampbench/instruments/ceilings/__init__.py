@@ -1,1 +1,0 @@
-"""What a device attains at best."""
