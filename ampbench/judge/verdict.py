@@ -4,7 +4,7 @@
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -92,58 +92,28 @@ def choose(
 
     `divergences` and `trained`, the outcome of whole trainings, are by case id; `speeds` knows the rounds.
     """
-    speeds = speeds or Speeds({})
-    tables = grouped(rows).items()
-    return {group: _choose(group, members, divergences, budget, speeds, trained or {}) for group, members in tables}
-
-
-def _choose(
-    group: Group,
-    members: Sequence[Row],
-    divergences: Mapping[str, Divergence],
-    budget: Budget,
-    speeds: "Speeds",
-    trained: "Mapping[str, Trained]",
-) -> Take:
-    """Return the take of a table of `members`."""
-    rows = {row["case_id"]: row for row in members}
-    cases = [Seen(row=rows[each], found=divergences.get(each), rounds=speeds.rounds.get(each, ())) for each in rows]
-    today, fault = _today(rows.values()), _fault(cases)
-    fp32 = next((case for case in cases if case.row["precision"] == BASELINE), None)
-    verdicts = [
-        replace(
-            judge(replace(case, baseline=fp32), budget, fault, trained.get(case_id)),
-            speed=speeds.over(case.row, today),
-            memory=_memory(case.row, today),
-        )
-        for case_id, case in zip(rows, cases, strict=True)
-    ]
-
-    def faster(one: Verdict, other: Verdict) -> bool:
-        return (speeds.interval(rows[one.case_id], rows[other.case_id])[0] or 0.0) > 1.0
-
-    def failed(one: Verdict) -> bool:
-        return bool(rows[one.case_id]["outcome"] == "failed")
-
-    if fault is not None:
-        choice = Take(group=group, verdicts=verdicts, statement=fault)
-    else:
-        ordered = sorted(verdicts, key=lambda verdict: number(rows[verdict.case_id]["seconds_median"]) or math.inf)
-        choice = replace(_take(group, ordered, faster, failed), verdicts=verdicts)
-    hints = [*_hints(choice, divergences), *_launch_bound(group, members, verdicts)]
-    if choice.taken is None:
-        return replace(choice, hints=hints)
-    facts, taken = dict(choice.statement.facts), replace(choice.taken, taken=True)
-    over = number(rows[taken.case_id]["speedup_vs_fp32"])
-    if "speed" in facts and facts.get("than") == DEFAULT and over is not None:
-        facts["over_fp32"] = over
-    return replace(
-        choice,
-        statement=replace(choice.statement, facts=facts),
-        taken=taken,
-        verdicts=[taken if verdict.case_id == taken.case_id else verdict for verdict in verdicts],
-        hints=hints,
-    )
+    speeds, trained, takes = speeds or Speeds({}), trained or {}, {}
+    for group, members in grouped(rows).items():
+        seen = [
+            Seen(row=row, found=divergences.get(row["case_id"]), rounds=speeds.rounds.get(row["case_id"], ()))
+            for row in members
+        ]
+        today, fault = _today(members), _fault(seen)
+        fp32 = next((case for case in seen if case.row["precision"] == BASELINE), None)
+        verdicts = [
+            replace(
+                judge(replace(case, baseline=fp32), budget, fault, trained.get(case.row["case_id"])),
+                speed=speeds.over(case.row, today),
+                memory=_memory(case.row, today),
+            )
+            for case in seen
+        ]
+        take = _take(group, members, verdicts, speeds)
+        if fault is not None:
+            take = Take(group=group, verdicts=verdicts, statement=fault)
+        hints = [*_hints(take, divergences), *_launch_bound(group, members, verdicts)]
+        takes[group] = replace(take, hints=hints)
+    return takes
 
 
 def _fault(cases: Sequence[Seen]) -> Statement | None:
@@ -251,44 +221,47 @@ def _nearness(verdict: Verdict) -> float:
     return (verdict.number or 0.0) / verdict.limit if verdict.limit else 0.0
 
 
-def _take(
-    group: Group,
-    verdicts: Sequence[Verdict],
-    faster: Callable[[Verdict, Verdict], bool],
-    failed: Callable[[Verdict], bool],
-) -> Take:
-    """Return the take of a table whose `verdicts` are in the order of their times.
+def _take(group: Group, rows: Sequence[Row], judged: Sequence[Verdict], speeds: Speeds) -> Take:
+    """Return the take of a table of `rows`, on which the verdicts are `judged`.
 
     It is the best that is ok and certainly gains: the fastest, or among equally fast ones the one furthest from its
     limits; else the one with least memory. A faster or smaller one that is not ok is named.
     """
+    row_of = {row["case_id"]: row for row in rows}
+    verdicts = sorted(judged, key=lambda verdict: number(row_of[verdict.case_id]["seconds_median"]) or math.inf)
     baselines = {verdict.precision: verdict for verdict in verdicts if verdict.status is Status.BASELINE}
     today = baselines.get(DEFAULT) or baselines.get(BASELINE)
     others = [verdict for verdict in verdicts if verdict.precision not in TODAYS]
     measured = [verdict for verdict in others if verdict.evidence]
     right = [verdict for verdict in measured if verdict.status is Status.OK]
+    failed = {row["precision"] for row in rows if row["outcome"] == "failed"}
 
     def choice(
         code: Answer, taken: Verdict | None = None, passed: Verdict | None = None, /, **facts: float | str | None
     ) -> Take:
         named: dict[str, float | str | None] = {"precision": taken.label if taken else None}
         named |= {"than": today.precision if today else None, **facts}
+        if taken is not None and "speed" in facts and named["than"] == DEFAULT:
+            named["over_fp32"] = number(row_of[taken.case_id]["speedup_vs_fp32"])
         named |= {} if passed is None else _passed_facts(passed, taken, right)
         statement = state(code, taken.case_id if taken else "", Severity.ADVICE, **named)
-        return Take(group=group, statement=statement, verdicts=verdicts, taken=taken, passed=passed)
+        taken = replace(taken, taken=True) if taken else None
+        marked = [taken if taken and each.case_id == taken.case_id else each for each in judged]
+        return Take(group=group, statement=statement, verdicts=marked, taken=taken, passed=passed)
 
-    if today is None and not any(failed(verdict) for verdict in verdicts if verdict.precision == BASELINE):
-        return choice(Answer.NO_BASELINE)
     if today is None:
+        if BASELINE not in failed:
+            return choice(Answer.NO_BASELINE)
         return choice(Answer.ONLY, right[0]) if right else choice(Answer.NOTHING_LEFT)
     known = [verdict for verdict in measured if verdict.speed.value is not None]
     if not known:
-        broke = any(failed(verdict) for verdict in others)
-        return choice(Answer.ALONE, today) if broke else choice(Answer.NOTHING_ELSE)
+        return choice(Answer.ALONE, today) if failed - {*TODAYS} else choice(Answer.NOTHING_ELSE)
     gaining = [verdict for verdict in known if is_gain(verdict.speed)]
     fastest = next((verdict for verdict in gaining if verdict.status is Status.OK), None)
     if fastest is not None:
-        equals = [each for each in gaining if each.status is Status.OK and not faster(fastest, each)]
+        own = row_of[fastest.case_id]
+        ok = [each for each in gaining if each.status is Status.OK]
+        equals = [each for each in ok if (speeds.interval(own, row_of[each.case_id])[0] or 0.0) <= 1.0]
         taken = min(equals, key=_nearness, default=fastest)
         passed, facts = _passed(known, taken), _own_facts(taken)
         open_still = [each for each in known if not is_gain(each.speed)]
@@ -298,24 +271,22 @@ def _take(
         elif passed is None and taken is not fastest:
             facts |= {"equal": fastest.label}
         return choice(Answer.TAKE, taken, passed, **facts)
-    saving = [verdict for verdict in right if _saves(verdict)]
-    if saving:
+    if saving := [verdict for verdict in right if _saves(verdict)]:
         taken = min(saving, key=_size)
         return choice(Answer.SAVE, taken, _passed(known, taken), **_own_facts(taken))
-    unknown = [verdict for verdict in gaining if verdict.status is Status.UNDECIDED]
-    if unknown:
+    if unknown := [verdict for verdict in gaining if verdict.status is Status.UNDECIDED]:
         return choice(Answer.UNDECIDED, None, unknown[0])
     if gaining:
         return choice(Answer.REFUSED, today, gaining[0])
     best = known[0]
     facts = {"best": best.label, "best_speed": best.speed.value}
-    passed = _passed(known, today) or (best if best.status is not Status.OK else None)
+    passed = _passed(known, today)
     unsettled = [verdict for verdict in known if not _no_faster(verdict)]
     if not unsettled:
-        return choice(Answer.STAY, today, _passed(known, today), **facts)
+        return choice(Answer.STAY, today, passed, **facts)
     cause = next((verdict.speed.cause for verdict in unsettled if verdict.status is Status.OK), None)
     facts |= {"cause": None if cause is None else cause or Cause.OPEN}
-    return choice(Answer.UNCERTAIN, today, passed, **facts)
+    return choice(Answer.UNCERTAIN, today, passed or (best if best.status is not Status.OK else None), **facts)
 
 
 def _passed(known: Sequence[Verdict], taken: Verdict) -> Verdict | None:
