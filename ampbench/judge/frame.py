@@ -263,11 +263,13 @@ class _Cases:
         return np.where(alike, stats.ratio(memory, memory[rows]), np.nan)
 
     @cached_property
-    def _owned(self) -> tuple[stats.Integers, stats.Integers, stats.Floats]:
-        """The rounds' rows, ascending, their numbers, ascending within these, and their seconds."""
+    def _by_number(self) -> stats.Floats:
+        """The seconds of rounds, a row for each case and a column for each number of a round, NaN for a missing one."""
         rounds, order = self.run.rounds, self.run.own.order
-        order = order[np.lexsort((rounds.blocks[order], rounds.owners[order]))]
-        return rounds.owners[order], rounds.blocks[order], rounds.seconds[order]
+        numbers, columns = np.unique(rounds.blocks[order], return_inverse=True)
+        table = np.full((len(self.run.own.lengths), len(numbers)), np.nan)
+        table[rounds.owners[order], columns] = rounds.seconds[order]
+        return _positive(table)
 
     @cached_property
     def speedups(self) -> dict[str, tuple[stats.Floats, stats.Floats]]:
@@ -280,18 +282,11 @@ class _Cases:
         It is the t interval of the logarithms of the ratios, round by round, as in `verdict.Speeds`. Without three
         common rounds, it is what the intervals of both leave open. NaN without either, and of a baseline itself.
         """
-        baselines, (owners, numbers, seconds) = self.baselines(precision), self._owned
+        baselines = self.baselines(precision)
         compared = (baselines >= 0) & (baselines != np.arange(len(baselines)))
-        mine = np.flatnonzero(compared[owners])
-        span = int(numbers.max(initial=0)) + 1
-        keys = owners * span + numbers
-        wanted = baselines[owners[mine]] * span + numbers[mine]
-        theirs = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        common = (keys[theirs] == wanted) & (seconds[mine] > 0) & (seconds[theirs] > 0)
-        mine, theirs = mine[common], theirs[common]
-        counts = np.bincount(owners[mine], minlength=len(baselines))
-        low, high = np.full((2, len(baselines)), np.nan)
-        low[counts > 0], high[counts > 0] = stats.log_t_intervals(seconds[theirs] / seconds[mine], counts[counts > 0])
+        ratios = np.where(compared[:, None], self._by_number[baselines] / self._by_number, np.nan)
+        known = ~np.isnan(ratios)
+        low, high = stats.log_t_intervals(ratios[known], known.sum(axis=1))
         own_low, own_high = _positive(self["seconds_low"]), _positive(self["seconds_high"])
         open_low, open_high = stats.ratio(own_low[baselines], own_high), stats.ratio(own_high[baselines], own_low)
         return (

@@ -130,10 +130,7 @@ class ByCase:
 
     def intervals(self, values: stats.Floats) -> tuple[stats.Floats, stats.Floats]:
         """Return the ends of each case's 95% t interval on logarithms (`stats.log_t_intervals`)."""
-        low, high = (np.full(len(self.lengths), np.nan) for _ in range(2))
-        timed = self.lengths > 0
-        low[timed], high[timed] = stats.log_t_intervals(values[self.order], self.lengths[timed])
-        return low, high
+        return stats.log_t_intervals(values[self.order], self.lengths)
 
 
 class MeasuredRun:
