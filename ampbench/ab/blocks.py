@@ -381,10 +381,8 @@ def _joined_telemetry(parts: Sequence[Round]) -> Telemetry | None:
         unavailable="; ".join(dict.fromkeys(one.unavailable for one in told if one.unavailable)),
         readings=readings,
         window_seconds=sum(weights),
-        reading_seconds=of("reading_seconds", statistics.median),
         clock_hz=of("clock_hz", statistics.median),
         first_clock_hz=told[0].first_clock_hz,
-        warm_clock_hz=of("warm_clock_hz", max),
         limited={word: sum(one.limited.get(word, 0.0) * one.readings for one in told) / readings for word in words}
         if readings
         else {},
@@ -398,17 +396,11 @@ def _joined_telemetry(parts: Sequence[Round]) -> Telemetry | None:
 
 
 def _joined_fitness(parts: Sequence[Round]) -> Fitness:
-    """Return the fitness over all parts: shares weighted by time, counts summed, the rest as it was last."""
+    """Return the fitness over all parts: shares weighted by time, the rest as it was last."""
     total = sum(part.seconds for part in parts)
 
     def share(name: str) -> float | None:
         known = [(getattr(part.fitness, name), part.seconds) for part in parts]
         return None if any(value is None for value, _ in known) else sum(value * s for value, s in known) / total
 
-    switches = [part.fitness.involuntary_switches for part in parts]
-    return replace(
-        parts[-1].fitness,
-        steal_share=share("steal_share"),
-        other_share=share("other_share"),
-        involuntary_switches=None if None in switches else sum(filter(None, switches)),
-    )
+    return replace(parts[-1].fitness, steal_share=share("steal_share"), other_share=share("other_share"))

@@ -24,14 +24,13 @@ class DeviceState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     `source` says who told, `unavailable` why nothing, or not all, is told, in sentences without a full stop. The device
     may take `power_limit_watts`, by default `default_limit_watts`. `processes` are others that have memory of it, in
-    words, `used_bytes` of it were taken. With `mig` it is an instance of a GPU, which has no sensors of its own.
+    words. With `mig` it is an instance of a GPU, which has no sensors of its own.
     """
 
     source: str = ""
     unavailable: list[str] = []
     power_limit_watts: Magnitude | None = None
     default_limit_watts: Magnitude | None = None
-    used_bytes: Count | None = None
     processes: list[str] = []
     mig: bool = False
 

@@ -116,14 +116,12 @@ class Fitness(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """How quiet the machine was during a round; None: unknown.
 
     `steal_share` of CPU time went to other machines, `other_share` to other processes. `load` is the load average over
-    the last minute, `involuntary_switches` counts how often the kernel took the processor away. The clock in hertz is
-    the CPU's, the temperature and the other clock are the accelerator's.
+    the last minute, `frequency_hz` the CPU's clock. The temperature and the other clock are the accelerator's.
     """
 
     steal_share: Share | None = None
     other_share: Share | None = None
     load: Magnitude | None = None
-    involuntary_switches: Count | None = None
     frequency_hz: Magnitude | None = None
     temperature_celsius: Signed | None = None
     accelerator_clock_hz: Magnitude | None = None
@@ -132,9 +130,9 @@ class Fitness(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Telemetry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """What an accelerator's sensors read in the windows of a round; None: unknown.
 
-    A thread read them from `source` ("NVML", "sysfs") every `period_seconds`, `readings` times in `window_seconds`; a
-    reading took `reading_seconds` at the median. `unavailable` says why sensors are missing. `clock_hz` of the cores is
-    the median over all windows, `first_` and `last_` are of one window, `warm_` is the highest, warming included.
+    A thread read them from `source` ("NVML", "sysfs") every `period_seconds`, `readings` times in `window_seconds`.
+    `unavailable` says why sensors are missing. `clock_hz` of the cores is the median over all windows, `first_` and
+    `last_` are of one window.
     `limited` is the share of readings under each of `LIMITS`. `power_watts` is the integral of the readings over time;
     they lie from `power_low_watts` to `power_high_watts`, are exact to `power_error_watts`, and each is a mean over
     `averaged_seconds` (0: of an instant, or since the reading before). `temperature_celsius` is the highest.
@@ -144,13 +142,11 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     source: str = ""
     unavailable: str = ""
     period_seconds: Seconds | None = None
-    reading_seconds: Seconds | None = None
     readings: Count = 0
     window_seconds: Seconds | None = None
     clock_hz: Magnitude | None = None
     first_clock_hz: Magnitude | None = None
     last_clock_hz: Magnitude | None = None
-    warm_clock_hz: Magnitude | None = None
     limited: dict[str, Share] = {}
     power_watts: Magnitude | None = None
     power_low_watts: Magnitude | None = None
@@ -208,7 +204,6 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     no_grad: bool = False
     fp32_products: dict[str, str] | None = None
     cpu_samples: list[list[Seconds]] | None = None
-    rss_peak_bytes: Count | None = None
     free_bytes: Count | None = None
     alone: Annotated[str, one_of("", *ALONE)] = ""
     fitness: Fitness = Fitness()

@@ -346,13 +346,13 @@ def peak_of(changes: Iterable[int]) -> int:
     return peak
 
 
-def rss_bytes(field: str = "VmRSS") -> int | None:
-    """Return this process' resident set (or its peak, `VmHWM`) in bytes; None where the kernel does not tell."""
+def rss_bytes() -> int | None:
+    """Return this process' resident set in bytes; None where the kernel does not tell."""
     try:
         status = Path("/proc/self/status").read_text()
     except OSError:
         return None
-    line = next((line for line in status.splitlines() if line.startswith(f"{field}:")), None)
+    line = next((line for line in status.splitlines() if line.startswith("VmRSS:")), None)
     return int(line.split()[1]) * 1024 if line else None
 
 

@@ -176,21 +176,18 @@ class Nvml:
     def state(self) -> DeviceState:
         """Return limits of the power, memory in use and other processes."""
         nvml, handle = self._nvml, self._handle
-        limit = default = used = None
+        limit = default = None
         lacks = list(self.lacks)
         try:
             limit = nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3
             default = nvml.nvmlDeviceGetPowerManagementDefaultLimit(handle) / 1e3
         except nvml.NVMLError as error:
             lacks.append(f"NVML does not tell the limit of the power: {first_line(error)}")
-        with suppress(nvml.NVMLError):
-            used = int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
         return DeviceState(
             source=self.name,
             unavailable=lacks,
             power_limit_watts=limit,
             default_limit_watts=default,
-            used_bytes=used,
             processes=self.others(),
         )
 
@@ -449,13 +446,11 @@ class Watched:
             source=self.source.name,
             unavailable="; ".join(reasons),
             period_seconds=self.sampler.period,
-            reading_seconds=statistics.median(self.sampler.costs) if self.sampler.costs else None,
             readings=len(told),
             window_seconds=sum(end - begin for begin, end in windows),
             clock_hz=_median(one.clock_hz for one in told),
             first_clock_hz=first,
             last_clock_hz=last,
-            warm_clock_hz=max((one.clock_hz for one in every if one.clock_hz is not None), default=None),
             limited={word: sum(word in one.limits for one in told) / len(told) for word in sorted(limited)},
             power_watts=None if ended else mean_power(every, windows),
             power_low_watts=min(powers, default=None),

@@ -280,7 +280,6 @@ class FitnessWatch:
         self._load = os.getloadavg()[0]
         self._cpu = _cpu_ticks()
         self._own = _own_ticks()
-        self._switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
     def seen(self, telemetry: Telemetry | None = None) -> Fitness:
         """Return what has changed since the watch began; clock and temperature of an accelerator are `telemetry`'s.
@@ -304,7 +303,6 @@ class FitnessWatch:
             steal_share=steal,
             other_share=others,
             load=self._load,
-            involuntary_switches=resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - self._switches,
             frequency_hz=_cpu_frequency(),
             temperature_celsius=temperature,
             accelerator_clock_hz=clock,

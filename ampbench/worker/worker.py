@@ -34,7 +34,7 @@ from ampbench.worker.distances import count_nonfinite
 from ampbench.worker.divergence import fp32_products, measure_divergence
 from ampbench.worker.environment import read_environment
 from ampbench.worker.machine import Device, keep_users_switches, open_device, precision_flags
-from ampbench.worker.memory import is_out_of_memory, keep_freed_memory, measure_memory, rss_bytes
+from ampbench.worker.memory import is_out_of_memory, keep_freed_memory, measure_memory
 from ampbench.worker.network import REFUSING
 from ampbench.worker.reference import References
 from ampbench.worker.sources import build_workload, describe_workload, find_own, further_inputs, items_per_step
@@ -343,7 +343,7 @@ def measure_round(workload: Workload, case: Case, asked: RoundAsked, device: Dev
             device.release()
     timed.digest = timed.digest or weights_digest(workload)
     telemetry = None if watching is None else watching.telemetry([span for one in timings for span in one.spans])
-    fitness, rss_peak = watch.seen(telemetry), rss_bytes("VmHWM")
+    fitness = watch.seen(telemetry)
     return Round(
         case_id=case.case_id,
         round=asked.round,
@@ -363,7 +363,6 @@ def measure_round(workload: Workload, case: Case, asked: RoundAsked, device: Dev
         comes_compiled=any(map(is_compiled, workload.module.modules())),
         no_grad=case.phase == "inference" and workload.module in REFUSING,
         fp32_products=fp32_products(case, device),
-        rss_peak_bytes=rss_peak,
         free_bytes=device.free_bytes(),
         fitness=fitness,
         telemetry=telemetry,

@@ -121,8 +121,7 @@ def make_round(case: Case, number: int, samples: np.ndarray) -> Round:
         warmup_steps=[3] * BUILDS,
         items_per_step=8,
         weights_digest="0123456789abcdef",
-        rss_peak_bytes=123_456_789,
-        fitness=Fitness(steal_share=0.01, load=0.4, involuntary_switches=3, frequency_hz=2.1e9),
+        fitness=Fitness(steal_share=0.01, load=0.4, frequency_hz=2.1e9),
         seconds=1.2345,
         finished_at="2026-01-31T12:00:00Z",
     )

@@ -183,7 +183,7 @@ def test_where_a_server_does_not_start_the_others_are_closed() -> None:
 
 def test_joined_rounds_have_all_builds_and_the_fitness_of_the_whole() -> None:
     def part(seconds: float, share: float | None, **changes: object) -> Round:
-        fitness = Fitness(steal_share=share, other_share=0.0, load=1.0, involuntary_switches=2)
+        fitness = Fitness(steal_share=share, other_share=0.0, load=1.0)
         done = got("round", good(make_request("round", case=planned("fp32").case)))
         return structs.replace(done, seconds=seconds, fitness=fitness, **changes)
 
@@ -191,7 +191,7 @@ def test_joined_rounds_have_all_builds_and_the_fitness_of_the_whole() -> None:
     assert whole.samples == [[1.0], [2.0, 3.0]]
     assert whole.seconds == 4.0
     assert whole.compile_seconds == 5.0
-    assert whole.fitness == Fitness(steal_share=0.1, other_share=0.0, load=1.0, involuntary_switches=4)
+    assert whole.fitness == Fitness(steal_share=0.1, other_share=0.0, load=1.0)
     assert joined([part(1.0, None), part(1.0, 0.1)]).fitness.steal_share is None
 
 

@@ -49,7 +49,6 @@ def test_a_round_comes_back_with_samples_of_every_build(ask: Callable[..., Reply
     assert (found.round, found.server, len(found.samples)) == (3, 2, 4)
     assert all(seconds > 0 for build in found.samples for seconds in build)
     assert sum(map(len, found.samples)) <= 200
-    assert found.rss_peak_bytes > 0
 
 
 def test_a_worker_that_gives_way_is_gone_with_all_it_held(channel: ServerChannel, ask: Callable[..., Reply]) -> None:
