@@ -34,7 +34,7 @@ from ampbench.records.case import AUTOCAST_DEVICES, WorkloadSource
 from ampbench.records.run import Selection, Settings
 from ampbench.result import Result
 from ampbench.show.terminal import make_console
-from ampbench.store import RunWriter, StoredRun, read_run
+from ampbench.store import StoredRun, read_run
 from ampbench.worker.data import carried
 from ampbench.worker.machine import SWITCHES, Products
 from ampbench.workload import Workload
@@ -107,15 +107,10 @@ def _measured(selection: Selection, seconds: float, stack: contextlib.ExitStack)
     session.require_work(prepared)
     left = max(0.0, began + seconds - time.monotonic())
     prepared = dataclasses.replace(prepared, settings=structs.replace(prepared.settings, max_seconds=left))
-    header = session.new_header(
-        prepared.selection, prepared.settings, prepared.environment, prepared.plan, "",
-        ["ampbench.measure", *selection.workloads],
-    )  # fmt: skip
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ampbench-"))
-    with RunWriter.create(folder, header, [planned.case for planned in prepared.plan]) as writer:
-        writer.append(*session.planned_skips(prepared.plan))
-        with _watching() as watch:
-            session.measure(prepared, writer, watch)
+    command = ["ampbench.measure", *selection.workloads]
+    with session.begin(prepared, folder, "", command) as writer, _watching() as watch:
+        session.measure(prepared, writer, watch)
     return _in_whole_rounds(read_run(writer.path))
 
 

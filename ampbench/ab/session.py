@@ -30,13 +30,13 @@ from ampbench.ab.blocks import BlockSession, Lane, Look, Stage
 from ampbench.ab.retracing import Tell, TracedSide, explain_sides, regressed_cases
 from ampbench.drive import session
 from ampbench.drive.planning import PlannedCase, check_selection, make_plan
-from ampbench.drive.servers import ONLY, OpenChannel, Pool, ServerChannel, ask_environment
+from ampbench.drive.servers import ONLY, Pool, ServerChannel, ask_environment
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
 from ampbench.judge.compare import compare, default_threshold
 from ampbench.judge.exact import ThresholdOf
 from ampbench.judge.pairing import pair_cases
 from ampbench.judge.rounds import MeasuredRun
-from ampbench.records.case import Environment, ParameterValue, WorkloadSource
+from ampbench.records.case import ParameterValue, WorkloadSource
 from ampbench.records.changes import Change, ChangeCode
 from ampbench.records.run import Arm, Footer, Selection, Settings
 from ampbench.records.wire import Description
@@ -55,16 +55,11 @@ FEWEST_BUILDS, MOST_BUILDS = 6, 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedArm:
+class PreparedArm(session.Prepared):
     """An arm ready to measure: its own selection, environment and plan, and how to open its servers."""
 
     request: ArmRequest
     checkout: Checkout | None
-    selection: Selection
-    settings: Settings
-    environment: Environment
-    plan: list[PlannedCase]
-    open_channel: OpenChannel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,16 +313,6 @@ def _lanes(prepared: PreparedComparison, writers: list[RunWriter], control: bool
 
 def _writer(arm: PreparedArm, role: str, name: str, results: Path, label: str, command: list[str]) -> RunWriter:
     """Return the writer of an arm's new run, with the cases and what is skipped written."""
-    header = session.new_header(
-        arm.selection,
-        arm.settings,
-        arm.environment,
-        arm.plan,
-        label,
-        command,
-        commit=arm.checkout.commit if arm.checkout else None,
-        arm=Arm(session=name, name=role, given=arm.request.given, settings=dict(arm.request.settings)),
-    )
-    writer = RunWriter.create(results, header, [planned.case for planned in arm.plan])
-    writer.append(*session.planned_skips(arm.plan))
-    return writer
+    own = Arm(session=name, name=role, given=arm.request.given, settings=dict(arm.request.settings))
+    commit = arm.checkout.commit if arm.checkout else None
+    return session.begin(arm, results, label, command, commit=commit, arm=own)

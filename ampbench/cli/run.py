@@ -226,18 +226,16 @@ def _run(
         from ampbench.studies.ceilings import ceilings_known  # NumPy: not for a mistake
 
         if writer is None:
-            header = session.new_header(
-                prepared.selection, prepared.settings, prepared.environment, prepared.plan, label,
-                ["ampbench", *sys.argv[1:]], shard=prepared.shard,
-            )  # fmt: skip
-            if other_code := not_the_commits(header):
-                print_note(other_code)
-            writer = store.RunWriter.create(results, header, [planned.case for planned in prepared.plan])
+            command = ["ampbench", *sys.argv[1:]]
+            writer = session.begin(prepared, results, label, command, shard=prepared.shard)
             stack.enter_context(writer)
+            if other_code := not_the_commits(store.read_header(writer.path)):
+                print_note(other_code)
         if resumed is None or not resumed.every(Ceiling):  # so that the run file tells by itself how far they are off
             writer.append(*ceilings_known(results, prepared.environment))
-        known = resumed.skips if resumed else {}
-        writer.append(*(skip for skip in session.planned_skips(prepared.plan) if skip.case_id not in known))
+        if resumed is not None:
+            skips = session.planned_skips(prepared.plan)
+            writer.append(*(skip for skip in skips if skip.case_id not in resumed.skips))
         ended, problem = _measured(prepared, writer)
     with stored_already(f"ampbench show {run_words(writer.path, results)}"):
         return _print_end(store.read_run(writer.path), ended, ending, problem)

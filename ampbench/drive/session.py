@@ -173,6 +173,19 @@ def measure(prepared: Scheduled, writer: RunWriter, watch: Watch) -> str:
     return ended
 
 
+def begin(prepared: Prepared, results: Path | str, label: str, command: list[str], **told: Any) -> RunWriter:
+    """Begin the run file of a planned session in a results folder: its header, its cases, and why some are skipped.
+
+    What else is `told` is of `new_header`. Raises what `RunWriter.create` does.
+    """
+    header = new_header(
+        prepared.selection, prepared.settings, prepared.environment, prepared.plan, label, command, **told
+    )
+    writer = RunWriter.create(results, header, [planned.case for planned in prepared.plan])
+    writer.append(*planned_skips(prepared.plan))
+    return writer
+
+
 def new_header(
     selection: Selection,
     settings: Settings,
