@@ -85,6 +85,14 @@ class BuiltStep:
         self.network = network
         self.module, self.data, self.device = network.module, network.data, network.device
 
+    def mode(self) -> AbstractContextManager[Any]:
+        """Return what a user holds around a loop of steps, as `Network.mode` says."""
+        return self.network.mode()
+
+    def rewind(self) -> None:
+        """Let the next step take the first batch, as it was given."""
+        self.network.rewind()
+
     def changed(self, known: Sequence[str] | None = None) -> list[str]:
         """Return what steps change in place, as `Data.changed_in_place` does."""
         return self.data.changed_in_place(known)
@@ -105,10 +113,6 @@ class InferenceStep(BuiltStep):
         super().__init__(network)
         self.run = inference_call(network)
 
-    def mode(self) -> AbstractContextManager[Any]:
-        """Return what a user holds around a loop of steps, as `Network.mode` says."""
-        return self.network.mode()
-
     def prepare_path(self, path: str) -> float | None:
         """Compile or trace the network for `path`, run it once, and return the seconds that took; None for eager."""
         seconds = self.network.prepare(path, self._once)
@@ -117,7 +121,7 @@ class InferenceStep(BuiltStep):
 
     def rewind(self) -> None:
         """Let the next step take the first batch, as it was given."""
-        self.network.rewind()
+        super().rewind()
         self.run = inference_call(self.network)
 
     def restore(self) -> None:
@@ -173,23 +177,15 @@ class TrainingStep(BuiltStep):
         self._move()
         return output
 
-    def mode(self) -> AbstractContextManager[Any]:
-        """Return what a user holds around a loop of steps: nothing."""
-        return nullcontext()
-
     def prepare_path(self, path: str) -> float | None:
         """Compile or trace the network for `path`, run it once, and return the seconds that took; None for eager.
 
-        That is a forward and a backward pass, which changes no weight; buffers are put back.
+        That is a forward and a backward pass, or a step of the workload's own, and is undone.
         """
         if path == "eager":
             return None
         with self._trying():
             return self.network.prepare(path, self._backward)
-
-    def rewind(self) -> None:
-        """Let the next step take the first batch, as it was given."""
-        self.network.rewind()
 
     def take_batch(self, number: int) -> None:
         """Let the next step take the batch of this number, from 0 and round again after the last."""
@@ -349,13 +345,6 @@ class OwnStep(TrainingStep):
         super().__init__(network, optimizer, None, scaler)
         self._taken = True
 
-    def prepare_path(self, path: str) -> float | None:
-        """Compile the network for `path`, take a step with it, undone, and return the seconds; None for eager."""
-        if path == "eager":
-            return None
-        with self._undone():
-            return self.network.prepare(path, self._backward)
-
     def forward_and_backward(
         self,
         forward: Callable[..., Any] | None = None,  # noqa: ARG002
@@ -371,7 +360,7 @@ class OwnStep(TrainingStep):
         """Take steps, each undone, until GradScaler skips none; return how many it skipped."""
         skipped = 0
         for _ in range(SETTLING_STEPS if self.scaler is not None else 0):
-            with self._undone():
+            with self._trying():
                 self._backward()
             if self._taken:
                 break
@@ -401,7 +390,7 @@ class OwnStep(TrainingStep):
         """Do nothing: the step did."""
 
     @contextmanager
-    def _undone(self) -> Iterator[None]:
+    def _trying(self) -> Iterator[None]:
         """Put weights, buffers and the optimizer's state back, and begin with the first batch again."""
         began = set(self.optimizer.state)
         saved = SavedState(self.module, self.optimizer, None, self.stored().values())

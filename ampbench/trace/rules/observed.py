@@ -171,7 +171,7 @@ def classify(trials: Mapping[str, RuleTrial], dtype: str) -> str | None:
     fp32 before the kernel. What leaves none is "unlisted". Complex numbers count as the dtype of their parts.
     """
     fp32, lower, mixed = trials["fp32"], trials["lower"], trials.get("mixed")
-    if _is_banned(fp32):
+    if fp32.plain.computed and not fp32.autocast.computed and "autocast" in (fp32.autocast.error or ""):
         return BANNED
     if dtype in _lowered(fp32.autocast) - _lowered(fp32.plain):
         return LOWER
@@ -182,11 +182,6 @@ def classify(trials: Mapping[str, RuleTrial], dtype: str) -> str | None:
     if mixed is not None and not mixed.same and _parts(mixed.autocast.computed) == {"float32"}:
         return WIDEST
     return UNLISTED
-
-
-def _is_banned(trial: RuleTrial) -> bool:
-    error = trial.autocast.error or ""
-    return bool(trial.plain.computed) and not trial.autocast.computed and "autocast" in error
 
 
 def _lowered(call: RuleCall) -> set[str]:
