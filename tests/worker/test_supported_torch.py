@@ -3,6 +3,7 @@ import torch
 
 from ampbench.drive.servers import ask_environment
 from ampbench.errors import NothingToRunError, UsageError
+from ampbench.records.run import Selection
 from ampbench.records.wire import Reply, Request
 from ampbench.worker import cells
 from ampbench.worker.environment import read_environment
@@ -31,7 +32,7 @@ def test_a_torch_that_is_too_old_is_refused_before_anything_is_measured() -> Non
     with pytest.raises(NothingToRunError, match=TOO_OLD):
         ask_environment(Here())
     with pytest.raises(UsageError, match=TOO_OLD):
-        cells.preload(["mlp"])
+        cells.plan_cells(Selection(workloads=["mlp"]))
 
 
 @pytest.mark.parametrize("version", ["2.11.0", "2.11.0a0+git1234567", "2.16.0.dev20261101"])
