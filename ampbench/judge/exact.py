@@ -151,7 +151,6 @@ ThresholdOf = Callable[[str, Case], float | None]
 """The largest relative change of a metric of a case that counts as none; None: that of `metrics.GATED`."""
 
 MEMORY = "peak_memory_bytes"
-FLOOR_RATIO = "output_floor_ratio"
 LUCK = 3.0
 """An error is the norm of many roundings. Those of another order of summation are others, and the norm of n of them
 varies by 1 / sqrt(n) of itself; three times that is luck (docs/statistics.md has a table of permuted sums)."""
@@ -205,7 +204,7 @@ def memory_finding(
 def accuracy_findings(
     pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun, same: bool, threshold_of: ThresholdOf
 ) -> list[Change]:
-    """Return the verdicts on the errors that either side has, and what was read of their ratio to the floor.
+    """Return the verdicts on the errors that either side has.
 
     A change counts relative to the baseline's error or, where that is larger, to the error of merely rounding the
     reference output to the dtype: below it, errors are luck. Where what is computed in fp64 moved, that is the finding,
@@ -251,8 +250,7 @@ def accuracy_findings(
             found = incomparable(pair.baseline, metric, ChangeCode.OTHER_FUNCTION, drifted, values)
         if found:
             findings.append(found)
-    ratio = imported_finding(pair, FLOOR_RATIO, (_floor_ratio(before), _floor_ratio(after)), baseline, candidate)
-    return [*findings, ratio] if ratio else findings
+    return findings
 
 
 def other_numbers(pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun) -> dict[str, str]:
@@ -456,13 +454,6 @@ def _error(divergence: Divergence | None, metric: str) -> float | None:
         return None
     (value,) = COLUMNS[metric].stored({"divergence": [divergence]})
     return None if value is None or math.isnan(value) else float(value)
-
-
-def _floor_ratio(divergence: Divergence | None) -> float | None:
-    """Return the output's error divided by that of rounding to the dtype, as `ampbench.load` gives it."""
-    error = _error(divergence, "output_rel_l2")
-    floor = _floor("output_rel_l2", divergence)
-    return error / floor if error is not None and floor else None
 
 
 def _floor(metric: str, divergence: Divergence | None) -> float:

@@ -7,13 +7,12 @@ they were made from are paired, too: shown side by side, never judged.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from types import MappingProxyType
 from typing import Any
 
 from ampbench.core.metrics import GATED
 from ampbench.errors import UsageError
 from ampbench.judge.rounds import MeasuredRun
-from ampbench.records.case import Case, DeviceDescription, Environment
+from ampbench.records.case import Case, Environment
 from ampbench.records.changes import Change, ChangeCode, ChangeStatus, Difference
 from ampbench.records.labels import few
 from ampbench.records.run import DIRTY, Header, short_commit
@@ -118,39 +117,24 @@ ISOLATION = ("all in one process", "a process each")
 POWER_LIMIT = "power limit"
 """What differs where an accelerator may take more power in one run: times, never bits."""
 
-_MACHINE = MappingProxyType({"host": "host", "CPU": "cpu", "number of CPUs": "cpu_count"})
-_INSTALLATION = MappingProxyType(
-    {
-        "torch": "torch_version",
-        "torchvision": "torchvision_version",
-        "CUDA": "cuda_version",
-        "cuDNN": "cudnn_version",
-        "XPU runtime": "xpu_version",
-        "numpy": "numpy_version",
-        "python": "python_version",
-        "system": "system",
-        "compiler": "compiler",
-    }
-)
-_INEXACT = frozenset(
-    {
-        "torch",
-        "torch build",
-        "torchvision",
-        "CUDA",
-        "cuDNN",
-        "XPU runtime",
-        "CPU",
-        "CPU instructions",
-        "compiler",
-        "number of threads",
-        "ampbench",
-    }
-)
+_MACHINE = {"host": "host", "CPU": "cpu", "number of CPUs": "cpu_count"}
+_INSTALLATION = {
+    "torch": "torch_version",
+    "torchvision": "torchvision_version",
+    "CUDA": "cuda_version",
+    "cuDNN": "cudnn_version",
+    "XPU runtime": "xpu_version",
+    "numpy": "numpy_version",
+    "python": "python_version",
+    "system": "system",
+    "compiler": "compiler",
+}
+_INEXACT = {
+    "torch", "torch build", "torchvision", "CUDA", "cuDNN", "XPU runtime", "CPU", "CPU instructions", "compiler",
+    "number of threads", "ampbench", "switches of torch",
+}  # fmt: skip
 """What may change the order in which torch sums, what it allocates, or how ampbench counts both; beside devices and
 environment variables."""
-
-
 _OTHER_COMPUTATION = ("precision", "path", "compile_mode", "memory_format", "sdpa", "scaler", "recipe")
 """Settings of an arm with which the same workload is computed by other kernels.
 
@@ -193,8 +177,7 @@ class EnvironmentDifferences:
         apart = [ISOLATION[one.settings.isolation] for one in (baseline, candidate)]
         self._compare("isolation", apart[0], apart[1], matters=True)
         switches = _kept_switches(baseline), _kept_switches(candidate)
-        if self._compare(SWITCHES, *switches, matters=not one_session(baseline, candidate)):
-            self._inexact = True
+        self._compare(SWITCHES, *switches, matters=not one_session(baseline, candidate))
         if self._of_device.keys() - {"cpu"}:
             timed = ["in bursts" if one.settings.burst else "sustained" for one in (baseline, candidate)]
             self._compare(TIMED, timed[0], timed[1], matters=True)
@@ -203,7 +186,8 @@ class EnvironmentDifferences:
         self._compare("CPU instructions", " ".join(before.cpu_flags), " ".join(after.cpu_flags))
         if before.torch_version == after.torch_version:
             self._compare("torch build", before.torch_commit, after.torch_commit)
-        self._compare("ampbench", _ampbench(baseline), _ampbench(candidate))
+        versions = [one.environment.ampbench_version or one.ampbench_version for one in (baseline, candidate)]
+        self._compare("ampbench", versions[0], versions[1])
         self._compare("commit", baseline.commit, candidate.commit)
         for name in dict.fromkeys(source.name for source in baseline.sources):
             if file := other_file(name, baseline, candidate):
@@ -237,14 +221,14 @@ class EnvironmentDifferences:
         first = len(self.found)
         ours, theirs = before.device(type), after.device(type)
         if type != "cpu":  # its name is the CPU's
-            self._compare(f"{type} device", _name(ours), _name(theirs), matters=True)
+            names = [one.name if one is not None and one.available else None for one in (ours, theirs)]
+            self._compare(f"{type} device", names[0], names[1], matters=True)
         if ours is not None and theirs is not None:
             self._compare(f"{type} driver", ours.driver, theirs.driver)
             self._compare_each(ours.details, theirs.details, f"{type} ")
-            before_limit, after_limit = (one.state.power_limit_watts if one.state else None for one in (ours, theirs))
-            if before_limit is not None and after_limit is not None:
-                limits = f"{before_limit:.0f} W", f"{after_limit:.0f} W"
-                self._compare(f"{type} {POWER_LIMIT}", *limits, matters=True)
+            limits = [one.state.power_limit_watts if one.state else None for one in (ours, theirs)]
+            if None not in limits:
+                self._compare(f"{type} {POWER_LIMIT}", f"{limits[0]:.0f} W", f"{limits[1]:.0f} W", matters=True)
         self._of_device[type] = self.found[first:]
 
     def _compare_each(self, before: Mapping[str, str], after: Mapping[str, str], prefix: str = "") -> list[str]:
@@ -256,7 +240,8 @@ class EnvironmentDifferences:
         """Keep and tell a difference."""
         if before == after:
             return False
-        self.found.append(Difference(name=name, baseline=_text(before), candidate=_text(after), matters=matters))
+        values = [MISSING if value in (None, "") else str(value) for value in (before, after)]
+        self.found.append(Difference(name=name, baseline=values[0], candidate=values[1], matters=matters))
         self._inexact = self._inexact or name in _INEXACT
         return True
 
@@ -312,22 +297,7 @@ def _same_code(baseline: Header, candidate: Header) -> bool:
     return not baseline.commit.endswith(DIRTY)
 
 
-def _name(device: DeviceDescription | None) -> str | None:
-    return device.name if device is not None and device.available else None
-
-
-def _ampbench(header: Header) -> str:
-    return header.environment.ampbench_version or header.ampbench_version
-
-
-def _text(value: object) -> str:
-    return MISSING if value in (None, "") else str(value)
-
-
 Values = tuple[float | None, float | None]
-
-_UNGATED: Mapping[str, str] = {"items_per_second": "time", "output_floor_ratio": "accuracy"}
-"""What other programs keep of metrics that comparisons never judge, and of which kind that is."""
 
 
 def imported_finding(
@@ -364,7 +334,7 @@ def incomparable(
     return Change(
         case=case,
         metric=metric,
-        kind=GATED[metric].kind if metric in GATED else _UNGATED[metric],
+        kind=GATED[metric].kind,
         status=ChangeStatus.INCOMPARABLE,
         code=code,
         facts=facts,

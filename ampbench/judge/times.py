@@ -222,10 +222,7 @@ def _without_rounds(pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun) -
     """Return the finding on a pair of which a side has no rounds; None where both have, or neither has any number."""
     values = _raw(pair, baseline, candidate)
     imported = imported_finding(pair, TIME, values, baseline, candidate)
-    if imported is None and values == (None, None):
-        # a rate says what the time says, so it is shown only in its place
-        return imported_finding(pair, "items_per_second", values, baseline, candidate)
-    if imported is not None or None not in values:
+    if imported is not None or None not in values or values == (None, None):
         return imported
     facts = {"side": "candidate" if values[1] is None else "baseline"}
     return incomparable(pair.baseline, TIME, ChangeCode.NOT_MEASURED, facts, values)

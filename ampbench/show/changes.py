@@ -322,73 +322,80 @@ def change_in_words(change: float) -> str:
     return f"{format_percent(abs(change))} {'slower' if change > 0 else 'faster'}"
 
 
+_TIMES: Mapping[ChangeCode, str] = MappingProxyType(
+    {
+        ChangeCode.BEYOND_THRESHOLD: "{size}, certainly over {limit}, {many}{confirmed}",
+        ChangeCode.UNCONFIRMED: "{size}, threshold {limit}, {many}, not confirmed by fresh ones yet",
+        ChangeCode.NOT_CONFIRMED: "seen in {many}, not confirmed by {fresh} fresh ones: {size}, threshold {limit}",
+        ChangeCode.WITHIN_THRESHOLD: "typical time {size}, within {within}{mean}, {many}",
+        ChangeCode.TAIL_UNDECIDED: "typical time {size}, within {within}, but {mean}, {many}",
+        ChangeCode.TOO_FEW_BLOCKS: "only {many}: too few for a verdict{needed}",
+        ChangeCode.UNDECIDED: "{size}{certainly}{seen}; {needed}",
+        ChangeCode.UNFIT_MACHINE: "{disturbed}: measure both in turns (ampbench ab)",
+    }
+)
+
+
 def _of_time(change: Change) -> str:
     """Return why a time's change has its status, with what disturbed it."""
-    facts = change.facts
-    clocks = (
-        f"the accelerator's clock under load was {float(facts['clock_before']):.2f} GHz in the baseline and "
-        f"{float(facts['clock_after']):.2f} GHz in the candidate"
-        if "clock_before" in facts
-        else ""
-    )
+    facts, details, what = change.facts, change.details, change.facts.get("of", "blocks")
+    code = ChangeCode.TOO_FEW_BLOCKS if change.change is None else change.code
+    disturbed = str(facts.get("cause", ""))
+    if "clock_before" in facts:
+        clocks = [f"{float(facts[f'clock_{side}']):.2f} GHz" for side in ("before", "after")]
+        disturbed = f"the accelerator's clock under load was {' in the baseline and '.join(clocks)} in the candidate"
     if change.code is ChangeCode.UNFIT_MACHINE:
-        unknown = "what of the change is the device's is not known; measure both in turns (ampbench ab)"
-        return f"{clocks}: {unknown}" if clocks else str(facts["cause"])
-    said = _decided(change)
-    if change.code in (ChangeCode.BEYOND_THRESHOLD, ChangeCode.UNCONFIRMED):
-        if clocks:
-            said += f"; {clocks}, which accounts for less"
-        elif "cause" in facts:
-            said += f"; {facts['cause']}, so only what takes twice as long, or half, is judged"
-    return said
-
-
-def _decided(change: Change) -> str:
-    facts, size = change.facts, change.change
-    if change.code is ChangeCode.TOO_FEW_BLOCKS or size is None:
-        needed = change.details.get("blocks_needed")
-        return f"only {_counted(change)}: too few for a verdict{f'; about {needed} would decide' if needed else ''}"
-    typical = f"typical time {change_in_words(size)}{_interval(change)}, within {format_limit(change.threshold)}"
-    if change.code is ChangeCode.UNDECIDED:
-        return _undecided(change)
-    if change.code not in (ChangeCode.WITHIN_THRESHOLD, ChangeCode.TAIL_UNDECIDED):
-        return _seen(change, f"{change_in_words(size)}{_interval(change)}")
-    mean = change.details.get("mean_threshold")
-    if change.code is ChangeCode.WITHIN_THRESHOLD:
-        proven = mean is not None and facts.get("mean_code") == ChangeCode.WITHIN_THRESHOLD
-        within = f", the mean of all samples within {format_limit(mean or 0.0)}" if proven else ""
-        return f"{typical}{within}, {_counted(change)}"
-    if mean is None or "mean_change" not in change.details:
-        return f"{typical}, but nothing bounds the mean of all samples, {_counted(change)}"
-    ends = _ends(change.details.get("mean_low"), change.details.get("mean_high"))
-    moved = f"{change_in_words(change.details['mean_change'])}{ends}"
-    return (
-        f"{typical}, but the mean of all samples {moved}, which is not certainly within {format_limit(mean)}, "
-        f"{_counted(change)}"
+        if "cause" in facts:
+            return disturbed
+        code = change.code
+    size, fresh = change.change or 0.0, int(float(facts.get("fresh", 0)))
+    detectable, needed = details.get("detectable_change", math.inf), details.get("blocks_needed")
+    would = f"about {needed} {'' if code is ChangeCode.TOO_FEW_BLOCKS else f'{what} '}would decide" if needed else ""
+    if code is ChangeCode.UNDECIDED:
+        would = would or f"more {what} would not decide it soon"
+    elif would:
+        would = f"; {would}"
+    known = detectable <= LARGEST_WORTH_SAYING
+    ends, sure = _ends(change.low, change.high), facts.get("certainly")
+    text = _TIMES[code].format(
+        size=change_in_words(size) + ("" if size >= 2 and code is not ChangeCode.UNDECIDED else ends),
+        limit=format_limit(change.threshold, size),
+        within=format_limit(change.threshold),
+        many=_counted(change),
+        fresh=fresh,
+        confirmed=f", confirmed by {fresh} fresh ones" if fresh else "",
+        mean=_mean_bounded(change),
+        needed=would,
+        certainly=f", certainly {sure} but not certainly by more than {format_limit(change.threshold)}" if sure else "",
+        seen=f"; a change of {format_percent(detectable)} would have been seen" if known else "",
+        disturbed=disturbed,
     )
+    if disturbed and code in (ChangeCode.BEYOND_THRESHOLD, ChangeCode.UNCONFIRMED):
+        less = ", which accounts for less" if "clock_before" in facts else ""
+        text += f"; {disturbed}{less or ', so only what takes twice as long, or half, is judged'}"
+    return text
+
+
+def _mean_bounded(change: Change) -> str:
+    """Return what is known of the mean over all samples, where the typical time did not change."""
+    details, limit = change.details, format_limit(change.details.get("mean_threshold", 0.0))
+    if change.code is ChangeCode.WITHIN_THRESHOLD:
+        proven = change.facts.get("mean_code") == ChangeCode.WITHIN_THRESHOLD
+        return f", the mean of all samples within {limit}" if proven and "mean_threshold" in details else ""
+    if "mean_threshold" not in details or "mean_change" not in details:
+        return "nothing bounds the mean of all samples"
+    moved = f"{change_in_words(details['mean_change'])}{_ends(details.get('mean_low'), details.get('mean_high'))}"
+    return f"the mean of all samples {moved} is not certainly within {limit}"
 
 
 def _of_mean(change: Change) -> str:
     """Return what became of the mean over all samples, where it moved and the typical time is not known to have."""
     typical = "is not known to have changed" if change.facts.get("code") == ChangeCode.UNDECIDED else "did not change"
-    said = _seen(change, f"{change_in_words(change.change or 0.0)}{_ends(change.low, change.high)}")
-    return f"mean of all samples, slow steps among them: {said}; the typical step {typical}"
-
-
-def _seen(change: Change, size: str) -> str:
-    """Return what became of a time that seemed to change, by `size`."""
-    limit, many = format_limit(change.threshold, change.change or 0.0), _counted(change)
-    fresh = int(float(change.facts.get("fresh", 0)))
-    if change.code is ChangeCode.UNCONFIRMED:
-        few = f"{fresh} fresh ones are too few to confirm it" if fresh else "fresh ones are still to confirm it"
-        return f"{size}, threshold {limit}, {many}; {few}"
-    if change.code is ChangeCode.NOT_CONFIRMED:
-        return f"a change was seen in {many}, and {fresh} fresh ones did not confirm it: {size}, threshold {limit}"
-    return f"{size}, certainly over {limit}, {many}{f', confirmed by {fresh} fresh ones' if fresh else ''}"
+    return f"mean of all samples, slow steps among them: {_of_time(change)}; the typical step {typical}"
 
 
 def _counted(change: Change) -> str:
-    what = str(change.facts["of"])
+    what = str(change.facts.get("of", "blocks"))
     return f"{change.blocks} {what if change.blocks != 1 else what.removesuffix('s')}"
 
 
@@ -397,31 +404,6 @@ def _ends(low: float | None, high: float | None) -> str:
     if low is None or high is None or low == high:
         return ""
     return f" (95%: {format_percent_range(low, min(high, LARGEST_WORTH_SAYING), sign=True)})"
-
-
-def _interval(change: Change) -> str:
-    """Return " (95%: 6.1 to 8.4%)", in the direction of the change, "" where there is none."""
-    if change.low is None or change.high is None or change.change is None or change.change >= 2:
-        return ""
-    ends = (change.low, change.high) if change.change > 0 else (-change.high, -change.low)
-    return f" (95%: {format_percent_range(*ends)})"
-
-
-def _undecided(change: Change) -> str:
-    parts = [change_in_words(change.change or 0.0)]
-    if change.low is not None and change.high is not None:
-        high = f"over {format_percent(LARGEST_WORTH_SAYING, sign=True)}"
-        if change.high <= LARGEST_WORTH_SAYING:
-            high = format_percent(change.high, sign=True)
-        parts = [f"between {format_percent(change.low, sign=True)} and {high}"]
-    if differs := change.facts.get("certainly"):
-        parts[0] = f"certainly {differs}, {parts[0]}, but not certainly by more than {format_limit(change.threshold)}"
-    detectable, needed = (change.details.get(name) for name in ("detectable_change", "blocks_needed"))
-    if detectable is not None and detectable <= LARGEST_WORTH_SAYING:
-        parts.append(f"a change of {format_percent(detectable)} would have been seen")
-    what = change.facts["of"]
-    parts.append(f"about {needed} {what} would decide" if needed else f"more {what} would not decide it soon")
-    return "; ".join(parts)
 
 
 def _remark(change: Change, code: object, facts: Facts) -> str:

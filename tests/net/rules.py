@@ -136,6 +136,14 @@ RULES: tuple[Rule, ...] = (
         cells=602,
     ),
     Rule(
+        "what no comparison judges has no finding where another program kept it",
+        lambda one: (
+            one.name.startswith("scripted-import")
+            and (one.key.endswith("output_floor_ratio") or one.column in ("findings", "decided_share"))
+        ),
+        cells=64,
+    ),
+    Rule(
         "how an accelerator is timed is called so",
         lambda one: one.table == "differences" and one.key in ("timing", "what an accelerator's rounds are"),
         cells=8,
