@@ -24,7 +24,7 @@ from ampbench.cli.options import (
     stored_already,
     typed_seconds,
 )
-from ampbench.cli.printing import OutputFormat, print_forms, print_note
+from ampbench.cli.printing import OutputFormat, print_document, print_note
 from ampbench.errors import CASE_FAILED, INTERRUPTED, NothingToRunError, UsageError
 from ampbench.records.changes import ChangeCode
 from ampbench.records.labels import few
@@ -170,8 +170,7 @@ def _reported(
     from ampbench.comparison import Comparison
     from ampbench.judge.compare import judge_self
     from ampbench.judge.rounds import MeasuredRun
-    from ampbench.show import comparison as show
-    from ampbench.show.data import csv_text, json_document
+    from ampbench.show.comparison import control_document
     from ampbench.store import find_run, read_run
 
     with stored_already(again):
@@ -182,14 +181,7 @@ def _reported(
         failed = whole.failed or (control and MeasuredRun.of(baseline).failed)
         code = CASE_FAILED if failed else NothingToRunError.exit_code if nothing else 0
         if control:
-            found = judge_self(whole, baseline.rounds)
-            print_forms(
-                format,
-                lines=lambda console: show.control_lines(whole, found, console.width),
-                markdown=lambda: show.control_markdown(found),
-                json=lambda: json_document(show.control_data(found)),
-                csv=lambda: csv_text(["case_id", "spread"], found.spreads.items()),
-            )
+            print_document(control_document(whole, judge_self(whole, baseline.rounds)), format)
         elif gate:
             anchor = MeasuredRun.read(find_run(policy.anchor, results)) if policy.anchor else None
             code = print_comparison(comparison, format, every, comparison.gate(anchor))

@@ -178,7 +178,7 @@ def compare(
     )
     interleaved = one_session(*headers)
     findings: list[Change] = []
-    control = ControlVerdict(cells=0, fired=False, code=ControlCode.EXPLAINS)
+    control = ControlVerdict(cells=0, fired=False, code=ControlCode.NO_TIMES)
     if measures:
         findings, control = _findings(paired, baseline, candidate, differences, interleaved, threshold_of)
     changed = {change.case.case_id for change in findings if change.status in _CHANGED}
@@ -232,7 +232,9 @@ def compare_times(baseline: MeasuredRun, candidate: MeasuredRun) -> dict[str, Ch
     return {one.case.case_id: one for one in findings}
 
 
-def narrowed(comparison: Comparison, wanted: Callable[[str], bool], kinds: Collection[str] | None = None) -> Comparison:
+def narrowed(
+    comparison: Comparison, wanted: Callable[[str], bool] = lambda _: True, kinds: Collection[str] | None = None
+) -> Comparison:
     """Return a comparison of those cases alone whose id is `wanted`, and of findings of `kinds` (None: all).
 
     There may be none. Findings go by the baseline's id; outcomes always stay. Changed rules belong to no case, and stay
@@ -241,11 +243,13 @@ def narrowed(comparison: Comparison, wanted: Callable[[str], bool], kinds: Colle
     findings = [one for one in comparison.findings if wanted(one.case.case_id)]
     if kinds is not None:
         findings = [one for one in findings if one.kind in (OUTCOME, *kinds)]
+    timed = kinds is None or "time" in kinds
     found = replace(
         comparison,
         findings=findings,
         means=precision_means(findings),
-        apart=comparison.apart and (kinds is None or "time" in kinds),
+        apart=comparison.apart and timed,
+        control=comparison.control if timed else ControlVerdict(cells=0, fired=False, code=ControlCode.NO_TIMES),
         only_baseline=list(filter(wanted, comparison.only_baseline)),
         only_candidate=list(filter(wanted, comparison.only_candidate)),
         lost_cases=list(filter(wanted, comparison.lost_cases)),

@@ -19,10 +19,9 @@ from ampbench.convert.pytest_benchmark import read_run_json
 from ampbench.drive.session import current_commit
 from ampbench.errors import AmpbenchError
 from ampbench.judge import frame
-from ampbench.judge.compare import compare
-from ampbench.judge.times import TIME as TIME_METRIC
+from ampbench.judge.compare import compare, narrowed
 from ampbench.records.case import Case
-from ampbench.records.changes import ChangeStatus, Comparison, ControlCode, ControlVerdict
+from ampbench.records.changes import ChangeStatus, Comparison
 from ampbench.records.measured import Divergence, Failure, MemoryPass, Round
 from ampbench.records.run import SCHEMA, Footer, Header, Selection, Settings
 from ampbench.result import Result
@@ -97,11 +96,8 @@ class Seen:
         except AmpbenchError as error:
             self.compared = f"--amp-compare {file}: {error}"
             return False
-        findings = [one for one in found.findings if one.kind != "time"]
-        means = [one for one in found.means if one.metric != TIME_METRIC]
-        untimed = ControlVerdict(cells=0, fired=False, code=ControlCode.ONE_PROCESS)
-        self.compared = dataclasses.replace(found, findings=findings, means=means, apart=False, control=untimed)
-        statuses = {one.status for one in findings} - {ChangeStatus.INCOMPARABLE}
+        self.compared = narrowed(found, kinds=("memory", "accuracy"))
+        statuses = {one.status for one in self.compared.findings} - {ChangeStatus.INCOMPARABLE}
         return bool(statuses) and ChangeStatus.REGRESSED not in statuses
 
     def lines(self, width: int) -> Iterator[Text]:

@@ -165,10 +165,8 @@ class ControlCode(StrEnum):
     NONE = "none"
     NEITHER = "neither"
     """None of two stored runs has one."""
-    EXPLAINS = "explains"
-    """There are no times: a run only explains."""
-    ONE_PROCESS = "one-process"
-    """No times are compared: they are of one process."""
+    NO_TIMES = "no-times"
+    """No times are compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,8 +56,7 @@ _OF_ERRORS: Mapping[ChangeCode, str] = MappingProxyType(
 )
 _CONTROLS: Mapping[ControlCode, str] = MappingProxyType(
     {
-        ControlCode.EXPLAINS: "no times are compared: a run that explains has none",
-        ControlCode.ONE_PROCESS: "no times are compared: they are of one process",
+        ControlCode.NO_TIMES: "no times are compared",
         ControlCode.NONE: "no control: nothing says whether the same code, measured twice, would have seemed to differ",
         ControlCode.UNFIT: "control: measured, but in no block on a machine that was fit, so that it says nothing",
         ControlCode.FIRED: (
@@ -271,14 +270,8 @@ def far_text(distance: float) -> str:
 
 
 def _imported(change: Change) -> str:
-    programs = [str(change.facts[side]) for side in ("baseline", "candidate") if side in change.facts]
-    lost = "its samples were not kept" if change.kind == "time" else "what the number was made from was not kept"
-    if len(programs) == 1:
-        side = "baseline" if "baseline" in change.facts else "candidate"
-        return f"the {side} was imported from {programs[0]}: {lost}; measure with ampbench ab"
-    both = " and ".join(dict.fromkeys(programs))
-    compare = f"compare with {both} compare, or " if both == programs[0] else ""
-    return f"imported from {both}: {lost}; {compare}measure with ampbench ab"
+    sides = " and ".join(f"the {side} from {program}" for side, program in change.facts.items())
+    return f"imported without samples, {sides}: measure with ampbench ab"
 
 
 def _undefined(change: Change) -> str:

@@ -22,6 +22,7 @@ from ampbench.records.changes import (
     ChangeCode,
     ChangeStatus,
     Comparison,
+    ControlCode,
     Detectable,
     Difference,
     GateCode,
@@ -53,7 +54,7 @@ from ampbench.show.changes import (
     value_text,
 )
 from ampbench.show.data import csv_text, json_object, plain
-from ampbench.show.document import Block, Column, picked, records, table
+from ampbench.show.document import Block, Column, Document, Section, picked, records, table
 from ampbench.show.markdown import block_table, escaped, folded
 from ampbench.show.terminal import padded, wrapped
 from ampbench.show.wording import words
@@ -175,7 +176,8 @@ def notes(comparison: Comparison) -> list[str]:
 def conditions(comparison: Comparison) -> list[str]:
     """Return how both runs were measured, what the controls say, and which cases only one side has, a line each."""
     lines = ["measured in turns: both in the same blocks"] if comparison.interleaved else []
-    lines += [*notes(comparison), control_line(comparison.control)]
+    lines += notes(comparison)
+    lines += [] if comparison.control.code is ControlCode.NO_TIMES else [control_line(comparison.control)]
     skipped = Counter(comparison.skipped.values())
     lines += [f"skipped on both sides: {counted(count, 'case')} ({why})" for why, count in skipped.items()]
     for side, ids in (("baseline", comparison.only_baseline), ("candidate", comparison.only_candidate)):
@@ -614,55 +616,40 @@ DETECTABLE: Sequence[Column[Detectable]] = (
 )
 
 
-def control_lines(comparison: Comparison, found: SelfComparison, width: int) -> list["Text"]:
-    """Return what a terminal of `width` columns shows of `found` by `comparison`, of an arm with itself."""
-    from rich.text import Text
-
-    lines = [line for text in control_texts(found) for line in wrapped(text, width)]
-    block = table("", DETECTABLE, found.detectable)
-    for place, cells in enumerate(padded([block.headers, *block.rows], left=0) if block.rows else []):
-        lines.append(Text(f"  {'  '.join(cells)}", style="" if place else "dim"))
-    if found.spreads:
-        lines += [Text(), Text("spread of a block's ratio (standard deviation), the widest:")]
-        names = case_labels(finding.case for finding in comparison.findings)
-        widest = sorted(found.spreads, key=lambda case_id: -found.spreads[case_id])[:CONTROL_SHOWN]
-        lines += [Text(f"  {format_percent(found.spreads[case_id]):>7}  {names[case_id]}") for case_id in widest]
-    return lines
-
-
-def control_markdown(found: SelfComparison) -> str:
-    """Return what an arm compared with itself said, in Markdown."""
-    return "\n\n".join([*control_texts(found), block_table(table("", DETECTABLE, found.detectable))])
-
-
-def control_texts(found: SelfComparison) -> list[str]:
-    """Return in sentences what an arm compared with itself said: false alarms, and the changes that can be seen."""
+def control_document(comparison: Comparison, found: SelfComparison) -> Document:
+    """Return what `comparison` of an arm with itself came to: false alarms, and the changes that can be seen."""
     cases, alarms = counted(found.cases, "case"), found.false_alarms
     rate = f" (95%: at most {format_percent(found.highest_rate)} of the {found.able} that could raise one, Wilson)"
     if not found.able:
         rate = ": there could be none, with so few blocks on a machine that was fit"
     lines = [
-        f"one arm against itself: {cases}, {counted(found.blocks, 'block')}",
         f"false alarms: {len(alarms)} of {cases}{rate}",
-        *(f"  {change.case.case_id}: {reason(change)}" for change in alarms),
+        *(f"{change.case.case_id}: {reason(change)}" for change in alarms),
         f"proven unchanged: {len(found.unchanged)} of {cases}",
     ]
     if found.suspected:
         lines.append(f"suspected and not confirmed by fresh blocks: {len(found.suspected)}")
     if found.unfit:
         lines.append(f"no verdict, the machine was unfit: {len(found.unfit)}, such as: {reason(found.unfit[0])}")
-    return [*lines, *(["a slowdown is found 19 times in 20 if it is at least"] if found.detectable else [])]
-
-
-def control_data(found: SelfComparison) -> dict[str, Any]:
-    """Return the same as data for JSON."""
+    names = case_labels(finding.case for finding in comparison.findings)
+    spreads: list[Column[tuple[str, float]]] = [
+        Column("case_id", lambda one: one[0], "case", said=lambda one: names[one[0]]),
+        Column("spread", lambda one: one[1], "spread", "share", lambda one: format_percent(one[1])),
+    ]
+    widest = sorted(found.spreads.items(), key=lambda one: -one[1])
+    blocks = [Block(line) for line in lines]
+    if found.spreads:
+        blocks.append(table("a slowdown is found 19 times in 20 if it is at least", DETECTABLE, found.detectable))
+        blocks.append(table("standard deviation of a block's ratio, the widest", spreads, widest, shown=CONTROL_SHOWN))
     lists = ("false_alarms", "suspected", "unfit", "unchanged")
-    return {
-        "cases": found.cases,
-        "blocks": found.blocks,
-        **{name: [change.case.case_id for change in getattr(found, name)] for name in lists},
-        "able": found.able,
-        "highest_rate": plain(found.highest_rate),
-        "spreads": found.spreads,
-        "detectable": records(DETECTABLE, found.detectable),
-    }
+    return Document(
+        sections=lambda: [Section(f"one arm against itself: {cases}, {counted(found.blocks, 'block')}", blocks)],
+        data=lambda: {
+            **{name: getattr(found, name) for name in ("cases", "blocks", "able", "spreads")},
+            **{name: [change.case.case_id for change in getattr(found, name)] for name in lists},
+            "highest_rate": plain(found.highest_rate),
+            "detectable": records(DETECTABLE, found.detectable),
+        },
+        columns=[column.key for column in spreads],
+        rows=lambda: records(spreads, widest),
+    )

@@ -13,8 +13,9 @@ import pytest
 
 from ampbench.ab import session
 from ampbench.judge.compare import judge_self
+from ampbench.records.changes import Comparison
 from ampbench.records.run import Arm
-from ampbench.show.comparison import control_texts
+from ampbench.show.comparison import control_document
 from tests.ab.test_arms import git
 from tests.judge.test_compare import against_itself
 from tests.stored_runs import COMPLETE, make_case, make_memory, make_round, write_run
@@ -91,10 +92,14 @@ def test_the_latest_run_as_an_anchor_is_the_one_before_the_session(
 
 
 def test_what_an_arm_against_itself_says_names_rate_and_effects() -> None:
-    said = "\n".join(control_texts(judge_self(against_itself(), [])))
+    def told(comparison: Comparison) -> str:
+        (section,) = control_document(comparison, judge_self(comparison, [])).sections()
+        return "\n".join(block.title for block in section.blocks)
+
+    said = told(against_itself())
     assert "false alarms: 0 of 2 cases (95%: at most 66% of the 2 that could raise one, Wilson)" in said
     assert "proven unchanged: 2 of 2 cases" in said
-    alarmed = "\n".join(control_texts(judge_self(against_itself(factor=1.1), [])))
+    alarmed = told(against_itself(factor=1.1))
     assert "false alarms: 1 of 2 cases" in alarmed
     assert "slower" in alarmed
 

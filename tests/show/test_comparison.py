@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 from msgspec import structs
-from rich.style import Style
 
 from ampbench.core.statement import state
 from ampbench.judge.compare import compare
@@ -30,9 +29,7 @@ from ampbench.show.comparison import (
     comparison_json,
     comparison_lines,
     comparison_markdown,
-    control_lines,
-    control_markdown,
-    control_texts,
+    control_document,
     finding_columns,
     verdict,
 )
@@ -309,17 +306,13 @@ def test_a_control_lists_the_cases_that_spread_most_first():
         cases=3, blocks=16, false_alarms=[], suspected=[], unfit=[], unchanged=[], able=3, highest_rate=0.1,
         spreads=spreads, detectable=[Detectable(blocks=16, seconds=90.0, median=0.021, worst=0.058)],
     )  # fmt: skip
-    lines = [line.plain for line in control_lines(compared, found, 100)]
-    assert [line.split()[0] for line in lines[-3:]] == ["3.0%", "2.0%", "1.0%"]
-    assert "fp32" in lines[-3]
-    (place,) = [place for place, line in enumerate(lines) if "median case" in line]
-    assert lines[place].split() == ["blocks", "time", "median", "case", "worst", "case"]
-    assert lines[place + 1].split()[0] == "16"
-    assert lines[place + 1].split()[-2:] == ["2.1%", "5.8%"]
-    said = control_texts(found)
-    markdown = control_markdown(found).split("\n\n")
-    assert markdown[: len(said)] == said
-    assert "5.8%" in markdown[-1]
+    document = control_document(compared, found)
+    assert [row["spread"] for row in document.rows()] == [0.03, 0.02, 0.01]
+    (section,) = document.sections()
+    detectable, widest = section.blocks[-2:]
+    assert detectable.rows[0][0] == "16"
+    assert detectable.rows[0][2:] == ["2.1%", "5.8%"]
+    assert [row[1] for row in widest.rows] == ["3.0%", "2.0%", "1.0%"]
 
 
 def test_a_control_that_could_raise_no_alarm_says_so():
@@ -327,18 +320,8 @@ def test_a_control_that_could_raise_no_alarm_says_so():
         cases=2, blocks=1, false_alarms=[], suspected=[], unfit=[], unchanged=[], able=0, highest_rate=math.nan,
         spreads={}, detectable=[],
     )  # fmt: skip
-    assert control_texts(found)[1].startswith("false alarms: 0 of 2 cases: there could be none")
-
-
-def test_every_verdict_has_a_colour_that_terminals_know():
-    colours = {verdict: Style.parse(show.STYLES[verdict]).color for verdict in ChangeStatus}
-    known = {verdict: colour.name for verdict, colour in colours.items() if colour is not None}
-    assert known == {
-        ChangeStatus.REGRESSED: "red",
-        ChangeStatus.IMPROVED: "green",
-        ChangeStatus.INCONCLUSIVE: "yellow",
-        ChangeStatus.INCOMPARABLE: "magenta",
-    }
+    (section,) = control_document(same(), found).sections()
+    assert section.blocks[0].title.startswith("false alarms: 0 of 2 cases: there could be none")
 
 
 def test_a_defect_that_came_is_told_with_its_remedy_within_the_terminal():
