@@ -21,7 +21,7 @@ from ampbench.show.comparison import (
     measured_lines,
 )
 from ampbench.show.markdown import block_table, escaped, folded
-from ampbench.show.networks import NOTE, brought, columns, tables
+from ampbench.show.networks import NOTE, brought, tables
 from ampbench.trend.series import Trend
 from ampbench.trend.show import change_blocks, failures, has_changed_times, series_names, summary
 
@@ -130,7 +130,7 @@ def _networks(machine: Machine, several: bool, quiet: bool) -> Iterator[Part]:
     where = f", {machine.title}" if several else ""
     own = networks(machine)
     yield Part(rows=[f"{NOTE[:1].upper()}{NOTE[1:]}."], what="notes")
-    for found in tables(own, columns(explained=not machine.is_ranked)):
+    for found in tables(own, explained=not machine.is_ranked):
         yield _table(block_table(found), what="networks", title=f"{found.title}{where}", quiet=quiet)
     if (found := brought(own)).rows:
         yield _table(block_table(found), what="precisions", title=f"{found.title}{where}", quiet=quiet)

@@ -5,8 +5,9 @@ Of several machines, a row is of a network on a machine. Nothing is decided here
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from operator import itemgetter
 from statistics import geometric_mean
 from typing import Any
 
@@ -100,8 +101,12 @@ class Network:
         return "; ".join(filter(None, said))
 
 
-Line = tuple[Network, Row | None]
-"""A row of the table: a network, and that of its rows which is shown (None: there is none to take)."""
+Line = Mapping[str, Any]
+"""A row of the table: its columns by name, None where a network has none to take."""
+NUMBERS = (
+    "seconds_median", "items_per_second", "speedup_vs_fp32", "speedup_low", "speedup_high", "memory_ratio_vs_fp32",
+    "peak_memory_bytes",
+)  # fmt: skip
 
 
 def table_names(cases: Iterable[Case]) -> list[str]:
@@ -154,85 +159,68 @@ def _speed(row: Row) -> float | None:
     return number(row["speedup_vs_fp32"])
 
 
-def lines_of(networks: Iterable[Network], *, everything: bool = False) -> list[Line]:
-    """Return a line for each network with the row to take; with `everything` one for each precision measured."""
-    if everything:
-        return [(each, row) for each in networks for row in each.rows if row["outcome"] == "ok"]
-    return [(each, each.taken) for each in networks]
-
-
-def columns(
-    *, machines: bool = False, over: str = "", everything: bool = False, explained: bool = False
-) -> list[Column[Line]]:
-    """Return the columns of the table, of several `machines` with theirs; `over` names one whose fp32 speeds count.
+def lines_of(networks: Iterable[Network], *, everything: bool = False, explained: bool = False) -> list[Line]:
+    """Return a line for each network with the row to take; with `everything` one for each precision measured.
 
     With `explained` it says in words why nothing faster or smaller is taken.
     """
-
-    def value(name: str, head: str = "", unit: str = "") -> Column[Line]:
-        return Column(name, lambda line: None if line[1] is None else number(line[1][name]), head, unit)
-
-    def text(name: str) -> Column[Line]:
-        return Column(name, lambda line: None if line[1] is None else line[1][name])
-
-    def place(name: str) -> Column[Line]:
-        return Column(name, lambda line: line[0].rows[0][name])
-
-    def above(line: Line) -> Interval:
-        return Interval() if line[1] is None else line[0].over.get(line[1]["case_id"], Interval())
-
-    def standing(line: Line) -> str:
-        return line[0].standing if line[1] is not None and line[1]["taken"] else ""
-
-    def speed(line: Line) -> str:
-        row = line[1]
-        return "" if row is None else _ratio(_speed(row), number(row["speedup_low"]), number(row["speedup_high"]))
-
-    def memory(line: Line) -> str:
-        row = line[1]
-        return "" if row is None else _ratio(number(row["memory_ratio_vs_fp32"]), None, None)
-
-    def shown(line: Line) -> str:
-        row = line[1]
-        return "" if row is None or (error := judged_error(row)) is None else format_error(error)
-
-    def reason(line: Line) -> str:
-        network, row = line
-        if row is not None and not row["taken"]:
-            return verdict_words(row)
-        return network.why if explained else network.because
-
-    found: list[Column[Line]] = [
-        Column("network", lambda line: line[0].name, "network", whole=True),
-        *map(place, ("phase", "path", "device")),
-        Column("machine", lambda line: line[0].machine, "machine", whole=True),
-        Column(
-            "precision",
-            lambda line: None if line[1] is None else precision_label(line[1]),
-            "precision" if everything else "take",
-            whole=True,
-        ),
-        Column("standing", standing, "standing", rare=True),
-        value("seconds_median", "time/step" if machines else "", "s"),
-        value("items_per_second"),
-        Column("speedup_vs_fp32", lambda line: line[1] and _speed(line[1]), "" if over else "speed", "ratio", speed),
-        Column(
-            "over",
-            lambda line: above(line).value,
-            f"speed over {over}" if over else "",
-            "ratio",
-            lambda line: _ratio(above(line).value, above(line).low, above(line).high),
-        ),
-        Column("over_low", lambda line: above(line).low),
-        Column("over_high", lambda line: above(line).high),
-        replace(value("memory_ratio_vs_fp32", "memory", "ratio"), said=memory),
-        value("peak_memory_bytes"),
-        Column("error", lambda line: line[1] and judged_error(line[1]), "error", "error", shown),
-        *map(text, VERDICT_COLUMNS),
-        Column("because", lambda line: line[0].because, "because", said=reason, rare=True),
-        text("case_id"),
+    return [
+        _line(network, row, explained)
+        for network in networks
+        for row in ([row for row in network.rows if row["outcome"] == "ok"] if everything else [network.taken])
     ]
-    return found if machines else [column for column in found if column.key not in ("machine", "standing")]
+
+
+def _line(network: Network, row: Row | None, explained: bool) -> Line:
+    known: Row = row or dict.fromkeys((*NUMBERS, *VERDICT_COLUMNS, "case_id"))
+    over = network.over.get(known["case_id"], Interval())
+    because = network.why if explained else network.because
+    return {
+        "network": network.name,
+        **{name: network.rows[0][name] for name in ("phase", "path", "device")},
+        "machine": network.machine,
+        "precision": None if row is None else precision_label(row),
+        "standing": network.standing if known["taken"] else "",
+        **{name: number(known[name]) for name in NUMBERS},
+        "over": over.value,
+        "over_low": over.low,
+        "over_high": over.high,
+        "error": None if row is None else judged_error(row),
+        **{name: known[name] for name in VERDICT_COLUMNS},
+        "because": because if row is None or row["taken"] else verdict_words(row),
+        "case_id": known["case_id"],
+    }
+
+
+def columns(*, machines: bool = False, over: str = "", everything: bool = False) -> list[Column[Line]]:
+    """Return the columns of lines, of several `machines` with theirs; `over` names one whose fp32 speeds count."""
+    of_machines = ("machine", "standing", "over", "over_low", "over_high")
+    heads = {"network": "network", "precision": "precision" if everything else "take"}
+    heads |= {"machine": "machine", "standing": "standing", "seconds_median": "time/step"} if machines else {}
+    heads |= {"over": f"speed over {over}"} if over else {"speedup_vs_fp32": "speed"}
+    heads |= {"memory_ratio_vs_fp32": "memory", "error": "error", "because": "because"}
+    units = {"seconds_median": "s", "speedup_vs_fp32": "ratio", "over": "ratio"}
+    units |= {"memory_ratio_vs_fp32": "ratio", "error": "error"}
+    said: Mapping[str, Callable[[Line], str]] = {
+        "speedup_vs_fp32": lambda line: _ratio(line["speedup_vs_fp32"], line["speedup_low"], line["speedup_high"]),
+        "over": lambda line: _ratio(line["over"], line["over_low"], line["over_high"]),
+        "memory_ratio_vs_fp32": lambda line: _ratio(line["memory_ratio_vs_fp32"], None, None),
+        "error": lambda line: "" if line["error"] is None else format_error(line["error"]),
+    }
+    names = ("network", "phase", "path", "device", "machine", "precision", "standing", *NUMBERS, *of_machines[2:])
+    return [
+        Column(
+            name,
+            itemgetter(name),
+            heads.get(name, ""),
+            units.get(name, ""),
+            said.get(name),
+            rare=name in ("standing", "because"),
+            whole=name in ("network", "machine", "precision"),
+        )
+        for name in (*names, "error", *VERDICT_COLUMNS, "because", "case_id")
+        if machines or name not in of_machines
+    ]
 
 
 def _ratio(value: float | None, low: float | None, high: float | None) -> str:
@@ -249,6 +237,7 @@ def tables(
     note: str = NOTE,
     *,
     everything: bool = False,
+    explained: bool = False,
 ) -> list[Block]:
     """Return the table of networks, whose title counts what to take; one for each phase, device and path."""
     parts: dict[tuple[str, ...], list[Network]] = {}
@@ -259,8 +248,8 @@ def tables(
     found: list[Block] = []
     for part, members in parts.items():
         title = ": ".join(filter(None, [" · ".join(part[place] for place in differing), heading(members)]))
-        own = "" if found else note
-        found.append(table(title, shown or columns(), lines_of(members, everything=everything), own))
+        lines = lines_of(members, everything=everything, explained=explained)
+        found.append(table(title, shown or columns(), lines, "" if found else note))
     return found
 
 
@@ -288,17 +277,17 @@ def sections(networks: Sequence[Network], rows: Iterable[Row]) -> list[Section]:
 
 def brought(networks: Sequence[Network]) -> Block:
     """Return what each precision brought to the networks, in geometric means."""
-    found: dict[tuple[int, str], list[Line]] = {}
-    for network in networks:
-        for row in network.rows:
-            if row["outcome"] == "ok" and row["precision"] != BASELINE:
-                found.setdefault((rank(row["precision"]), precision_label(row)), []).append((network, row))
+    found: dict[tuple[int, str], list[Row]] = {}
+    for row in (row for network in networks for row in network.rows):
+        if row["outcome"] == "ok" and row["precision"] != BASELINE:
+            found.setdefault((rank(row["precision"]), precision_label(row)), []).append(row)
+    headers = ["precision", "taken", "ok", "speed", "memory", "largest error"]
     return Block(
         "what each precision brought",
-        ["precision", "taken", "ok", "speed", "memory", "largest error"],
-        [(label, *_brought([row for _, row in found[place, label] if row])) for place, label in sorted(found)],
+        headers,
+        [(label, *_brought(found[place, label])) for place, label in sorted(found)],
         "geometric means over networks, with their 95% interval",
-        numbers=["taken", "ok", "speed", "memory", "largest error"],
+        numbers=headers[1:],
     )
 
 
@@ -311,7 +300,7 @@ def _brought(rows: Sequence[Row]) -> tuple[str, ...]:
     errors = [error for row in rows if (error := judged_error(row)) is not None]
     right = sum(row["verdict"] == Status.OK for row in rows)
     return (
-        f"{sum(map(bool, (row['taken'] for row in rows))):,}",
+        f"{sum(bool(row['taken']) for row in rows):,}",
         f"{right:,} of {len(rows):,}",
         mean("speedup_vs_fp32"),
         mean("memory_ratio_vs_fp32"),
@@ -390,7 +379,7 @@ def side_by_side(
 
     `rows` are all that they have, and `alike` names machines that are slower or faster than others of their kind.
     """
-    shown = columns(machines=True, over=over, everything=everything, explained=explained)
+    shown = columns(machines=True, over=over, everything=everything)
     lines = lines_of(networks, everything=everything)
     note = f"{NOTE}; {STANDING_NOTE}" if any(each.standing for each in networks) else NOTE
     odd = [Block(words(statement)) for statement in alike]
@@ -398,7 +387,7 @@ def side_by_side(
     return Document(
         sections=lambda: [
             Section("machines", [table("", PLACES, places), *odd, *([lost] if lost.rows else [])]),
-            Section("networks", tables(networks, shown, note, everything=everything)),
+            Section("networks", tables(networks, shown, note, everything=everything, explained=explained)),
         ],
         data=lambda: {
             "machines": records(PLACES, places),

@@ -18,7 +18,7 @@ from ampbench.report.views.tradeoff import LEAST_SPAN, SLOWEST, positive
 from ampbench.show.charts import Chart, Choice, middle_cut, precision_encoded, quantity, rule_at, tooltip
 from ampbench.show.comparison import means_block
 from ampbench.show.document import Block, Section
-from ampbench.show.networks import MANY, brought, columns, side_by_side, tables
+from ampbench.show.networks import MANY, brought, side_by_side, tables
 from ampbench.show.page import View, cut
 
 AT_ONCE = 25
@@ -58,8 +58,7 @@ def networks(material: Material) -> View | None:
 def _of_machine(machine: Machine, machines: Sequence[Machine], *, tabled: bool) -> Section:
     """Return what is told of a machine, with the table of its networks where another section has it not."""
     own = on_machine(machine)
-    columned = columns(explained=not machine.is_ranked)
-    blocks = [*(tables(own, columned) if tabled else []), brought(own)]
+    blocks = [*(tables(own, explained=not machine.is_ranked) if tabled else []), brought(own)]
     said = [*([machine.statement] if len(machines) > 1 and machine.statement else []), *across(machine)]
     title = machine.title if len(machines) > 1 else ""
     return Section(title, [*(block for block in blocks if block.rows), *map(Block, said)])
