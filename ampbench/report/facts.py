@@ -19,7 +19,7 @@ from ampbench.records.changes import Comparison
 from ampbench.records.kinds import KINDS, Kind
 from ampbench.records.labels import NOT_REACHED, arithmetic, case_labels, outcomes_said, told_apart
 from ampbench.records.run import Header, Selection, short_commit
-from ampbench.report.material import Material, Shown, ShownCase
+from ampbench.report.material import Material, ShownCase
 from ampbench.show.comparison import explanation_lines
 from ampbench.show.page import Changed, Held, Part, Told, Untold, place_of, run_name
 from ampbench.show.rows import Row
@@ -186,7 +186,7 @@ def _text(value: int | None) -> str:
 
 
 LISTED = 5
-"""So many values of one fact are told, and so many runs without being asked for."""
+"""So many values of one fact are told."""
 
 _DAY = len("2026-11-21 ")
 
@@ -208,7 +208,7 @@ def facts(material: Material) -> dict[str, list[str]]:
     }
     told = {name: list(dict.fromkeys(value for value in values if value)) for name, values in found.items()}
     return {
-        name: values if len(values) <= LISTED else [f"{len(values):,} different ones, listed by run below"]
+        name: values if len(values) <= LISTED else [f"{len(values):,} different ones, listed by run under Environment"]
         for name, values in told.items()
         if values
     }
@@ -259,20 +259,6 @@ def _when(runs: Sequence[StoredRun]) -> str:
         return start
     same_day = end[:_DAY] == start[:_DAY]
     return f"{start.removesuffix(' UTC')} to {end[_DAY:] if same_day else end}"
-
-
-def run_facts(shown: Shown) -> Facts:
-    """Return a run as a row of the list of runs."""
-    header, stored = shown.stored.header, shown.stored
-    return {
-        "run": header.run,
-        "label": header.label,
-        "when": _when([stored]),
-        "cases": _outcomes(shown.rows),
-        "where": where(header, measured_devices(shown.rows)),
-        "installation": installation(header),
-        "ended": stored.ending,
-    }
 
 
 def _outcomes(rows: Iterable[Row]) -> str:

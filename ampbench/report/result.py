@@ -17,7 +17,7 @@ from ampbench.records.kinds import KINDS
 from ampbench.records.labels import case_labels, few
 from ampbench.report import answers
 from ampbench.report.answers import Machine, machines
-from ampbench.report.facts import LISTED, Facts, contents, facts, first_finding, over_versions, run_facts
+from ampbench.report.facts import contents, facts, first_finding, over_versions
 from ampbench.report.material import Material
 from ampbench.show import comparison as sentences
 from ampbench.show.changes import change_text, metric_label, reason, value_text
@@ -113,8 +113,7 @@ class Result:
     """What a report says first.
 
     `counts` are those of the verdicts, of which a case has several; `changes` leave out cases that fail now, which are
-    `missing`. `runs` are only told where there are several. `about` is a sentence on what a page is about whose heading
-    is what a study found, "" of others.
+    `missing`. `about` is a sentence on what a page is about whose heading is what a study found, "" of others.
     """
 
     heading: str
@@ -126,7 +125,6 @@ class Result:
     missing: Block
     said: Sequence[str]
     facts: Mapping[str, Sequence[str]]
-    runs: Sequence[Facts]
 
 
 def banner(material: Material) -> View:
@@ -137,7 +135,7 @@ def banner(material: Material) -> View:
         id="result",
         title="Result",
         template="banner.html",
-        content=content | {"folded": len(told.runs) > LISTED},
+        content=content,
         leads=True,
     )
 
@@ -169,7 +167,6 @@ def result(material: Material) -> Result:
         missing=missing(one.row for one in material.cases),
         said=[as_sentence(one, names) for one in remarks(material, found)],
         facts=facts(material),
-        runs=[run_facts(one) for one in material.shown] if len(material.shown) > 1 else [],
     )
 
 

@@ -18,8 +18,6 @@ from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, 
 from tests.report.materials import RESULTS, SUITE_RUN, make_material, page_of, section_of
 from tests.stored_runs import make_case, make_header
 
-TRAINING = make_case("fp32", phase="training")
-
 
 def page(material: Material) -> BeautifulSoup:
     return section_of(banner(material), material)
@@ -308,17 +306,6 @@ def test_what_was_measured_where_when_and_with_what(readme_run: Material) -> Non
 def test_times_are_told_in_utc() -> None:
     run = replace(fast_bf16(started_at="2026-02-01T00:30:00+02:00"), footers=[])
     assert facts(make_material(run))["When"] == "2026-01-31 22:30 UTC"
-
-
-def test_each_of_several_runs_is_listed() -> None:
-    first = make_run(Times((FP32, [1e-3] * 4)), header=make_header(run="one", label="a"))
-    second = make_run(Times((TRAINING, [1e-3] * 4)), header=make_header(run="two", label="b"))
-    table = page(make_material(first, second)).select_one("table")
-    rows = [[cell.text for cell in row.select("th, td")][:4] for row in table.select("tbody tr")]
-    assert rows == [
-        ["one", "a", "2026-01-31 12:00 to 12:05 UTC", "1 ok"],
-        ["two", "b", "2026-01-31 12:00 to 12:05 UTC", "1 ok"],
-    ]
 
 
 def test_text_of_unknown_origin_is_only_text() -> None:
