@@ -119,7 +119,7 @@ class Result:
         return speed_against_error(self.rows, self.verdicts, tables, self.budget.output_rel_l2)
 
     def __str__(self) -> str:
-        return "\n".join(line.plain.rstrip() for line in result_lines(self.screen(), WIDTH))
+        return "\n".join(line.plain.rstrip() for line in result_lines(self.screen(), WIDTH)).strip("\n")
 
     def _repr_html_(self) -> str:
         return html_of(result_lines(self.screen(), WIDTH))
