@@ -87,35 +87,24 @@ def _of_rounds(holds: Callable[[Round], bool | None]) -> Callable[[StoredRun, Se
     return found
 
 
-def _rounded(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
-    for case_id, precision, dtypes in _fp32_products(stored, rows):
-        if precision == "ieee" and dtypes:
-            yield [case_id], {"dtypes": " and ".join(sorted(set(dtypes.values()))), **_variables(stored)}
-
-
-def _not_rounded(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
-    for case_id, precision, dtypes in _fp32_products(stored, rows):
-        if precision in ("tf32", "bf16") and not dtypes:
-            yield [case_id], {"dtype": precision, **_variables(stored)}
-
-
-def _fp32_products(stored: StoredRun, rows: Sequence[Row]) -> Iterator[tuple[str, str, dict[str, str]]]:
-    """Yield for each case how its precision rounds fp32 products, and how any of its processes did, if known."""
+def _fp32_products(stored: StoredRun, rows: Sequence[Row], *, meant: bool) -> Iterator[Held]:
+    """Find cases whose fp32 products were rounded in any process though they are not `meant` to be, or the reverse."""
     rounded: dict[str, dict[str, str]] = {}
     measured: list[Round | Divergence] = [*stored.rounds, *stored.divergence.values()]
     for each in measured:
         if each.fp32_products is not None:
             rounded.setdefault(each.case_id, {}).update(each.fp32_products)
-    for row in rows:
-        precision = PRECISIONS.get(row["precision"])
-        if precision is not None and row["outcome"] == "ok" and row["case_id"] in rounded:
-            yield row["case_id"], precision.fp32_products, rounded[row["case_id"]]
-
-
-def _variables(stored: StoredRun) -> Facts:
     variables = stored.header.environment.variables
     known = ", ".join(f"{name}={variables[name]}" for name in FPMATH_VARIABLES if name in variables)
-    return {"variables": known} if known else {}
+    facts = {"variables": known} if known else {}
+    for row in rows:
+        precision, dtypes = PRECISIONS.get(row["precision"]), rounded.get(row["case_id"])
+        if precision is None or dtypes is None or row["outcome"] != "ok" or bool(dtypes) is meant:
+            continue
+        if meant and precision.fp32_products in ("tf32", "bf16"):
+            yield [row["case_id"]], {"dtype": precision.fp32_products, **facts}
+        elif not meant and precision.fp32_products == "ieee":
+            yield [row["case_id"]], {"dtypes": " and ".join(sorted(set(dtypes.values()))), **facts}
 
 
 def _attention(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
@@ -251,8 +240,8 @@ NOTES: Sequence[tuple[Note, Severity, Callable[[StoredRun, Sequence[Row]], Itera
     (Note.CONTROL, Severity.INFO, _control),
     (Note.MODIFIES_INPUTS, Severity.PROBLEM, _modified),
     (Note.COMPILED, Severity.PROBLEM, _of_rounds(lambda each: each.comes_compiled)),
-    (Note.ROUNDED, Severity.PROBLEM, _rounded),
-    (Note.NOT_ROUNDED, Severity.ADVICE, _not_rounded),
+    (Note.ROUNDED, Severity.PROBLEM, partial(_fp32_products, meant=False)),
+    (Note.NOT_ROUNDED, Severity.ADVICE, partial(_fp32_products, meant=True)),
     (Note.ATTENTION, Severity.ADVICE, _attention),
     (Note.NO_GRAD, Severity.INFO, _of_rounds(lambda each: each.no_grad)),
     (Note.LOADED, Severity.INFO, _loaded),
