@@ -33,9 +33,8 @@ class Column:
     how comparisons judge it; None: they do not. `noun` is what a sentence has more or less of, where that is not the
     label. `undefined_by` is the part of a `Divergence` whose `nonfinite` elements make the metric undefined.
 
-    `of` is the path to the value in the stored records (`header`, `case`, `memory`, `divergence`): "memory.peak_bytes".
-    "divergence.gradient.bias / noise" is the ratio of two fields of one record. "": `judge.frame.FUNCTIONS` has the
-    function that computes the column.
+    `of` is the path to the value in `header`, `case` or `memory` ("memory.peak_bytes"), else in the divergence.
+    "gradient.bias / noise" is the ratio of two fields of one record. "": `judge.frame.FUNCTIONS` computes the column.
     """
 
     name: str
@@ -73,7 +72,7 @@ class Column:
 def reach(path: str, records: Mapping[str, Sequence[Any]]) -> list[Any]:
     """Return what is at `path` in the records of each case; None where anything on the way is None."""
     kind, *names = path.split(".")
-    values = list(records[kind])
+    values = list(records[kind] if kind in records else reach(f"divergence.{kind}", records))
     for name in names:
         values = [None if value is None else getattr(value, name) for value in values]
     return values
@@ -133,125 +132,99 @@ COLUMNS = _by_name(
     Column("bytes_per_parameter", "B/param", "B/param", "lower", "memory.bytes_per_parameter").means(
         "In training: weights, gradients, master weights and optimizer state, by parameter."
     ),
-    Column(
-        "output_rel_l2", "output error", "error", "lower", "divergence.output.rel_l2", _ERROR, undefined_by="output"
-    ).means("Euclidean norm of the output's error, relative to the norm of the fp64 reference."),
-    Column("output_worst_rel_l2", "worst output", "error", "lower", "divergence.output.worst.rel_l2").means(
+    Column("output_rel_l2", "output error", "error", "lower", "output.rel_l2", _ERROR, undefined_by="output").means(
+        "Euclidean norm of the output's error, relative to the norm of the fp64 reference."
+    ),
+    Column("output_worst_rel_l2", "worst output", "error", "lower", "output.worst.rel_l2").means(
         "The same of the output that errs most, logits without their common shift: what is judged."
     ),
     Column("output_worst_name", "erring output").means("The name of that output; undefined where there is only one."),
-    Column(
-        "output_worst_floor_ratio", "worst ×floor", "ratio", "lower", "divergence.output.worst.rel_l2 / floor_rel_l2"
-    ).means("output_worst_rel_l2 divided by what merely rounding that output to the dtype errs."),
+    Column("output_worst_floor_ratio", "worst ×floor", "ratio", "lower", "output.worst.rel_l2 / floor_rel_l2").means(
+        "output_worst_rel_l2 divided by what merely rounding that output to the dtype errs."
+    ),
     Column("sample_p99_rel_l2", "p99 sample", "error", "lower").means("99% quantile of the samples' relative errors."),
     Column("sample_worst_rel_l2", "worst sample", "error", "lower").means("The largest relative error of a sample."),
-    Column("output_over_spread", "error/spread", "ratio", "lower", "divergence.output.noisiest.over_spread").means(
+    Column("output_over_spread", "error/spread", "ratio", "lower", "output.noisiest.over_spread").means(
         "An output's error divided by what its rows differ by in the reference, where it is largest; classifiers apart."
     ),
     Column("output_spread_name", "noisy output").means("The name of that output; undefined where there is only one."),
-    Column("output_max_abs", "max error", "error", "lower", "divergence.output.max_abs").means(
-        "The largest absolute error of an output element."
-    ),
-    Column("output_cosine", "cosine", "cosine", "higher", "divergence.output.cosine").means("Cosine to the reference."),
+    Column("output_max_abs", "max error", "error", "lower", "output.max_abs").means("The largest absolute error."),
+    Column("output_cosine", "cosine", "cosine", "higher", "output.cosine").means("Cosine to the reference."),
     Column("output_sqnr_db", "SQNR", "dB", "higher").means("Signal to quantisation noise: -20 log10(output_rel_l2)."),
-    Column("output_nonfinite", "nonfinite", "count", "lower", "divergence.output.nonfinite", _COUNT).means(
+    Column("output_nonfinite", "nonfinite", "count", "lower", "output.nonfinite", _COUNT).means(
         "Output elements that are not finite where the reference's are."
     ),
     Column("output_not_finite", "not finite").means("`nan` or `inf` in the output, `in fp64` if in the reference."),
     Column(
-        "output_reference_nonfinite",
-        "ref. nonfinite",
-        "count",
-        "lower",
-        "divergence.output.reference_nonfinite",
-        _COUNT,
+        "output_reference_nonfinite", "ref. nonfinite", "count", "lower", "output.reference_nonfinite", _COUNT
     ).means("Output elements that are not finite in the reference."),
-    Column(
-        "output_fp32_nonfinite", "fp32 nonfinite", "count", "lower", "divergence.output.fp32_nonfinite", _COUNT
-    ).means("Output elements that are not finite in fp32 where the reference's are."),
+    Column("output_fp32_nonfinite", "fp32 nonfinite", "count", "lower", "output.fp32_nonfinite", _COUNT).means(
+        "Output elements that are not finite in fp32 where the reference's are."
+    ),
     Column("reference_dtype", "reference").means("What errors are against: `fp64`, or `fp32` if the fp64 step fails."),
     Column(
-        "output_floor_ratio",
-        "×floor",
-        "ratio",
-        "lower",
-        "divergence.output.rel_l2 / floor_rel_l2",
-        undefined_by="output",
+        "output_floor_ratio", "×floor", "ratio", "lower", "output.rel_l2 / floor_rel_l2", undefined_by="output"
     ).means("The error divided by that of merely rounding the reference output to the precision's dtype."),
-    Column("output_fp32_ratio", "error/fp32", "ratio", "lower", "divergence.output.rel_l2 / fp32_rel_l2").means(
+    Column("output_fp32_ratio", "error/fp32", "ratio", "lower", "output.rel_l2 / fp32_rel_l2").means(
         "The error divided by fp32's own on the same device."
     ),
     Column("argmax_agreement", "argmax", "share", "higher").means("Share of decisions that are the reference's."),
     Column("argmax_bound", "argmax bound", "share", "higher").means("Its one-sided 95% lower bound (Clopper-Pearson)."),
-    Column("kl_mean", "KL", "nats", "lower", "divergence.output.predictions.kl_mean").means(
-        "KL divergence of a classifier's probabilities from the reference's: mean over rows."
-    ),
-    Column("kl_p99", "p99 KL", "nats", "lower", "divergence.output.predictions.kl_p99").means("The 99% quantile."),
+    Column("kl_mean", "KL", "nats", "lower", "output.predictions.kl_mean").means("KL from the reference, mean row."),
+    Column("kl_p99", "p99 KL", "nats", "lower", "output.predictions.kl_p99").means("The 99% quantile."),
     Column("loss_rel_error", "relative loss", "error", "lower").means("loss_abs_error, relative to the reference."),
     Column("loss_abs_error", "loss error", "error", "lower").means("Absolute difference to the reference's loss."),
-    Column(
-        "grad_rel_l2", "gradient error", "error", "lower", "divergence.gradient.rel_l2", _ERROR, undefined_by="gradient"
-    ).means("Euclidean norm of the error over all gradients, relative to the reference's norm."),
-    Column("grad_not_finite", "grad nonfinite").means("`nan` or `inf` in the gradients, `nan in fp64` if there."),
-    Column("grad_worst_parameter", "worst gradient", of="divergence.gradient.worst_parameter").means(
-        "The parameter whose gradient has the largest relative error."
+    Column("grad_rel_l2", "gradient error", "error", "lower", "gradient.rel_l2", _ERROR, undefined_by="gradient").means(
+        "Euclidean norm of the error over all gradients, relative to the reference's norm."
     ),
+    Column("grad_not_finite", "grad nonfinite").means("`nan` or `inf` in the gradients, `nan in fp64` if there."),
+    Column("grad_worst_parameter", "worst gradient", of="gradient.worst_parameter").means("The one that errs most."),
     Column(
         "grad_flushed_share",
         "flushed",
         "share",
         "lower",
-        "divergence.gradient.flushed / elements",
+        "gradient.flushed / elements",
         _FLUSHED,
         noun="flushed gradients",
         undefined_by="gradient",
     ).means("The share of gradient elements that are exactly zero where the reference's are not."),
-    Column("grad_tensor_parameter", "judged grad", of="divergence.gradient.tensor_parameter").means(
+    Column("grad_tensor_parameter", "judged grad", of="gradient.tensor_parameter").means(
         "The parameter with the largest error of its gradient, of those with 1% of the norm or more."
     ),
-    Column("grad_tensor_rel_l2", "tensor's error", "error", "lower", "divergence.gradient.tensor_rel_l2").means(
+    Column("grad_tensor_rel_l2", "tensor's error", "error", "lower", "gradient.tensor_rel_l2").means(
         "The relative error of that parameter's gradient."
     ),
-    Column("grad_bias_ratio", "bias/noise", "ratio", "lower", "divergence.gradient.bias / noise").means(
+    Column("grad_bias_ratio", "bias/noise", "ratio", "lower", "gradient.bias / noise").means(
         "What errors of gradients have in common over batches, divided by the noise of a batch."
     ),
-    Column("scaler_scale", "loss scale", "number", None, "divergence.scaler_scale").means("Where GradScaler settled."),
-    Column("input_largest", "largest input", "number", None, "divergence.input_largest").means(
-        "The largest magnitude of the floating inputs of all batches, masks apart."
-    ),
-    Column("target_largest", "largest target", "number", None, "divergence.target_largest").means(
-        "The same of the targets that an output in half is to reach."
-    ),
-    Column("statistics_stall", "stall", "share", "lower", "divergence.statistics_stall").means(
+    Column("scaler_scale", "loss scale", "number", None, "scaler_scale").means("Where GradScaler settled."),
+    Column("input_largest", "largest input", "number", None, "input_largest").means("Largest magnitude of all inputs."),
+    Column("target_largest", "largest target", "number", None, "target_largest").means("Largest magnitude of targets."),
+    Column("statistics_stall", "stall", "share", "lower", "statistics_stall").means(
         "How far running statistics stop from those of batches: half a unit in their last place / momentum."
     ),
-    Column(
-        "param_rel_l2", "parameter error", "error", "lower", "divergence.param_rel_l2", _ERROR, undefined_by="gradient"
-    ).means("Relative error of parameters and buffers after one optimizer step, not of what it changed."),
-    Column("param_nonfinite", "param nonfinite", "count", "lower", "divergence.param_nonfinite", _COUNT).means(
+    Column("param_rel_l2", "parameter error", "error", "lower", "param_rel_l2", _ERROR, undefined_by="gradient").means(
+        "Relative error of parameters and buffers after one optimizer step, not of what it changed."
+    ),
+    Column("param_nonfinite", "param nonfinite", "count", "lower", "param_nonfinite", _COUNT).means(
         "Elements of parameters and buffers that are not finite after an optimizer step."
     ),
-    Column("update_rel_l2", "update error", "error", "lower", "divergence.update.rel_l2", _ERROR).means(
+    Column("update_rel_l2", "update error", "error", "lower", "update.rel_l2", _ERROR).means(
         "Error of what an optimizer step changes of the stored weights, relative to fp64's change."
     ),
-    Column("update_kept", "kept", "kept", "higher", "divergence.update.kept", _KEPT, noun="update").means(
+    Column("update_kept", "kept", "kept", "higher", "update.kept", _KEPT, noun="update").means(
         "The share of fp64's update that arrives in the stored weights: <own, fp64> / <fp64, fp64>."
     ),
-    Column("update_noise", "update noise", "error", "lower", "divergence.update.noise").means(
-        "What else the weights move by, relative to fp64's update: the norm of own - kept × fp64."
-    ),
-    Column("update_swallowed_share", "swallowed", "share", "lower", "divergence.update.swallowed / moving").means(
+    Column("update_noise", "update noise", "error", "lower", "update.noise").means("The rest, relative to the update."),
+    Column("update_swallowed_share", "swallowed", "share", "lower", "update.swallowed / moving").means(
         "The share of weights that fp64's update moves and that do not move where they are stored."
     ),
-    Column("update_swallowed_energy", "swallowed part", "share", "lower", "divergence.update.swallowed_energy").means(
+    Column("update_swallowed_energy", "swallowed part", "share", "lower", "update.swallowed_energy").means(
         "The same, each weighted by its square in fp64's update."
     ),
-    Column("update_worst_parameter", "worst update", of="divergence.update.worst_parameter").means(
-        "The parameter that keeps least of its update, of those with 1% of its square or more."
-    ),
-    Column("update_worst_kept", "worst kept", "kept", "higher", "divergence.update.worst_kept").means(
-        "The share of its update that this parameter keeps."
-    ),
+    Column("update_worst_parameter", "worst update", of="update.worst_parameter").means("Keeps least of its update."),
+    Column("update_worst_kept", "worst kept", "kept", "higher", "update.worst_kept").means("What that one keeps."),
     Column("busy_share", "busy", "share", None).means("Share of a step in which the accelerator computes or copies."),
     Column("flops_per_step", "FLOPs/step", "count", None).means("Matrix products, convolutions, attention."),
     Column("flops_per_second", "FLOP/s", "FLOP/s", "higher").means("flops_per_step divided by seconds_median."),
