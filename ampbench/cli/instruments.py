@@ -17,12 +17,12 @@ from ampbench.cli.options import (
     DEFAULT_RESULTS,
     DURATION,
     WITH_RESUME,
-    EveryRow,
     Label,
     PieceTimeout,
     Results,
     Resume,
     Value,
+    Verbose,
     as_typer_takes,
     chosen_format,
     is_typed,
@@ -72,7 +72,7 @@ def _parameters(instrument: "Instrument[Any]") -> list[Parameter]:
     selects, limits = instrument.selects, parameters_of(make_settings)
     parameters = _selecting(selects) if selects is not None else [parameters_of(make_selection)["device"]]
     parameters += [option(row.name, _annotation(row), row.default) for row in options_of(instrument)]
-    parameters += [option("every", EveryRow, False)] if instrument.lists_all else []
+    parameters += [option("every", Verbose, False)] if instrument.lists_all else []
     parameters += [option("timeout", PieceTimeout, instrument.timeout), limits["threads"]]
     parameters += [limits["seed"]] if selects is not None else []
     parameters += [option("results", Results, DEFAULT_RESULTS), option("label", Label, "")]

@@ -133,10 +133,7 @@ Threshold = Annotated[
 ]
 Only = Annotated[str, typer.Option(metavar="KIND,...", help="Only these of time, memory, accuracy and rules.")]
 Every = Annotated[bool, typer.Option("--all", help="List what is unchanged, too.")]
-Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", "--all", help="Every metric and note; of many rows or tables, all.")
-]
-EveryRow = Annotated[bool, typer.Option("--all", help="List every row, not only the most telling ones.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", "--all", help="Every metric, note and row.")]
 
 DEFAULT_RESULTS = Path("results")
 Resume = Annotated[str, run_option("--resume", "Continue this run with the options it began with.")]
