@@ -41,7 +41,9 @@ from ampbench.workload import Workload
 
 MOST_ROUNDS = 1000
 """Rounds that are planned at most; the budget ends them."""
-WHAT = "a torch.nn.Module with its inputs, an ampbench.Workload, a function that returns one, or a name as ampbench run"
+WHAT = (
+    "a torch.nn.Module with its inputs, an ampbench.Workload, a function that returns one, or a name for ampbench run"
+)
 _SERIAL = itertools.count(1)
 
 
@@ -85,11 +87,11 @@ def measure(
     )
     with no_trace(), contextlib.ExitStack() as stack:
         if isinstance(model_or_workload, str):
-            _refuse(inputs, loss, targets, None if isinstance(optimizer, str) else optimizer, of="a name")
+            refuse(inputs, loss, targets, None if isinstance(optimizer, str) else optimizer, of="a name")
             name = model_or_workload
         else:
-            made = _maker(model_or_workload, inputs, loss, targets, optimizer)
-            name = _label(model_or_workload)
+            made = maker(model_or_workload, inputs, loss, targets, optimizer)
+            name = label(model_or_workload)
             stack.enter_context(given(made, name))
             if isinstance(model_or_workload, torch.nn.Module) and loss is None and phase is None:
                 selection = structs.replace(selection, phases=["inference"])
@@ -146,21 +148,22 @@ def _seconds(budget: str | float) -> float:
     return seconds
 
 
-def _refuse(inputs: Any, loss: Any, targets: Any, optimizer: Any, of: str) -> None:
+def refuse(inputs: Any, loss: Any, targets: Any, optimizer: Any, of: str) -> None:
+    """Raise `UsageError` where something is given beside what brings its own: a name, a function or a workload."""
     given = {"inputs": inputs, "loss": loss, "targets": targets, "optimizer": optimizer}
     if names := [name for name, value in given.items() if value is not None]:
         text = "; name an optimizer as text, as in 'adamw:lr=3e-4'" if names == ["optimizer"] else ""
         raise UsageError(f"{of} brings its own {' and '.join(names)}: give {WHAT}{text}")
 
 
-def _label(workload: Any) -> str:
+def label(workload: Any) -> str:
     """Return what tables call a network: its class, or the function that makes it."""
     made = workload.module if isinstance(workload, Workload) else workload
     name = getattr(made, "__name__", "") or type(made).__name__
     return str(name).strip("<>")
 
 
-def _maker(workload: Any, inputs: Any, loss: Any, targets: Any, optimizer: Any) -> Callable[..., Any]:
+def maker(workload: Any, inputs: Any, loss: Any, targets: Any, optimizer: Any) -> Callable[..., Any]:
     """Return the function that builds what is to be measured, apart from what the caller has."""
     if isinstance(workload, torch.nn.Module):
         if inputs is None:
@@ -169,11 +172,11 @@ def _maker(workload: Any, inputs: Any, loss: Any, targets: Any, optimizer: Any) 
             raise UsageError("an optimizer and targets are for a loss: measure(model, inputs, loss, ...)")
         workload = Workload(module=workload, inputs=_batches(inputs), targets=targets, loss=loss)
     elif isinstance(workload, Workload):
-        _refuse(inputs, loss, targets, None, of="an ampbench.Workload")
+        refuse(inputs, loss, targets, None, of="an ampbench.Workload")
     elif isinstance(workload, type):
         raise UsageError(f"{workload.__name__} is a class: give a network of it")
     elif callable(workload):
-        _refuse(inputs, loss, targets, None, of="a function that makes a workload")
+        refuse(inputs, loss, targets, None, of="a function that makes a workload")
         if isinstance(optimizer, torch.optim.Optimizer):
             raise UsageError("a live optimizer needs the network that it trains: give the network, not a function")
 

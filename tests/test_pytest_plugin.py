@@ -1,10 +1,11 @@
 import gc
+import importlib
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -14,11 +15,13 @@ import torch
 import ampbench.pytest_plugin.measuring
 from ampbench.core.metrics import METRICS
 from ampbench.core.precisions import PRECISIONS
-from ampbench.pytest_plugin import measuring
+from ampbench.drive.planning import find_workloads
 from ampbench.pytest_plugin.grid import device_is_there
+from ampbench.pytest_plugin.measuring import importable
 from ampbench.records.case import DEVICES, Case, Environment
 from ampbench.records.measured import Divergence, MemoryPass
 from ampbench.worker.environment import read_environment
+from tests.strangers import repository
 
 pytest_plugins = ["pytester"]
 
@@ -50,6 +53,7 @@ def all_imported() -> Iterator[None]:
     It is kept out of what each cell's garbage collections walk, half of the time that these tests would take.
     """
     read_environment()
+    importlib.import_module("torch._dynamo")
     gc.collect()
     gc.freeze()
     yield
@@ -361,18 +365,15 @@ def test_net(amp_benchmark, folder):
 
 
 NO_WORKLOADS = [
-    ("3", "3 (int) is no workload: amp_benchmark measures a function with defaults*"),
-    ("torch.nn.Linear(2, 2)", "Linear is a network without inputs: amp_benchmark measures a function*"),
-    (
-        "(torch.nn.Linear(2, 2), torch.ones(2))",
-        "(Linear(*... (tuple) is no workload: amp_benchmark measures a function*",
-    ),
-    ("needy", "workload test_mine.py:needy: its parameter 'width' needs a default value; amp_benchmark measures*"),
+    ("3", "int is no network: give *"),
+    ("torch.nn.Linear(2, 2)", "Linear is a network without inputs: *"),
+    ("net, torch.ones(2)", "a function that makes a workload brings its own inputs: *"),
+    ("needy", "workload test_mine.py:needy: its parameter 'width' needs a default value"),
     ("odd", "workload test_mine.py:odd returned int; expected (module, inputs)*"),
     ("broken", "workload test_mine.py:broken cannot be built: ValueError: no such layer"),
     ("'mpl'", "unknown workload 'mpl': did you mean mlp?"),
     ("'heads'", "heads is 6 workloads: name one, or mark the test with pytest.mark.amp(workloads=*"),
-    ("", "amp_benchmark() was given nothing to measure: amp_benchmark measures a function with defaults*"),
+    ("", "amp_benchmark() was given nothing to measure: give *"),
     ("net, widht=3", "workload test_mine.py:net has no parameter 'widht'; its parameters: width, batch_size*"),
     ("net, width=[3]", "width=[3]: parameters are numbers, truth values or strings"),
 ]
@@ -554,18 +555,19 @@ def test_plain():
 """
 
 
-def test_benchmark_disable_runs_one_step_skip_none_and_only_no_other_test(pytester: pytest.Pytester) -> None:
+def test_benchmark_disable_times_nothing_skip_runs_no_step_and_only_no_other_test(pytester: pytest.Pytester) -> None:
     result = run(pytester, STEPS, "--benchmark-disable")
     result.assert_outcomes(passed=2)
-    assert (pytester.path / "steps").read_text() == "x"
+    steps = (pytester.path / "steps").read_text()
+    assert len(steps) == 4  # one, and the divergence's
     assert "side by side" not in "\n".join(result.outlines)
     run(pytester, STEPS, "--benchmark-skip").assert_outcomes(passed=1, skipped=1)
+    assert (pytester.path / "steps").read_text() == steps
     run(pytester, STEPS, "--benchmark-only", "--benchmark-disable-gc").assert_outcomes(passed=1, skipped=1)
 
 
 def test_saved_benchmarks_are_compared_on_the_same_machine_and_grouped_by_precision(pytester: pytest.Pytester) -> None:
-    first = run(pytester, STEPS, "--benchmark-autosave", "--amp-no-summary", "-k", "net")
-    assert "side by side" not in "\n".join(first.outlines)
+    run(pytester, STEPS, "--benchmark-autosave", "-k", "net")
     (saved,) = pytester.path.glob(".benchmarks/*/0001_*.json")
     assert json.loads(saved.read_text())["machine_info"]["ampbench"]["torch_version"] == torch.__version__
     second = run(pytester, STEPS, "--benchmark-compare", "--benchmark-group-by=param:amp_precision", "-k", "net")
@@ -574,17 +576,58 @@ def test_saved_benchmarks_are_compared_on_the_same_machine_and_grouped_by_precis
     assert sum("(NOW)" in line or "(0001_" in line for line in second.outlines) == 2
 
 
+RESULTS = """
+class Scaled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+
+    def forward(self, x, *, scale):
+        return {"a": self.layer(x) * scale}
+
+@pytest.mark.amp(precisions=["fp32", "fp16_pure"])
+def test_result(amp_benchmark):
+    network = Scaled()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    inputs = {"x": torch.randn(3, 4) * 3e4, "scale": 1e3}
+    result = amp_benchmark(network, inputs, lambda output: output["a"].sum(), optimizer=optimizer)
+    (verdict,), row = result.verdicts, result.frame.iloc[0]
+    case = result.rows[0]["case_id"]
+    assert case.startswith("test_mine.py::test_result:Scaled/") and row["case_id"] == case
+    assert (verdict.status == "refused") == ("fp16" in case), str(result)
+    assert 0 < row["seconds_median"] < 9 and row["outcome"] == "ok"
+    assert all(parameter.grad is None for parameter in network.parameters())
+"""
+
+
+@pytest.mark.parametrize("mode", ["--benchmark-enable", "--benchmark-disable"])
+def test_a_live_network_is_measured_and_a_test_can_assert_on_its_result(pytester: pytest.Pytester, mode: str) -> None:
+    result = run(pytester, RESULTS, mode)
+    result.assert_outcomes(passed=4)
+
+
+@pytest.mark.slow
+def test_pytest_measures_a_strangers_model_in_one_attempt(tmp_path: Path) -> None:
+    test = """
+from model import make
+
+def test_make(amp_benchmark):
+    result = amp_benchmark(make, batch_size=4)
+    assert result.verdicts[0].status != "refused", result
+    assert result.frame["output_rel_l2"].max() < 0.01
+"""
+    folder = repository(tmp_path, {"test_model.py": test})
+    command = [sys.executable, "-m", "pytest", "-q", "--benchmark-max-time=0.01", "--amp-device=cpu", "-p", "no:xdist"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert f"{2 * len(ON_CPU)} passed" in done.stdout
+    assert "model.py:make" in done.stdout
+
+
 def test_a_function_in_a_package_is_found_by_its_module_and_one_of_a_class_only_here() -> None:
-    item: Any = SimpleNamespace(path=Path("test_mine.py"), nodeid="test_mine.py::test_it")
-    with measuring.found(json.dumps, item) as package:
-        assert package.label == "json:dumps"
-    with measuring.found(json.decoder.scanner.py_make_scanner, item) as packaged:
-        assert packaged.name == packaged.label == "json.scanner:py_make_scanner"
-        assert packaged.source is not None
-        assert (packaged.source.module, packaged.source.function) == ("json.scanner", "py_make_scanner")
-    with measuring.found(json.JSONEncoder().encode, item) as method:
-        assert method.source is None
-        assert method.label == "test_mine.py::test_it:encode"
+    assert importable(json.dumps) == find_workloads("json:dumps")[0]
+    assert importable(json.decoder.scanner.py_make_scanner) == find_workloads("json.scanner:py_make_scanner")[0]
+    assert importable(json.JSONEncoder().encode) is None
 
 
 def test_the_machine_is_described_where_saved_benchmarks_describe_it() -> None:
@@ -718,7 +761,8 @@ def test_a_session_fails_where_memory_or_an_error_is_worse_than_in_a_file(
     assert same.ret == 0
     same.stdout.fnmatch_lines(["*ampbench: memory and errors compared*", "nothing changed: *"])
     monkeypatch.setenv("COARSE", "9")
-    worse = run(pytester, CHANGING, "--amp-compare=before.json", "--amp-no-summary")
+    worse = run(pytester, CHANGING, "--amp-compare=before.json", "--benchmark-quiet")
+    assert "side by side" not in "\n".join(worse.outlines)
     assert worse.ret == pytest.ExitCode.TESTS_FAILED
     worse.assert_outcomes(passed=1)
     worse.stdout.fnmatch_lines(["regressed *test_mine.py:changing bf16_autocast*output error*"])

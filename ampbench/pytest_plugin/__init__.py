@@ -51,7 +51,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="FILE",
         help="Fail the session where memory or an error is worse than in FILE, which --benchmark-json wrote, or a run.",
     )
-    group.addoption("--amp-no-summary", action="store_true", help="Print no table of the precisions at the end.")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -94,8 +93,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 @pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, Any]) -> None:
     """Add the environment, torch's part included, once a test has used the fixture."""
-    if (measuring := config.stash.get(MEASURING, None)) is not None:
-        measuring.describe_machine(machine_info)
+    if (measuring := config.stash.get(MEASURING, None)) is not None and measuring.seen:
+        from ampbench.pytest_plugin.measuring import describe_machine
+
+        describe_machine(machine_info)
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
@@ -133,14 +134,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Genera
     finally:
         config = terminalreporter.config
         measuring = config.stash.get(MEASURING, None)
-        quiet = config.getoption("amp_no_summary") or config.getoption("benchmark_quiet", False)
         if measuring is not None and measuring.seen:
-            from ampbench.pytest_plugin.summary import write_comparison, write_summary
+            from ampbench.pytest_plugin.summary import write_summary
 
-            if not quiet:
-                write_summary(terminalreporter, measuring.seen)
-            if measuring.seen.compared is not None:
-                write_comparison(terminalreporter, measuring.seen.compared)
+            quiet = config.getoption("benchmark_quiet", False) or config.getoption("benchmark_disable", False)
+            write_summary(terminalreporter, measuring.seen, quiet=quiet)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
