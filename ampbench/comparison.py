@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ampbench.core.keywords import matches
-from ampbench.core.statement import Statement, state
+from ampbench.core.statement import Severity, Statement, state
 from ampbench.errors import NothingComparableError, NothingToRunError
 from ampbench.judge.compare import compare as compare_runs
 from ampbench.judge.compare import narrowed
 from ampbench.judge.gate import Policy, check_kinds, judge
 from ampbench.judge.rounds import MeasuredRun
-from ampbench.records.changes import Change, GateResult
+from ampbench.records.changes import Change, ControlCode, GateResult
 from ampbench.records.changes import Comparison as Compared
 from ampbench.show import comparison as show
 from ampbench.show.data import finite
@@ -83,7 +83,9 @@ class Comparison:
     def statements(self) -> list[Statement]:
         """What the controls say, and how the runs were measured, as codes with facts."""
         control = self.compared.control
-        return [state(control.code, cells=control.cells, **control.facts), *self.compared.caveats]
+        severity = Severity.PROBLEM if control.fired else Severity.INFO
+        verdict = state(control.code, "", severity, cells=control.cells, **control.facts)
+        return [*([] if control.code is ControlCode.NO_TIMES else [verdict]), *self.compared.caveats]
 
     @property
     def frame(self) -> "pd.DataFrame":

@@ -75,15 +75,14 @@ def command(
     every: Every = False,
     format: Format,
 ) -> int:
-    """Measure two arms in turns, block by block, and say what differs; stops as soon as every case is decided.
+    """Measure two arms in turns, block by block, until every case is decided.
 
-    Cases that regressed (the worst 10) are then traced in both arms, and what changed in dtypes, casts and autocast's
-    rules is said with them, and which known defects came or went where torch differs; --max-time does not count that.
+    The worst 10 cases that regressed are then traced in both arms, to list the dtypes, casts and rules of autocast that
+    changed; --max-time does not count that.
 
-    An arm is a Python executable (another torch, with ampbench installed beside it), git:REF (that commit of the
-    repository here), settings NAME=VALUE (upper case: an environment variable; threads, keep_flags, precision,
-    path, compile_mode, memory_format, sdpa, scaler, optimizer; a workload's parameter), or here, the files and the
-    Python as they are.
+    An arm is a Python executable (another torch, with ampbench installed), git:REF (a commit of this repository), here
+    (the files and the Python as they are), or settings NAME=VALUE: an environment variable in upper case, threads,
+    keep_flags, precision, path, compile_mode, memory_format, sdpa, scaler, optimizer, or a workload's parameter.
 
     \b
     Examples:

@@ -94,6 +94,8 @@ NOT_JUDGED = "Not judged: the control fired or the machine was not fit"
 """What heads the findings that may be changes, and of which nobody can tell."""
 IN_TABLES = ("status", "case_id", "metric", "baseline", "candidate", "change", "low")
 """The columns of findings that people read."""
+NARROW = ("status", "case_id", "metric", "change")
+"""Those that a narrow terminal has room for."""
 
 
 def case_names(comparison: Comparison) -> dict[str, str]:
@@ -347,7 +349,9 @@ def _finding_lines(comparison: Comparison, width: int, everything: bool) -> list
     explained = set(comparison.explained)
 
     def below(change: Change) -> list[str]:
-        lines = [*([reason(change)] if change.status is not ChangeStatus.UNCHANGED else []), *remarks(change)]
+        exact = change.code is ChangeCode.BEYOND_THRESHOLD and change.kind in ("memory", "accuracy")
+        plain = change.status is ChangeStatus.UNCHANGED or (exact and change_text(change) and not everything)
+        lines = [*([] if plain else [reason(change)]), *remarks(change)]
         if change.status in CHANGED and change.case.case_id in explained:  # once, under the worst finding of the case
             explained.discard(change.case.case_id)
             lines += explanation_lines(comparison, change.case.case_id)
@@ -356,13 +360,16 @@ def _finding_lines(comparison: Comparison, width: int, everything: bool) -> list
     listed, texts = _chosen(comparison.findings, everything)
     lines = [Text()] if comparison.findings else []
     if listed:
-        block = table("", picked(finding_columns(case_names(comparison)), *IN_TABLES), listed)
-        head, *rows = padded([block.headers, *block.rows], left=3)
-        most = len(head) if sum(map(cell_len, head)) + 2 * (len(head) - 1) <= width else len(head) - 1
-        lines.append(Text("  ".join(head[:most]).rstrip(), style="dim"))
+        columns = finding_columns(case_names(comparison))
+        for keys in (IN_TABLES, IN_TABLES[:-1], NARROW):
+            block = table("", picked(columns, *keys), listed)
+            head, *rows = padded([block.headers, *block.rows], left=3)
+            if sum(map(cell_len, head)) + 2 * (len(head) - 1) <= width:
+                break
+        lines.append(Text("  ".join(head).rstrip(), style="dim"))
         for why, group in groupby(zip(map(below, listed), listed, rows, strict=True), key=lambda each: each[0]):
             for _, change, cells in group:
-                rest = f"  {'  '.join(cells[1:most])}".rstrip()
+                rest = f"  {'  '.join(cells[1:])}".rstrip()
                 lines.append(Text.assemble((cells[0], STYLES[change.status]), rest))
             lines += _indented(why, width, "dim")
     return lines + [line for text in texts for line in wrapped(text, width)]
