@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 from msgspec import structs
+from rich.live import Live
+from rich.text import Text
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 
@@ -375,7 +377,7 @@ def _watching() -> Iterator[Watch]:
         yield lambda step: handle.update({"text/plain": line(step)}, raw=True)
         handle.update({"text/plain": ""}, raw=True)
     elif console.is_terminal:
-        with console.status("measuring") as status:
-            yield lambda step: status.update(line(step))
+        with Live(console=console, auto_refresh=False, transient=True) as screen:  # drawn between turns alone
+            yield lambda step: screen.update(Text(line(step), no_wrap=True, overflow="ellipsis"), refresh=True)
     else:
         yield lambda _: None

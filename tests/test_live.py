@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_leaves
 import ampbench
 from ampbench import live
 from ampbench.records.changes import ChangeStatus
-from ampbench.records.verdict import Status
+from ampbench.records.verdict import Evidence, Status
 from ampbench.workloads.index import WORKLOADS
 
 QUICK: dict[str, Any] = {"precisions": ["fp32", "bf16_autocast"], "device": "cpu", "budget": 0.3}
@@ -245,6 +245,7 @@ def test_an_optimizer_is_copied_with_its_groups_and_its_state_is_late_evidence()
     errors = next(iter(result.stored.divergence.values()))
     assert [group.lr for group in errors.recipe.groups] == [1e-2, 1e-3]
     assert errors.update.steps == 0
+    assert {verdict.evidence for verdict in result.verdicts} == {Evidence.STEPS}
 
 
 def test_a_loss_that_asks_the_network_asks_the_one_that_is_trained():

@@ -237,7 +237,9 @@ def judge(seen: Seen, budget: Budget, fault: Statement | None = None, trained: "
     training = row["phase"] == "training"
     evidence = Evidence.INPUTS
     if training:
-        evidence = Evidence.STEPS if seen.update is not None and seen.update.steps else Evidence.ONE_STEP
+        update = seen.update  # after no steps it is defined where it began from an optimizer's state
+        late = update is not None and (update.steps or not update.undefined)
+        evidence = Evidence.STEPS if late else Evidence.ONE_STEP
 
     base = Verdict(
         **{name: row[name] for name in ("case_id", "workload", "phase", "device", "path", "precision")},
