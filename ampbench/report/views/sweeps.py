@@ -10,13 +10,12 @@ from itertools import pairwise
 from typing import Any
 
 from ampbench.core.precisions import BASELINE
-from ampbench.core.units import UNDEFINED, all_of, format_rate
+from ampbench.core.units import all_of, format_rate
 from ampbench.judge import notes
 from ampbench.report.material import Material, Shown
-from ampbench.show.charts import DASHED, Chart, Choice, Rows, precision_encoded, tooltip
+from ampbench.show.charts import Chart, Choice, Rows, precision_encoded, tooltip
 from ampbench.show.page import View, fit
 from ampbench.show.rows import Group, Row, described, grouped, number, precision_label
-from ampbench.show.wording import words
 
 _ORDERS = {1: "faster", -1: "slower", 0: "within the intervals"}
 
@@ -32,10 +31,9 @@ class Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rivals:
-    """Two precisions at one value of the parameter; `x` is the value as a number above 0, None where it is none."""
+    """Two precisions at one value of the parameter."""
 
     value: str
-    x: float | None
     own: Level
     other: Level
 
@@ -46,11 +44,6 @@ class Rivals:
             return 1
         return -1 if self._above(self.other, self.own) else 0
 
-    @property
-    def advantage(self) -> float:
-        """The logarithm of the ratio of both throughputs, above 0 where `own` is the faster by its median."""
-        return math.log(self.own.rate) - math.log(self.other.rate)
-
     @staticmethod
     def _above(one: Level, other: Level) -> bool:
         return one.low is not None and other.high is not None and one.low > other.high
@@ -58,61 +51,21 @@ class Rivals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossing:
-    """The order is certain at the values `before` and `after`, and opposite; `upwards` where `own` gets the faster.
-
-    `x` and `rate` are where the lines between the medians cross, both axes logarithmic; None where the parameter is no
-    number, or they cross more than once in between.
-    """
+    """The order is certain at the values `before` and `after`, and opposite; `upwards` where `own` gets the faster."""
 
     before: str
     after: str
     upwards: bool
-    x: float | None = None
-    rate: float | None = None
-
-    @property
-    def about(self) -> str:
-        """`x` as text, as a whole number between whole numbers; "" where there is none, or none in between."""
-        if self.x is None:
-            return ""
-        if not (self.before.isdecimal() and self.after.isdecimal()):
-            return f"{self.x:.3g}"
-        return f"{round(self.x):,}" if int(self.before) < round(self.x) < int(self.after) else ""
 
 
 def find_crossings(places: Sequence[Rivals]) -> list[Crossing]:
     """Return where the certain order of two precisions changes along `places`, which go by the parameter's value."""
-    certain = [number for number, place in enumerate(places) if place.order]
-    found = []
-    for first, last in pairwise(certain):
-        if places[first].order != places[last].order:
-            x, rate = _meeting(places[first : last + 1])
-            upwards = places[last].order > 0
-            found.append(
-                Crossing(before=places[first].value, after=places[last].value, upwards=upwards, x=x, rate=rate)
-            )
-    return found
-
-
-def _meeting(places: Sequence[Rivals]) -> tuple[float | None, float | None]:
-    """Return x and throughput where the medians of both are equal; None where that is not one place."""
-    apart = [number for number, place in enumerate(places) if place.advantage]
-    steps = [pair for pair in pairwise(apart) if places[pair[0]].advantage * places[pair[1]].advantage < 0]
-    if len(steps) != 1:
-        return None, None
-    ((first, last),) = steps
-    one, other, equal = places[first], places[last], places[first + 1 : last]
-    if one.x is None or other.x is None or len(equal) > 1:
-        return None, None
-    if equal:
-        return equal[0].x, equal[0].own.rate
-    share = one.advantage / (one.advantage - other.advantage)
-    return _between(one.x, other.x, share), _between(one.other.rate, other.other.rate, share)
-
-
-def _between(start: float, end: float, share: float) -> float:
-    """Return the number at a share of the way from `start` to `end` on a logarithmic scale."""
-    return float(math.exp(math.log(start) + share * math.log(end / start)))
+    certain = [place for place in places if place.order]
+    return [
+        Crossing(before=first.value, after=last.value, upwards=last.order > 0)
+        for first, last in pairwise(certain)
+        if first.order != last.order
+    ]
 
 
 def in_words(places: Sequence[Rivals], parameter: str, other: str) -> str:
@@ -129,9 +82,8 @@ def in_words(places: Sequence[Rivals], parameter: str, other: str) -> str:
     crossings = find_crossings(places)
     said = []
     for one in crossings:
-        about = f" (about {one.about})" if one.about else ""
         verb = "overtakes" if one.upwards else "falls behind"
-        said.append(f"{verb} {other} between {parameter} {one.before} and {one.after}{about}")
+        said.append(f"{verb} {other} between {parameter} {one.before} and {one.after}")
     values = [place.value for place in places]
     inside = {at for one in crossings for at in range(values.index(one.before), values.index(one.after))}
     for order in (0,) if crossings else (1, -1, 0):
@@ -147,15 +99,14 @@ BATCH_SIZE = "batch_size"
 class Sweep:
     """Cases of a run that differ in precision and in the parameter `swept` alone.
 
-    `groups` are those of the advice by the parameter's value, in order; `rows` the cases by the name of their precision
-    and value, `levels` the throughputs of those that have one. `xs` are the values as numbers above 0, empty where a
-    value of the chart is none. `places` compare the precisions that have values in common with fp32 to it.
+    `values` are those of the parameter, in order; `rows` the cases by the name of their precision and value, `levels`
+    the throughputs of those that have one. `xs` are the values as numbers above 0, empty where a value of the chart is
+    none. `places` compare the precisions that have values in common with fp32 to it.
     """
 
     swept: str
     title: str
-    shown: Shown
-    groups: Mapping[str, Group]
+    values: Sequence[str]
     rows: Mapping[str, Mapping[str, Row]]
     levels: Mapping[str, Mapping[str, Level]]
     xs: Mapping[str, float]
@@ -183,7 +134,7 @@ def find_sweeps(material: Material) -> dict[str, list[Sweep]]:
         for shown, rest, values, groups in candidates:
             title = " · ".join([rest.workload, described(rest), *([shown.name] if len(material.shown) > 1 else [])])
             ordered = {value: values[value] for value in sorted(values, key=lambda one: xs.get(one, 0.0))}
-            sweep = _sweep(parameter, title, shown, ordered, groups, xs)
+            sweep = _sweep(parameter, title, ordered, groups, xs)
             if any(len(levels) > 1 for levels in sweep.levels.values()):
                 found.setdefault(parameter, []).append(sweep)
     return found
@@ -192,7 +143,6 @@ def find_sweeps(material: Material) -> dict[str, list[Sweep]]:
 def _sweep(
     parameter: str,
     title: str,
-    shown: Shown,
     values: Mapping[str, Group],
     groups: Mapping[Group, Sequence[Row]],
     xs: Mapping[str, float],
@@ -214,7 +164,7 @@ def _sweep(
     baselines = [name for name in (BASELINE, f"{BASELINE} in-{BASELINE}") if levels.get(name)]
     places = {
         name: [
-            Rivals(value=value, x=xs.get(value), own=own[value], other=levels[baselines[0]][value])
+            Rivals(value=value, own=own[value], other=levels[baselines[0]][value])
             for value in values
             if value in own and value in levels[baselines[0]]
         ]
@@ -224,8 +174,7 @@ def _sweep(
     return Sweep(
         swept=parameter,
         title=title,
-        shown=shown,
-        groups=values,
+        values=list(values),
         rows=rows,
         levels=levels,
         xs=xs,
@@ -277,13 +226,13 @@ def sweeps(material: Material) -> View | None:
         chart = Chart(
             id=name,
             title=f"Throughput by {_called(parameter)}",
-            alt=f"{len(found) - 1} more can be chosen; the tables say the same of each." if len(found) > 1 else "",
+            alt=f"{len(found) - 1} more can be chosen." if len(found) > 1 else "",
             spec=_spec(_called(parameter), found, datasets[name]),
             dataset=name,
             choose="sweep",
             choices=[Choice(value=str(place), label=one.title, alt=_finding(one)) for place, one in enumerate(found)],
         )
-        parts.append({"chart": chart, "parameter": _called(parameter), "sweeps": [_table(one) for one in found]})
+        parts.append({"chart": chart, "said": [_finding(one) for one in found[1:]]})
     if not parts:
         return None
     return View(
@@ -302,17 +251,16 @@ def _called(parameter: str) -> str:
 
 
 def _rows(place: str, sweep: Sweep) -> Rows:
-    """Return what is drawn of a sweep: its throughputs, and where precisions certainly cross fp32."""
+    """Return what is drawn of a sweep: its throughputs with their intervals."""
     rates = [level.rate for levels in sweep.levels.values() for level in levels.values()]
     least, most = min(rates) / MARGIN, max(rates) * MARGIN
     rows: list[dict[str, Any]] = []
-    for value in sweep.groups:
+    for value in sweep.values:
         for name, levels in sweep.levels.items():
             if (level := levels.get(value)) is not None:
                 rows.append(
                     {
                         "sweep": place,
-                        "kind": "measured",
                         "precision": fit(sweep.rows[name][value]["precision"]),
                         "name": name,
                         "value": _tick(value),
@@ -324,16 +272,6 @@ def _rows(place: str, sweep: Sweep) -> Rows:
                         "interval": _interval(level) or "none",
                     }
                 )
-    for name, places in sweep.places.items():
-        for one in find_crossings(places):
-            if one.x is not None and one.rate is not None:
-                crossing = {"kind": "crossing", "name": name, "x": one.x, "rate": one.rate}
-                said = {
-                    "value": f"between {one.before} and {one.after}",
-                    "text": format_rate(one.rate),
-                    "interval": UNDEFINED,
-                }
-                rows.append({**rows[0], "low": one.rate, "high": one.rate, **crossing, **said})
     return rows
 
 
@@ -347,7 +285,7 @@ def _interval(level: Level) -> str:
 
 
 def _spec(called: str, found: Sequence[Sweep], rows: Rows) -> dict[str, Any]:
-    """Return the chart: a line per precision, its intervals and points, and the crossings with fp32."""
+    """Return the chart: a line per precision, its intervals and points."""
     xs = found[0].xs
     whole = all(one.is_integer() for one in xs.values())
     log = {"type": "log", "nice": False, "padding": 16}
@@ -367,59 +305,18 @@ def _spec(called: str, found: Sequence[Sweep], rows: Rows) -> dict[str, Any]:
     colour, detail = {"color": look["color"]}, {"detail": {"field": "name", "type": "nominal"}}
     # a title becomes part of an expression, where a parameter's name, which is a user's, has no place
     told = tooltip(name="precision", value="at", text="items per second", interval="95% interval")
-    measured = {"filter": {"field": "kind", "equal": "measured"}}
     ends = {"y": {**rate, "field": "low"}, "y2": {"field": "high"}}
-    ring = {"type": "point", "filled": False, "size": 220, "color": "var(--ink)", "opacity": 1}
-    # not a filter: Vega complains of a layer without rows, which a sweep without a crossing has
-    crossing = {"condition": {"test": {"field": "kind", "equal": "crossing"}, "value": 1.5}, "value": 0}
     dot = {"type": "point", "filled": False, "size": 60, "strokeWidth": 2, "opacity": 1}
     return {
         "layer": [
-            {
-                "transform": [measured],
-                "mark": {"type": "line", "strokeWidth": 2},
-                "encoding": {"x": x, "y": rate, **colour, **detail},
-            },
-            {
-                "transform": [measured],
-                "mark": {"type": "rule", "strokeWidth": 1.5},
-                "encoding": {"x": x, **ends, **colour, **detail},
-            },
-            {"mark": dict(DASHED), "encoding": {"x": x, "y": rate, "y2": {"value": "height"}, "strokeWidth": crossing}},
-            {"mark": ring, "encoding": {"x": x, "y": rate, "strokeWidth": crossing, "tooltip": told}},
-            {"transform": [measured], "mark": dot, "encoding": {"x": x, "y": rate, **look, "tooltip": told}},
+            {"mark": {"type": "line", "strokeWidth": 2}, "encoding": {"x": x, "y": rate, **colour, **detail}},
+            {"mark": {"type": "rule", "strokeWidth": 1.5}, "encoding": {"x": x, **ends, **colour, **detail}},
+            {"mark": dot, "encoding": {"x": x, "y": rate, **look, "tooltip": told}},
         ]
     }
 
 
-def _against(sweep: Sweep, name: str) -> str:
-    """Say how a precision's throughput stands to that of fp32, "" where both have no value in common."""
-    return in_words(sweep.places[name], _called(sweep.swept), BASELINE) if name in sweep.places else ""
-
-
 def _finding(sweep: Sweep) -> str:
     """Say how the precisions of a sweep stand to fp32."""
-    said = [f"{name} {_against(sweep, name)}" for name in sweep.places] or ["no precision to compare with fp32"]
-    return f"{sweep.title}, against fp32: {'; '.join(said)}."
-
-
-def _table(sweep: Sweep) -> dict[str, Any]:
-    """Return the table of a sweep: a row for each precision, how it stands to fp32, and its throughput by value."""
-    lines = []
-    for name, members in sweep.rows.items():
-        cells = []
-        for value in sweep.groups:
-            level, row = sweep.levels[name].get(value), members.get(value)
-            outcome = row["outcome"] if row and row["outcome"] != "ok" else ""
-            cells.append(
-                {
-                    "rate": format_rate(level.rate if level else None),
-                    "interval": _interval(level) if level else "",
-                    "outcome": outcome,
-                }
-            )
-        precision = next(iter(members.values()))["precision"]
-        lines.append({"precision": precision, "name": name, "against": _against(sweep, name), "cells": cells})
-    advice = {group: sweep.shown.advice[group] for group in sweep.groups.values() if group in sweep.shown.advice}
-    remarks = [words(note) for note in notes.sweep_notes(advice, [sweep.swept])]
-    return {"title": sweep.title, "values": list(sweep.groups), "lines": lines, "remarks": remarks}
+    said = [f"{name} {in_words(places, _called(sweep.swept), BASELINE)}" for name, places in sweep.places.items()]
+    return f"{sweep.title}, against fp32: {'; '.join(said or ['no precision to compare with fp32'])}."
