@@ -129,48 +129,53 @@ def test_keep_fp32_switches_autocast_off_on_every_device(device):
         assert torch.is_autocast_enabled(device)
 
 
-MADE = Path(__file__).parent / "made_instruments"
-"""Folders of instruments that ampbench does not have: a study and an explanation, small but real."""
+MADE = Path(__file__).parent / "made_studies"
+"""Studies that ampbench does not have: a study and an explanation, small but real."""
 ROWS = {
     "warmup": """\
     Kind(
-        "warmup", "study", "the warm-up of",
-        (Lines("warmup", "ampbench.instruments.warmup.records:WarmUp"),),
+        "warmup", "study", "the warm-up of", (Lines("warmup", "ampbench.studies.warmup:WarmUp"),),
         summary="After how many steps the step time settles.",
-        document="ampbench.instruments.warmup.show:document",
-        part="ampbench.instruments.warmup.show:part",
-        instrument="ampbench.instruments.warmup.instrument:INSTRUMENT",
-        asked="ampbench.instruments.warmup.records:WarmUpAsked",
-        asks=("ampbench.instruments.warmup.records:WarmUpAsked",),
+        study="ampbench.studies.warmup:STUDY",
+        asked="ampbench.studies.warmup:WarmUpAsked",
+        asks=("ampbench.studies.warmup:WarmUpAsked",),
         resumed=True,
     ),
 """,
     "shapes": """\
     Kind(
-        "shapes", "explain", "the shapes in", (Lines("shapes", "ampbench.instruments.shapes.records:ShapesPass"),),
+        "shapes", "explain", "the shapes in", (Lines("shapes", "ampbench.studies.shapes:ShapesPass"),),
         summary="The shape, the dtype and the bytes of what each module gives.",
-        document="ampbench.instruments.shapes.show:document",
-        part="ampbench.instruments.shapes.show:part",
-        instrument="ampbench.instruments.shapes.instrument:INSTRUMENT",
+        study="ampbench.studies.shapes:STUDY",
         asked="ampbench.records.wire:Nothing",
     ),
 """,
 }
 """The rows of `records/kinds.py` that register them."""
+WORDS = """\
+    "warmup-settled": (
+        "settled after {steps:counted;step}: all later ones are within {tolerance:share} of the fastest, {fastest:s}"
+    ),
+    "warmup-unsettled": "not settled after {steps:counted;step}: no end within {tolerance:share} of {fastest:s}",
+    "shapes-total": "{modules:counted;module}: {total:B} of outputs, {most:B} of {module} at most",
+"""
+"""The lines of `show/study_words.py` that word their codes."""
 BREAKS = "import torch\n\n\ndef make():\n    return torch.nn.Linear(4, 4), torch.ones(2, 5)\n"
 """A workload whose step raises."""
 
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """A copy of the package, in which both instruments are registered."""
+    """A copy of the package, in which both are registered."""
     found = tmp_path / "ampbench"
     shutil.copytree(PACKAGE, found)  # with what is compiled of it, which takes seconds
     for name in ROWS:
-        shutil.copytree(MADE / name, found / "instruments" / name, ignore=shutil.ignore_patterns("__pycache__"))
-    kinds = found / "records" / "kinds.py"
+        shutil.copy(MADE / f"{name}.py", found / "studies")
+    kinds, words = found / "records" / "kinds.py", found / "show" / "study_words.py"
     before, end, after = kinds.read_text().partition(")  # fmt: skip\nKINDS:")
     kinds.write_text(before + "".join(ROWS.values()) + end + after)
+    before, begin, after = words.read_text().partition("TEMPLATES: Mapping[str, str] = {\n")
+    words.write_text(before + begin + WORDS + after)
     return found
 
 
@@ -197,10 +202,12 @@ def differences(copy: Path) -> set[str]:
     return set(differing(filecmp.dircmp(PACKAGE, copy, ignore=["__pycache__"])))
 
 
-def test_an_instrument_is_a_folder_and_a_row_and_leaves_nothing_when_it_goes(copy: Path, tmp_path: Path) -> None:
+def test_a_study_is_a_file_and_a_row_and_leaves_nothing_when_it_goes(copy: Path, tmp_path: Path) -> None:
     folder = tmp_path / "used"
     folder.mkdir()
-    assert differences(copy) == {"instruments/warmup", "instruments/shapes", "records/kinds.py"}
+    assert differences(copy) == {
+        "studies/warmup.py", "studies/shapes.py", "records/kinds.py", "show/study_words.py"
+    }  # fmt: skip
 
     (folder / "ampbench.toml").write_text('tolerance = 0.5\n["study warmup"]\nsteps = 3\n')
     (folder / "breaks.py").write_text(BREAKS)
@@ -243,8 +250,9 @@ def test_an_instrument_is_a_folder_and_a_row_and_leaves_nothing_when_it_goes(cop
     assert all(title in said for title in ("Warm-up", "Shapes") for said in (page, summary))
 
     for name in ROWS:
-        shutil.rmtree(copy / "instruments" / name)
-    shutil.copy(PACKAGE / "records" / "kinds.py", copy / "records" / "kinds.py")
+        (copy / "studies" / f"{name}.py").unlink()
+    for edited in ("records/kinds.py", "show/study_words.py"):
+        shutil.copy(PACKAGE / edited, copy / edited)
     assert differences(copy) == set()
     gone, unreadable = session(copy, folder, ["explain", "shapes", "mlp"], ["show", explanation])
     assert "unknown explain verb 'shapes'" in gone["err"]
@@ -253,7 +261,7 @@ def test_an_instrument_is_a_folder_and_a_row_and_leaves_nothing_when_it_goes(cop
 
 
 @pytest.mark.slow
-def test_an_instrument_that_is_a_folder_and_a_row_stands_to_the_checks_of_all(copy: Path, tmp_path: Path) -> None:
+def test_a_study_that_is_a_file_and_a_row_stands_to_the_checks_of_all(copy: Path, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "tests", tmp_path / "tests", ignore=shutil.ignore_patterns("__pycache__", MADE.name))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}

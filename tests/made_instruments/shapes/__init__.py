@@ -1,1 +1,0 @@
-"""What the modules of a case give: shapes, dtypes and bytes."""

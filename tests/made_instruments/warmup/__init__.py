@@ -1,1 +1,0 @@
-"""How many steps a case takes until its step time settles."""
