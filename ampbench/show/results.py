@@ -16,6 +16,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from ampbench.core import metrics
+from ampbench.core.budget import Budget
 from ampbench.core.metrics import METRICS
 from ampbench.core.precisions import BASELINE
 from ampbench.core.statement import Note, Refusal, Severity, Statement
@@ -42,13 +43,13 @@ EVIDENCE: Mapping[str, str] = {
 """What the verdicts on a table rest on."""
 
 
-EXPLAINS: Mapping[StrEnum | None, str] = {
-    Refusal.OUTPUTS: "origin",
-    Refusal.GRADIENTS: "origin",
-    Refusal.ERROR: "keep-fp32",
-    Refusal.GRADIENT_ERROR: "keep-fp32",
+EXPLAINS: Mapping[StrEnum | None, tuple[str, str, float]] = {
+    Refusal.OUTPUTS: ("origin", "", 0.0),
+    Refusal.GRADIENTS: ("origin", "", 0.0),
+    Refusal.ERROR: ("keep-fp32", "--max-error", Budget.output_rel_l2),
+    Refusal.GRADIENT_ERROR: ("keep-fp32", "--max-gradient-error", Budget.grad_rel_l2),
 }
-"""What explains a refused case or finds its remedy."""
+"""What explains a refused case or finds its remedy, its option of the limit, and the default of that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,13 +272,14 @@ def _below(rows: Sequence[Row], take: Take | None, screen: Screen, *, verbose: b
 
 
 def _next(take: Take, header: Header) -> Iterator[str]:
-    """Yield the command that tells more of a refused case that is faster or smaller."""
-    passed = take.passed
-    given = header.selection
+    """Yield the command that tells more of a refused case that is faster or smaller, by the limit that it is over."""
+    passed, given = take.passed, header.selection
     if passed and passed.code in EXPLAINS and not (header.imported or given.overrides or given.sweeps or given.preset):
-        phase = " --phase training" if passed.phase == "training" else ""
-        of = f"{shlex.quote(passed.workload)} --precision {passed.precision}{phase}"
-        yield f"  ampbench explain {EXPLAINS[passed.code]} {of}"
+        verb, limit, default = EXPLAINS[passed.code]
+        parts = [f"  ampbench explain {verb} {shlex.quote(passed.workload)} --precision {passed.precision}"]
+        parts += ["--phase training"] if passed.phase == "training" else []
+        parts += [f"{limit} {passed.limit:g}"] if limit and passed.limit and passed.limit != default else []
+        yield " ".join(parts)
 
 
 def _capital(text: str) -> str:

@@ -29,6 +29,7 @@ bf16_pure         702 us  2.58x (2.58–2.58)  6.00 MiB (0.50x)  3.8e-03  refuse
                                                                         1.6e-01 > 0.1
 → Take bf16_autocast: 1.99x the speed and 0.83x the memory of fp32; bf16_pure is 2.58x as fast, but
   its gradient error is 1.6e-01, more than 0.1
+  ampbench explain keep-fp32 mlp --precision bf16_pure --phase training
 """
 
 
@@ -36,6 +37,8 @@ def test_the_table_is_as_wide_as_the_terminal_and_no_number_is_wrapped(results: 
     said = ampbench("show", "latest", "--results", results)
     assert said.code == 0
     assert MLP_AT_100_COLUMNS in said.out
+    tighter = ampbench("show", "latest", "--results", results, "--max-gradient-error", "0.05").out
+    assert "--precision bf16_pure --phase training --max-gradient-error 0.05\n" in tighter
 
 
 def test_a_failed_row_shows_its_reason_across_the_columns(results: Path, ampbench: Run) -> None:
