@@ -69,7 +69,7 @@ def measure(
     and state are copied. A workload, a function that returns one and a name bring inputs and loss themselves.
     `precisions`: names or `ampbench.Precision` (default: those of the device). `device`: "cpu", "cuda", … (default: the
     accelerator). `phase`: "inference" or "training" (default: both). `budget`: wall time of all that is measured, in
-    seconds or as "30s", "2m"; a round of each case is not cut short.
+    seconds or as "30s", "2m"; what has begun is not cut short.
 
     Network, gradients, modes, random state and torch's switches are as before when this returns or raises. Ctrl-C
     returns what was measured until then. Raises `AmpbenchError`, in one line, for what cannot be measured.

@@ -14,9 +14,11 @@ from ampbench.judge.verdict import across_tables, takes_of, trainings_beside, ve
 from ampbench.records.run import LATEST
 from ampbench.records.verdict import VERDICT_COLUMNS, Verdict
 from ampbench.show.data import finite
+from ampbench.show.document import written_out
 from ampbench.show.notebook import Plot, html_of, speed_against_error
 from ampbench.show.results import Screen, result_lines
 from ampbench.show.rows import Group, Row, Take, described, group_of, grouped, with_verdicts
+from ampbench.show.terminal import LAYOUT
 from ampbench.store import StoredRun, find_run, read_run
 from ampbench.store.run_file import write_whole
 
@@ -119,7 +121,8 @@ class Result:
         return speed_against_error(self.rows, self.verdicts, tables, self.budget.output_rel_l2)
 
     def __str__(self) -> str:
-        return "\n".join(line.plain.rstrip() for line in result_lines(self.screen(), WIDTH)).strip("\n")
+        lines = [line.plain.rstrip() for line in result_lines(self.screen(), WIDTH)]
+        return written_out("\n".join(lines).strip("\n"), LAYOUT)
 
     def _repr_html_(self) -> str:
         return html_of(result_lines(self.screen(), WIDTH))

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from ampbench.records.verdict import Status, Verdict
 from ampbench.show.charts import budget_rule, colour_variables, label_expression, precision_encoded, quantity
+from ampbench.show.document import written_out
 from ampbench.show.rows import Row, judged_error
-from ampbench.show.terminal import make_console
+from ampbench.show.terminal import LAYOUT, make_console
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -29,7 +30,8 @@ def html_of(lines: Iterable["Text"]) -> str:
     console = make_console()
     parts = []
     for line in lines:
-        for text, style, _ in line.render(console, end="\n"):
+        for raw, style, _ in line.render(console, end="\n"):
+            text = written_out(raw, LAYOUT)
             words = [] if style is None else [word for word in ("bold", "dim") if getattr(style, word)]
             words += ["red"] if style is not None and style.color is not None and style.color.name == "red" else []
             parts.append(f'<span class="{" ".join(words)}">{escape(text)}</span>' if words else escape(text))
