@@ -27,7 +27,7 @@ def matches(expression: str, case_id: str) -> bool:
 
 @functools.lru_cache(maxsize=1 << 16)
 def _test(expression: str) -> _Test:
-    """Return what tells whether an id in lower case satisfies `expression`, which is parsed once, however many ids."""
+    """Return the test of an id in lower case; an expression is parsed once, however many ids."""
     if not expression.strip():
         return lambda _: True
     words: list[str] = []
@@ -36,21 +36,10 @@ def _test(expression: str) -> _Test:
         if part in ("and", "or", "not", "(", ")"):
             parts.append(part)
         else:
-            parts.append(f"w{len(words)}")  # what stands for it to the parser
+            parts.append(f"w[{len(words)}]")  # what stands for it to Python
             words.append(part.lower())
-    return _made(ast.parse(" ".join(parts), mode="eval").body, words)
-
-
-def _made(node: ast.expr, words: list[str]) -> _Test:
-    match node:
-        case ast.BoolOp(op=op, values=values):
-            tests = [_made(value, words) for value in values]
-            holds = all if isinstance(op, ast.And) else any
-            return lambda case_id: holds(test(case_id) for test in tests)
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
-            denied = _made(operand, words)
-            return lambda case_id: not denied(case_id)
-        case ast.Name(id=name):
-            word = words[int(name[1:])]
-            return lambda case_id: word in case_id
-    raise SyntaxError
+    tree = ast.parse(" ".join(parts), mode="eval")
+    if any(isinstance(node, ast.Call | ast.Tuple) for node in ast.walk(tree)):  # as in "a (b)" and "()"
+        raise SyntaxError
+    code = compile(tree, "-k", "eval")
+    return lambda case_id: bool(eval(code, {"w": [word in case_id for word in words]}))
