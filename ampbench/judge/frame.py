@@ -36,15 +36,30 @@ Array = np.ndarray[Any, Any]
 class Frame:
     """The cases of a run as columns by name, in the order of `COLUMNS`: arrays with an element for each case.
 
-    Text and `batch_size` are objects, None if undefined.
+    Text and `batch_size` are objects, None if undefined. A column is made when it is first needed.
     """
 
     def __init__(self, run: MeasuredRun):
-        cases = _Cases(run)
-        self.columns: Mapping[str, Array] = {name: cases[name] for name in COLUMNS}
-        self.stored = run.stored
+        stored, ids = run.stored, list(run.stored.cases)
+        self.run, self.stored = run, stored
+        self._records: dict[str, list[Any]] = {
+            "header": [stored.header] * len(ids),
+            "case": list(stored.cases.values()),
+            "memory": [stored.memory.get(case_id) for case_id in ids],
+            "divergence": [stored.divergence.get(case_id) for case_id in ids],
+        }
+        self.columns: dict[str, Array] = {}
+        self.columns = {name: self[name] for name in COLUMNS}
 
     def __getitem__(self, name: str) -> Array:
+        if name not in self.columns:
+            column = COLUMNS[name]
+            if column.of:
+                stored = column.stored(self._records)
+                values: Array = stats.numbers(stored) if column.unit else np.array(stored, dtype=object)
+            else:
+                values = FUNCTIONS[name](self)
+            self.columns[name] = self._filled(column, values)
         return self.columns[name]
 
     def rows(self) -> list[dict[str, Any]]:
@@ -63,108 +78,6 @@ class Frame:
         }
         columns["batch_size"] = pd.array(self["batch_size"].tolist(), dtype="Int64")
         return pd.DataFrame(columns, index=pd.RangeIndex(len(self["case_id"])))
-
-
-def _plain(column: Column, values: Array) -> list[Any]:
-    if values.dtype.kind != "f":
-        return values.tolist()  # type: ignore[no-any-return]
-    undefined, plain = np.isnan(values), values.astype(object)
-    if column.whole:
-        plain[~undefined] = [int(value) for value in plain[~undefined]]
-    plain[undefined] = None
-    return plain.tolist()  # type: ignore[no-any-return]
-
-
-def load(path: Path | str) -> "pd.DataFrame":
-    """Return the runs at `path` as one frame with a row per case: a file is that run, a folder all its runs.
-
-    Columns are `metrics.COLUMNS` and, by the default budget, `VERDICT_COLUMNS`. A folder is a results folder, which
-    holds `runs/`, or any folder of run files; its runs are in the order of their names, which is that of their times,
-    without those that only explain. Warns of a run whose last line is cut. Raises `StoreError`, naming file and line,
-    for a missing or damaged run, `UsageError` for the file of a run that only explains.
-    """
-    import pandas as pd
-
-    path = Path(path)
-    frames = []
-    for file, run in judged(measured_files(path) if path.is_dir() else [path]):
-        if run.stored.cut:
-            cut = "the last line is cut and was left out; the run was killed, or goes on"
-            warnings.warn(f"{file}: {cut}", stacklevel=2)
-        frames.append(run.to_pandas())
-    return frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
-
-
-def judged(files: Iterable[Path]) -> Iterator[tuple[Path, Frame]]:
-    """Yield the frame of each run with its verdicts by the default budget (`VERDICT_COLUMNS`); raises as `load` does.
-
-    Studies of convergence in its folder count, as everywhere.
-    """
-    studies: dict[tuple[Path, str, str], list[StoredRun]] = {}
-    for file in files:
-        yield file, _judged(file, studies)
-
-
-@no_garbage_collection()  # until all that a large run is made of is given back
-def _judged(file: Path, studies: dict[tuple[Path, str, str], list[StoredRun]]) -> Frame:
-    """Return the frame of a run with its verdicts; `studies` are known ones by folder, host and torch."""
-    from ampbench.judge.verdict import trainings_beside, verdicts_of
-
-    stored = MeasuredRun.read(file, averaging=False).stored
-    require_measured(stored)
-    environment = stored.header.environment
-    place = file.parent, environment.host, environment.torch_version
-    if place not in studies:
-        studies[place] = trainings_beside(stored)
-    verdicts = [one.columns() for one in verdicts_of(stored, Budget(), studies[place]).values()]
-    frame = frame_of(stored)
-    added = {name: np.array([one[name] for one in verdicts], dtype) for name, dtype in VERDICT_COLUMNS.items()}
-    frame.columns = {**frame.columns, **added}
-    return frame
-
-
-def require_measured(stored: StoredRun) -> None:
-    """Raise `UsageError` for a run that only explains."""
-    if stored.header.explains:
-        raise UsageError(not_measured(stored.header))
-
-
-@once
-def frame_of(stored: StoredRun) -> Frame:
-    """Return the frame of a run."""
-    return Frame(MeasuredRun.of(stored))
-
-
-@once
-def run_rows(stored: StoredRun) -> list[dict[str, Any]]:
-    """Return the rows of a run (`Frame.rows`), one a case in order."""
-    return frame_of(stored).rows()
-
-
-class _Cases:
-    """The source of the columns of a run; each is made when it is first needed."""
-
-    def __init__(self, run: MeasuredRun):
-        stored, ids = run.stored, list(run.stored.cases)
-        self.run = run
-        self._records: dict[str, list[Any]] = {
-            "header": [stored.header] * len(ids),
-            "case": list(stored.cases.values()),
-            "memory": [stored.memory.get(case_id) for case_id in ids],
-            "divergence": [stored.divergence.get(case_id) for case_id in ids],
-        }
-        self._columns: dict[str, Array] = {}
-
-    def __getitem__(self, name: str) -> Array:
-        if name not in self._columns:
-            column = COLUMNS[name]
-            if column.of:
-                stored = column.stored(self._records)
-                values: Array = stats.numbers(stored) if column.unit else np.array(stored, dtype=object)
-            else:
-                values = FUNCTIONS[name](self)
-            self._columns[name] = self._filled(column, values)
-        return self._columns[name]
 
     def _filled(self, column: Column, values: Array) -> Array:
         """Return a column with another program's numbers in place of missing ones."""
@@ -295,6 +208,82 @@ class _Cases:
         )
 
 
+def _plain(column: Column, values: Array) -> list[Any]:
+    if values.dtype.kind != "f":
+        return values.tolist()  # type: ignore[no-any-return]
+    undefined, plain = np.isnan(values), values.astype(object)
+    if column.whole:
+        plain[~undefined] = [int(value) for value in plain[~undefined]]
+    plain[undefined] = None
+    return plain.tolist()  # type: ignore[no-any-return]
+
+
+def load(path: Path | str) -> "pd.DataFrame":
+    """Return the runs at `path` as one frame with a row per case: a file is that run, a folder all its runs.
+
+    Columns are `metrics.COLUMNS` and, by the default budget, `VERDICT_COLUMNS`. A folder is a results folder, which
+    holds `runs/`, or any folder of run files; its runs are in the order of their names, which is that of their times,
+    without those that only explain. Warns of a run whose last line is cut. Raises `StoreError`, naming file and line,
+    for a missing or damaged run, `UsageError` for the file of a run that only explains.
+    """
+    import pandas as pd
+
+    path = Path(path)
+    frames = []
+    for file, run in judged(measured_files(path) if path.is_dir() else [path]):
+        if run.stored.cut:
+            cut = "the last line is cut and was left out; the run was killed, or goes on"
+            warnings.warn(f"{file}: {cut}", stacklevel=2)
+        frames.append(run.to_pandas())
+    return frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
+
+
+def judged(files: Iterable[Path]) -> Iterator[tuple[Path, Frame]]:
+    """Yield the frame of each run with its verdicts by the default budget (`VERDICT_COLUMNS`); raises as `load` does.
+
+    Studies of convergence in its folder count, as everywhere.
+    """
+    studies: dict[tuple[Path, str, str], list[StoredRun]] = {}
+    for file in files:
+        yield file, _judged(file, studies)
+
+
+@no_garbage_collection()  # until all that a large run is made of is given back
+def _judged(file: Path, studies: dict[tuple[Path, str, str], list[StoredRun]]) -> Frame:
+    """Return the frame of a run with its verdicts; `studies` are known ones by folder, host and torch."""
+    from ampbench.judge.verdict import trainings_beside, verdicts_of
+
+    stored = MeasuredRun.read(file, averaging=False).stored
+    require_measured(stored)
+    environment = stored.header.environment
+    place = file.parent, environment.host, environment.torch_version
+    if place not in studies:
+        studies[place] = trainings_beside(stored)
+    verdicts = [one.columns() for one in verdicts_of(stored, Budget(), studies[place]).values()]
+    frame = frame_of(stored)
+    added = {name: np.array([one[name] for one in verdicts], dtype) for name, dtype in VERDICT_COLUMNS.items()}
+    frame.columns = {**frame.columns, **added}
+    return frame
+
+
+def require_measured(stored: StoredRun) -> None:
+    """Raise `UsageError` for a run that only explains."""
+    if stored.header.explains:
+        raise UsageError(not_measured(stored.header))
+
+
+@once
+def frame_of(stored: StoredRun) -> Frame:
+    """Return the frame of a run."""
+    return Frame(MeasuredRun.of(stored))
+
+
+@once
+def run_rows(stored: StoredRun) -> list[dict[str, Any]]:
+    """Return the rows of a run (`Frame.rows`), one a case in order."""
+    return frame_of(stored).rows()
+
+
 def _positive(values: Array) -> stats.Floats:
     """Return values, NaN for those that are not above zero."""
     return np.where(values > 0, values, np.nan)
@@ -309,18 +298,18 @@ def _largest(name: str) -> Callable[[Iterable[OutputError]], float | None]:
     return lambda outputs: max((value for one in outputs if (value := getattr(one, name)) is not None), default=None)
 
 
-FUNCTIONS: Mapping[str, Callable[[_Cases], Array]] = MappingProxyType(
+FUNCTIONS: Mapping[str, Callable[[Frame], Array]] = MappingProxyType(
     {
         "parameters": lambda of: of.texts(
             "case.parameters", lambda values: ",".join(f"{name}={value}" for name, value in sorted(values.items()))
         ),
         "recipe": lambda of: of.texts("case.recipe", _or_none),
-        "optimizer": _Cases.optimizers,
+        "optimizer": Frame.optimizers,
         "sdpa": lambda of: of.texts("case.sdpa", _or_none),
         "attention": lambda of: of.texts("memory.attention", attention_said),
         "outcome": lambda of: of.texts("case.case_id", lambda case_id: of.run.outcome(case_id).name),
         "reason": lambda of: of.texts("case.case_id", lambda case_id: of.run.outcome(case_id).reason or None),
-        "rounds": _Cases.rounds,
+        "rounds": Frame.rounds,
         "seconds_median": lambda of: of.medians(of.run.rounds.seconds),
         "seconds_low": lambda of: of.interval[0],
         "seconds_high": lambda of: of.interval[1],
@@ -332,7 +321,7 @@ FUNCTIONS: Mapping[str, Callable[[_Cases], Array]] = MappingProxyType(
         "speedup_vs_default": lambda of: of.speedup(DEFAULT),
         "speedup_default_low": lambda of: of.speedups[DEFAULT][0],
         "speedup_default_high": lambda of: of.speedups[DEFAULT][1],
-        "memory_ratio_vs_fp32": _Cases.saving,
+        "memory_ratio_vs_fp32": Frame.saving,
         "output_worst_name": lambda of: of.texts(
             "divergence.output", lambda errors: errors.worst.name if errors.worst and len(errors.tensors) > 1 else None
         ),
