@@ -116,19 +116,14 @@ class Control:
     again: stats.Floats
 
     @property
-    def own_seconds(self) -> float:
-        """The median of its own rounds."""
-        return stats.median(self.own.tolist())
-
-    @property
-    def control_seconds(self) -> float:
-        """The median of the control's."""
-        return stats.median(self.again.tolist())
+    def medians(self) -> tuple[float, float]:
+        """The median of its own rounds, and of the control's."""
+        return stats.median(self.own.tolist()), stats.median(self.again.tolist())
 
     @property
     def ratio(self) -> float:
         """The time of the control relative to its own."""
-        return self.control_seconds / self.own_seconds
+        return self.medians[1] / self.medians[0]
 
     @property
     def apart(self) -> float:
@@ -156,11 +151,10 @@ def control_ratio(stored: StoredRun) -> Control | None:
 
 @once
 def disturbed_share(stored: StoredRun) -> float | None:
-    """Return the share of samples over `DISTURBED` times the fastest of their build, or their CPU time; None if
-    unknown.
+    """Return the share of disturbed samples, over `DISTURBED` times the fastest of their build, or their CPU time.
 
-    On a quiet machine it is a few hundredths. A build of a single sample without CPU time is compared with the other
-    such builds of its case.
+    None if unknown. On a quiet machine it is a few hundredths. A build of a single sample without CPU time is compared
+    with the other such builds of its case.
     """
     builds: list[Sequence[float]] = []
     known: list[Sequence[float]] = []

@@ -171,11 +171,7 @@ def _input_range(seen: Seen) -> float | None:
 
 def _target_range(seen: Seen) -> float | None:
     own = PRECISIONS.get(seen.row["precision"])  # a foreign run may have others
-    return _of_range(seen, "target_largest", None if own is None else SHORT_DTYPES[own.rounding])
-
-
-def _worst_error(seen: Seen) -> float | None:
-    return judged_error(seen.row)
+    return _of_range(seen, "target_largest", SHORT_DTYPES[own.rounding] if own else None)
 
 
 LOOKS = (
@@ -184,7 +180,7 @@ LOOKS = (
     Look(Refusal.OUTPUTS, "output_nonfinite", 0),
     Look(Refusal.PARAMETERS, "param_nonfinite", 0, _parameters, training=True),
     Look(Refusal.SCALE, "scaler_scale", MOST_UNSCALING, _unscaling, training=True),
-    Look(Refusal.ERROR, "output_rel_l2", "output_rel_l2", _worst_error, "output_worst_name"),
+    Look(Refusal.ERROR, "output_rel_l2", "output_rel_l2", lambda seen: judged_error(seen.row), "output_worst_name"),
     Look(Refusal.SPREAD, "output_over_spread", MOST_OVER_SPREAD, subject="output_spread_name"),
     Look(Refusal.GRADIENTS, "grad_rel_l2", 0, _gradients, training=True),
     Look(Refusal.GRADIENT_ERROR, "grad_rel_l2", "grad_rel_l2", training=True),

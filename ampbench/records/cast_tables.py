@@ -101,7 +101,8 @@ def _advice(kind: str, casts: Sequence[Cast]) -> str:
     cast = casts[0]
     named = _named(casts)
     if kind == STORE:
-        return f"store {named} in {cast.to_dtype}: no op reads {_them(casts)} uncast"
+        them = "it" if len({cast.name for cast in casts}) == 1 else "them"
+        return f"store {named} in {cast.to_dtype}: no op reads {them} uncast"
     if kind == KEEP:
         return (
             f"keep the copy of {named}, which autocast's cache does not hold: it holds fp32 leaves that require grad, "
@@ -121,10 +122,6 @@ def _named(casts: Sequence[Cast]) -> str:
     if len(names) == 1:
         return f"{what} {names[0]}"
     return f"{len(names)} {what}s ({few(names)})"
-
-
-def _them(casts: Sequence[Cast]) -> str:
-    return "it" if len({cast.name for cast in casts}) == 1 else "them"
 
 
 def op_rows(trace: CastTrace) -> list[dict[str, Any]]:

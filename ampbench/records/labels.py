@@ -64,10 +64,8 @@ def told_apart(labels: Sequence[str], runs: Iterable[str]) -> list[str]:
 
 def common_traits(cases: Iterable[Case]) -> str:
     """Return what all cases share and their labels leave out: `inference · cpu · eager`."""
-    values = [
-        {getattr(case, name) for case in every} for every in [list(cases)] for name in ("phase", "device", "path")
-    ]
-    return " · ".join(next(iter(one)) for one in values if len(one) == 1)
+    traits = zip(*((case.phase, case.device, case.path) for case in cases), strict=True)
+    return " · ".join(values[0] for values in traits if len({*values}) == 1)
 
 
 def few(names: Iterable[str], most: int = 3) -> str:

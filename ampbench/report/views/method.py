@@ -121,7 +121,7 @@ def _quietness(stored: StoredRun) -> Facts:
 
 def _apart(control: fitness.Control) -> str:
     """Return how far apart two measurements of one case were, as the banner says what follows from it."""
-    own, again = format_seconds(control.own_seconds), format_seconds(control.control_seconds)
+    own, again = map(format_seconds, control.medians)
     return f"{control.case_id}, measured twice: {own} and {again}, {format_percent(control.apart - 1)} apart"
 
 
