@@ -88,15 +88,12 @@ def watch_errors(
     """Run each module again in the precision `shadow`, on the inputs of the fp32 run in the block, and compare.
 
     `shadow` is a row of `ampbench.core.precisions` or its name: with autocast, the module runs on the fp32 inputs and
-    weights below autocast, else its weights, buffers and floating inputs are rounded to the storage dtype. What
-    autocast has no rule for runs in the dtype that it is handed: with `given`, the dtypes that `watch_dtypes` saw in a
-    run below autocast, inputs are rounded to these, so that such modules are compared as they would run. To round
-    inputs is not the doing of the module that is handed them: its own error is that against itself in fp32 on the
-    rounded inputs. What overflows or flushes is counted against fp32 on the inputs as they were. Compared are the
-    modules in which no other module of `model` ran. The shadow sees buffers and random states as the call in
-    fp32 did, and whatever it changes is put back; it records no graph, fires none of the module's hooks, and the
-    program's results stay the same, bit by bit. What `keep_fp32` keeps is not compared. Where a module cannot run in
-    the precision, or not be repeated, its record says so. Raises `UsageError` for modules compiled by torch.compile.
+    weights below autocast, else its weights, buffers and floating inputs are rounded to the storage dtype. With
+    `given`, the dtypes that `watch_dtypes` saw in a run below autocast, inputs are rounded to these; a module's own
+    error is that against itself in fp32 on the rounded inputs. What overflows or flushes is counted against fp32 on the
+    inputs as they were. Compared are the modules in which no other module of `model` ran, and that `keep_fp32` does not
+    keep. Results stay the same, bit by bit: whatever the shadow changes is put back. Where a module cannot run in the
+    precision, or not be repeated, its record says so. Raises `UsageError` for modules compiled by torch.compile.
     """
     row = find_precision(shadow) if isinstance(shadow, str) else shadow
     if row.autocast is None and row.storage == "float32":

@@ -52,9 +52,8 @@ def find_nonfinite(model: torch.nn.Module) -> Iterator["_Finder"]:
     logarithm of zero, which is exact, and the lowest number of a wider dtype, as masks use it, cast to a narrower one.
     An infinity of that kind whose sign is turned (the loss -log 0) is found there.
 
-    Gradients that overflow below `torch.amp.GradScaler` are found, too, although the scaler skips their step. Modules
-    are named as `model.named_modules` does. Results stay those of the program, bit by bit; as for `trace_casts`, rows
-    of all ops are kept, so a block should hold steps rather than epochs, and the same programs are refused.
+    Gradients that overflow below `torch.amp.GradScaler` are found, too. Results stay those of the program, bit by bit;
+    rows of all ops are kept, so a block should hold steps, and programs are refused as by `trace_casts`.
     """
     calls = CallMode(autocast_devices(), sources=False)
     finder = _Finder(calls, model)

@@ -359,17 +359,15 @@ def watch_ranges(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None
 
     Counted exactly, and put together over all calls of a module:
 
-    * its floating inputs and outputs (tensors in tuples, lists and mappings), for a module in which no other module of
-      `model` ran; of the others only the outputs that no module within them returned as they are. Outputs are counted
-      before anything can overwrite them in place, inputs before the module can;
+    * its floating inputs and outputs, for a module in which no other module of `model` ran; of the others only the
+      outputs that no module within them returned as they are;
     * the gradients of these outputs, and of parameters, at each backward pass;
     * parameters and floating buffers, once, as the block begins; shared ones once, below their first name;
     * with `optimizer`, what each of its steps adds to a parameter of `model`, and how much of it rounding to nearest
       would swallow were the parameter stored in fp16 or bf16: added to the rounded parameter, it leaves that as it is.
 
-    Results are those of the unwatched program, bit by bit, and only statistics are kept; from the optimizer's first
-    step on, a copy of the parameters, too. Values of other dtypes are ignored. Where the user's hooks change what a
-    module returns, what it computed itself is counted. Raises `UsageError` for modules compiled by torch.compile.
+    Results are those of the unwatched program, bit by bit. Values of other dtypes are ignored. Where the user's hooks
+    change what a module returns, what it computed itself is counted. Raises `UsageError` for compiled modules.
     """
     paths = module_paths(model)
     seen = Ranges(paths)

@@ -33,6 +33,7 @@ NEGLIGIBLE_GRADIENT = 1e-6
 batch normalisation has a true gradient of zero, and any rounding is infinitely far from it."""
 
 
+COUNTS = ("elements", "nonfinite", "nan", "reference_nonfinite", "reference_nan", "unlike")
 LEFT_OUT = "{} infinite, as in {}: the error is that of the others"
 
 
@@ -177,7 +178,7 @@ class _Pairs:
         """Add what was added to another."""
         for name in ("error", "reference", "value", "product"):
             getattr(self, name).parts.extend(getattr(other, name).parts)
-        for name in ("elements", "nonfinite", "nan", "reference_nonfinite", "reference_nan", "unlike"):
+        for name in COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         known = [one for one in (self.largest, other.largest) if one is not None]
         self.largest = max(known) if len(known) == 2 else None
@@ -221,14 +222,9 @@ class _Pairs:
             rel_l2=rel_l2,
             max_abs=None if self.reference_nan or self.nonfinite or self.unlike else self.largest,
             cosine=cosine,
-            elements=self.elements,
-            nonfinite=self.nonfinite,
-            nan=self.nan,
-            reference_nonfinite=self.reference_nonfinite,
-            reference_nan=self.reference_nan,
-            unlike=self.unlike,
             undefined=undefined,
             notes=notes,
+            **{name: getattr(self, name) for name in COUNTS},
         )
 
 

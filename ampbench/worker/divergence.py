@@ -22,7 +22,15 @@ from ampbench.records.measured import (
     ReferenceStep,
 )
 from ampbench.worker.data import Larger, inputs_digest, pairs_of, tensors_of, weights_digest
-from ampbench.worker.distances import Distance, argmax_agreement, compare, compare_each, identical, worst_gradient
+from ampbench.worker.distances import (
+    COUNTS,
+    Distance,
+    argmax_agreement,
+    compare,
+    compare_each,
+    identical,
+    worst_gradient,
+)
 from ampbench.worker.machine import Cpu, Device, fp64_device, precision_flags, rounded_products
 from ampbench.worker.memory import is_out_of_memory
 from ampbench.worker.outputs import Agreement, Compared, batch_length, decisions_of, spent, state
@@ -208,17 +216,8 @@ def _with_outputs(
         for chance, own, seen in zip(held.chances, each, fp32[1:] or each, strict=False)
     ]
     output = OutputDivergence(
-        elements=outputs.elements,
-        reference_nonfinite=outputs.reference_nonfinite,
-        reference_nan=outputs.reference_nan,
-        rel_l2=outputs.rel_l2,
-        max_abs=outputs.max_abs,
-        cosine=outputs.cosine,
-        nonfinite=outputs.nonfinite,
-        nan=outputs.nan,
-        unlike=outputs.unlike,
+        **{name: getattr(outputs, name) for name in (*COUNTS, "rel_l2", "max_abs", "cosine", "undefined")},
         fp32_nonfinite=fp32[0].nonfinite if fp32 else None,
-        undefined=outputs.undefined,
         floor_rel_l2=compared.floors(rounding)[0].rel_l2,
         fp32_rel_l2=fp32[0].rel_l2 if fp32 else None,
         tensors=None if itself else compared.errors(numbers.outputs, each, rounding, by_chance),

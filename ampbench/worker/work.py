@@ -27,15 +27,11 @@ _aten = torch.ops.aten
 def count_flops(run: Callable[[], Any]) -> dict[str, int] | None:
     """Return the FLOPs of what `run` does by dtype ("bf16").
 
-    A multiply-add is two, and counted are matrix products, convolutions and attention, by `torch.utils.flop_counter`'s
-    formulas of shapes: what a mask leaves out is counted; what is only added or compared is not, nor, as in torch, the
-    ops mv, addmv, dot and vdot, `torch.nn.Bilinear`, cdist and linear algebra. Beyond torch's own count, the fused
-    kernels of recurrent networks and of encoder layers count, and the groups of a convolution divide its weights'
-    gradient. Call it with `torch.no_grad` rather than inference mode, in which autocast is out of sight.
-
-    {} where nothing that is counted runs; None where something runs whose operations cannot be counted. Where the
-    counter itself is in the way, `run` is run once more without it. Code compiled by torch.compile runs uncompiled
-    meanwhile.
+    A multiply-add is two. Counted are matrix products, convolutions and attention, by `torch.utils.flop_counter`'s
+    formulas of shapes (what a mask leaves out, too), and the fused kernels of recurrent networks and encoder layers;
+    not mv, addmv, dot, vdot, `torch.nn.Bilinear`, cdist and linear algebra. Call it with `torch.no_grad` rather than
+    inference mode, in which autocast is out of sight. {}: nothing that is counted runs; None: something cannot be
+    counted. Where the counter itself is in the way, `run` is run once more; compiled code runs uncompiled.
     """
     return count_work(run).flops
 
