@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from bs4 import BeautifulSoup
 from msgspec import structs
 from scipy.stats import t as student
 
@@ -14,7 +13,7 @@ from ampbench.judge.rounds import MeasuredRun
 from ampbench.records.measured import Failure, Fitness
 from ampbench.report.material import Material
 from ampbench.report.page import chart_payload, packed
-from ampbench.report.views.distributions import LISTED, SAMPLES_OF_A_CASE, STEPS, distributions, summaries
+from ampbench.report.views.distributions import SAMPLES_OF_A_CASE, STEPS, distributions, summaries
 from ampbench.show.page import View
 from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, arms, make_run, noisy, rounds_of
@@ -55,10 +54,6 @@ def session() -> Material:
     return make_material(runs[1], baseline=runs[0])
 
 
-def cells(section: BeautifulSoup) -> list[list[str]]:
-    return [[cell.get_text(" ", strip=True) for cell in row.select("th, td")] for row in section.select("tbody tr")]
-
-
 def test_a_summary_is_what_statistics_says_of_the_rounds_with_a_time():
     times = noisy(1e-3, 6)
     stored = make_run(Times((FP32, times), (BF16, [2e-3])), control=noisy(5e-3, 3))
@@ -67,7 +62,7 @@ def test_a_summary_is_what_statistics_says_of_the_rounds_with_a_time():
     logs = [math.log(value) for value in times]
     half = student.ppf(0.975, 5) * statistics.stdev(logs) / math.sqrt(6)
     one = found[FP32.case_id]
-    assert (one.rounds, one.fastest, one.slowest) == (6, min(times), max(times))
+    assert one.rounds == 6
     assert one.median == pytest.approx(statistics.median(times), rel=1e-12)
     assert one.low == pytest.approx(math.exp(statistics.fmean(logs) - half), rel=1e-9)
     assert one.high == pytest.approx(math.exp(statistics.fmean(logs) + half), rel=1e-9)
@@ -183,40 +178,6 @@ def test_the_case_that_changed_is_drawn_first():
     assert "baseline median 1.00 ms" in chart.words
 
 
-def test_the_table_sets_the_candidate_beside_the_baseline():
-    material = session()
-    section = section_of(shown(material), material)
-    first, second = cells(section)[:2]
-    assert first[:5] == ["linear_chain fp32", "regressed", "baseline", "26", "997 us"]
-    assert second[0] == "candidate"
-    assert section.select_one("tbody th[scope=rowgroup]")["rowspan"] == "2"
-
-
-def test_without_a_comparison_the_noisiest_cases_are_listed():
-    cases = [make_case(batch_size=number + 1) for number in range(LISTED + 2)]
-    run = make_run(Times(*((case, noisy(1e-3, 4, 1e-3 * (number + 1))) for number, case in enumerate(cases))))
-    material = make_material(run)
-    section = section_of(shown(material), material)
-    rows = cells(section)
-    assert len(rows) == LISTED
-    assert rows[0][0].endswith(f"b{LISTED + 2} fp32")
-    assert f"{LISTED} of the {LISTED + 2} cases" in section.caption.get_text()
-
-
-def test_the_table_tells_the_spread_and_the_disturbed_samples():
-    run = make_run(Times((FP32, [1e-3])))
-    rounds = [make_round(FP32, number=number, samples=[[value, 2 * value]]) for number, value in enumerate(NOISY)]
-    material = make_material(replace(run, rounds=rounds))
-    (row,) = cells(section_of(shown(material), material))
-    assert row == ["linear_chain fp32", "4", "1.00 ms", "1.02 ms", "1.05 ms", "2.0%", "50%"]
-
-
-def test_one_round_of_one_sample_has_neither_spread_nor_disturbance():
-    material = make_material(make_run(Times((FP32, [1e-3]))))
-    (row,) = cells(section_of(shown(material), material))
-    assert row[-2:] == ["–", "–"]
-
-
 def test_rounds_on_an_unfit_machine_say_why():
     run = make_run(Times((FP32, NOISY)))
     rounds = [structs.replace(one, fitness=Fitness(other_share=0.4 if one.round == 1 else 0.0)) for one in run.rounds]
@@ -224,7 +185,6 @@ def test_rounds_on_an_unfit_machine_say_why():
     view = shown(material)
     assert [row["unfit"] for row in drawn(view, 0)[1]] == [None, "other processes used 40% of the CPU", None, None]
     assert any(sentence.startswith("Hollow: 1 round was") for sentence in view.content["legend"])
-    assert "in 1 of 4 rounds" in cells(section_of(view, material))[0][-1]
 
 
 def test_a_case_that_fails_now_still_shows_the_baselines_rounds():

@@ -6,7 +6,7 @@ Every round's value is drawn, and so many samples that the page stays small.
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from types import MappingProxyType
@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ampbench.core import stats
-from ampbench.core.units import UNDEFINED, counted, format_percent, format_seconds
-from ampbench.judge.fitness import CAUSES, DISTURBED_BY, disturbed_share, said_of, unfit_rounds
+from ampbench.core.units import counted, format_percent, format_seconds
+from ampbench.judge.fitness import CAUSES, unfit_rounds
 from ampbench.judge.rounds import MeasuredRun, Role
-from ampbench.records.changes import Change, ChangeStatus
+from ampbench.records.changes import Change
 from ampbench.report.material import Material, ShownCase
 from ampbench.show.changes import reason
 from ampbench.show.charts import Chart, Choice, label_expression, quantity, tooltip
@@ -54,9 +54,7 @@ class Summary:
     """
 
     rounds: int
-    fastest: float
     median: float
-    slowest: float
     low: float | None
     high: float | None
     spread: float | None
@@ -70,15 +68,12 @@ def summaries(run: MeasuredRun) -> dict[str, Summary]:
     if not timed.size:
         return {}
     lengths, values = found.lengths[timed], seconds[found.order]
-    starts = np.cumsum(lengths) - lengths
     segments = np.repeat(np.arange(len(timed)), lengths)
     logs = np.log(values)
     squares = np.bincount(segments, (logs - (np.bincount(segments, logs) / lengths)[segments]) ** 2)
     low, high = found.intervals(seconds)
     columns = (
-        np.minimum.reduceat(values, starts),
         found.medians(seconds)[timed],
-        np.maximum.reduceat(values, starts),
         low[timed],
         high[timed],
         np.sqrt(stats.ratio(squares, lengths - 1)),
@@ -87,14 +82,12 @@ def summaries(run: MeasuredRun) -> dict[str, Summary]:
     return {
         ids[place]: Summary(
             rounds=count,
-            fastest=fastest,
             median=median,
-            slowest=slowest,
             low=number(low),
             high=number(high),
             spread=number(spread),
         )
-        for place, count, fastest, median, slowest, low, high, spread in zip(
+        for place, count, median, low, high, spread in zip(
             timed.tolist(), lengths.tolist(), *(column.tolist() for column in columns), strict=True
         )
     }
@@ -120,22 +113,6 @@ class RunRounds:
     def of(self, case_id: str) -> list[One]:
         """Return a case's rounds in the order of the file, those of the control among them."""
         return self._rounds.get(case_id, [])
-
-    def disturbed(self, case_id: str) -> float | None:
-        """Return the share of a case's samples that something else on the machine delayed (`disturbed_share`)."""
-        rounds = [self.stored.rounds[one.place] for one in self._own(case_id)]
-        return disturbed_share(replace(self.stored, rounds=rounds))
-
-    def unfit(self, case_id: str) -> str:
-        """Return why some of a case's rounds are unfit, the commonest cause in words; "" where none is."""
-        own = self._own(case_id)
-        bad = [one for one in own if one.cause >= 0]
-        if not bad:
-            return ""
-        return said_of(np.array([one.cause for one in bad]), np.array([one.value for one in bad]), len(own), "rounds")
-
-    def _own(self, case_id: str) -> list[One]:
-        return [one for one in self.of(case_id) if one.role is not Role.CONTROL]
 
 
 ARMS: Mapping[str, str] = MappingProxyType(
@@ -367,11 +344,6 @@ def _ranks(count: int, most: int) -> tuple[int, ...]:
     return tuple((number + 1) * count // most - 1 for number in range(most))
 
 
-TELLING = (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED, ChangeStatus.INCONCLUSIVE)
-LISTED = 20
-"""The table has so many cases at most; the chart has all."""
-
-
 def distributions(material: Material) -> View | None:
     """Return the view; None where no case has rounds, as in runs that another program kept without them."""
     runs = {id(stored): RunRounds(stored) for stored in [*(one.stored for one in material.shown), material.baseline]
@@ -382,7 +354,6 @@ def distributions(material: Material) -> View | None:
         return None
     cases.sort(key=_rank)
     drawn, counts = rows_of([(case, sides[case.number]) for case in cases])
-    listed, caption = _listed(cases, sides)
     chart = Chart(
         id="distributions-rounds",
         title="Rounds and samples",
@@ -396,20 +367,11 @@ def distributions(material: Material) -> View | None:
             Choice(value=str(case.number), label=case.name, alt=_case_said(case, sides[case.number])) for case in cases
         ],
     )
-    rows = [_table_row(case, sides[case.number]) for case in listed]
-    content = {
-        "rows": rows,
-        "disturbed": DISTURBED_BY,
-        "remarked": any(side["unfit"] for row in rows for side in row["sides"]),
-        "caption": caption,
-        "sided": any(case.baseline_id for case in listed),
-        "legend": _legend(cases, counts),
-    }
     return View(
         id="distributions",
         title="Distributions",
         template="distributions.html",
-        content=content,
+        content={"legend": _legend(cases, counts)},
         charts=[chart],
         datasets={"distributions": drawn},
     )
@@ -434,57 +396,6 @@ def _rank(case: ShownCase) -> tuple[int, float]:
     if found is None or found.status not in CHANGED:
         return len(CHANGED), 0.0
     return CHANGED.index(found.status), -abs(math.log1p(max(found.change or 0.0, -0.999)))
-
-
-def _listed(cases: Sequence[ShownCase], sides: Mapping[int, Sequence[Side]]) -> tuple[list[ShownCase], str]:
-    """Return the cases of the table, and which they are."""
-    verdicts = {case.number: found.status for case in cases if (found := _finding(case))}
-    telling = [case for case in cases if verdicts.get(case.number) in TELLING]
-    if telling:
-        telling.sort(key=lambda case: verdicts[case.number] is ChangeStatus.INCONCLUSIVE)
-        return telling[:LISTED], _counted(len(telling), "whose time changed or is inconclusive")
-    timed = [case for case in cases if sides[case.number][-1].summary]
-    wide = sorted(timed, key=lambda case: -_width(sides[case.number][-1].summary))
-    return wide[:LISTED], _counted(len(wide), "with rounds, the noisiest first")
-
-
-def _counted(count: int, which: str) -> str:
-    shown = f"{LISTED} of the {count:,} cases" if count > LISTED else counted(count, "case")
-    return f"The rounds of {shown} {which}"
-
-
-def _width(summary: Summary | None) -> float:
-    """Return how wide a case's interval is, relatively; 0 where there is none."""
-    if summary is None or summary.low is None or summary.high is None:
-        return 0.0
-    return summary.high / summary.low
-
-
-def _table_row(case: ShownCase, sides: Sequence[Side]) -> dict[str, Any]:
-    found = _finding(case)
-    return {
-        "name": case.name,
-        "case_id": case.row["case_id"],
-        "verdict": found.status if found else "",
-        "sides": [_cells(side) for side in sides if side.summary],
-    }
-
-
-def _cells(side: Side) -> dict[str, Any]:
-    """Return a run's part in a case, as text."""
-    summary = side.summary
-    assert summary is not None
-    disturbed = side.run.disturbed(side.case_id)
-    return {
-        "arm": side.arm,
-        "numbers": [
-            f"{summary.rounds}",
-            *map(format_seconds, (summary.fastest, summary.median, summary.slowest)),
-            UNDEFINED if summary.spread is None else format_percent(summary.spread),
-            UNDEFINED if disturbed is None else format_percent(disturbed),
-        ],
-        "unfit": side.run.unfit(side.case_id),
-    }
 
 
 def _case_said(case: ShownCase, sides: Sequence[Side]) -> str:
