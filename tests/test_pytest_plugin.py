@@ -16,7 +16,7 @@ import ampbench.pytest_plugin.measuring
 from ampbench.core.metrics import METRICS
 from ampbench.core.precisions import PRECISIONS
 from ampbench.drive.planning import find_workloads
-from ampbench.pytest_plugin.grid import device_is_there
+from ampbench.pytest_plugin.grid import present
 from ampbench.pytest_plugin.measuring import importable
 from ampbench.records.case import DEVICES, Case, Environment
 from ampbench.records.measured import Divergence, MemoryPass
@@ -783,7 +783,7 @@ def test_a_file_to_compare_with_that_cannot_be_read_or_has_none_of_the_cases_is_
 
 
 def test_a_device_that_is_named_and_missing_fails_and_one_of_a_marker_is_skipped(pytester: pytest.Pytester) -> None:
-    missing = next(name for name in DEVICES if not device_is_there(name))
+    missing = next(name for name in DEVICES if not present(name))
     body = "def test_net(amp_benchmark):\n    amp_benchmark(net)\n"
     named = run(pytester, body, f"--amp-device={missing}", "--amp-precision=fp32", "--amp-phase=inference")
     named.assert_outcomes(passed=1, failed=1)

@@ -77,13 +77,13 @@ class AmpBenchmark:
 
     def _measure(self, measuring: "Measuring", given: "Given", optimizer: Any, parameters: dict[str, Any]) -> "Result":
         __tracebackhide__ = True
-        from ampbench.pytest_plugin.grid import device_is_there, wanted
+        from ampbench.pytest_plugin.grid import present, wanted
 
         config, device = self._request.config, self._case[0]
         asked = wanted(self._request.node, config)
         planned = measuring.plan(given, self._case, asked.preset, optimizer, parameters)
         if planned.skip:
-            if device in config.getoption("amp_devices") and not device_is_there(device):
+            if device in config.getoption("amp_devices") and not present(device):
                 raise UsageError(f"--amp-device {device}: {planned.skip}")
             pytest.skip(planned.skip)
         benchmark = self._benchmark
@@ -163,12 +163,10 @@ class WithoutBenchmark:
 def _measuring(config: pytest.Config) -> "Measuring":
     """Return what measures in this session, with torch; raises `UsageError` where there is none."""
     if MEASURING not in config.stash:
-        try:
-            from ampbench.pytest_plugin.measuring import Measuring
-        except ModuleNotFoundError as error:
-            if error.name != "torch":
-                raise
-            raise UsageError('amp_benchmark needs torch: pip install "ampbench[torch]"') from None
+        if find_spec("torch") is None:
+            raise UsageError('amp_benchmark needs torch: pip install "ampbench[torch]"')
+        from ampbench.pytest_plugin.measuring import Measuring
+
         config.stash[MEASURING] = Measuring()
     return config.stash[MEASURING]
 

@@ -107,12 +107,13 @@ def selected_sources(config: pytest.Config) -> list[WorkloadSource]:
 
 def default_precisions(device: str, phase: str) -> list[str]:
     """Return the precisions measured on `device` where none is named: tf32 only where the device has it."""
+    found = None if device == "cpu" else present(device)
     return [
         row.name
         for row in PRECISIONS.values()
         if device in row.default_on
         and not (row.same_ops and phase == "inference")
-        and not (row.tf32 and not _has_tf32(device))
+        and (not row.tf32 or (found is not None and found.tf32))
     ]
 
 
@@ -193,21 +194,12 @@ def _default_device() -> str:
     return default_device(read_environment())
 
 
-def device_is_there(device: str) -> bool:
-    """Return whether this machine has a device of that type, for which torch is imported."""
-    found = _described(device)
-    return found is not None and found.available
-
-
-def _has_tf32(device: str) -> bool:
-    found = _described(device) if device != "cpu" else None
-    return found is not None and found.tf32
-
-
-def _described(device: str) -> DeviceDescription | None:
+def present(device: str) -> DeviceDescription | None:
+    """Return what this machine has of a device type, for which torch is imported; None where it has none."""
     from ampbench.worker.environment import read_environment
 
-    return read_environment().device(device)
+    found = read_environment().device(device)
+    return found if found is not None and found.available else None
 
 
 def _name(source: WorkloadSource) -> str:

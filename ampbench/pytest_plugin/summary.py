@@ -32,8 +32,6 @@ from ampbench.worker.environment import read_environment
 if TYPE_CHECKING:
     import pytest
 
-TIME = "time/step is the fastest sample of this process"
-
 
 class Seen:
     """The cases measured in this session; true once there is one.
@@ -98,7 +96,7 @@ class Seen:
         """Return the table for a terminal of `width` columns."""
         run = dataclasses.replace(self._run)  # there may be more to add
         screen = Screen(header=run.header, cases=run.cases, rows=Result(run).rows)
-        return [*result_lines(screen, width), Text(TIME, "dim")]
+        return result_lines(screen, width)
 
 
 def read_baseline(file: str) -> StoredRun:
