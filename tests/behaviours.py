@@ -36,7 +36,7 @@ BEHAVIOURS: Mapping[str, tuple[str, ...]] = {
         "test_around_the_whole_loop_weights_are_stale_and_elsewhere_they_are_not",
         "test_without_its_cache_autocast_casts_a_weight_at_every_use",
         "test_what_a_scope_raises_is_its_finding_and_the_others_are_measured",
-        "test_memory_that_grows_is_drawn",
+        "test_the_page_draws_losses_beside_those_of_fp64_and_memory_only_where_some_is_left",
     ),
     "autocast's cache holds fp32 leaves that require grad, in the outermost region, and no more": (
         "test_the_second_use_of_a_weight_comes_from_the_cache",
@@ -99,7 +99,7 @@ BEHAVIOURS: Mapping[str, tuple[str, ...]] = {
     "the scale over time, skipped steps, and what flushes with and without scaling": (
         "test_gradients_that_underflow_are_counted_and_scaling_saves_them",
         "test_the_scale_comes_down_until_gradients_fit_and_grows_again",
-        "test_parameters_whose_gradients_overflow_are_named_by_how_often",
+        "test_what_else_is_to_be_known_is_told",
         "test_a_loss_that_underflows_needs_scaling_and_an_interrupted_study_goes_on",
     ),
     "fp16 training is held against fp32's on real data": (

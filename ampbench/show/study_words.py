@@ -93,7 +93,7 @@ TEMPLATES: Mapping[str, str] = {
     "scaling-broken": "values are not finite after {steps:counted;step}{first:if|: ||}",
     "scaling-rises": "the loss rises from {began:loss} to {loss:loss}; in fp32 it falls to {fp32:loss}",
     "scaling-behind": "the loss lacks {lag:share} of its fall in fp32{excess:if|, and ends |share| above fp32's}",
-    "scaling-flushed": "{flushed:share} of fp32's gradients flush to zero; gradients err by {error:error}",
+    "scaling-flushed": "{flushed:share} of fp32's gradients flush to zero{error:if|; gradients err by |error|}",
     "scaling-unsettled": "all {steps:counted;step} skipped from {began} on, the scale still falls: give more --steps",
     "scaling-comes-down": (
         "the first {first:counted;step} of {steps} skipped to come down from {began}: init_scale={settled} "

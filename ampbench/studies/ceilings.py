@@ -868,11 +868,7 @@ Examples:
     key="ceilings",
     devices=device_ceilings,
     heading=_heading,
-    remarks=lambda found: [
-        f"{each.dtype} {each.operation}: {line}"
-        for each in found.ceilings
-        for line in (*([each.error] if each.error else []), *each.notes)
-    ],
+    remarks=lambda found: [f"{each.dtype} {each.operation}: {each.error}" for each in found.ceilings if each.error],
     tables=(
         Table(
             key="sizes",
