@@ -1,6 +1,7 @@
 import gc
 import importlib
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -780,6 +781,11 @@ def test_a_file_to_compare_with_that_cannot_be_read_or_has_none_of_the_cases_is_
     other = run(pytester, CHANGING.replace("bf16_autocast", "bf16_pure"), "--amp-compare=before.json")
     assert other.ret == pytest.ExitCode.TESTS_FAILED
     other.stdout.fnmatch_lines(["--amp-compare before.json: *"])
+    before = pytester.path / "before.json"
+    text = re.sub(r'"(weights_digest|inputs_digest)": "[^"]*"', r'"\1": "0"', before.read_text())
+    before.write_text(text.replace('"source": "profiler"', '"source": "allocator"'))
+    incomparable = run(pytester, CHANGING, "--amp-compare=before.json")
+    assert incomparable.ret == pytest.ExitCode.TESTS_FAILED
 
 
 def test_a_device_that_is_named_and_missing_fails_and_one_of_a_marker_is_skipped(pytester: pytest.Pytester) -> None:

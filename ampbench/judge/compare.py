@@ -14,7 +14,7 @@ from datetime import datetime
 import numpy as np
 
 from ampbench.core import stats
-from ampbench.core.metrics import DRIFT, MEAN
+from ampbench.core.metrics import MEAN
 from ampbench.core.precisions import rank as precision_rank
 from ampbench.core.statement import Statement, state
 from ampbench.core.units import counted
@@ -55,7 +55,6 @@ from ampbench.records.case import Case
 from ampbench.records.casts import CastPass
 from ampbench.records.changes import (
     OUTCOME,
-    UNTRUSTED,
     Caveat,
     Change,
     ChangeCode,
@@ -69,6 +68,7 @@ from ampbench.records.changes import (
     SelfComparison,
     Side,
     Traces,
+    rank,
 )
 from ampbench.records.kinds import CASTS, RULES, deed_of
 from ampbench.records.labels import kernels_said
@@ -131,15 +131,6 @@ def _detectable(spreads: Sequence[float], blocks: int, seconds: float, threshold
 
 
 _CHANGED = (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED)
-_LEAST_THRESHOLD = 1e-3
-"""Changes are ranked in multiples of their threshold, but at least of this one: an exact metric has none."""
-_RANKS = {
-    ChangeStatus.REGRESSED: 1,
-    ChangeStatus.IMPROVED: 3,
-    ChangeStatus.INCONCLUSIVE: 4,
-    ChangeStatus.INCOMPARABLE: 5,
-    ChangeStatus.UNCHANGED: 6,
-}
 
 
 def default_threshold(metric: str, case: Case) -> float | None:  # noqa: ARG001 - a `ThresholdOf`
@@ -367,19 +358,6 @@ def _caveats(paired: Paired, baseline: MeasuredRun, candidate: StoredRun) -> lis
             if ours != theirs:
                 caveats.append(state(Caveat.OTHER_KERNELS, pair.baseline_id, before=ours, after=theirs))
     return caveats
-
-
-def rank(finding: Change) -> tuple[float, float, str, str]:
-    """Return what findings are sorted by: what matters, then how far beyond its threshold a change is."""
-    rank: float = _RANKS[finding.status]
-    if finding.code in UNTRUSTED:
-        rank = 2
-    if finding.metric in (OUTCOME, DRIFT) and finding.status is ChangeStatus.REGRESSED:
-        rank = 0
-    size = 0.0 if finding.change is None else abs(finding.change) / max(finding.threshold, _LEAST_THRESHOLD)
-    if finding.change is None and finding.status in (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED):
-        size = math.inf  # what failed or became undefined
-    return rank, -size, finding.case.case_id, finding.metric
 
 
 def _nothing_in_common(*runs: StoredRun) -> str:

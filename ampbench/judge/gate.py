@@ -17,7 +17,7 @@ import msgspec
 from ampbench.core.keywords import matches
 from ampbench.core.metrics import DRIFT, GATED, MEAN
 from ampbench.errors import CASE_FAILED, NothingComparableError, UnknownNameError, UsageError
-from ampbench.instruments.rules.findings import rank
+from ampbench.instruments.rules.findings import rank as rule_rank
 from ampbench.records.case import Case
 from ampbench.records.changes import (
     OUTCOME,
@@ -31,6 +31,7 @@ from ampbench.records.changes import (
     GateResult,
     GateStatus,
     Ignored,
+    rank,
 )
 from ampbench.records.rules import RuleChange
 from ampbench.records.run import is_path
@@ -351,7 +352,7 @@ class _Weighed:
 
     def __init__(self, comparison: Comparison, policy: Policy, against: str = ""):
         self.comparison, self.against = comparison, against
-        gated = sorted((one for one in comparison.findings if one.kind in (OUTCOME, *policy.kinds)), key=_order)
+        gated = sorted((one for one in comparison.findings if one.kind in (OUTCOME, *policy.kinds)), key=rank)
         counting: list[Change] = []
         judged: list[Change] = []
         self.ignored: list[Ignored] = []
@@ -378,7 +379,7 @@ class _Weighed:
         self.rule_devices = tuple(comparison.rule_devices) if with_rules else ()
         self.missing_devices = comparison.rule_devices_missing if with_rules else ()
         self.idle_rules = [one for one in comparison.rule_changes if with_rules and not one.alters]
-        altering = sorted((one for one in comparison.rule_changes if with_rules and one.alters), key=rank)
+        altering = sorted((one for one in comparison.rule_changes if with_rules and one.alters), key=rule_rank)
         self.rule_changes = self._not_ignored(altering, policy)
         self.unseen_rules = self._not_ignored(comparison.rules_unobserved if with_rules else (), policy)
         self.comparable = bool(self.rule_devices) or any(
@@ -474,12 +475,3 @@ def _is_gated(finding: Change) -> bool:
 def _was_skipped(finding: Change) -> bool:
     """Return whether a case was ok in the baseline and is skipped in the candidate."""
     return finding.kind == OUTCOME and finding.code is ChangeCode.NOT_MEASURED
-
-
-def _order(finding: Change) -> tuple[int, float, str, str]:
-    """Order findings by kind, the largest change first, what has no number before it.
-
-    The order is total: the one in which findings come in never shows.
-    """
-    change = math.inf if finding.change is None or math.isnan(finding.change) else abs(finding.change)
-    return ((OUTCOME, *METRIC_KINDS).index(finding.kind), -change, finding.case.case_id, finding.metric)

@@ -4,11 +4,13 @@ Derived whenever two runs are read; never stored as truth.
 """
 
 import datetime
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from ampbench.core.metrics import DRIFT
 from ampbench.core.statement import Statement
 from ampbench.records.case import Case
 from ampbench.records.rules import RuleChange
@@ -125,6 +127,31 @@ class Change:
     blocks: int = 0
     remarks: Sequence[Statement] = ()
     details: Mapping[str, float] = field(default_factory=dict)
+
+
+_LEAST_THRESHOLD = 1e-3
+"""Changes are ranked in multiples of their threshold, but at least of this one: an exact metric has none."""
+_RANKS = {
+    ChangeStatus.REGRESSED: 1,
+    ChangeStatus.IMPROVED: 3,
+    ChangeStatus.INCONCLUSIVE: 4,
+    ChangeStatus.INCOMPARABLE: 5,
+    ChangeStatus.UNCHANGED: 6,
+}
+
+
+def rank(finding: Change) -> tuple[float, float, str, str]:
+    """Return what findings are sorted by: what matters, then how far beyond its threshold a change is."""
+    place: float = _RANKS[finding.status]
+    if finding.code in UNTRUSTED:
+        place = 2
+    if finding.metric in (OUTCOME, DRIFT) and finding.status is ChangeStatus.REGRESSED:
+        place = 0
+    changed = finding.status in (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED)
+    size = math.inf if changed else 0.0  # of what failed or became undefined
+    if finding.change is not None and not math.isnan(finding.change):
+        size = abs(finding.change) / max(finding.threshold, _LEAST_THRESHOLD)
+    return place, -size, finding.case.case_id, finding.metric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,8 @@ from dataclasses import dataclass, fields
 from ampbench.core.metrics import DRIFT
 from ampbench.core.units import all_of, counted
 from ampbench.judge import frame, notes
-from ampbench.judge.compare import rank
 from ampbench.records.case import Case
-from ampbench.records.changes import OUTCOME, Change, ChangeStatus, Comparison
+from ampbench.records.changes import OUTCOME, Change, ChangeStatus, Comparison, rank
 from ampbench.records.kinds import KINDS
 from ampbench.records.labels import case_labels, few
 from ampbench.report import answers

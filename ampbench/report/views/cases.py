@@ -9,9 +9,8 @@ from ampbench.core.metrics import DRIFT, GATED
 from ampbench.core.precisions import PRECISIONS, ordered
 from ampbench.core.units import UNDEFINED, counted, format_limit, times
 from ampbench.judge import notes
-from ampbench.judge.compare import rank
 from ampbench.judge.times import TIME
-from ampbench.records.changes import EQUAL, OUTCOME, Change, ChangeCode, ChangeStatus
+from ampbench.records.changes import EQUAL, OUTCOME, Change, ChangeCode, ChangeStatus, rank
 from ampbench.records.labels import common_traits
 from ampbench.report.facts import reasons
 from ampbench.report.material import Material, Shown, ShownCase
