@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -29,7 +30,7 @@ from ampbench.core.precisions import BUILT_IN, Precision, meet
 from ampbench.core.recipes import parse_optimizer
 from ampbench.core.units import parse_seconds
 from ampbench.drive import session
-from ampbench.drive.planning import GIVEN
+from ampbench.drive.planning import GIVEN, find_workloads
 from ampbench.drive.rounds import Progress, Watch
 from ampbench.errors import UsageError, WorkloadError, first_line
 from ampbench.records.case import AUTOCAST_DEVICES, WorkloadSource
@@ -159,10 +160,29 @@ def refuse(inputs: Any, loss: Any, targets: Any, optimizer: Any, of: str) -> Non
 
 
 def label(workload: Any) -> str:
-    """Return what tables call a network: its class, or the function that makes it."""
+    """Return what tables call a network: its class, or the function that makes it, as `ampbench run` does."""
+    if (source := importable(workload)) is not None:
+        return source.name
     made = workload.module if isinstance(workload, Workload) else workload
     name = getattr(made, "__name__", "") or type(made).__name__
     return str(name).strip("<>")
+
+
+def importable(function: Any) -> WorkloadSource | None:
+    """Return where a function of a module is; None for a closure, a lambda, a method, or one that was replaced.
+
+    A package and a module in one are imported by their names, any other by its file, as a test's file is.
+    """
+    module = sys.modules.get(getattr(function, "__module__", None) or "")
+    name = getattr(function, "__qualname__", "")
+    if module is None or not name.isidentifier() or getattr(module, name, None) is not function:
+        return None
+    if "." in module.__name__ or hasattr(module, "__path__"):
+        return find_workloads(f"{module.__name__}:{name}")[0]
+    path = Path(getattr(module, "__file__", None) or "")
+    if path.suffix != ".py" or module.__name__ == "__main__":
+        return None
+    return find_workloads(f"{path}:{name}")[0]
 
 
 def maker(workload: Any, inputs: Any, loss: Any, targets: Any, optimizer: Any) -> Callable[..., Any]:

@@ -26,6 +26,7 @@ from torch.utils._pytree import tree_leaves
 
 import ampbench
 from ampbench import live
+from ampbench.drive.planning import find_workloads
 from ampbench.records.changes import ChangeStatus
 from ampbench.records.verdict import Evidence, Status
 from ampbench.workloads.index import WORKLOADS
@@ -221,6 +222,15 @@ def test_a_result_tells_shows_saves_and_opens_itself(tmp_path: Path):
     changes = ampbench.compare(ampbench.Result(apart), result).changes
     assert {change.status for change in changes if change.kind == "time"} == {ChangeStatus.INCOMPARABLE}
     assert {change.status for change in changes if change.kind != "time"} == {ChangeStatus.UNCHANGED}
+
+
+def made() -> tuple[nn.Module, torch.Tensor]:
+    return nn.Linear(4, 3), rows()
+
+
+def test_a_function_is_called_what_run_calls_it():
+    found = find_workloads(f"{__file__}:made")[0]
+    assert {row["workload"] for row in ampbench.measure(made, **QUICK).rows} == {found.name}
 
 
 def test_the_budget_is_the_time_of_all_and_gives_whole_rounds():

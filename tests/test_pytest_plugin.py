@@ -14,11 +14,11 @@ import pytest
 import torch
 
 import ampbench.pytest_plugin.measuring
+from ampbench import live
 from ampbench.core.metrics import METRICS
 from ampbench.core.precisions import PRECISIONS
 from ampbench.drive.planning import find_workloads
 from ampbench.pytest_plugin.grid import present
-from ampbench.pytest_plugin.measuring import importable
 from ampbench.records.case import DEVICES, Case, Environment
 from ampbench.records.measured import Divergence, MemoryPass
 from ampbench.worker.environment import read_environment
@@ -626,9 +626,9 @@ def test_make(amp_benchmark):
 
 
 def test_a_function_in_a_package_is_found_by_its_module_and_one_of_a_class_only_here() -> None:
-    assert importable(json.dumps) == find_workloads("json:dumps")[0]
-    assert importable(json.decoder.scanner.py_make_scanner) == find_workloads("json.scanner:py_make_scanner")[0]
-    assert importable(json.JSONEncoder().encode) is None
+    assert live.importable(json.dumps) == find_workloads("json:dumps")[0]
+    assert live.importable(json.decoder.scanner.py_make_scanner) == find_workloads("json.scanner:py_make_scanner")[0]
+    assert live.importable(json.JSONEncoder().encode) is None
 
 
 def test_the_machine_is_described_where_saved_benchmarks_describe_it() -> None:

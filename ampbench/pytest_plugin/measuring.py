@@ -5,13 +5,11 @@ PYTEST_DONT_REWRITE
 
 import dataclasses
 import math
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -85,27 +83,10 @@ def found(workload: Any, inputs: Any, loss: Any, targets: Any, optimizer: Any, i
         make = live.maker(workload, inputs, loss, targets, optimizer)
     else:
         live.refuse(inputs, loss, targets, None, of="a function that makes a workload")
-        make, source = workload, importable(workload)
+        make, source = workload, live.importable(workload)
     label = source.name if source else f"{_test(item)}:{live.label(workload)}"
     with live.given(make, label):
         yield Given(name=label, label=label, source=source)
-
-
-def importable(function: Any) -> WorkloadSource | None:
-    """Return where a function of a module is; None for a closure, a lambda, a method, or one that was replaced.
-
-    A package and a module in one are imported by their names, any other by its file, as a test's file is.
-    """
-    module = sys.modules.get(getattr(function, "__module__", None) or "")
-    name = getattr(function, "__qualname__", "")
-    if module is None or not name.isidentifier() or getattr(module, name, None) is not function:
-        return None
-    if "." in module.__name__ or hasattr(module, "__path__"):
-        return find_workloads(f"{module.__name__}:{name}")[0]
-    path = Path(getattr(module, "__file__", None) or "")
-    if path.suffix != ".py" or module.__name__ == "__main__":
-        return None
-    return find_workloads(f"{path}:{name}")[0]
 
 
 def _test(item: pytest.Item) -> str:
