@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from ampbench.errors import UnknownNameError, UsageError
 
@@ -203,41 +203,30 @@ def _typed(name: str) -> str:
     return name.strip().lower().replace("-", "_")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Format:
-    """A binary format: `digits` of precision, the hidden one included, and exponents of its normal numbers."""
+class Format(NamedTuple):
+    """A binary format: `digits` of precision, the hidden one included, exponents of normal numbers, and magnitudes.
+
+    `largest` is the largest finite number, and `normal` the smallest normal one. Rounding to nearest takes `overflow`
+    and more to infinity: half a unit above the largest; and `flush` and less to zero: half the smallest subnormal.
+    """
 
     name: str
     digits: int
     highest: int
     lowest: int
+    largest: float
+    overflow: float
+    normal: float
+    flush: float
 
-    @property
-    def largest(self) -> float:
-        """The largest finite number."""
-        return (2.0 - 2.0 ** (1 - self.digits)) * 2.0**self.highest
 
-    @property
-    def overflow(self) -> float:
-        """The smallest magnitude that rounds to infinity: half a unit above the largest."""
-        return (2.0 - 2.0**-self.digits) * 2.0**self.highest
-
-    @property
-    def normal(self) -> float:
-        """The smallest normal number."""
-        return 2.0**self.lowest
-
-    @property
-    def flush(self) -> float:
-        """The largest magnitude that rounds to zero: half the smallest subnormal, a tie to even."""
-        return 2.0 ** (self.lowest - self.digits)
+def _format(name: str, digits: int, highest: int, lowest: int) -> Format:
+    largest, overflow = ((2.0 - 2.0**last) * 2.0**highest for last in (1 - digits, -digits))
+    return Format(name, digits, highest, lowest, largest, overflow, normal=2.0**lowest, flush=2.0 ** (lowest - digits))
 
 
 FORMATS: Mapping[str, Format] = MappingProxyType(
-    {
-        "fp16": Format(name="fp16", digits=11, highest=15, lowest=-14),
-        "bf16": Format(name="bf16", digits=8, highest=127, lowest=-126),
-    }
+    {"fp16": _format("fp16", 11, 15, -14), "bf16": _format("bf16", 8, 127, -126)}
 )
 """The low formats by their short names: IEEE 754's binary16, and the upper half of binary32."""
 

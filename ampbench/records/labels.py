@@ -147,17 +147,22 @@ def not_finite(found: Divergence, of: str = "output") -> str:
     return f"inf in {found.reference.dtype}" if of == "output" and found.output.unlike else ""
 
 
-def no_precisions_fault(found: Divergence) -> Statement | None:
-    """Return what is not finite whatever the precision: in the reference or in fp32 itself; None: nothing.
+def _counted(code: Flaw, found: Divergence, what: str, count: int, **facts: float | str | None) -> Statement:
+    """Return a flaw of so many elements of the "output" or the "gradient"."""
+    elements: int | None = getattr(found, what).elements
+    return state(code, found.case_id, count=count, elements=elements, what=what, **facts)
 
-    `found` is of any precision; what only that of fp32 tells is `fp32s_fault`.
+
+def no_precisions_fault(found: Divergence) -> Statement | None:
+    """Return what is not finite whatever the precision, in the reference or in fp32 itself; None: nothing.
+
+    `found` is of any precision; `fp32s_fault` knows the rest of that of fp32.
     """
     for what, errors in (("output", found.output), ("gradient", found.gradient)):
-        if count := errors.reference_nan:
-            facts = {"count": count, "elements": errors.elements, "what": what, "dtype": found.reference.dtype}
-            return state(Flaw.REFERENCE_NAN, found.case_id, **facts)
-    if count := found.output.fp32_nonfinite:
-        return state(Flaw.FP32_OUTPUT, found.case_id, count=count, elements=found.output.elements, what="output")
+        if errors.reference_nan:
+            return _counted(Flaw.REFERENCE_NAN, found, what, errors.reference_nan, dtype=found.reference.dtype)
+    if found.output.fp32_nonfinite:
+        return _counted(Flaw.FP32_OUTPUT, found, "output", found.output.fp32_nonfinite)
     if found.loss_is_lost and found.reference.dtype == "fp64" and found.reference.loss is None:
         return state(Flaw.REFERENCE_LOSS, found.case_id)
     return None
@@ -168,34 +173,26 @@ def fp32s_fault(found: Divergence) -> Statement | None:
     in_fp64 = found.reference.dtype == "fp64"
     if found.loss_is_lost:
         return state(Flaw.FP32_LOSS, found.case_id, alone=in_fp64 and found.reference.loss is not None)
-    if count := found.gradient.nonfinite:
-        alone, elements = in_fp64 and not found.gradient.reference_nonfinite, found.gradient.elements
-        return state(Flaw.FP32_GRADIENT, found.case_id, count=count, elements=elements, what="gradient", alone=alone)
+    if found.gradient.nonfinite:
+        alone = in_fp64 and not found.gradient.reference_nonfinite
+        return _counted(Flaw.FP32_GRADIENT, found, "gradient", found.gradient.nonfinite, alone=alone)
     return None
 
 
 def remarks(found: Divergence) -> list[Statement]:
-    """Return what is to be said of a case beside its numbers, the worst first."""
-    said: list[Statement] = []
-
-    def add(code: Flaw, **facts: float | str | None) -> None:
-        said.append(state(code, found.case_id, **facts))
-
+    """Return statements on a case beside its numbers, the worst first."""
+    output, reference = found.output, found.reference
     fault = no_precisions_fault(found)
-    if fault is not None:
-        said.append(fault)
-    infinite = (found.output.reference_nonfinite or 0) - (found.output.reference_nan or 0)
-    if infinite and not found.output.reference_nan and not found.output.undefined:
-        elements, dtype = found.output.elements, found.reference.dtype
-        add(Flaw.REFERENCE_INFINITE, count=infinite, elements=elements, what="output", dtype=dtype)
-    if found.reference.dtype == "fp32":
-        add(Flaw.REFERENCE_IS_FP32, why=found.reference.error)
-    elif not found.reference.dtype:
-        add(Flaw.REFERENCE_FAILED, why=found.reference.error)
-    counted = found.output.nonfinite or found.output.unlike or found.output.reference_nan or found.reference.error
-    if found.output.undefined and not counted:
-        add(Flaw.NO_ERROR, why=found.output.undefined)
-    return said
+    flaws = [] if fault is None else [fault]
+    infinite = (output.reference_nonfinite or 0) - (output.reference_nan or 0)
+    if infinite and not output.reference_nan and not output.undefined:
+        flaws.append(_counted(Flaw.REFERENCE_INFINITE, found, "output", infinite, dtype=reference.dtype))
+    if reference.dtype in ("fp32", ""):
+        code = Flaw.REFERENCE_IS_FP32 if reference.dtype else Flaw.REFERENCE_FAILED
+        flaws.append(state(code, found.case_id, why=reference.error))
+    if output.undefined and not (output.nonfinite or output.unlike or output.reference_nan or reference.error):
+        flaws.append(state(Flaw.NO_ERROR, found.case_id, why=output.undefined))
+    return flaws
 
 
 def attention_said(attention: Mapping[str, int] | None) -> str | None:
