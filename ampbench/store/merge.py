@@ -16,10 +16,9 @@ from ampbench.store.run_file import StoredRun, gathered, lacking, new_run_id, ro
 
 
 def lanes_together(runs: Sequence[StoredRun]) -> list[StoredRun]:
-    """Return runs, those of lanes of one kind that shared the cases of a fleet as one, where the first of them was.
+    """Return runs, with lanes of one kind that shared the cases of a fleet as one run, in the place of the first.
 
-    A case that a lane had begun before it was lost has its turns from two of them. Cases are in the order of their
-    workloads, as the lanes were given them.
+    A case of a lane that was lost may have turns from two of them. Cases are in the order of their workloads.
     """
     together: dict[str, list[StoredRun]] = {}
     for place, run in enumerate(runs):
@@ -47,26 +46,26 @@ def _united(lanes: Sequence[StoredRun]) -> StoredRun:
 
 
 def _joined(runs: Sequence[StoredRun], header: Header) -> StoredRun:
-    """Return what runs hold as one; of what is known of devices, the first's."""
+    """Return the entries of runs as one run, with the first's of devices."""
     run = gathered(runs[0].path, header, chain.from_iterable(one.entries() for one in runs))
     return replace(run, found=runs[0].found)
 
 
 def merged(shards: Sequence[StoredRun], command: list[str]) -> list[StoredRun]:
-    """Return a run of the whole plan for each machine that `shards` were measured on; `command` is what asked for it.
+    """Return a run of the whole plan for each machine of `shards`; `command` is what asked for it.
 
-    Machines of one kind, which differ in nothing but their names, are one. Raises `UsageError` for what is no shard or
-    broke off, for shards of another plan, environment, code or networks than the others, and where some are missing or
-    there twice.
+    Machines that differ in nothing but their names are one. Raises `UsageError` for a run that is no shard or broke
+    off, for shards of different plans, environments, code or networks, and for missing or double ones.
     """
     machines: list[list[StoredRun]] = []
     for run in shards:
         _require_complete(run)
-        fitting = (members for members in machines if not _difference(members[0].header, run.header))
-        members = next(fitting, [])
-        if not members:
-            machines.append(members)
-        members.append(run)
+        for members in machines:
+            if not _difference(members[0].header, run.header):
+                members.append(run)
+                break
+        else:
+            machines.append([run])
     for members in machines:
         members.sort(key=lambda run: _shard(run).number)
         _require_whole(members, machines)
@@ -74,7 +73,7 @@ def merged(shards: Sequence[StoredRun], command: list[str]) -> list[StoredRun]:
 
 
 def _require_complete(run: StoredRun) -> None:
-    """Raise `UsageError` for a run that is no shard, or not all that it should be."""
+    """Raise `UsageError` for a run that is no shard, or not whole."""
     if run.header.shard is None:
         raise UsageError(f"run {run.header.run} is no shard: ampbench run --shard I/N measures one")
     if run.cut or run.ended != "complete":
@@ -84,9 +83,9 @@ def _require_complete(run: StoredRun) -> None:
 
 
 def _require_whole(members: Sequence[StoredRun], machines: Sequence[Sequence[StoredRun]]) -> None:
-    """Raise `UsageError` unless each case of the plan is in one of the shards of a machine, and networks are the same.
+    """Raise `UsageError` unless each case of the plan is in one of the `members`, and networks are the same.
 
-    `machines` are all that there are: what fits in number differs in something.
+    `machines` are all machines: a missing number among them differs in something.
     """
     first, count, cases = members[0], _shard(members[0]).count, _shard(members[0]).cases
     for run, other in pairwise(members):
@@ -119,7 +118,7 @@ def _require_whole(members: Sequence[StoredRun], machines: Sequence[Sequence[Sto
 
 
 def _difference(ours: Header, theirs: Header) -> str:
-    """Return in what two shards differ that were measured for one run; "": in nothing but the machine's name."""
+    """Return how two shards of one run differ; "": in nothing but the machine's name."""
     one, other = _common(ours), _common(theirs)
     apart = [name for name in one if one[name] != other[name]]
     simple = [name for name in apart if isinstance(one[name], str | int | None)]
@@ -132,7 +131,7 @@ def _difference(ours: Header, theirs: Header) -> str:
 
 
 def _common(header: Header) -> dict[str, Any]:
-    """Return what shards of one run have in common, by its name in a sentence."""
+    """Return the common properties of shards of one run, by their names in a sentence."""
     shard, environment = header.shard, msgspec.to_builtins(of_kind(header.environment))
     assert shard is not None
     return {
@@ -149,19 +148,20 @@ def _common(header: Header) -> dict[str, Any]:
 
 
 def _together(members: Sequence[StoredRun], command: list[str]) -> StoredRun:
-    """Return the run that the shards of one machine are."""
-    first, headers = members[0], [run.header for run in members]
+    """Return the shards of one machine as one run."""
+    headers = [run.header for run in members]
+    first = headers[0]
     hosts = list(dict.fromkeys(header.environment.host for header in headers))
     host = hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts"
     labels = {header.label for header in headers}
     header = structs.replace(
-        first.header,
+        first,
         run=new_run_id(host),
         started_at=min(header.started_at for header in headers),
-        label=first.header.label if len(labels) == 1 else "",
+        label=first.label if len(labels) == 1 else "",
         command=command,
         sources=list(dict.fromkeys(source for header in headers for source in header.sources)),
-        environment=structs.replace(first.header.environment, host=host),
+        environment=structs.replace(first.environment, host=host),
         follows=None,
         shard=None,
         merged=[header.run for header in headers],
