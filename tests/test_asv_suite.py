@@ -126,16 +126,15 @@ def test_what_asv_stored_is_read_as_a_run(results: dict[str, dict[str, Any]]) ->
     assert stored.readings.keys() >= {"seconds_median", "peak_memory_bytes", "output_floor_ratio", "other_share"}
 
 
-def test_an_asv_result_of_an_existing_environment_tells_the_version_of_torch(
-    results: dict[str, dict[str, Any]],
+def test_results_of_an_existing_environment_tell_the_version_of_torch_and_the_device(
+    results: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [value] = results["precisions.Environment.track_torch_version"]["result"]
     version = f"{value // 10**6}.{value // 10**3 % 10**3}.{value % 10**3}"
     assert torch.__version__.split("+")[0] == version
-
-
-def test_the_device_is_told_where_no_variable_names_it(results: dict[str, dict[str, Any]]) -> None:
     assert results["precisions.Environment.track_device"]["result"] == [DEVICES.index("cpu")]
+    monkeypatch.setattr(torch, "__version__", "2.16.0a0+git1234567")
+    assert precisions.Environment().track_torch_version() == 2016000
 
 
 def test_steps_are_timed_in_inference_mode_and_with_the_switches_of_their_precision(
@@ -174,13 +173,6 @@ def test_a_number_that_is_not_finite_fails_the_benchmark_because_nan_means_skipp
     kept.write_bytes(msgspec.json.encode(broken))
     with pytest.raises(ArithmeticError, match=said):
         suite.track_output_error("training", "fp32")
-
-
-def test_the_version_of_a_torch_that_is_no_release_is_that_of_the_release_it_leads_to(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(torch, "__version__", "2.16.0a0+git1234567")
-    assert precisions.Environment().track_torch_version() == 2016000
 
 
 MINE = """

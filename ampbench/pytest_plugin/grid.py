@@ -32,16 +32,15 @@ class Wanted:
     """What a test measures: its marker, narrowed by the command line.
 
     `workloads` are those of the marker, each with the phases it is measured in; None where the test brings its own.
-    `empty` says which option left nothing of what the marker names.
+    `precisions`, `phases` and `devices` are None where none is named.
     """
 
     workloads: list[tuple[Given, tuple[str, ...]]] | None
-    precisions: list[str]
-    phases: list[str]
-    devices: list[str]
+    precisions: list[str] | None
+    phases: list[str] | None
+    devices: list[str] | None
     preset: str
     max_error: float | None
-    empty: str
 
 
 def check_options(config: pytest.Config) -> None:
@@ -76,26 +75,18 @@ def wanted(node: pytest.Item, config: pytest.Config) -> Wanted:
 def parametrize(metafunc: pytest.Metafunc) -> None:
     """Parametrize a test over its cells, precisions innermost: `mlp-cpu-training-bf16_autocast`.
 
-    Where the options leave nothing of what its marker names, the test is skipped and says so.
+    Where the options leave nothing of what its marker names, pytest skips the test.
     """
     try:
         found = wanted(metafunc.definition, metafunc.config)
-        if found.workloads == []:
-            raise UsageError(
-                "workloads of pytest.mark.amp names none: leave it out where the test gives amp_benchmark its workload"
-            )
         cells = list(_cells(found))
     except AmpbenchError as error:
         raise pytest.fail.Exception(f"{metafunc.definition.nodeid}: {error}", pytrace=False) from None
     labels = _labels(workload for workload, _ in found.workloads or ())
-    skip = [pytest.mark.skip(reason=found.empty)] if found.empty else []
     first = 1 if found.workloads is None else 0
     metafunc.parametrize(
         ["amp_workload", "amp_device", "amp_phase", "amp_precision"][first:],
-        [
-            pytest.param(*cell[first:], id="-".join((labels.get(cell[0], ""), *cell[1:])[first:]), marks=skip)
-            for cell in cells
-        ],
+        [pytest.param(*cell[first:], id="-".join((labels.get(cell[0], ""), *cell[1:])[first:])) for cell in cells],
         indirect=True,
     )
 
@@ -118,36 +109,22 @@ def default_precisions(device: str, phase: str) -> list[str]:
 
 
 def _wanted(marked: dict[str, Any], config: pytest.Config) -> Wanted:
-    empty: list[str] = []
-
-    def narrowed(name: str, known: Callable[[str], str]) -> list[str]:
+    def narrowed(name: str, known: Callable[[str], str]) -> list[str] | None:
         """Return the marker's names that the option allows; those of the one given, where only one is."""
         own = list(dict.fromkeys(map(known, _listed(marked.get(name)))))
         option = list(dict.fromkeys(map(known, config.getoption(f"amp_{name}"))))
-        left = [value for value in own if value in option] if own and option else own or option
-        if own and not left:
-            empty.append(f"--amp-{name[:-1]} leaves none of this test's {name}: {', '.join(own)}")
-        return left or own
+        return [value for value in own if value in option] if own and option else own or option or None
 
-    precisions = narrowed("precisions", lambda name: find_precision(str(name)).name)
-    phases = narrowed("phases", lambda name: _known("phase", name, PHASES))
-    devices = narrowed("devices", lambda name: _known("device", name, DEVICES))
     given = marked.get("workloads")
-    workloads = None if given is None else _workloads(_listed(given), selected_sources(config))
-    if workloads == [] and _listed(given):
-        own_names = ", ".join(map(_label, _listed(given)))
-        empty.append(f"--amp-workload leaves none of this test's workloads: {own_names}")
-        workloads = [(SUITE, PHASES)]
     option = config.getoption("amp_max_error")
     preset = config.getoption("amp_preset") or marked.get("preset") or ""
     return Wanted(
-        workloads=workloads,
-        precisions=precisions,
-        phases=phases or list(PHASES),
-        devices=devices,
+        workloads=None if given is None else _workloads(_listed(given), selected_sources(config)),
+        precisions=narrowed("precisions", lambda name: find_precision(str(name)).name),
+        phases=narrowed("phases", lambda name: _known("phase", name, PHASES)),
+        devices=narrowed("devices", lambda name: _known("device", name, DEVICES)),
         preset=_known("preset", preset, PRESETS) if preset else "",
         max_error=_limit(marked.get("max_error") if option is None else option),
-        empty="; ".join(empty),
     )
 
 
@@ -174,13 +151,13 @@ def _workloads(given: Sequence[Given], selected: Sequence[WorkloadSource]) -> li
 
 def _cells(found: Wanted) -> Iterator[tuple[Any, str, str, str]]:
     """Yield (workload or None, device, phase, precision) in the order of the tests."""
-    none: list[tuple[Given | None, tuple[str, ...]]] = [(None, PHASES)]
-    for workload, offered in found.workloads or none:
-        for device in found.devices or [_default_device()]:
-            for phase in found.phases:
+    own: list[tuple[Given | None, tuple[str, ...]]] = [(None, PHASES)]
+    for workload, offered in own if found.workloads is None else found.workloads:
+        for device in [_default_device()] if found.devices is None else found.devices:
+            for phase in PHASES if found.phases is None else found.phases:
                 if phase in offered:
-                    for precision in found.precisions or default_precisions(device, phase):
-                        yield workload, device, phase, precision
+                    precisions = default_precisions(device, phase) if found.precisions is None else found.precisions
+                    yield from ((workload, device, phase, precision) for precision in precisions)
 
 
 def _default_device() -> str:

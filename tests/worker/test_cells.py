@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ampbench.drive.planning import PlannedCase
-from ampbench.errors import UnknownNameError, UsageError, WorkloadError
+from ampbench.errors import UsageError
 from ampbench.records.run import Selection, Settings
 from ampbench.worker import cells, machine
 
@@ -100,21 +100,9 @@ def test_a_case_to_skip_is_refused_with_the_reason(use: object) -> None:
         use(planned)  # type: ignore[operator]
 
 
-def test_a_name_that_is_unknown_is_refused_with_the_nearest() -> None:
-    with pytest.raises(UnknownNameError, match="did you mean mlp"):
-        plan(workload="mpl")
-
-
 def test_a_workload_that_fails_in_its_first_step_says_so(tmp_path: Path) -> None:
     path = tmp_path / "model.py"
     path.write_text(BROKEN)
     planned = plan(workload=f"{path}:broken")
     with pytest.raises(cells.CellError, match=r"broken.*exception \(memory\): RuntimeError: no such luck"):
         cells.measure_memory(planned)
-
-
-def test_a_workload_that_cannot_be_built_says_so(tmp_path: Path) -> None:
-    path = tmp_path / "model.py"
-    path.write_text("def empty():\n    return 3\n")
-    with pytest.raises(WorkloadError, match="returned int; expected"):
-        plan(workload=f"{path}:empty")
