@@ -1,6 +1,7 @@
 """The network of a case, built once at a fresh place in memory: on its device, in its precision, with data and loss."""
 
 import copy
+import re
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -37,8 +38,18 @@ from ampbench.workload import Workload
 Region = Callable[[], AbstractContextManager[Any]]
 REFUSING: "weakref.WeakSet[torch.nn.Module]" = weakref.WeakSet()
 """Networks that were seen to refuse `torch.inference_mode`, and run in `torch.no_grad`."""
+_REFUSED = re.compile("inference ?(mode|tensor)|does not require grad|attempting to run", re.IGNORECASE)
+"""What torch says where code needs what tensors of inference mode lack, and torchao where ops come whole."""
 OWN_STEP = "the workload trains by a step of its own and gives no loss beside it, which is needed here"
 _LONG_DTYPES = {short: getattr(torch, name) for name, short in SHORT_DTYPES.items()}
+
+
+def refuses(workload: Workload, case: Case, error: Exception) -> bool:
+    """Return whether an error says that a network refuses inference mode, in which it then runs no more."""
+    known = workload.module in REFUSING or case.phase != "inference" or not _REFUSED.search(str(error))
+    if not known:
+        REFUSING.add(workload.module)
+    return not known
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

@@ -6,7 +6,6 @@ known here. The tasks of every run are done here, too: environment, description,
 
 import contextlib
 import random
-import re
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +34,7 @@ from ampbench.worker.divergence import fp32_products, measure_divergence
 from ampbench.worker.environment import read_environment
 from ampbench.worker.machine import Device, keep_users_switches, open_device, precision_flags
 from ampbench.worker.memory import is_out_of_memory, keep_freed_memory, measure_memory
-from ampbench.worker.network import REFUSING
+from ampbench.worker.network import REFUSING, refuses
 from ampbench.worker.reference import References
 from ampbench.worker.sources import build_workload, describe_workload, find_own, further_inputs, items_per_step
 from ampbench.worker.step import Step, TrainingStep, build_step
@@ -45,9 +44,6 @@ from ampbench.workload import Workload
 
 FRAMES = 4
 """How many of the last frames of a failed forward are kept."""
-
-_REFUSED = re.compile("inference ?(mode|tensor)|does not require grad|attempting to run", re.IGNORECASE)
-"""What torch says where code needs what tensors of inference mode lack, and torchao where ops come whole."""
 
 T = TypeVar("T")
 
@@ -78,11 +74,8 @@ class Worker:
             try:
                 return self._serve(request)
             except RuntimeError as error:
-                inference = request.case is not None and request.case.phase == "inference"
-                module = self._built[1].module if self._built else None
-                if module is None or module in REFUSING or not inference or not _REFUSED.search(str(error)):
+                if request.case is None or self._built is None or not refuses(self._built[1], request.case, error):
                     raise
-                REFUSING.add(module)
             return self._serve(request)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) and self._interrupted():

@@ -346,7 +346,8 @@ def test_parameters_that_the_timed_steps_leave_not_finite_are_counted(
 
 def test_no_worker_waits_for_pandas_or_scipy_whatever_it_explains_or_studies() -> None:
     root = Path(ampbench.__file__).parents[1]
-    work = sorted((root / "ampbench" / "instruments").glob("*/measure.py"))
+    package = root / "ampbench"
+    work = sorted([*package.glob("instruments/*/measure.py"), *package.glob("studies/*_measure.py")])
     modules = [".".join(path.relative_to(root).with_suffix("").parts) for path in work]
     modules += ["ampbench.worker.worker", "ampbench.worker.origins"]
     assert len(modules) > 8
