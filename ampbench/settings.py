@@ -40,7 +40,7 @@ KEYS = frozenset(
         "over", "path", "phase",
         "policy", "precision", "preset", "ray", "report", "results", "resume", "rounds", "scaler",
         "sdpa", "seconds", "seed", "seeds", "set", "setting", "shard", "short", "show", "site", "sources",
-        "steps", "sweep", "threads", "threshold", "timeout", "to", "verbose", "workload", "x",
+        "steps", "sweep", "threads", "threshold", "timeout", "to", "verbose", "x",
     }
 )  # fmt: skip
 """What a settings file may say to one verb or another, so that a verb can pass over what is for the others alone

@@ -89,7 +89,6 @@ def _presets() -> Iterable[str]:
 
 _KNOWN: Mapping[str, Callable[[], Mapping[str, str] | Iterable[str]]] = {
     "WORKLOAD": _workloads,
-    "--workload": _workloads,
     "--precision": lambda: {name: row.summary for name, row in PRECISIONS.items()},
     "--device": lambda: DEVICES,
     "--phase": lambda: PHASES,

@@ -198,7 +198,6 @@ def make_selection(
             autocompletion=completer("WORKLOAD"),
         ),
     ] = None,
-    workload: Annotated[list[str] | None, many_names("--workload", "A workload, as the argument.")] = None,
     precision: Annotated[
         list[str] | None, many_names("--precision", "See ampbench list precisions. Default: all.")
     ] = None,
@@ -251,7 +250,7 @@ def make_selection(
 ) -> Selection:
     """Return the selection that the options of these names give; raises `UsageError` for a malformed one."""
     return Selection(
-        workloads=[*(names or []), *(workload or [])],
+        workloads=names or [],
         precisions=precision or [],
         devices=device or [],
         phases=phase or [],

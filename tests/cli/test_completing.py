@@ -47,7 +47,6 @@ def offered(ampbench: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Of
     ("typed", "expected"),
     [
         ("ampbench run resnet", ["resnet18", "resnet50"]),
-        ("ampbench run --workload ml", ["mlp"]),
         ("ampbench run mlp al", ["all"]),
         ("ampbench explain casts --precision fp32", ["fp32", "fp32_bf16_products"]),
         ("ampbench run --precision fp32,tf", ["fp32,tf32"]),

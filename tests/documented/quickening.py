@@ -13,7 +13,7 @@ from tests.documented.pages import Command
 
 _TINY = {"preset": "--preset tiny", "threads": "--threads 1"}
 _BF16 = {"precision": "--precision bf16_autocast"}
-_MLP = {"names": "--workload mlp"}
+_MLP = {"names": "mlp"}
 QUICKER: dict[str, dict[str, str]] = {
     "run": _TINY
     | _BF16
@@ -28,7 +28,7 @@ QUICKER: dict[str, dict[str, str]] = {
     "explain origin": _TINY | _MLP,
     "explain keep-fp32": _TINY | _BF16 | _MLP | {"max_trials": "--max-trials 3"},
     "explain rules": {"op": "--op linear", "device": "--device cpu"},
-    "study convergence": _TINY | _BF16 | {"names": "--workload digits"},
+    "study convergence": _TINY | _BF16 | {"names": "digits"},
     "study scaler": _TINY | _MLP | {"setting": "--setting default"},
     "study scope": _TINY | _MLP,
     "study input-storage": _TINY | _MLP | {"phase": "--phase inference"},
