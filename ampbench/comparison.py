@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ampbench.core.keywords import matches
 from ampbench.core.statement import Severity, Statement, state
-from ampbench.errors import NothingComparableError, NothingToRunError
+from ampbench.errors import NothingComparableError, NothingToRunError, UsageError
 from ampbench.judge.compare import compare as compare_runs
 from ampbench.judge.compare import narrowed
 from ampbench.judge.gate import Policy, check_kinds, judge
@@ -115,6 +115,10 @@ class Comparison:
             print_lines(console, show.comparison_lines(self.compared, WIDTH))
         return capture.get().rstrip("\n")
 
+    def __repr__(self) -> str:
+        runs = " to ".join(run.header.run for run in (self.base, self.candidate))
+        return f"<ampbench.Comparison {runs}: {len(self.gated.findings)} changes>"
+
     def _repr_html_(self) -> str:
         console = make_console(file=io.StringIO(), width=WIDTH, record=True)
         print_lines(console, show.comparison_lines(self.compared, WIDTH))
@@ -144,7 +148,10 @@ def compare(
     def read(run: "str | Path | StoredRun | Result") -> StoredRun | MeasuredRun:
         if isinstance(run, str | Path):
             return MeasuredRun.read(find_run(str(run), results))
-        return run if isinstance(run, StoredRun) else run.stored
+        stored = getattr(run, "stored", run)
+        if not isinstance(stored, StoredRun):
+            raise UsageError(f"{type(run).__name__} is no run: compare results, or names or files of runs")
+        return stored
 
     return Comparison(read(base), read(candidate), policy, keyword)
 

@@ -96,7 +96,9 @@ def measure(
             made = maker(model_or_workload, inputs, loss, targets, optimizer)
             name = label(model_or_workload)
             stack.enter_context(given(made, name))
-            if isinstance(model_or_workload, torch.nn.Module) and loss is None and phase is None:
+            if isinstance(model_or_workload, torch.nn.Module) and loss is None and phase in (None, "training"):
+                if phase:
+                    raise UsageError("training needs a loss: measure(model, inputs, loss)")
                 selection = structs.replace(selection, phases=["inference"])
         selection = structs.replace(selection, workloads=[name])
         return Result(_measured(selection, seconds, stack))
@@ -111,7 +113,10 @@ def _measured(selection: Selection, seconds: float, stack: contextlib.ExitStack)
     prepared = stack.enter_context(session.prepare(selection, structs.replace(settings, rounds=rounds)))
     session.require_work(prepared)
     left = max(0.0, began + seconds - time.monotonic())
-    prepared = dataclasses.replace(prepared, settings=structs.replace(prepared.settings, max_seconds=left))
+    first, *others = prepared.servers  # inference whole before training begins: a short budget still has a table
+    servers = [sorted(first, key=lambda turn: turn.planned.case.phase), *others]
+    limited = structs.replace(prepared.settings, max_seconds=left)
+    prepared = dataclasses.replace(prepared, settings=limited, servers=servers)
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ampbench-"))
     command = ["ampbench.measure", *selection.workloads]
     with session.begin(prepared, folder, "", command) as writer, _watching() as watch:

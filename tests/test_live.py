@@ -208,6 +208,9 @@ def test_a_result_tells_shows_saves_and_opens_itself(tmp_path: Path, monkeypatch
     assert str(result).splitlines()[1] in result._repr_html_()
     data = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     assert [row["case_id"] for row in data["rows"]] == [verdict["case_id"] for verdict in data["verdicts"]]
+    assert "4 points" in repr(result.plot())
+    with pytest.raises(ampbench.UsageError, match="Linear is no run"):
+        ampbench.compare(result, net)
     shown = result.plot()._repr_mimebundle_()["application/vnd.vegalite.v5+json"]
     assert {value["precision"] for value in shown["data"]["values"]} == {"fp32", "bf16_pure"}
 
@@ -243,6 +246,20 @@ def test_the_budget_is_the_time_of_all_and_gives_whole_rounds():
     assert run.ended == "complete"
     assert run.header.settings.rounds == sum(not each.control for each in run.rounds) > 1
     assert result.take is None  # nothing else was measured
+
+
+class Stopped(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            signal.raise_signal(signal.SIGINT)
+        return super().forward(x)
+
+
+def test_inference_is_measured_whole_before_training_and_the_header_names_weights_in_half():
+    net = Stopped(4, 3, dtype=torch.bfloat16)
+    shown = str(ampbench.measure(net, rows(), torch.sum, **{**QUICK, "budget": 60}))
+    assert "Stopped · inference · weights loaded in bf16 · " in shown
+    assert "Stopped training eager: not measured yet" in shown
 
 
 def test_an_optimizer_is_copied_with_its_groups_and_its_state_is_late_evidence(monkeypatch: pytest.MonkeyPatch):
@@ -287,7 +304,7 @@ WRONG: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
     "text as a loss": ((NET, X, "mse"), {}, "the loss is str"),
     "targets alone": ((NET, X), {"targets": Y}, "for a loss"),
     "targets of other batches": ((NET, [X, X], cross_entropy), {"targets": [Y]}, "1 of targets"),
-    "training without a loss": ((NET, X), {"phase": "training"}, "no loss"),
+    "training without a loss": ((NET, X), {"phase": "training"}, "needs a loss"),
     "no optimizer": ((NET, X, cross_entropy), {"targets": Y, "optimizer": 3}, "an Optimizer"),
     "an unknown optimizer": ((NET, X, cross_entropy), {"targets": Y, "optimizer": "adamm"}, "adam"),
     "another's optimizer": (

@@ -244,7 +244,7 @@ NOTES: Sequence[tuple[Note, Severity, Callable[[StoredRun, Sequence[Row]], Itera
     (Note.NOT_ROUNDED, Severity.ADVICE, partial(_fp32_products, meant=True)),
     (Note.ATTENTION, Severity.ADVICE, _attention),
     (Note.NO_GRAD, Severity.ADVICE, _of_rounds(lambda each: each.no_grad)),
-    (Note.LOADED, Severity.ADVICE, _loaded),
+    (Note.LOADED, Severity.INFO, _loaded),
     (Note.OPTIMIZER_MISSES, Severity.PROBLEM, _misses),
     (Note.SWITCHES, Severity.PROBLEM, _switches),
     (Note.PRESET, Severity.ADVICE, _preset),

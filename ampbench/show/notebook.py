@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from ampbench.core.units import counted
 from ampbench.records.verdict import Status, Verdict
 from ampbench.show.charts import budget_rule, colour_variables, label_expression, precision_encoded, quantity
 from ampbench.show.document import written_out
@@ -44,9 +45,15 @@ class Plot:
 
     spec: Mapping[str, Any]
 
+    def __repr__(self) -> str:
+        points = len(self.spec["data"]["values"])
+        return (
+            f"<ampbench.Plot: speed against error, {counted(points, 'point')}; a notebook draws it, .spec is Vega-Lite>"
+        )
+
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         """Return the chart for JupyterLab and VS Code and, where vl-convert is installed, for all others."""
-        shown: dict[str, Any] = {"application/vnd.vegalite.v5+json": self.spec, "text/plain": "speed against error"}
+        shown: dict[str, Any] = {"application/vnd.vegalite.v5+json": self.spec, "text/plain": repr(self)}
         try:
             import vl_convert
         except ImportError:

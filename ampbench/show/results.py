@@ -172,14 +172,16 @@ def _not_measured(row: Row) -> str:
 
 
 def heading(group: Group, rows: Sequence[Row], screen: Screen, *, verbose: bool = False) -> list[str]:
-    """Return what a table is of: network, phase, batch, optimizer, machine, torch; settings that differ."""
+    """Return what a table is of: network, phase, batch, optimizer, machine, torch; what differs from the usual."""
     alike = [each.parameters.split(",") for each in grouped(screen.rows) if each.workload == group.workload]
     common = set() if verbose else set.intersection(*map(set, alike))
     telling = ",".join(each for each in group.parameters.split(",") if each not in common)
     optimizer = next((row["optimizer"] for row in rows if row.get("optimizer")), "")
+    loaded = next((each.loaded for each in screen.header.sources if each.name == group.workload), ())
     recipe = "" if optimizer else group.recipe
     path = "" if group.path == "eager" else group.path
     parts = [group.workload, group.phase, path, described(replace(group, parameters=telling, recipe=recipe), False)]
+    parts += [f"weights loaded in {' and '.join(loaded)}" if loaded else ""]
     parts += ["no optimizer" if optimizer == NONE_NAMED else optimizer, *machine(screen.header, group.device)]
     parts += [] if screen.header.settings.isolation else ["all in one process"]
     return list(filter(None, parts))

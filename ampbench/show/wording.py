@@ -213,7 +213,7 @@ OF_GATES: Mapping[StrEnum, str] = {
 
 CAUSES: Mapping[str, str] = {
     Cause.UNKNOWN: "not measured",
-    Cause.FEW_ROUNDS: "no interval under three --rounds",
+    Cause.FEW_ROUNDS: "no interval under three rounds",
     Cause.OPEN: "more --rounds may tell",
     Cause.BUSY: "the machine was busy",
     Cause.CONTROL: "the run's own control, one case measured twice, differs by more",
