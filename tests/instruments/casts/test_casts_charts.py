@@ -280,7 +280,8 @@ def with_reasons() -> Material:
 
 def test_why_a_case_changed_stands_with_its_verdict():
     material = with_reasons()
-    ((_, said),) = material.comparisons[0].explained.values()
+    (explanation,) = material.comparisons[0].explained.values()
+    said = explanation.lines
     assert said
     page = page_of(material)
     row = page.select_one("#cases tbody tr")

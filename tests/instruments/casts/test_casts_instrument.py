@@ -9,13 +9,13 @@ from msgspec import structs
 from ampbench.core.precisions import AUTOCAST
 from ampbench.drive.pieces import Piece
 from ampbench.errors import NothingToRunError, UsageError
-from ampbench.instruments import instrument
 from ampbench.instruments.casts.instrument import INSTRUMENT
 from ampbench.records.casts import AUTOGRAD, COMPILED, CastPass, CastTrace, Tracing
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
+from ampbench.studies.work import prepared as prepare
 from tests.instruments.working import work
 from tests.scripted_channel import Scripted, asked_in
 from tests.stored_runs import make_header
@@ -40,7 +40,7 @@ def traced(
     """Return the run that tracing what is selected leaves."""
     selection = Selection(**({"workloads": ["mlp"], "preset": "tiny"} | selected))  # type: ignore[arg-type]
     asked = structs.replace(wanted or Tracing(), half_inputs=half_inputs)
-    with instrument.prepared(INSTRUMENT, selection, Settings(), asked, open_channel=lambda: channel) as prepared:
+    with prepare(INSTRUMENT, selection, Settings(), asked, open_channel=lambda: channel) as prepared:
         cases = [planned.case for planned in prepared.plan]
         with RunWriter.create(results, make_header(explains="casts"), cases) as writer:
             work(INSTRUMENT, prepared, asked, writer)
@@ -104,7 +104,7 @@ def test_a_keyword_that_leaves_only_other_dtypes_says_what_to_name(tmp_path: Pat
     selection = Selection(workloads=["mlp"], keyword="fp16_autocast")
     with (
         pytest.raises(NothingToRunError, match="name another with --precision"),
-        instrument.prepared(INSTRUMENT, selection, Settings(), Tracing(), open_channel=tracing),
+        prepare(INSTRUMENT, selection, Settings(), Tracing(), open_channel=tracing),
     ):
         pass
 
@@ -145,7 +145,7 @@ def test_each_case_is_told_of_before_and_after(tmp_path: Path) -> None:
         told.append((piece.planned.case.phase, type(found)))
 
     selection = Selection(workloads=["mlp"], phases=["inference", "training"])
-    with instrument.prepared(INSTRUMENT, selection, Settings(), Tracing(), open_channel=tracing) as prepared:
+    with prepare(INSTRUMENT, selection, Settings(), Tracing(), open_channel=tracing) as prepared:
         cases = [planned.case for planned in prepared.plan]
         with RunWriter.create(tmp_path, make_header(explains="casts"), cases) as writer:
             assert work(INSTRUMENT, prepared, Tracing(), writer, watch) == "complete"

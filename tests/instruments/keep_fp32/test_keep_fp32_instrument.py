@@ -8,10 +8,8 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from ampbench.drive.pieces import unfinished
 from ampbench.drive.planning import PlannedCase
 from ampbench.errors import UsageError
-from ampbench.instruments import instrument
 from ampbench.instruments.keep_fp32.findings import points, said
 from ampbench.instruments.keep_fp32.instrument import INSTRUMENT
 from ampbench.instruments.keep_fp32.records import KeepSearch, SearchSpace, Trial, Unit, Wanted, Weighed, Weighing
@@ -22,6 +20,8 @@ from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Entry, Footer, Selection, Settings
 from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
+from ampbench.studies.study import unfinished
+from ampbench.studies.work import prepared as prepare
 from tests.instruments.working import work
 from tests.scripted_channel import CPU, Scripted, asked_in, got, machine
 from tests.stored_runs import make_header
@@ -91,7 +91,7 @@ def searched(
 ) -> StoredRun:
     """Return the run that searching what is selected leaves."""
     selection = Selection(**({"workloads": ["mlp"], "preset": "tiny"} | selected))  # type: ignore[arg-type]
-    with instrument.prepared(INSTRUMENT, selection, Settings(), wanted, open_channel=lambda: channel) as prepared:
+    with prepare(INSTRUMENT, selection, Settings(), wanted, open_channel=lambda: channel) as prepared:
         header = make_header(
             explains=KEEP_FP32, environment=ENVIRONMENT, selection=prepared.selection, asked=msgspec.to_builtins(wanted)
         )
@@ -105,7 +105,7 @@ def resumed(run: StoredRun, channel: Scripted) -> StoredRun:
     writer, begun = RunWriter.reopen(run.path)
     with (
         writer,
-        instrument.prepared(
+        prepare(
             INSTRUMENT,
             begun.header.selection,
             begun.header.settings,
@@ -463,7 +463,7 @@ def test_a_search_is_not_gone_on_with_in_another_environment(tmp_path: Path) -> 
     header = structs.replace(broken.header, environment=structs.replace(ENVIRONMENT, host="other"))
     with (
         pytest.raises(UsageError, match="cannot be resumed here: its host was other"),
-        instrument.prepared(
+        prepare(
             INSTRUMENT,
             header.selection,
             Settings(),
@@ -480,7 +480,7 @@ def test_a_search_whose_cases_are_others_now_is_not_gone_on_with(tmp_path: Path)
     selection = structs.replace(broken.header.selection, phases=["training"])
     with (
         pytest.raises(UsageError, match="its selection now gives other cases"),
-        instrument.prepared(INSTRUMENT, selection, Settings(), WANTED, broken, open_channel=network),
+        prepare(INSTRUMENT, selection, Settings(), WANTED, broken, open_channel=network),
     ):
         pass
 

@@ -10,7 +10,6 @@ from ampbench.core.precisions import LOW, PRECISIONS, SCALED
 from ampbench.core.units import one_of
 from ampbench.drive.planning import FEATURES_ALONE, NO_LOSS
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
-from ampbench.instruments import instrument
 from ampbench.instruments.ranges.instrument import FINDING, WATCHING
 from ampbench.records.case import DeviceDescription
 from ampbench.records.kinds import HEADROOM, ORIGIN
@@ -20,6 +19,7 @@ from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Nothing, Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
 from ampbench.studies.study import Instrument
+from ampbench.studies.work import prepared as prepare
 from tests.instruments.working import work
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, described, machine
 from tests.stored_runs import make_header
@@ -49,9 +49,7 @@ def seeing(instead: Instead = lambda _: None, *devices: DeviceDescription, has_l
 def watched(results: Path, channel: Scripted, steps: int = 0, **selected: object) -> StoredRun:
     """Return the run that watching what is selected leaves."""
     selection = Selection(**({"workloads": ["mlp"], "preset": "tiny"} | selected))  # type: ignore[arg-type]
-    with instrument.prepared(
-        WATCHING, selection, Settings(), RangesAsked(steps=steps), open_channel=lambda: channel
-    ) as prepared:
+    with prepare(WATCHING, selection, Settings(), RangesAsked(steps=steps), open_channel=lambda: channel) as prepared:
         cases = [planned.case for planned in prepared.plan]
         with RunWriter.create(results, make_header(explains=HEADROOM), cases) as writer:
             work(WATCHING, prepared, RangesAsked(steps=steps), writer)
@@ -61,7 +59,7 @@ def watched(results: Path, channel: Scripted, steps: int = 0, **selected: object
 def found(results: Path, channel: Scripted, **selected: object) -> StoredRun:
     """Return the run that finding the origins of what is selected leaves."""
     selection = Selection(**({"workloads": ["mlp"], "preset": "tiny"} | selected))  # type: ignore[arg-type]
-    with instrument.prepared(FINDING, selection, Settings(), Nothing(), open_channel=lambda: channel) as prepared:
+    with prepare(FINDING, selection, Settings(), Nothing(), open_channel=lambda: channel) as prepared:
         cases = [planned.case for planned in prepared.plan]
         with RunWriter.create(results, make_header(explains=ORIGIN), cases) as writer:
             work(FINDING, prepared, Nothing(), writer)
@@ -102,7 +100,7 @@ def test_the_phases_asked_for_are_watched(tmp_path: Path) -> None:
     run = watched(tmp_path, seeing(has_loss=False), phases=["inference", "training"])
     assert [case.phase for case in run.cases.values()] == ["inference", "training"]
     (tmp_path / "model.py").touch()
-    with instrument.prepared(
+    with prepare(
         WATCHING,
         Selection(workloads=[f"{tmp_path}/model.py:make"], phases=["training"]),
         Settings(),
@@ -172,7 +170,7 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_opened(
     selection = Selection(**({"workloads": ["mlp"]} | selected))  # type: ignore[arg-type]
     with (
         pytest.raises((UsageError, UnknownNameError), match=message),
-        instrument.prepared(one, selection, Settings(), asked, open_channel=lambda: pytest.fail("opened")),
+        prepare(one, selection, Settings(), asked, open_channel=lambda: pytest.fail("opened")),
     ):
         pass
 
@@ -196,7 +194,7 @@ def test_a_keyword_that_leaves_only_other_dtypes_says_what_to_name() -> None:
     selection = Selection(workloads=["mlp"], keyword="fp16_autocast")
     with (
         pytest.raises(NothingToRunError, match="name another with --precision"),
-        instrument.prepared(FINDING, selection, Settings(), Nothing(), open_channel=seeing),
+        prepare(FINDING, selection, Settings(), Nothing(), open_channel=seeing),
     ):
         pass
 

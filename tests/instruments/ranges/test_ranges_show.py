@@ -1,12 +1,12 @@
 """What passes say: headlines first, then tables that end where they say no more; and the same as rows."""
 
+from functools import partial
 from itertools import product
 
 import pytest
 from msgspec.structs import replace
 
-from ampbench.cli.options import OutputFormat
-from ampbench.cli.printing import print_sections
+from ampbench.cli.printing import OutputFormat, print_document
 from ampbench.instruments.ranges.findings import arithmetic_said, headroom_said, low_run_said, origin_said
 from ampbench.instruments.ranges.show import (
     ERRORS,
@@ -31,7 +31,7 @@ from ampbench.records.ranges import (
     SeenGradient,
     Swallowed,
 )
-from ampbench.show.document import Section, records
+from ampbench.show.document import Document, Section, records
 from tests.instruments.ranges.range_records import error, passed, values
 from tests.stored_runs import make_case
 
@@ -422,7 +422,7 @@ def test_sections_fit_a_terminal_of_a_hundred_columns(capsys, monkeypatch):
         sections = [
             headroom_section(CASE, found, everything=everything), origin_section(CASE, origin, everything=everything),
         ]  # fmt: skip
-        print_sections(sections, format)
+        print_document(Document(sections=partial(list, sections), data=dict, columns=[], rows=list), format)
         said = capsys.readouterr().out
         assert "encoder_layer_11." in said
         if format is OutputFormat.TABLE:
