@@ -286,7 +286,7 @@ def _take(group: Group, rows: Sequence[Row], judged: Sequence[Verdict], speeds: 
         return choice(Answer.STAY, today, passed, **facts)
     cause = next((verdict.speed.cause for verdict in unsettled if verdict.status is Status.OK), None)
     facts |= {"cause": None if cause is None else cause or Cause.OPEN}
-    return choice(Answer.UNCERTAIN, today, passed or (best if best.status is not Status.OK else None), **facts)
+    return choice(Answer.UNCERTAIN, today, passed, **facts)
 
 
 def _passed(known: Sequence[Verdict], taken: Verdict) -> Verdict | None:
