@@ -12,15 +12,14 @@ import typer
 
 from ampbench import __version__
 from ampbench.cli.options import DEFAULT_RESULTS, Format
-from ampbench.cli.printing import OutputFormat, listing_table, print_text
+from ampbench.cli.printing import OutputFormat, print_document
 from ampbench.errors import CASE_FAILED, AmpbenchError, UsageError
 from ampbench.show.data import record_data
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from ampbench.drive.fitness import Spoiler
     from ampbench.records.case import DeviceDescription, Environment
+    from ampbench.show.document import Block, Section
     from ampbench.store import StoredRun
     from ampbench.studies.ceilings import Ceiling
 
@@ -47,6 +46,7 @@ def command(
     if format not in (OutputFormat.TABLE, OutputFormat.JSON):
         raise UsageError(f"doctor prints --format table or json, not {format}")
     from ampbench.drive.fitness import device_findings, inspect
+    from ampbench.show.document import Document
     from ampbench.store import check_folder
 
     if results is not None:
@@ -61,25 +61,25 @@ def command(
         _prepare(format)
 
     environment, problem = _probe(meanwhile)
+    from ampbench.studies.ceilings import ceilings_known
+
     findings = watched() + ([] if environment is None else device_findings(environment))
     findings.sort(key=lambda finding: not finding.grave)
     known = [] if environment is None else _known(results or DEFAULT_RESULTS, environment)
-    ceilings = [] if environment is None else _ceilings(results or DEFAULT_RESULTS, environment)
+    ceilings = [] if environment is None else ceilings_known(results or DEFAULT_RESULTS, environment)
     stored = checked()
 
-    if format is OutputFormat.JSON:
-        from ampbench.show.data import json_document
+    def sections() -> "list[Section]":
+        own = _sections(environment, problem, findings, known, ceilings)
+        return own if stored is None else [*own, _stored_section(results, stored)]
 
-        print_text(json_document(_document(environment, problem, findings, known, ceilings, stored)))
-    else:
-        from ampbench.show.terminal import make_console, print_block
-
-        console = make_console()
-        for section in _sections(environment, problem, findings, known, ceilings):
-            print_block(console, section)
-        if stored is not None:
-            for section in _stored_section(results, stored):
-                print_block(console, section)
+    document = Document(
+        sections=sections,
+        data=lambda: _document(environment, problem, findings, known, ceilings, stored),
+        columns=(),
+        rows=list,
+    )
+    print_document(document, format)
     return CASE_FAILED if stored and any(stored.values()) else 0
 
 
@@ -108,8 +108,6 @@ def _prepare(format: OutputFormat) -> None:
 
     if format is OutputFormat.TABLE:
         from rich import padding, table  # noqa: F401
-
-        from ampbench.show import terminal  # noqa: F401
 
 
 def _document(
@@ -149,63 +147,48 @@ def _known(results: Path, environment: "Environment") -> list[str]:
     return registry.diagnoses(runs, environment)
 
 
-def _ceilings(results: Path, environment: "Environment") -> "list[Ceiling]":
-    """Return the ceilings of this machine that a results folder has."""
-    from ampbench.studies.ceilings import ceilings_known
-
-    return ceilings_known(results, environment)
-
-
 def _sections(
     environment: "Environment | None",
     problem: str,
     findings: "list[Spoiler]",
     known: list[str],
     ceilings: "list[Ceiling]",
-) -> "list[RenderableType]":
-    from rich.padding import Padding
-    from rich.text import Text
+) -> "list[Section]":
+    from ampbench.show.document import Block, Section, as_sentence
 
-    from ampbench.show.document import as_sentence
-
-    sections: list[RenderableType] = [Text("Installation", style="bold")]
     if environment is None:
-        versions = {"ampbench": __version__, "python": platform.python_version(), "torch": problem}
-        sections += [_pairs(versions), _title("Devices"), Padding(Text("unknown: only torch can tell"), (0, 0, 0, 2))]
+        installation = {"ampbench": __version__, "python": platform.python_version(), "torch": problem}
+        devices = [Block("unknown: only torch can tell")]
     else:
-        sections += [
-            _pairs(_installation(environment)),
-            _title("Devices"),
-            Padding(_device_table(environment, ceilings), (0, 0, 0, 2)),
-        ]
-        sections += [Padding(Text(line), (0, 0, 0, 2)) for line in _device_remarks(environment, ceilings)]
+        installation = _installation(environment)
+        devices = [_device_table(environment, ceilings), *map(Block, _device_remarks(environment, ceilings))]
+    width = max(map(len, installation))
+    sections = [
+        Section("Installation", [Block(f"{name:{width}}  {text}") for name, text in installation.items()]),
+        Section("Devices", devices),
+    ]
     if known:
-        sections += [_title("Known defects"), *(Padding(Text(as_sentence(line)), (0, 0, 0, 2)) for line in known)]
-    sections.append(_title("Fitness to measure"))
-    if not findings:
-        sections.append(Padding(Text("nothing found that would spoil measurements"), (0, 0, 0, 2)))
-    for finding in findings:
-        what = Text.assemble(("! " if finding.grave else "· ", "bold"), finding.what)
-        sections.append(Padding(what, (0, 0, 0, 2)))
-        sections.append(Padding(Text(f"why: {finding.why}", style="dim"), (0, 0, 0, 4)))
-        sections.append(Padding(Text(f"do:  {finding.remedy}"), (0, 0, 0, 4)))
-    return sections
+        sections.append(Section("Known defects", [Block(as_sentence(line)) for line in known]))
+    lines = [
+        line
+        for finding in findings
+        for line in (
+            f"{'!' if finding.grave else '·'} {finding.what}", f"  why: {finding.why}", f"  do:  {finding.remedy}",
+        )
+    ]  # fmt: skip
+    spoilers = map(Block, lines or ["nothing found that would spoil measurements"])
+    return [*sections, Section("Fitness to measure", list(spoilers))]
 
 
-def _title(text: str) -> "RenderableType":
-    from rich.text import Text
+def _stored_section(results: Path | None, stored: Mapping[str, str | None]) -> "Section":
+    from ampbench.show.document import Block, Section
 
-    return Text(f"\n{text}", style="bold")
-
-
-def _stored_section(results: Path | None, stored: Mapping[str, str | None]) -> "list[RenderableType]":
-    from rich.padding import Padding
-    from rich.text import Text
-
-    problems = [said for said in stored.values() if said]
-    said = [Text(f"damaged: {problem}", style="red") for problem in problems]
-    said.append(Text(f"{len(stored) - len(problems)} of {len(stored)} are whole"))
-    return [_title(f"Stored runs in {results}"), *(Padding(text, (0, 0, 0, 2)) for text in said)]
+    problems = [problem for problem in stored.values() if problem]
+    lines = [
+        *(f"damaged: {problem}" for problem in problems),
+        f"{len(stored) - len(problems)} of {len(stored)} are whole",
+    ]
+    return Section(f"Stored runs in {results}", list(map(Block, lines)))
 
 
 def _installation(environment: "Environment") -> dict[str, str]:
@@ -235,25 +218,18 @@ def _installation(environment: "Environment") -> dict[str, str]:
     return {name: text for name, text in pairs.items() if text}
 
 
-def _pairs(pairs: Mapping[str, str]) -> "RenderableType":
-    from rich.table import Table
-
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for name, text in pairs.items():
-        table.add_row(f"  {name}", text)
-    return table
-
-
-def _device_table(environment: "Environment", ceilings: "list[Ceiling]") -> "RenderableType":
+def _device_table(environment: "Environment", ceilings: "list[Ceiling]") -> "Block":
     from ampbench.core.units import format_bytes
+    from ampbench.show.document import Block
     from ampbench.studies.ceilings import shown
 
     rows = []
     for device in environment.devices:
-        row = {"device": device.type, "name": device.name, "autocast": device.autocast_dtype}
-        row["memory"] = "" if device.memory_bytes is None else format_bytes(device.memory_bytes)
-        rows.append(row | {dtype: _capability(shown(device, ceilings), dtype) for dtype in DTYPES})
-    return listing_table(rows, ("device", *DTYPES, "autocast", "memory", "name"))
+        arithmetic = [_capability(shown(device, ceilings), dtype) for dtype in DTYPES]
+        memory = "" if device.memory_bytes is None else format_bytes(device.memory_bytes)
+        rows.append([device.type, *arithmetic, device.autocast_dtype or "", memory, device.name])
+    headers = ("device", *DTYPES, "autocast", "memory", "name")
+    return Block("", headers, rows, whole=headers[:-1])
 
 
 def _capability(device: "DeviceDescription", dtype: str) -> str:

@@ -7,16 +7,15 @@ anything slow (torch, pandas, scipy, rich) at its top.
 
 import contextlib
 import errno
-import math
 import os
 import re
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
-from typing import Any, cast, get_args, get_origin
+from typing import Any, cast
 
 import typer
 from typer.main import get_command
@@ -159,9 +158,6 @@ _USAGE_ERROR = cast("type[Exception]", typer.BadParameter.__mro__[1])  # in clic
 _LONGEST_NAME = 60
 """As many characters of a file's name are shown where it is too long to be one."""
 _GIVEN_ANYWHERE = ("--debug", "--version")
-_WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
-_UNKNOWN = object()
-"""Stands for a value that typer alone can read."""
 _COMPLETES = "_AMPBENCH_COMPLETE"
 """The variable in which a shell's completion script asks for words; what was typed is in one of the next two."""
 _TYPED = ("_TYPER_COMPLETE_ARGS", "COMP_WORDS")
@@ -466,9 +462,9 @@ def _give_up(stream: Any) -> None:
 def read_lightly(command: Any, parent: Any = None) -> None:
     """Have the parameters of a command, and of those below it, read without pydantic, as far as typer lets them.
 
-    Importing pydantic takes longer than everything else of a verb's `--help`. What the types of ampbench's options
-    plainly mean is read here; the rest, rare values such as "5.0" for a whole number, is left to typer. Versions of
-    typer that read values without pydantic are left alone. `parent` is the context of the command that it is below.
+    Importing pydantic takes longer than everything else of a verb's `--help`. Defaults, text, paths and choices are
+    read here; numbers that are typed, and mistakes, are left to typer. Versions of typer that read values without
+    pydantic are left alone. `parent` is the context of the command that it is below.
     """
     context = typer.Context(command, parent=parent, **command.context_settings)
     for parameter in command.get_params(context):  # --help among them
@@ -480,7 +476,7 @@ def read_lightly(command: Any, parent: Any = None) -> None:
 
 
 class _Light:
-    """Reads the values of one parameter, in place of what typer would make of it."""
+    """Reads plain values of one parameter, in place of what typer would make of them."""
 
     def __init__(self, typers: Any) -> None:
         self._typers = typers
@@ -491,65 +487,17 @@ class _Light:
         if value is None:
             return () if several else None
         type_, info = param.type_descriptor.annotation, param.type_descriptor.parameter_info
-        try:
-            if not several:
-                found = _read(value, type_, info)
-            elif get_origin(type_) is list and isinstance(value, list | tuple):
-                found = [_read(one, get_args(type_)[0], info) for one in value]
-            else:
-                found = _UNKNOWN
-        except ValueError as error:
-            raise typer.BadParameter(str(error), ctx=ctx, param=param) from None
-        if found is _UNKNOWN or (several and _UNKNOWN in found):
-            return self._typers().coerce(value, param=param, ctx=ctx)
-        return found
-
-
-def _read(value: Any, type_: Any, info: Any) -> Any:
-    """Return what `value` plainly means; `ValueError` where it plainly means nothing, `_UNKNOWN` where it is not plain.
-
-    `info` is what typer was told of the parameter.
-    """
-    if info.parser is not None or info.clamp or not isinstance(type_, type):
-        return _UNKNOWN
-    if type_ is str:
-        return value if isinstance(value, str) else _UNKNOWN
-    if type_ in (int, float):
-        return _number(value, type_, info)
-    if issubclass(type_, Enum):
-        return _choice(value, type_) if info.case_sensitive else _UNKNOWN
-    if type_ is Path:
-        return _path(value, info)
-    return _UNKNOWN
-
-
-def _number(value: Any, type_: type, info: Any) -> Any:
-    if isinstance(value, str):
-        try:
-            number = float(value)
-        except ValueError:
-            raise ValueError("give a whole number" if type_ is int else "give a number") from None
-        if not (_WHOLE.fullmatch(value) if type_ is int else value.isascii()):
-            return _UNKNOWN
-        value = int(value) if type_ is int else number
-    if type(value) is not type_ or (isinstance(value, float) and math.isnan(value)):
-        return _UNKNOWN
-    if info.min is not None and value < info.min:
-        raise ValueError(f"give at least {info.min}")
-    if info.max is not None and value > info.max:
-        raise ValueError(f"give at most {info.max}")
-    return value
-
-
-def _choice(value: Any, type_: type[Enum]) -> Any:
-    for one in type_:
-        if value in (one, one.value):
-            return one
-    raise ValueError(f"{value!r} is not one of {', '.join(repr(one.value) for one in type_)}")
-
-
-def _path(value: Any, info: Any) -> Any:
-    asked = info.exists or info.resolve_path or info.allow_dash or info.writable or info.path_type is not None
-    if asked or not (info.file_okay and info.dir_okay) or not isinstance(value, str | Path):
-        return _UNKNOWN
-    return Path(value) if os.access(value, os.R_OK) or not os.path.lexists(value) else _UNKNOWN
+        if type_ is str and isinstance(value, str):
+            return value
+        if type_ == list[str] and isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
+            return list(value)
+        if type_ in (int, float) and type(value) is type_:
+            if (info.min is None or value >= info.min) and (info.max is None or value <= info.max):
+                return value
+        elif (
+            type_ is Path and isinstance(value, str | Path) and (os.access(value, os.R_OK) or not Path(value).exists())
+        ):
+            return Path(value)
+        elif isinstance(type_, type) and issubclass(type_, StrEnum) and value in list(type_):
+            return type_(value)
+        return self._typers().coerce(value, param=param, ctx=ctx)
