@@ -1,6 +1,5 @@
 import re
 from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from ampbench.records.changes import Change, ChangeCode, ChangeStatus, Remark
 from ampbench.records.measured import Failure, Recipe, Skip
 from ampbench.report import page
 from ampbench.report.material import Material
-from ampbench.report.views.cases import DRAWN, cases, change_bar, change_limit, time_bar, time_scale, verdicts_of
+from ampbench.report.views.cases import cases, change_bar, change_limit, time_bar, time_scale, verdicts_of
 from ampbench.show.changes import reason
 from ampbench.show.rows import precision_label
 from ampbench.store import StoredRun, read_run
@@ -99,7 +98,7 @@ def test_the_columns_are_those_of_the_terminal_and_further_metrics_that_any_case
     shown = heads(section(readme_run))
     assert shown[:2] == ["case", "precision"]
     assert shown[2:] == [
-        "time/step", "speed", "memory", "error", "×floor", "items/s", "argmax", "gradient error", "verdict"
+        "verdict", "time/step", "speed", "memory", "error", "×floor", "items/s", "argmax", "gradient error"
     ]  # fmt: skip
 
 
@@ -374,14 +373,7 @@ def test_the_script_that_sorts_knows_every_unit_that_cells_are_written_in():
 def bytes_of_a_row(material: Material) -> float:
     view = cases(material)
     assert view is not None
-    drawn: Future[str] = Future()
-    drawn.set_result("")
-    figures = {chart.id: drawn for chart in view.charts}
-    body = (
-        page.section(view, {"sections": {"distributions"}, "figures": figures})
-        .partition("<tbody>")[2]
-        .partition("</table>")[0]
-    )
+    body = page.section(view, {"sections": {"distributions"}}).partition("<tbody>")[2].partition("</table>")[0]
     return len(body.encode()) / body.count("<tr ")
 
 
@@ -394,44 +386,5 @@ def test_a_row_takes_few_bytes_beside_a_baseline_where_nothing_is_equal(tmp_path
     assert bytes_of_a_row(make_material(new, baseline=old)) < 950
 
 
-def changed(**seconds: float) -> Material:
-    """Return a comparison of workloads that took 1 ms and take as much now."""
-    cases_of = {name: make_case("fp32", workload=name) for name in seconds}
-    old = run_of(*((case, noisy(1e-3, seed=place)) for place, case in enumerate(cases_of.values())))
-    new = run_of(
-        *((case, noisy(seconds[name], seed=9 + place)) for place, (name, case) in enumerate(cases_of.items())),
-        header=make_header(run="new"),
-    )
-    return make_material(new, baseline=old)
-
-
-def test_a_comparison_draws_its_changes_with_their_intervals_the_worst_first():
-    view = cases(changed(same=1e-3, better=0.5e-3, worse=1.3e-3, worst=3e-3))
-    assert view is not None
-    rows = view.datasets["cases-changes"]
-    assert [(row["name"], row["verdict"]) for row in rows] == [
-        ("worst fp32, time", "regressed"), ("worse fp32, time", "regressed"), ("better fp32, time", "improved")
-    ]  # fmt: skip
-    assert all(row["low"] < row["change"] < row["high"] for row in rows)
-    (chart,) = view.charts
-    assert chart.alt.startswith("2 regressed, 1 improved: worst fp32, time ")
-    assert "1 change of more than 100% at the edge." in chart.alt
-    assert section(changed(same=1e-3, worse=1.3e-3)).find("svg") is not None
-
-
-def test_without_changes_or_a_baseline_nothing_is_drawn_of_them():
-    for material in (changed(same=1e-3), make_material(run_of((FP32, noisy(1e-3))))):
-        view = cases(material)
-        assert view is not None
-        assert view.charts == []
-
-
 def test_the_verdict_of_a_case_stands_next_to_its_name():
-    assert heads(section(changed(worse=1.3e-3)))[:2] == ["case", "verdict"]
-
-
-def test_no_more_changes_are_drawn_than_can_be_read():
-    view = cases(changed(**{f"net{number}": 2e-3 for number in range(DRAWN + 2)}))
-    assert view is not None
-    assert len(view.datasets["cases-changes"]) == DRAWN
-    assert f"The first {DRAWN} of {DRAWN + 2} are drawn" in view.charts[0].alt
+    assert heads(compared(1.3e-3)[1])[:2] == ["case", "verdict"]

@@ -104,7 +104,7 @@ def cells_of(stored: StoredRun, result: Result, words: Mapping[str, str]) -> Ite
     view = cases(material_of([stored]))
     assert view is not None
     lines = view.content["lines"]
-    yield "page's table", {line.case.row["case_id"]: line.cells[-1].text for line in lines if line.cells}
+    yield "page's table", {line.case.row["case_id"]: line.cells[0].text for line in lines if line.cells}
 
 
 def found_in(

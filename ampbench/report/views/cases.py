@@ -1,16 +1,16 @@
-"""The section of cases: each once, with numbers, verdicts, failures and skips; and their changes, drawn."""
+"""The section of cases: each once, with numbers, verdicts, failures and skips, and their changes drawn in it."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ampbench.core.metrics import DRIFT, GATED
+from ampbench.core.metrics import GATED
 from ampbench.core.precisions import PRECISIONS, ordered
 from ampbench.core.units import UNDEFINED, counted, format_limit, times
 from ampbench.judge import notes
 from ampbench.judge.times import TIME
-from ampbench.records.changes import EQUAL, OUTCOME, Change, ChangeCode, ChangeStatus, rank
+from ampbench.records.changes import EQUAL, OUTCOME, Change, ChangeCode, ChangeStatus
 from ampbench.records.labels import common_traits
 from ampbench.report.facts import reasons
 from ampbench.report.material import Material, Shown, ShownCase
@@ -24,8 +24,7 @@ from ampbench.show.changes import (
     threshold_text,
     value_text,
 )
-from ampbench.show.charts import NAMES_ABOVE, Chart, Rows, middle_cut, quantity, rule_at, tooltip
-from ampbench.show.comparison import CHANGE_LEGEND, CHANGED, KINDS, WORST_FIRST
+from ampbench.show.comparison import CHANGE_LEGEND, KINDS, WORST_FIRST
 from ampbench.show.page import View
 from ampbench.show.results import COLUMNS, Column, metric_column
 from ampbench.show.rows import Row, grouped, judged_error, number, precision_label
@@ -94,12 +93,16 @@ def _log(value: object) -> float | None:
 
 
 class Cell(NamedTuple):
-    """A cell: its text, a second line, the CSS variables of its bar, and what it is sorted by if not the text."""
+    """A cell: its text, a second line, the CSS variables of its bar, and what it is sorted by if not the text.
+
+    `left`: it is words, set to the left.
+    """
 
     text: str
     more: str = ""
     bar: str = ""
     key: str = ""
+    left: bool = False
 
 
 class Said(NamedTuple):
@@ -172,100 +175,6 @@ def change_cells(findings: Sequence[Change], limits: Mapping[str, float | None])
     return cells
 
 
-DATASET = "cases-changes"
-DRAWN = 20
-"""So many changes are drawn, the worst."""
-LEAST, MOST = 0.1, 1.0
-"""The axis reaches to a change of so much at least and at most; what lies beyond stands at its edge."""
-_FAR = 1e3
-_LONGEST = 60
-_TOLD = (*CHANGED, ChangeStatus.INCONCLUSIVE)
-
-
-def forest(cases: Iterable[ShownCase]) -> tuple[Chart, Rows] | None:
-    """Return the chart of changes, those that are certain first, then those that are not; None without any."""
-    pairs = [(case, one) for case in cases for one in case.findings if one.status in _TOLD and _has_a_place(one)]
-    pairs.sort(key=lambda pair: rank(pair[1]))
-    pairs.sort(key=lambda pair: WORST_FIRST.index(pair[1].status))
-    rows = [_row(case, one) for case, one in pairs[:DRAWN]]
-    if not rows:
-        return None
-    farthest = max(abs(row[end]) for row in rows for end in ("change", "low", "high"))
-    edge = min(max(farthest, LEAST), MOST)
-    counts = [
-        f"{sum(one.status is verdict for _, one in pairs):,} {verdict.value}"
-        for verdict in _TOLD
-        if any(one.status is verdict for _, one in pairs)
-    ]
-    said = [f"{', '.join(counts)}: {rows[0]['name']} {rows[0]['text']} first."]
-    beyond = sum(abs(row["change"]) > edge for row in rows)
-    said += [f"{counted(beyond, 'change')} of more than {edge:.0%} at the edge."] if beyond else []
-    said += [f"The first {DRAWN} of {len(pairs):,} are drawn, the table below has all."] if len(pairs) > DRAWN else []
-    chart = Chart(
-        id=DATASET,
-        title="Changes of cases and metrics, with 95% intervals where luck has a part",
-        alt=" ".join(said),
-        spec=_spec(edge, [verdict for verdict in _TOLD if any(row["verdict"] == verdict for row in rows)]),
-        dataset=DATASET,
-        height=20 + 36 * len(rows),
-    )
-    return chart, rows
-
-
-def _has_a_place(one: Change) -> bool:
-    """Return whether a finding is a change in parts of the baseline's value; the drift of a function is a distance."""
-    return one.change is not None and not math.isnan(one.change) and one.metric != DRIFT
-
-
-def _row(case: ShownCase, one: Change) -> dict[str, Any]:
-    change = _within(one.change or 0.0)
-    low, high = (change if end is None else _within(end) for end in (one.low, one.high))
-    return {
-        "name": f"{case.name}, {metric_label(one.metric)}",
-        "verdict": one.status.value,
-        "change": change,
-        "low": low,
-        "high": high,
-        "text": change_text(one),
-        "interval": interval_text(one),
-        "reason": reason(one),
-    }
-
-
-def _within(change: float) -> float:
-    return 0.0 if math.isnan(change) else min(max(change, -_FAR), _FAR)
-
-
-def _spec(edge: float, verdicts: list[ChangeStatus]) -> dict[str, Any]:
-    names = [one.value for one in verdicts]
-    axis = {"labelExpr": "datum.value ? format(datum.value, '+.0%') : '0'", "tickCount": 5}
-    scale = {"domain": [-edge, edge], "clamp": True, "nice": False, "padding": 6}
-    x = quantity("change", "change against the baseline", scale, axis)
-    y = {
-        "field": "name",
-        "type": "nominal",
-        "sort": None,
-        "title": None,
-        "axis": {**NAMES_ABOVE, "labelExpr": middle_cut(_LONGEST)},
-    }
-    colours = {"domain": names, "range": [f"var(--{name})" for name in names]}
-    colour = {"field": "verdict", "type": "nominal", "scale": colours, "legend": {"title": None, "columns": 3}}
-    both = {"y": y, "color": colour}
-    told = tooltip(name="case", verdict="verdict", text="change", interval="95% interval", reason="why")
-    text = {"type": "text", "align": "right", "dy": -11}
-    return {
-        "layer": [
-            {
-                "mark": {"type": "rule", "strokeWidth": 2},
-                "encoding": {**both, "x": x | {"field": "low"}, "x2": {"field": "high"}},
-            },
-            {"mark": {"type": "point", "opacity": 1}, "encoding": {**both, "x": x, "tooltip": told}},
-            {"mark": text, "encoding": {"y": y, "x": {"value": "width"}, "text": {"field": "text"}}},
-            rule_at("x", 0),
-        ]
-    }
-
-
 FLOOR = Column("×floor", ("output_floor_ratio", "output_worst_floor_ratio"), lambda row: (_floor(row), ""))
 FURTHER = (
     "items_per_second", "speedup_vs_tf32", "speedup_vs_default", "energy_per_step",
@@ -327,7 +236,6 @@ def cases(material: Material) -> View | None:
         skips += [(prefix + said, [own[case_id] for case_id in ids]) for said, ids in aside]
         hidden = {case_id for _, ids in aside for case_id in ids}
         lines += _lines(shown, run, own, hidden, shown_columns, limits)
-    drawn = forest(material.cases)
     return View(
         id="cases",
         title="Cases",
@@ -345,8 +253,6 @@ def cases(material: Material) -> View | None:
             "timed": any(cell.bar for line in lines for cell in line.cells),
             "skips": skips,
         },
-        charts=[drawn[0]] if drawn else [],
-        datasets={drawn[0].dataset: drawn[1]} if drawn else {},
     )
 
 
@@ -384,13 +290,13 @@ def _heads(material: Material, shown_columns: Sequence[Column], limits: Mapping[
         label = metric_label(metric)
         drawn = "" if edge is None else f", drawn to ±{format_limit(edge)}"
         heads.append(Head(f"{label.replace(' ', '-')}-change", f"{label} change{drawn}"))
-    heads += [Head(_key(one), one.head) for one in shown_columns]
+    heads += [Head(_key(one), one.head, text=one is COLUMNS[-1]) for one in shown_columns]
     return heads if shown_columns else [*heads, Head("outcome", "outcome", text=True)]
 
 
 def _key(column: Column) -> str:
     """Return what the page's address calls a column: "time" of "time/step"."""
-    return column.head.partition("/")[0].replace(" ", "-") if column.metrics else "judged"
+    return column.head.partition("/")[0].replace(" ", "-") if column is not COLUMNS[-1] else "judged"
 
 
 def _lines(
@@ -456,12 +362,13 @@ def _floor(row: Row) -> str:
 
 
 def columns_of(measured: Sequence[Row]) -> list[Column]:
-    """Return the columns of numbers that any row that was measured has, and its verdict."""
-    columns = [*COLUMNS[1:-1], FLOOR, *map(metric_column, FURTHER), COLUMNS[-1]]
+    """Return the verdict, which no window is too narrow for, and the columns of numbers that any measured row has."""
+    columns = [COLUMNS[-1], *COLUMNS[1:-1], FLOOR, *map(metric_column, FURTHER)]
     return [column for column in columns if any(any(column.cell(row)) for row in measured)]
 
 
 def _cell(column: Column, case: ShownCase, scale: Scale | None) -> Cell:
     """Return a cell: what stands beside its number below that, so that numbers align; a time has its bar there."""
     text, beside = column.cell(case.row)
-    return Cell(text or UNDEFINED, beside, time_bar(case.row, scale) if TIME in column.metrics else "")
+    bar = time_bar(case.row, scale) if TIME in column.metrics else ""
+    return Cell(text or UNDEFINED, beside, bar, left=column is COLUMNS[-1])
