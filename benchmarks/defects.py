@@ -16,12 +16,11 @@ from pathlib import Path
 from ampbench.core.units import counted
 from ampbench.defects.catalogue import CHECKS, program_of
 from ampbench.defects.check import AREAS, Check
-from ampbench.instruments.check.findings import latest
-from ampbench.instruments.check.records import DEFECTIVE, DIFFERS, GOOD, NOT_SHOWN, Checked, digest_of
 from ampbench.records.case import DEVICES
 from ampbench.records.rules import DEVICE, FAKE
 from ampbench.show.markdown import escaped, folded, markdown_table
 from ampbench.store import StoredRun
+from ampbench.studies.check import DEFECTIVE, DIFFERS, GOOD, NOT_SHOWN, Checked, digest_of, latest
 from benchmarks.rules import read_probes, version
 
 ROOT = Path(__file__).parents[1]

@@ -8,8 +8,8 @@ from msgspec import structs
 from packaging.version import Version
 
 from ampbench.defects.catalogue import CHECKS
-from ampbench.instruments.check.records import DEFECTIVE, DIFFERS, GOOD, NOT_SHOWN
 from ampbench.records.kinds import CHECK
+from ampbench.studies.check import DEFECTIVE, DIFFERS, GOOD, NOT_SHOWN
 from benchmarks.defects import ABSENT, PAGE, PROBES, WITHOUT_CHECK, matrices, page
 from benchmarks.rules import read_probes, version
 

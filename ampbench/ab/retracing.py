@@ -8,8 +8,6 @@ from ampbench.drive.planning import PlannedCase
 from ampbench.drive.servers import OpenChannel, Pool
 from ampbench.errors import AmpbenchError, StoreError
 from ampbench.instruments.casts.instrument import trace_case
-from ampbench.instruments.check.instrument import check_on, wanted_of
-from ampbench.instruments.check.records import Checked, ChecksAsked
 from ampbench.instruments.rules.instrument import failure_line, probe_device
 from ampbench.records.case import Environment
 from ampbench.records.casts import CastPass, Tracing
@@ -18,6 +16,7 @@ from ampbench.records.measured import Failure, Skip
 from ampbench.records.rules import DTYPES, RuleProbe
 from ampbench.records.run import Settings
 from ampbench.records.wire import REST, Nothing, ask
+from ampbench.studies.check import Checked, ChecksAsked, check_on, wanted_of
 
 MOST_CASES = 10
 """So many cases are traced, those that regressed most."""

@@ -111,15 +111,17 @@ def command(
       ampbench compare BASE CANDIDATE --format markdown >> "$GITHUB_STEP_SUMMARY"
     """
     from ampbench import store
+    from ampbench.show import studies
 
     policy = Judging(only=only, threshold=threshold).read(found=False)
     paths = store.find_run(baseline, results, print_note), store.find_run(candidate, results, print_note)
     kind = KINDS.get(store.read_header(paths[0]).explains)
-    if kind is not None and kind.changes and store.read_header(paths[1]).explains == kind.name:
+    study = named(kind.study) if kind is not None and kind.study else None
+    if kind is not None and study and study.since and store.read_header(paths[1]).explains == kind.name:
         for typed in typed_beside(context, SHOWN_WHOLE):
             verb = f"ampbench {verb_of(kind.name)}"
             raise UsageError(f"{typed} means nothing between two runs of {verb}, which are told whole: leave it out")
-        print_document(named(kind.changes)(*map(store.read_run, paths)), format)
+        print_document(studies.changes(study, *map(store.read_run, paths)), format)
         return 0
     from ampbench.comparison import Comparison
     from ampbench.judge.rounds import MeasuredRun

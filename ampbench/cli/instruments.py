@@ -33,6 +33,7 @@ from ampbench.cli.options import (
     parameters_of,
     refuse_beside_resume,
     resumed_imports,
+    run_option,
     run_words,
     stored_already,
     typed_seconds,
@@ -51,6 +52,9 @@ if TYPE_CHECKING:
     from ampbench.studies.study import Instrument, Option, Selects, Session
 
 
+Against = Annotated[str, run_option("--against", "Say only what changed since this stored run.")]
+
+
 def command(kind: str) -> Callable[..., int | None]:
     """Return the verb that makes runs of a kind, as typer takes it."""
     if KINDS[kind].verb:
@@ -67,11 +71,13 @@ def command(kind: str) -> Callable[..., int | None]:
 
 def _parameters(instrument: "Instrument[Any]") -> list[Parameter]:
     """Return the parameters of an instrument's verb, in their order."""
-    from ampbench.studies.study import options_of
+    from ampbench.studies.study import Study, options_of
 
     selects, limits = instrument.selects, parameters_of(make_settings)
+    own = {row.name: option(row.name, _annotation(row), row.default) for row in options_of(instrument)}
     parameters = _selecting(selects) if selects is not None else [parameters_of(make_selection)["device"]]
-    parameters += [option(row.name, _annotation(row), row.default) for row in options_of(instrument)]
+    parameters = [own.pop(each.name, each) for each in parameters] + [*own.values()]
+    parameters += [option("against", Against, "")] if isinstance(instrument, Study) and instrument.since else []
     parameters += [option("every", Verbose, False)] if instrument.lists_all else []
     parameters += [option("timeout", PieceTimeout, instrument.timeout), limits["threads"]]
     parameters += [limits["seed"]] if selects is not None else []
@@ -99,6 +105,9 @@ def _selecting(selects: "Selects") -> list[Parameter]:
 def _annotation(option: "Option") -> Any:
     """Return an option as typer takes it."""
     flag = f"--{option.name.replace('_', '-')}"
+    if option.argument:
+        info = typer.Argument(metavar=option.metavar, help=option.help, autocompletion=option.known)
+        return Annotated[list[str] | None, info]
     if option.names:
         return Annotated[list[str] | None, many_names(flag, option.help)]
     type_ = option.type or type(option.default)
@@ -112,6 +121,7 @@ def _annotation(option: "Option") -> Any:
         max=option.most,
         help=option.help,
         show_default=option.default_said or True,
+        autocompletion=option.known,
     )
     return Annotated[type_ | None if option.default is None else type_, info]
 
@@ -132,8 +142,15 @@ def _done(instrument: "Instrument[Any]", context: typer.Context, values: dict[st
         typed={one.name for one in options if is_typed(context, one.name)},
         selection=selection,
     )
+    instead = instrument.instead(given)
+    if instead is not None:
+        sys.stdout.write(instead) if isinstance(instead, str) else print_document(instead, chosen)
+        return 0
     asked = asked_for(instrument, given)
-    show = told_as(chosen, everything=everything, **instrument.showing(given, chosen))
+    if values.get("against"):
+        show = _changes_since(values["against"], values["results"], instrument, chosen)
+    else:
+        show = told_as(chosen, everything=everything, **instrument.showing(given, chosen))
 
     def tell(stored: "StoredRun") -> None:
         show(stored)
@@ -141,6 +158,18 @@ def _done(instrument: "Instrument[Any]", context: typer.Context, values: dict[st
             print_note(line)
 
     return begin(instrument, selection, settings, asked, values["results"], values["label"], tell)
+
+
+def _changes_since(name: str, results: Path, study: Any, format: OutputFormat) -> "Tell":
+    """Return what prints what changed since the run called `name`; `UsageError` where that is of another kind."""
+    from ampbench import store
+    from ampbench.show import studies
+
+    before = store.read_run(store.find_run(name, results))
+    if before.header.explains != study.kind:
+        did = deed_of(before.header.explains)
+        raise UsageError(f"run {before.header.run} {did}: --against needs one of ampbench {verb_of(study.kind)}")
+    return lambda after: print_document(studies.changes(study, before, after), format)
 
 
 def _made(make: Callable[..., Value], values: Mapping[str, Any]) -> Value:

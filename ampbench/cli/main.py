@@ -89,7 +89,7 @@ VERBS = {
     "convert": "Stored runs in other programs' formats: JUnit, Bencher, Parquet and others.",
     "doctor": "What this machine and installation can do, and what spoils measurements.",
 }
-"""The verbs in the order of a user's day; each is the module of the same name, but for these."""
+"""The verbs in the order of a user's day; each is a kind of run or the module of the same name, but for these."""
 ELSEWHERE = {"gate": "ampbench.cli.compare:gate"}
 
 GROUPS = {
@@ -379,6 +379,8 @@ def _not_imported() -> None:
 
 def _verb(name: str) -> Callable[..., int | None]:
     """Return the function of a verb that is in no group."""
+    if name in KINDS:
+        return _kind_verb(name)
     from ampbench.cli.options import as_typer_takes
 
     return as_typer_takes(named(ELSEWHERE.get(name, f"ampbench.cli.{name}:command")))

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ampbench.records.kinds import KINDS, Kind, named
-from ampbench.show import studies
+from ampbench.show import studies, study_words
 
 if TYPE_CHECKING:
     from ampbench.records.case import Environment
@@ -34,7 +34,7 @@ def part(row: Kind, held: "Held[Any]") -> "Part | None":
 
 def pointers(stored: "StoredRun") -> list[str]:
     """Return in lines what instruments know of what befell the cases of a run."""
-    return [line for row in KINDS.values() if row.points for line in named(row.points)(stored)]
+    return study_words.lines(each for row in KINDS.values() if row.points for each in named(row.points)(stored))
 
 
 DIAGNOSING = tuple(row.name for row in KINDS.values() if row.diagnoses)
@@ -43,7 +43,9 @@ DIAGNOSING = tuple(row.name for row in KINDS.values() if row.diagnoses)
 
 def diagnoses(runs: "Mapping[str, Sequence[StoredRun]]", environment: "Environment") -> list[str]:
     """Return in lines what `runs`, by kind, know of an environment."""
-    return [line for kind in DIAGNOSING for line in named(KINDS[kind].diagnoses)(runs.get(kind, ()), environment)]
+    return study_words.lines(
+        each for kind in DIAGNOSING for each in named(KINDS[kind].diagnoses)(runs.get(kind, ()), environment)
+    )
 
 
 def told(kind: str, stored: "StoredRun") -> Mapping[str, Any]:

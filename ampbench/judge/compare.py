@@ -27,7 +27,6 @@ from ampbench.instruments.casts.changes import (
     concerned_rules,
     used_names,
 )
-from ampbench.instruments.check.findings import came_or_went
 from ampbench.instruments.rules.findings import compare_rules, missing_dtypes, unobserved
 from ampbench.instruments.rules.findings import rank as rule_rank
 from ampbench.judge.deciding import ALPHA, FAMILY_ALPHA, LOOKS, POWER
@@ -75,6 +74,7 @@ from ampbench.records.labels import kernels_said
 from ampbench.records.measured import Round
 from ampbench.records.rules import FAKE, RuleChange, RuleProbe
 from ampbench.store import CUT, StoredRun
+from ampbench.studies.check import came_or_went
 
 LANES = 3 / 2
 """A comparison has three lanes, with the control; an arm against itself has two."""

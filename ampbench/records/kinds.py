@@ -58,9 +58,8 @@ class Kind:
       (none: the one that is called as the kind is);
     * `document`, which makes what is shown of a run, and `part`, which makes its part of a report's page;
     * `told`, what of a run is told on a page ("": all that was found);
-    * `changes`, which makes what is shown of two runs of it, the earlier first ("": they are not compared so);
-    * `points`, which tells in lines what is known of what befell cases of any run ("": nothing);
-    * `diagnoses`, which tells in lines what runs of it know of an environment ("": nothing).
+    * `points`, which states what is known of what befell cases of any run ("": nothing);
+    * `diagnoses`, which states what runs of it know of an environment ("": nothing).
     """
 
     name: str
@@ -77,7 +76,6 @@ class Kind:
     asks: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
     told: str = ""
-    changes: str = ""
     points: str = ""
     diagnoses: str = ""
     together: bool = False
@@ -205,17 +203,13 @@ _ROWS = (
     ),
     Kind(
         CHECK, "", "known defects on",
-        (Lines("checked", "ampbench.instruments.check.records:Checked", several=True, of="device"),),
+        (Lines("checked", "ampbench.studies.check:Checked", several=True, of="device"),),
         summary="Which known defects of mixed precision this torch has here, each shown by a small program.",
-        instrument="ampbench.instruments.check.instrument:INSTRUMENT",
-        verb="ampbench.cli.check:command",
-        asked="ampbench.instruments.check.records:ChecksAsked",
-        asks=("ampbench.instruments.check.records:CheckAsked",),
-        document="ampbench.instruments.check.show:document",
-        part="ampbench.instruments.check.show:part",
-        changes="ampbench.instruments.check.show:changes_document",
-        points="ampbench.instruments.check.findings:pointers",
-        diagnoses="ampbench.instruments.check.findings:diagnosis",
+        study="ampbench.studies.check:STUDY",
+        asked="ampbench.studies.check:ChecksAsked",
+        asks=("ampbench.studies.check:CheckAsked",),
+        points="ampbench.studies.check:pointers",
+        diagnoses="ampbench.studies.check:diagnosis",
         resumed=True,
     ),
 )  # fmt: skip

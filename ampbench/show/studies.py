@@ -20,7 +20,7 @@ from ampbench.show.page import Held, Part, of_several, told_part
 from ampbench.store import StoredRun
 
 if TYPE_CHECKING:
-    from ampbench.studies.study import Study, Table, View
+    from ampbench.studies.study import Since, Study, Table, View
 
 Found = TypeVar("Found")
 """What was seen of a case."""
@@ -77,38 +77,55 @@ def _as_data(record: Any) -> Any:
     return [_as_data(each) for each in record] if isinstance(record, list) else record_data(record)
 
 
+def changes(study: "Study[Any, Any]", before: StoredRun, after: StoredRun) -> Document:
+    """Return what a study says of two runs of it, the earlier first."""
+    assert study.since is not None
+    known = {"before": before.header.run, "after": after.header.run}
+    return _of_named(study.since, study.since.of(before, after), known, everything=True)
+
+
 def _of_devices(study: "Study[Any, Any]", stored: StoredRun, *, everything: bool) -> Document:
     """Return what a study of devices says of a run, which has no cases."""
     assert study.devices is not None
-    devices = study.devices([stored])
+    known = {
+        "run": stored.header.run,
+        "environment": record_data(stored.header.environment),
+        "ended": stored.ending,
+        study.key: _as_data(stored.every(study.record)),
+    }
+    return _of_named(study, study.devices([stored]), known, everything=everything or study.in_full(stored))
+
+
+def _of_named(
+    study: "Study[Any, Any] | Since[Any]", subjects: Sequence[Any], known: dict[str, Any], *, everything: bool
+) -> Document:
+    """Return what is said of subjects that each have a name; the data begin with what is `known`."""
     first = study.tables[0]
 
     def rows(each: "Table[Any, Any]") -> list[dict[str, Any]]:
-        return [row for found in devices for row in records(each.columns_of(found), each.rows(found))]
+        return [row for subject in subjects for row in records(each.columns_of(subject), each.rows(subject))]
 
     def data() -> dict[str, Any]:
-        statements = {found.name: list(study.conclusions(None, found)) for found in devices}
-        found = {
-            "run": stored.header.run,
-            "environment": record_data(stored.header.environment),
-            "ended": stored.ending,
+        statements = {each.name: list(study.conclusions(None, each)) for each in subjects}
+        found = known | {
             "sentences": {name: study_words.lines(each) for name, each in statements.items()},
             "statements": {name: [asdict(one) for one in each] for name, each in statements.items()},
-            "tables": {each.key: rows(each) for each in study.tables},
-            study.key: _as_data(stored.every(study.record)),
+            "tables": {each.key: rows(each) for each in study.tables if each.key},
         }
         return {name: finite(value) for name, value in found.items()}
 
     assert not callable(first.columns)
     return Document(
-        sections=lambda: [section(study, None, found, everything=everything) for found in devices],
+        sections=lambda: [section(study, None, each, everything=everything) for each in subjects],
         data=data,
         columns=[column.key for column in first.columns],
         rows=lambda: rows(first),
     )
 
 
-def section(study: "Study[Any, Found]", case: Case | None, record: Found, *, everything: bool = False) -> Section:
+def section(
+    study: "Study[Any, Found] | Since[Found]", case: Case | None, record: Found, *, everything: bool = False
+) -> Section:
     """Return what a study says of a case: its conclusions, its tables, and what the measuring noted."""
     said = study_words.lines(study.conclusions(case, record))
     tables = [_block(each, view, record, everything) for each in study.tables for view in each.views]
@@ -126,7 +143,7 @@ def _block(found: "Table[Found, Row]", view: "View[Row]", record: Found, everyth
     columns = found.columns_of(record)
     shown = None if everything else view.shown
     chosen = picked(columns, *view.keys.split()) if view.keys else columns
-    return table(view.title, chosen, found.rows(record), view.note, shown=shown)
+    return table(view.title, chosen, [*filter(view.only, found.rows(record))], view.note, shown=shown)
 
 
 def part(study: "Study[Any, Found]", held: Held[Found]) -> Part | None:

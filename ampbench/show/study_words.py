@@ -123,6 +123,25 @@ TEMPLATES: Mapping[str, str] = {
     "scope-error": "error of the {what}: {error:error} against {reference}, not {than:error}",
     "scope-undefined": "no error of the {what} is defined, as values are not finite or have another shape",
     "scope-free": "no cost seen",
+    "check-defects": "known defects on {device} that matter for {purpose}: {number} of {shown}{names:if| (||)}",
+    "check-traps": "traps by design on {device}: {number} ({names})",
+    "check-good": "as it should be on {device}: {number:counted;check}",
+    "check-changed": "of {both:counted;check} in both runs {came} came, {went} went, {others} otherwise",
+    "check-unasked": (
+        "no run here has looked for known defects of torch {version} on this processor: `ampbench check` does"
+    ),
+    "check-shown": "what to do about them: {commands}",
+    "check-error": (
+        "{cases:counted;case} failed with an error that is known: `ampbench check {check}` looks for that in this "
+        "torch ({title})"
+    ),
+    "check-unmoved": (
+        "{cases:counted;case} left most bf16 weights where they were: `ampbench check {check}` looks for that in this "
+        "torch ({title})"
+    ),
+    "check-called": (
+        "{cases:counted;case} called {op}: `ampbench check {check}` looks for that in this torch ({title})"
+    ),
 }
 
 OF_SEVERAL: Mapping[str, str] = {

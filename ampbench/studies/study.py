@@ -28,7 +28,7 @@ from ampbench.records.case import Environment
 from ampbench.records.kinds import KINDS, named
 from ampbench.records.run import Entry, Selection, Settings
 from ampbench.records.wire import Task
-from ampbench.show.document import Column
+from ampbench.show.document import Column, Document
 
 if TYPE_CHECKING:
     from ampbench.drive.pieces import Piece, Seen, Work
@@ -57,7 +57,8 @@ class Option:
     """An option of a verb: `--` and its `name`, its `default`, which also tells its type, and its `help`.
 
     `least` and `most` bound a number. One of `seconds` is typed as a duration, "90" or "2m"; one of `names` is typed
-    once for each, or with commas, and is a list. `default_said` stands for the default in the help. What is `shown`
+    once for each, or with commas, and is a list; with `argument` without any option before it. `default_said` stands
+    for the default in the help. A shell is offered the names that are `known`, and what each is. What is `shown`
     chooses what is printed of a run, not what the run is.
     """
 
@@ -69,8 +70,10 @@ class Option:
     most: float | None = None
     seconds: bool = False
     names: bool = False
+    argument: bool = False
     type: Any = None
     default_said: str = ""
+    known: Callable[[], Sequence[tuple[str, str]]] | None = None
     shown: bool = False
 
 
@@ -148,7 +151,8 @@ class Instrument(Generic[A]):
     `left` are the pieces that a run lacks, each as its `Piece.key`; `same` raises `UsageError` where what is left of a
     run is not what it began with. `failed` counts what went wrong beside failed cases.
 
-    `showing` makes options of the document of what was given and the format's name, `noted` lines to print beside it,
+    `instead` is a document or a text that is all that was asked for. `showing` makes options of the document of what
+    was given and the format's name, `noted` lines to print beside it,
     and `progress` what says of a piece at work how far it is, told of what it saw.
     """
 
@@ -170,6 +174,7 @@ class Instrument(Generic[A]):
     left: "Callable[[StoredRun], Sequence[str]]" = unfinished
     same: "Callable[[StoredRun, list[PlannedCase], Channel, Settings], None]" = lambda *_: None
     failed: "Callable[[StoredRun], int]" = lambda _: 0
+    instead: Callable[[Given], Document | str | None] = lambda _: None
     showing: Callable[[Given, str], dict[str, Any]] = lambda *_: {}
     noted: "Callable[[StoredRun, Given], list[str]]" = lambda *_: []
     progress: "Callable[[], Callable[[Seen | None], str]]" = field(default=lambda: lambda _: "")
@@ -179,19 +184,21 @@ class Instrument(Generic[A]):
 class View(Generic[T]):
     """What people read of a table: its `title`, the `keys` of its columns, with blanks between (none: all).
 
-    `shown`: so many rows, unless all are asked for (None: all); one that is `folded` is unfolded on a page by a reader.
+    `only`: of these rows. `shown`: so many of them, unless all are asked for (None: all); one that is `folded` is
+    unfolded on a page by a reader.
     """
 
     title: str
     keys: str = ""
     note: str = ""
+    only: Callable[[T], bool] = lambda _: True
     shown: int | None = None
     folded: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table(Generic[R, T]):
-    """Rows of a record: `key` is the table's name for machines, `views` are what people read of it."""
+    """Rows of a record: `key` is its name for machines ("": not for them), `views` are what people read of it."""
 
     key: str
     columns: Sequence[Column[T]] | Callable[[R], Sequence[Column[T]]]
@@ -204,6 +211,17 @@ class Table(Generic[R, T]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Since(Generic[R]):
+    """What is shown of two runs of a study, the earlier first: `of` finds what is compared, each with a `name`."""
+
+    of: "Callable[[StoredRun, StoredRun], Sequence[R]]"
+    tables: Sequence[Table[R, Any]]
+    conclusions: Callable[[Any, R], Iterable[Statement]]
+    heading: Callable[[R], str] = lambda compared: str(getattr(compared, "name", ""))
+    remarks: Callable[[R], Sequence[str]] = lambda _: ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Study(Instrument[A], Generic[A, R]):
     """A study: an instrument of which all that is shown is made of `tables`, `conclusions` and `charts`.
 
@@ -213,6 +231,8 @@ class Study(Instrument[A], Generic[A, R]):
     measuring noted, in sentences. Where several records are of a case, `lacks` are the ids of cases and the names of
     what a run lacks of them. One that is of devices has `devices`, which finds in runs each
     device, with a `name` and what was found of it: that is what tables, conclusions (of None) and charts are made of.
+    A run that is told `in_full` shows all rows unasked. `since` is what changed between two runs, as the verb says
+    with `--against`.
     """
 
     asked: type[A]
@@ -226,6 +246,8 @@ class Study(Instrument[A], Generic[A, R]):
     conclusions: Callable[[Any, R], Iterable[Statement]]
     charts: "Sequence[Drawing[Told[R]]]" = ()
     lacks: "Callable[[StoredRun], Sequence[tuple[str, str]]]" = lambda _: ()
+    in_full: "Callable[[StoredRun], bool]" = lambda _: False
+    since: "Since[Any] | None" = None
     heading: Callable[[R], str] = lambda _: ""
     remarks: Callable[[R], Sequence[str]] = lambda record: getattr(record, "notes", [])
 

@@ -15,9 +15,9 @@ import ampbench
 from ampbench.cli.main import main
 from ampbench.core.precisions import PRECISIONS
 from ampbench.errors import CASE_FAILED
-from ampbench.instruments.check.records import DEFECTIVE, OUTCOMES, Checked
 from ampbench.records.labels import Pending
 from ampbench.store import StoredRun, list_runs, read_run
+from ampbench.studies.check import DEFECTIVE, OUTCOMES, Checked
 from benchmarks.device.running import ROOT, Found, Given, NotHereError
 
 MARGIN = 30.0

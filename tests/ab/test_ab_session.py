@@ -15,8 +15,6 @@ from ampbench.ab import session as ab
 from ampbench.ab.arms import parse_arm
 from ampbench.ab.blocks import Stage
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
-from ampbench.instruments.check.instrument import TASK
-from ampbench.instruments.check.records import Checked
 from ampbench.judge.compare import compare
 from ampbench.judge.rounds import MeasuredRun
 from ampbench.records.case import DeviceDescription
@@ -26,6 +24,7 @@ from ampbench.records.measured import Failure, Round
 from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import read_run
+from ampbench.studies.check import TASK, Checked
 from tests.drive.test_rounds import good
 from tests.rule_probes import observation, probe
 from tests.scripted_channel import got

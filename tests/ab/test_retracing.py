@@ -6,14 +6,13 @@ from msgspec import structs
 
 from ampbench.ab.retracing import TracedSide, explain_sides, regressed_cases
 from ampbench.drive.planning import PlannedCase, find_workloads
-from ampbench.instruments.check.instrument import TASK
-from ampbench.instruments.check.records import Checked
 from ampbench.records.casts import CastPass, CastTrace
 from ampbench.records.changes import OUTCOME, Change, ChangeCode, ChangeStatus
 from ampbench.records.kinds import CHECK
 from ampbench.records.measured import Failure
 from ampbench.records.run import Settings
 from ampbench.records.wire import Nothing, Reply, Request, reply_with
+from ampbench.studies.check import TASK, Checked
 from tests.drive.test_rounds import Script
 from tests.stored_runs import make_case, make_header
 

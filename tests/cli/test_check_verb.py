@@ -8,8 +8,8 @@ import pytest
 
 from ampbench import store
 from ampbench.defects.catalogue import CHECKS, program_of
-from ampbench.instruments.check.records import Checked
 from ampbench.records.kinds import CHECK
+from ampbench.studies.check import Checked
 
 Run = Callable[..., Any]
 
@@ -55,8 +55,7 @@ def test_what_was_found_is_stored_and_told_in_full_where_it_was_asked_for_by_nam
     found = ampbench(
         "check", "stale-weight-cast", "cat-mixed-dtypes", "--device", "cpu", "--device", "xpu", "--results", tmp_path
     )
-    assert "stale-weight-cast (defective): A weight that is changed within a region" in found.out
-    assert "xpu (fake tensors)" in found.out
+    assert "on xpu (fake tensors)" in found.out
     assert "told of in  pytorch/pytorch#48049" in found.out
     run = store.read_run(next((tmp_path / "runs").iterdir()))
     assert (run.header.explains, run.ended) == (CHECK, "complete")

@@ -6,8 +6,8 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from ampbench.defects.catalogue import CHECKS, program_of
-from ampbench.instruments.check.measure import run_program
-from ampbench.instruments.check.records import Checked
+from ampbench.studies.check import Checked
+from ampbench.studies.check_measure import run_program
 
 Plant = Callable[[], AbstractContextManager[Any]]
 

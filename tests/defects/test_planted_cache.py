@@ -9,7 +9,7 @@ import torch
 import torch._dynamo  # checkpoint imports it, which would take each child seconds
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState, TrainingState
 
-from ampbench.instruments.check.records import DEFECTIVE, DIFFERS, GOOD
+from ampbench.studies.check import DEFECTIVE, DIFFERS, GOOD
 from tests.defects.planting import Plant, outcome_of
 
 

@@ -13,7 +13,7 @@ import torch
 from packaging.version import Version
 
 from ampbench.defects.catalogue import CHECKS
-from ampbench.instruments.check.records import DEFECTIVE, DIFFERS, GOOD
+from ampbench.studies.check import DEFECTIVE, DIFFERS, GOOD
 from tests.defects.planting import Plant, outcome_of
 
 Function = Callable[..., Any]

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ampbench.defects.catalogue import CHECKS
-from ampbench.instruments.check.records import DEFECTIVE, DIFFERS, GOOD
+from ampbench.studies.check import DEFECTIVE, DIFFERS, GOOD
 from tests.defects.planting import Plant, outcome_of
 
 HALVES = (torch.float16, torch.bfloat16)

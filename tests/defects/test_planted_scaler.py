@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from ampbench.defects.catalogue import CHECKS, program_of
-from ampbench.instruments.check.measure import run_program
-from ampbench.instruments.check.records import DEFECTIVE, DIFFERS, GOOD
+from ampbench.studies.check import DEFECTIVE, DIFFERS, GOOD
+from ampbench.studies.check_measure import run_program
 from tests.defects.planting import Plant
 
 UNSCALE = "_amp_foreach_non_finite_check_and_unscale_"

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from ampbench.defects.catalogue import CHECKS, program_of
-from ampbench.instruments.check.measure import run_program
-from ampbench.instruments.check.records import DEFECTIVE, DIFFERS, GOOD
+from ampbench.studies.check import DEFECTIVE, DIFFERS, GOOD
+from ampbench.studies.check_measure import run_program
 from tests.defects.planting import Plant
 
 F = torch.nn.functional

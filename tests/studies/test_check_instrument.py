@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from ampbench.defects.check import CACHE, COMPILE, Check
 from ampbench.errors import UnknownNameError
-from ampbench.instruments.check import instrument
-from ampbench.instruments.check.instrument import asked_of, wanted_of
 from ampbench.records.case import DeviceDescription
+from ampbench.studies import check as instrument
+from ampbench.studies.check import asked_of, wanted_of
 from tests.stored_runs import make_header
 
 

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from ampbench.defects.catalogue import CHECKS
 from ampbench.errors import bounded, first_line
-from ampbench.instruments.check.records import DEFECTIVE, DIFFERS, GOOD, NOT_SHOWN, CheckAsked, Checked, digest_of
 from ampbench.records.rules import DEVICE, FAKE, NOT_OBSERVED
+from ampbench.studies.check import DEFECTIVE, DIFFERS, GOOD, NOT_SHOWN, CheckAsked, Checked, digest_of
 from ampbench.studies.paired import unfit
 from ampbench.trace.dtypes import autocast_to, is_present, stood_in
 from ampbench.worker.machine import Cpu

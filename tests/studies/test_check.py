@@ -8,15 +8,28 @@ from unittest import mock
 from msgspec import structs
 
 from ampbench import store
+from ampbench.core.statement import Statement
 from ampbench.defects.catalogue import CHECKS
-from ampbench.instruments.check import findings
-from ampbench.instruments.check.findings import came_or_went, changes, diagnosis, place_of, pointers, sentences
-from ampbench.instruments.check.records import DEFECTIVE, DIFFERS, GOOD, NOT_SHOWN, Checked
-from ampbench.instruments.check.show import sections
 from ampbench.records.casts import CastPass, CastTrace, Operation
 from ampbench.records.measured import Failure, Update
 from ampbench.records.rules import FAKE
+from ampbench.show import studies
 from ampbench.store import StoredRun
+from ampbench.studies import check as findings
+from ampbench.studies.check import (
+    DEFECTIVE,
+    DIFFERS,
+    GOOD,
+    NOT_SHOWN,
+    STUDY,
+    Checked,
+    Torch,
+    came_or_went,
+    changes,
+    conclusions,
+    diagnosis,
+    pointers,
+)
 from tests.stored_runs import holding, make_case, make_divergence, make_header, write_run
 
 CACHE, EPS, MIXED = "stale-weight-cast", "adam-fp16-eps", "promote-other-half"
@@ -31,33 +44,37 @@ def run_of(folder: Path, *found: Checked, **header: Any) -> StoredRun:
     return holding(store.read_run(write_run(folder, [], **header)), *found)
 
 
+def told(*results: Checked) -> list[tuple[Any, ...]]:
+    statements = conclusions(None, Torch("torch 2.15.0", results))
+    return [(str(each.code), *(each.facts.get(name) for name in FACTS)) for each in statements]
+
+
+FACTS = ("device", "purpose", "number", "shown", "names")
+
+
 def test_defects_are_counted_by_what_they_matter_for_among_those_that_could_be_shown() -> None:
-    found = [checked(EPS, DEFECTIVE), checked(CACHE, GOOD), checked(MIXED, NOT_SHOWN)]
-    assert sentences(place_of("2.15.0", "cpu", found), found) == [
-        "1 of 2 defects that matter for training is in torch 2.15.0 on cpu: adam-fp16-eps",
-        "0 of 1 defect that matters for inference is in torch 2.15.0 on cpu",
+    assert told(checked(EPS, DEFECTIVE), checked(CACHE, GOOD), checked(MIXED, NOT_SHOWN)) == [
+        ("check-defects", "cpu", "training", 1, 2, EPS),
+        ("check-defects", "cpu", "inference", 0, 1, None),
+        ("check-good", "cpu", None, 1, None, CACHE),
     ]
-    fake = [checked(MIXED, DEFECTIVE, "xpu", how=FAKE)]
-    (said, *_) = sentences(place_of("2.15.0", "xpu", fake), fake)
-    assert said.endswith("is in torch 2.15.0 on xpu (fake tensors): promote-other-half")
+    (first, *_) = told(checked(MIXED, DEFECTIVE, "xpu", how=FAKE))
+    assert first[1:] == ("xpu (fake tensors)", "training", 1, 1, MIXED)
 
 
 def test_what_differs_by_design_is_told_as_a_trap_and_counted_among_no_defects() -> None:
     found = [checked("bf16-weight-update", DIFFERS), checked("scale-underflow", GOOD)]
-    assert sentences("it", found) == ["1 trap by design is in it: bf16-weight-update"]
-    assert sentences("it", [*found, checked(EPS, GOOD)])[0] == "0 of 1 defect that matters for training is in it"
+    assert told(*found)[0] == ("check-traps", "cpu", None, 1, None, "bf16-weight-update")
+    assert told(*found, checked(EPS, GOOD))[0] == ("check-defects", "cpu", "training", 0, 1, None)
 
 
-def test_of_a_device_that_is_not_here_only_the_counts_are_told_unless_it_is_asked_for() -> None:
-    found = [checked(MIXED, DEFECTIVE), checked(MIXED, DEFECTIVE, "xpu", how=FAKE)]
-    here, away = sections("2.15.0", found)
-    assert [block.title for block in here.blocks][:1] == ["Defects"]
-    assert [block.title for block in away.blocks if block.rows] == []
-    assert [block.title for block in away.blocks][-1].startswith("`ampbench check --device xpu` has")
-    assert "promote-other-half" in away.blocks[0].title
-    for asked in (sections("2.15.0", found, named=["xpu"]), sections("2.15.0", found[1:])):
-        assert [block.title for block in asked[-1].blocks if block.rows] == ["Defects"]
-    assert sections("2.15.0", found, in_full=True)[-1].blocks[0].rows
+def test_a_check_that_comes_to_the_same_on_several_devices_is_a_row(tmp_path: Path) -> None:
+    found = [checked(MIXED, DEFECTIVE), checked(MIXED, DEFECTIVE, "xpu", how=FAKE), checked(CACHE, GOOD)]
+    (section,) = studies.document(STUDY, run_of(tmp_path, *found), []).sections()
+    (table,) = [block for block in section.blocks if block.rows]
+    assert (table.title, [row[:2] for row in table.rows]) == ("Defects", [[MIXED, "cpu, xpu"]])
+    (whole,) = studies.document(STUDY, run_of(tmp_path / "1", *found), [], everything=True).sections()
+    assert len([block for block in whole.blocks if block.rows]) == 3
 
 
 def test_what_came_is_told_before_what_went_and_other_programs_are_no_change(tmp_path: Path) -> None:
@@ -65,7 +82,7 @@ def test_what_came_is_told_before_what_went_and_other_programs_are_no_change(tmp
     after = run_of(
         tmp_path / "2", checked(CACHE, GOOD), checked(EPS, DEFECTIVE), checked(MIXED, DEFECTIVE, program="b")
     )
-    assert [(one.after.check, one.came, one.went) for one in changes([before], [after])] == [
+    assert [(one.after.check, one.came, one.went) for one in changes(before, after)] == [
         (EPS, True, False),
         (CACHE, False, True),
     ]
@@ -84,15 +101,15 @@ def test_a_defect_that_cannot_be_shown_any_more_is_told_to_have_gone_by_nobody(t
 def test_a_machine_is_told_what_runs_of_this_very_torch_on_this_processor_found(tmp_path: Path) -> None:
     environment = make_header().environment
     own = run_of(tmp_path / "1", checked(EPS, DEFECTIVE), checked(CACHE, DIFFERS))
-    said = diagnosis([own], environment)
-    assert said[0].startswith("1 of 2 defects that matter for training")
-    assert said[-1] == f"what to do about them: ampbench show {own.path}"
+    (first, *_, last) = statements = list(diagnosis([own], environment))
+    assert (first.code, first.facts["number"], first.facts["shown"]) == ("check-defects", 1, 2)
+    assert (last.code, last.facts["commands"]) == ("check-shown", f"ampbench show {own.path}")
     (nothing,) = diagnosis([own], structs.replace(environment, torch_version="2.16.0"))
-    assert nothing.startswith("no run here has looked for known defects of torch 2.16.0 on this processor: `ampbench")
+    assert (nothing.code, nothing.facts) == ("check-unasked", {"version": "2.16.0"})
     mended = run_of(tmp_path / "2", checked(EPS, GOOD))
-    assert diagnosis([own, mended], environment)[-1] == f"what to do about them: ampbench show {own.path}"
-    assert not [line for line in diagnosis([mended], environment) if "what to do" in line]
-    assert diagnosis([own], structs.replace(environment, cpu_flags=["avx2"])) != said
+    assert list(diagnosis([own, mended], environment))[-1].facts == last.facts
+    assert "check-shown" not in [each.code for each in diagnosis([mended], environment)]
+    assert list(diagnosis([own], structs.replace(environment, cpu_flags=["avx2"]))) != statements
 
 
 def test_a_case_that_fails_with_a_known_error_is_pointed_to_its_check(tmp_path: Path) -> None:
@@ -100,33 +117,35 @@ def test_a_case_that_fails_with_a_known_error_is_pointed_to_its_check(tmp_path: 
     message = "RuntimeError: Unexpected floating ScalarType in at::autocast::prioritize"
     failure = Failure(case_id=case.case_id, stage="round", cause="exception", message=message)
     (said,) = pointers(store.read_run(write_run(tmp_path, [case], failure)))
-    assert said.startswith(
-        f"1 case failed with an error that is known: `ampbench check {MIXED}` looks for that in this torch ("
-    )
+    assert (said.code, said.facts["cases"], said.facts["check"]) == ("check-error", 1, MIXED)
 
 
 def test_still_weights_in_bf16_are_pointed_to_their_check(tmp_path: Path) -> None:
     case = make_case("bf16_pure", phase="training")
     still = Update(steps=3, storage="bf16", moving=100, swallowed=60)
     (said,) = pointers(store.read_run(write_run(tmp_path / "1", [case], make_divergence(case, update=still))))
-    assert "1 case left most bf16 weights where they were: `ampbench check bf16-weight-update`" in said
+    assert (said.code, said.facts["cases"], said.facts["check"]) == ("check-unmoved", 1, "bf16-weight-update")
     moving = make_divergence(case, update=structs.replace(still, swallowed=50))
-    assert pointers(store.read_run(write_run(tmp_path / "2", [case], moving))) == []
+    assert not list(pointers(store.read_run(write_run(tmp_path / "2", [case], moving))))
     full = make_divergence(case, update=structs.replace(still, storage="fp32"))
-    assert pointers(store.read_run(write_run(tmp_path / "3", [case], full))) == []
+    assert not list(pointers(store.read_run(write_run(tmp_path / "3", [case], full))))
 
 
 def test_an_op_of_a_trace_is_pointed_to_a_check_of_its_dtype(tmp_path: Path) -> None:
     case = make_case("fp16_pure")
     run = store.read_run(write_run(tmp_path, [case]))
 
-    def traced(dtype: str, function: str) -> list[str]:
+    def traced(dtype: str, function: str) -> list[Statement]:
         op = Operation(index=0, name="aten.x", function=f"torch.nn.functional.{function}", inputs=(dtype,))
         found = CastPass(case_id=case.case_id, how="device", trace=CastTrace(ops=[op]))
-        return pointers(holding(run, found))
+        return list(pointers(holding(run, found)))
 
     (said,) = traced("fp16", "cosine_similarity")
-    assert said.startswith("1 case called cosine_similarity on fp16: `ampbench check fp16-cosine`")
+    assert (said.code, said.facts["op"], said.facts["check"]) == (
+        "check-called",
+        "cosine_similarity on fp16",
+        "fp16-cosine",
+    )
     assert traced("fp32", "cosine_similarity") == traced("fp16", "relu") == []
 
 
@@ -137,4 +156,4 @@ def test_nobody_is_pointed_to_what_this_torch_has_mended(tmp_path: Path) -> None
     run = store.read_run(write_run(tmp_path, [case], failure))
     for mended, pointed in (("2.11", 0), ("9.0", 1)):
         with mock.patch.object(findings, "CHECKS", {MIXED: replace(CHECKS[MIXED], mended=mended)}):
-            assert len(pointers(run)) == pointed
+            assert len(list(pointers(run))) == pointed

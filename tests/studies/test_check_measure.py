@@ -5,11 +5,11 @@ from unittest import mock
 import pytest
 
 from ampbench.defects.check import CACHE, Check
-from ampbench.instruments.check import measure
-from ampbench.instruments.check.measure import do_check, run_program
-from ampbench.instruments.check.records import DEFECTIVE, DIFFERS, GOOD, NOT_SHOWN, CheckAsked, Checked
 from ampbench.records.measured import Fitness
 from ampbench.records.rules import DEVICE, FAKE, NOT_OBSERVED
+from ampbench.studies import check_measure as measure
+from ampbench.studies.check import DEFECTIVE, DIFFERS, GOOD, NOT_SHOWN, CheckAsked, Checked
+from ampbench.studies.check_measure import do_check, run_program
 from ampbench.worker.worker import Work
 
 

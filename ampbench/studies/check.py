@@ -1,0 +1,615 @@
+"""Checks: which known defects of mixed precision this torch has on this device, each seen by a small program.
+
+Each program is run by a worker of its own, which may crash.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from hashlib import sha256
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+
+from ampbench.core.statement import Severity, Statement, state
+from ampbench.core.units import all_of
+from ampbench.core.units import one_of as choice
+from ampbench.defects.catalogue import CHECKS, program_of
+from ampbench.defects.check import AREAS, INFERENCE, TRAINING, Check
+from ampbench.errors import NothingToRunError, UnknownNameError
+from ampbench.records.bounds import Seconds, one_of
+from ampbench.records.case import DEVICES, Environment
+from ampbench.records.casts import CastPass
+from ampbench.records.changes import DefectChange
+from ampbench.records.kinds import CHECK
+from ampbench.records.labels import few
+from ampbench.records.measured import KILLED, Failure
+from ampbench.records.rules import DEVICE, FAKE, NOT_OBSERVED
+from ampbench.records.run import Selection, Settings
+from ampbench.records.wire import Task
+from ampbench.show.document import Column, Document, Section, records, table
+from ampbench.studies.study import Given, Option, Session, Since, Study, Table, View
+
+if TYPE_CHECKING:
+    from ampbench.drive.pieces import Piece
+    from ampbench.drive.servers import Channel
+    from ampbench.store import StoredRun
+
+GOOD, DEFECTIVE, DIFFERS, NOT_SHOWN = OUTCOMES = "good", "defective", "differs", "not shown here"
+"""What a check comes to: as it should be; the defect is there; as designed, but a trap; nobody can say here."""
+WORST = (DEFECTIVE, DIFFERS, NOT_SHOWN, GOOD)
+"""Outcomes in the order in which they are told."""
+NAMED = 8
+"""Of the checks of a device no more are named in a statement."""
+PRELOADED = ("torch._dynamo", "torch.distributed.fsdp")
+"""What many programs import, which takes longer than they do; each begins as a fork of what has done so."""
+UNKNOWN = Check(
+    name="", area="", title="a check that this ampbench does not have", threads=(), why="", remedy="", matters=()
+)
+"""Stands for a check of another version."""
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """What the check called `check` came to on a device type: one of `OUTCOMES`.
+
+    `how` it was seen: on the device, by fake tensors that stand in for it, or not at all. `expected` and `seen` are in
+    the program's own words, `said` what it wrote besides, `warned` the warnings that it raised, one line each. `why`
+    says why nothing could be shown, `cause` is that of the failure (`CAUSES`) where the worker broke. `program` is a
+    digest of its code: what others saw by other code is no change of torch. `seconds` is how long it took.
+    """
+
+    device: str
+    check: str
+    outcome: Annotated[str, one_of(*OUTCOMES)]
+    how: Annotated[str, one_of(DEVICE, FAKE, NOT_OBSERVED)]
+    program: str
+    expected: str = ""
+    seen: str = ""
+    said: list[str] = []
+    warned: list[str] = []
+    why: str = ""
+    cause: str = ""
+    seconds: Seconds | None = None
+
+
+class CheckAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """To run the program of the check called `check`, whose `text` this is."""
+
+    check: str
+    text: str
+
+
+class ChecksAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """To run the `checks` of these names (none: all but the slow ones), or all of some `areas`."""
+
+    checks: list[str] = []
+    areas: list[str] = []
+
+
+class CheckCode(StrEnum):
+    """What checks come to, on a device or from one run to another, and which of them looks for what befell cases."""
+
+    DEFECTS = "check-defects"
+    TRAPS = "check-traps"
+    GOOD = "check-good"
+    CHANGED = "check-changed"
+    UNASKED = "check-unasked"
+    SHOWN = "check-shown"
+    ERROR = "check-error"
+    UNMOVED = "check-unmoved"
+    CALLED = "check-called"
+
+
+def digest_of(text: str) -> str:
+    """Return what tells a program from another: a digest of its code, without the docstring that it begins with."""
+    return sha256(text.split('"""', 2)[-1].encode()).hexdigest()[:16]
+
+
+def check_of(result: Checked) -> Check:
+    """Return the check that a result is of."""
+    return CHECKS.get(result.check, UNKNOWN)
+
+
+def latest(runs: "Iterable[StoredRun]") -> dict[tuple[str, str], Checked]:
+    """Return the last result of each check on each device, by device and name."""
+    return {(each.device, each.check): each for run in runs for each in run.every(Checked)}
+
+
+@dataclass(frozen=True, slots=True)
+class Torch:
+    """What was found with a torch, on all devices."""
+
+    name: str
+    results: Sequence[Checked]
+
+
+def torches(runs: "Iterable[StoredRun]") -> list[Torch]:
+    """Return what runs found with each torch, the last result of each check on each device."""
+    by_torch: dict[str, list[StoredRun]] = {}
+    for run in runs:
+        if run.every(Checked):
+            by_torch.setdefault(run.header.environment.torch_version, []).append(run)
+    return [Torch(f"torch {version}", list(latest(own).values())) for version, own in by_torch.items()]
+
+
+def conclusions(_: None, torch: Torch) -> Iterator[Statement]:
+    """Yield of each device how many of the defects looked for are there, by what they matter for, and how many traps.
+
+    What differs by design is no defect: it counts as a trap, alone.
+    """
+    for device in dict.fromkeys(each.device for each in torch.results):
+        own = [each for each in torch.results if each.device == device]
+        place = f"{device} ({FAKE})" if any(each.how == FAKE for each in own) else device
+        for purpose in (TRAINING, INFERENCE):
+            sought = [each for each in own if purpose in check_of(each).matters and not check_of(each).by_design]
+            shown = sum(each.outcome != NOT_SHOWN for each in sought)
+            names = [each.check for each in sought if each.outcome == DEFECTIVE]
+            grave = Severity.PROBLEM if names else Severity.INFO
+            if shown:
+                yield state(
+                    CheckCode.DEFECTS, "", grave, purpose=purpose, device=place, number=len(names), shown=shown,
+                    names=few(names, NAMED) or None,
+                )  # fmt: skip
+        for code, outcome in ((CheckCode.TRAPS, DIFFERS), (CheckCode.GOOD, GOOD)):
+            names = [each.check for each in own if each.outcome == outcome]
+            if names:
+                yield state(code, "", Severity.INFO, device=place, number=len(names), names=few(names, NAMED))
+
+
+COLUMNS: Sequence[Column[Checked]] = (
+    Column("check", lambda row: row.check),
+    Column("device", lambda row: row.device),
+    Column("area", lambda row: check_of(row).area),
+    Column("outcome", lambda row: row.outcome),
+    Column("title", lambda row: check_of(row).title),
+    Column("expected", lambda row: row.expected),
+    Column("seen", lambda row: row.seen),
+    Column("remedy", lambda row: check_of(row).remedy),
+    Column("mended", lambda row: check_of(row).mended),
+    Column("matters", lambda row: ", ".join(check_of(row).matters)),
+    Column("why", lambda row: row.why),
+    Column("how", lambda row: row.how),
+    Column("threads", lambda row: ", ".join(check_of(row).threads)),
+    Column("said", lambda row: "; ".join(row.said)),
+    Column("warned", lambda row: "; ".join(row.warned)),
+    Column("seconds", lambda row: row.seconds),
+    Column("program", lambda row: row.program),
+)
+"""Of a check on a device: what it came to, what was expected and seen, and what to do."""
+Alike = Sequence[Checked]
+"""Results of a check that came to the same on several devices, for the same reason."""
+GROUPED: Sequence[Column[Alike]] = (
+    Column("check", lambda rows: rows[0].check, "check", whole=True),
+    Column("devices", lambda rows: ", ".join(row.device for row in rows), "on"),
+    Column("title", lambda rows: check_of(rows[0]).title, "what is wrong"),
+    Column("remedy", lambda rows: check_of(rows[0]).remedy, "what to do"),
+    Column("mended", lambda rows: check_of(rows[0]).mended, "mended in", rare=True),
+    Column("why", lambda rows: rows[0].why, "why"),
+    Column("expected", lambda rows: rows[0].expected, "expected"),
+)
+Fact = tuple[str, str, str]
+FACTS: Sequence[Column[Fact]] = (
+    Column("", lambda row: row[0], "check"),
+    Column("", lambda row: row[1], "what", whole=True),
+    Column("", lambda row: row[2], "there is to say"),
+)
+
+
+def alike(torch: Torch) -> list[Alike]:
+    """Return results, those of one check that came to the same for one reason together."""
+    grouped: dict[tuple[str, str, str], list[Checked]] = {}
+    for each in torch.results:
+        grouped.setdefault((each.check, each.outcome, each.why), []).append(each)
+    return list(grouped.values())
+
+
+def _came_to(outcome: str, rows: Alike) -> bool:
+    return rows[0].outcome == outcome
+
+
+def facts(torch: Torch) -> Iterator[Fact]:
+    """Yield all that is known of each check on a device, the worst outcomes first."""
+    for each in sorted(torch.results, key=lambda each: WORST.index(each.outcome)):
+        check, name = check_of(each), f"{each.check} ({each.outcome}) on {each.device}"
+        known = {
+            "expected": each.expected,
+            "seen": each.seen,
+            "not shown": each.why,
+            "also printed": "; ".join(each.said),
+            "warned": "; ".join(each.warned),
+            "because": check.why,
+            "mended in": check.mended and f"torch {check.mended}",
+            "told of in": ", ".join(check.threads),
+        }
+        for what, text in known.items():
+            if text:
+                yield name, what, text
+                name = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckChange:
+    """That a check comes to something else in a later run than in an earlier one, by one and the same program."""
+
+    before: Checked
+    after: Checked
+
+    @property
+    def came(self) -> bool:
+        """Whether the defect came, where both could show it."""
+        return self.after.outcome == DEFECTIVE and self.before.outcome not in (DEFECTIVE, NOT_SHOWN)
+
+    @property
+    def went(self) -> bool:
+        """Whether the defect went, where both could show it."""
+        return self.before.outcome == DEFECTIVE and self.after.outcome not in (DEFECTIVE, NOT_SHOWN)
+
+
+def changes(before: "StoredRun", after: "StoredRun") -> list[CheckChange]:
+    """Return the checks that come to something else in a run than in one before, those that came first.
+
+    A check whose program is another one is none of them; nor are two traps by design that look alike.
+    """
+    earlier = latest([before])
+    pairs = [(earlier[key], each) for key, each in latest([after]).items() if key in earlier]
+    different = [
+        CheckChange(before=was, after=now)
+        for was, now in pairs
+        if was.program == now.program
+        and (was.outcome != now.outcome or (was.seen != now.seen and now.outcome != NOT_SHOWN))
+    ]
+    return sorted(different, key=lambda change: (not change.came, not change.went))
+
+
+def came_or_went(before: "StoredRun", after: "StoredRun") -> list[DefectChange]:
+    """Return the defects that only one of two runs found, of those that both looked for; those that came first."""
+    return [
+        DefectChange(
+            check=change.after.check,
+            device=change.after.device,
+            title=check_of(change.after).title,
+            before=change.before.outcome,
+            after=change.after.outcome,
+            came=change.came,
+            remedy=check_of(change.after).remedy,
+        )
+        for change in changes(before, after)
+        if change.came or change.went
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Upgrade:
+    """What changed between two runs, of so many checks in `both`."""
+
+    name: str
+    both: int
+    changes: Sequence[CheckChange]
+
+
+def upgrade(before: "StoredRun", after: "StoredRun") -> list[Upgrade]:
+    """Return what changed between two runs."""
+    versions = [run.header.environment.torch_version for run in (before, after)]
+    both = len(latest([before]).keys() & latest([after]).keys())
+    return [Upgrade(f"From torch {' to '.join(versions)}", both, changes(before, after))]
+
+
+def _changed(_: None, upgrade: Upgrade) -> Iterator[Statement]:
+    came, went = (sum(getattr(each, name) for each in upgrade.changes) for name in ("came", "went"))
+    others = len(upgrade.changes) - came - went
+    yield state(CheckCode.CHANGED, both=upgrade.both, came=came, went=went, others=others)
+
+
+CHANGES: Sequence[Column[CheckChange]] = (
+    Column("check", lambda row: row.after.check, "check", whole=True),
+    Column("device", lambda row: row.after.device, "device"),
+    Column("title", lambda row: check_of(row.after).title, "what is wrong"),
+    Column("before", lambda row: row.before.outcome, "before"),
+    Column("after", lambda row: row.after.outcome, "after"),
+    Column("seen_before", lambda row: row.before.seen, "seen before"),
+    Column("seen_after", lambda row: row.after.seen, "seen after"),
+    Column("remedy", lambda row: check_of(row.after).remedy, "what to do"),
+)
+"""Of a check that came to something else: what it looks for, and what both runs say."""
+
+
+def pointers(stored: "StoredRun") -> Iterator[Statement]:
+    """Yield each check that looks for what befell cases of a run: an error, still weights, an op's dtype.
+
+    That is where to look: whether this torch has the defect is what running the check says.
+    """
+    met: dict[tuple[str, CheckCode, str], set[str]] = {}
+    for check, case_id, code, op in _met(stored):
+        case = stored.cases.get(case_id)
+        if case is not None and case.device in check.devices:
+            met.setdefault((check.name, code, op), set()).add(case_id)
+    version = stored.header.environment.torch_version
+    for name, check in CHECKS.items():
+        for (met_name, code, op), cases in met.items():
+            if met_name == name and not _is_mended(check, version):
+                yield state(code, cases=len(cases), check=name, title=check.title, op=op or None)
+
+
+def _is_mended(check: Check, version: str) -> bool:
+    """Return whether a check's defect is known to be none in a version of torch; what is no version tells nothing."""
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return bool(check.mended) and Version(version) >= Version(check.mended)
+    except InvalidVersion:
+        return False
+
+
+def _met(stored: "StoredRun") -> Iterator[tuple[Check, str, CheckCode, str]]:
+    """Yield each check that a case trips over, the case's id, how it does so, and by which op."""
+    for failure in stored.failures.values():
+        for check in CHECKS.values():
+            if check.error and re.search(check.error, failure.message):
+                yield check, failure.case_id, CheckCode.ERROR, ""
+    for case_id, divergence in stored.divergence.items():
+        update = divergence.update
+        if update is not None and update.storage == "bf16" and 2 * (update.swallowed or 0) > (update.moving or 0):
+            yield CHECKS["bf16-weight-update"], case_id, CheckCode.UNMOVED, ""
+    about = [check for check in CHECKS.values() if check.ops]
+    for case_id, traced in stored.of(CastPass).items():
+        for op in traced.trace.ops:
+            name = (op.function or "").rpartition(".")[2]
+            for check in about:
+                if name in check.ops and (not check.dtype or check.dtype in (*op.inputs, *op.outputs)):
+                    yield check, case_id, CheckCode.CALLED, f"{name}{f' on {check.dtype}' if check.dtype else ''}"
+
+
+_SAME = ("torch_version", "torch_commit", "cpu", "cpu_flags")
+
+
+def diagnosis(runs: "Iterable[StoredRun]", environment: Environment) -> Iterator[Statement]:
+    """Yield what runs of checks found in this very torch, on this processor; or that none has looked."""
+    own = [run for run in runs if all(getattr(run.header.environment, n) == getattr(environment, n) for n in _SAME)]
+    version, results = environment.torch_version, latest(own)
+    if not results:
+        yield state(CheckCode.UNASKED, "", Severity.INFO, version=version)
+        return
+    yield from conclusions(None, Torch(version, list(results.values())))
+    paths = {(each.device, each.check): run.path for run in own for each in run.every(Checked)}
+    shown = dict.fromkeys(paths[key] for key, each in results.items() if each.outcome in (DEFECTIVE, DIFFERS))
+    if shown:
+        yield state(CheckCode.SHOWN, "", Severity.INFO, commands=all_of([f"ampbench show {path}" for path in shown]))
+
+
+LISTED: Sequence[Column[Check]] = (
+    Column("check", lambda row: row.name, "check", whole=True),
+    Column("area", lambda row: row.area, "area"),
+    Column("title", lambda row: row.title, "what is wrong"),
+    Column("threads", lambda row: ", ".join(row.threads), "told of in"),
+    Column("devices", lambda row: ", ".join(row.devices)),
+    Column("matters", lambda row: ", ".join(row.matters)),
+    Column("why", lambda row: row.why),
+    Column("remedy", lambda row: row.remedy),
+    Column("mended", lambda row: row.mended),
+    Column("slow", lambda row: row.slow),
+)
+"""Of a check: what it looks for, and where that was told of."""
+
+
+def catalogue() -> Document:
+    """Return the checks that there are."""
+    checks = list(CHECKS.values())
+    by_area = {area: [each for each in checks if each.area == area] for area in AREAS}
+    return Document(
+        sections=lambda: [Section(area, [table("", LISTED, own)]) for area, own in by_area.items()],
+        data=lambda: records(LISTED, checks),
+        columns=[column.key for column in LISTED],
+        rows=lambda: records(LISTED, checks),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A check on a device; `lacking` says why it cannot be run there."""
+
+    device: str
+    check: Check
+    lacking: str = ""
+
+    @property
+    def named(self) -> str:
+        """What it is, in two words: "stale-weight-cast cpu"."""
+        return f"{self.check.name} {self.device}"
+
+
+def asked_of(names: Sequence[str], areas: Sequence[str]) -> ChecksAsked:
+    """Return the request for checks by names and areas; raises `UnknownNameError` for one that there is not."""
+    for given, known, what in ((names, CHECKS, "check"), (areas, AREAS, "area")):
+        for name in given:
+            if name not in known:
+                raise UnknownNameError(what, name, known)
+    return ChecksAsked(checks=list(dict.fromkeys(names)), areas=list(dict.fromkeys(areas)))
+
+
+def wanted_of(environment: Environment, devices: Sequence[str], asked: ChecksAsked) -> list[Wanted]:
+    """Return the checks that are asked for, device by device: by name or area, else all that are not slow.
+
+    Without `devices`, on all types of them; of one that is not here, those that fake tensors answer and those named.
+    """
+    chosen = [
+        check
+        for check in CHECKS.values()
+        if (check.name in asked.checks or check.area in asked.areas) or not (check.slow or asked.checks or asked.areas)
+    ]
+    wanted = []
+    for device in dict.fromkeys(devices or DEVICES):
+        here = environment.device(device)
+        present = here is not None and here.available
+        for check in chosen:
+            if device not in check.devices or not (present or check.fake or (devices and check.name in asked.checks)):
+                continue
+            lacking = "" if present or check.fake else f"needs a real {device}, and there is none"
+            if not lacking and check.compiler and environment.compiler is None:
+                lacking = "needs a C++ compiler, and there is none on the PATH (CXX names another)"
+            wanted.append(Wanted(device, check, lacking))
+    return wanted
+
+
+def unfinished(stored: "StoredRun") -> list[Wanted]:
+    """Return the checks that a run was asked for and says nothing of."""
+    done, header = latest([stored]), stored.header
+    wanted = wanted_of(header.environment, header.selection.devices, stored.asked or ChecksAsked())
+    return [each for each in wanted if (each.device, each.check.name) not in done]
+
+
+def _require(selection: Selection, asked: ChecksAsked, environment: Environment) -> None:
+    """Raise `NothingToRunError` where no check is for the devices that are named."""
+    if not wanted_of(environment, selection.devices, asked):
+        raise NothingToRunError(f"none of these checks is for {', '.join(selection.devices or DEVICES)}")
+
+
+def _pieces(session: Session[ChecksAsked]) -> "list[Piece]":
+    from ampbench.drive.pieces import Piece
+
+    prepared, begun = session.prepared, session.begun
+    new = wanted_of(prepared.environment, prepared.selection.devices, session.asked) if begun is None else []
+    return [Piece(each.named, each) for each in (new if begun is None else unfinished(begun))]
+
+
+def check_on(channel: "Channel", wanted: Wanted, settings: Settings) -> Checked:
+    """Return what a program saw; where its process died, that is what was seen."""
+    from ampbench.studies.work import ask_device
+
+    text = program_of(wanted.check, wanted.device)
+    why, cause = wanted.lacking, ""
+    if not why:
+        asked = CheckAsked(check=wanted.check.name, text=text)
+        answer = ask_device(channel, wanted.device, settings, TASK, asked)
+        if isinstance(answer, Checked):
+            return answer
+        why, cause = (answer.said, answer.cause) if isinstance(answer, Failure) else (answer, "")
+    return Checked(
+        device=wanted.device,
+        check=wanted.check.name,
+        outcome=NOT_SHOWN,
+        how=NOT_OBSERVED,
+        program=digest_of(text),
+        why=why,
+        cause=cause,
+    )
+
+
+def _known() -> list[tuple[str, str]]:
+    return [(name, check.title) for name, check in CHECKS.items()]
+
+
+def _instead(given: Given) -> Document | str | None:
+    """Return the list of checks, or the program of one, where that is asked for."""
+    if given.values["list"]:
+        return catalogue()
+    if not given.values["show"]:
+        return None
+    (name,) = asked_of([given.values["show"]], []).checks
+    return program_of(CHECKS[name], next(iter(given.selection.devices), "cpu"))
+
+
+TASK = Task(CHECK, CheckAsked, Checked, "ampbench.studies.check_measure:do_check")
+STUDY: Study[ChecksAsked, Torch] = Study(
+    kind=CHECK,
+    help="""\
+Look for known defects of mixed precision in the installed torch: in its autocast, scaler, kernels, compiler.
+
+Each check is a small program that was told of in public, run by a process of its own; --show prints it. What a device
+that is not here would do is asked of fake tensors where these answer truly, and said so. Stored like any run.
+
+\b
+Examples:
+  ampbench check
+  ampbench check --area compile
+  ampbench check stale-weight-cast --device cpu
+  ampbench check --show stale-weight-cast
+  ampbench check --against 1f9a3c        what an upgrade changed
+""",
+    doing="checking",
+    timeout="60",
+    options=(
+        Option(
+            name="names",
+            default=None,
+            metavar="[NAME...]",
+            names=True,
+            argument=True,
+            known=_known,
+            help="Checks, as --list has them. Default: all fast ones.",
+        ),
+        Option(name="device", default=None, names=True, help=f"{choice(DEVICES)}, here or not. Default: all."),
+        Option(name="area", default=None, names=True, help=f"All checks of {choice(AREAS)}."),
+        Option(name="list", default=False, help="List the checks; run none."),
+        Option(name="show", default="", metavar="NAME", known=_known, help="Print a check's program, to paste."),
+    ),
+    made=lambda given: asked_of(given.values["names"], given.values["area"]),
+    instead=_instead,
+    asked=ChecksAsked,
+    record=Checked,
+    task=TASK,
+    require=_require,
+    preload=PRELOADED,
+    pieces=_pieces,
+    left=lambda stored: [each.named for each in unfinished(stored)],
+    work=lambda session: lambda channel, piece: check_on(channel, piece.part, session.prepared.settings),
+    failed=lambda stored: sum(each.cause == KILLED for each in stored.every(Checked)),  # a crash is a result
+    title="Known defects",
+    caption="Known defects of mixed precision, by torch",
+    key="checks",
+    devices=torches,
+    heading=lambda torch: torch.name,
+    in_full=lambda stored: bool(stored.asked and stored.asked.checks),
+    tables=(
+        Table(key="outcomes", columns=COLUMNS, rows=lambda torch: torch.results),
+        Table(
+            key="",
+            columns=GROUPED,
+            rows=alike,
+            views=[
+                View(title="Defects", keys="check devices title remedy mended", only=partial(_came_to, DEFECTIVE)),
+                View(
+                    title="By design, but not what one may expect",
+                    keys="check devices title remedy",
+                    only=partial(_came_to, DIFFERS),
+                ),
+                View(title="Not shown here", keys="check devices why", only=partial(_came_to, NOT_SHOWN)),
+                View(
+                    title="As it should be",
+                    keys="check devices expected",
+                    only=partial(_came_to, GOOD),
+                    shown=0,
+                    folded=True,
+                ),
+            ],
+        ),
+        Table(
+            key="",
+            columns=FACTS,
+            rows=lambda torch: list(facts(torch)),
+            views=[View(title="What each saw, and where it was told of", shown=0, folded=True)],
+        ),
+    ),
+    conclusions=conclusions,
+    since=Since(
+        of=upgrade,
+        tables=(
+            Table(
+                key="changes",
+                columns=CHANGES,
+                rows=lambda upgrade: upgrade.changes,
+                views=[
+                    View(title="Came", keys="check device title remedy", only=lambda each: each.came),
+                    View(title="Went", keys="check device title", only=lambda each: each.went),
+                    View(
+                        title="Otherwise",
+                        keys="check device before after seen_before seen_after",
+                        only=lambda each: not (each.came or each.went),
+                    ),
+                ],
+            ),
+        ),
+        conclusions=_changed,
+    ),
+)
