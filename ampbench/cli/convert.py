@@ -64,13 +64,6 @@ def command(
         bool,
         typer.Option("--short", help="Name cases as ampbench show does, not by their ids (github-smaller, bencher)."),
     ] = False,
-    source: Annotated[
-        str,
-        typer.Option("--from", metavar="PROGRAM", help="For native: asv or pytest-benchmark. Default: as it looks."),
-    ] = "",
-    device: Annotated[
-        str, typer.Option("--device", metavar="NAME", help="For native: of asv's results that tell none. Default: cpu.")
-    ] = "",
 ) -> int:
     """Convert stored runs to another program's format, or its results to runs; docs/convert.md says what is kept.
 
@@ -84,10 +77,8 @@ def command(
     """
     if to == NATIVE:
         meaningless = {"-o": output, "--baseline": baseline, "-k": keyword, "--metric": metric, "--short": short}
-        _check_import(source, device, meaningless)
-        return _import(runs, source, device, results)
-    if source or device:
-        raise UsageError(f"--from and --device are for --to {NATIVE}, which reads other programs' results")
+        _refuse(meaningless, NATIVE, "whole runs into --results DIR")
+        return _import(runs, results)
     if to == PARQUET:
         return _parquet(runs, output, results, keyword, {"--baseline": baseline, "--metric": metric, "--short": short})
     from ampbench import store
@@ -122,25 +113,13 @@ def _refuse(meaningless: Mapping[str, Any], to: str, writes: str) -> None:
             raise UsageError(f"--to {to} writes {writes}: leave {option} out")
 
 
-def _check_import(program: str, device: str, meaningless: Mapping[str, Any]) -> None:
-    """Raise `UsageError` for what an import cannot do, `meaningless` options among it, before anything is read."""
-    from ampbench.convert.native import PROGRAMS
-    from ampbench.records.case import DEVICES
-
-    if program and program not in PROGRAMS:
-        raise UnknownNameError("--from program", program, PROGRAMS)
-    if device and device not in DEVICES:
-        raise UnknownNameError("device", device, DEVICES)
-    _refuse(meaningless, NATIVE, "whole runs into --results DIR")
-
-
-def _import(sources: Sequence[str], program: str, device: str, results: Path) -> int:
+def _import(sources: Sequence[str], results: Path) -> int:
     """Read and check each source as a whole, then write its runs; say what was written and what was left out."""
-    from ampbench.convert.native import read_source, recognise, write_runs
+    from ampbench.convert.native import read_source, write_runs
 
     for source in dict.fromkeys(sources):
         path, remarks = Path(source).expanduser(), Counter[str]()
-        read = read_source(path, program or recognise(path), device, remarks)
+        read = list(read_source(path, remarks))
         for remark, files in remarks.items():
             print_note(f"{source}: {remark}{f' (in {files:,} files)' if files > 1 else ''}")
         written = write_runs(read, results)

@@ -28,7 +28,7 @@ import msgspec
 from ampbench.convert.formats import listed
 from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.drive.planning import default_preset
-from ampbench.errors import StoreError, UnknownNameError
+from ampbench.errors import StoreError
 from ampbench.records.case import DEVICES, PHASES, Case, Environment
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import SCHEMA, Footer, Header, Imported, Selection, Settings
@@ -227,8 +227,8 @@ DEVICE = ".Environment.track_device"
 _ID_DIGITS = 8
 
 
-def header_of(found: ResultFile, results: Sequence[BenchmarkResult], device: str) -> Header:
-    """Return the header of the run of a result file; `device` is what was said of it where it does not tell its own.
+def header_of(found: ResultFile, results: Sequence[BenchmarkResult]) -> Header:
+    """Return the header of the run of a result file.
 
     The run's id is made from the time, the machine and the file's contents. Raises `StoreError` without any time.
     """
@@ -237,7 +237,7 @@ def header_of(found: ResultFile, results: Sequence[BenchmarkResult], device: str
     if started is None:
         raise StoreError("tells neither when it was measured nor when its commit was made")
     stem = new_run_id(found.machine.machine, started).rpartition("-")[0]
-    digest = hashlib.sha256(f"{found.digest} {device}".encode()).hexdigest()
+    digest = hashlib.sha256(f"{found.digest} ".encode()).hexdigest()
     return Header(
         schema=SCHEMA,
         run=f"{stem}-{digest[:_ID_DIGITS]}",
@@ -379,22 +379,19 @@ SMALLEST = 1e-300
 """A time, or a number of bytes, is more than this: 0 is no measurement."""
 
 
-def read_results(source: Path, *, device: str = "", remarks: Counter[str] | None = None) -> Iterator[StoredRun]:
+def read_results(source: Path, *, remarks: Counter[str] | None = None) -> Iterator[StoredRun]:
     """Yield a run for each result file of `source`: asv's results_dir, the folder of a machine in it, or one file.
 
-    `device` is that of results that do not tell theirs (cpu, where it is not given). `remarks` counts by sentence the
-    files of which something was left out or assumed, or for which `device` was given in vain. A run's id is made from
-    the time, the machine and the file's contents, so that it is the same whenever the same file is read.
+    `remarks` counts by sentence the files of which something was left out or assumed. A run's id is made from the time,
+    the machine and the file's contents, so that it is the same whenever the same file is read.
 
     Raises `StoreError`, naming the file, where one is damaged, of another format or version, or holds nothing of the
-    suite; `UnknownNameError` for an unknown `device`.
+    suite.
     """
-    if device and device not in DEVICES:
-        raise UnknownNameError("device", device, DEVICES)
     for path in result_paths(source):
         found = read_result_file(path, WANTED)
         try:
-            yield _run(found, device, Counter() if remarks is None else remarks)
+            yield _run(found, Counter() if remarks is None else remarks)
         except StoreError as error:
             raise StoreError(f"{path}: {error}") from None
 
@@ -452,7 +449,7 @@ class _Values:
         return {case_id: Skip(case_id=case_id, reason=SKIPPED) for case_id in self.cases if case_id not in known}
 
 
-def _run(found: ResultFile, device: str, remarks: Counter[str]) -> StoredRun:
+def _run(found: ResultFile, remarks: Counter[str]) -> StoredRun:
     ours = {name: one for name, one in found.benchmarks.items() if _meaning(name) and _has_our_shape(name, one)}
     if not ours:
         raise StoreError(f"holds no benchmark of ampbench's suite: its benchmarks are {listed(found.names)}")
@@ -466,22 +463,19 @@ def _run(found: ResultFile, device: str, remarks: Counter[str]) -> StoredRun:
     others = [name for name in found.names if name not in known and _split(name)[1] not in NOT_READ]
     if others:
         remarks[f"left out {len(others)} of another suite: {listed(others)}"] += 1
-    told = told_device(found)
-    if told and device and told != device:
-        remarks[f"--device {device} has no effect: the results tell their device, {told}"] += 1
-    if not (told or device):
-        remarks[
-            f"no {DEVICE_VARIABLE} is told: taken for {UNTOLD_DEVICE} (`ampbench convert --device` says otherwise)"
-        ] += 1
+    device = told_device(found)
+    if not device:
+        device = UNTOLD_DEVICE
+        remarks[f"no {DEVICE_VARIABLE} and no {DEVICE[1:]} in the results: taken for {device}"] += 1
     values = _Values(_newest_versions(ours))
     for name, one in ours.items():
-        values.add(name, one, told or device or UNTOLD_DEVICE)
+        values.add(name, one, device)
     if values.outdated:
         older = listed(f"{workload} (version {version})" for workload, version in values.outdated)
         remarks[f"left out values of workloads that the file has in a newer version, too: {older}"] += 1
     return StoredRun(
         path=found.path,
-        header=header_of(found, list(ours.values()), "" if told or device == UNTOLD_DEVICE else device),
+        header=header_of(found, list(ours.values())),
         cases=values.cases,
         failures=values.failures,
         skips=values.skips,

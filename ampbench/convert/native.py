@@ -47,25 +47,19 @@ def recognise(source: Path) -> str:
     for program, own in ((asv.PROGRAM, "result_columns"), (pytest_benchmark.PROGRAM, "machine_info")):
         if isinstance(keys, dict) and own in keys:
             return program
-    raise StoreError(
-        f"{source}: neither results of {' nor of '.join(PROGRAMS)}; --from NAME says what is wrong with it"
-    )
+    raise StoreError(f"{source}: neither results of {' nor of '.join(PROGRAMS)}")
 
 
-def read_source(source: Path, program: str, device: str, remarks: Counter[str]) -> list[StoredRun]:
-    """Return the runs that `program` left in `source`, all of them or none.
+def read_source(source: Path, remarks: Counter[str]) -> Iterator[StoredRun]:
+    """Yield the runs that one of `PROGRAMS` left in `source`; `remarks` counts what was left out or assumed.
 
-    `device` is that of asv's results that do not tell theirs; `remarks` counts what was left out, assumed or given in
-    vain. Raises `StoreError` for the first file that cannot be read or holds nothing of ampbench.
+    Raises `StoreError` for the first file that cannot be read or holds nothing of ampbench, and as `recognise` does.
     """
-    if program == asv.PROGRAM:
-        return list(asv.read_results(source, device=device, remarks=remarks))
-    paths = sorted(source.rglob("*.json")) if source.is_dir() else [source]
-    if not paths:
-        raise StoreError(f"{source} holds no JSON file of pytest-benchmark")
-    if device:
-        remarks[f"--device {device} has no effect: files of {program} tell their devices"] += len(paths)
-    return [pytest_benchmark.read_run_json(path, remarks=remarks) for path in paths]
+    if recognise(source) == asv.PROGRAM:
+        yield from asv.read_results(source, remarks=remarks)
+        return
+    for path in sorted(source.rglob("*.json")) if source.is_dir() else [source]:
+        yield pytest_benchmark.read_run_json(path, remarks=remarks)
 
 
 def write_runs(runs: Iterable[StoredRun], results: Path) -> Written:

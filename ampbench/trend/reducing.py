@@ -281,7 +281,6 @@ class _Reader:
         self._seen: set[Path] = set()
         self._waiting: list[Path] = []
         self._imported: dict[tuple[object, ...], tuple[tuple[str, int, int], str]] = {}  # how much, and the run's id
-        self._devices: dict[tuple[str, str], str] = {}
 
     def native(self, path: Path) -> None:
         if not self._is_new(path):
@@ -304,21 +303,13 @@ class _Reader:
         """Read what other programs left."""
         if not self._waiting:
             return
-        from ampbench.convert.asv import (
-            PROGRAM,  # most trends have nothing to convert
-            result_paths,
-        )
-        from ampbench.convert.native import read_source, recognise
+        from ampbench.convert.native import read_source  # most trends have nothing to convert
 
         for path in self._waiting:
-            program = recognise(path)
-            for file in result_paths(path) if program == PROGRAM else [path]:
-                # a file that does not tell its device was imported with one; asv keeps it in a folder named by the host
-                device = self._devices.get((file.parent.name, file.name), "")
-                for stored in read_source(file, program, device, self.remarks):
-                    run = MeasuredRun.of(stored)
-                    stored.rounds.clear()  # nor are these
-                    self._keep(run)
+            for stored in read_source(path, self.remarks):
+                run = MeasuredRun.of(stored)
+                stored.rounds.clear()  # nor are these
+                self._keep(run)
 
     def _is_new(self, path: Path) -> bool:
         resolved = path.resolve()
@@ -337,8 +328,8 @@ class _Reader:
         header, imported = stored.header, stored.header.imported
         if imported is None:
             return True
-        host, devices = header.environment.host, frozenset(case.device for case in stored.cases.values())
-        key = (imported.program, host, header.commit, imported.file, header.started_at, devices)
+        devices = frozenset(case.device for case in stored.cases.values())
+        key = (imported.program, header.environment.host, header.commit, imported.file, header.started_at, devices)
         finished_at = stored.footers[-1].finished_at if stored.footers else ""
         numbers = len(run.rounds.seconds) + sum(map(len, stored.readings.values()))
         held = (finished_at, len(stored.cases), numbers)  # asv only ever adds to a file
@@ -348,8 +339,6 @@ class _Reader:
                 return False
             del self.runs[run_id]
         self._imported[key] = (held, header.run)
-        if len(devices) == 1 and _is_of_asv(imported):
-            (self._devices[host, imported.file],) = devices
         return True
 
 

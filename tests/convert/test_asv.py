@@ -11,15 +11,15 @@ from asv_results import COMMIT, DEVICE, ERROR, GRADIENT, MEMORY, NAN, STEP, TORC
 from ampbench.convert import asv
 from ampbench.core.precisions import PRECISIONS
 from ampbench.drive.planning import make_plan
-from ampbench.errors import StoreError, UnknownNameError
+from ampbench.errors import StoreError
 from ampbench.judge.frame import run_rows
 from ampbench.records.case import DEVICES, DeviceDescription, Environment
 from ampbench.records.run import Imported, Selection
 from ampbench.store import StoredRun
 
 
-def read(folder: Path, results: Any = None, *, device: str = "", **changes: Any) -> StoredRun:
-    (stored,) = asv.read_results(write(folder, results, **changes), device=device)
+def read(folder: Path, results: Any = None, **changes: Any) -> StoredRun:
+    (stored,) = asv.read_results(write(folder, results, **changes))
     return stored
 
 
@@ -188,40 +188,19 @@ def test_a_device_that_is_not_told_is_taken_for_cpu_and_that_is_said(tmp_path: P
     (stored,) = asv.read_results(path, remarks=remarks)
     assert {case.device for case in stored.cases.values()} == {"cpu"}
     (said,) = remarks
-    assert said.startswith("no AMPBENCH_DEVICE is told: taken for cpu")
-    (told,) = asv.read_results(path, device="cpu", remarks=remarks)
-    (other,) = asv.read_results(path, device="cuda", remarks=remarks)
-    assert remarks.total() == 1
-    assert told.header.run == stored.header.run != other.header.run
-    assert {(case.device, case.batch_size) for case in other.cases.values()} == {("cuda", 16_384)}
+    assert said.endswith("taken for cpu")
 
 
 @pytest.mark.parametrize(
-    ("variable", "recorded", "given", "device", "said"),
-    [
-        ("cpu", 1, "xpu", "cpu", "--device xpu has no effect: the results tell their device, cpu"),
-        ("", 1, "xpu", "cuda", "--device xpu has no effect: the results tell their device, cuda"),
-        ("", 2, "xpu", "xpu", ""),
-        ("", 1, "", "cuda", ""),
-        ("", 0, "", "cpu", ""),
-        ("", NAN, "cuda", "cuda", ""),
-        ("", None, "cuda", "cuda", ""),
-    ],
+    ("variable", "recorded", "device"),
+    [("cpu", 1, "cpu"), ("", 1, "cuda"), ("", 2, "xpu"), ("", 0, "cpu"), ("", NAN, "cpu"), ("", None, "cpu")],
 )
-def test_the_device_is_the_variables_then_what_the_suite_recorded_then_what_is_given(
-    variable: str, recorded: Any, given: str, device: str, said: str, tmp_path: Path
+def test_the_device_is_the_variables_then_what_the_suite_recorded(
+    variable: str, recorded: Any, device: str, tmp_path: Path
 ) -> None:
-    results, remarks = suite() | {DEVICE: [[recorded], [], "1"]}, Counter[str]()
-    path = write(tmp_path, results, env_vars={"AMPBENCH_DEVICE": variable} if variable else {})
-    (stored,) = asv.read_results(path, device=given, remarks=remarks)
+    results = suite() | {DEVICE: [[recorded], [], "1"]}
+    stored = read(tmp_path, results, env_vars={"AMPBENCH_DEVICE": variable} if variable else {})
     assert {case.device for case in stored.cases.values()} == {device}
-    assert list(remarks) == ([said] if said else [])
-
-
-def test_a_device_given_in_vain_makes_no_other_run(tmp_path: Path) -> None:
-    path = write(tmp_path, suite() | {DEVICE: [[1], [], "1"]}, env_vars={})
-    (given,), (told,) = asv.read_results(path, device="xpu"), asv.read_results(path)
-    assert given.header == told.header
 
 
 def test_values_of_an_older_version_of_a_workload_are_left_out(tmp_path: Path) -> None:
@@ -298,8 +277,6 @@ def test_a_device_that_is_none_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, env_vars={"AMPBENCH_DEVICE": "cudaa"})
     with pytest.raises(StoreError, match="AMPBENCH_DEVICE is 'cudaa', which is no device: cpu, cuda, xpu"):
         list(asv.read_results(path))
-    with pytest.raises(UnknownNameError, match="unknown device 'gpu'"):
-        list(asv.read_results(path, device="gpu"))
 
 
 def test_results_without_any_time_are_refused(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from asv_results import STEP, row, write
 from converted_runs import mixed_run
 
-from ampbench.convert import asv, native, pytest_benchmark
+from ampbench.convert import native, pytest_benchmark
 from ampbench.errors import StoreError, UsageError
 from ampbench.judge.frame import run_rows
 from ampbench.store import StoredRun, list_runs, read_run
@@ -18,7 +18,7 @@ from ampbench.store import StoredRun, list_runs, read_run
 def stored_runs(folder: Path, count: int = 2) -> list[StoredRun]:
     for number in range(count):
         write(folder, commit_hash=f"{number}" * 40)
-    return native.read_source(folder, asv.PROGRAM, "", Counter())
+    return list(native.read_source(folder, Counter()))
 
 
 def test_sources_are_recognised_by_what_is_in_them(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_a_folder_is_asvs_by_its_machines_and_not_by_a_name_that_others_may_use(
     [
         ("", "no whole JSON"),
         ('{"machine_info": {', "no whole JSON"),
-        ("[]", "neither results of asv nor of pytest-benchmark; --from NAME says what is wrong"),
+        ("[]", "neither results of asv nor of pytest-benchmark"),
         ('{"header":{"schema":3}}', "neither results of asv"),
     ],
 )
@@ -63,15 +63,13 @@ def test_a_source_that_is_missing_or_empty_is_refused(tmp_path: Path) -> None:
         native.recognise(tmp_path / "nowhere")
     with pytest.raises(StoreError, match="holds no JSON file"):
         native.recognise(tmp_path)
-    with pytest.raises(StoreError, match="holds no JSON file of pytest-benchmark"):
-        native.read_source(tmp_path, "pytest-benchmark", "", Counter())
 
 
 def test_one_bad_file_refuses_its_whole_source(tmp_path: Path) -> None:
     write(tmp_path, commit_hash="a" * 40)
     bad = write(tmp_path, {STEP: row([1e-3, 2e-3], version="7")}, commit_hash="b" * 40)
     with pytest.raises(StoreError, match=bad.name):
-        native.read_source(tmp_path, asv.PROGRAM, "", Counter())
+        list(native.read_source(tmp_path, Counter()))
 
 
 def test_what_was_written_is_read_as_it_was(tmp_path: Path) -> None:
@@ -127,12 +125,5 @@ def test_saved_runs_of_pytest_benchmark_are_read_from_their_folder(tmp_path: Pat
     for number in (1, 2):
         document = json.loads(pytest_benchmark.run_json(mixed_run())) | {"datetime": f"2026-01-0{number}T00:00:00Z"}
         (tmp_path / f"000{number}_run.json").write_text(json.dumps(document))
-    runs = native.read_source(tmp_path, native.recognise(tmp_path), "", Counter())
+    runs = native.read_source(tmp_path, Counter())
     assert [one.header.imported.file for one in runs if one.header.imported] == ["0001_run.json", "0002_run.json"]
-
-
-def test_a_device_for_files_that_tell_theirs_is_a_remark(tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text(pytest_benchmark.run_json(mixed_run()))
-    remarks = Counter[str]()
-    native.read_source(tmp_path, "pytest-benchmark", "cuda", remarks)
-    assert remarks == {"--device cuda has no effect: files of pytest-benchmark tell their devices": 1}

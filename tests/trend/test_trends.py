@@ -733,8 +733,8 @@ def test_asvs_intervals_are_wider_than_others_of_the_same_noise(folder: Folder) 
 STEP_ALONE = {asv_results.STEP: asv_results.row([2e-3, 1e-3])}
 
 
-def import_asv(folder: Folder, device: str = "") -> None:
-    write_runs(read_source(folder.path / "asv", "asv", device, Counter()), folder.path)
+def import_asv(folder: Folder) -> None:
+    write_runs(read_source(folder.path / "asv", Counter()), folder.path)
 
 
 def test_a_file_of_asvs_that_grew_since_it_was_imported_is_one_run(folder: Folder) -> None:
@@ -746,18 +746,6 @@ def test_a_file_of_asvs_that_grew_since_it_was_imported_is_one_run(folder: Folde
     import_asv(folder)
     assert len(list((folder.path / "runs").iterdir())) == 2
     assert list(trend.runs.values()) == list(folder.trend("commit", "time", "floor").runs.values()) == [1]
-
-
-@pytest.mark.parametrize("order", [("asv", "runs"), ("runs", "asv")])
-def test_results_that_tell_no_device_are_of_that_of_their_import(folder: Folder, order: tuple[str, str]) -> None:
-    asv_results.write(folder.path / "asv", STEP_ALONE, env_vars={})
-    import_asv(folder, "cuda")
-    asv_results.write(folder.path / "asv", env_vars={})
-    found = read_runs([str(folder.path / name) for name in order], folder.path, tracked())
-    (run,) = found.runs
-    assert {case.device for case in run.cases.values()} == {"cuda"}
-    assert len(run.values["output_floor_ratio"]) == 2
-    assert list(found.notes) == []
 
 
 def test_asvs_results_beside_the_runs_show_a_slowdown_and_a_loss_of_accuracy(folder: Folder) -> None:
