@@ -8,9 +8,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -180,22 +179,19 @@ def _temporary_folder(option: str) -> Iterator[Path]:
         folder = Path(tempfile.mkdtemp(prefix=_CHECKOUT))
     except OSError as error:
         raise UsageError(f"{option}: no temporary folder can be made: {error.strerror}") from None
-    in_use = None
     try:
-        in_use = os.open(folder / _IN_USE, os.O_RDWR | os.O_CREAT)
-        fcntl.flock(in_use, fcntl.LOCK_EX)
-        yield folder
+        with (folder / _IN_USE).open("w") as mark:
+            fcntl.flock(mark, fcntl.LOCK_EX)
+            yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        if in_use is not None:
-            os.close(in_use)
 
 
 @contextmanager
 def _worktree(option: str, root: Path, commit: str) -> Iterator[Path]:
     """Yield a git worktree of `commit` at `root`, which is gone afterwards."""
     try:
-        _git(option, "-c", "core.hooksPath=/dev/null", "worktree", "add", "--detach", "--quiet", str(root), commit)
+        _git(option, "worktree", "add", "--detach", "--quiet", str(root), commit)
         yield root
     finally:
         with suppress(UsageError):  # where it could not be added there is none to remove
@@ -211,23 +207,12 @@ def _remove_abandoned(option: str) -> None:
     """Remove the worktrees of this repository that sessions which were killed have left behind."""
     for line in _git(option, "worktree", "list", "--porcelain").splitlines():
         root = Path(line.removeprefix("worktree "))
-        if line.startswith("worktree ") and root.parent.name.startswith(_CHECKOUT):
-            with _abandoned(root.parent) as abandoned, suppress(UsageError):
-                if abandoned:
-                    _remove_worktree(option, root)
-                    shutil.rmtree(root.parent, ignore_errors=True)
-
-
-@contextmanager
-def _abandoned(folder: Path) -> Iterator[bool]:
-    """Yield whether a temporary folder was a session's that is there no more; where it was, it is locked meanwhile."""
-    with ExitStack() as stack:
-        abandoned = False
-        with suppress(OSError):  # there is no mark, or its session is still measuring
-            file = stack.enter_context((folder / _IN_USE).open("r+b"))
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            abandoned = True
-        yield abandoned
+        if not (line.startswith("worktree ") and root.parent.name.startswith(_CHECKOUT)):
+            continue
+        with suppress(OSError, UsageError), (root.parent / _IN_USE).open("r+") as mark:  # its session may be measuring
+            fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove_worktree(option, root)
+            shutil.rmtree(root.parent, ignore_errors=True)
 
 
 def left_out(arms: Iterable[ArmRequest]) -> str:
@@ -271,11 +256,12 @@ def _commit(option: str, ref: str) -> str:
 
 def _git(option: str, *arguments: str) -> str:
     try:
-        done = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=_GIT_SECONDS, check=False)
+        command = ["git", "-c", "core.hooksPath=/dev/null", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_SECONDS, check=False)
     except OSError as error:
         raise UsageError(f"{option} git:REF needs git, which cannot be started: {error.strerror}") from None
     except subprocess.TimeoutExpired:
-        raise UsageError(f"{option}: git {_verb(arguments)} took longer than {_GIT_SECONDS:.0f} s") from None
+        raise UsageError(f"{option}: git {arguments[0]} took longer than {_GIT_SECONDS:.0f} s") from None
     if done.returncode:
         said = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         if "not a git repository" in said:
@@ -283,13 +269,8 @@ def _git(option: str, *arguments: str) -> str:
                 f"{option} git:REF is a commit of the repository that the current folder is in: {Path.cwd()} is in "
                 "none (not a git repository)"
             )
-        raise UsageError(f"{option}: git {_verb(arguments)} failed: {said}")
+        raise UsageError(f"{option}: git {arguments[0]} failed: {said}")
     return done.stdout.strip()
-
-
-def _verb(arguments: Sequence[str]) -> str:
-    """Return what git is asked to do: -c comes before it, with a value."""
-    return next(each for before, each in pairwise(("", *arguments)) if each[0] != "-" and before != "-c")
 
 
 def _boolean(name: str, value: str) -> bool:

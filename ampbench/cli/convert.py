@@ -16,8 +16,6 @@ from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
 
 if TYPE_CHECKING:
     from ampbench.convert import Format, Selected
-    from ampbench.records.changes import Comparison
-    from ampbench.store import StoredRun
 
 PARQUET = "parquet"
 """What holds rows whole, those of several runs in one file."""
@@ -90,8 +88,10 @@ def command(
     stored = store.read_run(store.find_run(runs[0], results, print_note))
     notes = [f"{stored.path} {store.CUT}"] if stored.cut else []
     if baseline and format.of_comparison:
+        from ampbench.comparison import Comparison
+
         against = store.read_run(store.find_run(baseline, results, print_note))
-        text = format.of_comparison(_compared(against, stored, keyword))
+        text = format.of_comparison(Comparison(against, stored, keyword=keyword).compared)
     else:
         chosen = select(stored, keyword, columns=columns, short=short)
         notes += _losses(format, chosen)
@@ -205,10 +205,3 @@ def _losses(format: "Format", chosen: "Selected") -> list[str]:
     if untimed:
         said.append(f"{format.name} is made of rounds: left out {untimed} imported without their samples")
     return said
-
-
-def _compared(baseline: "StoredRun", candidate: "StoredRun", keyword: str) -> "Comparison":
-    """Return the comparison of two runs, of the cases that match `keyword`."""
-    from ampbench.comparison import Comparison
-
-    return Comparison(baseline, candidate, keyword=keyword).compared

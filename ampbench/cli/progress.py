@@ -228,81 +228,59 @@ class PiecesLeft:
 
 
 @contextmanager
+def _line() -> Iterator[Callable[[str], None]]:
+    """Yield what shows how far something is: in a line of a terminal, else in a line every `LINE_SECONDS`."""
+    from rich.markup import escape
+
+    live = sys.stderr.isatty()
+    last = [0.0 if live else time.monotonic()]
+    with make_console(stderr=True).status("") if live else nullcontext() as status:
+
+        def show(text: str) -> None:
+            now = time.monotonic()
+            if now - last[0] < (LIVE_SECONDS if live else LINE_SECONDS):
+                return
+            last[0] = now
+            if status is None:
+                print_note(text)
+            else:
+                status.update(escape(text))
+
+        yield show
+
+
+@contextmanager
 def block_progress() -> "Iterator[Callable[[Stage], None]]":
     """Yield a watcher that shows on stderr how far an interleaved session is, while the block runs."""
-    with _stage_bar() if sys.stderr.isatty() else _stage_lines() as show:
-        yield show
+    with _line() as show:
 
-
-@contextmanager
-def _stage_bar() -> "Iterator[Callable[[Stage], None]]":
-    from rich.progress import BarColumn, TextColumn
-    from rich.progress import Progress as Bar
-
-    columns = (
-        TextColumn("{task.fields[position]:>16}"),
-        BarColumn(bar_width=20),
-        TextColumn("{task.description}", markup=False),
-    )
-    with Bar(*columns, console=make_console(stderr=True), transient=True) as bar:
-        row = bar.add_task("", position="", total=None)
-
-        def show(stage: "Stage") -> None:
+        def watch(stage: "Stage") -> None:
             if stage.failure is not None:
-                bar.console.print(_failed(stage.failure))
-            position = f"{stage.blocks} of {stage.planned} blocks" if stage.blocks else "starting"
-            bar.update(row, completed=stage.blocks, total=stage.planned, position=position, description=_staged(stage))
+                print_note(_failed(stage.failure))
+            undecided = f"{counted(stage.left, 'case')} undecided, {format_duration(stage.seconds)}"
+            what = f"{undecided} · {stage.doing} {stage.pair}".rstrip()
+            show(f"{stage.blocks} of {stage.planned} blocks at most: {what}")
 
-        yield show
-
-
-@contextmanager
-def _stage_lines() -> "Iterator[Callable[[Stage], None]]":
-    last = [time.monotonic()]
-
-    def show(stage: "Stage") -> None:
-        if stage.failure is not None:
-            print_note(_failed(stage.failure))
-        if time.monotonic() - last[0] >= LINE_SECONDS:
-            last[0] = time.monotonic()
-            print_note(f"{stage.blocks} of {stage.planned} blocks at most: {_staged(stage)}")
-
-    yield show
-
-
-def _staged(stage: "Stage") -> str:
-    undecided = f"{counted(stage.left, 'case')} undecided, {format_duration(stage.seconds)}"
-    return f"{undecided} · {stage.doing} {stage.pair}".rstrip()
+        yield watch
 
 
 @contextmanager
 def fleet_progress() -> "Iterator[Callable[[FleetStep], None]]":
     """Yield a watcher that says on stderr what the lanes do and how long that will take."""
-    from rich.markup import escape
-
     from ampbench.fleet.session import IDLE, LOST
 
-    last = [0.0]
-    console = make_console(stderr=True)
-    live = sys.stderr.isatty()
     told: set[tuple[str, str]] = set()
+    with _line() as show:
 
-    def watch(step: "FleetStep") -> None:
-        if isinstance(step.entry, Failure):
-            print_note(f"failed: {step.entry.case_id}: {step.entry.said}")
-        lane = step.lane
-        if lane.state in (LOST, IDLE) and (lane.place.id, lane.state) not in told:
-            told.add((lane.place.id, lane.state))
-            print_note(f"{lane.place.name}: {'lost: ' + lane.why if lane.why else 'opened'}")
-        if step.seconds - last[0] < (LIVE_SECONDS if live else LINE_SECONDS):
-            return
-        last[0] = step.seconds
-        if status is not None:
-            status.update(escape(said_of(step)))
-        else:
-            print_note(said_of(step))
+        def watch(step: "FleetStep") -> None:
+            if isinstance(step.entry, Failure):
+                print_note(_failed(step.entry))
+            lane = step.lane
+            if lane.state in (LOST, IDLE) and (lane.place.id, lane.state) not in told:
+                told.add((lane.place.id, lane.state))
+                print_note(f"{lane.place.name}: {'lost: ' + lane.why if lane.why else 'opened'}")
+            show(said_of(step))
 
-    with console.status("") if live else nullcontext() as status:
         yield watch
 
 
