@@ -98,14 +98,14 @@ def test_a_chart_is_called_by_its_words_and_they_follow_what_is_chosen(opened: O
         figure = drawn(page)
         words = figure.locator(".alt").inner_text()
         assert "slower" in words
-        expect(figure.get_by_role("img", name=f"Rounds and samples. {words}", exact=True)).to_have_count(1)
+        expect(figure.get_by_role("img", name=f"Rounds. {words}", exact=True)).to_have_count(1)
         expect(figure.get_by_role("img")).to_have_count(1)
         figure.get_by_role("combobox").select_option(index=1)
         label = figure.locator("option:checked").inner_text()
         expect(figure.locator(".alt")).to_contain_text(f"{label}: ")
         expect(figure.locator(".alt")).not_to_contain_text("slower")
         words = figure.locator(".alt").inner_text()
-        expect(figure.get_by_role("img", name=f"Rounds and samples. {words}", exact=True)).to_have_count(1)
+        expect(figure.get_by_role("img", name=f"Rounds. {words}", exact=True)).to_have_count(1)
 
 
 @pytest.mark.slow

@@ -1,21 +1,16 @@
 import json
-import math
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from msgspec import structs
-from scipy.stats import t as student
 
-from ampbench.judge.rounds import MeasuredRun
 from ampbench.records.measured import Failure, Fitness
 from ampbench.report.material import Material
 from ampbench.report.page import chart_payload, packed
-from ampbench.report.views.distributions import SAMPLES_OF_A_CASE, STEPS, distributions, summaries
+from ampbench.report.views.distributions import distributions
 from ampbench.show.page import View
-from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, arms, make_run, noisy, rounds_of
 from tests.report.materials import make_material, section_of
 from tests.stored_runs import make_case, make_header, make_round
@@ -35,12 +30,6 @@ def drawn(view: View, case: int) -> tuple[list[Mapping[str, Any]], list[Mapping[
     return [row for row in rows if row["line"] is None], [row for row in rows if row["line"] is not None]
 
 
-def sampled(samples: Sequence[Sequence[float]], **changes: Any) -> StoredRun:
-    """Return a run of one case and one round."""
-    run = make_run(Times((FP32, [1.0])))
-    return replace(run, rounds=[make_round(FP32, samples=samples, **changes)])
-
-
 def session() -> Material:
     """Return the material of an interleaved session in which fp32 became 10% slower, which fresh rounds confirmed."""
     old, new = arms()
@@ -52,23 +41,6 @@ def session() -> Material:
         for run, seconds in ((baseline, 1e-3), (candidate, 1.1e-3))
     ]
     return make_material(runs[1], baseline=runs[0])
-
-
-def test_a_summary_is_what_statistics_says_of_the_rounds_with_a_time():
-    times = noisy(1e-3, 6)
-    stored = make_run(Times((FP32, times), (BF16, [2e-3])), control=noisy(5e-3, 3))
-    stored.rounds.append(make_round(FP32, 0.0, 9))
-    found = summaries(MeasuredRun.of(stored))
-    logs = [math.log(value) for value in times]
-    half = student.ppf(0.975, 5) * statistics.stdev(logs) / math.sqrt(6)
-    one = found[FP32.case_id]
-    assert one.rounds == 6
-    assert one.median == pytest.approx(statistics.median(times), rel=1e-12)
-    assert one.low == pytest.approx(math.exp(statistics.fmean(logs) - half), rel=1e-9)
-    assert one.high == pytest.approx(math.exp(statistics.fmean(logs) + half), rel=1e-9)
-    assert one.spread == pytest.approx(statistics.stdev(logs), rel=1e-9)
-    alone = found[BF16.case_id]
-    assert (alone.rounds, alone.median, alone.low, alone.high, alone.spread) == (1, 2e-3, None, None, None)
 
 
 def test_every_round_is_drawn_at_its_fastest_sample():
@@ -96,29 +68,6 @@ def test_two_rounds_have_no_interval():
 def test_a_wide_interval_is_drawn_to_the_edge_and_told_whole():
     ((middle,), rounds) = drawn(shown(make_material(make_run(Times((FP32, [1e-3, 1e-3, 9e-3]))))), 0)
     assert middle["high"] > 0.02 > middle["right"] > max(row["seconds"] for row in rounds)
-
-
-def test_samples_are_told_above_their_rounds_value():
-    (_, (row,)) = drawn(shown(make_material(sampled([[1.1e-3, 1e-3], [1.02e-3]]))), 0)
-    assert row["seconds"] == 1e-3
-    assert [one / STEPS for one in row["samples"]] == [0.02, 0.1]
-
-
-def test_samples_far_beyond_all_rounds_are_counted_and_not_drawn():
-    view = shown(make_material(sampled([[1e-3, 1.1e-3, 30e-3, 5e-3]])))
-    (_, (row,)) = drawn(view, 0)
-    assert (len(row["samples"]), row["beyond"], row["slowest"]) == (1, 2, 30e-3)
-    assert any("2 of 4" in sentence for sentence in view.content["legend"])
-
-
-def test_too_many_samples_are_thinned_by_rank_and_the_slowest_kept():
-    many = [1e-3 + 1e-8 * number for number in range(5000)]
-    view = shown(make_material(sampled([many])))
-    (_, (row,)) = drawn(view, 0)
-    assert len(row["samples"]) == SAMPLES_OF_A_CASE
-    assert row["samples"][-1] / STEPS == pytest.approx(many[-1] / many[0] - 1, abs=1 / STEPS)
-    assert row["samples"][SAMPLES_OF_A_CASE // 2] / STEPS == pytest.approx(0.025, rel=0.02)
-    assert any(sentence.startswith("Of the 5,000 samples 601 are drawn") for sentence in view.content["legend"])
 
 
 def test_the_data_grow_with_the_cases_and_not_with_their_samples():
@@ -226,10 +175,5 @@ def test_without_rounds_there_is_no_section():
 def test_the_readmes_run_is_drawn_whole(readme_run: Material):
     view = shown(readme_run)
     rounds = [row for row in view.datasets["distributions"] if row["line"] is not None]
-    samples = sum(1 + len(row["samples"]) + (row["beyond"] or 0) for row in rounds)
-    stored = readme_run.shown[0].stored
-    assert (len(rounds), samples) == (
-        len(stored.rounds),
-        sum(len(build) for one in stored.rounds for build in one.samples),
-    )
+    assert len(rounds) == len(readme_run.shown[0].stored.rounds)
     assert section_of(view, readme_run).select("figure svg")
