@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from bs4 import BeautifulSoup, Tag
 
+from ampbench.core.metrics import METRICS
 from ampbench.core.statement import state
 from ampbench.core.units import UNDEFINED, format_bytes, format_count, format_seconds
 from ampbench.records.case import Case
@@ -100,6 +101,11 @@ def test_the_columns_are_those_of_the_terminal_and_further_metrics_that_any_case
     assert shown[2:] == [
         "verdict", "time/step", "speed", "memory", "error", "×floor", "items/s", "argmax", "gradient error"
     ]  # fmt: skip
+
+
+def test_the_head_of_a_number_says_what_it_means(readme_run: Material):
+    said = {head.get_text(): head.get("title", "") for head in section(readme_run).select("thead th")}
+    assert said["time/step"] == METRICS["seconds_median"].summary
 
 
 def test_what_stands_beside_a_number_is_below_it_so_that_numbers_align():

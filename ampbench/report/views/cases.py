@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ampbench.core.metrics import GATED
+from ampbench.core.metrics import GATED, METRICS
 from ampbench.core.precisions import PRECISIONS, ordered
 from ampbench.core.units import UNDEFINED, counted, format_limit, times
 from ampbench.judge import notes
@@ -187,12 +187,16 @@ FILTERS = ("precision", "phase", "device", "outcome", "verdict")
 
 
 class Head(NamedTuple):
-    """A column's header. `order` are the values of a column that has an order of its own, `text` is set to the left."""
+    """A column's header. `order` are the values of a column that has an order of its own, `text` is set to the left.
+
+    `means` is told under the pointer.
+    """
 
     key: str
     title: str
     order: str = ""
     text: bool = False
+    means: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,7 +294,9 @@ def _heads(material: Material, shown_columns: Sequence[Column], limits: Mapping[
         label = metric_label(metric)
         drawn = "" if edge is None else f", drawn to ±{format_limit(edge)}"
         heads.append(Head(f"{label.replace(' ', '-')}-change", f"{label} change{drawn}"))
-    heads += [Head(_key(one), one.head, text=one is COLUMNS[-1]) for one in shown_columns]
+    for one in shown_columns:
+        means = "; ".join(METRICS[name].summary for name in one.metrics)
+        heads.append(Head(_key(one), one.head, text=one is COLUMNS[-1], means=means))
     return heads if shown_columns else [*heads, Head("outcome", "outcome", text=True)]
 
 

@@ -50,7 +50,7 @@ ARMS: Mapping[str, str] = MappingProxyType(
 """Each arm's shape; its colour is `--arm-NAME` of distributions.css."""
 
 EDGE = 1.25
-"""A band is drawn to so many times beyond the rounds of its case: one of three rounds can be far wider than all else."""
+"""A band is drawn to so many times beyond the rounds of its case: with three rounds it can be far wider."""
 
 BLANK: Mapping[str, Any] = dict.fromkeys(("low", "left", "right", "high", "line", "place", "unfit"))
 """What not every row of the chart has. A row without a `line` is a run's median, with the ends of its interval and

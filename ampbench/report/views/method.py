@@ -1,4 +1,4 @@
-"""The sections of machine and method: on what the runs were measured, how quiet that was, and what each number means.
+"""The sections of machine and method: on what the runs were measured, how quiet that was, and what its words mean.
 
 In what their machines differ is told, too. The prose on method is in the template; its numbers come from the code that
 decides.
@@ -11,17 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from ampbench.core import stats
-from ampbench.core.metrics import COLUMNS, COMPARED, Column, Gate
 from ampbench.core.precisions import PRECISIONS, ordered
-from ampbench.core.units import UNDEFINED, counted, format_limit, format_percent, format_quantity, format_seconds
+from ampbench.core.units import UNDEFINED, counted, format_percent, format_seconds
 from ampbench.judge import fitness
 from ampbench.judge.rounds import MeasuredRun
 from ampbench.records.labels import few
 from ampbench.report.facts import Facts, facts_of, moment
 from ampbench.report.material import Material
-from ampbench.report.views.cases import columns_of
 from ampbench.show.page import View
-from ampbench.show.results import COLUMNS as DECIDING
 from ampbench.show.rows import number
 from ampbench.store import CUT, StoredRun
 
@@ -166,30 +163,15 @@ def _repeatable(stored: StoredRun) -> str:
     return f"other bits in {len(moving):,} of {counted(len(tested), 'case')}: {few(moving)}"
 
 
-HEADERS: Mapping[str, str] = {metric: column.head for column in DECIDING for metric in column.metrics}
-"""What heads the metrics in the table of cases; what is not there has its label."""
-
-
 def method(material: Material) -> View | None:
     """Return the view; None where there is no run."""
     if not material.shown:
         return None
     rows = [case.row for case in material.cases]
-    comparisons = material.comparisons
-    judged = bool(comparisons or material.trends)
-    heads = columns_of([row for row in rows if row["outcome"] == "ok"])
-    told = {metric for head in heads for metric in head.metrics}
-    used = [
-        column
-        for column in COLUMNS.values()
-        if (column.name in told or (judged and column.gate)) and any(_known(row[column.name]) for row in rows)
-    ]
-    drifted = {one.metric for comparison in comparisons for one in comparison.findings} & COMPARED.keys()
-    used += [COMPARED[name] for name in drifted]
+    judged = bool(material.comparisons or material.trends)
     content = {
-        "columns": [_explained(column) for column in used],
         "judged": judged,
-        "names": {column.name for column in used},
+        "names": {name for name in ("output_rel_l2", "peak_memory_bytes") if any(number(row[name]) for row in rows)},
         "phases": {row["phase"] for row in rows},
         "budget": material.budget,
         "advised": any(one.advice for one in material.shown),
@@ -206,35 +188,3 @@ def _meant(material: Material) -> dict[str, str]:
     known = {name: row.summary for name, row in PRECISIONS.items()} | own
     names = ordered(case.row["precision"] for case in material.cases)
     return {name: known[name] for name in names if known.get(name)}
-
-
-def _known(value: object) -> bool:
-    """Return whether a row has a number or a name."""
-    return bool(value) if isinstance(value, str) else number(value) is not None
-
-
-def _explained(column: Column) -> Mapping[str, str]:
-    """Return a column as a row of the table."""
-    return {
-        "label": ", ".join(dict.fromkeys([HEADERS.get(column.name, column.label), column.label])),
-        "name": column.name,
-        "unit": column.unit,
-        "better": column.better or "",
-        "summary": column.summary,
-        "gate": "" if column.gate is None else gate_in_words(column.gate, column.unit),
-    }
-
-
-def gate_in_words(gate: Gate, unit: str) -> str:
-    """Return which changes of a metric count."""
-    written = format_limit(gate.floor) if unit == "share" else format_quantity(gate.floor, unit)
-    floor = [written] if gate.floor else []
-
-    def over(threshold: float) -> str:
-        parts = [*([format_limit(threshold)] if threshold else []), *floor]
-        return f"over {' and '.join(parts)}" if parts else "any"
-
-    said = over(gate.threshold) + (", where certain" if gate.kind == "time" else "")
-    if gate.threshold == gate.elsewhere:
-        return said
-    return f"{said}; for other code or another environment {over(gate.elsewhere)}"
