@@ -178,7 +178,7 @@ def part(study: "Study[Any, Found]", held: Held[Found]) -> Part | None:
         drawings=study.charts,
         folding=[view.title for each in study.tables for view in each.views if view.folded],
         finding=lambda each: next(iter(study_words.lines(concluded[id(each)])), ""),
-        first="device" if study.devices else "case",
+        first=study.subject if study.devices else "case",
         what="devices" if study.devices else "cases",
     )
 

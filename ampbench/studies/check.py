@@ -559,6 +559,7 @@ Examples:
     caption="Known defects of mixed precision, by torch",
     key="checks",
     devices=torches,
+    subject="torch",
     heading=lambda torch: torch.name,
     in_full=lambda stored: bool(stored.asked and stored.asked.checks),
     tables=(

@@ -230,7 +230,8 @@ class Study(Instrument[A], Generic[A, R]):
     (none: as their lines are). `heading` says what stands behind the name of a case, `remarks` what the
     measuring noted, in sentences. Where several records are of a case, `lacks` are the ids of cases and the names of
     what a run lacks of them. One that is of devices has `devices`, which finds in runs each
-    device, with a `name` and what was found of it: that is what tables, conclusions (of None) and charts are made of.
+    device, or another `subject`, with a `name` and what was found of it: that is what tables, conclusions (of None) and
+    charts are made of.
     A run that is told `in_full` shows all rows unasked. `since` is what changed between two runs, as the verb says
     with `--against`.
     """
@@ -241,6 +242,7 @@ class Study(Instrument[A], Generic[A, R]):
     caption: str
     done: str = ""
     devices: "Callable[[Iterable[StoredRun]], Sequence[R]] | None" = None
+    subject: str = "device"
     key: str = ""
     tables: Sequence[Table[R, Any]]
     conclusions: Callable[[Any, R], Iterable[Statement]]
