@@ -77,18 +77,16 @@ class PreparedComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How a session measures: the metrics' kinds, whether the control is measured too, blocks and seconds at most.
+    """How a session measures: the metrics' kinds, blocks and seconds at most.
 
-    `to_the_end`: no case is dropped once it is decided, so that every one has all blocks. `explain`: cases that
-    regressed are traced in both arms afterwards and, where their torch differs, the rules of autocast are probed.
+    An arm against `itself` has no control beside it, every case has all blocks, and nothing is explained. Otherwise
+    cases that regressed are traced in both arms afterwards and, where their torch differs, autocast's rules are probed.
     """
 
     kinds: Collection[str]
-    control: bool = True
     blocks: int = 32
     max_seconds: float | None = None
-    to_the_end: bool = False
-    explain: bool = True
+    itself: bool = False
     threshold_of: ThresholdOf = default_threshold
 
 
@@ -163,7 +161,7 @@ def measure(
         ]
         timed = "time" in plan.kinds
         blocks = BlockSession(
-            _lanes(prepared, writers, control=plan.control and timed),
+            _lanes(prepared, writers, control=timed and not plan.itself),
             lambda: _look(writers[0].path, writers[1].path, plan) if timed else Look(),
             blocks=plan.blocks if timed else 1,  # without one, nothing shows that a case still runs
             max_seconds=plan.max_seconds,
@@ -181,7 +179,7 @@ def measure(
             kept = f"{shlex.join(['ampbench', 'compare', *(str(one.path) for one in writers)])} shows what was measured"
             raise NothingToRunError(f"{error}; {kept}") from error
         footer = ended
-        if plan.explain and ended != "interrupted":
+        if not plan.itself and ended != "interrupted":
             try:
                 _explain(prepared, writers, plan, tell)
             except KeyboardInterrupt:
@@ -220,7 +218,7 @@ def _look(baseline: Path, candidate: Path, plan: Plan) -> Look:
     fired = {finding.case.case_id for finding in times if finding.code is ChangeCode.UNCONFIRMED}
     going_on = {finding.case.case_id for finding in times if finding.code in OPEN}
     decided = {finding.case.case_id for finding in times} - going_on - fired
-    return Look(decided=set() if plan.to_the_end else decided, fired=fired)
+    return Look(decided=set() if plan.itself else decided, fired=fired)
 
 
 def _check_settings(option: str, request: ArmRequest, selection: Selection) -> None:

@@ -118,8 +118,7 @@ def command(
     theirs = parse_arm("--candidate", (baseline if control else candidate) or [])
     kinds = ("time",) if control else rules.kinds
     plan = session.Plan(
-        kinds=kinds, control=not control, blocks=count, max_seconds=settings.max_seconds, to_the_end=control,
-        explain=not control, threshold_of=rules.threshold_of,
+        kinds=kinds, blocks=count, max_seconds=settings.max_seconds, itself=control, threshold_of=rules.threshold_of,
     )  # fmt: skip
     with session.prepare(selection, settings, ours, theirs) as prepared, block_progress() as watch:
         for note in prepared.notes:

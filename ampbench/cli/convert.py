@@ -10,7 +10,7 @@ import typer
 
 from ampbench.cli import completing
 from ampbench.cli.options import A_RUN, DEFAULT_RESULTS, Keyword, Results, many_names, run_argument, run_option
-from ampbench.cli.printing import OutputFormat, check_writable, print_note, print_text, write_files
+from ampbench.cli.printing import check_writable, print_note, print_text, write_files
 from ampbench.core.units import counted
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
 
@@ -21,8 +21,6 @@ PARQUET = "parquet"
 """What holds rows whole, those of several runs in one file."""
 NATIVE = "native"
 """What ampbench's own format is called: to it, other programs' results are converted."""
-SHOWN = tuple(OutputFormat)
-"""What `ampbench show` and `ampbench compare` print, which are no other program's."""
 NAMED_RUNS = 5
 """So many of the files written are named; the results folder has them all."""
 
@@ -156,11 +154,9 @@ def _parquet(
 
 
 def _known(name: str) -> "Format":
-    """Return the format called `name`; raises `UnknownNameError` with the nearest ones, `UsageError` for `show`'s."""
+    """Return the format called `name`; raises `UnknownNameError` with the nearest ones."""
     from ampbench.convert import FORMATS
 
-    if name in SHOWN:
-        raise UsageError(f"{name} is ampbench's own: ampbench show RUN --format {name}, or compare, prints it")
     if name not in FORMATS:
         raise UnknownNameError("format", name, [*FORMATS, PARQUET, NATIVE])
     return FORMATS[name]

@@ -58,7 +58,6 @@ def command(
     def meanwhile() -> None:
         watched()
         checked()
-        _prepare(format)
 
     environment, problem = _probe(meanwhile)
     from ampbench.studies.ceilings import ceilings_known
@@ -98,16 +97,6 @@ def _check(results: Path | None) -> dict[str, str | None] | None:
     from ampbench import store
 
     return None if results is None else {str(path): problem for path, problem in store.check_results(results)}
-
-
-def _prepare(format: OutputFormat) -> None:
-    """Import what the answer takes."""
-    from ampbench.instruments import registry  # noqa: F401
-    from ampbench.show import study_words  # noqa: F401
-    from ampbench.studies import ceilings  # noqa: F401
-
-    if format is OutputFormat.TABLE:
-        from rich import padding, table  # noqa: F401
 
 
 def _document(

@@ -34,15 +34,10 @@ LIVE_SECONDS = 0.1
 """The line on a terminal is set anew this often at most: a thousand lanes say more."""
 
 
-PACE = 0.3
-"""How much the last task tells of the pace from now on; the rest is what those before it told."""
-
-
 class TimeLeft:
-    """Estimates the time left from what the tasks done so far took, each kind and case by itself, at the present pace.
+    """Estimates the time left from what the tasks done so far took last, each kind and case by itself.
 
-    The pace is how many times as long tasks take now as the same ones took before, as they do where other work begins
-    on the machine. A case not timed yet is taken to need what `settings` give it.
+    A case not timed yet is taken to need what `settings` give it.
     """
 
     def __init__(self, servers: list[list[Turn]], settings: Settings):
@@ -51,17 +46,14 @@ class TimeLeft:
         self._starts = set(starts[:-1])
         self._start_seconds = SERVER_SECONDS
         self._least = {ROUND.name: OVERHEAD_SECONDS + WARMED * settings.min_run_seconds}
-        self._pace = 1.0
         self._took: dict[tuple[str, str], float] = {}
         self._kinds: dict[str, list[float]] = defaultdict(list)
 
     def add(self, turn: Turn, seconds: float) -> None:
         """Note that `turn` took `seconds`."""
         key = turn.task.name, turn.planned.case.case_id
-        if self._took.get(key, 0.0) > 0 and seconds > 0:
-            self._pace = self._pace ** (1 - PACE) * (seconds / self._took[key]) ** PACE
-        self._took[key] = seconds / self._pace
-        self._kinds[turn.task.name].append(seconds / self._pace)
+        self._took[key] = seconds
+        self._kinds[turn.task.name].append(seconds)
 
     def started(self, seconds: float) -> None:
         """Note that the last server took `seconds` to start."""
@@ -80,7 +72,7 @@ class TimeLeft:
             )
             for turn in self._left[done:]
         )
-        return self._pace * tasks + self._start_seconds * sum(start >= done for start in self._starts)
+        return tasks + self._start_seconds * sum(start >= done for start in self._starts)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -106,8 +106,8 @@ def result_paths(source: Path) -> list[Path]:
     return paths
 
 
-def read_result_file(path: Path, wanted: Container[str]) -> ResultFile:
-    """Return the contents of the result file at `path`, with the rows of the benchmarks in `wanted`.
+def read_result_file(path: Path, wanted: Callable[[str], bool]) -> ResultFile:
+    """Return the contents of the result file at `path`, with the rows of the benchmarks that are `wanted`.
 
     Raises `StoreError`, naming the file, where it or its folder's machine.json is missing, broken or of another format.
     """
@@ -129,9 +129,7 @@ def read_result_file(path: Path, wanted: Container[str]) -> ResultFile:
             variables=found.env_vars,
             names=list(found.results),
             benchmarks={
-                name: _benchmark(name, found.result_columns, row)
-                for name, row in found.results.items()
-                if name in wanted
+                name: _benchmark(name, found.result_columns, row) for name, row in found.results.items() if wanted(name)
             },
         )
     except StoreError as error:
@@ -365,14 +363,10 @@ def _meaning(name: str) -> tuple[str, str] | None:
     return METHODS.get(_split(name)[1])
 
 
-class _Wanted(Container[str]):
-    """The names of the suite's benchmarks, whatever its workloads are called."""
+def is_wanted(name: str) -> bool:
+    """Return whether a benchmark is one of the suite's, whatever its workloads are called."""
+    return _tells_environment(name) or _meaning(name) is not None
 
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and (_tells_environment(name) or _meaning(name) is not None)
-
-
-WANTED = _Wanted()
 
 SKIPPED = "asv has no number: its suite skipped the case there, or the case was not selected"
 SMALLEST = 1e-300
@@ -389,7 +383,7 @@ def read_results(source: Path, *, remarks: Counter[str] | None = None) -> Iterat
     suite.
     """
     for path in result_paths(source):
-        found = read_result_file(path, WANTED)
+        found = read_result_file(path, is_wanted)
         try:
             yield _run(found, Counter() if remarks is None else remarks)
         except StoreError as error:

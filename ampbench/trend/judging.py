@@ -36,7 +36,7 @@ class Differences:
     def __init__(self, history: History):
         self._history = history
         self._environments: dict[tuple[str, str, str], EnvironmentDifferences] = {}
-        self._commits: dict[tuple[str, str], str] = {}
+        self._commits: dict[tuple[str | None, str | None], str] = {}
         self._times: dict[tuple[str, str], Mapping[str, CaseChange]] = {}
 
     def of_time(self, before: RunValues, after: RunValues, case_id: str) -> CaseChange | None:
@@ -68,22 +68,20 @@ class Differences:
         return self._environments[pair]
 
     def _commit(self, before: str | None, after: str | None) -> str:
-        if before is None or after is None:
-            return f"commit {_short(before)} → {_short(after)}"
-        pair = (before, after)
-        if pair not in self._commits:
-            self._commits[pair] = self._between(before, after)
-        return self._commits[pair]
+        if (before, after) not in self._commits:
+            self._commits[before, after] = self._between(before, after)
+        return self._commits[before, after]
 
-    def _between(self, before: str, after: str) -> str:
-        old, new = before.removesuffix(DIRTY), after.removesuffix(DIRTY)
-        known = self._history.commits([new])
-        if new not in known:
+    def _between(self, before: str | None, after: str | None) -> str:
+        new = (after or "").removesuffix(DIRTY)
+        known = self._history.commits([new]) if before and after else {}
+        if before is None or after is None or new not in known:
             return f"commit {_short(before)} → {_short(after)}"
-        named = f"{_short(after)} {known[new].subject}".strip()
-        count = self._history.between(old, new)
+        old = before.removesuffix(DIRTY)
         if old == new:
             return f"changes that were not committed, {_short(after)}"
+        named = f"{_short(after)} {known[new].subject}".strip()
+        count = self._history.between(old, new)
         return f"{count} commits, {named}" if count and count > 1 else named
 
 

@@ -255,7 +255,7 @@ def test_without_times_a_single_block_shows_that_the_cases_run(servers: Servers,
 
 
 def test_an_arm_against_itself_has_all_its_blocks(servers: Servers, tmp_path: Path) -> None:
-    plan = {"kinds": ("time",), "control": False, "blocks": 16, "to_the_end": True}
+    plan = {"kinds": ("time",), "blocks": 16, "itself": True}
     comparison, (baseline, _, _) = session(tmp_path, ["here"], ["here"], **plan)
     assert time_of(comparison).blocks == 16
     assert not any(one.control for one in read_run(baseline).rounds)
@@ -326,7 +326,7 @@ def test_what_regressed_is_traced_in_both_arms_and_explained_whenever_the_files_
 
 def test_what_did_not_regress_is_not_traced_nor_is_a_control_explained(servers: Servers, tmp_path: Path) -> None:
     better, _ = session(tmp_path, ["FACTOR=1.1"], ["here"])
-    memory, _ = session(tmp_path, ["here"], ["FACTOR=1.1"], kinds=("time",), explain=False)
+    memory, _ = session(tmp_path, ["here"], ["FACTOR=1.1"], kinds=("time",), itself=True, blocks=16)
     assert (better.explained, memory.explained) == ({}, {})
     assert time_of(memory).status is ChangeStatus.REGRESSED
 

@@ -79,7 +79,6 @@ def test_the_help_names_every_format(ampbench: Run) -> None:
     ("arguments", "message"),
     [
         (["latest", "--to", "junitt"], "unknown format 'junitt': did you mean junit?"),
-        (["latest", "--to", "markdown"], "ampbench show RUN --format markdown, or compare, prints it"),
         (["latest", "latest", "--to", "bencher"], "--to bencher takes one run, not 2"),
         (["latest", "--to", "bencher", "--baseline", "latest"], "cannot tell of a comparison"),
         (["nothing", "--to", "junit"], "unknown run 'nothing'"),

@@ -1,11 +1,9 @@
 """How long a run is said to take still, from what its tasks took so far."""
 
-from dataclasses import replace
-
 import pytest
 
 from ampbench.cli import progress as module
-from ampbench.cli.progress import PACE, TimeLeft
+from ampbench.cli.progress import TimeLeft
 from ampbench.drive.planning import PlannedCase
 from ampbench.drive.rounds import OVERHEAD_SECONDS, SERVER_SECONDS, Progress, Turn
 from ampbench.records.case import WorkloadSource
@@ -39,17 +37,6 @@ def test_rounds_take_their_budget_where_only_passes_were_seen() -> None:
     left = TimeLeft([[memory, *rounds(1)[0]]], Settings(min_run_seconds=2.0))
     left.add(memory, 0.1)
     assert left.after(1) == pytest.approx(3.0 + OVERHEAD_SECONDS)
-
-
-def test_work_that_begins_beside_the_run_slows_what_is_left_too() -> None:
-    other = PlannedCase(case=make_case("bf16_autocast"), source=SOURCE)
-    tasks = [Turn(ROUND, CASE, 0), Turn(ROUND, other, 0), Turn(ROUND, CASE, 1), Turn(ROUND, other, 1)]
-    left = TimeLeft([tasks], Settings())
-    left.add(tasks[0], 1.0)
-    left.add(tasks[1], 1.0)
-    assert left.after(2) == pytest.approx(2.0)
-    left.add(replace(tasks[2]), 4.0)
-    assert left.after(3) == pytest.approx(4.0**PACE)  # of the other case nothing is known yet but that all is slower
 
 
 def test_the_start_of_a_server_is_told_apart_from_the_round_it_was_started_for(
