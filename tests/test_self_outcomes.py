@@ -10,8 +10,8 @@ import torch
 from msgspec import structs
 
 from ampbench.core.precisions import BASELINE
-from ampbench.instruments.convergence.records import CONTROL, Training
 from ampbench.records.measured import Score
+from ampbench.studies.convergence import CONTROL, Training
 from benchmarks.self import outcomes
 from benchmarks.self.outcomes import EARLY, LATE, PLACES, Line, Outcome
 from benchmarks.self.trainings import NETWORKS, PROOF, Setting

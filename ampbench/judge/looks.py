@@ -29,8 +29,8 @@ from ampbench.records.verdict import Evidence, Status, Verdict
 from ampbench.show.rows import TODAYS, Row, judged_error, number
 
 if TYPE_CHECKING:
-    from ampbench.instruments.convergence.learning import Trained
     from ampbench.judge.rounds import TimedRound
+    from ampbench.studies.convergence import Trained
 
 DISAGREEMENT_ALPHA = 0.05
 """Decisions that disagree refuse a case only if chance explains them less often than this."""

@@ -24,9 +24,9 @@ from ampbench.records.verdict import Cause, Interval, Status, Verdict
 from ampbench.show.rows import TODAYS, Group, Row, Take, grouped, number
 
 if TYPE_CHECKING:
-    from ampbench.instruments.convergence.learning import Trained
     from ampbench.judge.rounds import TimedRound
     from ampbench.store import StoredRun
+    from ampbench.studies.convergence import Trained
 
 WORTH = 1.02
 """Smaller gains in time do not count: the 2% that comparisons call unchanged."""
@@ -66,7 +66,7 @@ def _tables(stored: "StoredRun", budget: Budget, studies: "Iterable[StoredRun]")
 
     trained: Mapping[str, Trained] = {}
     if trainings := list(studies):
-        from ampbench.instruments.convergence.learning import trained_cases
+        from ampbench.studies.convergence import trained_cases
 
         trained = trained_cases(stored, trainings)
     return choose(frame.run_rows(stored), stored.divergence, budget, _speeds(stored), trained)

@@ -225,31 +225,33 @@ _WIDE = 20.0
 
 COLOURS = ("--series-1", "--series-2", "--series-3", "--series-4", "--series-5", "--series-6", "--series-7")
 SHAPES = ("square", "triangle-up", "diamond", "triangle-down", "triangle-right", "cross")
-REFERENCES: Mapping[str, tuple[str, str]] = {"fp64": ("--dtype-fp64", "triangle-left"), "fp32": ("--fp32", "circle")}
-"""Series that others are compared with, with their colour and shape wherever they are drawn."""
+NAMED: Mapping[str, tuple[str, str]] = {
+    "fp64": ("--dtype-fp64", "triangle-left"),
+    **{name: (f"--{name}", shape) for name, (_, _, shape) in LOOKS.items()},
+}
+"""Series that have their colour and shape wherever they are drawn: precisions, and fp64."""
 
 
-def thinned_curve(losses: Sequence[float | None], steps: int, every: int = 1) -> list[tuple[float, float | None]]:
-    """Return the points of a curve of means over `every` of `steps` each: the middle of these from 1, and the mean.
+def thinned_curve(values: Sequence[float | None]) -> list[tuple[float, float | None]]:
+    """Return the points of a curve of the values of steps from 1.
 
-    Of more than `POINTS`, neighbours are put together; None where one of them is. Those of trainings that were asked
-    for as many steps have the same places, also where one ended early.
+    Of more than `POINTS`, neighbours are put together: the middle of their steps, and their mean; None where one of
+    them is.
     """
-    size = max(1, math.ceil(steps / every / POINTS))
+    size = max(1, math.ceil(len(values) / POINTS))
     points: list[tuple[float, float | None]] = []
-    for start in range(0, len(losses), size):
-        own = losses[start : start + size]
-        known = [loss for loss in own if loss is not None and math.isfinite(loss)]
-        value = math.fsum(known) / len(known) if len(known) == len(own) else None
-        points.append((start * every + (len(own) * every + 1) / 2, value))
+    for start in range(0, len(values), size):
+        own = values[start : start + size]
+        known = [value for value in own if value is not None and math.isfinite(value)]
+        points.append((start + (len(own) + 1) / 2, math.fsum(known) / len(known) if len(known) == len(own) else None))
     return points
 
 
-def marked(rows: Iterable[dict[str, Any]], series: str = "series") -> None:
+def marked(rows: Iterable[dict[str, Any]]) -> None:
     """Say in rows, those of one series after the other, which points carry its shape: not the same ones in each."""
     found: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        found.setdefault(row[series], []).append(row)
+        found.setdefault(row["series"], []).append(row)
     longest = max(map(len, found.values()), default=0)
     stride = max(1, longest // MARKED, min(len(found), longest))
     for place, own in enumerate(found.values()):
@@ -268,7 +270,7 @@ def looks_encoded(
     }
 
 
-def series_encoded(names: Sequence[str], own: Mapping[str, tuple[str, str]] = REFERENCES) -> dict[str, Any]:
+def series_encoded(names: Sequence[str], own: Mapping[str, tuple[str, str]] = NAMED) -> dict[str, Any]:
     """Return the encoding of the field `series` by colour and shape; those of `own` have theirs, others the next."""
     others = [name for name in names if name not in own]
     looks = {name: own[name] for name in names if name in own}
@@ -276,84 +278,62 @@ def series_encoded(names: Sequence[str], own: Mapping[str, tuple[str, str]] = RE
     return looks_encoded("series", names, looks, columns=3, columnPadding=40, labelLimit=260)
 
 
-def steps_axis(title: str = "step", logarithmic: bool = False) -> dict[str, Any]:
-    """Return the encoding of the field `step` along x."""
-    scale = {"type": "log", "nice": False} if logarithmic else {"zero": False, "nice": False}
-    axis = {"tickMinStep": 1, "tickCount": 6, "format": "~s" if logarithmic else ",~r", "labelSeparation": 8}
-    return {
-        "field": "step",
-        "type": "quantitative",
-        "title": f"{title} (log scale)" if logarithmic else title,
-        "scale": {**scale, "padding": 8},
-        "axis": axis,
-    }
-
-
-def values_axis(field: str, title: str, values: Iterable[float | None]) -> dict[str, Any]:
-    """Return the encoding of `field` along y: on a log axis where `values` are positive and of several sizes."""
-    known = [value for value in values if value is not None]
-    wide = bool(known) and min(known) > 0 and max(known) > _WIDE * min(known)
-    return {
-        "field": field,
-        "type": "quantitative",
-        "title": f"{title} (log scale)" if wide else title,
-        "scale": {"type": "log", "nice": False, "padding": 8} if wide else {"zero": False, "padding": 8},
-        "axis": {"format": ".2~g", "tickCount": 5, "minExtent": 46},
-    }
-
-
-def curve_layers(
-    x: Mapping[str, Any],
-    y: Mapping[str, Any],
-    looks: Mapping[str, Any],
-    told: Sequence[Mapping[str, Any]],
-    line: Mapping[str, Any] | None = None,
-) -> list[dict[str, Any]]:
-    """Return the layers of a curve for each series: its line, and the points that carry its shape.
-
-    A line breaks where a value is None, points tell the fields of `told`. `looks` are colour and shape, `line` further
-    properties of the line's mark.
-    """
-    mark = {"type": "line", "invalid": "break-paths-show-domains", "strokeWidth": 1.75, **(line or {})}
-    colour = {"color": looks["color"], **({"strokeDash": looks["strokeDash"]} if "strokeDash" in looks else {})}
-    points = {"type": "point", "size": 50, "opacity": 1}
-    shown = [{"filter": f"datum.mark && isValid(datum.{y['field']})"}]
-    own = {name: channel for name, channel in looks.items() if name != "strokeDash"}
-    return [
-        {"mark": mark, "encoding": {"x": x, "y": y, **colour}},
-        {"transform": shown, "mark": points, "encoding": {"x": x, "y": y, **own, "tooltip": list(told)}},
-    ]
-
-
 def curves(
     name: str,
     title: str,
     axis: str,
     legend: str,
-    series: "Callable[[Any], Iterable[tuple[str, Sequence[float | None]]]]",
+    series: "Callable[[Any], Iterable[tuple[str, Sequence[float | None] | Mapping[int, float]]]]",
     *,
     alt: str,
     unit: str = "loss",
+    logarithmic: bool = False,
 ) -> "Drawing[Any]":
     """Return a chart of curves over steps: of the record found of a case, `series` gives the names and their values.
 
-    `axis` is what the values are, in `unit`, and `legend` what tells the series apart.
+    A line breaks where a value is None. Values that are positive and of several sizes stand on a log axis.
+
+    The values are of each step, or by their steps. `axis` is what they are, in `unit`, and `legend` what tells the
+    series apart.
     """
 
     def rows(told: Any) -> dict[str, list[dict[str, Any]]]:
         found: list[dict[str, Any]] = [
             {"series": own, "step": step, "value": value, "text": FORMATS[unit](value), "mark": False}
             for own, values in series(told.found)
-            for step, value in thinned_curve(values, len(values))
+            for step, value in (values.items() if isinstance(values, Mapping) else thinned_curve(values))
         ]
         marked(found)
         return {"": found} if any(row["value"] is not None for row in found) else {}
 
     def spec(found: Rows) -> dict[str, Any]:
         looks = series_encoded(list(dict.fromkeys(row["series"] for row in found)))
-        y = values_axis("value", axis, [row["value"] for row in found])
-        y["axis"] = {**y["axis"], "labelExpr": label_expression(unit)} if unit == "B" else y["axis"]
-        return {"layer": curve_layers(steps_axis(), y, looks, tooltip(series=legend, step="around step", text=axis))}
+        known = [row["value"] for row in found if row["value"] is not None]
+        wide = bool(known) and min(known) > 0 and max(known) > _WIDE * min(known)
+        logs = {"type": "log", "nice": False, "padding": 8}
+        x = quantity(
+            "step",
+            "step (log scale)" if logarithmic else "step",
+            logs if logarithmic else {"zero": False, "nice": False, "padding": 8},
+            {"tickMinStep": 1, "tickCount": 6, "format": "~s" if logarithmic else ",~r", "labelSeparation": 8},
+        )
+        spelled = {"labelExpr": label_expression(unit)} if unit == "B" else {}
+        y = quantity(
+            "value",
+            f"{axis} (log scale)" if wide else axis,
+            logs if wide else {"zero": False, "padding": 8},
+            {"format": ".2~g", "tickCount": 5, "minExtent": 46, **spelled},
+        )
+        line = {"type": "line", "invalid": "break-paths-show-domains", "strokeWidth": 1.75}
+        points = {"type": "point", "size": 50, "opacity": 1}
+        told = tooltip(series=legend, step="around step", text=axis)
+        shown = [{"filter": "datum.mark && isValid(datum.value)"}]
+        return {
+            "layer": [
+                {"mark": line, "encoding": {"x": x, "y": y, "color": looks["color"]}},
+                {"transform": shown, "mark": points, "encoding": {"x": x, "y": y, **looks, "tooltip": told}},
+            ]
+        }
 
     return Drawing(name=name, title=title, alt=alt, rows=rows, spec=spec)
 

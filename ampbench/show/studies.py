@@ -4,14 +4,14 @@ Instruments that are no studies yet make their documents of cases with `document
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.core.statement import Severity
 from ampbench.records.case import Case
-from ampbench.records.kinds import KINDS
+from ampbench.records.kinds import KINDS, named
 from ampbench.records.labels import NOT_REACHED
 from ampbench.show import study_words
 from ampbench.show.data import finite, record_data
@@ -37,8 +37,8 @@ def document(
     study: "Study[Any, Found]", stored: StoredRun, case_ids: Sequence[str], *, everything: bool = False
 ) -> Document:
     """Return what a study says of the cases `case_ids` of a run; `everything`: all rows of its tables."""
-    if study.devices is not None:
-        return _of_devices(study, stored, everything=everything)
+    if study.subjects is not None:
+        return _of_subjects(study, stored, case_ids, everything=everything)
     first = study.tables[0]
     assert not callable(first.columns)
     key = study.key or KINDS[study.kind].found.line
@@ -81,23 +81,41 @@ def changes(study: "Study[Any, Any]", before: StoredRun, after: StoredRun) -> Do
     """Return what a study says of two runs of it, the earlier first."""
     assert study.since is not None
     known = {"before": before.header.run, "after": after.header.run}
-    return _of_named(study.since, study.since.of(before, after), known, everything=True)
+    return _of_named(study.since, study.since.of(before, after), lambda: known, everything=True)
 
 
-def _of_devices(study: "Study[Any, Any]", stored: StoredRun, *, everything: bool) -> Document:
-    """Return what a study of devices says of a run, which has no cases."""
-    assert study.devices is not None
-    known = {
-        "run": stored.header.run,
-        "environment": record_data(stored.header.environment),
-        "ended": stored.ending,
-        study.key: _as_data(stored.every(study.record)),
-    }
-    return _of_named(study, study.devices([stored]), known, everything=everything or study.in_full(stored))
+def _of_subjects(study: "Study[Any, Any]", stored: StoredRun, case_ids: Sequence[str], *, everything: bool) -> Document:
+    """Return what a study says of a run whose subjects are not its cases, but devices or workloads."""
+    assert study.subjects is not None
+    kind = KINDS[study.kind]
+    told = named(kind.told)(stored) if kind.told else found_of(study, stored)
+
+    def known() -> dict[str, Any]:
+        found = nested_data(stored, case_ids, told, lambda _, record: {study.key: _as_data(record)})
+        if not kind.of_cases:
+            found[study.key] = _as_data(stored.every(study.record))
+            del found["cases"]
+        return found
+
+    subjects = study.subjects([stored], case_ids if kind.of_cases else None)
+    found = _of_named(study, subjects, known, everything=everything or study.in_full(stored))
+    if not kind.of_cases:
+        return found
+    later = [stored.failures[case_id] for case_id in case_ids if case_id in stored.failures and case_id in told]
+    missing = missing_said(stored, case_ids, told)
+    return replace(
+        found,
+        rows=lambda: [row for row in found.rows() if row["case_id"] in case_ids],
+        missing=[*missing, *(f"{failure.case_id}: failed later: {failure.said}" for failure in later)],
+    )
 
 
 def _of_named(
-    study: "Study[Any, Any] | Since[Any]", subjects: Sequence[Any], known: dict[str, Any], *, everything: bool
+    study: "Study[Any, Any] | Since[Any]",
+    subjects: Sequence[Any],
+    known: Callable[[], Mapping[str, Any]],
+    *,
+    everything: bool,
 ) -> Document:
     """Return what is said of subjects that each have a name; the data begin with what is `known`."""
     first = study.tables[0]
@@ -107,12 +125,12 @@ def _of_named(
 
     def data() -> dict[str, Any]:
         statements = {each.name: list(study.conclusions(None, each)) for each in subjects}
-        found = known | {
+        own = {
             "sentences": {name: study_words.lines(each) for name, each in statements.items()},
             "statements": {name: [asdict(one) for one in each] for name, each in statements.items()},
             "tables": {each.key: rows(each) for each in study.tables if each.key},
         }
-        return {name: finite(value) for name, value in found.items()}
+        return {name: finite(value) for name, value in {**known(), **own}.items()}
 
     assert not callable(first.columns)
     return Document(
@@ -146,40 +164,45 @@ def _block(found: "Table[Found, Row]", view: "View[Row]", record: Found, everyth
     return table(view.title, chosen, [*filter(view.only, found.rows(record))], view.note, shown=shown)
 
 
+@dataclass(frozen=True, slots=True)
+class Subject(Generic[Found]):
+    """What a part of a page tells of by its `name`, a case or what else a study is of, and what was `found` of it."""
+
+    name: str
+    found: Found
+    case: Case | None = None
+
+
 def part(study: "Study[Any, Found]", held: Held[Found]) -> Part | None:
     """Return the part of a page that a study has, the cases with the most problems first; None without any."""
+    found = [Subject(each.name, each.found, each.case) for each in held.told]
+    if study.subjects is not None:
+        found = [Subject(each.name, each) for each in study.subjects(held.runs, None)]  # type: ignore[attr-defined]
+    concluded = {id(each): list(study.conclusions(each.case, each.found)) for each in found}
 
-    if study.devices is not None:
-        subjects: Sequence[Any] = study.devices(held.runs)
-        of: list[tuple[Case | None, Any]] = [(None, each) for each in subjects]
-    else:
-        subjects = held.told
-        of = [(each.case, each.found) for each in held.told]
-    concluded = {id(each): list(study.conclusions(*own)) for each, own in zip(subjects, of, strict=True)}
-    known = {id(each): own for each, own in zip(subjects, of, strict=True)}
-
-    def holds(code: str) -> Callable[[Any], bool]:
+    def holds(code: str) -> Callable[[Subject[Found]], bool]:
         return lambda each: any(one.code == code for one in concluded[id(each)])
 
-    def problems(each: Any) -> int:
+    def problems(each: Subject[Found]) -> int:
         return sum(one.severity is Severity.PROBLEM for one in concluded[id(each)])
 
-    found = sorted(subjects, key=problems, reverse=True)
+    found.sort(key=problems, reverse=True)
     own = dict.fromkeys(one.code for each in found for one in concluded[id(each)] if one.code in study_words.OF_SEVERAL)
+    of = study.subject
     return told_part(
         held,
         found,
-        lambda each: section(study, *known[id(each)], everything=True),
+        lambda each: section(study, each.case, each.found, everything=True),
         id=study.kind,
         title=study.title,
         caption=study.caption,
         verb=study.done,
-        said=[line for code in own for line in of_several(found, holds(code), study_words.OF_SEVERAL[code])],
+        said=[line for code in own for line in of_several(found, holds(code), study_words.OF_SEVERAL[code], of)],
         drawings=study.charts,
         folding=[view.title for each in study.tables for view in each.views if view.folded],
         finding=lambda each: next(iter(study_words.lines(concluded[id(each)])), ""),
-        first=study.subject if study.devices else "case",
-        what="devices" if study.devices else "cases",
+        first=of,
+        what=f"{of}s" if KINDS[study.kind].of_cases else "devices",
     )
 
 

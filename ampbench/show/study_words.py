@@ -9,6 +9,15 @@ _ERRORS = (
     "{output_rel_l2:if|; output error |error|}{output_rel_l2_fp32:if| (|error| from fp32 inputs)|}"
     "{grad_rel_l2:if|; gradient error |error|}{grad_rel_l2_fp32:if| (|error|)|}"
 )
+_LONGER = ": train for longer, or at another learning rate, to conclude"
+_REACHED = (
+    "{value:.4g}{percent:only|%} {metric} on {held_out:only|held-out data}{held_out:else|the training data}"
+    "{before:if| (|.4g| before training)}"
+)
+_DIFFERS = (
+    "{metric} is {by:.2f}{unit} {lower:only|lower}{lower:else|higher} than fp32's"
+    "{low:if| (90%: |+.2f|}{high:if| to |+.2f|)}"
+)
 TEMPLATES: Mapping[str, str] = {
     "timing-faster": "a step takes {after:s}, not {before:s}: {seconds:s} saved (95%: {low:s} to {high:s})",
     "timing-slower": "a step takes {after:s}, not {before:s}: {seconds:s} lost (95%: {low:s} to {high:s})",
@@ -142,6 +151,52 @@ TEMPLATES: Mapping[str, str] = {
     "check-called": (
         "{cases:counted;case} called {op}: `ampbench check {check}` looks for that in this torch ({title})"
     ),
+    "convergence-flat": f"does not learn: it reaches {_REACHED}{_LONGER}",
+    "convergence-no-end": "comes to no end, so that nothing can be compared",
+    "convergence-hardly": f"hardly falls, by {{fall:.2g}}% of the loss{_LONGER}",
+    "convergence-trains": "{count:verb;trains;train} as fp32 does",
+    "convergence-fails": "{count:verb;does;do} not train as fp32 does",
+    "convergence-scores": "{count:verb;scores;score} as fp32 does, {count:verb;trains;train} perhaps otherwise",
+    "convergence-better": "{count:verb;ends;end} better than fp32",
+    "convergence-open": "inconclusive",
+    "convergence-incomparable": "cannot be compared",
+    "convergence-broke": (
+        "{what}{error:if| ||}{step:if| from step |,|}{earliest:only| at the earliest} in {seeds} of {of:counted;seed}"
+    ),
+    "convergence-score": _DIFFERS,
+    "convergence-loss": "training loss ends at {ratio:.3g} times fp32's{low:if| (90%: |.3g|}{high:if| to |.3g|)}",
+    "convergence-within": (
+        "{metric} within {margin:.2g}{unit}{of_fall:only|, a tenth of what fp32's falls by}"
+        "{loss:if|, training loss within |.2g|%}"
+    ),
+    "convergence-seeds": "{seeds:if|about ||}{more:if|more than ||} seeds would decide",
+    "convergence-too-near": "too near the margin of {margin:.2g}{unit} for any number of seeds",
+    "convergence-no-fp32": "fp32 has no training to compare with",
+    "convergence-no-pair": "no seed was trained to its end in fp32 and in this precision",
+    "convergence-other-start": "its {what} are not those that fp32 was trained with",
+    "convergence-one-seed": "one seed shows no spread: it takes two, better three or more (--seeds)",
+    "convergence-same-start": (
+        "every seed gave the same weights and batches: do not seed in the function that makes the workload"
+    ),
+    "convergence-control": (
+        "fp32 from weights one rounding away differs as much: what is seen is no precision's doing"
+    ),
+    "convergence-control-fires": f"no verdict is given, as its {_DIFFERS}",
+    "convergence-no-scale": "fp32 ends at a loss of 0, which no difference is relative to",
+    "convergence-no-logarithm": "training losses are 0 or less, or fp32's do not fall: no ratio to judge by",
+    "convergence-way": (
+        "{kept:kept} of the way that fp64 went is gone, and {error:error} of it aside"
+        "{slope:if|; that grows as k^|.2g| with the steps k (a bias: k, noise: k^0.5)}"
+    ),
+    "convergence-none-trained": "only fp32 was trained: there is no precision to judge",
+    "convergence-none-yet": "no precision was trained yet",
+    "convergence-reaches": (
+        f"reaches {_REACHED}{{sd:if|; seeds alone move that by |.2f| (SD)}}"
+        "{rounding:if|; rounding alone by |.2f|}{unit}"
+    ),
+    "convergence-fp64": f"ends elsewhere than fp32, which is no exact measure here: {_DIFFERS}",
+    "convergence-short": "not all of {seeds:counted;seed} were trained in {names}",
+    "convergence-same-weights": "the weights are the same from every seed",
 }
 
 OF_SEVERAL: Mapping[str, str] = {
@@ -150,6 +205,7 @@ OF_SEVERAL: Mapping[str, str] = {
     "scaling-needed": "need loss scaling",
     "scaling-needless": "need no loss scaling",
     "scope-stale": "read stale weights in a scope",
+    "convergence-fails": "have a precision that does not train as fp32 does",
 }
 """What is said of those of several cases about which there is a statement of a code."""
 

@@ -40,6 +40,7 @@ from ampbench.studies.study import Given, Option, Session, Study, Table, View
 if TYPE_CHECKING:
     from ampbench.drive.pieces import Piece
     from ampbench.drive.servers import Channel
+    from ampbench.show.studies import Subject
     from ampbench.store import StoredRun
 
 COPY, READ = MOVING = "copy", "read"
@@ -583,13 +584,13 @@ _LOOKS: Mapping[str, tuple[str, str]] = {
 NAMES = dict(zip(OPERATIONS, ("matrix products", "convolutions", "attention", "copies", "reads"), strict=True))
 
 
-def _rows(device: Ceilings, operations: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+def _rows(device: "Subject[Ceilings]", operations: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
     """Return for each operation a row for each size of each dtype."""
     return {
         NAMES[operation]: [
             {"series": row.found.dtype, "work": row.size.work, "rate": row.rate, "said": _rate_text(row),
              "size": row.size.size, "kind": row.size.size.partition(" ")[0] if row.size.size[:1].isalpha() else ""}
-            for row in sorted(sizes(device), key=lambda row: row.size.work if row.size else 0)
+            for row in sorted(sizes(device.found), key=lambda row: row.size.work if row.size else 0)
             if row.found.operation == operation and row.size and row.rate
         ]
         for operation in operations
@@ -866,7 +867,8 @@ Examples:
     title="Ceilings",
     caption="What each device attains at best",
     key="ceilings",
-    devices=device_ceilings,
+    subject="device",
+    subjects=lambda runs, _: device_ceilings(runs),
     heading=_heading,
     remarks=lambda found: [f"{each.dtype} {each.operation}: {each.error}" for each in found.ceilings if each.error],
     tables=(

@@ -558,8 +558,8 @@ Examples:
     title="Known defects",
     caption="Known defects of mixed precision, by torch",
     key="checks",
-    devices=torches,
     subject="torch",
+    subjects=lambda runs, _: torches(runs),
     heading=lambda torch: torch.name,
     in_full=lambda stored: bool(stored.asked and stored.asked.checks),
     tables=(

@@ -17,7 +17,7 @@ The module may import records, core, `show.document` and `show.charts`, but `dri
 reads it.
 """
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ampbench.drive.servers import Channel
     from ampbench.drive.session import Prepared
     from ampbench.show.charts import Drawing
-    from ampbench.show.page import Told
+    from ampbench.show.studies import Subject
     from ampbench.store import StoredRun
 
 A = TypeVar("A")
@@ -229,9 +229,8 @@ class Study(Instrument[A], Generic[A, R]):
     of a page, `done` is what was done to its cases there ("Trained"), `key` what its records are called in the JSON
     (none: as their lines are). `heading` says what stands behind the name of a case, `remarks` what the
     measuring noted, in sentences. Where several records are of a case, `lacks` are the ids of cases and the names of
-    what a run lacks of them. One that is of devices has `devices`, which finds in runs each
-    device, or another `subject`, with a `name` and what was found of it: that is what tables, conclusions (of None) and
-    charts are made of.
+    what a run lacks of them. One whose `subject` is no case has `subjects`, which finds in runs each of them, with a
+    `name`, of certain cases (None: all): that is what tables, conclusions (of None) and charts are made of.
     A run that is told `in_full` shows all rows unasked. `since` is what changed between two runs, as the verb says
     with `--against`.
     """
@@ -241,12 +240,12 @@ class Study(Instrument[A], Generic[A, R]):
     title: str
     caption: str
     done: str = ""
-    devices: "Callable[[Iterable[StoredRun]], Sequence[R]] | None" = None
-    subject: str = "device"
+    subject: str = "case"
+    subjects: "Callable[[Iterable[StoredRun], Collection[str] | None], Sequence[R]] | None" = None
     key: str = ""
     tables: Sequence[Table[R, Any]]
     conclusions: Callable[[Any, R], Iterable[Statement]]
-    charts: "Sequence[Drawing[Told[R]]]" = ()
+    charts: "Sequence[Drawing[Subject[R]]]" = ()
     lacks: "Callable[[StoredRun], Sequence[tuple[str, str]]]" = lambda _: ()
     in_full: "Callable[[StoredRun], bool]" = lambda _: False
     since: "Since[Any] | None" = None

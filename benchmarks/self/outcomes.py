@@ -36,9 +36,6 @@ from ampbench.core.precisions import BASELINE, DEFAULT, PRECISIONS, SHORT_DTYPES
 from ampbench.core.recipes import CONSTANT, rate_share
 from ampbench.core.units import format_error, format_share
 from ampbench.drive.planning import lack
-from ampbench.instruments.convergence.learning import learned
-from ampbench.instruments.convergence.measure import Trajectories, train
-from ampbench.instruments.convergence.records import CONTROL, REFERENCE, Training
 from ampbench.instruments.ranges.headroom import headroom
 from ampbench.instruments.ranges.measure import measure_ranges
 from ampbench.judge import frame
@@ -51,6 +48,8 @@ from ampbench.records.verdict import Status
 from ampbench.show.markdown import markdown_table
 from ampbench.show.wording import refusal
 from ampbench.store import StoredRun, gathered
+from ampbench.studies.convergence import CONTROL, REFERENCE, Training, learned
+from ampbench.studies.convergence_measure import Trajectories, train
 from ampbench.worker.divergence import measure_divergence
 from ampbench.worker.draws import seed_all
 from ampbench.worker.environment import read_environment

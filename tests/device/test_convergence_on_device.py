@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from ampbench.cli.main import main
-from ampbench.instruments.convergence.records import Training
 from ampbench.store import list_runs, read_run
+from ampbench.studies.convergence import Training
 
 FOUND = torch.accelerator.current_accelerator(check_available=True)
 

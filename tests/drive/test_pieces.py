@@ -21,7 +21,6 @@ from ampbench.drive.pieces import (
 from ampbench.drive.planning import PlannedCase
 from ampbench.drive.session import Prepared
 from ampbench.errors import UnknownNameError, UsageError
-from ampbench.instruments.convergence.records import ConvergenceAsked
 from ampbench.instruments.keep_fp32.records import Wanted
 from ampbench.records.case import OwnPrecision
 from ampbench.records.casts import Tracing
@@ -32,6 +31,7 @@ from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Description, Nothing, reply_with
 from ampbench.store import CannotBeError, RunWriter, StoredRun, read_run
 from ampbench.studies.ceilings import Ceiling
+from ampbench.studies.convergence import ConvergenceAsked
 from ampbench.studies.input_storage import StorageAsked
 from ampbench.studies.scaler import ScalerAsked
 from ampbench.studies.scope import ScopeAsked

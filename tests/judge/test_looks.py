@@ -13,7 +13,6 @@ from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.core.statement import Flaw, Refusal, Undecided
 from ampbench.core.stats import round_value
 from ampbench.errors import UsageError
-from ampbench.instruments.convergence.learning import Trained
 from ampbench.judge.looks import LOOKS, Seen, below, is_chance, judge
 from ampbench.judge.rounds import TimedRound
 from ampbench.judge.verdict import Speeds, choose
@@ -21,6 +20,7 @@ from ampbench.records.case import Case
 from ampbench.records.measured import BINS, LOWEST_BIN, Divergence, OptimizerGroup, Recipe, Round, Update
 from ampbench.records.verdict import Evidence, Status, Verdict
 from ampbench.show.rows import TODAYS, Take
+from ampbench.studies.convergence import Trained
 from ampbench.worker.divergence import measure_divergence
 from ampbench.worker.machine import Cpu
 from ampbench.worker.reference import References

@@ -92,6 +92,14 @@ RULES: tuple[Rule, ...] = (
         cells=12_571,
     ),
     Rule(
+        "trainings, what they say of precisions and of workloads are tables of the study of convergence",
+        lambda one: (
+            (one.table in ("study, trainings", "study, precisions", "study, workloads") and one.before == MISSING)
+            or (one.table == "study, rows" and one.column in ("ended", "ended_step"))
+        ),
+        cells=610,
+    ),
+    Rule(
         "an update says in which dtype its intended step was taken",
         lambda one: one.table == "records" and one.key == "divergence[].update.intended",
         cells=68,

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ampbench.instruments.convergence.records import CONTROL, REFERENCE, Drift, Training
 from ampbench.records.case import Case, DeviceDescription, Environment
 from ampbench.records.kinds import CEILINGS, CONVERGENCE, INPUT_STORAGE, SCALER, SCOPE
 from ampbench.records.measured import CONV, MATMUL, Score
@@ -13,6 +12,7 @@ from ampbench.records.ranges import GRADIENT, Magnitudes
 from ampbench.records.run import Entry, ScalerSetting
 from ampbench.store import StoredRun, gathered
 from ampbench.studies.ceilings import COPY, Attained, Ceiling
+from ampbench.studies.convergence import CONTROL, REFERENCE, Drift, Training
 from ampbench.studies.input_storage import ACCEPTED, TO_FP32, InputUse, StoragePass, StoredInputs
 from ampbench.studies.scaler import GradientLook, ScalerRun
 from ampbench.studies.scope import SCOPES, WHOLE_LOOP, ScopePass, ScopeRun

@@ -4,7 +4,6 @@ import pytest
 from msgspec.structs import replace
 
 from ampbench.errors import StoreError
-from ampbench.instruments.convergence.records import CONTROL, ConvergenceAsked, Drift, Training
 from ampbench.records.kinds import KINDS, deed_of, verb_of
 from ampbench.records.measured import Score
 from ampbench.records.ranges import Magnitudes
@@ -12,6 +11,7 @@ from ampbench.records.run import ScalerSetting
 from ampbench.store import gathered, lines, read_run
 from ampbench.store.lines import LineError
 from ampbench.studies.ceilings import COPY, Attained, Ceiling, CeilingsAsked
+from ampbench.studies.convergence import CONTROL, ConvergenceAsked, Drift, Training
 from ampbench.studies.input_storage import ACCEPTED, InputUse, StorageAsked, StoragePass, StoredInputs
 from ampbench.studies.scaler import ScalerAsked, ScalerRun
 from ampbench.studies.scope import FORWARD, ScopeAsked, ScopePass, ScopeRun

@@ -7,8 +7,8 @@ import torch
 from built_workloads import HERE, build
 
 from ampbench.drive.planning import make_plan
-from ampbench.instruments.convergence.measure import Trajectories, train
 from ampbench.records.run import Selection
+from ampbench.studies.convergence_measure import Trajectories, train
 from ampbench.worker.environment import read_environment
 from ampbench.worker.machine import open_device
 from ampbench.workloads.data import PRINTABLE, VOCABULARY

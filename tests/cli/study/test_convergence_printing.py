@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from ampbench.instruments.convergence.records import ConvergenceAsked, Training
 from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.measured import Failure, Skip
+from ampbench.studies.convergence import ConvergenceAsked, Training
 from tests.cli.conftest import Outcome
-from tests.instruments.convergence.planted_trainings import STEPS, WHOLE, case_of, study
 from tests.stored_runs import COMPLETE, make_divergence, make_round, write_run
+from tests.studies.planted_trainings import STEPS, WHOLE, case_of, study
 
 SKIPPED, FAILED = case_of("tf32"), case_of("fp32", workload="characters")
 
@@ -38,9 +38,7 @@ def test_people_read_verdicts_and_why_some_cases_have_none(path: Path, ampbench:
     assert shown.code == 0
     first, second = shown.out.splitlines()[:2]
     assert first == "digits[channels=8]/b32 · cpu · 300 steps · 3 seeds"
-    assert second == (
-        "  fp16_autocast and bf16_autocast train as fp32 does, within half a point of accuracy and 5% of the"
-    )
+    assert second.startswith("  fp16_autocast and bf16_autocast: train as fp32 does; ")
     assert f"{SKIPPED.case_id}: skipped: this CPU has no tf32" in shown.out.replace("\n", "")
     assert "failed: MemoryError: no memory" in shown.out
     assert max(len(line) for line in shown.out.splitlines() if SKIPPED.workload not in line) <= 100
@@ -66,7 +64,7 @@ def test_of_a_workload_that_fails_in_fp32_only_failures_are_printed(tmp_path: Pa
     lines = [f"{case_id}: failed: ValueError: no" for case_id in stored.cases]
     assert shown.replace("\n", "") == "".join(lines)
     document = json.loads(ampbench("show", path, "--json").out)
-    assert ([case["outcome"] for case in document["cases"]], document["studies"]) == (["failed"] * 2, [])
+    assert ([case["outcome"] for case in document["cases"]], document["statements"]) == (["failed"] * 2, {})
 
 
 def test_markdown_has_the_same_tables(path: Path, ampbench: Callable[..., Outcome]):
@@ -84,12 +82,13 @@ def test_csv_has_a_row_for_each_training(path: Path, ampbench: Callable[..., Out
 
 def test_json_has_verdicts_and_every_training(path: Path, ampbench: Callable[..., Outcome]):
     document = json.loads(ampbench("show", path, "--json").out)
-    (found,) = document["studies"]
-    verdicts = {row["precision"]: row["verdict"] for row in found["verdicts"]}
+    (workload,) = document["tables"]["workloads"]
+    (statements,) = document["statements"].values()
+    verdicts = {row["precision"]: row["verdict"] for row in document["tables"]["precisions"]}
     assert (verdicts["bf16_autocast"], verdicts["fp16_pure"], verdicts["fp32"]) == ("unchanged", "regressed", None)
-    assert found["sentences"][0].startswith("fp16_autocast and bf16_autocast train as")
-    assert (found["metric"]["name"], found["margin"], found["seeds"]) == ("accuracy", 0.005, [0, 1, 2])
-    assert found["before"] == pytest.approx(0.1)
+    assert (statements[0]["code"], statements[0]["facts"]["count"]) == ("convergence-trains", 2)
+    assert (workload["metric"], workload["margin"], workload["seeds"]) == ("accuracy", 0.005, [0, 1, 2])
+    assert workload["before"] == pytest.approx(0.1)
     cases = {case["case_id"]: case for case in document["cases"]}
     assert len(cases[case_of("fp32").case_id]["trainings"]) == 9
     assert (cases[SKIPPED.case_id]["outcome"], cases[FAILED.case_id]["outcome"]) == ("skipped", "failed")
@@ -97,7 +96,7 @@ def test_json_has_verdicts_and_every_training(path: Path, ampbench: Callable[...
 
 def test_a_keyword_shows_a_precision_beside_fp32(path: Path, ampbench: Callable[..., Outcome]):
     shown = ampbench("show", path, "-k", "bf16_pure").out
-    assert "bf16_pure does not train as fp32" in shown
+    assert "bf16_pure: does not train as fp32" in shown
     assert "fp16_autocast" not in shown
     rows = list(csv.DictReader(io.StringIO(ampbench("show", path, "-k", "bf16_pure", "--format", "csv").out)))
     assert {row["precision"] for row in rows} == {"bf16_pure"}

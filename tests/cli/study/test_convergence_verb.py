@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from ampbench.drive.servers import InProcess
-from ampbench.instruments.convergence.records import Training
 from ampbench.records.measured import Score
 from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import list_runs, read_run
+from ampbench.studies.convergence import Training
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine
 
 Run = Callable[..., Any]
@@ -97,7 +97,7 @@ def test_a_study_interrupted_before_its_first_low_precision_says_what_there_is(
     assert "Not all of 4 seeds were trained in fp32, control, fp64 and 4 more." in " ".join(said.out.split())
     (file,) = list_runs(tmp_path / "results")
     fp32 = ampbench("show", file.stem, "-k", "fp32", "--json").out
-    assert json.loads(fp32)["studies"][0]["seeds_asked"] == 4
+    assert json.loads(fp32)["tables"]["workloads"][0]["seeds_asked"] == 4
 
 
 @pytest.mark.parametrize(

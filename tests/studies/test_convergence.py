@@ -11,33 +11,28 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from ampbench.instruments.convergence.findings import (
-    CONTROL_FIRED,
-    NO_BASELINE,
-    NO_END,
-    NO_PAIR,
-    NOT_LEARNING,
-    ONE_SEED,
-    SAME_START,
-    metric_of,
-    trouble,
-)
-from ampbench.instruments.convergence.learning import (
-    NO_LOGARITHM,
-    Learned,
-    Trained,
-    learned,
-    slope_of,
-    trained_cases,
-    way_of,
-)
-from ampbench.instruments.convergence.records import Drift, Training
-from ampbench.instruments.convergence.show import learned_said, learned_section, trained_title, ways
 from ampbench.records.changes import ChangeStatus
 from ampbench.records.measured import Failure, Score
+from ampbench.show.study_words import lines
 from ampbench.store import StoredRun, gathered
-from tests.instruments.convergence.planted_trainings import GOOD, STEPS, WHOLE, case_of, moved, study, training
+from ampbench.studies.convergence import (
+    Drift,
+    Learned,
+    Learns,
+    Trained,
+    Training,
+    Trouble,
+    conclusions,
+    heading,
+    learned,
+    metric_of,
+    slope_of,
+    trained_cases,
+    trouble,
+    way_of,
+)
 from tests.stored_runs import make_divergence, make_header
+from tests.studies.planted_trainings import GOOD, STEPS, WHOLE, case_of, moved, study, training
 
 NULL = {name: WHOLE[name] for name in ("fp32", "control", "fp64")}
 
@@ -47,8 +42,19 @@ def only(stored: StoredRun) -> Learned:
     return one
 
 
-def told(stored: StoredRun) -> dict[str, tuple[ChangeStatus, str]]:
-    return {row.name: (row.verdict, row.reason) for row in only(stored).judged if row.verdict is not None}
+def told(stored: StoredRun) -> dict[str, tuple[ChangeStatus | None, list[str]]]:
+    """The verdicts on precisions, with the codes of their reasons."""
+    return {row.name: (row.verdict, [each.code for each in row.why]) for row in only(stored).judged}
+
+
+def codes(one: Learned) -> list[tuple[str, str]]:
+    return [(each.code, each.subject) for each in conclusions(None, one)]
+
+
+def facts(one: Learned, code: Learns, subject: str | None = None) -> dict[str, Any]:
+    """The facts of the first statement of a code."""
+    found = (each for each in conclusions(None, one) if each.code is code and subject in (None, each.subject))
+    return dict(next(found).facts)
 
 
 def with_losses(finals: dict[str, list[float | None]]) -> StoredRun:
@@ -89,35 +95,41 @@ def test_each_precision_gets_its_verdict_in_the_order_of_every_table():
 
 
 def test_what_to_do_is_said_first():
-    said = learned_said(only(study(WHOLE)))
-    assert said[0] == (
-        "fp16_autocast and bf16_autocast train as fp32 does, within half a point of accuracy and 5% of the training "
-        "loss"
+    one = only(study(WHOLE))
+    both = "fp16_autocast and bf16_autocast"
+    assert codes(one) == [
+        (Learns.TRAINS, both), (Learns.WITHIN, both), (Learns.FAILS, "fp16_pure"), (Learns.BROKE, "fp16_pure"),
+        (Learns.FAILS, "bf16_pure"), (Learns.SCORE, "bf16_pure"), (Learns.REACHES, "fp32"),
+    ]  # fmt: skip
+    assert facts(one, Learns.WITHIN) == pytest.approx(
+        {"metric": "accuracy", "margin": 0.5, "unit": " points", "of_fall": 0, "loss": 5.0, "count": 2}
     )
-    assert said[1] == "fp16_pure does not train as fp32 does: loss not finite from step 15 in 3 of 3 seeds"
-    assert said[2].startswith("bf16_pure does not train as fp32 does: its accuracy is 1.50 points lower than in fp32")
-    assert said[3] == (
-        "fp32 reaches 97.58% accuracy on held-out data, from 10.00% before training; seeds alone move that by 0.38 "
-        "points (SD); rounding alone changes it by 0.10 points"
-    )
-
-
-def test_rounding_that_changes_no_decision_is_said_to_change_nothing():
-    said = learned_said(only(study(dict.fromkeys(("fp32", "control", "fp64", "bf16_autocast"), GOOD))))
-    assert said[0].startswith("bf16_autocast trains as fp32 does")
-    assert said[1].endswith("seeds alone move that by 0.38 points (SD); rounding alone changes nothing")
+    assert facts(one, Learns.REACHES)["value"] == pytest.approx(97.583, abs=1e-3)
+    assert facts(one, Learns.REACHES)["rounding"] == pytest.approx(0.1, abs=0.01)
+    assert lines(conclusions(None, one)) == [
+        f"{both}: train as fp32 does; accuracy within 0.5 points, training loss within 5%",
+        "fp16_pure: does not train as fp32 does; loss not finite from step 15 in 3 of 3 seeds",
+        "bf16_pure: does not train as fp32 does; accuracy is 1.50 points lower than fp32's (90%: -1.65 to -1.35)",
+        (
+            "fp32: reaches 97.58% accuracy on held-out data (10 before training); seeds alone move that by 0.38 (SD); "
+            "rounding alone by 0.10 points"
+        ),
+    ]
 
 
 def test_a_training_that_gives_up_in_one_seed_regresses():
-    verdict, reason = told(study(NULL | {"fp16_pure": [0.975, None, 0.97]}))["fp16_pure"]
-    assert (verdict, reason) == (ChangeStatus.REGRESSED, "loss not finite from step 15 in 1 of 3 seeds")
+    stored = study(NULL | {"fp16_pure": [0.975, None, 0.97]})
+    assert told(stored)["fp16_pure"] == (ChangeStatus.REGRESSED, [Learns.BROKE])
+    broke = {"what": Trouble.LOSS, "step": 15, "earliest": 0, "seeds": 1, "of": 3, "count": 1}
+    assert facts(only(stored), Learns.BROKE) == broke
 
 
 def test_a_training_that_raises_regresses_with_what_it_raised():
     stored = study(NULL | {"bf16_pure": GOOD})
     rows = stored.several_of(Training)[case_of("bf16_pure").case_id]
     rows[:] = [structs.replace(one, error="RuntimeError: no bf16 here", scores=one.scores[:1]) for one in rows]
-    assert told(stored)["bf16_pure"] == (ChangeStatus.REGRESSED, "raised RuntimeError: no bf16 here in 3 of 3 seeds")
+    broke = facts(only(stored), Learns.BROKE)
+    assert (broke["what"], broke["error"], broke["seeds"]) == (Trouble.RAISED, "RuntimeError: no bf16 here", 3)
 
 
 def test_trainings_that_give_up_at_several_steps_name_the_earliest():
@@ -127,21 +139,22 @@ def test_trainings_that_give_up_at_several_steps_name_the_earliest():
         structs.replace(one, ended_at=at, losses=[1.0, None, *[1.0] * (at - 2), None])
         for one, at in zip(rows, (20, 9, 11), strict=True)
     ]
-    assert told(stored)["fp16_pure"][1] == "loss not finite from step 10 at the earliest in 3 of 3 seeds"
+    broke = facts(only(stored), Learns.BROKE)
+    assert (broke["what"], broke["step"], broke["earliest"], broke["seeds"]) == (Trouble.LOSS, 10, 1, 3)
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"losses": [2.0, None, None], "every": 10}, "loss not finite from step 11"),
-        ({"losses": [2.0, 1.0]}, "weights not finite from step 15"),
-        ({"losses": [2.0], "scaler_scale": 2.0**-34}, "gradients not finite at any loss scale, given up at step 15"),
-        ({"losses": [None], "scaler_scale": 2.0**-34}, "loss not finite from step 1"),
-        ({"error": "ValueError: no"}, "raised ValueError: no"),
-        ({"ended_at": None}, "not scored at the end"),
+        ({"losses": [2.0, None, None], "every": 10}, (Trouble.LOSS, 11)),
+        ({"losses": [2.0, 1.0]}, (Trouble.WEIGHTS, 15)),
+        ({"losses": [2.0], "scaler_scale": 2.0**-34}, (Trouble.SCALE, 15)),
+        ({"losses": [None], "scaler_scale": 2.0**-34}, (Trouble.LOSS, 1)),
+        ({"error": "ValueError: no"}, (Trouble.RAISED, None)),
+        ({"ended_at": None}, (Trouble.UNSCORED, None)),
     ],
 )
-def test_what_broke_a_training_off_is_said(changes: dict[str, Any], said: str):
+def test_what_broke_a_training_off_is_said(changes: dict[str, Any], said: tuple[Trouble, int | None]):
     one = structs.replace(training(case_of("fp16_autocast"), None), **changes)
     assert trouble(one, metric_of([one])) == said
 
@@ -149,13 +162,13 @@ def test_what_broke_a_training_off_is_said(changes: dict[str, Any], said: str):
 def test_one_seed_gives_no_verdict_unless_it_gave_up():
     first = {name: values[:1] for name, values in (NULL | {"bf16_pure": [0.5], "fp16_pure": [None]}).items()}
     found = told(study(first, seeds=1))
-    assert found["bf16_pure"] == (ChangeStatus.INCONCLUSIVE, ONE_SEED)
+    assert found["bf16_pure"] == (ChangeStatus.INCONCLUSIVE, [Learns.ONE_SEED])
     assert found["fp16_pure"][0] is ChangeStatus.REGRESSED
 
 
 def test_seeds_that_change_nothing_are_one_training():
     found = told(study(NULL | {"bf16_pure": GOOD}, weights_digest="same", inputs_digest="same"))
-    assert found["bf16_pure"] == (ChangeStatus.INCONCLUSIVE, SAME_START)
+    assert found["bf16_pure"] == (ChangeStatus.INCONCLUSIVE, [Learns.SAME_START])
 
 
 @pytest.mark.parametrize(("seeds", "digests"), [(1, {}), (3, {"weights_digest": "same", "inputs_digest": "same"})])
@@ -183,23 +196,25 @@ def overflowed(stored: StoredRun, precision: str, **changes: Any) -> None:
 def test_a_classifier_whose_loss_is_not_finite_at_the_end_regresses(seeds: int, digests: dict[str, str]):
     stored = study({name: values[:seeds] for name, values in (NULL | {"fp16_autocast": GOOD}).items()}, **digests)
     overflowed(stored, "fp16_autocast", skipped_steps=3)
-    said = f"held-out loss not finite at the end in {seeds} of {seeds} seed{'s' * (seeds > 1)}"
-    assert told(stored)["fp16_autocast"] == (ChangeStatus.REGRESSED, said)
+    assert told(stored)["fp16_autocast"] == (ChangeStatus.REGRESSED, [Learns.BROKE])
+    assert facts(only(stored), Learns.BROKE)["what"] is Trouble.LAST
     assert only(stored).rows[-1].mean is None
     overflowed(stored, "fp16_autocast", skipped_steps=STEPS)
-    assert told(stored)["fp16_autocast"] == (ChangeStatus.REGRESSED, f"every step skipped by GradScaler, {said}")
+    assert facts(only(stored), Learns.BROKE)["what"] is Trouble.SKIPPED
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"skipped_steps": STEPS}, "every step skipped by GradScaler"),
-        ({"losses": [1.0] * 150 + [None] * 150}, "loss not finite from step 151"),
-        ({"losses": [1.0] * 299 + [None]}, ""),
-        ({"losses": [1.0, 0.5, None], "every": 100}, "loss not finite from step 201"),
+        ({"skipped_steps": STEPS}, (Trouble.SKIPPED, None)),
+        ({"losses": [1.0] * 150 + [None] * 150}, (Trouble.LOSS, 151)),
+        ({"losses": [1.0] * 299 + [None]}, None),
+        ({"losses": [1.0, 0.5, None], "every": 100}, (Trouble.LOSS, 201)),
     ],
 )
-def test_a_training_that_was_not_given_up_may_have_exploded_all_the_same(changes: dict[str, Any], said: str):
+def test_a_training_that_was_not_given_up_may_have_exploded_all_the_same(
+    changes: dict[str, Any], said: tuple[Trouble, int | None] | None
+):
     one = structs.replace(training(case_of("fp16_autocast"), 0.5), **changes)
     assert trouble(one, metric_of([one])) == said
 
@@ -213,9 +228,6 @@ def with_ends(factors: list[float]) -> StoredRun:
     return stored
 
 
-SCORES = "bf16_pure scores as fp32 does, within half a point of accuracy"
-
-
 def test_a_training_loss_that_ends_worse_at_the_same_score_is_no_training_as_in_fp32():
     one = only(with_ends([2.4, 2.3, 2.5]))
     (row,) = one.judged
@@ -225,26 +237,22 @@ def test_a_training_loss_that_ends_worse_at_the_same_score_is_no_training_as_in_
     assert (row.verdict, row.loss_verdict, row.trains) == (ChangeStatus.UNCHANGED, ChangeStatus.REGRESSED, False)
     assert row.loss_ratio == pytest.approx(ratio, rel=1e-9)
     assert row.loss_low < ratio < row.loss_high
-    said = learned_said(one)[0]
-    assert said.startswith(f"{SCORES}, but does not train as it does: its training loss ends {ratio:.3g} times fp32's ")
+    assert [code for code, _ in codes(one)[:3]] == [Learns.FAILS, Learns.LOSS, Learns.WITHIN]
+    assert facts(one, Learns.LOSS)["ratio"] == row.loss_ratio
 
 
 def test_a_training_loss_that_ends_lower_is_no_worse():
     one = only(with_ends([0.5, 0.52, 0.48]))
     assert one.judged[0].loss_verdict is ChangeStatus.IMPROVED
-    assert learned_said(one)[0].startswith("bf16_pure trains as fp32 does, within half a point of accuracy and 5% of")
+    assert codes(one)[0] == (Learns.TRAINS, "bf16_pure")
 
 
 @pytest.mark.parametrize("factors", [[2.4, 1.4, 0.4], [1.05, 1.15, 1.0]])
 def test_whether_a_precision_trains_as_fp32_is_open_where_its_losses_do_not_tell(factors: list[float]):
     one = only(with_ends(factors))
     assert (one.judged[0].loss_verdict, one.judged[0].trains) == (ChangeStatus.INCONCLUSIVE, None)
-    assert learned_said(one)[0].startswith(
-        f"{SCORES}; whether it trains as fp32 does is open: its training loss ends 1.0"
-        if max(factors) < 2
-        else f"{SCORES}; whether it trains as fp32 does is open: its training loss ends "
-    )
-    assert learned_said(one)[0].endswith(" seeds would decide")
+    assert [code for code, _ in codes(one)[:4]] == [Learns.SCORES, Learns.WITHIN, Learns.LOSS, Learns.SEEDS]
+    assert "loss" not in facts(one, Learns.WITHIN)
 
 
 @pytest.mark.parametrize(("excess", "verdict"), [(0.02, ChangeStatus.UNCHANGED), (0.08, ChangeStatus.REGRESSED)])
@@ -274,7 +282,7 @@ def test_training_losses_below_zero_have_no_ratio_and_only_scores_are_told():
             one.losses[:] = [loss - 3 for loss in one.losses]
     one = only(stored)
     assert (one.loss_margin, one.judged[0].loss_ratio, one.judged[0].trains) == (None, None, None)
-    assert learned_said(one)[0] == f"{SCORES}; whether it trains as fp32 does is open: {NO_LOGARITHM}"
+    assert [code for code, _ in codes(one)[:3]] == [Learns.SCORES, Learns.WITHIN, Learns.NO_LOGARITHM]
 
 
 def test_a_control_whose_training_loss_differs_leaves_the_losses_open_and_the_scores_told():
@@ -283,11 +291,8 @@ def test_a_control_whose_training_loss_differs_leaves_the_losses_open_and_the_sc
         if one.arm == "control":
             one.losses[:] = [2 * loss for loss in one.losses]
     (row,) = only(stored).judged
-    assert (row.verdict, row.loss_verdict, row.loss_reason) == (
-        ChangeStatus.UNCHANGED,
-        ChangeStatus.INCONCLUSIVE,
-        CONTROL_FIRED,
-    )
+    assert (row.verdict, row.loss_verdict) == (ChangeStatus.UNCHANGED, ChangeStatus.INCONCLUSIVE)
+    assert [each.code for each in row.loss_why] == [Learns.CONTROL]
 
 
 def test_a_training_loss_counts_where_the_score_is_open():
@@ -296,13 +301,13 @@ def test_a_training_loss_counts_where_the_score_is_open():
         one.losses[:] = [3 * loss for loss in one.losses]
     one = only(stored)
     assert one.judged[0].trains is False
-    assert learned_said(one)[0].startswith("bf16_pure is inconclusive: its accuracy is 0.33 points lower")
-    assert "; its training loss ends 3 times fp32's" in learned_said(one)[0]
+    assert [code for code, _ in codes(one)[:3]] == [Learns.FAILS, Learns.LOSS, Learns.SCORE]
+    assert facts(one, Learns.LOSS)["ratio"] == pytest.approx(3)
 
 
 def test_the_same_weights_with_other_batches_are_remarked_on():
     one = only(study(WHOLE, weights_digest="same"))
-    assert "the weights are the same from every seed" in one.remarks
+    assert Learns.SAME_WEIGHTS in [each.code for each in one.remarks]
     assert one.judged[0].verdict is ChangeStatus.UNCHANGED
 
 
@@ -311,9 +316,8 @@ def test_other_batches_or_weights_than_those_of_fp32_cannot_be_compared(what: st
     stored = study(NULL | {"bf16_pure": moved([-20, -20, -20])})
     rows = stored.several_of(Training)[case_of("bf16_pure").case_id]
     rows[1] = structs.replace(rows[1], **{what: "other"})
-    verdict, reason = told(stored)["bf16_pure"]
-    assert verdict is ChangeStatus.INCOMPARABLE
-    assert said in reason
+    assert told(stored)["bf16_pure"] == (ChangeStatus.INCOMPARABLE, [Learns.OTHER_START])
+    assert facts(only(stored), Learns.OTHER_START)["what"] == said
     assert only(stored).judged[0].difference is None
 
 
@@ -321,61 +325,55 @@ def test_fp32_that_does_not_learn_is_said_first_and_nothing_is_concluded():
     stored = study({"fp32": [0.1] * 3, "control": [0.1] * 3, "bf16_pure": [0.05] * 3, "fp16_pure": [None] * 3})
     one = only(stored)
     assert one.learns is False
-    assert learned_said(one)[0].startswith("fp32 itself does not learn: it reaches 10.00% accuracy")
+    assert codes(one)[:3] == [(Learns.FLAT, "fp32"), (Learns.FAILS, "fp16_pure"), (Learns.BROKE, "fp16_pure")]
+    assert facts(one, Learns.FLAT)["value"] == pytest.approx(10)
     found = told(stored)
-    assert found["bf16_pure"] == (ChangeStatus.INCONCLUSIVE, NOT_LEARNING)
+    assert found["bf16_pure"] == (ChangeStatus.INCONCLUSIVE, [])
+    assert one.judged[-1].of_fp32
     assert found["fp16_pure"][0] is ChangeStatus.REGRESSED
 
 
 def test_a_control_that_differs_takes_every_verdict():
     one = only(study(NULL | {"control": moved([-20, -21, -19]), "bf16_pure": moved([-20, -20, -21])}))
-    assert (one.judged[0].verdict, one.judged[0].reason) == (ChangeStatus.INCONCLUSIVE, CONTROL_FIRED)
-    assert any(remark.startswith("no verdict is given") for remark in one.remarks)
+    assert codes(one)[:2] == [(Learns.OPEN, "bf16_pure"), (Learns.CONTROL, "bf16_pure")]
+    assert codes(one)[-1] == (Learns.CONTROL_FIRES, "control")
 
 
 def test_fp64_that_differs_is_remarked_on_and_verdicts_stay():
     one = only(study(NULL | {"fp64": moved([10, 11, 12]), "bf16_pure": GOOD, "fp16_pure": [None] * 3}))
-    assert any(remark.startswith("fp64 ends elsewhere than fp32: its accuracy is 1.38") for remark in one.remarks)
+    assert facts(one, Learns.FP64, "fp64")["by"] == pytest.approx(1.375)
     assert [row.verdict for row in one.judged] == [ChangeStatus.REGRESSED, ChangeStatus.UNCHANGED]
 
 
 def test_without_fp32_nothing_can_be_compared():
-    assert told(study({"bf16_pure": GOOD}))["bf16_pure"] == (ChangeStatus.INCOMPARABLE, NO_BASELINE)
+    assert told(study({"bf16_pure": GOOD}))["bf16_pure"] == (ChangeStatus.INCOMPARABLE, [Learns.NO_FP32])
 
 
 def test_seeds_that_fp32_did_not_end_are_left_out():
     stored = study(NULL | {"fp32": [0.97, None, None], "bf16_pure": [None, 0.97, 0.97]})
     assert told(stored)["bf16_pure"][0] is ChangeStatus.REGRESSED
-    assert "fp32 itself: loss not finite from step 15 in 2 of 3 seeds" in only(stored).remarks
+    assert facts(only(stored), Learns.BROKE, "fp32")["seeds"] == 2
     stored = study(NULL | {"fp32": [None, None, None], "bf16_pure": GOOD})
-    assert told(stored)["bf16_pure"] == (ChangeStatus.INCONCLUSIVE, NO_END)
+    assert told(stored)["bf16_pure"] == (ChangeStatus.INCONCLUSIVE, [])
     stored = study(NULL | {"fp32": [None, 0.97, 0.97], "bf16_pure": GOOD[:1]})
-    assert told(stored)["bf16_pure"] == (ChangeStatus.INCONCLUSIVE, NO_PAIR)
+    assert told(stored)["bf16_pure"] == (ChangeStatus.INCONCLUSIVE, [Learns.NO_PAIR])
 
 
 def test_an_fp32_that_explodes_is_said_first_and_once():
     stored = study(
         {"fp32": [None] * 3, "control": [None] * 3, "fp64": GOOD, "bf16_pure": GOOD, "fp16_pure": [None] * 3}
     )
-    exploded = "loss not finite from step 15 in 3 of 3 seeds"
-    assert learned_said(only(stored)) == [
-        f"fp32 itself came to no end, {exploded}: nothing can be compared",
-        f"the control itself: {exploded}",
-    ]
-    rows = stored.several_of(Training)[case_of("fp32").case_id]
-    rows[:] = [one if one.arm else structs.replace(one, error="ValueError: no") for one in rows]
-    assert learned_said(only(stored))[0].startswith("fp32 itself came to no end, raised ValueError: no in 3 of 3 seeds")
+    one = only(stored)
+    assert codes(one) == [(Learns.NO_END, "fp32"), (Learns.BROKE, "fp32"), (Learns.BROKE, "control")]
+    assert facts(one, Learns.BROKE, "fp32")["seeds"] == 3
 
 
-@pytest.mark.parametrize(
-    ("precisions", "said"),
-    [
-        ({"bf16_pure": moved([3, -3, -8])}, "bf16_pure is inconclusive: its accuracy is 0.33 points lower"),
-        ({"bf16_pure": GOOD[:1], "fp16_pure": GOOD[:1]}, f"fp16_pure and bf16_pure are inconclusive: {ONE_SEED}"),
-    ],
-)
-def test_inconclusive_is_the_word_for_what_is_not_decided(precisions: dict[str, list[float]], said: str):
-    assert learned_said(only(study(NULL | precisions)))[0].startswith(said)
+def test_what_is_not_decided_is_inconclusive_and_how_many_seeds_would_decide_is_told():
+    one = only(study(NULL | {"bf16_pure": moved([3, -3, -8])}))
+    assert [code for code, _ in codes(one)[:3]] == [Learns.OPEN, Learns.SCORE, Learns.SEEDS]
+    assert facts(one, Learns.SCORE)["by"] == pytest.approx(1 / 3)
+    one = only(study(NULL | {"bf16_pure": GOOD[:1], "fp16_pure": GOOD[:1]}))
+    assert codes(one)[:2] == [(code, "fp16_pure and bf16_pure") for code in (Learns.OPEN, Learns.ONE_SEED)]
 
 
 def planned(stored: StoredRun, *precisions: str) -> None:
@@ -388,10 +386,10 @@ def test_a_study_that_was_interrupted_before_any_precision_says_so():
     stored = study({"fp32": GOOD[:1], "fp64": GOOD[:1]}, asked=4)
     planned(stored, "bf16_pure", "fp16_autocast")
     one = only(stored)
-    assert learned_said(one)[0] == "no precision was trained yet"
-    assert one.remarks == ["not all of 4 seeds were trained in fp32, control, fp64 and 2 more"]
+    assert codes(one)[0][0] is Learns.NONE_YET
+    assert facts(one, Learns.SHORT) == {"seeds": 4, "names": "fp32, control, fp64 and 2 more"}
     assert [row.name for row in one.rows] == ["fp32", "fp64"]
-    assert trained_title(one).endswith(" · 1 of 4 seeds so far")
+    assert heading(one).endswith(" · 1 of 4 seeds so far")
 
 
 def test_precisions_that_failed_are_not_waited_for():
@@ -400,16 +398,16 @@ def test_precisions_that_failed_are_not_waited_for():
     for case_id in stored.cases:
         stored.failures[case_id] = failed(case_id)
     one = only(stored)
-    assert learned_said(one)[0] == "only fp32 was trained: there is no precision to judge"
-    assert trained_title(one).endswith(" · 1 of 2 seeds")
+    assert codes(one)[0][0] is Learns.NONE_TRAINED
+    assert heading(one).endswith(" · 1 of 2 seeds")
 
 
 def test_a_precision_that_nothing_was_trained_in_is_missed():
     stored = study(NULL | {"fp16_pure": [None] * 3})
     planned(stored, "bf16_pure")
     one = only(stored)
-    assert one.remarks == ["not all of 3 seeds were trained in bf16_pure"]
-    assert trained_title(one).endswith(" · 3 seeds")
+    assert [each.facts for each in one.remarks] == [{"seeds": 3, "names": "bf16_pure"}]
+    assert heading(one).endswith(" · 3 seeds")
     assert only(study(NULL | {"fp16_pure": [None] * 3})).remarks == []
 
 
@@ -430,7 +428,7 @@ def failed(case_id: str) -> Failure:
 
 def test_trainings_that_are_missing_are_remarked_on():
     one = only(study(NULL | {"bf16_pure": GOOD[:2]}))
-    assert "not all of 3 seeds were trained in bf16_pure" in one.remarks
+    assert facts(one, Learns.SHORT)["names"] == "bf16_pure"
 
 
 def test_losses_decide_where_nothing_is_classified_and_less_is_better():
@@ -444,10 +442,10 @@ def test_losses_decide_where_nothing_is_classified_and_less_is_better():
         "bf16_autocast": ChangeStatus.UNCHANGED, "fp16_pure": ChangeStatus.REGRESSED,
         "bf16_pure": ChangeStatus.REGRESSED,
     }  # fmt: skip
-    assert rows["fp16_pure"].reason == "held-out loss not finite at the end in 1 of 3 seeds"
+    assert facts(one, Learns.BROKE)["what"] is Trouble.LAST
     assert rows["bf16_pure"].difference == pytest.approx(0.1033, abs=1e-4)
-    assert rows["bf16_pure"].reason.startswith("its loss is 10.33% higher than in fp32")
-    assert learned_said(one)[-1].startswith("fp32 reaches a loss on held-out data of 2, from 5 before training")
+    score, reaches = facts(one, Learns.SCORE), facts(one, Learns.REACHES)
+    assert (score["lower"], score["unit"], reaches["value"], reaches["before"]) == (0, "%", pytest.approx(2), 5)
 
 
 def test_weights_are_as_far_as_the_median_seed():
@@ -472,7 +470,7 @@ def test_workloads_and_devices_are_told_apart():
     other = case_of("fp32", workload="characters")
     stored = gathered(stored.path, stored.header, [other, training(other, 0.6)], stored)
     assert [one.workload.partition("[")[0] for one in learned(stored)] == ["digits", "characters"]
-    assert learned_said(learned(stored)[1])[0] == "only fp32 was trained: there is no precision to judge"
+    assert codes(learned(stored)[1])[0][0] is Learns.NONE_TRAINED
 
 
 def with_falls(before: float, finals: dict[str, list[float | None]]) -> StoredRun:
@@ -496,14 +494,9 @@ def test_a_loss_is_judged_by_what_fp32s_own_falls_by_where_that_is_little():
     assert {row.name: row.verdict for row in one.judged} == {
         "bf16_autocast": ChangeStatus.UNCHANGED, "bf16_pure": ChangeStatus.REGRESSED,
     }  # fmt: skip
-    hardly = "fp32 itself has hardly fallen, by 0.84% of the loss"
-    assert learned_said(one)[:2] == [
-        f"{hardly}: train for longer, or at another learning rate, to conclude",
-        (
-            "bf16_autocast trains as fp32 does, within 0.08% of the loss, a tenth of what fp32's falls by and 5% of "
-            "the training loss"
-        ),
-    ]
+    assert codes(one)[0] == (Learns.HARDLY, "fp32")
+    assert facts(one, Learns.HARDLY)["fall"] == pytest.approx(0.84, abs=0.01)
+    assert facts(one, Learns.WITHIN)["of_fall"]
 
 
 @pytest.mark.parametrize(
@@ -512,13 +505,13 @@ def test_a_loss_is_judged_by_what_fp32s_own_falls_by_where_that_is_little():
 def test_the_margin_of_a_loss_is_one_percent_of_it_at_most(before: float, margin: float, hardly: bool):
     one = only(with_falls(before, HARDLY))
     assert one.metric.margin == pytest.approx(margin, rel=0.05)
-    assert (learned_said(one)[0].startswith("fp32 itself has hardly fallen")) is hardly
+    assert ((Learns.HARDLY, "fp32") in codes(one)) is hardly
 
 
 def test_a_loss_that_rises_is_not_said_to_have_hardly_fallen():
     one = only(with_falls(4.1, HARDLY))
     assert (one.metric.margin, one.learns) == (0.01, False)
-    assert not any("hardly" in said for said in learned_said(one))
+    assert (Learns.HARDLY, "fp32") not in codes(one)
 
 
 LOOKS = [1, 2, 4, 7, 13, 24, 45, 84, 159, STEPS]
@@ -559,22 +552,10 @@ def test_a_bias_grows_with_the_steps_and_noise_with_their_root(lost: float, nois
     assert row.way.kept == pytest.approx(1 - lost, abs=0.01)
 
 
-def test_the_way_is_told_in_a_table_and_of_what_does_not_train_in_a_sentence():
+def test_the_way_is_told_of_what_does_not_train():
     (one,) = learned(planted(0.3, 0.0))
-    (block,) = ways(one)
-    (row,) = block.rows
-    assert row == ["bf16_pure", *["3.0e-01"] * 4, "70.0%", "k^1.00", "bias"]
-    assert (
-        "bf16_pure went 70.0% of the way that fp64 went and ended 3.0e-01 of it aside; that grows as k^1 with the "
-        "steps k (a bias: k, noise: k^0.5)"
-    ) in learned_said(one)
-
-
-def test_where_no_way_is_known_nothing_is_told_of_it():
-    (one,) = learned(study(WHOLE))
-    assert [row.way for row in one.rows] == [None] * len(one.rows)
-    assert ways(one) == []
-    assert "Way" not in [block.title for block in learned_section(one).blocks]
+    assert facts(one, Learns.WAY) == pytest.approx({"kept": 0.7, "error": 0.3, "slope": 1.0, "count": 1})
+    assert {row.way for row in learned(study(WHOLE))[0].rows} == {None}
 
 
 def test_a_training_that_was_given_up_hides_the_way_of_no_other():
@@ -620,7 +601,7 @@ def test_a_slope_of_distances_beyond_what_can_be_multiplied_is_known(size):
 )
 def test_the_schedule_is_named_where_it_changes_the_learning_rate(schedule: str, rate: float | None, said: str):
     (one,) = learned(study(WHOLE, schedule=schedule, last_rate=rate))
-    assert trained_title(one) == said
+    assert heading(one) == said
 
 
 BF16 = case_of("bf16_pure")

@@ -11,15 +11,14 @@ from ampbench.core.precisions import LOW
 from ampbench.drive.pieces import asked_of
 from ampbench.drive.session import planned_skips
 from ampbench.errors import NothingToRunError, UsageError
-from ampbench.instruments.convergence.instrument import INSTRUMENT, pieces, unfinished
-from ampbench.instruments.convergence.records import ConvergenceAsked, Training
 from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.measured import Failure
 from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
+from ampbench.studies import work as working
+from ampbench.studies.convergence import STUDY, ConvergenceAsked, Training, pieces, unfinished
 from ampbench.studies.study import Session
-from ampbench.studies.work import prepared as prepare
 from tests.instruments.working import work
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine
 from tests.stored_runs import make_header
@@ -58,14 +57,14 @@ def studied(
     """Return the run that a study of what is selected leaves."""
     selection = Selection(**({"workloads": ["mlp"], "preset": "tiny"} | selected))  # type: ignore[arg-type]
     settings = settings or Settings()
-    with prepare(INSTRUMENT, selection, settings, asked, open_channel=lambda: channel) as prepared:
+    with working.prepared(STUDY, selection, settings, asked, open_channel=lambda: channel) as prepared:
         header = make_header(
             explains=CONVERGENCE, environment=ENVIRONMENT, selection=prepared.selection, settings=prepared.settings,
             asked=asked, sources=list({planned.source.name: planned.source for planned in prepared.plan}.values()),
         )  # fmt: skip
         with RunWriter.create(results, header, [planned.case for planned in prepared.plan]) as writer:
             writer.append(*planned_skips(prepared.plan))
-            work(INSTRUMENT, prepared, asked, writer, lambda *_: None)
+            work(STUDY, prepared, asked, writer, lambda *_: None)
     return read_run(writer.path)
 
 
@@ -75,9 +74,9 @@ def resumed(run: StoredRun, channel: Scripted) -> StoredRun:
     asked, selection, settings = asked_of(begun), begun.header.selection, begun.header.settings
     with (
         writer,
-        prepare(INSTRUMENT, selection, settings, asked, begun, open_channel=lambda: channel) as prepared,
+        working.prepared(STUDY, selection, settings, asked, begun, open_channel=lambda: channel) as prepared,
     ):
-        work(INSTRUMENT, prepared, asked, writer, lambda *_: None, begun)
+        work(STUDY, prepared, asked, writer, lambda *_: None, begun)
     return read_run(run.path)
 
 
@@ -181,8 +180,8 @@ def test_an_interrupted_study_goes_on_with_what_it_lacks(tmp_path: Path) -> None
 
 def test_only_cases_that_lack_a_training_are_planned_again(tmp_path: Path) -> None:
     run = studied(tmp_path, Scripted(interrupted_after(ALL - 1), machine(CPU)))
-    with prepare(
-        INSTRUMENT,
+    with working.prepared(
+        STUDY,
         run.header.selection,
         run.header.settings,
         ASKED,

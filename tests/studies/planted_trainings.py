@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ampbench.instruments.convergence.records import CONTROL, REFERENCE, ConvergenceAsked, Drift, Training
 from ampbench.records.case import Case
 from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.measured import Score
 from ampbench.records.run import Entry
 from ampbench.store import StoredRun, gathered
+from ampbench.studies.convergence import CONTROL, REFERENCE, ConvergenceAsked, Drift, Training
 from tests.stored_runs import make_case, make_header
 
 DECISIONS = 800

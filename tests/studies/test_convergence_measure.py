@@ -13,8 +13,9 @@ from torch import nn
 
 from ampbench.core.precisions import LOW
 from ampbench.core.recipes import rate_share
-from ampbench.instruments.convergence import measure
-from ampbench.instruments.convergence.measure import (
+from ampbench.studies import convergence_measure as measure
+from ampbench.studies.convergence import Training
+from ampbench.studies.convergence_measure import (
     MOST_SKIPPED,
     ONE_BATCH,
     UNNAMED,
@@ -24,7 +25,6 @@ from ampbench.instruments.convergence.measure import (
     scored_steps,
     train,
 )
-from ampbench.instruments.convergence.records import Training
 from ampbench.worker.machine import open_device
 from ampbench.workload import Workload
 from tests.worker.conftest import make_case

@@ -9,23 +9,16 @@ import dataclasses
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from ampbench.core.precisions import BASELINE, FP64, PRECISIONS
 from ampbench.core.recipes import CONSTANT, TrainingRecipe, find_recipe
-from ampbench.instruments.convergence.records import (
-    CONTROL,
-    OWN,
-    REFERENCE,
-    Drift,
-    Training,
-    TrainingAsked,
-)
 from ampbench.records.case import Case
 from ampbench.records.measured import Score
+from ampbench.studies.convergence import CONTROL, OWN, REFERENCE, Drift, Training, TrainingAsked
 from ampbench.worker.data import Generator, batches_of, in_fp32, inputs_digest, weights_digest
 from ampbench.worker.distances import Scorer, compare, is_finite
 from ampbench.worker.draws import seed_all, switch_off_dropout
@@ -165,13 +158,40 @@ def train(
         precision=case.precision,
     )
     others = _compared_with(plan, trajectories)
-    started = time.perf_counter()
-    course = _followed(plan)
-    if arm == REFERENCE:
-        trajectories.keep(REFERENCE, course.error or course.weights)
-    elif case.precision == BASELINE and not arm:
-        trajectories.keep(BASELINE, course.weights)
-    return _recorded(plan, course, others, started)
+    started, course = time.perf_counter(), _Course()
+    try:
+        _run(plan, course, judged=True)
+    except Exception as raised:
+        if arm != REFERENCE and (is_out_of_memory(raised) or plan.precision == BASELINE):
+            raise
+        course.error = said_of(raised)
+    if course.error:
+        device.release()  # what the error held of the step
+    if arm == REFERENCE or (case.precision == BASELINE and not arm):
+        trajectories.keep(arm or BASELINE, course.error or course.weights)
+    unknown = [UNKNOWN.format(name, known) for name, known in others.items() if isinstance(known, str)]
+    every = max(1, math.ceil(steps / MOST_LOSSES))
+    return Training(
+        case_id=case.case_id,
+        seed=seed,
+        arm=arm,
+        steps=steps,
+        every=every,
+        losses=[_mean(course.losses[at : at + every]) for at in range(0, len(course.losses), every)],
+        held_out=course.held_out,
+        scores=course.scores,
+        drift=[] if arm == REFERENCE else _drift(course.weights, others["fp32"], others["fp64"]),
+        schedule=plan.schedule,
+        last_rate=course.rates[-1] / course.rates[0] if course.rates and course.rates[0] > 0 else None,
+        ended_at=course.ended_at,
+        error=course.error,
+        scaler_scale=course.scale,
+        skipped_steps=course.skipped,
+        weights_digest=weights_digest(workload),
+        inputs_digest=inputs_digest(workload),
+        seconds=time.perf_counter() - started,
+        notes=[*course.notes, *unknown],
+    )
 
 
 def _compared_with(plan: _Plan, trajectories: Trajectories) -> dict[str, dict[int, Weights] | str]:
@@ -184,47 +204,6 @@ def _compared_with(plan: _Plan, trajectories: Trajectories) -> dict[str, dict[in
             own = dataclasses.replace(plan, precision=BASELINE, arm="")
             others["fp32"] = trajectories.of(BASELINE, lambda: _kept_weights(own))
     return others
-
-
-def _followed(plan: _Plan) -> _Course:
-    """Return what became of a training, with what it raised where that is a finding; else it is raised."""
-    course = _Course()
-    try:
-        _run(plan, course, judged=True)
-    except Exception as raised:
-        if plan.arm != REFERENCE and (is_out_of_memory(raised) or plan.precision == BASELINE):
-            raise
-        course.error = said_of(raised)
-    if course.error:
-        plan.device.release()  # what the error held of the step
-    return course
-
-
-def _recorded(plan: _Plan, course: _Course, others: Mapping[str, dict[int, Weights] | str], started: float) -> Training:
-    """Return the record of a training that `started` then, with its distances from the `others`."""
-    unknown = [UNKNOWN.format(name, known) for name, known in others.items() if isinstance(known, str)]
-    every = max(1, math.ceil(plan.steps / MOST_LOSSES))
-    return Training(
-        case_id=plan.case.case_id,
-        seed=plan.seed,
-        arm=plan.arm,
-        steps=plan.steps,
-        every=every,
-        losses=[_mean(course.losses[at : at + every]) for at in range(0, len(course.losses), every)],
-        held_out=course.held_out,
-        scores=course.scores,
-        drift=[] if plan.arm == REFERENCE else _drift(course.weights, others["fp32"], others["fp64"]),
-        schedule=plan.schedule,
-        last_rate=course.rates[-1] / course.rates[0] if course.rates and course.rates[0] > 0 else None,
-        ended_at=course.ended_at,
-        error=course.error,
-        scaler_scale=course.scale,
-        skipped_steps=course.skipped,
-        weights_digest=weights_digest(plan.workload),
-        inputs_digest=inputs_digest(plan.workload),
-        seconds=time.perf_counter() - started,
-        notes=[*course.notes, *unknown],
-    )
 
 
 def scored_steps(steps: int) -> list[int]:

@@ -1,1 +1,0 @@
-"""Whether training converges in each precision as in fp32."""
