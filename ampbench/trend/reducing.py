@@ -23,7 +23,7 @@ from ampbench.judge.frame import Frame
 from ampbench.judge.rounds import MeasuredRun, Role, grid
 from ampbench.records.case import Case
 from ampbench.records.measured import OTHER_SHARE, Divergence, GradientDivergence, OutputDivergence
-from ampbench.records.run import Header, Imported
+from ampbench.records.run import Header
 from ampbench.store import (
     CUT,
     check_folder,
@@ -146,7 +146,7 @@ def reduced(run: MeasuredRun, columns: Sequence[str], is_chosen: Callable[[str],
         disturbed={case_id: why for case_id, why in disturbed.items() if case_id in cases},
         low=known("seconds_low"),
         high=known("seconds_high"),
-        confidence=_ASV_CONFIDENCE if imported and _is_of_asv(imported) else _CONFIDENCE,
+        confidence=_ASV_CONFIDENCE if imported and imported.program == _ASV else _CONFIDENCE,
         control=_control(run),
         numbers=_texts(f"{one.weights_digest}/{one.inputs_digest}" if one else "" for one in divergences),
         function=_texts("" if one is None else _function_of(one) for one in divergences),
@@ -217,14 +217,8 @@ def _control(run: MeasuredRun) -> float | None:
     return next((math.log(one.ratio) for one in timed), None)
 
 
-def _is_of_asv(imported: Imported) -> bool:
-    from ampbench.convert.asv import PROGRAM  # most runs are of no other program
-
-    return imported.program == PROGRAM
-
-
 _ASV = "asv"
-"""The folder of a results folder that is asv's."""
+"""The program, as its runs name it, and its folder in a results folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
