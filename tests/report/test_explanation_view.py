@@ -8,7 +8,7 @@ from msgspec import structs
 from ampbench.records.case import Case
 from ampbench.records.measured import Failure
 from ampbench.report.material import Material
-from ampbench.report.views.explanation import CHARTED, explanation
+from ampbench.report.views.explanation import explanation
 from ampbench.show.page import LISTED
 from ampbench.store import StoredRun
 from tests.compared_runs import Times, make_run, rounds_of
@@ -94,32 +94,12 @@ def test_a_divergence_that_holds_next_to_nothing_is_a_row_of_dashes():
     assert rows_of(page) == [["linear_chain", "bf16_pure", "–", "–", "–", "–", "–", "–", "–"]]
 
 
-def test_gradient_errors_are_drawn_by_workload_and_precision_with_the_budget():
-    view = explanation(make_material(a_run(FP32, BF16, fp32=trained(1e-7), bf16_pure=trained(0.2))))
-    assert view is not None
-    (chart,) = view.charts
-    assert [(row["workload"], row["precision"]) for row in view.datasets[chart.dataset]] == [
-        ("linear_chain", "bf16_pure"),
-        ("linear_chain", "fp32"),
-    ]
-    assert "linear_chain bf16_pure, 2.0e-01; 1 case above the error budget of 0.1" in chart.alt
-
-
-def test_one_error_alone_is_not_drawn_nor_are_those_that_are_zero():
-    view = explanation(make_material(a_run(FP32, BF16, fp32=trained(0.0), bf16_pure=trained(0.2))))
-    assert view is not None
-    assert not view.charts
-
-
-def test_rows_and_workloads_of_the_chart_are_limited_and_said_to_be():
+def test_rows_are_limited_and_said_to_be():
     cases = [make_case("bf16_pure", phase="training", parameters={"width": width}) for width in range(250)]
     material = make_material(a_run(*cases, bf16_pure=trained(1e-2)))
     page = rendered(material)
     assert len(rows_of(page)) == LISTED
     assert "50 more are not listed" in page.get_text()
-    view = explanation(material)
-    assert view is not None
-    assert len(view.datasets["explanation-gradients"]) == CHARTED
 
 
 def test_the_settled_scale_and_skipped_steps_are_told():
@@ -129,19 +109,16 @@ def test_the_settled_scale_and_skipped_steps_are_told():
     assert headings(page) == ["Where gradients go wrong", "Scales that GradScaler settled at"]
     assert rows_of(page)[-1] == ["linear_chain fp16_autocast", "65536", "65536", "0", "6", "3"]
     assert "GradScaler skipped steps after its scale had settled in 1 case of 1" in page.get_text()
-    assert page.select_one("#chart-explanation-scales") is None
 
 
-def test_a_scale_that_moves_between_rounds_is_drawn():
+def test_a_scale_that_moves_between_rounds_is_told():
     run = a_run(FP16, fp16_autocast=trained(1e-3, scaler_scale=65536.0, skipped_steps=0))
     moved = [
         structs.replace(one, scaler_scale=scale, skipped_steps=0)
         for one, scale in zip(rounds_of(FP16, [1e-3] * 3), (65536.0, 32768.0, 65536.0), strict=True)
     ]
     page = rendered(make_material(replace(run, rounds=moved)))
-    assert page.select_one("#chart-explanation-scales svg") is not None
     assert rows_of(page)[-1][2] == "32768 to 65536"
-    assert "the scale lies between 32768 and 65536" in page.get_text()
     assert "GradScaler skipped no step" in page.get_text()
 
 
@@ -194,7 +171,7 @@ def test_cases_of_several_runs_are_told_apart_by_their_runs():
     assert [row[0] for row in rows_of(page)] == ["linear_chain · other", "linear_chain · new"]
 
 
-def test_a_precision_of_a_foreign_run_is_drawn_and_listed():
+def test_a_precision_of_a_foreign_run_is_listed():
     strange = make_case("fp8_magic", phase="training")
     page = rendered(make_material(a_run(FP32, strange, fp32=trained(1e-7), fp8_magic=trained(1e-1))))
     assert rows_of(page)[0][1] == "fp8_magic"
@@ -204,11 +181,3 @@ def test_the_readme_run_flushes_gradients_in_pure_half(readme_run: Material):
     page = rendered(readme_run)
     assert "99.6% (4,078,062 of 4,096,000): cross_entropy_head fp16_pure training" in page.get_text()
     assert len(rows_of(page)) == 30  # 25 of gradients, 5 of loss scaling
-
-
-def test_the_numbers_that_a_chart_of_gradients_shows_are_folded(readme_run: Material):
-    page = rendered(readme_run)
-    folded = page.select_one("#chart-explanation-gradients ~ details")
-    assert folded is not None
-    assert not folded.has_attr("open")
-    assert "Training cases against their fp64 reference" in folded.get_text()

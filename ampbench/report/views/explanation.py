@@ -5,29 +5,16 @@ where GradScaler settled, and the steps it skipped afterwards; what broke, where
 to remark. The former are in `instruments/*/charts.py`.
 """
 
-import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from ampbench.core.precisions import BASELINE
 from ampbench.core.units import UNDEFINED, counted, format_error, format_loss, format_share, format_whole
 from ampbench.judge.rounds import WEIGHTS_DIFFER
 from ampbench.records.labels import few
 from ampbench.records.measured import Divergence, Failure, Round
 from ampbench.report.facts import parts
 from ampbench.report.material import Material
-from ampbench.show.charts import (
-    CHOICES,
-    NAMES_ABOVE,
-    Chart,
-    Choice,
-    budget_rule,
-    precision_encoded,
-    quantity,
-    tooltip,
-)
 from ampbench.show.page import LISTED, Part, View
 from ampbench.show.rows import number, precision_label
 
@@ -116,23 +103,6 @@ def _named(cases: list[str]) -> str:
     return cases[0] if len(cases) == 1 else f"{counted(len(cases), 'case')}: {few(cases, NAMED)}"
 
 
-CHARTED = 30
-"""So many workloads the chart has at most, the worst ones."""
-
-_AXES: Mapping[str, Any] = {
-    "x": quantity(
-        "error",
-        "gradient error, relative to fp64 (log scale)",
-        scale={"type": "log", "padding": 12},
-        axis={"format": ".0e", "tickCount": 5, "labelSeparation": 8},
-    ),
-    "y": {"field": "workload", "type": "nominal", "sort": None, "title": None, "axis": dict(NAMES_ABOVE)},
-}
-_TOOLTIP = tooltip(
-    workload="case", precision="precision", text="gradient error", parameter="worst parameter", flushed="flushed"
-)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Trained:
     """A training case: its `name`, that of its `workload` (all but the precision), and its divergence."""
@@ -186,16 +156,12 @@ def gradients(material: Material) -> Part | None:
         }
         for one in trained[:LISTED]
     ]
-    drawable = [one for one in trained if one.error and math.isfinite(one.error)]
-    charts = [_chart(drawable, material.budget.grad_rel_l2)] if len(drawable) > 1 else []
     return Part(
         id="gradients",
         title="Where gradients go wrong",
         said=_said(trained),
         content={"rows": rows},
         left_out=len(trained) - len(rows),
-        charts=charts,
-        datasets={chart.dataset: _points(drawable) for chart in charts},
     )
 
 
@@ -233,52 +199,11 @@ def _said(trained: Sequence[_Trained]) -> list[str]:
     return said
 
 
-def _points(drawable: Sequence[_Trained]) -> list[dict[str, Any]]:
-    """Return the rows of the chart: those of the workloads that have the largest errors."""
-    kept = set(list(dict.fromkeys(one.workload for one in drawable))[:CHARTED])
-    return [
-        {
-            "workload": one.workload,
-            "precision": one.precision,
-            "error": one.error,
-            "text": format_error(one.error),
-            "parameter": one.found.gradient.worst_parameter or UNDEFINED,
-            "flushed": format_share(one.flushed_share),
-        }
-        for one in drawable
-        if one.workload in kept
-    ]
-
-
-def _chart(drawable: Sequence[_Trained], limit: float) -> Chart:
-    """Return the chart of errors by workload and precision, with the limit of the error budget."""
-    workloads = len({one.workload for one in drawable})
-    beyond = sum((one.error or 0.0) > limit for one in drawable if one.precision != BASELINE)
-    said = [
-        "Each point is a training case, each line a workload.",
-        f"The largest gradient error is that of {drawable[0].name}, {format_error(drawable[0].error)};",
-        f"{counted(beyond, 'case') if beyond else 'no case'} above the error budget of {limit:g}.",
-    ]
-    said += [f"Drawn are the {CHARTED} workloads with the largest errors."] if workloads > CHARTED else []
-    encoded = precision_encoded(one.precision for one in drawable)
-    points = {"mark": {"type": "point", "size": 70}, "encoding": {**_AXES, **encoded, "tooltip": _TOOLTIP}}
-    return Chart(
-        id="explanation-gradients",
-        title="Gradient error by precision",
-        alt=" ".join(said),
-        spec={"layer": [points, *budget_rule(limit, "x")]},
-        dataset="explanation-gradients",
-        height=20 + 36 * min(workloads, CHARTED),
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scaled:
     """A case that was trained with GradScaler: its divergence pass, if it had one, and its `rounds`."""
 
-    number: int
     name: str
-    precision: str
     passed: Divergence | None
     rounds: Sequence[Round]
 
@@ -317,16 +242,12 @@ def scaling(material: Material) -> Part | None:
         }
         for one in scaled[:LISTED]
     ]
-    moving = [one for one in scaled if one.moves][:CHOICES]
-    points = _scale_points(moving)
     return Part(
         id="scaling",
         title="Scales that GradScaler settled at",
         said=_scales_said(scaled),
         content={"rows": rows},
         left_out=len(scaled) - len(rows),
-        charts=[_scale_chart(moving, points)] if points else [],
-        datasets={"explanation-scales": points} if points else {},
     )
 
 
@@ -343,9 +264,7 @@ def _scaled(material: Material) -> list[_Scaled]:
         if own or (passed is not None and passed.scaler_scale is not None):
             found.append(
                 _Scaled(
-                    number=case.number,
                     name=case.name,
-                    precision=case.row["precision"],
                     passed=passed,
                     rounds=own,
                 )
@@ -375,47 +294,3 @@ def _scales_said(scaled: Sequence[_Scaled]) -> list[str]:
     if moving:
         said.append(f"The scale settled differently from round to round in {counted(len(moving), 'case')}.")
     return said
-
-
-def _scale_points(moving: Sequence[_Scaled]) -> list[dict[str, Any]]:
-    return [
-        {
-            "case": str(one.number),
-            "precision": one.precision,
-            "round": each.round,
-            "scale": each.scaler_scale,
-            "skipped": each.skipped_steps,
-        }
-        for one in moving
-        for each in sorted(one.rounds, key=lambda each: each.round)
-        if each.scaler_scale and 0 < each.scaler_scale < math.inf
-    ]
-
-
-def _scale_chart(moving: Sequence[_Scaled], rows: Sequence[Mapping[str, Any]]) -> Chart:
-    """Return the scale over the rounds of one case at a time."""
-    encoding: dict[str, Any] = {
-        "x": quantity("round", "round", {"zero": False, "padding": 12}, {"tickMinStep": 1, "format": "d"}),
-        "y": quantity(
-            "scale",
-            "loss scale (log scale)",
-            scale={"type": "log", "base": 2, "padding": 12},
-            axis={"format": "~g", "values": sorted({row["scale"] for row in rows})},
-        ),
-        **precision_encoded(one.precision for one in moving),
-        "tooltip": tooltip(round="round", scale="scale", skipped="skipped steps"),
-    }
-    return Chart(
-        id="explanation-scales",
-        title="Loss scale by round",
-        alt="",
-        spec={"mark": {"type": "line", "point": True}, "encoding": encoding},
-        dataset="explanation-scales",
-        height=220,
-        choose="case",
-        choices=[Choice(value=str(one.number), label=one.name, alt=_span(one)) for one in moving],
-    )
-
-
-def _span(one: _Scaled) -> str:
-    return f"In {one.name}, the scale lies between {_scale(min(one.scales))} and {_scale(max(one.scales))}."
