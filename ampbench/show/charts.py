@@ -164,19 +164,16 @@ def rule_at(axis: Literal["x", "y"], value: float) -> dict[str, Any]:
     return {"data": {"values": [{}]}, "mark": dict(DASHED), "encoding": {axis: {"datum": value}}}
 
 
-def budget_rule(limit: float, axis: Literal["x", "y"]) -> list[dict[str, Any]]:
-    """Return the layers that draw an error budget across a log axis, and name it; none where it has no place there."""
+def budget_rule(limit: float) -> list[dict[str, Any]]:
+    """Return the layers that draw an error budget across a log axis y and name it; none where it has no place there."""
     if not 0 < limit < math.inf:
         return []
     data = {"values": [{"limit": limit, "text": f"error budget {limit:g}"}]}
-    place = {axis: {"field": "limit", "type": "quantitative"}}
-    # at the end of the rule: above it at the right, or beside its top
-    end = {"x": {"value": "width"}} if axis == "y" else {"y": {"value": 0}}
-    beside = {"dy": -3, "baseline": "bottom"} if axis == "y" else {"dx": -4, "baseline": "top"}
-    label = {"type": "text", "align": "right", **beside}
+    place = {"y": {"field": "limit", "type": "quantitative"}}
+    label = {"type": "text", "align": "right", "dy": -3, "baseline": "bottom"}
     return [
         {"data": data, "mark": dict(DASHED), "encoding": place},
-        {"data": data, "mark": label, "encoding": {**place, **end, "text": {"field": "text"}}},
+        {"data": data, "mark": label, "encoding": {**place, "x": {"value": "width"}, "text": {"field": "text"}}},
     ]
 
 

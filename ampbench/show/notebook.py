@@ -96,7 +96,7 @@ def speed_against_error(rows: Sequence[Row], verdicts: Sequence[Verdict], tables
         },
         {"mark": {"type": "point", "filled": True, "size": 80}, "encoding": {**at, **looks, "tooltip": told}},
         {"mark": cross, "transform": [{"filter": "datum.wrong"}], "encoding": at},
-        *budget_rule(limit, "y"),
+        *budget_rule(limit),
     ]
     return Plot(
         {

@@ -240,12 +240,11 @@ def test_a_tooltip_tells_fields_under_their_titles():
 
 @pytest.mark.parametrize("limit", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_budget_that_no_log_axis_has_a_place_for_is_not_drawn(limit: float):
-    assert budget_rule(limit, "y") == []
+    assert budget_rule(limit) == []
 
 
-@pytest.mark.parametrize("axis", ["x", "y"])
-def test_a_budget_is_a_dashed_line_with_its_name(axis: str):
-    rule, text = budget_rule(0.02, axis)  # type: ignore[arg-type]
+def test_a_budget_is_a_dashed_line_with_its_name():
+    rule, text = budget_rule(0.02)
     assert rule["mark"] == DASHED
-    assert rule["encoding"][axis]["field"] == "limit"
+    assert rule["encoding"]["y"]["field"] == "limit"
     assert text["data"]["values"] == [{"limit": 0.02, "text": "error budget 0.02"}]

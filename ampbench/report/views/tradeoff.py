@@ -198,7 +198,7 @@ def _spec(plane: _Plane, rows: Rows, limit: float) -> dict[str, Any]:
             *([lines] if few else []),
             *([{"mark": _INTERVAL, "transform": [within], "encoding": span}] if spanned and few else []),
             {"mark": _POINT, "transform": [drawn], "encoding": marked},
-            *budget_rule(limit, "y"),
+            *budget_rule(limit),
         ]
     }
 
