@@ -13,7 +13,6 @@ from msgspec import structs
 from ampbench.core.budget import Budget
 from ampbench.core.precisions import BASELINE, DEFAULT, PRECISIONS
 from ampbench.core.statement import Answer, Hint, Refusal, Severity, Statement, state
-from ampbench.instruments.ranges.arithmetic import remark_line
 from ampbench.judge.looks import Seen, judge
 from ampbench.records.case import COMPILED, TORCHS_CHOICE, WITH_GRAPHS, compile_mode
 from ampbench.records.kinds import CONVERGENCE
@@ -22,6 +21,7 @@ from ampbench.records.measured import Divergence
 from ampbench.records.run import ScalerSetting
 from ampbench.records.verdict import Cause, Interval, Status, Verdict
 from ampbench.show.rows import TODAYS, Group, Row, Take, grouped, number
+from ampbench.studies.arithmetic import remark_line
 
 if TYPE_CHECKING:
     from ampbench.judge.rounds import TimedRound

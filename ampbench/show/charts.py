@@ -335,24 +335,14 @@ def curves(
     return Drawing(name=name, title=title, alt=alt, rows=rows, spec=spec)
 
 
-def limit_layers(axis: Literal["x", "y"], channel: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the layers of the rows that have a `limit`: a dashed line across `axis`, with its `text` at its start.
-
-    `channel` is the encoding of `axis` by the chart's own layers. A limit along y is named above its line, at the
-    left; one along x beside its line, at the top.
-    """
+def limit_layers(y: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the layers of rows that have a `limit`: a dashed line across `y`, with its `text` above at the left."""
     limits = [{"filter": "isValid(datum.limit)"}]
-    at = {axis: {**channel, "field": "limit"}}
-    words: dict[str, Any] = {"type": "text", "fontSize": 11}
-    if axis == "y":
-        words |= {"align": "left", "baseline": "bottom", "dx": 3, "dy": -2}
-        start = {"x": {"value": 0}}
-    else:
-        words |= {"align": "right", "baseline": "top", "angle": 270, "dy": 3}
-        start = {"y": {"value": 0}}
+    at = {"y": {**y, "field": "limit"}}
+    words = {"type": "text", "fontSize": 11, "align": "left", "baseline": "bottom", "dx": 3, "dy": -2}
     return [
         {"transform": limits, "mark": dict(DASHED), "encoding": at},
-        {"transform": limits, "mark": words, "encoding": {**at, **start, "text": {"field": "text"}}},
+        {"transform": limits, "mark": words, "encoding": {**at, "x": {"value": 0}, "text": {"field": "text"}}},
     ]
 
 
@@ -389,6 +379,24 @@ def modules_axis(rows: Rows) -> dict[str, Any]:
         "title": "modules, in the order of running",
         "axis": axis,
     }
+
+
+def module_points(
+    rows: Rows, places: Mapping[str, Mapping[str, Any]], looks: Mapping[str, tuple[str, str]], told: Sequence[Any]
+) -> list[dict[str, Any]]:
+    """Return layers of points of modules, one for each field of `places`: where along y those stand that have it."""
+    kinds = {row[field] for row in rows for field in places}
+    names, x = [name for name in looks if name in kinds], modules_axis(rows)
+    looked = {field: looks_encoded(field, names, looks, columns=2, labelLimit=260) for field in places}
+    return [
+        {
+            "transform": [{"filter": f"isValid(datum.{field})"}],
+            "mark": {"type": "point", "size": 40, "opacity": 1},
+            "encoding": {"x": x, "y": y, **looked[field], "tooltip": told},
+        }
+        for field, y in places.items()
+        if any(row[field] for row in rows)
+    ]
 
 
 def thinned(modules: Sequence[T], worth: Callable[[T], float], most: int = MODULES) -> list[T]:

@@ -115,6 +115,78 @@ TEMPLATES: Mapping[str, str] = {
     "scaling-overflowing": "gradients that overflow, most often first: {names}",
     "scaling-not-tried": "only settings without a scaler were trained (--no-scaler): the effect of scaling is unknown",
     "scaling-other-weights": "the settings began with different weights: seed them, or losses cannot be compared",
+    "headroom-nothing": "nothing can be said: no module gave a floating value",
+    "headroom-overflows": (
+        "{count:,} of {modules:counted;module} would overflow (worst {worst}: largest {values} is {reach:.5g} times "
+        "what {dtype} holds)"
+    ),
+    "headroom-fits": (
+        "none of {modules:counted;module} would overflow{flush:only| or flush}{worst:if| (nearest ||: }"
+        "{values:if|largest || is }{reach:if||share| of what it holds)}"
+    ),
+    "headroom-flushes": "{count:,} would flush ({names})",
+    "headroom-near": "{count:,} {count:verb;comes;come} within a factor {margin} of {what} ({names})",
+    "headroom-no-gradient": "no gradient is finite and not zero",
+    "headroom-flushing-anyhow": "{flushed:share} of gradients flush, which no loss scale saves",
+    "headroom-unscaled": "gradients need no loss scale",
+    "headroom-scale": (
+        "loss scale {lowest}{highest:if| to ||} {flushed:if|loses the fewest gradients, |share|}"
+        "{flushed:else|keeps every gradient}{unscaled:if|, |share| are lost without it}; the largest is in {limiting}"
+    ),
+    "headroom-swallowed": "stored in {dtype}, {share:share} of the weights that steps move would stand still",
+    "headroom-strange": "some values within {names} are not finite, as those of masks, and are left out",
+    "headroom-raised": "the step ended with an error, so that it was not seen as a whole: {error}",
+    "headroom-stored": (
+        "{names} {count:verb;overflows;overflow} as stored in {dtype}"
+        "{step:if|, so that outputs are not finite in the forward pass of step |,|}"
+        "{step:else|, and the outputs are finite all the same}"
+    ),
+    "headroom-first": "{first}",
+    "headroom-nonfinite": "outputs are not finite from step {step:,} on, and no op makes that of finite values",
+    "headroom-finite": "all values of the whole step are finite",
+    "headroom-unseen": "the whole step was not seen",
+    "headroom-gradients-too": "so are gradients of {count:,} of {parameters:counted;parameter}",
+    "headroom-not-compared": "no module was compared",
+    "headroom-none": "no overflow or flushing predicted, none seen",
+    "headroom-score": (
+        "{precision:if|||: }{event} {predicted:,} predicted, {seen:,} seen"
+        "{right:if| (|,| right, }{false:if||,| false, }{missed:if||,| missed}{near:if|, |,| of them near it}"
+        "{wrong:only|)}"
+    ),
+    "headroom-gradients": (
+        "gradients{scale:if| at loss scale ||}: {predicted:share} predicted to flush, {seen:share} seen"
+        "{overflow:if|, overflow predicted in |,|}{parameters:if| of |counted;parameter|}"
+        "{nonfinite:if|, seen in |,|}"
+    ),
+    "headroom-unchecked": "{count:,} of {modules:counted;module} could not be checked: {reasons}",
+    "headroom-untested": "not tested: {note}",
+    "headroom-right": "right for all of {modules:counted;module} in {names}",
+    "headroom-optimizer": "trained by {optimizer}",
+    "headroom-arithmetic": "{text} ({because})",
+    "origin-nothing": "nothing could be compared: no module gave a floating value",
+    "origin-output": "the output errs by {error:error} (relative L2 error against fp32)",
+    "origin-undefined": "the output's error is undefined{strange:only|, as values are not finite}",
+    "origin-overflows": (
+        "{names} {count:verb;overflows by itself;overflow by themselves} ({count:,} of {modules:counted;module})"
+    ),
+    "origin-handed": "{names} {count:verb;is;are} handed what overflows ({count:,} of {modules:counted;module})",
+    "origin-flushes": (
+        "{names} {count:verb;flushes;flush} at least 1% of {count:verb;its;their} outputs to zero "
+        "({count:,} of {modules:counted;module})"
+    ),
+    "origin-worst": "most by themselves err {names}, by up to {error:error}",
+    "origin-exact": "no module errs by itself",
+    "origin-grows": (
+        "the error grows most before {module} or in it: to {total:error}, from at most {before:error} in the modules "
+        "that ran before, and {own:error} is its own; what runs there magnifies errors, or rounds outside of modules"
+    ),
+    "origin-calm": "none of {modules:counted;module} overflows or flushes on exact inputs",
+    "origin-first": "in the whole run {first}",
+    "origin-left-out": "{count:,} of {modules:counted;module} not compared: {reasons}",
+    "origin-forward": (
+        "these are values of the forward pass; of gradients, `ampbench run` finds the parameter that errs most, and "
+        "`ampbench show RUN --case CASE` names it"
+    ),
     "scope-recommended": "recommended by PyTorch{casts:if|; || casts a step}{loss:if|, loss in ||}",
     "scope-raises": "raises: {error}",
     "scope-stale": (
@@ -200,6 +272,7 @@ TEMPLATES: Mapping[str, str] = {
 }
 
 OF_SEVERAL: Mapping[str, str] = {
+    "headroom-overflows": "would have values overflow in fp16",
     "storage-lost": "lose information",
     "storage-same": "lose nothing",
     "scaling-needed": "need loss scaling",

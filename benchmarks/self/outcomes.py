@@ -36,8 +36,6 @@ from ampbench.core.precisions import BASELINE, DEFAULT, PRECISIONS, SHORT_DTYPES
 from ampbench.core.recipes import CONSTANT, rate_share
 from ampbench.core.units import format_error, format_share
 from ampbench.drive.planning import lack
-from ampbench.instruments.ranges.headroom import headroom
-from ampbench.instruments.ranges.measure import measure_ranges
 from ampbench.judge import frame
 from ampbench.judge.verdict import scale_hint, verdicts_of
 from ampbench.records.case import Case, WorkloadSource
@@ -50,6 +48,8 @@ from ampbench.show.wording import refusal
 from ampbench.store import StoredRun, gathered
 from ampbench.studies.convergence import CONTROL, REFERENCE, Training, learned
 from ampbench.studies.convergence_measure import Trajectories, train
+from ampbench.studies.formats import fit
+from ampbench.studies.headroom_measure import measure_ranges
 from ampbench.worker.divergence import measure_divergence
 from ampbench.worker.draws import seed_all
 from ampbench.worker.environment import read_environment
@@ -529,7 +529,7 @@ def _reach(workload: Workload, setting: Setting | None, case: Case | None = None
     """Return the largest magnitude of activations and their gradients in one fp32 step over what fp16 holds."""
     case = case or case_of(setting or PROOF.settings[0], BASELINE)
     seen = measure_ranges(workload, case, open_device("cpu"), 1, [])
-    reaches = [headroom(one, "fp16").reach for one in seen.magnitudes]
+    reaches = [fit(one, "fp16").reach for one in seen.magnitudes]
     largest = max((reach for reach in reaches if reach is not None), default=math.nan)
     return ["–" if math.isnan(largest) else format_share(min(largest, 1.0))]
 

@@ -10,7 +10,6 @@ from ampbench.core.budget import Budget
 from ampbench.core.precisions import PRECISIONS
 from ampbench.core.statement import Answer, Flaw, Hint, Refusal, Statement, Undecided
 from ampbench.core.units import times
-from ampbench.instruments.ranges.arithmetic import remark_line
 from ampbench.judge import frame
 from ampbench.judge.verdict import across_tables, choose, takes_of, verdicts_of
 from ampbench.records.measured import Round, Update
@@ -18,6 +17,7 @@ from ampbench.records.run import Entry, ScalerSetting
 from ampbench.records.verdict import Cause, Status
 from ampbench.show.rows import Take, grouped
 from ampbench.store import StoredRun, read_run
+from ampbench.studies.arithmetic import remark_line
 from tests.judge.test_looks import ADAMW, DOES_NOT, TRAINS, WELL, row, take, trained_by, training_row
 from tests.stored_runs import make_case, make_divergence, make_header, make_round, write_run
 

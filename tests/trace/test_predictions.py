@@ -5,9 +5,9 @@ from collections import Counter
 import pytest
 import torch
 
-from ampbench.instruments.ranges.findings import Score, predicted_and_seen, scores
-from ampbench.instruments.ranges.headroom import FLUSHES, by_module, predict
-from ampbench.instruments.ranges.measure import measure_ranges
+from ampbench.studies.formats import FLUSHES, by_module, predict
+from ampbench.studies.headroom_measure import measure_ranges
+from ampbench.studies.predictions import Score, predicted_and_seen, scores
 from ampbench.trace.errors import watch_errors
 from ampbench.trace.ranges import watch_ranges
 from ampbench.worker.machine import Cpu

@@ -329,7 +329,7 @@ def _points_spec(rows: Rows, x: Mapping[str, Any], told: Sequence[Mapping[str, s
         "mark": {"type": "point", "size": 80, "opacity": 1},
         "encoding": {"x": x, "y": _ERROR_AXIS, **looks, "tooltip": told},
     }
-    return {"layer": [points, *limit_layers("y", _ERROR_AXIS)]}  # the first zooms, so it has both axes
+    return {"layer": [points, *limit_layers(_ERROR_AXIS)]}  # the first zooms, so it has both axes
 
 
 def _weighed_spec(rows: Rows) -> dict[str, Any]:

@@ -12,8 +12,7 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from ampbench.core.precisions import Format, find_format
-from ampbench.core.units import format_share
-from ampbench.records.ranges import ACTIVATION, GRADIENT, INPUT, WEIGHT, Magnitudes, format_scale
+from ampbench.records.ranges import ACTIVATION, GRADIENT, INPUT, WEIGHT, Magnitudes
 
 FLUSHES = 0.01
 """The share of a module's values at zero from which it is said to flush: below it, the values around zero that every
@@ -36,7 +35,7 @@ _STORES_MEAN = ("BatchNorm", "InstanceNorm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Headroom:
+class Fit:
     """How values fit into a format; None where there are no finite ones.
 
     `reach` is the largest magnitude over the format's largest number. The others are shares of all finite values:
@@ -54,19 +53,16 @@ class Prediction:
     """Whether a module would overflow or flush in a format, and which of its values say so ("" where it does not).
 
     Where it does not, `near_overflow` and `near_flush` are the values that would say so if they were `MARGIN` times as
-    large, or as small (""): none would. The shares are of these values, or of its outputs where it does not (None: of
-    these nothing is known).
+    large, or as small (""): none would.
     """
 
     overflows: str = ""
     flushes: str = ""
-    overflow_share: float | None = None
-    flush_share: float | None = None
     near_overflow: str = ""
     near_flush: str = ""
 
 
-def headroom(values: Magnitudes, dtype: str, scale: float = 1.0) -> Headroom:
+def fit(values: Magnitudes, dtype: str, scale: float = 1.0) -> Fit:
     """Return how `values`, each times `scale` (a loss scale, say), fit into the format `dtype`, "fp16" or "bf16".
 
     For a scale that is no power of two, values are taken as evenly spread over the logarithms within an exponent.
@@ -74,7 +70,7 @@ def headroom(values: Magnitudes, dtype: str, scale: float = 1.0) -> Headroom:
     form = find_format(dtype)
     finite = values.elements - values.nonfinite
     if values.largest is None or finite == 0:
-        return Headroom()
+        return Fit()
     scale = min(max(scale, 2.0**-149), 2.0**127)  # GradScaler keeps it in fp32
     largest = values.largest * scale
     flushed = flushed_count(values, form, scale)
@@ -83,7 +79,7 @@ def headroom(values: Magnitudes, dtype: str, scale: float = 1.0) -> Headroom:
         overflow = max(
             sum(values.counts) - _below(values.counts, values.lowest, 2.0 ** (form.highest + 1) / scale), 1.0
         )
-    return Headroom(
+    return Fit(
         reach=largest / form.largest,
         overflow=overflow / finite,
         flushed=flushed / finite,
@@ -91,47 +87,14 @@ def headroom(values: Magnitudes, dtype: str, scale: float = 1.0) -> Headroom:
     )
 
 
-def joint(values: Sequence[Magnitudes], dtype: str) -> Headroom:
-    """Return how several histograms fit into a format together."""
-    found = [(headroom(row, dtype), row.elements - row.nonfinite) for row in values]
-    known = [(one, count) for one, count in found if one.reach is not None]
-    total = sum(count for _, count in known)
-    if not total:
-        return Headroom()
+def telling(values: Iterable[Magnitudes]) -> Magnitudes | None:
+    """Return the largest of a module's outputs, inputs and weights, which come nearest to a format's end.
 
-    def share(name: str) -> float:
-        return sum((getattr(one, name) or 0.0) * count for one, count in known) / total
-
-    reach = max(one.reach or 0.0 for one, _ in known)
-    return Headroom(reach=reach, overflow=share("overflow"), flushed=share("flushed"), subnormal=share("subnormal"))
-
-
-def quantile(values: Sequence[Magnitudes], share: float) -> float | None:
-    """Return the magnitude below which `share` (0 to 1) of all finite values of `values` lie that are not zero.
-
-    Within an exponent they are taken as evenly spread over the logarithms; none is above the largest. None where there
-    is no such value.
+    Running variances only divide: they count where there is nothing else. None where nothing is finite.
     """
-    counts: dict[int, int] = {}
-    for row in values:
-        for place, count in enumerate(row.counts):
-            if count:
-                counts[row.lowest + place] = counts.get(row.lowest + place, 0) + count
-    peak = largest(values)
-    if not counts or peak is None:
-        return None
-    wanted = share * sum(counts.values())
-    below = 0
-    for exponent in sorted(counts):
-        if below + counts[exponent] >= wanted:
-            return min(math.ldexp(2.0 ** ((wanted - below) / counts[exponent]), exponent), peak)
-        below += counts[exponent]
-    return peak
-
-
-def largest(values: Sequence[Magnitudes]) -> float | None:
-    """Return the largest finite magnitude, None where there is none or all are zero."""
-    return max((row.largest for row in values if row.largest), default=None)
+    known = [row for row in values if row.what in (ACTIVATION, INPUT, WEIGHT) and row.largest is not None]
+    counting = [row for row in known if not row.name.endswith("running_var")] or known
+    return max(counting, key=lambda row: row.largest or 0.0, default=None)
 
 
 def flushed_count(values: Magnitudes, form: Format, scale: float = 1.0) -> float:
@@ -168,19 +131,14 @@ def predict(
         return computes_low and row.what in (ACTIVATION, INPUT)
 
     used = [row for row in values if lowered(row)]
-    outputs = next((row for row in used if row.what == ACTIVATION and row.largest is not None), None)
     over = _overflowing(used, kind, form)
-    nearly = _overflowing(used, kind, form, MARGIN) if over is None else None
     mean_low = lowered_weights is None and any(part in kind for part in _STORES_MEAN)
-    zeros, flush_share = _flushing(used, values, kind, form, mean_low=mean_low)
-    shown = over or outputs
+    zeros = _flushing(used, values, kind, form, mean_low=mean_low)
     return Prediction(
-        overflows=over.what if over else "",
+        overflows=over,
         flushes=zeros,
-        overflow_share=_share_over(shown, form) if shown else None,
-        flush_share=flush_share,
-        near_overflow=nearly.what if nearly else "",
-        near_flush="" if zeros else _flushing(used, values, kind, form, mean_low=mean_low, scale=1 / MARGIN)[0],
+        near_overflow="" if over else _overflowing(used, kind, form, MARGIN),
+        near_flush="" if zeros else _flushing(used, values, kind, form, mean_low=mean_low, scale=1 / MARGIN),
     )
 
 
@@ -209,13 +167,13 @@ def by_running_module(values: Iterable[Magnitudes]) -> dict[str, list[Magnitudes
     return ran
 
 
-def _overflowing(used: Sequence[Magnitudes], kind: str, form: Format, scale: float = 1.0) -> Magnitudes | None:
-    """Return the first of a module's values, each times `scale`, that the format cannot hold and that count."""
+def _overflowing(used: Sequence[Magnitudes], kind: str, form: Format, scale: float = 1.0) -> str:
+    """Return which of a module's values, each times `scale`, the format cannot hold, of those that count; "": none."""
     for row in used:
         spared = (row.what == INPUT and kind in _TAMES_INFINITY) or row.name.endswith("running_var")
         if row.largest is not None and row.largest * scale >= form.overflow and not spared:
-            return row
-    return None
+            return row.what
+    return ""
 
 
 def _flushing(
@@ -226,30 +184,24 @@ def _flushing(
     *,
     mean_low: bool,
     scale: float = 1.0,
-) -> tuple[str, float | None]:
-    """Return which of a module's values, each times `scale`, make it flush ("": none) and their share, or its outputs'.
+) -> str:
+    """Return which of a module's values, each times `scale`, make it flush; "": none.
 
     Whole channels and rows are counted only as far as they flush at a scale of 1: at others they are left out.
     """
     outputs = next((row for row in used if row.what == ACTIVATION and row.largest is not None), None)
-    share = _share(outputs, form, scale) if outputs else None
-    if share is not None and share >= FLUSHES:
-        return ACTIVATION, share
+    if outputs and _share(outputs, form, scale) >= FLUSHES:
+        return ACTIVATION
     if any(part in kind for part in _NORMALISES):
         inputs = [row for row in used if row.what == INPUT and (scale == 1.0 or row.together is None)]
-        normalised = max((_normalised_to_zero(row, values, form, mean_low, scale) for row in inputs), default=0.0)
-        if normalised >= FLUSHES:
-            return INPUT, normalised
-    return "", share
+        if any(_normalised_to_zero(row, values, form, mean_low, scale) >= FLUSHES for row in inputs):
+            return INPUT
+    return ""
 
 
 def _share(values: Magnitudes, form: Format, scale: float = 1.0) -> float:
     finite = values.elements - values.nonfinite
     return flushed_count(values, form, scale) / finite if finite else 0.0
-
-
-def _share_over(values: Magnitudes, form: Format) -> float:
-    return headroom(values, form.name).overflow or 0.0
 
 
 def _normalised_to_zero(
@@ -349,29 +301,7 @@ def usable_scales(values: Iterable[Magnitudes], dtype: str = "fp16") -> Scales |
     )
 
 
-def reach_phrase(values: Magnitudes, dtype: str) -> str:
-    """Return "largest activation is 1.8 times what fp16 holds", with digits enough to tell it from 1."""
-    what = values_phrase(values)
-    reach = headroom(values, dtype).reach
-    if reach is None:
-        return f"no {what} is finite" if values.nonfinite else f"there is no {what}"
-    if (values.largest or 0.0) >= find_format(dtype).overflow:
-        return f"largest {what} is {format_times(reach)} times what {dtype} holds"
-    return f"largest {what} is {format_share(min(reach, 1.0))} of what {dtype} holds"
-
-
-def format_times(reach: float) -> str:
-    """Return how many times a format's largest number a value is, with digits enough to tell it from 1: "1.0005"."""
-    return f"{reach:.2g}" if reach >= 1.05 else f"{reach:.4f}"
-
-
 def values_phrase(values: Magnitudes) -> str:
     """Return which values of a module these are: "activation", "weight", "weight of bias"."""
     name = values.name.rpartition(".")[2]
     return values.what if name in ("", values.what) else f"{values.what} of {name}"
-
-
-def scale_range(scales: Scales) -> str:
-    """Return "2^6 to 2^14": the loss scales that serve."""
-    lowest, highest = format_scale(scales.lowest), format_scale(scales.highest)
-    return lowest if lowest == highest else f"{lowest} to {highest}"

@@ -13,15 +13,6 @@ from torch import nn
 
 from ampbench.core.precisions import LOW, PRECISIONS
 from ampbench.errors import UsageError, WorkloadError
-from ampbench.instruments.ranges import measure as ranges
-from ampbench.instruments.ranges.findings import (
-    low_run_said,
-    predicted_and_seen,
-    predicted_gradients,
-    scores,
-    validated_said,
-)
-from ampbench.instruments.ranges.measure import measure_ranges
 from ampbench.records.case import Case
 from ampbench.records.ranges import (
     ACTIVATION,
@@ -33,6 +24,10 @@ from ampbench.records.ranges import (
     RangePass,
     SeenGradient,
 )
+from ampbench.studies import headroom_measure as ranges
+from ampbench.studies.headroom import Headroom, conclusions
+from ampbench.studies.headroom_measure import measure_ranges
+from ampbench.studies.predictions import predicted_and_seen, predicted_gradients, scores
 from ampbench.trace.keep_fp32 import keep_fp32
 from ampbench.worker import distances
 from ampbench.worker.data import SAME_INPUTS
@@ -53,6 +48,10 @@ def measure(workload: Workload, case: Case, *precisions: str, steps: int = 1) ->
     found = measure_ranges(workload, case, Cpu(), steps, precisions)
     assert msgspec.json.decode(msgspec.json.encode(found), type=RangePass) == found
     return found
+
+
+def concluded(found: RangePass, case: Case, subject: str) -> dict[str, Any]:
+    return {each.code: each.facts for each in conclusions(case, found) if each.subject == subject}
 
 
 def run_low(workload: Workload, case: Case, precision: str) -> LowRun:
@@ -100,10 +99,9 @@ def test_predictions_are_held_against_another_batch_and_another_seed(case: MakeC
         assert pure.overflow.false == 1  # the inputs of seed 1 are small
         assert (mixed.overflow.false, mixed.overflow.missed, mixed.checked) == (0, 0, 1)
     assert scores(predicted_and_seen(found, found.low_runs[0])).overflow.right == 1
-    assert validated_said(found)[0] == (
-        "predictions on another batch: right for all of 1 module in bf16_autocast; "
-        "fp16_pure: overflow 1 predicted, 0 seen (0 right, 1 false, 0 missed)"
-    )
+    tested = concluded(found, case(), "predictions on another batch")
+    assert tested[Headroom.RIGHT] == {"modules": 1, "names": "bf16_autocast"}
+    assert tested[Headroom.SCORE].items() >= {"precision": "fp16_pure", "predicted": 1, "seen": 0, "false": 1}.items()
 
 
 def test_another_batch_is_on_the_same_weights_and_another_seed_on_others(case: MakeCase) -> None:
@@ -121,9 +119,7 @@ def test_another_batch_is_on_the_same_weights_and_another_seed_on_others(case: M
 def test_where_a_seed_changes_nothing_predictions_are_not_held_against_it(case: MakeCase) -> None:
     found = measure_ranges(seeded(0), case(), Cpu(), 0, ["fp16_pure"], lambda _: seeded(0))
     assert [one.note for one in found.validations] == [SAME_INPUTS, "it changes neither weights nor inputs"]
-    assert validated_said(found)[1] == (
-        "predictions were not held against another seed: it changes neither weights nor inputs"
-    )
+    assert list(concluded(found, case(), "predictions on another seed")) == [Headroom.UNTESTED]
     several = dataclasses.replace(seeded(0), inputs=[torch.ones(4, 16), torch.full((4, 16), 1e6)])
     batch, _ = measure_ranges(several, case(), Cpu(), 1, ["fp16_pure"], lambda _: several).validations
     assert batch.low_runs[0].modules[0].overflowed == 16  # the second batch of its own
@@ -503,7 +499,7 @@ def test_batch_statistics_keep_values_off_zero_that_flushed_before(case: MakeCas
     inputs[:32] *= 2.0**-30
     for phase, seen in (("inference", True), ("training", False)):
         found = measure(Workload(module=norm, inputs=inputs, loss=mean_square), case("fp32", phase), "fp16_pure")
-        row = next(row for row in predicted_and_seen(found, found.low_runs[0]) if row.module == "1")
+        row = next(row for row in predicted_and_seen(found, found.low_runs[0]) if row.error.module == "1")
         assert (bool(row.predicted.flushes), row.flush_seen) == (seen, seen)
 
 
@@ -517,7 +513,7 @@ def test_an_overflow_within_an_encoder_is_predicted_and_seen_in_inference(case: 
         encoder.layers[1].linear2.weight.mul_(1e-6)
     found = measure(Workload(module=encoder, inputs=torch.randn(2, 6, 32)), case(), precision)
     outcomes = predicted_and_seen(found, found.low_runs[0])
-    right = {row.module for row in outcomes if row.predicted.overflows and row.overflow_seen}
+    right = {row.error.module for row in outcomes if row.predicted.overflows and row.overflow_seen}
     assert "layers.1.linear1" in right
     assert not [row for row in outcomes if bool(row.predicted.overflows) != bool(row.overflow_seen)]
     assert torch.backends.mha.get_fastpath_enabled()
@@ -526,7 +522,7 @@ def test_an_overflow_within_an_encoder_is_predicted_and_seen_in_inference(case: 
 def test_sparse_gradients_are_predicted_and_seen_of_all_elements(case: MakeCase) -> None:
     workload = net(nn.Embedding(20, 4, sparse=True), inputs=torch.tensor([[1, 2]]), loss=lambda x: x.sum() * 1e-9)
     found = measure(workload, case("fp32", "training"), "fp16_pure")
-    (row,) = predicted_gradients(found, found.low_runs[0]).rows
+    (row,) = predicted_gradients(found, found.low_runs[0])
     assert (row.elements, row.predicted, row.seen) == (80, 0.1, 0.1)
 
 
@@ -598,13 +594,11 @@ def test_a_buffer_that_overflows_as_it_is_stored_is_named(case: MakeCase) -> Non
     found = measure(Workload(module=Prices(), inputs=torch.randn(8, 16)), case(), "fp16_pure", "bf16_pure")
     low, wide = found.low_runs
     assert (low.overflowed_weights, low.nonfinite_output, low.first_nonfinite) == (["std"], 0, None)
-    said = low_run_said(found, low)
-    assert said.endswith(
-        "std overflows as stored in fp16, so that outputs are not finite in the forward pass of step 1"
-    )
-    assert "overflow 1 predicted, 1 seen" in said
+    half = concluded(found, case(), "fp16_pure")
+    assert half[Headroom.STORED] == {"names": "std", "count": 1, "dtype": "fp16", "step": 1}
+    assert half[Headroom.SCORE] == {"event": "overflow", "predicted": 1, "seen": 1}
     assert (wide.overflowed_weights, wide.nonfinite_output) == ([], None)
-    assert low_run_said(found, wide).endswith("all values of the whole step are finite")
+    assert Headroom.FINITE in concluded(found, case(), "bf16_pure")
 
 
 def test_a_weight_that_overflows_as_it_is_stored_is_blamed_before_an_op_of_the_backward_pass(case: MakeCase) -> None:
@@ -615,7 +609,7 @@ def test_a_weight_that_overflows_as_it_is_stored_is_blamed_before_an_op_of_the_b
     workload = net(nn.Linear(16, 16), linear, Function(lambda y: y * 1e-6))
     found = measure(workload, case("fp32", "training"), "fp16_pure")
     assert found.low_runs[0].overflowed_weights == ["1.weight"]
-    assert "1.weight overflows as stored in fp16, so that outputs are not" in low_run_said(found, found.low_runs[0])
+    assert Headroom.STORED in concluded(found, case(), "fp16_pure")
 
 
 def test_of_a_step_that_raises_nothing_is_said_to_be_finite(case: MakeCase) -> None:
@@ -625,9 +619,6 @@ def test_of_a_step_that_raises_nothing_is_said_to_be_finite(case: MakeCase) -> N
         return x
 
     found = measure(net(Function(only_fp32)), case(), "fp16_pure")
-    said = low_run_said(found, found.low_runs[0])
-    assert (
-        said
-        == "fp16_pure: the step ended with an error, so that it was not seen as a whole: RuntimeError: fp32 alone; "
-        "no module was compared"
-    )
+    half = concluded(found, case(), "fp16_pure")
+    assert list(half) == [Headroom.RAISED, Headroom.UNCHECKED]
+    assert half[Headroom.RAISED] == {"error": "RuntimeError: fp32 alone"}

@@ -2,12 +2,13 @@
 
 from functools import partial
 
-from ampbench.instruments.ranges.show import INHERITED, INPUTS_OVERFLOW, OVERFLOWING, OWN, SHOWN, TOTAL
 from ampbench.records.measured import Skip
 from ampbench.records.ranges import FirstNonfinite
 from ampbench.report.material import Material, material_of
 from ampbench.report.views.explanation import explanation
 from ampbench.show.charts import MODULES
+from ampbench.show.page import ROWS
+from ampbench.studies.origin import INPUTS_OVERFLOW, OVERFLOWING, OWN, TOTAL
 from tests.compared_runs import Times, environment, make_run
 from tests.report.materials import make_material, page_of, part_of, rendered_by
 from tests.report.ranged_runs import FP16, erring, origin_run, originating
@@ -35,13 +36,11 @@ def test_without_a_pass_there_is_no_part():
     assert origin(make_material()) is None
 
 
-def test_each_module_has_its_own_inherited_and_total_error_in_the_order_of_running():
+def test_each_module_has_its_own_and_total_error_in_the_order_of_running():
     rows = rows_of(only(originating(erring("b", 3e-3, 5e-3), erring("a", 1e-3, 1e-3))))
     assert [(row["module"], row["place"]) for row in rows.values()] == [("b", 0), ("a", 1)]
     assert (rows["b"][OWN], rows["b"][TOTAL]) == (3e-3, 5e-3)
-    assert abs(rows["b"][INHERITED] - 4e-3) < 1e-9  # 3, 4, 5
-    assert rows["a"][INHERITED] is None
-    assert (rows["a"]["inherited_text"], rows["a"]["mark"]) == ("0", None)
+    assert rows["a"]["mark"] is None
 
 
 def test_what_overflows_is_marked_by_shape_and_apart_from_what_is_handed_such_inputs():
@@ -87,8 +86,8 @@ def test_long_tables_and_charts_keep_the_worst():
     assert "m999" in rows
     assert "m0" not in rows
     (table,) = (block for block in part.details[0].blocks if block.headers)
-    assert len(table.rows) == SHOWN
-    assert f"{SHOWN} of 1,000" in table.note
+    assert len(table.rows) == ROWS
+    assert f"{ROWS} of 1,000" in table.note
 
 
 def test_modules_that_were_not_compared_and_empty_passes_are_told_without_a_chart():

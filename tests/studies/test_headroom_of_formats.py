@@ -10,17 +10,18 @@ from msgspec import structs
 
 from ampbench.core.precisions import FORMATS
 from ampbench.errors import UnknownNameError
-from ampbench.instruments.ranges.headroom import (
+from ampbench.records.ranges import ACTIVATION, INPUT, WEIGHT, FirstNonfinite, Magnitudes, nonfinite_sentence
+from ampbench.studies.formats import (
     FLUSHES,
-    Headroom,
+    Fit,
     by_module,
-    headroom,
+    fit,
     predict,
-    reach_phrase,
-    scale_range,
     usable_scales,
 )
-from ampbench.records.ranges import ACTIVATION, INPUT, WEIGHT, FirstNonfinite, Magnitudes, nonfinite_sentence
+from ampbench.studies.formats import (
+    _normalised_to_zero as normalised_to_zero,
+)
 from ampbench.trace.ranges import count_magnitudes
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -78,7 +79,7 @@ def test_shares_are_those_of_really_rounding_the_values(values, dtype, power):
     exact = exact[keep]
     if not len(exact):
         return
-    found = headroom(magnitudes((exact / scale).tolist()), dtype, scale)
+    found = fit(magnitudes((exact / scale).tolist()), dtype, scale)
     low = exact.to(DTYPES[dtype]).double()
     assert found.overflow == pytest.approx(float(low.isinf().double().mean()))
     assert found.flushed == pytest.approx(float(((low == 0) & (exact != 0)).double().mean()))
@@ -87,20 +88,20 @@ def test_shares_are_those_of_really_rounding_the_values(values, dtype, power):
 
 
 def test_overflow_begins_half_a_unit_above_the_largest():
-    assert headroom(magnitudes([65519.0, 1.0]), "fp16").overflow == 0
-    assert headroom(magnitudes([65520.0, 1.0]), "fp16").overflow == 0.5
-    assert headroom(magnitudes([1.0, 2.0]), "fp16", scale=2.0**15).overflow == 0.5
+    assert fit(magnitudes([65519.0, 1.0]), "fp16").overflow == 0
+    assert fit(magnitudes([65520.0, 1.0]), "fp16").overflow == 0.5
+    assert fit(magnitudes([1.0, 2.0]), "fp16", scale=2.0**15).overflow == 0.5
 
 
 def test_zeros_do_not_flush_and_values_not_finite_do_not_count():
-    found = headroom(magnitudes([0.0, 1e-9, 1.0, 1.0, math.inf, math.nan]), "fp16")
-    assert found == Headroom(reach=1 / 65504, overflow=0.0, flushed=0.25, subnormal=0.0)
+    found = fit(magnitudes([0.0, 1e-9, 1.0, 1.0, math.inf, math.nan]), "fp16")
+    assert found == Fit(reach=1 / 65504, overflow=0.0, flushed=0.25, subnormal=0.0)
 
 
 def test_a_scale_that_is_no_power_of_two_splits_an_exponent():
     even = magnitudes([1.0, 1.25, 1.5, 1.75])
-    assert headroom(even, "fp16", scale=2**-25 * 0.5).flushed == 1
-    assert 0 < headroom(even, "fp16", scale=2**-25 * 0.75).flushed < 1
+    assert fit(even, "fp16", scale=2**-25 * 0.5).flushed == 1
+    assert 0 < fit(even, "fp16", scale=2**-25 * 0.75).flushed < 1
 
 
 @pytest.mark.parametrize(("dtype", "scale"), [("fp16", 1.0), ("fp16", 2.0**16), ("bf16", 1.0)])
@@ -108,7 +109,7 @@ def test_a_value_on_the_border_of_zero_rounds_to_zero(dtype, scale):
     border = FORMATS[dtype].flush / scale
     exact = torch.tensor([border, -border, border * 1.25, border * 2, 0.0], dtype=torch.float32)
     assert ((exact * scale).to(DTYPES[dtype]) == 0).tolist() == [True, True, False, False, True]
-    found = headroom(magnitudes(exact.tolist()), dtype, scale)
+    found = fit(magnitudes(exact.tolist()), dtype, scale)
     assert (found.flushed, found.subnormal) == (0.4, 0.4)
 
 
@@ -117,16 +118,18 @@ def test_a_normalisation_flushes_where_whole_channels_do_or_where_it_remembers_a
         inputs = magnitudes([2.0**-30] * 50 + [1.0] * 50, INPUT, "BatchNorm2d")
         inputs = structs.replace(inputs, together=together)
         found = predict([*rows, inputs, magnitudes([1.0], kind="BatchNorm2d")], "fp16")
-        return found.flushes, found.flush_share
+        share = normalised_to_zero(inputs, rows, FORMATS["fp16"], True, 1.0)
+        assert found.flushes == (INPUT if share >= FLUSHES else "")
+        return share
 
     mean, bias = (magnitudes([0.0, value], WEIGHT, "BatchNorm2d", f"layer.{name}") for name, value in
                   (("running_mean", 1.0), ("bias", 1.0)))  # fmt: skip
-    assert flushes([]) == ("", 0.0)
-    assert flushes([25]) == (INPUT, 0.25)
-    assert flushes([25], mean) == (INPUT, 0.25)
-    assert flushes([25], bias) == (INPUT, 0.125)
-    assert flushes(None) == (INPUT, 0.5)
-    assert flushes(None, mean, bias) == (INPUT, 0.125)
+    assert flushes([]) == 0.0
+    assert flushes([25]) == 0.25
+    assert flushes([25], mean) == 0.25
+    assert flushes([25], bias) == 0.125
+    assert flushes(None) == 0.5
+    assert flushes(None, mean, bias) == 0.125
 
 
 @pytest.mark.parametrize(
@@ -135,7 +138,7 @@ def test_a_normalisation_flushes_where_whole_channels_do_or_where_it_remembers_a
 def test_a_batch_normalisation_in_pure_half_loses_the_mean_of_small_values_too(kind, lowered, share):
     small = structs.replace(magnitudes([2.0**-30] * 50 + [2.0**-23] * 50, INPUT, kind), together=[])
     found = predict([small, magnitudes([1.0], kind=kind)], "fp16", lowered_weights=lowered)
-    assert found.flush_share == share
+    assert found.flushes == (INPUT if share else "")
 
 
 def test_a_batch_normalisation_stores_its_mean_in_the_dtype_of_its_weights():
@@ -146,14 +149,14 @@ def test_a_batch_normalisation_stores_its_mean_in_the_dtype_of_its_weights():
 
 
 def test_without_finite_values_nothing_is_said():
-    assert headroom(magnitudes([math.inf]), "fp16") == Headroom()
-    assert headroom(magnitudes([]), "fp16") == Headroom()
-    assert headroom(magnitudes([0.0]), "fp16") == Headroom(reach=0.0, overflow=0.0, flushed=0.0, subnormal=0.0)
+    assert fit(magnitudes([math.inf]), "fp16") == Fit()
+    assert fit(magnitudes([]), "fp16") == Fit()
+    assert fit(magnitudes([0.0]), "fp16") == Fit(reach=0.0, overflow=0.0, flushed=0.0, subnormal=0.0)
 
 
 def test_another_dtype_is_refused():
     with pytest.raises(UnknownNameError, match="fp16"):
-        headroom(magnitudes([1.0]), "fp17")
+        fit(magnitudes([1.0]), "fp17")
 
 
 @pytest.mark.parametrize(
@@ -279,22 +282,6 @@ def test_no_scale_is_beyond_what_fp32_holds_nor_below_one_without_need():
 def test_without_gradients_there_is_no_scale():
     assert usable_scales([magnitudes([1.0])]) is None
     assert usable_scales([gradients(0.0)]) is None
-
-
-def test_headroom_is_said_in_multiples_above_and_in_shares_below():
-    assert reach_phrase(magnitudes([118_000.0]), "fp16") == "largest activation is 1.8 times what fp16 holds"
-    assert reach_phrase(magnitudes([6550.4]), "fp16") == "largest activation is 10.0% of what fp16 holds"
-    weight = magnitudes([131072.0], "weight", name="layer.bias")
-    assert reach_phrase(weight, "fp16").startswith("largest weight of bias is 2 times what")
-    assert reach_phrase(magnitudes([math.inf]), "fp16") == "no activation is finite"
-    assert reach_phrase(magnitudes([]), "fp16") == "there is no activation"
-
-
-def test_scales_have_a_range_and_what_they_leave_at_zero():
-    scales = usable_scales([magnitudes([1.0, 2.0**-30], "gradient")])
-    assert (scales.needed, scale_range(scales), scales.flushed, scales.unscaled) == (True, "2^6 to 2^15", 0.0, 0.5)
-    unneeded = usable_scales([magnitudes([1.0], "gradient")])
-    assert (unneeded.needed, unneeded.unscaled) == (False, 0.0)
 
 
 def test_the_first_value_that_is_not_finite_has_a_place():

@@ -5,15 +5,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from ampbench.instruments.ranges.findings import (
-    Score,
-    Scores,
-    low_dtype,
-    predicted_and_seen,
-    predicted_gradients,
-    scores,
-)
-from ampbench.instruments.ranges.headroom import by_running_module, predict
 from ampbench.records.ranges import (
     ACTIVATION,
     GRADIENT,
@@ -23,7 +14,17 @@ from ampbench.records.ranges import (
     LowRun,
     SeenGradient,
 )
-from tests.instruments.ranges.range_records import error, passed, values
+from ampbench.studies.formats import by_running_module, predict
+from ampbench.studies.predictions import (
+    Score,
+    Scores,
+    flushed_together,
+    low_dtype,
+    predicted_and_seen,
+    predicted_gradients,
+    scores,
+)
+from tests.studies.range_records import error, passed, values
 
 TOO_LARGE, SMALL = 1e6, 1e-9
 
@@ -41,14 +42,14 @@ def first(module, phase="forward"):
 
 
 def outcome(found, low, module=""):
-    (row,) = [row for row in predicted_and_seen(found, low) if row.module == module]
+    (row,) = [row for row in predicted_and_seen(found, low) if row.error.module == module]
     return row
 
 
 def test_a_module_that_overflows_is_found():
     low = low_run(error("a", None, overflowed=3), error("b"))
     rows = predicted_and_seen(passed(values("a", TOO_LARGE), values("b", 1.0), low=low), low)
-    assert [(row.module, row.predicted.overflows, row.overflow_seen) for row in rows] == [
+    assert [(row.error.module, row.predicted.overflows, row.overflow_seen) for row in rows] == [
         ("a", ACTIVATION, True),
         ("b", "", False),
     ]
@@ -79,7 +80,7 @@ def test_what_was_not_compared_is_neither_right_nor_false():
     low = low_run(error("", None, elements=0, note="it draws random numbers"), error("b", None, elements=0))
     rows = predicted_and_seen(passed(values("", TOO_LARGE), values("b", SMALL)), low)
     assert [(row.overflow_seen, row.flush_seen) for row in rows] == [(None, None)] * 2
-    assert [row.note for row in rows] == ["it draws random numbers", "it was not compared"]
+    assert [row.error.note for row in rows] == ["it draws random numbers", "it was not compared"]
     judged = scores(rows)
     assert (judged.overflow, judged.flush, judged.checked) == (Score(), Score(), 0)
 
@@ -87,8 +88,8 @@ def test_what_was_not_compared_is_neither_right_nor_false():
 def test_an_empty_pass_has_no_outcome():
     assert predicted_and_seen(passed(), low_run()) == []
     assert scores([]) == Scores()
-    gradients = predicted_gradients(passed(), low_run())
-    assert (gradients.rows, gradients.predicted, gradients.seen) == ([], None, None)
+    assert predicted_gradients(passed(), low_run()) == []
+    assert flushed_together([]) == (None, None)
 
 
 def test_a_module_without_magnitudes_is_predicted_nothing():
@@ -147,7 +148,7 @@ def test_a_container_that_overflows_first_comes_last():
     low = low_run(error("block.fc"), first_nonfinite=first("block"))
     inner, container = predicted_and_seen(found, low)
     assert inner.overflow_seen is False
-    assert (container.module, container.kind, container.overflow_seen, container.flush_seen) == (
+    assert (container.error.module, container.error.kind, container.overflow_seen, container.flush_seen) == (
         "block", "Block", True, None,
     )  # fmt: skip
     assert scores([inner, container]).overflow == Score(right=1)
@@ -160,7 +161,7 @@ def test_nothing_is_held_against_a_step_that_does_not_say_what_was_cast():
     for ended in ({"error": "RuntimeError: no kernel"}, {"notes": ["modules compiled by torch.compile"]}):
         row = outcome(found, autocast(error("a", overflowed=1), **ended), "a")
         assert (row.predicted.overflows, row.overflow_seen) == ("", None)
-        assert "not known" in row.note
+        assert "not known" in row.error.note
     assert outcome(found, autocast(error("a", overflowed=1)), "a").overflow_seen is True  # nothing was lowered
     assert outcome(found, low_run(error("a", overflowed=1), error="no kernel"), "a").overflow_seen is True
 
@@ -196,6 +197,10 @@ def gradient(name, *numbers):
     return values(name.rpartition(".")[0], *numbers, what=GRADIENT, name=name)
 
 
+def together(found, low):
+    return flushed_together(predicted_gradients(found, low))
+
+
 def seen_gradient(name, elements, flushed=0, nonfinite=0):
     return SeenGradient(parameter=name, elements=elements, flushed=flushed, nonfinite=nonfinite)
 
@@ -203,37 +208,36 @@ def seen_gradient(name, elements, flushed=0, nonfinite=0):
 def test_gradients_flush_at_the_loss_scale_of_the_step():
     found = passed(gradient("fc.weight", 2.0**-30, 1.0), values("fc", 2.0**-30, what=GRADIENT))
     low = low_run(gradients=[seen_gradient("fc.weight", 2, flushed=1)])
-    assert predicted_gradients(found, low).predicted == predicted_gradients(found, low).seen == 0.5
-    scaled = predicted_gradients(found, structs.replace(low, scaler_scale=2.0**10))
-    assert (scaled.predicted, scaled.seen) == (0.0, 0.5)
+    assert together(found, low) == (0.5, 0.5)
+    assert together(found, structs.replace(low, scaler_scale=2.0**10)) == (0.0, 0.5)
     large = predicted_gradients(found, structs.replace(low, scaler_scale=2.0**16))
-    assert [row.overflows for row in large.rows] == [True]
+    assert [row.overflows for row in large] == [True]
 
 
 def test_gradients_of_weights_that_are_not_cast_lose_nothing_by_themselves():
     found = passed(gradient("a.weight", SMALL), gradient("b.weight", SMALL))
     low = autocast(weights=["a.weight"], gradients=[seen_gradient("a.weight", 1, 1), seen_gradient("b.weight", 1)])
-    rows = {row.parameter: row for row in predicted_gradients(found, low).rows}
+    rows = {row.parameter: row for row in predicted_gradients(found, low)}
     assert (rows["a.weight"].predicted, rows["b.weight"].predicted) == (1.0, 0.0)
-    assert predicted_gradients(found, low).predicted == 0.5
+    assert together(found, low)[0] == 0.5
 
 
 def test_gradients_that_are_not_finite_flush_nowhere():
     found = passed(gradient("a", SMALL, SMALL), gradient("b", 1.0, 1.0))
     low = low_run(gradients=[seen_gradient("b", 2), seen_gradient("a", 2, nonfinite=2), seen_gradient("unknown", 2, 2)])
     gradients = predicted_gradients(found, low)
-    assert [(row.parameter, row.predicted, row.seen) for row in gradients.rows] == [
+    assert [(row.parameter, row.predicted, row.seen) for row in gradients] == [
         ("a", 1.0, None),
         ("unknown", None, 1.0),
         ("b", 0.0, 0.0),
     ]
-    assert (gradients.predicted, gradients.seen) == (0.0, 0.0)
+    assert flushed_together(gradients) == (0.0, 0.0)
 
 
 def test_shares_of_all_gradients_are_of_their_finite_values():
     found = passed(gradient("a", *[SMALL] * 4), gradient("b", *[1.0] * 3))
     low = low_run(gradients=[seen_gradient("a", 4, flushed=1, nonfinite=3), seen_gradient("b", 3)])
-    assert predicted_gradients(found, low).predicted == predicted_gradients(found, low).seen == 0.25
+    assert together(found, low) == (0.25, 0.25)
 
 
 # Monotonicity

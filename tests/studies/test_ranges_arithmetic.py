@@ -12,9 +12,9 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ampbench.core.precisions import PRECISIONS
 from ampbench.errors import UnknownNameError
-from ampbench.instruments.ranges.arithmetic import EMA_DECAY, habits_of, remark_line, remarks_of
 from ampbench.records.labels import optimizer_name
 from ampbench.records.measured import OptimizerGroup, Recipe
+from ampbench.studies.arithmetic import EMA_DECAY, habits_of, remark_line, remarks_of
 from ampbench.worker.optimizer import recipe_of
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}

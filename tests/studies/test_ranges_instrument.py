@@ -10,7 +10,6 @@ from ampbench.core.precisions import LOW, PRECISIONS, SCALED
 from ampbench.core.units import one_of
 from ampbench.drive.planning import FEATURES_ALONE, NO_LOSS
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
-from ampbench.instruments.ranges.instrument import FINDING, WATCHING
 from ampbench.records.case import DeviceDescription
 from ampbench.records.kinds import HEADROOM, ORIGIN
 from ampbench.records.measured import Failure
@@ -18,6 +17,7 @@ from ampbench.records.ranges import OriginPass, RangePass, RangesAsked
 from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Nothing, Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
+from ampbench.studies import headroom, origin
 from ampbench.studies.study import Instrument
 from ampbench.studies.work import prepared as prepare
 from tests.instruments.working import work
@@ -49,20 +49,22 @@ def seeing(instead: Instead = lambda _: None, *devices: DeviceDescription, has_l
 def watched(results: Path, channel: Scripted, steps: int = 0, **selected: object) -> StoredRun:
     """Return the run that watching what is selected leaves."""
     selection = Selection(**({"workloads": ["mlp"], "preset": "tiny"} | selected))  # type: ignore[arg-type]
-    with prepare(WATCHING, selection, Settings(), RangesAsked(steps=steps), open_channel=lambda: channel) as prepared:
+    with prepare(
+        headroom.STUDY, selection, Settings(), RangesAsked(steps=steps), open_channel=lambda: channel
+    ) as prepared:
         cases = [planned.case for planned in prepared.plan]
         with RunWriter.create(results, make_header(explains=HEADROOM), cases) as writer:
-            work(WATCHING, prepared, RangesAsked(steps=steps), writer)
+            work(headroom.STUDY, prepared, RangesAsked(steps=steps), writer)
     return read_run(writer.path)
 
 
 def found(results: Path, channel: Scripted, **selected: object) -> StoredRun:
     """Return the run that finding the origins of what is selected leaves."""
     selection = Selection(**({"workloads": ["mlp"], "preset": "tiny"} | selected))  # type: ignore[arg-type]
-    with prepare(FINDING, selection, Settings(), Nothing(), open_channel=lambda: channel) as prepared:
+    with prepare(origin.STUDY, selection, Settings(), Nothing(), open_channel=lambda: channel) as prepared:
         cases = [planned.case for planned in prepared.plan]
         with RunWriter.create(results, make_header(explains=ORIGIN), cases) as writer:
-            work(FINDING, prepared, Nothing(), writer)
+            work(origin.STUDY, prepared, Nothing(), writer)
     return read_run(writer.path)
 
 
@@ -101,7 +103,7 @@ def test_the_phases_asked_for_are_watched(tmp_path: Path) -> None:
     assert [case.phase for case in run.cases.values()] == ["inference", "training"]
     (tmp_path / "model.py").touch()
     with prepare(
-        WATCHING,
+        headroom.STUDY,
         Selection(workloads=[f"{tmp_path}/model.py:make"], phases=["training"]),
         Settings(),
         RangesAsked(),
@@ -152,7 +154,7 @@ def test_a_device_that_is_absent_skips_its_cases(explain: Callable[..., StoredRu
     assert [request.case.device for request in channel.asked if request.case] == ["cpu"]
 
 
-@pytest.mark.parametrize(("one", "asked"), [(WATCHING, RangesAsked()), (FINDING, Nothing())])
+@pytest.mark.parametrize(("one", "asked"), [(headroom.STUDY, RangesAsked()), (origin.STUDY, Nothing())])
 @pytest.mark.parametrize(
     ("selected", "message"),
     [
@@ -194,7 +196,7 @@ def test_a_keyword_that_leaves_only_other_dtypes_says_what_to_name() -> None:
     selection = Selection(workloads=["mlp"], keyword="fp16_autocast")
     with (
         pytest.raises(NothingToRunError, match="name another with --precision"),
-        prepare(FINDING, selection, Settings(), Nothing(), open_channel=seeing),
+        prepare(origin.STUDY, selection, Settings(), Nothing(), open_channel=seeing),
     ):
         pass
 

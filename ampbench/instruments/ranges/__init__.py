@@ -1,1 +1,0 @@
-"""How large values are, where errors begin, what is not finite."""

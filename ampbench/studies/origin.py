@@ -1,0 +1,260 @@
+"""Where the error of a low precision begins: what each module errs on exact inputs, and what it only inherits."""
+
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from ampbench.core.precisions import LOW
+from ampbench.core.statement import Severity, Statement, state
+from ampbench.core.units import format_error, format_share
+from ampbench.records.case import Case
+from ampbench.records.kinds import ORIGIN
+from ampbench.records.labels import few
+from ampbench.records.ranges import ROOT, ModuleError, OriginPass, nonfinite_sentence, ranked
+from ampbench.records.wire import Nothing, Task
+from ampbench.show.charts import MODULES, Drawing, Rows, module_points, thinned, tooltip
+from ampbench.show.document import Column
+from ampbench.studies.formats import FLUSHES
+from ampbench.studies.predictions import left_out
+from ampbench.studies.study import AUTOCAST_HELP, INFERENCE_HELP, Selects, Study, Table, View
+
+if TYPE_CHECKING:
+    from ampbench.show.studies import Subject
+
+_GROWS = 3.0
+"""The factor from which an error is said to grow at a module: roundings of several inputs add up to less."""
+
+
+class Origin(StrEnum):
+    """What the errors of modules say."""
+
+    NOTHING = "origin-nothing"
+    OUTPUT = "origin-output"
+    UNDEFINED = "origin-undefined"
+    OVERFLOWS = "origin-overflows"
+    """Modules overflow on inputs that fit."""
+    HANDED = "origin-handed"
+    """Modules are handed what overflows already."""
+    FLUSHES = "origin-flushes"
+    WORST = "origin-worst"
+    EXACT = "origin-exact"
+    GROWS = "origin-grows"
+    """The error grows where no module makes it."""
+    CALM = "origin-calm"
+    """No module overflows or flushes."""
+    FIRST = "origin-first"
+    LEFT_OUT = "origin-left-out"
+    FORWARD = "origin-forward"
+    """A training's gradients are not looked at."""
+
+
+def conclusions(case: Case, record: OriginPass) -> Iterator[Statement]:
+    """Yield how far the output errs, what overflows or flushes, and which modules err most by themselves."""
+    if not record.modules and record.output_rel_l2 is None:
+        yield state(Origin.NOTHING)
+        return
+    compared = [row for row in record.modules if row.elements]
+    if record.output_rel_l2 is not None:
+        yield state(Origin.OUTPUT, "", Severity.INFO, error=record.output_rel_l2)
+    else:
+        strange = record.first_nonfinite is not None or any(row.overflowed for row in compared)
+        yield state(Origin.UNDEFINED, strange=int(strange))
+    events = list(_events(compared))
+    yield from events
+    worst = sorted((row for row in compared if row.own_rel_l2), key=lambda row: -(row.own_rel_l2 or 0.0))
+    if worst:
+        names = ", ".join(row.module or ROOT for row in worst[:3])
+        yield state(Origin.WORST, "", Severity.ADVICE, names=names, error=worst[0].own_rel_l2)
+    elif compared and not events:
+        yield state(Origin.EXACT, "", Severity.INFO)
+    if compared and not events:
+        yield from _growth(compared)
+        yield state(Origin.CALM, "", Severity.INFO, modules=len(compared))
+    if record.first_nonfinite is not None:
+        yield state(Origin.FIRST, first=nonfinite_sentence(record.first_nonfinite))
+    if reasons := left_out([row.note for row in record.modules if not row.elements]):
+        left = len(record.modules) - len(compared)
+        yield state(Origin.LEFT_OUT, "", Severity.INFO, count=left, modules=len(record.modules), reasons=reasons)
+    if case.phase == "training":
+        yield state(Origin.FORWARD, "", Severity.INFO)
+
+
+def _events(compared: Sequence[ModuleError]) -> Iterator[Statement]:
+    """Yield which modules overflow by themselves, which are only handed what does, and which flush."""
+    overflowing = [row for row in ranked(compared) if row.overflowed]
+    for code, rows in (
+        (Origin.OVERFLOWS, [row for row in overflowing if not row.inputs_overflowed]),
+        (Origin.HANDED, [row for row in overflowing if row.inputs_overflowed]),
+        (Origin.FLUSHES, [row for row in compared if row.flushed >= FLUSHES * row.elements]),
+    ):
+        if rows:
+            yield state(code, names=few(row.module or ROOT for row in rows), count=len(rows), modules=len(compared))
+
+
+def _growth(compared: Sequence[ModuleError]) -> Iterator[Statement]:
+    """Yield at which module the error grows most against all that ran before, if that is by a factor of `_GROWS`.
+
+    What a module makes itself is no growth. Only the order of running is known, not what flows where: what runs between
+    modules is suspected, and so is the module.
+    """
+    largest, grown = 0.0, list[tuple[float, float, ModuleError]]()
+    for row in compared:
+        if row.total_rel_l2 is not None and row.own_rel_l2 is not None:
+            if largest and (times := row.total_rel_l2 / max(largest, row.own_rel_l2)) >= _GROWS:
+                grown.append((times, largest, row))
+            largest = max(largest, row.total_rel_l2)
+    if grown:
+        _, before, row = max(grown, key=lambda each: each[0])
+        facts = {"total": row.total_rel_l2, "before": before, "own": row.own_rel_l2}
+        yield state(Origin.GROWS, module=row.module or ROOT, **facts)
+
+
+Placed = tuple[int, ModuleError]
+"""A module and its place in the order of running."""
+
+
+def _of_outputs(what: str) -> Any:
+    """Return a function to the share of a module's outputs of which something is true."""
+    return lambda row: format_share(getattr(row[1], what) / row[1].elements if row[1].elements else None)
+
+
+COLUMNS: Sequence[Column[Placed]] = (
+    Column("place", lambda row: row[0], "#", "whole", lambda row: f"{row[0]}"),
+    Column("module", lambda row: row[1].module, "module", said=lambda row: row[1].module or ROOT),
+    Column("kind", lambda row: row[1].kind, "kind"),
+    Column("elements", lambda row: row[1].elements),
+    Column("own_rel_l2", lambda row: row[1].own_rel_l2, "own", "error"),
+    Column("total_rel_l2", lambda row: row[1].total_rel_l2, "total", "error"),
+    Column("inherited", lambda row: row[1].inherited, "inherited", "error"),
+    Column("overflowed", lambda row: row[1].overflowed, "overflowed", "share", _of_outputs("overflowed")),
+    Column("flushed", lambda row: row[1].flushed, "flushed", "share", _of_outputs("flushed")),
+    Column("inputs_overflowed", lambda row: row[1].inputs_overflowed),
+    Column("sampled", lambda row: row[1].sampled),
+    Column(
+        "note", lambda row: row[1].note, "remark",
+        said=lambda row: row[1].note or ("given inf" if row[1].inputs_overflowed else ""), rare=True,
+    ),
+)  # fmt: skip
+"""Of a module: its own, total and inherited error, what overflowed and was flushed, and what is beside these."""
+
+
+def placed(record: OriginPass) -> list[Placed]:
+    """Return the modules of a pass in the order of running."""
+    return list(enumerate(record.modules))
+
+
+def worst_first(record: OriginPass) -> list[Placed]:
+    """Return the modules of a pass, those first to keep in fp32, and last those that were not compared."""
+    rows = {row.module: (place, row) for place, row in placed(record)}
+    names = [row.module for row in ranked(record.modules)]
+    return [rows[name] for name in dict.fromkeys([*names, *rows])]
+
+
+OWN, TOTAL, OVERFLOWING, INPUTS_OVERFLOW = "own", "total", "overflows", "inputs overflow"
+_LOOKS = {
+    TOTAL: ("--ink", "square"),
+    OWN: ("--link", "circle"),
+    OVERFLOWING: ("--regressed", "triangle-up"),
+    INPUTS_OVERFLOW: ("--inconclusive", "triangle-down"),
+}
+"""Colour and shape of what is drawn."""
+
+
+def _chart_rows(case: "Subject[OriginPass]") -> dict[str, list[dict[str, Any]]]:
+    """Return the modules that err most by themselves, in their order; none where no module has an error."""
+    modules = case.found.modules
+    if not any(row.elements or row.total_rel_l2 is not None for row in modules):
+        return {}
+    order = {row.module: rank for rank, (_, row) in enumerate(worst_first(case.found))}
+    return {
+        "": [
+            {
+                "module": row.module or ROOT,
+                "place": place,
+                "class": row.kind,
+                OWN: row.own_rel_l2 or None,
+                TOTAL: row.total_rel_l2 or None,
+                "own_kind": OWN if row.own_rel_l2 else None,
+                "total_kind": TOTAL if row.total_rel_l2 else None,
+                "mark": (INPUTS_OVERFLOW if row.inputs_overflowed else OVERFLOWING) if row.overflowed else None,
+                "own_text": format_error(row.own_rel_l2),
+                "total_text": format_error(row.total_rel_l2),
+            }
+            for place, row in thinned(placed(case.found), lambda row: -order[row[1].module])
+        ]
+    }
+
+
+def _spec(rows: Rows) -> dict[str, Any]:
+    y = {
+        "type": "quantitative",
+        "title": "relative L2 error against fp32 (log scale)",
+        "scale": {"type": "log", "padding": 12, "nice": False},
+        "axis": {"format": ".0e", "tickCount": 5, "minExtent": 40},
+    }
+    told = tooltip(module="module", **{"class": "kind"}, own_text="own error", total_text="total")
+    total, own, top = {**y, "field": TOTAL}, {**y, "field": OWN}, {"value": 6}
+    places: dict[str, dict[str, Any]] = {"total_kind": total, "own_kind": own, "mark": top}
+    return {"layer": module_points(rows, places, _LOOKS, told)}
+
+
+STUDY: Study[Nothing, OriginPass] = Study(
+    kind=ORIGIN,
+    help="""\
+Run each module on the exact inputs it has in fp32: what it errs by itself, and what it only inherits.
+
+Without --phase, the step is one of inference. The module where an infinity or NaN begins is named, too. The run is
+stored: ampbench show RUN prints it again, with --all every module.
+
+\b
+Examples:
+  ampbench explain origin model.py:make
+  ampbench explain origin resnet50 --precision fp16_pure --precision bf16_pure
+  ampbench explain origin decoder_lm --all
+""",
+    doing="comparing the modules of",
+    asked=Nothing,
+    record=OriginPass,
+    task=Task(ORIGIN, Nothing, OriginPass, "ampbench.studies.headroom_measure:do_origin"),
+    selects=Selects(
+        question="explain the origin of the error",
+        precision=AUTOCAST_HELP,
+        phase=INFERENCE_HELP,
+        phases=("inference",),
+        among=LOW,
+        otherwise="origin tells where the error of a low precision begins, and {name} is none",
+    ),
+    title="Where errors begin",
+    caption="Errors against fp32 by case, those that overflow first",
+    done="Looked at",
+    tables=(
+        Table(key="modules", columns=COLUMNS, rows=placed),
+        Table(
+            key="",
+            columns=COLUMNS,
+            rows=worst_first,
+            views=[
+                View(
+                    title="Modules that err most by themselves",
+                    note="#: in the order of running; own: on exact inputs; total: in the whole run; inherited: what "
+                    "of it came with the inputs",
+                    shown=12,
+                )
+            ],
+        ),
+    ),
+    conclusions=conclusions,
+    charts=(
+        Drawing(
+            name="explanation-origins",
+            title="Errors by module",
+            alt="Own errors are those that a module makes of exact inputs; total ones are those of the "
+            "whole run. A module that makes no error has no point. Of more than "
+            f"{MODULES} modules, those that err most by themselves are drawn.",
+            rows=_chart_rows,
+            spec=_spec,
+            height=320,
+            marked=("total_kind", "own_kind", "mark"),
+        ),
+    ),
+)

@@ -1,0 +1,330 @@
+"""What headroom and origin conclude, in codes and facts, and their tables, of hand-made passes."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from ampbench.core.statement import Statement
+from ampbench.records.measured import OptimizerGroup, Recipe
+from ampbench.records.ranges import (
+    ACTIVATION,
+    GRADIENT,
+    INPUT,
+    UPDATE,
+    WEIGHT,
+    FirstNonfinite,
+    LowRun,
+    OriginPass,
+    RangePass,
+    SeenGradient,
+    Swallowed,
+)
+from ampbench.show.document import Section, records
+from ampbench.show.studies import section
+from ampbench.show.study_words import lines
+from ampbench.studies import headroom, origin
+from ampbench.studies.headroom import GRADIENTS, MODULE_COLUMNS, SEEN, VALUES, Headroom, fits
+from ampbench.studies.origin import Origin
+from tests.stored_runs import make_case
+from tests.studies.range_records import error, passed, values
+
+CASE = make_case()
+
+
+def about(found: RangePass, subject: str = "fp16") -> dict[str, Statement]:
+    return {each.code: each for each in headroom.conclusions(CASE, found) if each.subject == subject}
+
+
+def facts(found: RangePass, code: Headroom, subject: str = "fp16") -> dict[str, Any]:
+    return dict(about(found, subject)[code].facts)
+
+
+def modules(found: RangePass) -> dict[str, str]:
+    return {row["module"]: row["would"] for row in records(MODULE_COLUMNS, headroom.modules(found))}
+
+
+def titles(made: Section) -> list[str]:
+    return [block.title for block in made.blocks if block.headers]
+
+
+def gradients_of(elements: int, flushed: int = 0, nonfinite: int = 0) -> list[SeenGradient]:
+    return [SeenGradient(parameter="fc.weight", elements=elements, flushed=flushed, nonfinite=nonfinite)]
+
+
+def test_a_sum_of_4096_sixteens_is_told_before_and_after_it_is_run():
+    first = FirstNonfinite(operation="aten.sum", module="", phase="forward", step=0, inputs_largest=16.0)
+    low = LowRun(
+        precision="fp16_pure", modules=[error("", None, kind="Sum", elements=1, overflowed=1)], first_nonfinite=first
+    )
+    found = passed(values("", 65536.0, kind="Sum"), low=low)
+    assert lines(headroom.conclusions(CASE, found)) == [
+        (
+            "fp16: 1 of 1 module would overflow (worst the network itself: largest activation is 1.0005 times what "
+            "fp16 holds)"
+        ),
+        "bf16: none of 1 module would overflow or flush",
+        (
+            "fp16_pure: aten.sum in the network itself, forward, step 1 makes the first value that is not finite from "
+            "inputs of at most 16; overflow 1 predicted, 1 seen"
+        ),
+    ]
+    assert modules(found) == {"": "overflow"}
+
+
+def test_an_update_too_small_for_its_weight_is_told():
+    found = passed(
+        values("", 1.0, what=WEIGHT, name="w"),
+        values("", 1.0, what=INPUT),
+        values("", 1e-4, what=UPDATE, name="w"),
+        values("", 0.0, what=UPDATE, name="still"),
+        swallowed=[
+            Swallowed(parameter="w", dtype="fp16", moved=4, swallowed=4),
+            Swallowed(parameter="w", dtype="bf16", moved=4, swallowed=1),
+            Swallowed(parameter="still", dtype="fp16", moved=0, swallowed=0),
+        ],
+    )
+    assert facts(found, Headroom.SWALLOWED) == {"dtype": "fp16", "share": 1.0}
+    rows = records(VALUES, headroom.standing(found))
+    assert [(row["name"], row["fp16_swallowed"], row["bf16_swallowed"]) for row in rows] == [("w", 1.0, 0.25)]
+    assert [row["fp16_swallowed"] for row in records(VALUES, fits(found))] == [None, None, 1.0, None]
+    (block,) = [
+        one for one in section(headroom.STUDY, CASE, found).blocks if one.title == "Weights that would not move"
+    ]
+    assert (block.headers, block.rows) == (["parameter", "in fp16", "in bf16"], [["w", "100%", "25.0%"]])
+
+
+def test_values_within_a_factor_of_eight_are_near_and_told_beside_yes_and_no():
+    found = passed(
+        values("large", 8190.0), values("less", 8189.0), values("over", 65520.0),
+        values("small", 7.9 * 2.0**-25), values("more", 2.0**-21), values("gone", 2.0**-26),
+    )  # fmt: skip
+    assert facts(found, Headroom.OVERFLOWS).items() >= {"count": 1, "modules": 6, "worst": "over"}.items()
+    assert facts(found, Headroom.FLUSHES) == {"count": 1, "names": "gone"}
+    near = [each.facts for each in headroom.conclusions(CASE, found) if each.code == Headroom.NEAR]
+    assert [(each["what"], each["names"]) for each in near] == [("overflow", "large"), ("flushing", "small")]
+    rows = modules(found)
+    assert rows == {
+        "over": "overflow", "gone": "flush", "large": "nearly overflow", "small": "nearly flush",
+        "less": "", "more": "",
+    }  # fmt: skip
+    assert list(rows)[:4] == ["over", "gone", "large", "small"]
+
+
+def test_what_bf16_does_is_in_brackets_where_it_differs():
+    found = passed(values("a", 1e38), values("b", 3.4e38 * 1.1), values("c", 1e30))
+    assert modules(found) == {"a": "overflow (bf16 nearly overflow)", "b": "overflow (bf16, too)", "c": "overflow"}
+
+
+def test_the_worst_is_the_largest_and_flushing_modules_are_named():
+    found = passed(
+        values("a", 1e5), values("b", 131008.0, what=INPUT), values("b", 1.0),
+        *(values(name, 1e-9) for name in "cdef"),
+    )  # fmt: skip
+    worst = {"worst": "b", "values": "input", "reach": 2.0}
+    assert facts(found, Headroom.OVERFLOWS) == {"count": 2, "modules": 6, "dtype": "fp16", **worst}
+    assert facts(found, Headroom.FLUSHES) == {"count": 4, "names": "c, d, e and 1 more"}
+    assert list(modules(found)) == list("bacdef")
+
+
+@pytest.mark.parametrize(
+    ("gradients", "code", "expected"),
+    [
+        ([1.0, 2.0**-3], Headroom.UNSCALED, {}),
+        ([1.0, 2.0**-60], Headroom.FLUSHING_ANYHOW, {"flushed": 0.5}),
+        (
+            [1.0, 1.5 * 2.0**-30, 2.0**-60, 1.0],
+            Headroom.SCALE,
+            {"lowest": "2^5", "highest": "2^15", "flushed": 0.25, "unscaled": 0.5, "limiting": "a"},
+        ),
+        ([0.0], Headroom.NO_GRADIENT, {}),
+    ],
+)
+def test_which_loss_scale_serves_is_told(gradients: list[float], code: Headroom, expected: dict[str, Any]):
+    found = passed(values("a", 1.0), values("a", *gradients, what=GRADIENT))
+    assert facts(found, code) == expected
+    assert list(about(passed(values("a", 1.0)))) == [Headroom.FITS]
+
+
+def test_what_arithmetic_knows_of_the_optimizer_is_told_for_both_dtypes():
+    group = OptimizerGroup(elements=8, lr=1e-4, weight_decay=0.01, decoupled=True, beta1=0.9, beta2=0.999, eps=1e-8)
+    recipe = Recipe(optimizer="torch.optim.AdamW", groups=[group])
+    found = passed(values("a", 1.0), recipe=recipe)
+    told = [each for each in headroom.conclusions(CASE, found) if each.code == Headroom.ARITHMETIC]
+    assert {each.subject.split(",")[0] for each in told} == {"stored in fp16", "stored in bf16"}
+    assert any("weight decay does nothing" in str(each.facts["text"]) for each in told)
+    assert about(found, "")[Headroom.OPTIMIZER].facts["optimizer"].startswith("AdamW")
+
+
+def test_values_that_fp32_cannot_hold_either_are_told_of():
+    found = passed(values("mask", 1.0, float("-inf")), values("", 1.0))
+    assert facts(found, Headroom.STRANGE, "fp32") == {"names": "mask"}
+
+
+def test_where_a_prediction_failed_is_listed():
+    low = LowRun(
+        precision="fp16_pure",
+        modules=[error("a", overflowed=1), error("b", flushed=100), error("c"), error("near", overflowed=1)],
+        notes=["dropout is off"],
+    )
+    found = passed(values("a", 1.0), values("b", 1.0), values("c", 1e6), values("near", 6e4), low=low)
+    cells = [[column.cell(row) for column in SEEN if column.head] for row in headroom.failed(found)]
+    assert [(row[1], row[3], row[5]) for row in cells] == [
+        ("a", "missed", ""), ("b", "", "missed"), ("c", "false (activation)", ""), ("near", "missed, near", ""),
+    ]  # fmt: skip
+    assert facts(found, Headroom.SCORE, "fp16_pure")["event"] == "flushing"
+    scored = next(each for each in headroom.conclusions(CASE, found) if each.code == Headroom.SCORE).facts
+    assert scored == {
+        "event": "overflow", "predicted": 1, "seen": 2, "wrong": 3, "right": 0, "false": 1, "missed": 2, "near": 1,
+    }  # fmt: skip
+    said = " ".join(lines(headroom.conclusions(CASE, found)))
+    assert "overflow 1 predicted, 2 seen (0 right, 1 false, 2 missed, 1 of them near it); flushing 0" in said
+    assert headroom.remarks(found) == ["fp16_pure: dropout is off"]
+
+
+def test_what_could_not_be_checked_is_counted_with_reasons():
+    draws = [error(name, None, elements=0, note="it draws") for name in "ab"]
+    low = LowRun(precision="fp16_pure", modules=[*draws, error("c")])
+    unchecked = facts(passed(values("a", 1.0), low=low), Headroom.UNCHECKED, "fp16_pure")
+    assert unchecked == {"count": 2, "modules": 3, "reasons": "it draws (2)"}
+
+
+def test_gradients_are_told_against_what_was_predicted():
+    low = LowRun(
+        precision="fp16_autocast", modules=[error("fc")], lowered_weights=["fc.weight"],
+        gradients=gradients_of(4, flushed=1), scaler_scale=1.0,
+    )  # fmt: skip
+    found = passed(values("fc", 1.0), values("fc", 2.0**-30, 1.0, what=GRADIENT, name="fc.weight"), low=low)
+    assert list(about(found, "fp16_autocast")) == [Headroom.FINITE, Headroom.NONE, Headroom.GRADIENTS]
+    assert facts(found, Headroom.GRADIENTS, "fp16_autocast") == {"scale": "1", "predicted": 0.5, "seen": 0.25}
+    (row,) = records(GRADIENTS, headroom.gradients(found))
+    assert (row["predicted"], row["seen"], row["nonfinite"]) == (0.5, 0.25, 0)
+
+
+def test_gradients_after_a_forward_pass_that_overflows_are_not_judged():
+    first = FirstNonfinite(operation="aten.mm", module="fc", phase="forward", step=0)
+    low = LowRun(
+        precision="fp16_pure", modules=[error("fc", overflowed=1)], gradients=gradients_of(4, nonfinite=4),
+        first_nonfinite=first,
+    )  # fmt: skip
+    found = passed(values("fc", 1e6), values("fc", 2.0**-30, what=GRADIENT, name="fc.weight"), low=low)
+    assert list(about(found, "fp16_pure")) == [Headroom.FIRST, Headroom.GRADIENTS_TOO, Headroom.SCORE]
+    assert headroom.gradients(found) == []
+
+
+@pytest.mark.parametrize(
+    ("low", "codes"),
+    [
+        (LowRun(precision="fp16_autocast", error="no kernel"), [Headroom.RAISED, Headroom.NOT_COMPARED]),
+        (
+            LowRun(precision="fp16_autocast", modules=[error("a")], notes=["compiled"]),
+            [Headroom.UNSEEN, Headroom.UNCHECKED],
+        ),
+        (LowRun(precision="fp16_pure", modules=[error("a")], nonfinite_output=2), [Headroom.NONFINITE, Headroom.NONE]),
+        (
+            LowRun(precision="fp16_pure", modules=[error("a")], overflowed_weights=["a.w"]),
+            [Headroom.STORED, Headroom.SCORE],
+        ),
+    ],
+)
+def test_how_the_whole_step_ended_is_told(low: LowRun, codes: list[Headroom]):
+    assert list(about(passed(values("a", 1.0), low=low), low.precision)) == codes
+
+
+def test_empty_passes_say_that_there_is_nothing_to_say():
+    for study, empty in ((headroom.STUDY, passed()), (origin.STUDY, OriginPass(case_id="case"))):
+        made = section(study, CASE, empty)
+        assert len(made.blocks) == 1
+        assert titles(made) == []
+    assert modules(passed(values("a", float("nan")), values("b"))) == {}
+
+
+def test_a_row_tells_how_values_fit_into_each_format():
+    (row,) = records(VALUES, fits(passed(values("fc", 131072.0, 1e-9, 0.0, float("inf"), 2.0**-15))))
+    assert (row["module"], row["what"], row["elements"], row["zeros"], row["nonfinite"]) == ("fc", ACTIVATION, 5, 1, 1)
+    assert row["largest"] == 131072.0
+    assert row["fp16_reach"] == pytest.approx(131072 / 65504)
+    assert (row["fp16_overflow"], row["fp16_flushed"], row["fp16_subnormal"]) == (0.25, 0.25, 0.25)
+    assert (row["bf16_overflow"], row["bf16_flushed"], row["fp16_swallowed"]) == (0.0, 0.0, None)
+
+
+def test_predictions_and_what_was_seen_have_a_row_per_precision_and_module():
+    low_runs = [
+        LowRun(precision="fp16_pure", modules=[error("fc", None, overflowed=1)]),
+        LowRun(precision="bf16_pure", modules=[error("fc", None, elements=0, note="it draws")]),
+    ]
+    rows = records(SEEN, headroom.seen(passed(values("fc", 1e6), low_runs=low_runs)))
+    assert [row["precision"] for row in rows] == ["fp16_pure", "bf16_pure"]
+    assert [row["overflow_predicted"] for row in rows] == [ACTIVATION, ""]
+    assert [row["overflow_seen"] for row in rows] == [True, None]
+    assert [row["note"] for row in rows] == ["", "it draws"]
+
+
+def test_a_thousand_modules_are_cut_to_the_worst_unless_all_are_asked_for():
+    names = [f"layers.{place}.attention.projection" for place in range(1000)]
+    low = LowRun(precision="fp16_pure", modules=[error(name, flushed=1) for name in names])
+    found = passed(*(values(name, float(place + 1)) for place, name in enumerate(names)), low=low)
+    for study, record in ((headroom.STUDY, found), (origin.STUDY, OriginPass(case_id="case", modules=low.modules))):
+        for everything, rows in ((False, 12), (True, 1000)):
+            blocks = [block for block in section(study, CASE, record, everything=everything).blocks if block.headers]
+            assert {len(block.rows) for block in blocks} == {rows}
+            assert all(block.note.endswith("--all lists the rest") != everything for block in blocks)
+
+
+# Origin
+
+FAILING = OriginPass(
+    case_id="case",
+    modules=[
+        error("a", 1e-4, total_rel_l2=1e-4),
+        error("b", None, elements=0, note="it draws"),
+        error("c", 3e-3, total_rel_l2=5e-3),
+        error("", None, overflowed=100),
+        error("d", None, overflowed=50, inputs_overflowed=7),
+        error("e", 1.0, flushed=100),
+    ],
+)
+
+
+def concluded(found: OriginPass, case: Any = CASE) -> dict[str, dict[str, Any]]:
+    return {each.code: dict(each.facts) for each in origin.conclusions(case, found)}
+
+
+def test_an_origin_is_told_by_what_modules_err_by_themselves():
+    assert concluded(FAILING) == {
+        Origin.UNDEFINED: {"strange": 1},
+        Origin.OVERFLOWS: {"names": "the network itself", "count": 1, "modules": 5},
+        Origin.HANDED: {"names": "d", "count": 1, "modules": 5},
+        Origin.FLUSHES: {"names": "e", "count": 1, "modules": 5},
+        Origin.WORST: {"names": "e, c, a", "error": 1.0},
+        Origin.LEFT_OUT: {"count": 1, "modules": 6, "reasons": "it draws (1)"},
+    }
+    calm = OriginPass(case_id="case", modules=[error("a", 0.0)], output_rel_l2=2e-3)
+    assert list(concluded(calm)) == [Origin.OUTPUT, Origin.EXACT, Origin.CALM]
+    undefined = OriginPass(case_id="case", modules=[error("a", None)])
+    assert concluded(undefined)[Origin.UNDEFINED] == {"strange": 0}
+
+
+def test_an_origin_in_training_says_who_names_the_gradient_that_errs_most():
+    training = make_case("fp16_autocast", phase="training")
+    assert Origin.FORWARD in concluded(FAILING, training)
+
+
+def test_an_origin_says_where_errors_grow_that_no_module_makes():
+    grown = [error("waves", 2e-3, total_rel_l2=2e-3), error("trunk", 2e-3, total_rel_l2=4e-2)]
+    found = OriginPass(case_id="case", modules=grown, output_rel_l2=4e-2)
+    assert concluded(found)[Origin.GROWS] == {"module": "trunk", "total": 4e-2, "before": 2e-3, "own": 2e-3}
+    added = [error("a", 2e-3, total_rel_l2=2e-3), error("b", 2e-3, total_rel_l2=5e-3)]
+    made = [error("a", 2e-3, total_rel_l2=2e-3), error("b", 4e-2, total_rel_l2=4e-2)]
+    for calm in (added, made, grown[1:], [error("a", None), *grown[1:]]):
+        assert Origin.GROWS not in concluded(replace(found, modules=calm))
+
+
+def test_modules_are_ranked_for_people_and_in_the_order_of_running_for_machines():
+    (block,) = [one for one in section(origin.STUDY, CASE, FAILING).blocks if one.headers]
+    assert [row[0] for row in block.rows] == ["3", "4", "5", "2", "0", "1"]
+    assert [row[-1] for row in block.rows] == ["", "given inf", "", "", "", "it draws"]
+    rows = records(origin.COLUMNS, origin.placed(FAILING))
+    assert [row["place"] for row in rows] == list(range(6))
+    assert rows[2]["inherited"] == pytest.approx(4e-3)
+    assert (rows[4]["overflowed"], rows[4]["inputs_overflowed"], rows[1]["note"]) == (50, 7, "it draws")
