@@ -31,7 +31,7 @@ KEYS = frozenset(
     {
         "against", "all", "anchor", "area", "backoff_factor", "baseline", "blocks", "burst", "by", "case",
         "check", "compile_mode",
-        "control", "device", "dry_run", "dtype", "format", "from", "gate", "growth_factor",
+        "control", "device", "dry_run", "dtype", "format", "gate", "growth_factor",
         "growth_interval", "half_inputs", "init_scale", "json", "keep_flags", "keyword", "label", "lanes",
         "list", "max_error", "max_flushed_share", "max_gradient_error", "max_kl",
         "max_kl_p99", "max_loss_error", "max_sample_error", "max_time", "max_trials", "max_worst_sample_error",

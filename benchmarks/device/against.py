@@ -107,7 +107,7 @@ def _line(command: Sequence[str]) -> str:
     return "; ".join(done.stdout.split("\n")).strip("; ") if done.returncode == 0 else "not told"
 
 
-ASKING = ("explain.dtypes", "explain.rules.observed", "explain.rules.documented", "instruments.casts.measure",
+ASKING = ("trace.dtypes", "trace.rules.observed", "trace.rules.documented", "instruments.casts.measure",
           "instruments.rules.measure")  # fmt: skip
 """The modules that ask whether a device is here, before they take fake tensors in its place."""
 
