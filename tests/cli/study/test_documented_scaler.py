@@ -61,4 +61,4 @@ def test_the_example_rises_without_scaling_and_is_repaired_by_it(tmp_path: Path,
     assert rows["default"]["flushed_share"] < 0.001
     assert rows["no scaling"]["grad_rel_l2"] > 10 * rows["default"]["grad_rel_l2"]
     assert rows["no scaling"]["loss"] > 10 * rows["fp32"]["loss"]
-    assert case["sentences"][0].startswith("fp16 needs loss scaling here: without it the loss rises from 0.00")
+    assert {"scaling-needed", "scaling-rises"} <= {each["code"] for each in case["statements"]}

@@ -201,7 +201,7 @@ def test_a_loss_that_overflows_collapses_every_scale_and_no_loss_is_a_skip(ampbe
     said = ampbench("study", "scaler", "model.py:large", "--steps", "30", "--setting", "default")
     told = " ".join(said.out.split())
     assert said.code == 0
-    assert "No loss scale helps: the loss itself is not finite, which no scale changes: aten." in told
+    assert "No loss scale helps: the loss itself is not finite: aten." in told
     assert "forward, step 1 makes the first value that is not finite" in told
     said = ampbench("study", "scaler", "model.py:no_loss")
     assert (said.code, said.out) == (5, "")
