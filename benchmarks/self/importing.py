@@ -25,7 +25,7 @@ def seconds(files: int = FILES) -> float:
         source, results = Path(folder) / "asv", Path(folder) / "results"
         write_results(source, files)
         started = time.perf_counter()
-        runs = native.read_source(source, native.recognise(source), "", Counter())
+        runs = native.read_source(source, Counter())
         written = native.write_runs(runs, results)
         passed = time.perf_counter() - started
     if len(written.new) != files:
