@@ -41,10 +41,10 @@ NAMES = [
 ]
 """The precisions: some are measured on accelerators alone where none is named."""
 DIGITS = 4
-"""So many significant digits of an error are kept: no more of them say anything."""
+"""Significant digits of an error that results keep: further digits are noise."""
 
 _opened: dict[str, cells.Cell] = {}
-"""The cell of which this process times steps."""
+"""The cell whose steps this process times."""
 _held = ExitStack()
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -65,7 +65,7 @@ def keep_passes() -> None:
 
 
 class _Named(type):
-    """The class of suites, each of which is called as the variable that holds it, as asv's names tell."""
+    """The class of suites. asv names each suite after the variable that holds it."""
 
     workload: str
     variables: Mapping[str, Any]
@@ -120,7 +120,7 @@ def suite(workload: str | Callable[..., Any]) -> type:
 
         @_with(unit="x floor", setup_cache=keep_passes)
         def track_output_error(self, phase: str, precision: str) -> float:
-            """How far the output lies from fp64's, beside what rounding it to the dtype costs."""
+            """Output error against fp64, divided by the error of rounding the fp64 output."""
             output = divergence(plan(phase, precision)).output
             _check_finite(output.nonfinite + (output.reference_nan or 0), "output", output.undefined)
             error, floor = output.rel_l2, output.floor_rel_l2
@@ -128,7 +128,7 @@ def suite(workload: str | Callable[..., Any]) -> type:
 
         @_with(unit="relative", setup_cache=keep_passes)
         def track_gradient_error(self, phase: str, precision: str) -> float:
-            """How far all gradients lie from fp64's, relative to their norm."""
+            """Relative L2 error of all gradients against fp64."""
             gradient = divergence(plan(phase, precision)).gradient
             _check_finite((gradient.nonfinite or 0) + (gradient.reference_nan or 0), "gradient", gradient.undefined)
             return _rounded(gradient.rel_l2)

@@ -1,4 +1,4 @@
-"""Two runs compared, as an object: the changes with their evidence, what a gate says, text and data."""
+"""A comparison of two runs as an object: changes with their evidence, the gate's result, text and data."""
 
 import io
 from collections.abc import Sequence
@@ -62,7 +62,7 @@ class Comparison:
     def compared(self) -> Compared:
         """The changes of the kinds that the policy asks for, and everything a reader needs to weigh them.
 
-        Raises `NothingToRunError` where no case matches, or none of both runs has a number and nothing is explained.
+        Raises `NothingToRunError` where no case matches, or neither run has a number or an explanation.
         """
         if not (self.whole.findings or self.whole.explained or (self.whole.rule_devices and not self.keyword)):
             nothing = "the runs have cases in common, but no number of any of them on either side"
@@ -71,12 +71,12 @@ class Comparison:
 
     @property
     def gated(self) -> Compared:
-        """The same, of which there may be nothing."""
+        """The same comparison; it may be empty."""
         return narrowed(self.whole, self._wanted, self._policy.kinds)
 
     @property
     def changes(self) -> list[Change]:
-        """The verdict on each metric of each case, what matters most first."""
+        """The verdict on each metric of each case, the most important first."""
         return list(self.compared.findings)
 
     @property

@@ -315,7 +315,7 @@ def told_device(found: ResultFile) -> str:
 
 
 def _only_value(found: ResultFile, name: str) -> float | None:
-    """Return the value of a benchmark without parameters, of whichever file; None where there is no number."""
+    """Return the value of a benchmark without parameters, from any file; None where there is no number."""
     result = next((one for each, one in found.benchmarks.items() if each.endswith(name)), None)
     value = result.values[0] if result and len(result.values) == 1 else None
     return value if isinstance(value, (int, float)) and math.isfinite(value) else None
