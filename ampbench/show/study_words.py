@@ -187,20 +187,22 @@ TEMPLATES: Mapping[str, str] = {
         "these are values of the forward pass; of gradients, `ampbench run` finds the parameter that errs most, and "
         "`ampbench show RUN --case CASE` names it"
     ),
-    "scope-recommended": "recommended by PyTorch{casts:if|; || casts a step}{loss:if|, loss in ||}",
+    "scope-recommended": "recommended by PyTorch",
     "scope-raises": "raises: {error}",
     "scope-stale": (
         "from step {step} on, {weights:counted;weight} {weights:verb;is;are} stale: read as "
         "{weights:verb;a copy;copies} made before the optimizer's last step"
     ),
-    "scope-loss": "the loss goes from {first:loss} to {last:loss} in {steps:counted;step}, not to {expected:loss}",
+    "scope-loss": (
+        "after {steps:counted;step} the weights have a loss of {last:loss}, not {expected:loss}"
+        "{first:if| (|loss| before)}"
+    ),
     "scope-casts": "{casts} casts a step, not {than}",
     "scope-time": "a step takes {ratio:ratio} as long (95%: {low:.2f} to {high:.2f})",
     "scope-peak": "peak memory {peak:B}, not {than:B}",
     "scope-grows": "memory grows by {growth:B} with each step",
     "scope-keeps": "{kept:B} kept from step to step",
     "scope-low-loss": "the loss is computed in {dtype}: give it its input in fp32",
-    "scope-dtype": "{what} in {dtype}, not {than}",
     "scope-error": "error of the {what}: {error:error} against {reference}, not {than:error}",
     "scope-undefined": "no error of the {what} is defined, as values are not finite or have another shape",
     "scope-free": "no cost seen",

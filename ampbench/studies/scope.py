@@ -7,12 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from operator import itemgetter
 from typing import Annotated
 
 import msgspec
 
-from ampbench.core.precisions import AUTOCAST, FORMATS, PRECISIONS, SHORT_DTYPES
+from ampbench.core.precisions import AUTOCAST, PRECISIONS, SHORT_DTYPES
 from ampbench.core.statement import Severity, Statement, state
 from ampbench.core.units import UNDEFINED, counted
 from ampbench.records.bounds import Change, Count, ErrorSize, Magnitude, Seconds, Signed, Steps, StepSeconds, one_of
@@ -20,7 +19,6 @@ from ampbench.records.case import Case
 from ampbench.records.kinds import SCOPE
 from ampbench.records.measured import Fitness
 from ampbench.records.wire import Task
-from ampbench.show.charts import curves
 from ampbench.show.document import Column
 from ampbench.studies.paired import Ratio, busy, ratio_of, short_ratio, step_seconds
 from ampbench.studies.study import AUTOCAST_HELP, SCALER_HELP, Selects, Study, Table, View, asks
@@ -47,7 +45,8 @@ class ScopeRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     per step of build `b`, taken in turns with the other scopes. `dtypes` are those of "output", "loss" and
     "gradients" ("bf16"; several joined by ", "). Errors are against the same steps in fp64: output, loss and gradients
     of the first step, `update_rel_l2` of what all steps changed, relative to that change; None: undefined.
-    `losses` are those of each step. `error` is the first line of what it raised.
+    `end_loss` is that of the weights after the last step on the first batch, computed as the reference computes: a
+    loss read within a scope is rounded, and may be that of stale weights. `error` is the first line of what it raised.
     """
 
     scope: Annotated[str, one_of(*SCOPES)]
@@ -62,7 +61,7 @@ class ScopeRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     loss_abs_error: Magnitude | None = None
     grad_rel_l2: ErrorSize | None = None
     update_rel_l2: ErrorSize | None = None
-    losses: list[Signed | None] = []
+    end_loss: Signed | None = None
     error: str = ""
     notes: list[str] = []
 
@@ -73,16 +72,18 @@ class ScopeRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class ScopePass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """A case trained for `steps` steps in each scope. `reference_losses` are those of the steps without autocast.
+    """A case trained for `steps` steps in each scope, and without autocast in `reference_dtype`.
 
-    These are in `reference_dtype`: "fp64", or "fp32" where fp64 fails ("": both do, and no error is known).
+    That is "fp64", or "fp32" where fp64 fails ("": both do, and no error is known). `reference_loss` is the loss of its
+    first step, `reference_end_loss` its `ScopeRun.end_loss`.
     """
 
     case_id: str
     steps: Steps
     scopes: list[ScopeRun] = []
-    reference_losses: list[Signed | None] = []
     reference_dtype: str = "fp64"
+    reference_loss: Signed | None = None
+    reference_end_loss: Signed | None = None
     memory_source: str | None = None
     fitness: Fitness = Fitness()
     notes: list[str] = []
@@ -102,7 +103,7 @@ class Scope(StrEnum):
     RAISES = "scope-raises"
     STALE = "scope-stale"
     LOSS = "scope-loss"
-    """The loss of stale weights goes another way."""
+    """Weights that were trained by stale copies end at another loss."""
     CASTS = "scope-casts"
     TIME = "scope-time"
     PEAK = "scope-peak"
@@ -110,7 +111,6 @@ class Scope(StrEnum):
     KEEPS = "scope-keeps"
     LOW_LOSS = "scope-low-loss"
     """The recommended scope computes the loss in half."""
-    DTYPE = "scope-dtype"
     ERROR = "scope-error"
     UNDEFINED = "scope-undefined"
     FREE = "scope-free"
@@ -122,7 +122,9 @@ LARGER = 2.0
 LARGER_PEAK = 1.01
 """A peak is larger from so many times on: below, it is some scratch memory that an op took a moment earlier."""
 SPACINGS = 4
-"""Losses that differ by fewer spacings of their dtype are not told apart."""
+"""Losses that differ by fewer spacings of the reference's dtype are not told apart."""
+DIGITS = {"fp64": 53, "fp32": 24}
+"""Of the mantissas of what a reference computes in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +165,7 @@ def compared(record: ScopePass) -> list[Compared]:
         return stats.median(values) if values else None
 
     best = next((run for run in record.scopes if run.scope == FORWARD_AND_LOSS), None)
-    reference = next(iter(record.reference_losses), None)
+    reference = record.reference_loss
     return [
         Compared(
             run=run,
@@ -196,7 +198,7 @@ def conclusions(case: Case, record: ScopePass) -> Iterator[Statement]:
     other = best if best is not None and not best.run.error else None
     for row in rows:
         if row is not best:
-            costs = list(_costs(row, other, record.reference_dtype, timed=spoilt is None))
+            costs = list(_costs(row, other, record, timed=spoilt is None))
             yield from costs or [state(Scope.FREE, row.run.scope, Severity.INFO)]
     if spoilt is not None:
         yield spoilt
@@ -207,14 +209,13 @@ def _recommended(case: Case, best: Compared) -> Iterator[Statement]:
     if run.error:
         yield state(Scope.RAISES, run.scope, error=run.error)
         return
-    known = casts_text(run.casts) if run.casts else None
-    yield state(Scope.RECOMMENDED, run.scope, Severity.INFO, casts=known, loss=run.dtypes.get("loss"))
+    yield state(Scope.RECOMMENDED, run.scope, Severity.INFO)
     yield from _state_of_memory(best, None)
     if run.dtypes.get("loss") == SHORT_DTYPES[PRECISIONS[case.precision].autocast or ""]:
         yield state(Scope.LOW_LOSS, run.scope, Severity.ADVICE, dtype=run.dtypes["loss"])
 
 
-def _costs(row: Compared, best: Compared | None, reference: str, *, timed: bool) -> Iterator[Statement]:
+def _costs(row: Compared, best: Compared | None, record: ScopePass, *, timed: bool) -> Iterator[Statement]:
     """Yield what a scope costs, beside the recommended scope if that runs; in time only where `timed`."""
     run, cost = row.run, partial(_cost, row.run.scope)
     if run.error:
@@ -225,16 +226,13 @@ def _costs(row: Compared, best: Compared | None, reference: str, *, timed: bool)
         yield cost(Scope.TIME, ratio=row.ratio.value, low=row.ratio.low, high=row.ratio.high)
     if best is None:
         return
-    if row.stale and run.losses and best.run.losses and _apart(run, best.run):
-        ends = {"first": run.losses[0], "last": run.losses[-1], "expected": best.run.losses[-1]}
-        yield cost(Scope.LOSS, steps=len(run.losses), **ends)
+    if row.stale and _ends_apart(run, best.run, record):
+        ends = {"first": record.reference_loss, "last": run.end_loss, "expected": best.run.end_loss}
+        yield cost(Scope.LOSS, steps=record.steps, **ends)
     if sum(run.casts) > sum(best.run.casts) > 0:
         yield cost(Scope.CASTS, casts=casts_text(run.casts), than=casts_text(best.run.casts))
     if (row.peak_bytes or 0) > LARGER_PEAK * (best.peak_bytes or 0) > 0:
         yield cost(Scope.PEAK, peak=row.peak_bytes, than=best.peak_bytes)
-    for what, dtype in run.dtypes.items():
-        if dtype != best.run.dtypes.get(what, dtype):
-            yield cost(Scope.DTYPE, what=what, dtype=dtype, than=best.run.dtypes[what])
     for what, error, least in (
         ("output", run.output_rel_l2, best.run.output_rel_l2),
         ("loss", row.loss_rel_error, best.loss_rel_error),
@@ -244,7 +242,7 @@ def _costs(row: Compared, best: Compared | None, reference: str, *, timed: bool)
         if least is not None and error is None:
             yield cost(Scope.UNDEFINED, what=what)
         elif least is not None and error is not None and error > LARGER * least:
-            yield cost(Scope.ERROR, what=what, error=error, than=least, reference=reference)
+            yield cost(Scope.ERROR, what=what, error=error, than=least, reference=record.reference_dtype)
 
 
 def _cost(scope: str, code: Scope, **facts: float | str | None) -> Statement:
@@ -264,16 +262,14 @@ def _state_of_memory(row: Compared, best: Compared | None) -> Iterator[Statement
         yield state(Scope.KEEPS, row.run.scope, Severity.ADVICE, kept=kept)
 
 
-def _apart(run: ScopeRun, best: ScopeRun) -> bool:
-    """Return whether the last losses of two scopes differ by more than their dtypes can blur."""
-    last, expected = run.losses[-1], best.losses[-1]
-    if last is None or expected is None:
-        return last is not expected
-    digits = min(
-        FORMATS[dtype].digits if dtype in FORMATS else 24
-        for dtype in (each.dtypes.get("loss", "") for each in (run, best))
-    )
-    return abs(last - expected) > SPACINGS * 2.0 ** (1 - digits) * max(abs(last), abs(expected))
+def _ends_apart(run: ScopeRun, best: ScopeRun, record: ScopePass) -> bool:
+    """Return whether weights end farther from the reference's loss than the recommended scope's and its spacings."""
+    reference = record.reference_end_loss
+    if run.end_loss is None or best.end_loss is None or reference is None:
+        return False
+    spacing = 2.0 ** (1 - DIGITS[record.reference_dtype]) * abs(reference)
+    error, least = abs(run.end_loss - reference), abs(best.end_loss - reference)
+    return error > max(LARGER * least, SPACINGS * spacing)
 
 
 def differs(ratio: Ratio) -> bool:
@@ -305,7 +301,6 @@ COLUMNS: Sequence[Column[Compared]] = (
         lambda row: casts_text(row.run.casts) if row.run.casts else UNDEFINED,
     ),
     Column("later_casts", lambda row: row.later_casts),
-    Column("first_cast_bytes", lambda row: row.run.cast_bytes[0] if row.run.cast_bytes else None),
     Column("later_cast_bytes", lambda row: row.later_cast_bytes, "moved", "B"),
     Column("stale_weights", lambda row: row.stale, "stale", "whole"),
     Column("seconds", lambda row: row.seconds, "step", "s"),
@@ -317,49 +312,14 @@ COLUMNS: Sequence[Column[Compared]] = (
     Column("ratio_low", lambda row: row.ratio and row.ratio.low),
     Column("ratio_high", lambda row: row.ratio and row.ratio.high),
     Column("output_rel_l2", lambda row: row.run.output_rel_l2, "output", "error"),
-    Column("loss_abs_error", lambda row: row.run.loss_abs_error),
     Column("grad_rel_l2", lambda row: row.run.grad_rel_l2, "gradients", "error"),
     Column("update_rel_l2", lambda row: row.run.update_rel_l2, "updates", "error"),
-    Column("first_loss", lambda row: row.run.losses[0] if row.run.losses else None, "first loss", "loss"),
-    Column("last_loss", lambda row: row.run.losses[-1] if row.run.losses else None, "last loss", "loss"),
+    Column("end_loss", lambda row: row.run.end_loss, "loss at the end", "loss"),
     Column("output_dtype", lambda row: row.run.dtypes.get("output"), "output"),
     Column("loss_dtype", lambda row: row.run.dtypes.get("loss"), "loss"),
     Column("gradients_dtype", lambda row: row.run.dtypes.get("gradients"), "gradients"),
 )  # fmt: skip
 """Of a scope: its numbers, those of a step in SI units, and what each is beside the recommended scope's."""
-
-Loss = tuple[int, str, float | None, float | None]
-"""A step from 1, a scope, the loss there, and the reference's."""
-LOSSES: Sequence[Column[Loss]] = (
-    Column("step", itemgetter(0)),
-    Column("scope", itemgetter(1)),
-    Column("loss", itemgetter(2)),
-    Column("reference_loss", itemgetter(3)),
-)
-
-
-def losses(record: ScopePass) -> list[Loss]:
-    """Return the loss of each step and scope beside the reference's, None where undefined."""
-    return [
-        (step, run.scope, loss, _at(record.reference_losses, step - 1))
-        for run in record.scopes
-        for step, loss in enumerate(run.losses, start=1)
-    ]
-
-
-def _at(losses: Sequence[float | None], step: int) -> float | None:
-    return losses[step] if step < len(losses) else None
-
-
-def _curves(record: ScopePass) -> list[tuple[str, Sequence[float | None]]]:
-    reference = [(record.reference_dtype, record.reference_losses)] if record.reference_dtype else []
-    return [*reference, *((_SHORT[run.scope], run.losses) for run in record.scopes if run.losses)]
-
-
-def _alive(record: ScopePass) -> list[tuple[str, Sequence[float]]]:
-    kept = any(value > 0 for run in record.scopes for value in run.alive_bytes)
-    return [(_SHORT[run.scope], run.alive_bytes) for run in record.scopes] if kept else []
-
 
 STUDY: Study[ScopeAsked, ScopePass] = Study(
     kind=SCOPE,
@@ -414,31 +374,12 @@ Examples:
                 ),
                 View(
                     title="Relative errors against the reference",
-                    keys="scope output_rel_l2 loss_rel_error grad_rel_l2 update_rel_l2 first_loss last_loss",
-                    note="of the first step, in fp64 where that runs; updates: what all steps changed in the weights",
+                    keys="scope output_rel_l2 loss_rel_error grad_rel_l2 update_rel_l2 end_loss",
+                    note="of the first step, in fp64 where that runs; updates: what all steps changed in the weights; "
+                    "loss at the end: of the weights, computed as the reference computes",
                 ),
             ],
         ),
-        Table(key="losses", columns=LOSSES, rows=losses),
     ),
     conclusions=conclusions,
-    charts=(
-        curves(
-            "studies-scope-losses",
-            "Loss of each step by scope",
-            "training loss",
-            "autocast around",
-            _curves,
-            alt="Where lines lie on one another, scopes do the same within the line's width.",
-        ),
-        curves(
-            "studies-scope-memory",
-            "Memory left after each step",
-            "left after a step",
-            "autocast around",
-            _alive,
-            unit="B",
-            alt="A line that rises is memory that grows with every step.",
-        ),
-    ),
 )

@@ -4,7 +4,6 @@ All scopes take the same steps: the same weights, batches and random numbers. Nu
 fp64, without autocast.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
@@ -21,7 +20,6 @@ from ampbench.records.case import Case
 from ampbench.records.casts import CastTrace
 from ampbench.records.labels import FP32_INSTEAD
 from ampbench.studies.scope import (
-    FEWEST_STEPS,
     FORWARD,
     FORWARD_AND_LOSS,
     SCOPES,
@@ -43,8 +41,8 @@ from ampbench.worker.timing import FitnessWatch, Settled, side_by_side
 from ampbench.worker.worker import Work
 from ampbench.workload import Workload
 
-PLAIN = "fp32"
-"""The scope of a loop in fp32 without autocast, the reference where that in fp64 fails."""
+PLAIN = {"fp64": FP64, "fp32": PRECISIONS[BASELINE]}
+"""The scopes of loops without autocast: the reference, and what takes its place where that fails."""
 
 Look = Callable[[int, Any, torch.Tensor], None]
 """Looks at a step, from 0: its output and loss, and the gradients, not scaled, that lie in the parameters."""
@@ -55,15 +53,14 @@ Region = Callable[[], AbstractContextManager[Any]]
 class Loop:
     """`steps` steps of training a case with autocast entered around `scope`, one of `SCOPES`.
 
-    Without autocast run "" in fp64 and `PLAIN` in fp32.
+    Those of `PLAIN` are without autocast.
 
     A step is forward, loss, backward, GradScaler's and the optimizer's step, and at last zero_grad, so that gradients
     are not what is left after it. `run` takes all of them. Raises as `Step` does.
     """
 
     def __init__(self, workload: Workload, case: Case, device: Device, scope: str, steps: int):
-        precision = {"": FP64, PLAIN: PRECISIONS[BASELINE]}.get(scope)
-        self.step = build_training(workload, case, device, precision=precision)
+        self.step = build_training(workload, case, device, precision=PLAIN.get(scope))
         self.steps = steps
         region = _region(case, device, scope)
         self._around_step: Region = region if scope == WITH_BACKWARD else nullcontext
@@ -129,13 +126,14 @@ class Loop:
 class Numbers:
     """What a loop gave, in fp64: outputs and gradients of its first step, what all steps changed in each parameter.
 
-    `losses` are those of each step (None: not finite); `dtypes` as in `ScopeRun`.
+    `loss` is that of the first step (None: not finite); `dtypes` and `end_loss` as in `ScopeRun`.
     """
 
     outputs: list[torch.Tensor] = field(default_factory=list)
     gradients: dict[str, torch.Tensor] = field(default_factory=dict)
     moved: dict[str, torch.Tensor] = field(default_factory=dict)
-    losses: list[float | None] = field(default_factory=list)
+    loss: float | None = None
+    end_loss: float | None = None
     dtypes: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -146,18 +144,16 @@ def loop_numbers(
     device: Device,
     scope: str,
     steps: int,
-    keep: Device,
     settled: Settled,
     notes: list[str],
+    reference: str,
 ) -> Numbers:
-    """Return the numbers of a loop of `case`, on device `keep`; `scope` as in `Loop`.
+    """Return the numbers of a loop of `case`; `scope` as in `Loop`, `reference` the scope that computes `end_loss`.
 
     Dropout is switched off, which `notes` then say; what else is random draws from one seed.
     """
-    found = Numbers()
-    losses: list[torch.Tensor] = []
-    flags = {"": FP64, PLAIN: PRECISIONS[BASELINE]}
-    with precision_flags(flags.get(scope, PRECISIONS[case.precision])):
+    found, keep = Numbers(), fp64_device(device)
+    with precision_flags(PLAIN.get(scope, PRECISIONS[case.precision])):
         seed_all(0)
         loop = Loop(workload, case, device, scope, steps)
         switch_off_dropout(loop.step.module, notes)
@@ -166,10 +162,10 @@ def loop_numbers(
         before = {name: _kept(value, keep) for name, value in parameters.items()}
 
         def look(turn: int, output: Any, loss: torch.Tensor) -> None:
-            losses.append(loss)
             if turn:
                 return
             gradients = {name: value.grad for name, value in parameters.items() if value.grad is not None}
+            found.loss = _finite(loss)
             found.outputs = kept_outputs(output, keep)
             found.gradients = {name: _kept(gradient, keep) for name, gradient in gradients.items()}
             kinds = {"output": floating_in(output), "loss": [loss], "gradients": gradients.values()}
@@ -181,11 +177,36 @@ def loop_numbers(
         for _ in loop.taken(look):
             pass
         found.moved = {name: _kept(value, keep) - before[name] for name, value in parameters.items()}
-    found.losses = [value if math.isfinite(value) else None for value in map(float, losses)]
     scaler = loop.step.scaler
     if scaler is not None and settled is not None and scaler.get_scale() < settled["scale"]:
         found.notes.append("GradScaler skipped steps, and lowered its scale")
+    if reference:
+        found.end_loss = _loss_of(loop.step.module, workload, case, device, reference)
     return found
+
+
+def _loss_of(trained: torch.nn.Module, workload: Workload, case: Case, device: Device, scope: str) -> float | None:
+    """Return the loss of a trained network's weights on the first batch, as the loop of a scope of `PLAIN` reads it."""
+    where = device if scope == "fp32" else fp64_device(device)
+    with precision_flags(PLAIN[scope]):
+        seed_all(0)
+        step = build_training(workload, case, where, precision=PLAIN[scope])
+        switch_off_dropout(step.module, [])
+        with torch.no_grad():
+            for own, other in zip(_state(step.module), _state(trained), strict=True):
+                own.copy_(other)
+        with step.network.without_gradients():
+            _, loss = step.network.forward_and_loss()
+    assert loss is not None
+    return _finite(loss)
+
+
+def _state(module: torch.nn.Module) -> list[torch.Tensor]:
+    return [*module.parameters(), *module.buffers()]
+
+
+def _finite(loss: torch.Tensor) -> float | None:
+    return float(loss) if math.isfinite(loss) else None
 
 
 def settled_scaler(workload: Workload, case: Case, device: Device, notes: list[str]) -> Settled:
@@ -206,7 +227,7 @@ def settled_scaler(workload: Workload, case: Case, device: Device, notes: list[s
 
 def _region(case: Case, device: Device, scope: str) -> Region:
     """Return what enters autocast in `scope`: with its weight cache, unless that is off."""
-    if scope in ("", PLAIN):
+    if scope in PLAIN:
         return nullcontext
     dtype = getattr(torch, PRECISIONS[case.precision].autocast or "")
     return partial(torch.autocast, device.type, dtype=dtype, cache_enabled=scope != UNCACHED_LOOP)
@@ -228,101 +249,70 @@ def _kept(tensor: torch.Tensor, keep: Device) -> torch.Tensor:
 def measure_scopes(workload: Workload, case: Case, device: Device, steps: int, seconds: float) -> ScopePass:
     """Return what `steps` steps of training `case` come to in each scope of autocast, timed for about `seconds`.
 
-    What a network raises in a scope becomes that run's error; what it raises in all of them is raised, and so is
-    `UsageError` for a precision without autocast, a case that does not train, and fewer steps than two.
+    What a network raises in a scope becomes that run's error; what it raises in all of them is raised.
     """
-    if PRECISIONS[case.precision].autocast is None or case.phase != "training":
-        raise UsageError(f"{case.case_id} has no training steps with autocast, whose scope could be studied")
-    if steps < FEWEST_STEPS:
-        raise UsageError(f"what a step leaves to the next needs {FEWEST_STEPS} steps at least, not {steps}")
     notes: list[str] = []
     with precision_flags(PRECISIONS[case.precision]):
         settled = settled_scaler(workload, case, device, notes)
     runs, reference = _numbers(workload, case, device, steps, settled, notes)
-    running = [run.scope for run in runs if not run.error]
-    builds = [partial(Loop, workload, case, device, scope, steps) for scope in running]
+    running = [run for run in runs if not run.error]
+    builds = [partial(Loop, workload, case, device, run.scope, steps) for run in running]
     with precision_flags(PRECISIONS[case.precision]):
         traced = [_traced(build(), settled, notes) for build in builds]
         device.release()
         memory = _memory(builds, settled, device, notes)
         watch = FitnessWatch(device)
-        samples = side_by_side(builds, lambda loop, _: loop.start(settled), device, seconds, notes)
+        loops = side_by_side(builds, lambda loop, _: loop.start(settled), device, seconds, notes)
         fitness = watch.seen()
-    measured = dict(zip(running, zip(traced, memory, samples, strict=True), strict=True))
+    measured = {}
+    for run, casts, (peaks, alive), samples in zip(running, traced, memory, loops, strict=True):
+        of_steps = [[sample / steps for sample in build] for build in samples]
+        measured[run.scope] = structs.replace(run, **casts, peak_bytes=peaks, alive_bytes=alive, samples=of_steps)
     return ScopePass(
         case_id=case.case_id,
         steps=steps,
-        scopes=[_with_costs(run, steps, *measured[run.scope]) if run.scope in measured else run for run in runs],
-        reference_losses=reference.losses,
-        reference_dtype=reference.dtype,
+        scopes=[measured.get(run.scope, run) for run in runs],
+        **reference,
         memory_source=memory_source(device) if any(peaks for peaks, _ in memory) else None,
         fitness=fitness,
         notes=list(dict.fromkeys(notes)),
     )
 
 
-def _with_costs(
-    run: ScopeRun,
-    steps: int,
-    traced: tuple[list[int], list[int], list[int]],
-    memory: tuple[list[int], list[int]],
-    samples: list[list[float]],
-) -> ScopeRun:
-    """Return a run with its casts, memory and time; `samples` are seconds of whole loops."""
-    casts, cast_bytes, stale = traced
-    return structs.replace(
-        run,
-        casts=casts,
-        cast_bytes=cast_bytes,
-        stale_weights=stale,
-        peak_bytes=memory[0],
-        alive_bytes=memory[1],
-        samples=[[seconds / steps for seconds in build] for build in samples],
-    )
-
-
 def _numbers(
     workload: Workload, case: Case, device: Device, steps: int, settled: Settled, notes: list[str]
-) -> tuple[list[ScopeRun], "_Reference"]:
-    """Return a run of each scope with its numbers or its error, and what they are held against, without its tensors.
+) -> tuple[list[ScopeRun], dict[str, Any]]:
+    """Return a run of each scope with its numbers or its error, and what a pass says of the reference.
 
     Raises what the first scope raised where all raise.
     """
-    reference = _reference(workload, case, device, steps, notes)
-    keep = fp64_device(device)
+    dtype, reference = _reference(workload, case, device, steps, notes)
     runs = []
     first: Exception | None = None
     for scope in SCOPES:
         device.release()
         try:
-            numbers = loop_numbers(workload, case, device, scope, steps, keep, settled, notes)
+            numbers = loop_numbers(workload, case, device, scope, steps, settled, notes, dtype)
         except Exception as error:  # noqa: BLE001 - whatever the user's code raises is what this scope does to it
             first = first or error
             runs.append(ScopeRun(scope=scope, error=said_of(error)))
             continue
-        runs.append(_compared(scope, numbers, reference.numbers, notes))
+        runs.append(_compared(scope, numbers, reference, notes))
         del numbers
     if first is not None and all(run.error for run in runs):
         raise first
-    return runs, dataclasses.replace(reference, numbers=None)
+    losses = {} if reference is None else {"reference_loss": reference.loss, "reference_end_loss": reference.end_loss}
+    return runs, {"reference_dtype": dtype, **losses}
 
 
-@dataclass(frozen=True, slots=True)
-class _Reference:
-    """What scopes are held against: the steps in fp64, or in fp32 where those fail ("": there is none)."""
-
-    dtype: str = ""
-    numbers: Numbers | None = None
-    losses: list[float | None] = field(default_factory=list)
-
-
-def _reference(workload: Workload, case: Case, device: Device, steps: int, notes: list[str]) -> _Reference:
-    """Return the numbers of the fp64 steps or, which `notes` say, of those in fp32, or none."""
-    where = fp64_device(device)
+def _reference(
+    workload: Workload, case: Case, device: Device, steps: int, notes: list[str]
+) -> tuple[str, Numbers | None]:
+    """Return the scope of `PLAIN` that runs, and its numbers: fp64's or, which `notes` say, fp32's; "" for neither."""
     failed: list[str] = []
-    for scope, on, dtype in (("", where, "fp64"), (PLAIN, device, PLAIN)):
+    for scope, on in (("fp64", fp64_device(device)), ("fp32", device)):
         try:
-            numbers = loop_numbers(workload, case, on, scope, steps, where, None, notes)
+            numbers = loop_numbers(workload, case, on, scope, steps, None, notes, scope)
         except Exception as error:  # noqa: BLE001 - a network that does not run in fp64 may train well in fp32
             failed.append(said_of(error))
             if is_out_of_memory(error):
@@ -330,17 +320,17 @@ def _reference(workload: Workload, case: Case, device: Device, steps: int, notes
             device.release()  # what the error held of the steps
             continue
         notes += [FP32_INSTEAD.format(*failed)] if failed else []
-        return _Reference(dtype, numbers, numbers.losses)
+        return scope, numbers
     notes.append(f"no error is known, as the fp64 reference failed: {'; fp32 failed: '.join(failed)}")
-    return _Reference()
+    return "", None
 
 
 def _compared(scope: str, numbers: Numbers, reference: Numbers | None, notes: list[str]) -> ScopeRun:
     """Return a run of a scope with its numbers beside those of the reference."""
-    run = ScopeRun(scope=scope, dtypes=numbers.dtypes, losses=numbers.losses, notes=numbers.notes)
+    run = ScopeRun(scope=scope, dtypes=numbers.dtypes, end_loss=numbers.end_loss, notes=numbers.notes)
     if reference is None:
         return run
-    loss, expected = numbers.losses[0], reference.losses[0]
+    loss, expected = numbers.loss, reference.loss
 
     def error(values: dict[str, torch.Tensor], references: dict[str, torch.Tensor]) -> float | None:
         return compare(list(values.values()), [references[name] for name in values]).rel_l2
@@ -359,35 +349,34 @@ def _compared(scope: str, numbers: Numbers, reference: Numbers | None, notes: li
     )
 
 
-def _traced(loop: Loop, settled: Settled, notes: list[str]) -> tuple[list[int], list[int], list[int]]:
-    """Return, per step, casts, the bytes they move and the weights read as copies that an earlier step made."""
+def _traced(loop: Loop, settled: Settled, notes: list[str]) -> dict[str, list[int]]:
+    """Return what `split_by_step` does of a loop; nothing, which `notes` explain, where no op can be watched."""
     loop.start(settled)
     loop.restore()
-    starts = []
+    starts = [0]
     try:
         with trace_casts(loop.step.module) as ledger:
             for _ in loop.taken():
                 starts.append(len(ledger.ops))
-    except UsageError as refused:  # a program that no op of can be watched
+    except UsageError as refused:
         notes.append(f"casts were not counted: {refused}")
-        return [], [], []
-    return split_by_step(ledger.trace, [0, *starts[:-1]])
+        return {}
+    return split_by_step(ledger.trace, starts[:-1])
 
 
-def split_by_step(trace: CastTrace, starts: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
+def split_by_step(trace: CastTrace, starts: Sequence[int]) -> dict[str, list[int]]:
     """Return, per step, casts, the bytes they move and the weights read as copies that an earlier step made.
 
-    `starts` are the indices of the first ops of the steps.
+    Keys are fields of `ScopeRun`. `starts` are the indices of the first ops of the steps.
     """
-    ends = [*starts[1:], len(trace.ops)]
-    casts, moved, stale = [], [], []
-    for start, end in zip(starts, ends, strict=True):
+    found: dict[str, list[int]] = {"casts": [], "cast_bytes": [], "stale_weights": []}
+    for start, end in zip(starts, [*starts[1:], len(trace.ops)], strict=True):
         made = [cast for cast in trace.casts if start <= cast.index < end]
         uses = [use for use in trace.weights if start <= use.operation < end]
-        casts.append(len(made))
-        moved.append(sum(cast.bytes_moved for cast in made))
-        stale.append(len({use.name for use in uses if use.cast is not None and use.cast < start}))
-    return casts, moved, stale
+        found["casts"].append(len(made))
+        found["cast_bytes"].append(sum(cast.bytes_moved for cast in made))
+        found["stale_weights"].append(len({use.name for use in uses if use.cast is not None and use.cast < start}))
+    return found
 
 
 def _memory(

@@ -208,4 +208,16 @@ RULES: tuple[Rule, ...] = (
         lambda one: one.table == "frame" and one.column in VERDICT_COLUMNS and one.before == MISSING,
         cells=17_142,
     ),
+    Rule(
+        "the study of scopes reads the loss of the weights at the end as its reference does, not those of each step",
+        lambda one: (
+            one.name == "tests-net-runs-scope"
+            and (
+                one.table == "study, cases 0 losses"
+                or "loss" in one.key
+                or one.column in ("first_cast_bytes", "loss_abs_error", "first_loss", "last_loss", "end_loss")
+            )
+        ),
+        cells=230,
+    ),
 )

@@ -22,8 +22,6 @@ from tests.report.studied_runs import (
     convergence_run,
     scaler_run,
     scalings,
-    scope_run,
-    scoped,
     trained,
 )
 from tests.stored_runs import make_case
@@ -279,7 +277,7 @@ LEGENDS = """() => [...document.querySelectorAll("#studies .drawing svg")].map((
 @pytest.mark.parametrize("width", [1400, 400])
 def test_the_charts_of_studies_are_drawn_again_as_they_were(browser: Browser, tmp_path: Path, width: int):
     studied = [
-        convergence_run(*trained()), scaler_run(*scalings()), scope_run(scoped()), ceilings_run(*CEILING_RUN)
+        convergence_run(*trained()), scaler_run(*scalings()), ceilings_run(*CEILING_RUN)
     ]  # fmt: skip
     file = tmp_path / "studies.html"
     file.write_text(make_page(material_of([], explanations=studied)), encoding="utf-8")
@@ -292,7 +290,7 @@ def test_the_charts_of_studies_are_drawn_again_as_they_were(browser: Browser, tm
     for number in range(figures.count()):
         figures.nth(number).scroll_into_view_if_needed()
         expect(figures.nth(number)).to_have_attribute("data-drawn", re.compile("."), timeout=ANSWERS)
-    assert figures.count() == 8
+    assert figures.count() == 6
     assert wrong == []
     assert max(page.evaluate(LEGENDS)) <= 0
     page.close()

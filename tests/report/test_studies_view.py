@@ -78,7 +78,7 @@ def test_a_page_of_all_studies_has_their_parts_in_order_and_says_what_it_is_abou
         "Inputs stored in half",
         "Ceilings",
     ]
-    assert len(whole_page.select("#studies figure svg[role=img]")) == 8
+    assert len(whole_page.select("#studies figure svg[role=img]")) == 6
     assert all(one.select_one(".alt").get_text().strip() for one in whole_page.select("#studies figure"))
 
 
@@ -183,7 +183,7 @@ def test_names_and_errors_of_others_are_text():
 @pytest.mark.slow
 def test_very_many_cases_are_cut_and_counted():
     cases = [make_case("bf16_autocast", workload=f"net_{number}", phase="training") for number in range(LISTED + 5)]
-    view = studies(only(scope_run(*(scoped(case, steps=200) for case in cases), cases=cases)))
+    view = studies(only(scaler_run(*(found for case in cases for found in scalings(case)), cases=cases)))
     (part,) = view.content["parts"]
     assert len(part.overview.rows) == LISTED
     assert len(part.details) == DETAILED

@@ -15,7 +15,6 @@ from ampbench.studies.scope import (
 from tests.stored_runs import make_case
 
 CASE = make_case("bf16_autocast", workload="net", parameters={}, phase="training", batch_size=None)
-FELL, STOOD = [2.0, 1.75, 1.5, 1.25], [2.0, 2.0, 2.0, 2.0]
 
 
 def timed(factor: float) -> list[list[float]]:
@@ -29,7 +28,7 @@ def run(scope: str, factor: float = 1.0, **changes: Any) -> ScopeRun:
         "scope": scope, "casts": [15] * 4, "cast_bytes": [1000] * 4, "stale_weights": [0] * 4,
         "samples": timed(factor), "peak_bytes": [4096] * 4, "alive_bytes": [0] * 4,
         "dtypes": {"output": "bf16", "loss": "fp32", "gradients": "fp32"}, "output_rel_l2": 4e-3,
-        "loss_abs_error": 1e-5, "grad_rel_l2": 5e-3, "update_rel_l2": 0.01, "losses": FELL,
+        "loss_abs_error": 1e-5, "grad_rel_l2": 5e-3, "update_rel_l2": 0.01, "end_loss": 1.25,
     }  # fmt: skip
     return ScopeRun(**fields | changes)
 
@@ -44,7 +43,7 @@ def scope_pass(case: Case = CASE, **changes: ScopeRun) -> ScopePass:
         "backward": run(WITH_BACKWARD, 1.25, casts=[21] * 4, peak_bytes=[5120] * 4),
         "whole": run(
             WHOLE_LOOP, 0.9, casts=[15, 9, 9, 9], stale_weights=[0, 6, 6, 6], peak_bytes=[4106, 4116, 4116, 4116],
-            alive_bytes=[512] * 4, losses=STOOD, update_rel_l2=0.9,
+            alive_bytes=[512] * 4, end_loss=2.0, update_rel_l2=0.9,
         ),
         "uncached": run(UNCACHED_LOOP, casts=[17] * 4),
     }  # fmt: skip
@@ -52,7 +51,8 @@ def scope_pass(case: Case = CASE, **changes: ScopeRun) -> ScopePass:
         case_id=case.case_id,
         steps=4,
         scopes=list((runs | changes).values()),
-        reference_losses=[2.0, 1.75, 1.5, None],
+        reference_loss=2.0,
+        reference_end_loss=1.25,
         memory_source="profiler",
         notes=["dropout is off"],
     )

@@ -7,13 +7,11 @@ from msgspec import structs
 
 from ampbench.core.statement import Statement
 from ampbench.records.measured import Fitness
-from ampbench.report.material import material_of
 from ampbench.show.document import records
 from ampbench.studies.paired import Timing
 from ampbench.studies.scope import (
     FORWARD,
     FORWARD_AND_LOSS,
-    SCOPES,
     STUDY,
     UNCACHED_LOOP,
     WHOLE_LOOP,
@@ -25,8 +23,6 @@ from ampbench.studies.scope import (
     conclusions,
 )
 from ampbench.studies.study import options_of
-from tests.report.materials import part_of
-from tests.report.studied_runs import scope_run, scoped
 from tests.studies.planted_scopes import CASE, run, scope_pass, timed
 
 
@@ -42,7 +38,7 @@ def test_each_scope_shows_its_costs_and_the_recommended_one_none_of_them() -> No
     by = about(scope_pass())
     assert {scope: list(codes) for scope, codes in by.items()} == {
         FORWARD_AND_LOSS: [Scope.RECOMMENDED],
-        FORWARD: [f"{Scope.DTYPE} loss", f"{Scope.ERROR} loss"],
+        FORWARD: [f"{Scope.ERROR} loss"],
         WITH_BACKWARD: [Scope.TIME, Scope.CASTS, Scope.PEAK],
         WHOLE_LOOP: [Scope.STALE, Scope.KEEPS, Scope.TIME, Scope.LOSS, f"{Scope.ERROR} update of all steps"],
         UNCACHED_LOOP: [Scope.CASTS],
@@ -50,7 +46,6 @@ def test_each_scope_shows_its_costs_and_the_recommended_one_none_of_them() -> No
     assert by[WHOLE_LOOP][Scope.STALE].facts == {"step": 2, "weights": 6}
     assert by[WHOLE_LOOP][Scope.LOSS].facts == {"steps": 4, "first": 2.0, "last": 2.0, "expected": 1.25}
     assert by[WITH_BACKWARD][Scope.TIME].facts["ratio"] == pytest.approx(1.25)
-    assert by[FORWARD_AND_LOSS][Scope.RECOMMENDED].facts == {"casts": "15", "loss": "fp32"}
 
 
 @pytest.mark.parametrize(
@@ -88,20 +83,30 @@ def test_a_loss_in_half_within_the_recommended_scope_is_told() -> None:
     low = {"output": "bf16", "loss": "bf16", "gradients": "fp32"}
     found = about(scope_pass(best=run(FORWARD_AND_LOSS, dtypes=low)))
     assert Scope.LOW_LOSS in found[FORWARD_AND_LOSS]
-    assert f"{Scope.DTYPE} loss" not in found[FORWARD]
 
 
-def test_losses_nearer_than_their_dtype_can_tell_are_not_held_against_a_scope() -> None:
-    low = {"output": "bf16", "loss": "bf16", "gradients": "fp32"}
-    near = scope_pass(
-        best=run(FORWARD_AND_LOSS, losses=[2.0, 1.99, 1.98, 1.97]),
-        whole=run(WHOLE_LOOP, stale_weights=[0, 6, 6, 6], dtypes=low, losses=[2.0] * 4),
-    )
-    assert Scope.LOSS not in about(near)[WHOLE_LOOP]
+@pytest.mark.parametrize(
+    ("dtype", "reference", "last", "told"),
+    [
+        ("fp64", 1.25, 1.25 * (1 + 2**-40), True),
+        ("fp32", 1.25, 1.25 * (1 + 2**-22), False),
+        ("fp32", 1.25, 1.25 * (1 + 2**-20), True),
+        ("fp64", 1.26, 1.279, False),
+        ("fp64", 1.26, 1.281, True),
+        ("fp64", 1.26, None, False),
+        ("", None, 2.0, False),
+    ],
+)
+def test_stale_weights_must_end_farther_from_the_reference_than_rounding_and_its_spacing(
+    dtype: str, reference: float | None, last: float | None, told: bool
+) -> None:
+    near = scope_pass(whole=run(WHOLE_LOOP, stale_weights=[0, 6, 6, 6], end_loss=last))
+    near = structs.replace(near, reference_dtype=dtype, reference_end_loss=reference)
+    assert (Scope.LOSS in about(near)[WHOLE_LOOP]) is told
 
 
 def test_what_a_scope_raises_is_all_that_is_said_of_it_and_others_stand_by_themselves() -> None:
-    broken = run(FORWARD_AND_LOSS, error="RuntimeError: unsafe", samples=[], casts=[], losses=[], dtypes={})
+    broken = run(FORWARD_AND_LOSS, error="RuntimeError: unsafe", samples=[], casts=[], end_loss=None, dtypes={})
     found = about(scope_pass(best=broken))
     assert list(found[FORWARD_AND_LOSS]) == [Scope.RAISES]
     assert list(found[FORWARD]) == [Scope.FREE]
@@ -115,9 +120,9 @@ def test_an_error_that_is_undefined_where_the_recommended_scope_has_one_is_told(
     assert list(found[UNCACHED_LOOP]) == [f"{Scope.UNDEFINED} output", f"{Scope.UNDEFINED} gradients"]
 
 
-@pytest.mark.parametrize("reference", [[], [None] * 4, [0.0] * 4], ids=["none", "not finite", "zero"])
-def test_without_a_loss_in_fp64_that_is_not_zero_the_loss_has_no_relative_error(reference: list[float | None]) -> None:
-    found = structs.replace(scope_pass(), reference_losses=reference)
+@pytest.mark.parametrize("reference", [None, 0.0])
+def test_without_a_loss_in_fp64_that_is_not_zero_the_loss_has_no_relative_error(reference: float | None) -> None:
+    found = structs.replace(scope_pass(), reference_loss=reference)
     assert [row.loss_rel_error for row in compared(found)] == [None] * 5
     assert f"{Scope.ERROR} loss" not in about(found)[FORWARD]
 
@@ -129,30 +134,14 @@ def test_casts_per_step_are_as_short_as_can_be(casts: list[int], text: str) -> N
     assert casts_text(casts) == text
 
 
-def test_machines_have_a_row_for_each_scope_and_each_loss() -> None:
-    found = scope_pass(backward=run(WITH_BACKWARD, error="no", samples=[], casts=[], losses=[], dtypes={}))
-    scopes, losses = (records(each.columns_of(found), each.rows(found)) for each in STUDY.tables)
-    rows = {row["scope"]: row for row in scopes}
+def test_machines_have_a_row_for_each_scope() -> None:
+    found = scope_pass(backward=run(WITH_BACKWARD, error="no", samples=[], casts=[], end_loss=None, dtypes={}))
+    rows = {row["scope"]: row for each in STUDY.tables for row in records(each.columns_of(found), each.rows(found))}
     assert rows[WHOLE_LOOP]["ratio"] == pytest.approx(0.9)
-    assert rows[WHOLE_LOOP]["later_casts"] == 9
+    assert (rows[WHOLE_LOOP]["later_casts"], rows[WHOLE_LOOP]["end_loss"]) == (9, 2.0)
     assert rows[FORWARD]["loss_dtype"] == "bf16"
     assert rows[FORWARD_AND_LOSS]["ratio"] is rows[FORWARD_AND_LOSS]["ratio_low"] is None
     assert rows[WITH_BACKWARD]["reason"] == "no"
-    assert len(losses) == 16
-    assert [row["reference_loss"] for row in losses].count(None) == 4
-
-
-def test_the_page_draws_losses_beside_those_of_fp64_and_memory_only_where_some_is_left() -> None:
-    part = part_of("scope", material_of([], explanations=[scope_run(scoped())]))
-    assert part is not None
-    rows = part.datasets["studies-scope-losses"]
-    assert len(dict.fromkeys(row["series"] for row in rows)) == 1 + len(SCOPES)
-    alive = [row["value"] for row in part.datasets["studies-scope-memory"] if row["series"] == WHOLE_LOOP]
-    assert alive == [(1 << 18) * step for step in range(1, 9)]
-    clean = [structs.replace(each, alive_bytes=[0] * 8) for each in scoped().scopes]
-    none = part_of("scope", material_of([], explanations=[scope_run(structs.replace(scoped(), scopes=clean))]))
-    assert none is not None
-    assert [chart.id for chart in none.charts] == ["studies-scope-losses"]
 
 
 def test_the_options_are_the_fields_of_what_is_asked_for() -> None:

@@ -69,7 +69,7 @@ def test_a_case_is_a_section_that_fits_the_page_and_what_was_not_seen_is_a_line(
     assert max(map(len, lines)) <= 100
     assert "no room for" not in said.out
     told = " ".join(said.out.split())
-    assert "15 casts a step" in told
+    assert "after 4 steps the weights have a loss of" in told
     assert "6 weights are stale" in told
     assert "Dropout is off." in told
     assert f"{FAILED.case_id}: failed: RuntimeError: shapes" in lines
@@ -88,7 +88,6 @@ def test_json_is_the_pass_with_what_is_derived_from_it(stored: Path, ampbench: R
     case, failed, left = json.loads(ampbench("show", RUN, "--json").out, parse_constant=pytest.fail)["cases"]
     assert case["scope"]["scopes"][3]["stale_weights"] == [0, 6, 6, 6]
     assert [row["scope"] for row in case["tables"]["scopes"]] == list(SCOPES)
-    assert len(case["tables"]["losses"]) == 20
     assert len(case["sentences"]) == 5
     assert (failed["outcome"], left["outcome"]) == ("failed", "skipped")
 
@@ -189,5 +188,4 @@ def test_a_users_network_trains_stale_weights_around_the_whole_loop_and_keeps_th
     assert best["alive_bytes"] == [0, 0, 0]
     assert [low <= kept <= 1.1 * low for kept in whole["alive_bytes"]] == [True] * 3
     assert min(best["peak_bytes"]) > 2 * low  # the gradients alone are in fp32
-    assert len({whole["losses"][0], *whole["losses"]}) == 1
-    assert best["losses"][2] < best["losses"][0]
+    assert best["end_loss"] < case["scope"]["reference_loss"]
