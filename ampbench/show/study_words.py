@@ -38,23 +38,6 @@ TEMPLATES: Mapping[str, str] = {
     "storage-exact": (
         f"{{dtype}} holds these inputs exactly, but {{what}} differ, as ops compute in {{dtype}} then{_ERRORS}"
     ),
-    "storage-unused": "no op reads {names}",
-    "storage-to-fp32": "the first op of {names} ({op}) needs fp32 and casts back: the rounding to {dtype} is lost",
-    "storage-promoted": "the first op of {names} ({op}) computes in fp32 beside fp32 operands: the rounding is lost",
-    "storage-to-low": "the first op of {names} ({op}) needs another half than {dtype}, so that a cast stays",
-    "storage-saved": "the first op of {names} ({op}) accepts {dtype}: a cast is saved",
-    "storage-read-again": (
-        "the first op of {names} ({op}) accepts {dtype}: a cast is saved; but {reader} reads the inputs in fp32: there "
-        "the rounding to {dtype} is lost"
-    ),
-    "storage-given": (
-        "the first op of {names} ({op}) computes in the dtype it is given: in {dtype}, not in fp32; no cast is saved"
-    ),
-    "storage-bytes": (
-        "a batch takes {low:B}, not {full:B}{low_copy:if|; its copy to the device takes |s|}{full_copy:if|, not |s|}"
-        "{low_casts:if|; casts a step: |whole|}{full_casts:if|, not |whole|}"
-        "{low_peak:if|; peak memory: |B|}{full_peak:if|, not |B|}"
-    ),
     "ceiling-best": "at best {rate:FLOP/s} in fp32",
     "ceiling-ratio": "{ratio:ratio} fp32's rate{emulated:only| (emulated)}{promise:if|, promised |ratio|: not judged}",
     "ceiling-held": "{ratio:ratio} fp32's rate{emulated:only| (emulated)}; promised {promise:ratio} by {by}: held",

@@ -16,7 +16,6 @@ from ampbench.core.units import UNDEFINED
 from ampbench.records.bounds import Count, ErrorSize, Magnitude, Seconds, StepSeconds, one_of
 from ampbench.records.case import PHASES, Case, Environment
 from ampbench.records.kinds import INPUT_STORAGE
-from ampbench.records.labels import few
 from ampbench.records.measured import Fitness
 from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Task
@@ -108,29 +107,18 @@ class StorageAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Storage(StrEnum):
-    """What storing inputs in half comes to, in all or for the inputs that share a fate."""
+    """What storing inputs in half comes to."""
 
     RAISES = "storage-raises"
     SAME = "storage-same"
     LOST = "storage-lost"
     UNREPEATABLE = "storage-unrepeatable"
     EXACT = "storage-exact"
-    UNUSED = "storage-unused"
-    TO_FP32 = "storage-to-fp32"
-    PROMOTED = "storage-promoted"
-    TO_LOW = "storage-to-low"
-    SAVED = "storage-saved"
-    READ_AGAIN = "storage-read-again"
-    GIVEN = "storage-given"
-    BYTES = "storage-bytes"
 
 
 FREE, LOSSY, UNUSED = "nothing lost", "information lost", "not used"
 """What storing an input in half comes to: each op casts it to half anyway; an op would read it in fp32; no op reads it.
 """
-
-NAMED = 3
-"""So many inputs of one fate are named."""
 
 
 def situation(use: InputUse) -> str:
@@ -140,55 +128,28 @@ def situation(use: InputUse) -> str:
     return FREE if use.use in (ACCEPTED, TO_LOW) and not use.read_in_fp32 else LOSSY
 
 
-def short_op(operation: str) -> str:
-    """Return an op's name without its namespace."""
-    return operation.removeprefix("aten.")
+def _short_op(operation: str) -> str:
+    return operation.removeprefix("aten.") or UNDEFINED
 
 
 def conclusions(case: Case, record: StoragePass) -> Iterator[Statement]:
-    """Yield what storing the inputs of a case in half comes to, then what becomes of the inputs, then what is saved."""
-    full, low = record.full, record.low
+    """Yield whether anything is lost, by the bits and by the errors, then what the time of a step says."""
+    low = record.low
     if low.error:
         yield state(Storage.RAISES, dtype=low.dtype, error=low.error)
         return
-    yield _result(case, record)
-    fates: dict[tuple[Storage, str, str], list[str]] = {}
-    for use in record.uses:
-        fates.setdefault((_fate(use), use.operation, use.read_in_fp32), []).append(use.name)
-    for (fate, operation, reader), names in fates.items():
-        facts = {"op": short_op(operation), "reader": short_op(reader), "names": few(names, NAMED), "dtype": low.dtype}
-        yield state(fate, "", Severity.INFO, **facts)
-    saved: dict[str, float | None] = {"full": full.stored_bytes, "low": low.stored_bytes}
-    for end, side in (("full", full), ("low", low)):
-        saved |= {f"{end}_copy": min(side.copy_samples, default=None), f"{end}_peak": side.peak_bytes}
-        saved[f"{end}_casts"] = side.casts if full.casts or low.casts else None
-    yield state(Storage.BYTES, "", Severity.INFO, **saved)
-    yield from compared_steps(full.samples, low.samples, record.fitness)
-
-
-def _result(case: Case, record: StoragePass) -> Statement:
-    """Return whether anything is lost, by the bits and by the errors."""
     what = "outputs, loss and gradients" if case.phase == "training" else "outputs"
-    facts: dict[str, float | str | None] = {"dtype": record.low.dtype, "what": what}
+    facts: dict[str, float | str | None] = {"dtype": low.dtype, "what": what}
     if record.identical:
         lossy = any(situation(use) == LOSSY for use in record.uses)
         facts |= {"held": (lossy and record.exact) or None, "commutes": (lossy and not record.exact) or None}
-        return state(Storage.SAME, "", Severity.INFO, **facts)
-    for name in ("output_rel_l2", "loss_abs_error", "grad_rel_l2"):
-        facts |= {name: getattr(record.low, name), f"{name}_fp32": getattr(record.full, name)}
-    code = Storage.UNREPEATABLE if not record.repeatable else Storage.EXACT if record.exact else Storage.LOST
-    return state(code, "", Severity.PROBLEM if code is Storage.LOST else Severity.INFO, **facts)
-
-
-def _fate(use: InputUse) -> Storage:
-    if situation(use) == UNUSED:
-        return Storage.UNUSED
-    codes = {TO_FP32: Storage.TO_FP32, PROMOTED: Storage.PROMOTED, TO_LOW: Storage.TO_LOW}
-    if use.use in codes:
-        return codes[use.use]
-    if not use.read_in_fp32:
-        return Storage.SAVED
-    return Storage.GIVEN if use.read_in_fp32 == use.operation else Storage.READ_AGAIN
+        yield state(Storage.SAME, "", Severity.INFO, **facts)
+    else:
+        for name in ("output_rel_l2", "loss_abs_error", "grad_rel_l2"):
+            facts |= {name: getattr(low, name), f"{name}_fp32": getattr(record.full, name)}
+        code = Storage.UNREPEATABLE if not record.repeatable else Storage.EXACT if record.exact else Storage.LOST
+        yield state(code, "", Severity.PROBLEM if code is Storage.LOST else Severity.INFO, **facts)
+    yield from compared_steps(record.full.samples, low.samples, record.fitness)
 
 
 class Stored(NamedTuple):
@@ -196,16 +157,10 @@ class Stored(NamedTuple):
 
     inputs: StoredInputs
     identical: bool | None
-    repeatable: bool
-    exact: bool
 
 
-def stored_ways(record: StoragePass) -> list[Stored]:
-    """Return both ways of storing the inputs of a pass, fp32 first."""
-    return [
-        Stored(record.full, record.repeatable, record.repeatable, exact=True),
-        Stored(record.low, record.identical, record.repeatable, record.exact),
-    ]
+def _stored_ways(record: StoragePass) -> list[Stored]:
+    return [Stored(record.full, record.repeatable), Stored(record.low, record.identical)]
 
 
 STORED: Sequence[Column[Stored]] = (
@@ -220,8 +175,6 @@ STORED: Sequence[Column[Stored]] = (
     Column("loss_abs_error", lambda row: row.inputs.loss_abs_error, "absolute loss error", "error", rare=True),
     Column("grad_rel_l2", lambda row: row.inputs.grad_rel_l2, "gradient error", "error", rare=True),
     Column("identical", lambda row: row.identical),
-    Column("repeatable", lambda row: row.repeatable),
-    Column("exact", lambda row: row.exact),
     Column("reason", lambda row: row.inputs.error),
 )
 """Of a dtype that inputs are stored in: the fastest copy, the casts of a step, the median of a step over builds.
@@ -230,14 +183,14 @@ STORED: Sequence[Column[Stored]] = (
 """
 INPUTS: Sequence[Column[InputUse]] = (
     Column("input", lambda use: use.name, "input"),
-    Column("operation", lambda use: use.operation, "first op", said=lambda use: short_op(use.operation) or UNDEFINED),
+    Column("operation", lambda use: use.operation, "first op", said=lambda use: _short_op(use.operation)),
     Column("module", lambda use: use.module, "module"),
     Column(
         "use", lambda use: use.use, "in half", said=lambda use: "taken as it is" if use.use == ACCEPTED else use.use
     ),
     Column(
         "read_in_fp32", lambda use: use.read_in_fp32, "read in fp32 by",
-        said=lambda use: short_op(use.read_in_fp32) or UNDEFINED,
+        said=lambda use: _short_op(use.read_in_fp32),
     ),
     Column("situation", situation, "comes to"),
 )  # fmt: skip
@@ -291,7 +244,7 @@ Examples:
         Table(
             key="stored",
             columns=STORED,
-            rows=stored_ways,
+            rows=_stored_ways,
             views=[
                 View(
                     title="Side by side",

@@ -4,6 +4,7 @@ What an op does with an input in half is read from two traces, that of the step 
 inputs are stored in the autocast dtype; whether anything is lost is measured, not concluded from them.
 """
 
+import math
 from functools import partial
 from typing import Any
 
@@ -39,7 +40,7 @@ from ampbench.worker.machine import Cpu, Device, fp64_device, precision_flags
 from ampbench.worker.memory import is_out_of_memory, memory_source
 from ampbench.worker.reference import StepNumbers, passing_reference, run_step
 from ampbench.worker.step import Step, build_step
-from ampbench.worker.timing import TURNS, FitnessWatch, Settled, plan_samples, side_by_side, warm_up
+from ampbench.worker.timing import TURNS, FitnessWatch, plan_samples, side_by_side, warm_up
 from ampbench.worker.worker import Work
 from ampbench.workload import Workload
 
@@ -48,8 +49,9 @@ NO_FLOATING = "no input of it is floating: token ids and other integers are neve
 COPY_SHARE = 0.05
 """The share of the seconds that copies from host to device get, for each of the two dtypes."""
 
-_Samples = list[list[float]]
 _FULL = "fp32"
+Fields = dict[str, Any]
+"""Fields of `StoredInputs`."""
 
 
 def measure_storage(workload: Workload, case: Case, device: Device, seconds: float) -> StoragePass | Skip:
@@ -77,9 +79,8 @@ def _measured(workload: Workload, case: Case, device: Device, change: Change, se
     ledger = _traced(step)
     before = step.data.batches[0]
     full, low = (_stored(before, dtype, device, seconds) for dtype in (torch.float32, change.dtype))
-    full = structs.replace(full, **_casts(ledger.trace))
+    full |= _casts(ledger.trace)
     uses: list[InputUse] = []
-    peaks: list[int | None] = []
     try:
         changed = change.build(workload, case, device)
         warm_up(changed, settled)
@@ -87,30 +88,32 @@ def _measured(workload: Workload, case: Case, device: Device, change: Change, se
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        low = structs.replace(low, error=first_line(error))
+        low["error"] = first_line(error)
     else:
-        low = structs.replace(low, **_casts(after.trace))
+        low |= _casts(after.trace)
         uses = _uses((before, ledger), (changed.data.batches[0], after), device.type)
         del changed, after
     exact = all(_exact(leaf, change.dtype) for leaf in floating_in(pytree.tree_leaves(before)))
     del step, ledger, before
     device.release()
-    if not low.error:
+    runs = "error" not in low
+    if runs:
         peaks = peaks_with([change], workload, case, device, settled, notes)
-        full, low = (structs.replace(row, peak_bytes=peak) for row, peak in zip((full, low), peaks, strict=True))
-    full, low, same, repeatable = _compared(workload, case, device, full, low, notes)
-    if not low.error:
-        samples = _timed(workload, case, device, change, settled, seconds, notes)
-        full, low = (structs.replace(row, samples=own) for row, own in zip((full, low), samples, strict=True))
+        full["peak_bytes"], low["peak_bytes"] = peaks
+    same, repeatable = _compared(workload, case, device, full, low, notes)
+    if runs:
+        builds = [partial(build_step, workload, case, device), partial(change.build, workload, case, device)]
+        both = side_by_side(builds, lambda built, _: warm_up(built, settled), device, seconds, notes)
+        full["samples"], low["samples"] = both
     return StoragePass(
         case_id=case.case_id,
         uses=uses,
-        full=full,
-        low=low,
+        full=StoredInputs(**full),
+        low=StoredInputs(**low),
         identical=same,
         repeatable=repeatable,
         exact=exact,
-        memory_source=memory_source(device) if any(peak is not None for peak in peaks) else None,
+        memory_source=memory_source(device) if full.get("peak_bytes") is not None else None,
         fitness=watch.seen(),
         notes=notes,
     )
@@ -124,17 +127,17 @@ def _traced(step: Step) -> CastLedger:
     return ledger
 
 
-def _casts(trace: CastTrace) -> dict[str, Any]:
+def _casts(trace: CastTrace) -> Fields:
     return {"casts": len(trace.casts), "cast_bytes": sum(cast.bytes_moved for cast in trace.casts)}
 
 
-def _stored(batch: Any, dtype: torch.dtype, device: Device, seconds: float) -> StoredInputs:
+def _stored(batch: Any, dtype: torch.dtype, device: Device, seconds: float) -> Fields:
     """Return what a batch takes with its floating inputs in `dtype`, and how long it takes to the device."""
     leaves = [leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
     host = [leaf.to(device="cpu", dtype=dtype if leaf.is_floating_point() else leaf.dtype) for leaf in leaves]
-    size = sum(leaf.nbytes for leaf in host)
+    found: Fields = {"dtype": short_dtype(dtype), "stored_bytes": sum(leaf.nbytes for leaf in host)}
     if isinstance(device, Cpu):
-        return StoredInputs(dtype=short_dtype(dtype), stored_bytes=size)
+        return found
 
     def copy() -> None:
         for leaf in host:
@@ -143,8 +146,7 @@ def _stored(batch: Any, dtype: torch.dtype, device: Device, seconds: float) -> S
     copy()
     device.synchronize()
     count, turns = plan_samples(device.seconds(copy, 1), device.timer_seconds, seconds * COPY_SHARE, TURNS)
-    samples = [device.seconds(copy, count) / count for _ in range(turns)]
-    return StoredInputs(dtype=short_dtype(dtype), stored_bytes=size, copy_samples=samples)
+    return found | {"copy_samples": [device.seconds(copy, count) / count for _ in range(turns)]}
 
 
 def _uses(before: tuple[Any, CastLedger], after: tuple[Any, CastLedger], device: str) -> list[InputUse]:
@@ -202,14 +204,9 @@ def _exact(leaf: torch.Tensor, dtype: torch.dtype) -> bool:
 
 
 def _compared(
-    workload: Workload,
-    case: Case,
-    device: Device,
-    full: StoredInputs,
-    low: StoredInputs,
-    notes: list[str],
-) -> tuple[StoredInputs, StoredInputs, bool | None, bool]:
-    """Return both with their errors, whether they give the same bits, and whether fp32 inputs do twice."""
+    workload: Workload, case: Case, device: Device, full: Fields, low: Fields, notes: list[str]
+) -> tuple[bool | None, bool]:
+    """Give both their errors; return whether they give the same bits, and whether fp32 inputs do twice."""
     where = fp64_device(device)
     held = passing_reference(workload, case, device)
     reference = held.numbers
@@ -217,59 +214,41 @@ def _compared(
     notes += [note for note in reference.notes if note not in notes]
     if held.error:
         notes.append(FP32_INSTEAD.format(held.error))
-    draws = reference.drew
-    first, again = (run_step(workload, case, device, keep=device, update=False, equal=draws) for _ in range(2))
+    run = partial(run_step, workload, device=device, keep=device, update=False, equal=reference.drew)
+    first, again = run(case=case), run(case=case)
     repeatable = identical(_bits(first), _bits(again))
     del again
-    full = _with_errors(full, first, reference, where, notes)
-    if low.error:
-        return full, low, None, repeatable
-    stored = structs.replace(case, input_dtype=low.dtype)
-    second = run_step(workload, stored, device, keep=device, update=False, equal=draws)
-    low = _with_errors(low, second, reference, where, notes)
-    return full, low, identical(_bits(first), _bits(second)), repeatable
+    full |= _errors(full["dtype"], first, reference, where, notes)
+    if "error" in low:
+        return None, repeatable
+    second = run(case=structs.replace(case, input_dtype=low["dtype"]))
+    low |= _errors(low["dtype"], second, reference, where, notes)
+    return identical(_bits(first), _bits(second)), repeatable
 
 
-def _with_errors(
-    stored: StoredInputs, numbers: StepNumbers, reference: StepNumbers, where: Device, notes: list[str]
-) -> StoredInputs:
+def _errors(dtype: str, numbers: StepNumbers, reference: StepNumbers, where: Device, notes: list[str]) -> Fields:
+    """Return how far the numbers of a step with inputs in `dtype` lie from the reference."""
     try:
         outputs = compare(numbers.outputs, reference.outputs, on=where)
     except ValueError as error:  # other shapes: a detector found other boxes
-        notes.append(f"inputs in {stored.dtype}: {error}: no error is defined")
-        return stored
-    notes += [f"inputs in {stored.dtype}: {note}" for note in outputs.notes]
-    gradients = None
+        notes.append(f"inputs in {dtype}: {error}: no error is defined")
+        return {}
+    notes += [f"inputs in {dtype}: {note}" for note in outputs.notes]
+    found: Fields = {"output_rel_l2": outputs.rel_l2}
     if numbers.gradients:
-        names = list(numbers.gradients)
-        found = compare([*numbers.gradients.values()], [reference.gradients[name] for name in names], on=where)
-        notes += [f"inputs in {stored.dtype}: gradients: {note}" for note in found.notes]
-        gradients = found.rel_l2
-    loss = None
+        expected = [reference.gradients[name] for name in numbers.gradients]
+        gradients = compare([*numbers.gradients.values()], expected, on=where)
+        notes += [f"inputs in {dtype}: gradients: {note}" for note in gradients.notes]
+        found["grad_rel_l2"] = gradients.rel_l2
     if numbers.loss is not None and reference.loss is not None:
         difference = abs(numbers.loss - reference.loss)
-        loss = difference if difference < float("inf") else None
-    return structs.replace(stored, output_rel_l2=outputs.rel_l2, loss_abs_error=loss, grad_rel_l2=gradients)
+        found["loss_abs_error"] = difference if math.isfinite(difference) else None
+    return found
 
 
 def _bits(numbers: StepNumbers) -> list[torch.Tensor]:
     loss = [] if numbers.loss is None else [torch.tensor(numbers.loss, dtype=torch.float64)]
     return [*numbers.outputs, *loss, *numbers.gradients.values()]
-
-
-def _timed(
-    workload: Workload,
-    case: Case,
-    device: Device,
-    change: Change,
-    settled: Settled,
-    seconds: float,
-    notes: list[str],
-) -> tuple[_Samples, _Samples]:
-    """Return the seconds per step of both, build by build, each pair of builds timed in turns."""
-    builds = [partial(build_step, workload, case, device), partial(change.build, workload, case, device)]
-    full, low = side_by_side(builds, lambda step, _: warm_up(step, settled), device, seconds, notes)
-    return full, low
 
 
 def do_storage(work: Work, asked: StorageAsked) -> StoragePass | Skip:

@@ -220,4 +220,9 @@ RULES: tuple[Rule, ...] = (
         ),
         cells=230,
     ),
+    Rule(
+        "whether a step repeats its bits is told of fp32 inputs, and what half holds exactly is in the record",
+        lambda one: one.name == "tests-net-runs-input-storage" and one.column in ("repeatable", "exact"),
+        cells=16,
+    ),
 )
