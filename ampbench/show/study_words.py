@@ -38,25 +38,15 @@ TEMPLATES: Mapping[str, str] = {
     "storage-exact": (
         f"{{dtype}} holds these inputs exactly, but {{what}} differ, as ops compute in {{dtype}} then{_ERRORS}"
     ),
-    "ceiling-best": "at best {rate:FLOP/s} in fp32",
     "ceiling-ratio": "{ratio:ratio} fp32's rate{emulated:only| (emulated)}{promise:if|, promised |ratio|: not judged}",
     "ceiling-held": "{ratio:ratio} fp32's rate{emulated:only| (emulated)}; promised {promise:ratio} by {by}: held",
     "ceiling-missed": "{ratio:ratio} fp32's rate{emulated:only| (emulated)}; promised {promise:ratio} by {by}: missed",
-    "ceiling-traffic": "as many values are copied in {ratio:ratio} the time of fp32",
     "ceiling-traffic-halved": "as many values are copied in {ratio:ratio} the time of fp32: traffic is halved",
     "ceiling-traffic-not-halved": "as many values are copied in {ratio:ratio} the time of fp32: traffic is not halved",
-    "ceiling-libraries": (
-        "torch multiplies fp32 in {taken}, at {rate:FLOP/s}; {other} multiplies fp32 at {other_rate:FLOP/s}"
-    ),
     "ceiling-library": (
         "products run in {library}, at {ratio:ratio} of fp32's in {taken}: "
         "{owed:if||ratio| by the library, }{own:ratio} by the dtype"
     ),
-    "ceiling-memory": "main memory:{copy:if| copies (read and written) at |B/s|}{read:if|, reads at |B/s|}",
-    "ceiling-no-datasheet": "no datasheet's peak is known for {device}",
-    "ceiling-datasheet": "{share:share} of {peak:FLOP/s} in {dtype}",
-    "ceiling-datasheet-memory": "{share:share} of {peak:B/s} from memory",
-    "ceiling-datasheet-fp8": "{peak:FLOP/s} in fp8 are not measured",
     "ceiling-disturbed": (
         "other work used up to {share:share} of the CPU during {which:if|||}{which:else|all measurements}: do not "
         "trust them, measure again"

@@ -9,7 +9,7 @@ operation after the other. FLOPs are those that no kernel can leave out, bytes t
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import msgspec
 from msgspec import structs
 
-from ampbench.core.precisions import SHORT_DTYPES
 from ampbench.core.statement import Severity, Statement, state
 from ampbench.core.units import counted, format_bandwidth, format_flop_rate
 from ampbench.errors import NothingToRunError, UnknownNameError
@@ -49,6 +48,8 @@ OPERATIONS = (*MULTIPLYING, *MOVING)
 
 FP32, TF32 = "fp32", "tf32"
 """Dtypes of ceilings that share a torch dtype: torch.float32, without and with tf32 allowed."""
+DTYPES = (FP32, TF32, "bf16", "fp16", "fp64")
+"""What ceilings are measured in, in the order of every table."""
 
 
 class Attained(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -72,7 +73,7 @@ class Ceiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     device: str
     operation: Annotated[str, one_of(*OPERATIONS)]
-    dtype: str
+    dtype: Annotated[str, one_of(*DTYPES)]
     threads: Count
     attained: list[Attained] = []
     run: str = ""
@@ -97,8 +98,6 @@ class CeilingsAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     dtypes: list[str] = []
 
 
-DTYPES = (FP32, TF32, "bf16", "fp16", "fp64")
-"""What ceilings are measured in, in the order of every table."""
 BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
 
 
@@ -234,12 +233,6 @@ def shown(device: DeviceDescription, ceilings: Iterable[Ceiling]) -> DeviceDescr
     return structs.replace(device, arithmetic=kinds)
 
 
-def ordered(ceilings: Sequence[Ceiling]) -> list[Ceiling]:
-    """Return ceilings by operation and dtype, in the order of every table."""
-    places = {dtype: place for place, dtype in enumerate(DTYPES)}
-    return sorted(ceilings, key=lambda one: (OPERATIONS.index(one.operation), places.get(one.dtype, len(places))))
-
-
 HALVES = ("bf16", "fp16")
 REACHED = 0.9
 """A promise of throughput is held from this share of it."""
@@ -254,24 +247,16 @@ def disturbance(found: Ceiling) -> float | None:
 
 
 class Attains(StrEnum):
-    """What the ceilings of a device say."""
+    """What the ceilings of a device say of half precision against fp32, and whether they can be trusted."""
 
-    BEST = "ceiling-best"
     RATIO = "ceiling-ratio"
     """How many times fp32's FLOP/s a dtype attains: nothing is promised, or other work may have spoilt it."""
     HELD = "ceiling-held"
     MISSED = "ceiling-missed"
-    TRAFFIC = "ceiling-traffic"
     TRAFFIC_HALVED = "ceiling-traffic-halved"
     TRAFFIC_NOT_HALVED = "ceiling-traffic-not-halved"
-    LIBRARIES = "ceiling-libraries"
     LIBRARY = "ceiling-library"
     """A dtype's products run through another library than fp32's, to which some of the speed is owed."""
-    MEMORY = "ceiling-memory"
-    NO_DATASHEET = "ceiling-no-datasheet"
-    DATASHEET = "ceiling-datasheet"
-    DATASHEET_MEMORY = "ceiling-datasheet-memory"
-    DATASHEET_FP8 = "ceiling-datasheet-fp8"
     DISTURBED = "ceiling-disturbed"
 
 
@@ -288,49 +273,34 @@ class Ceilings:
 
 
 def conclusions(_: None, found: Ceilings) -> Iterator[Statement]:
-    """Yield what ceilings say: half precision against fp32, by which library, memory, the datasheet, other work."""
-    own, inform = found.ceilings, partial(_inform, "")
-    device = shown(found.device, own)
-    full = best(own, device.type, FP32)
-    if full is not None:
-        yield inform(Attains.BEST, rate=full)
+    """Yield what is promised of each dtype and whether it holds, by which library, and what other work spoilt."""
+    own, device = found.ceilings, shown(found.device, found.ceilings)
     for dtype in (TF32, *HALVES, "fp64"):
         yield from _of_dtype(own, device, dtype)
     yield from of_libraries(own, device.type)
-    moved = {operation: bandwidth(own, device.type, operation=operation) for operation in MOVING}
-    if any(value is not None for value in moved.values()):
-        yield inform(Attains.MEMORY, **moved)
-    yield from _of_datasheet(found.device, own)
     disturbed = {f"{each.operation} {each.dtype}": taken for each in own if (taken := disturbance(each))}
     if disturbed:
         which = few(disturbed) if len(disturbed) < len(own) else None
         yield state(Attains.DISTURBED, "", Severity.ADVICE, share=max(disturbed.values()), which=which)
 
 
-def _inform(subject: str, code: Attains, **facts: float | str | None) -> Statement:
-    return state(code, subject, Severity.INFO, **facts)
-
-
 def _of_dtype(own: Sequence[Ceiling], device: DeviceDescription, dtype: str) -> Iterator[Statement]:
     """Yield whether what is promised of a dtype holds: its throughput, and in half precision the traffic halved.
 
-    Numbers that other work on the machine may have spoilt are told without a verdict.
+    Numbers that other work on the machine may have spoilt get no verdict.
     """
-    inform = partial(_inform, dtype)
-    pair = [each for each in own if each.dtype in (FP32, dtype)]
+    spoilt = {each.operation for each in own if each.dtype in (FP32, dtype) and disturbance(each)}
     full, low = best(own, device.type, FP32), best(own, device.type, dtype)
     if full and low:
         promise, by = _promised(device, dtype)
-        facts: dict[str, float | str | None] = {"ratio": low / full, "promise": promise, "by": by}
-        facts["emulated"] = int(device.arithmetic.get(dtype) == "emulated") or None
-        fit = promise is not None and not any(disturbance(each) for each in pair if each.operation not in MOVING)
+        emulated = int(device.arithmetic.get(dtype) == "emulated") or None
         held = Attains.HELD if low >= REACHED * (promise or 0.0) * full else Attains.MISSED
-        yield inform(held if fit else Attains.RATIO, **facts)
-    moved = copy_ratio(own, device.type, dtype) if dtype in HALVES else None
+        code = held if promise is not None and not spoilt.difference(MOVING) else Attains.RATIO
+        yield state(code, dtype, Severity.INFO, ratio=low / full, promise=promise, by=by, emulated=emulated)
+    moved = copy_ratio(own, device.type, dtype) if dtype in HALVES and COPY not in spoilt else None
     if moved is not None:
-        fit = not any(disturbance(each) for each in pair if each.operation == COPY)
-        verdict = Attains.TRAFFIC_HALVED if moved <= HALVED else Attains.TRAFFIC_NOT_HALVED
-        yield inform(verdict if fit else Attains.TRAFFIC, ratio=moved)
+        code = Attains.TRAFFIC_HALVED if moved <= HALVED else Attains.TRAFFIC_NOT_HALVED
+        yield state(code, dtype, Severity.INFO, ratio=moved)
 
 
 def _promised(device: DeviceDescription, dtype: str) -> tuple[float | None, str | None]:
@@ -351,11 +321,7 @@ def of_libraries(ceilings: Iterable[Ceiling], device: str) -> Iterator[Statement
     """Yield what of half precision's speed is owed to another library than the one that torch multiplies fp32 in."""
     own = [each for each in ceilings if disturbance(each) is None]
     full = by_library(own, device, FP32)
-    if len(full) < 2:
-        return
-    taken, reached = next(iter(full.items()))
-    other, elsewhere = max(((name, value) for name, value in full.items() if name != taken), key=lambda pair: pair[1])
-    yield _inform("", Attains.LIBRARIES, taken=taken, rate=reached, other=other, other_rate=elsewhere)
+    taken, reached = next(iter(full.items()), ("", 0.0))
     for dtype in HALVES:
         for library, half in by_library(own, device, dtype).items():
             same = full.get(library)
@@ -363,29 +329,7 @@ def of_libraries(ceilings: Iterable[Ceiling], device: str) -> Iterator[Statement
                 facts: dict[str, float | str | None] = {"library": library, "taken": taken}
                 facts |= {"ratio": half / reached, "own": half / same}
                 facts["owed"] = same / reached if same >= ALIKE * reached else None
-                yield _inform(dtype, Attains.LIBRARY, **facts)
-
-
-def _of_datasheet(device: DeviceDescription, own: Sequence[Ceiling]) -> Iterator[Statement]:
-    promised = datasheet_of(device.name)
-    if promised is None:
-        yield _inform("", Attains.NO_DATASHEET, device=device.name or device.type)
-        return
-    inform = partial(_inform, f"datasheet of {promised.name}")
-    told = False
-    for dtype in (dtype for dtype in DTYPES if dtype in promised.flops):
-        reached = best(own, device.type, dtype)
-        if reached is not None:
-            told = True
-            yield inform(
-                Attains.DATASHEET, share=reached / promised.flops[dtype], peak=promised.flops[dtype], dtype=dtype
-            )
-    moved = bandwidth(own, device.type)
-    if moved is not None:
-        told = True
-        yield inform(Attains.DATASHEET_MEMORY, share=moved / promised.bandwidth, peak=promised.bandwidth)
-    if told and "fp8" in promised.flops:
-        yield inform(Attains.DATASHEET_FP8, peak=promised.flops["fp8"])
+                yield state(Attains.LIBRARY, dtype, Severity.INFO, **facts)
 
 
 MEMORY = "memory"
@@ -471,34 +415,38 @@ def work_of(memory: MemoryPass) -> dict[tuple[str, str], int]:
 
 
 class Size(NamedTuple):
-    """A size of a ceiling, None where there is none, on a device."""
+    """A size of a ceiling, None where there is none; `best` is the one that the ceiling stands for.
 
-    device: DeviceDescription
+    Of that, `to_fp32` is how many times fp32's rate it attained, and `share` how much of the vendor's peak.
+    """
+
     found: Ceiling
-    size: Attained | None = None
+    size: Attained | None
+    best: bool
+    arithmetic: str
+    to_fp32: float | None
+    share: float | None
 
     @property
     def rate(self) -> float | None:
         """What it attained."""
         return None if self.size is None else rate(self.size)
 
-    @property
-    def counts(self) -> bool:
-        """Whether it is the size that the ceiling stands for."""
-        return self.size is not None and self.size is top(self.found)
 
-    @property
-    def share(self) -> float | None:
-        """The share of the vendor's peak that the size that counts attained."""
-        return share(self.found, datasheet_of(self.device.name)) if self.counts else None
-
-
-def _of(get: Callable[[Attained], Any]) -> Callable[[Size], Any]:
-    return lambda row: None if row.size is None else get(row.size)
-
-
-def _to_fp32(row: "Best") -> float | None:
-    return row.rate / row.full if row.full and row.rate else None
+def sizes(found: Ceilings) -> list[Size]:
+    """Return a row for each size that was measured, and one for each operation and dtype without any."""
+    kinds = shown(found.device, found.ceilings).arithmetic
+    promised = datasheet_of(found.device.name)
+    full = {each.operation: ceiling_rate(each) for each in found.ceilings if each.dtype == FP32}
+    rows = []
+    for each in found.ceilings:
+        counts, reached, fp32 = top(each), ceiling_rate(each), full.get(each.operation)
+        arithmetic = kinds.get(each.dtype, "") if each.operation not in MOVING else ""
+        told = {"to_fp32": reached / fp32 if reached and fp32 else None, "share": share(each, promised)}
+        for size in each.attained or (None,):
+            own = told if size is counts else dict.fromkeys(told)
+            rows.append(Size(each, size, best=size is counts, arithmetic=arithmetic, **own))
+    return rows
 
 
 def _rate_text(row: Size) -> str:
@@ -510,67 +458,15 @@ COLUMNS: Sequence[Column[Size]] = (
     Column("operation", lambda row: row.found.operation, "operation"),
     Column("dtype", lambda row: row.found.dtype, "dtype"),
     Column("threads", lambda row: row.found.threads),
-    Column("size", _of(lambda each: each.size), "size"),
-    Column("library", _of(lambda each: each.library), "library"),
-    Column("work", _of(lambda each: each.work)),
-    Column("unit", lambda row: "B" if row.found.operation in MOVING else "FLOP"),
-    Column("samples", lambda row: len(row.size.samples) if row.size else 0, "samples", "whole"),
-    Column("seconds", _of(lambda each: min(each.samples, default=None)), "fastest", "s"),
-    Column("per_second", lambda row: row.rate, "attained", "FLOP/s", _rate_text),
-    Column("ceiling", lambda row: row.counts),
-    Column("datasheet_share", lambda row: row.share),
-    Column("reason", lambda row: None if row.found.attained else row.found.error),
-)
-"""Of a size: the library where it is known, the work of one run and its unit, how many samples, the fastest, the rate.
-
-`ceiling` is whether it is the size that counts, `datasheet_share` that one's share of the vendor's peak, `reason` why
-there is no size.
-"""
-
-
-def sizes(found: Ceilings) -> list[Size]:
-    """Return a row for each size that was measured, and one for each operation and dtype without any."""
-    return [Size(found.device, one, size) for one in found.ceilings for size in (one.attained or (None,))]
-
-
-class Best(NamedTuple):
-    """What a device attains in an operation and dtype, and in fp32."""
-
-    size: Size
-    arithmetic: str
-    full: float | None
-
-    @property
-    def rate(self) -> float | None:
-        """What the best size attained."""
-        return self.size.rate
-
-
-BEST: Sequence[Column[Best]] = (
-    Column("device", lambda row: row.size.found.device),
-    Column("operation", lambda row: row.size.found.operation, "operation"),
-    Column("dtype", lambda row: row.size.found.dtype, "dtype"),
     Column("arithmetic", lambda row: row.arithmetic, "arithmetic", rare=True),
-    Column("size", lambda row: row.size.size and row.size.size.size, "best size"),
-    Column("per_second", lambda row: row.rate, "attained", "FLOP/s", lambda row: _rate_text(row.size)),
-    Column("to_fp32", _to_fp32, "to fp32", "ratio"),
-    Column("datasheet_share", lambda row: row.size.share, "of peak", "share", rare=True),
-    Column("reason", lambda row: row.size.found.error or None, "reason", rare=True),
+    Column("size", lambda row: row.size and row.size.size, "size"),
+    Column("library", lambda row: row.size and row.size.library, "library", rare=True),
+    Column("per_second", lambda row: row.rate, "attained", "FLOP/s", _rate_text),
+    Column("to_fp32", lambda row: row.to_fp32, "to fp32", "ratio"),
+    Column("datasheet_share", lambda row: row.share, "of peak", "share", rare=True),
+    Column("ceiling", lambda row: row.best),
+    Column("reason", lambda row: row.found.error or None, "reason", rare=True),
 )
-
-
-def bests(found: Ceilings) -> list[Best]:
-    """Return a row for each operation and dtype: the size that counts, beside fp32's."""
-    kinds = shown(found.device, found.ceilings).arithmetic
-    full = {each.operation: ceiling_rate(each) for each in found.ceilings if each.dtype == FP32}
-    return [
-        Best(
-            Size(found.device, each, top(each)),
-            kinds.get(each.dtype, "") if each.operation not in MOVING else "",
-            full.get(each.operation),
-        )
-        for each in ordered(found.ceilings)
-    ]
 
 
 _LOOKS: Mapping[str, tuple[str, str]] = {
@@ -584,29 +480,31 @@ _LOOKS: Mapping[str, tuple[str, str]] = {
 NAMES = dict(zip(OPERATIONS, ("matrix products", "convolutions", "attention", "copies", "reads"), strict=True))
 
 
-def _rows(device: "Subject[Ceilings]", operations: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+def _rows(device: "Subject[Ceilings]") -> dict[str, list[dict[str, Any]]]:
     """Return for each operation a row for each size of each dtype."""
-    return {
-        NAMES[operation]: [
-            {"series": row.found.dtype, "work": row.size.work, "rate": row.rate, "said": _rate_text(row),
-             "size": row.size.size, "kind": row.size.size.partition(" ")[0] if row.size.size[:1].isalpha() else ""}
-            for row in sorted(sizes(device.found), key=lambda row: row.size.work if row.size else 0)
-            if row.found.operation == operation and row.size and row.rate
-        ]
-        for operation in operations
-    }  # fmt: skip
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in NAMES.values()}
+    for row in sorted((row for row in sizes(device.found) if row.size and row.rate), key=_work):
+        size = row.size.size if row.size else ""
+        kind = size.partition(" ")[0] if size[:1].isalpha() else ""
+        drawn = {"series": row.found.dtype, "work": _work(row), "rate": row.rate, "said": _rate_text(row)}
+        rows[NAMES[row.found.operation]].append({**drawn, "size": size, "kind": kind})
+    return rows
 
 
-def _spec(rows: Rows, work: str, reached: str) -> dict[str, Any]:
+def _work(row: Size) -> int:
+    return row.size.work if row.size else 0
+
+
+def _spec(rows: Rows) -> dict[str, Any]:
     looks = series_encoded([dtype for dtype in _LOOKS if any(row["series"] == dtype for row in rows)], _LOOKS)
     scale = {"type": "log", "padding": 12, "nice": False}
     axis = {"format": "~s", "tickCount": 5, "labelSeparation": 8}
-    x = {"field": "work", "type": "quantitative", "title": f"{work} (log scale)", "scale": scale, "axis": axis}
-    y = {**x, "field": "rate", "title": f"{reached} (log scale)"}
+    x = {"field": "work", "type": "quantitative", "title": "FLOP or bytes of one run (log scale)", "scale": scale}
+    x["axis"] = axis
+    y = {**x, "field": "rate", "title": "per second (log scale)"}
     told = tooltip(series="dtype", size="size", said="attained")
     points = {"type": "point", "size": 60, "opacity": 1}
-    detail = {"field": "kind", "type": "nominal"}
-    lines = {"x": x, "y": y, "color": looks["color"], "detail": detail}
+    lines = {"x": x, "y": y, "color": looks["color"], "detail": {"field": "kind", "type": "nominal"}}
     return {
         "layer": [
             {"mark": points, "encoding": {"x": x, "y": y, **looks, "tooltip": told}},
@@ -634,7 +532,8 @@ def device_ceilings(runs: "Iterable[StoredRun]") -> list[Ceilings]:
         host, version, device, threads = key
         name = f"{device} of {host}, torch {version}" if places > 1 else device
         name += f", {counted(threads, 'thread')}" if counts[key[:3]] > 1 and threads is not None else ""
-        found.append(Ceilings(name=name, device=devices[key], ceilings=ordered(list(own.values()))))
+        ordered = sorted(own.values(), key=lambda one: (OPERATIONS.index(one.operation), DTYPES.index(one.dtype)))
+        found.append(Ceilings(name=name, device=devices[key], ceilings=ordered))
     return found
 
 
@@ -649,82 +548,56 @@ DEFAULT_DTYPES = tuple(dtype for dtype in DTYPES if dtype != "fp64")
 """What is measured where no dtype is asked for, if the device has it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """One ceiling to measure; `lacking` says why the device cannot."""
+class Wanted(NamedTuple):
+    """One ceiling to measure."""
 
     device: str
     operation: str
     dtype: str
-    lacking: str = ""
 
     @property
     def named(self) -> str:
-        """What it is, in a word or three: "matmul bf16 cpu"."""
+        """What it is, in three words: "matmul bf16 cpu"."""
         return f"{self.operation} {self.dtype} {self.device}"
 
 
-def chosen_operations(given: Sequence[str]) -> list[str]:
-    """Return the operations named, each once, all if none is; `UnknownNameError` for another."""
+def _chosen(what: str, given: Sequence[str], known: Sequence[str]) -> list[str]:
+    """Return the names given, each once; `UnknownNameError` for one that is not known."""
     for name in given:
-        if name not in OPERATIONS:
-            raise UnknownNameError("operation", name, OPERATIONS)
-    return list(dict.fromkeys(given or OPERATIONS))
+        if name not in known:
+            raise UnknownNameError(what, name, known)
+    return list(dict.fromkeys(given))
 
 
-def chosen_ceiling_dtypes(given: Sequence[str]) -> list[str]:
-    """Return the dtypes named by their short or long names ("bf16", "bfloat16"), each once; none if none is.
+def _devices(environment: Environment, names: Sequence[str]) -> list[DeviceDescription]:
+    """Return the devices of these names, or the accelerator, else the CPU."""
+    from ampbench.drive.planning import default_device
 
-    `UnknownNameError` for another.
-    """
-    names = {dtype: dtype for dtype in DTYPES} | SHORT_DTYPES
-    for name in given:
-        if name not in names:
-            raise UnknownNameError("dtype", name, names)
-    return list(dict.fromkeys(names[name] for name in given))
+    chosen = dict.fromkeys(names or [default_device(environment)])
+    unknown = partial(DeviceDescription, available=False, reason="unknown to torch")
+    return [environment.device(name) or unknown(type=name) for name in chosen]
 
 
 def wanted_of(environment: Environment, devices: Sequence[str], asked: CeilingsAsked) -> list[Wanted]:
-    """Return the ceilings that are asked for, those that the devices lack among them if they were named.
+    """Return the ceilings that are asked for and that the devices have.
 
-    Without `devices`, those of the accelerator, else of the CPU.
+    Copies in tf32 are those in fp32, and all that only reads is measured in fp32.
     """
-    from ampbench.drive.planning import default_device
-
-    wanted = []
-    for type in dict.fromkeys(devices or [default_device(environment)]):
-        device = environment.device(type) or DeviceDescription(type=type, available=False, reason="unknown to torch")
-        for operation in chosen_operations(asked.operations):
-            for dtype in asked.dtypes or DEFAULT_DTYPES:
-                lacking = _lacking(device, dtype)
-                named = asked.dtypes or not device.available
-                if not _same_as_fp32(operation, dtype) and (named or not lacking):
-                    wanted.append(Wanted(type, operation, dtype, lacking))
-    return wanted
-
-
-def _same_as_fp32(operation: str, dtype: str) -> bool:
-    """Return whether an operation in `dtype` says no more than in fp32: copies in tf32, and all that only reads."""
-    return (operation, dtype) == (COPY, TF32) or (operation == READ and dtype != FP32)
+    return [
+        Wanted(device.type, operation, dtype)
+        for device in _devices(environment, devices)
+        for operation in asked.operations or OPERATIONS
+        for dtype in asked.dtypes or DEFAULT_DTYPES
+        if not _lacking(device, dtype) and (operation, dtype) != (COPY, TF32) and (operation != READ or dtype == FP32)
+    ]
 
 
 def unfinished(stored: "StoredRun") -> list[Wanted]:
     """Return the ceilings that a run was asked for and says nothing of; one with an error is not tried again."""
     done = {(found.device, found.operation, found.dtype) for found in stored.every(Ceiling)}
-    return [piece for piece in _wanted(stored) if (piece.device, piece.operation, piece.dtype) not in done]
-
-
-def failed(stored: "StoredRun") -> list[Ceiling]:
-    """Return the ceilings of a run that could not be measured although their device has the dtype."""
-    wrong = [found for found in stored.every(Ceiling) if found.error]
-    pieces = _wanted(stored) if wrong else []
-    lacking = {(piece.device, piece.operation, piece.dtype) for piece in pieces if piece.lacking}
-    return [found for found in wrong if (found.device, found.operation, found.dtype) not in lacking]
-
-
-def _wanted(stored: "StoredRun") -> list[Wanted]:
     header = stored.header
-    return wanted_of(header.environment, header.selection.devices, stored.asked or CeilingsAsked())
+    wanted = wanted_of(header.environment, header.selection.devices, stored.asked or CeilingsAsked())
+    return [each for each in wanted if each not in done]
 
 
 def _lacking(device: DeviceDescription, dtype: str) -> str:
@@ -739,24 +612,22 @@ def _lacking(device: DeviceDescription, dtype: str) -> str:
 
 
 def _require(selection: Selection, asked: CeilingsAsked, environment: Environment) -> None:
-    """Raise `NothingToRunError`, with the reasons, where nothing can be measured."""
-    wanted = wanted_of(environment, selection.devices, asked)
-    if all(one.lacking for one in wanted):
-        why = few((one.lacking for one in wanted), len(wanted)) or f"what is only copied or read is measured in {FP32}"
-        raise NothingToRunError(f"no ceiling can be measured here: {why}")
+    """Raise `NothingToRunError`, with the reasons, where something that is named cannot be measured."""
+    named = asked.dtypes or [FP32]
+    lacking = [_lacking(device, dtype) for device in _devices(environment, selection.devices) for dtype in named]
+    why = list(filter(None, dict.fromkeys(lacking)))
+    if not why and not wanted_of(environment, selection.devices, asked):
+        why = [f"what is only copied or read is measured in {FP32}"]
+    if why:
+        raise NothingToRunError(f"no ceiling can be measured here: {few(why, len(why))}")
 
 
-def pieces(session: Session[CeilingsAsked]) -> "list[Piece]":
-    """Return the ceilings to measure, or those that a run begun before lacks."""
+def _pieces(session: Session[CeilingsAsked]) -> "list[Piece]":
     from ampbench.drive.pieces import Piece
 
-    prepared = session.prepared
-    found = (
-        wanted_of(prepared.environment, prepared.selection.devices, session.asked)
-        if session.begun is None
-        else unfinished(session.begun)
-    )
-    return [Piece(one.named, one) for one in found]
+    prepared, begun = session.prepared, session.begun
+    all_of_it = partial(wanted_of, prepared.environment, prepared.selection.devices, session.asked)
+    return [Piece(each.named, each) for each in (all_of_it() if begun is None else unfinished(begun))]
 
 
 def _measure(session: Session[CeilingsAsked], channel: "Channel", piece: "Piece") -> Ceiling:
@@ -765,7 +636,7 @@ def _measure(session: Session[CeilingsAsked], channel: "Channel", piece: "Piece"
 
     settings, wanted = session.prepared.settings, piece.part
     asked = CeilingAsked(operation=wanted.operation, dtype=wanted.dtype, seconds=session.asked.seconds)
-    found = wanted.lacking or ask_device(channel, wanted.device, settings, TASK, asked)
+    found = ask_device(channel, wanted.device, settings, TASK, asked)
     if isinstance(found, Ceiling):
         return found
     return Ceiling(
@@ -824,8 +695,8 @@ def _holds(ceiling: Ceiling, header: Header, here: Environment) -> bool:
 def _made(given: Given) -> CeilingsAsked:
     return CeilingsAsked(
         seconds=given.values["seconds"],
-        operations=chosen_operations(given.values["operation"]),
-        dtypes=chosen_ceiling_dtypes(given.values["dtype"]),
+        operations=_chosen("operation", given.values["operation"], OPERATIONS),
+        dtypes=_chosen("dtype", given.values["dtype"], DTYPES),
     )
 
 
@@ -860,46 +731,40 @@ Examples:
     ),
     made=_made,
     require=_require,
-    pieces=pieces,
+    pieces=_pieces,
     left=lambda stored: [each.named for each in unfinished(stored)],
     work=lambda session: partial(_measure, session),
-    failed=lambda stored: len(failed(stored)),
+    failed=lambda stored: sum(bool(found.error) for found in stored.every(Ceiling)),
     title="Ceilings",
     caption="What each device attains at best",
     key="ceilings",
     subject="device",
     subjects=lambda runs, _: device_ceilings(runs),
     heading=_heading,
-    remarks=lambda found: [f"{each.dtype} {each.operation}: {each.error}" for each in found.ceilings if each.error],
     tables=(
         Table(
             key="sizes",
             columns=COLUMNS,
             rows=sizes,
-            views=[View(title="Every size", shown=0, folded=True)],
-        ),
-        Table(
-            key="best",
-            columns=BEST,
-            rows=bests,
-            views=[View(title="Attained at best", note="of copies and reads, the largest, in main memory")],
+            views=[
+                View(
+                    title="Attained at best",
+                    keys="operation dtype arithmetic size per_second to_fp32 datasheet_share reason",
+                    note="of copies and reads, the largest, in main memory; of peak: of the vendor's datasheet",
+                    only=lambda row: row.best,
+                ),
+                View(title="Every size", keys="operation dtype size library per_second", shown=0, folded=True),
+            ],
         ),
     ),
     conclusions=conclusions,
     charts=(
         Drawing(
-            name="studies-flops",
+            name="studies-ceilings",
             title="What the device attains by dtype and size",
-            alt="Each point is one size at its fastest.",
-            rows=partial(_rows, operations=MULTIPLYING),
-            spec=partial(_spec, work="FLOP of one run", reached="FLOP/s"),
-        ),
-        Drawing(
-            name="studies-copies",
-            title="Copies by dtype and size",
-            alt="Read and written. What is small runs in a cache; the largest tells what main memory attains.",
-            rows=partial(_rows, operations=MOVING),
-            spec=partial(_spec, work="bytes read and written by one run", reached="bytes/s"),
+            alt="Each point is one size at its fastest. Small copies run in a cache; the largest shows main memory.",
+            rows=_rows,
+            spec=_spec,
         ),
     ),
 )

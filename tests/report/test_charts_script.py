@@ -290,7 +290,7 @@ def test_the_charts_of_studies_are_drawn_again_as_they_were(browser: Browser, tm
     for number in range(figures.count()):
         figures.nth(number).scroll_into_view_if_needed()
         expect(figures.nth(number)).to_have_attribute("data-drawn", re.compile("."), timeout=ANSWERS)
-    assert figures.count() == 6
+    assert figures.count() == 5
     assert wrong == []
     assert max(page.evaluate(LEGENDS)) <= 0
     page.close()

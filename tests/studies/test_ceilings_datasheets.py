@@ -49,7 +49,7 @@ def test_every_row_has_a_source_and_rates_that_can_be_true() -> None:
     assert len({row.name for row in DATASHEETS}) == len(DATASHEETS)
     for row in DATASHEETS:
         assert row.source
-        known = [row.flops[dtype] for dtype in ("fp32", "tf32", "fp16", "fp8") if dtype in row.flops]
+        known = [row.flops[dtype] for dtype in ("fp32", "tf32", "fp16") if dtype in row.flops]
         assert known == sorted(known)
         assert row.flops.get("fp32", 0) < row.flops.get("fp16", 1e16)
         assert row.flops.get("bf16", row.flops.get("fp16")) == row.flops.get("fp16")

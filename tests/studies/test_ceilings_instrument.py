@@ -20,22 +20,18 @@ from ampbench.store import RunWriter, StoredRun, read_run
 from ampbench.studies import work as working
 from ampbench.studies.ceilings import (
     COPY,
+    READ,
     STUDY,
     Attained,
     Ceiling,
     CeilingAsked,
     CeilingsAsked,
-    Wanted,
     best,
     ceilings_known,
-    chosen_ceiling_dtypes,
-    chosen_operations,
-    failed,
-    pieces,
     unfinished,
     wanted_of,
 )
-from ampbench.studies.study import Session
+from ampbench.studies.study import Given, Session, asked_for
 from tests.instruments.working import work
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine
 from tests.stored_runs import make_ceiling, make_header, write_run
@@ -102,23 +98,6 @@ def test_without_names_all_that_the_device_has_is_measured_but_fp64() -> None:
     ]  # fmt: skip
 
 
-def test_what_was_named_and_cannot_be_measured_is_stored_with_the_reason(tmp_path: Path) -> None:
-    channel = Scripted(answer)
-    stored, _ = measured(
-        tmp_path, channel, "cpu", "cuda", asked=CeilingsAsked(operations=[MATMUL], dtypes=["fp32", "tf32"])
-    )
-    assert [(found.device, found.dtype, found.error) for found in stored.every(Ceiling)] == [
-        ("cpu", "fp32", ""), ("cpu", "tf32", "cpu has no tf32"), ("cuda", "fp32", "cuda is not available: no driver"),
-        ("cuda", "tf32", "cuda is not available: no driver"),
-    ]  # fmt: skip
-    assert len(channel.asked) == 1
-    assert failed(stored) == []
-    without = structs.replace(CPU, float64=False)
-    assert wanted_of(machine(without), [], CeilingsAsked(operations=[MATMUL], dtypes=["fp64"])) == [
-        Wanted("cpu", "matmul", "fp64", "cpu does not support fp64")
-    ]
-
-
 def test_a_worker_that_does_not_live_leaves_the_reason_and_the_others_are_measured(tmp_path: Path) -> None:
     def dying(request: Request) -> Reply:
         if asked_in(request).dtype == "fp32":
@@ -132,7 +111,7 @@ def test_a_worker_that_does_not_live_leaves_the_reason_and_the_others_are_measur
         "killed: ended by signal SIGKILL", "", "crash: ended by signal SIGKILL", ""
     ]  # fmt: skip
     assert (stored.ending, stored.every(Ceiling)[0].threads) == ("complete", 2)
-    assert [(found.operation, found.dtype) for found in failed(stored)] == [("matmul", "fp32"), ("copy", "fp32")]
+    assert STUDY.failed(stored) == 2
     assert unfinished(stored) == []
     assert channel.closed == 4  # replaced twice, since it was killed again, at the end, and by the context
 
@@ -151,7 +130,7 @@ def test_an_interrupted_session_keeps_what_was_measured_and_goes_on_with_the_res
     with working.prepared(
         STUDY, stored.header.selection, stored.header.settings, ASKED, stored, open_channel=lambda: channel
     ) as found:
-        assert [piece.named for piece in pieces(Session(prepared=found, asked=ASKED, begun=stored))] == left
+        assert [piece.named for piece in STUDY.pieces(Session(prepared=found, asked=ASKED, begun=stored))] == left
 
 
 def test_a_run_of_another_machine_is_not_gone_on_with(tmp_path: Path) -> None:
@@ -166,27 +145,31 @@ def test_a_run_of_another_machine_is_not_gone_on_with(tmp_path: Path) -> None:
     ("devices", "asked", "why"),
     [
         (["cuda"], CeilingsAsked(), "cuda is not available: no driver"),
-        (["cpu"], CeilingsAsked(dtypes=["tf32"], operations=[MATMUL]), "cpu has no tf32"),
-        (["cpu"], CeilingsAsked(dtypes=["tf32"], operations=[COPY]), "what is only copied or read is measured in fp32"),
+        (["cpu", "cuda"], CeilingsAsked(), "cuda is not available: no driver"),
+        (["cpu"], CeilingsAsked(dtypes=["fp32", "tf32"], operations=[MATMUL]), "cpu has no tf32"),
+        (["cpu"], CeilingsAsked(dtypes=["bf16"], operations=[READ]), "what is only copied or read is measured in fp32"),
     ],
 )
-def test_nothing_that_can_be_measured_is_said_before_anything_is_stored(
+def test_what_cannot_be_measured_is_said_before_anything_is_stored(
     devices: list[str], asked: CeilingsAsked, why: str
 ) -> None:
     with pytest.raises(NothingToRunError, match=why), prepared(Scripted(answer), *devices, asked=asked):
         pass
 
 
+def given(**values: list[str]) -> Given:
+    return Given(values={"operation": [], "dtype": [], "seconds": 2.0} | values, typed=(), selection=Selection())
+
+
 def test_unknown_names_are_refused_with_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match="unknown operation 'matmull': did you mean matmul"):
-        chosen_operations(["matmull"])
+        asked_for(STUDY, given(operation=["matmull"]))
     with pytest.raises(UnknownNameError, match=r"unknown dtype 'bf61'.*bf16"):
-        chosen_ceiling_dtypes(["bf61"])
+        asked_for(STUDY, given(dtype=["bf61"]))
     with pytest.raises(UnknownNameError, match="unknown device 'cudaa'"), prepared(Scripted(answer), "cudaa"):
         pass
-    assert chosen_operations([]) == ["matmul", "conv", "attention", "copy", "read"]
-    assert chosen_ceiling_dtypes(["bfloat16", "bf16", "tf32"]) == ["bf16", "tf32"]
-    assert chosen_ceiling_dtypes([]) == []
+    asked = asked_for(STUDY, given(dtype=["bf16", "bf16", "tf32"]))
+    assert asked == CeilingsAsked(seconds=2.0, dtypes=["bf16", "tf32"])
 
 
 @pytest.mark.slow
