@@ -14,7 +14,6 @@ from ampbench.cli.options import (
     many_names,
 )
 from ampbench.cli.printing import print_document, print_note
-from ampbench.core.units import counted
 from ampbench.errors import UnknownNameError
 from ampbench.store.lines import no_garbage_collection
 
@@ -67,8 +66,5 @@ def command(
         for note in found.notes:
             print_note(note)
         trend = make_trend(found.runs, x, metrics)
-    for reason, count in trend.left_out.items():
-        print_note(f"left out {counted(count, 'run')} with {reason}")
-
     print_document(trend_document(trend, every), format)
     return 0

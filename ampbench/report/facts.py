@@ -3,46 +3,26 @@
 What was explained and studied of the runs on a page is handed to each instrument, case by case, for its part of it.
 """
 
-import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
 from ampbench.core.precisions import ordered
-from ampbench.core.units import counted, format_bytes, format_seconds
+from ampbench.core.units import all_of, counted
 from ampbench.instruments import registry
 from ampbench.judge.notes import measured_devices
-from ampbench.records.case import Case, DeviceDescription
+from ampbench.records.case import Case
 from ampbench.records.changes import Comparison
 from ampbench.records.kinds import KINDS, Kind
-from ampbench.records.labels import NOT_REACHED, arithmetic, case_labels, outcomes_said, told_apart
-from ampbench.records.run import Header, Selection, short_commit
+from ampbench.records.labels import NOT_REACHED, case_labels, outcomes_said, told_apart
+from ampbench.records.run import Header, short_commit
 from ampbench.report.material import Material, ShownCase
 from ampbench.show.comparison import explanation_lines
 from ampbench.show.page import Changed, Held, Part, Told, Untold, place_of, run_name
 from ampbench.show.rows import Row
 from ampbench.store import StoredRun
-from ampbench.trend.show import changes_in_order
-
-Facts = Mapping[str, str]
-"""Texts by name; "" where nobody told."""
-
-_NONE = "none"
-_VERSIONS = {"torch": "torch", "torchvision": "torchvision", "CUDA": "CUDA", "XPU runtime": "XPU", "python": "Python"}
-"""The parts of an installation that a line tells, and what they are called there."""
-
-
-def facts_of(header: Header) -> dict[str, Facts]:
-    """Return the facts by the title of their group, each named as comparisons name it."""
-    return {
-        "Machine": _machine(header),
-        "Devices": {name: text for one in header.environment.devices for name, text in _device(one).items()},
-        "Installation": _installation(header),
-        "Environment variables": dict(sorted(header.environment.variables.items())),
-        "Settings": _measuring(header),
-    }
 
 
 def where(header: Header, devices: Iterable[str]) -> str:
@@ -60,11 +40,18 @@ def where(header: Header, devices: Iterable[str]) -> str:
 
 def installation(header: Header) -> str:
     """Return in a line with which versions a run was measured, which program did, and of which commit."""
-    known = _installation(header)
-    versions = [f"{called} {known[name]}" for name, called in _VERSIONS.items() if known[name]]
-    program = f"imported from {header.imported.program}" if header.imported else f"ampbench {known['ampbench']}"
-    commit = f"commit {short_commit(header.commit)}" if header.commit else ""
-    return joined(*versions, program, commit)
+    environment = header.environment
+    versions = {
+        "torch": environment.torch_version,
+        "torchvision": environment.torchvision_version,
+        "CUDA": environment.cuda_version,
+        "XPU": environment.xpu_version,
+        "Python": environment.python_version,
+        "ampbench": "" if header.imported else environment.ampbench_version or header.ampbench_version,
+        "commit": short_commit(header.commit) if header.commit else "",
+    }
+    program = f"imported from {header.imported.program}" if header.imported else ""
+    return joined(*(f"{name} {version}" for name, version in versions.items() if version), program)
 
 
 def moment(text: str) -> str:
@@ -80,109 +67,6 @@ def moment(text: str) -> str:
 def joined(*parts: str) -> str:
     """Return those of `parts` that say anything, in a line."""
     return " · ".join(part for part in parts if part)
-
-
-def _machine(header: Header) -> Facts:
-    environment = header.environment
-    return {
-        "host": environment.host,
-        "system": environment.system,
-        "CPU": environment.cpu,
-        "number of CPUs": _text(environment.cpu_count),
-        "CPU instructions": " ".join(environment.cpu_flags),
-        "memory": _size(environment.memory_bytes),
-    }
-
-
-def _device(one: DeviceDescription) -> Facts:
-    if not one.available:
-        return {f"{one.type} device": f"not available: {one.reason}" if one.reason else "not available"}
-    kinds = [f"{dtype} {kind}" for dtype, kind in arithmetic(one).items()]
-    lacking = [*([] if one.tf32 else ["no tf32"]), *([] if one.float64 else ["no fp64"])]
-    told = {
-        "device": f"{one.name}, {one.count} of them" if one.count > 1 else one.name,
-        "arithmetic": ", ".join([*kinds, *lacking]),
-        "autocast dtype": f"{one.autocast_dtype} by default" if one.autocast_dtype else "",
-        "memory": _size(one.memory_bytes),
-        "driver": one.driver or "",
-    }
-    return {f"{one.type} {name}": text for name, text in (told | one.details).items()}
-
-
-def _installation(header: Header) -> Facts:
-    environment = header.environment
-    versions = {
-        "torch": environment.torch_version,
-        "torch build": environment.torch_commit,
-        "torchvision": environment.torchvision_version or "",
-        "CUDA": environment.cuda_version or "",
-        "cuDNN": environment.cudnn_version or "",
-        "XPU runtime": environment.xpu_version or "",
-        "numpy": environment.numpy_version,
-        "python": environment.python_version,
-        "compiler": environment.compiler or ("" if header.imported else _NONE),
-        "ampbench": environment.ampbench_version or header.ampbench_version,
-    }
-    return versions | {name: f"not usable: {why}" for name, why in environment.unavailable.items()}
-
-
-def _measuring(header: Header) -> Facts:
-    """Return threads, settings, selection and command; another program's run has no settings of ampbench's."""
-    told = {"number of threads": _text(header.environment.threads)}
-    if header.imported is not None:
-        told["imported from"] = f"{header.imported.program}: {header.imported.file}"
-    else:
-        settings = header.settings
-        limit = settings.memory_limit_bytes
-        told |= {
-            "rounds a case": str(settings.rounds),
-            "builds a round": str(settings.builds),
-            "timed in a round for at least": format_seconds(settings.min_run_seconds),
-            "time limit of a round": format_seconds(settings.timeout_seconds),
-            "memory limit of a round": _NONE if limit is None else format_bytes(limit),
-            "time limit of the run": _NONE if settings.max_seconds is None else format_seconds(settings.max_seconds),
-            **({"timed on an accelerator": "in bursts (--burst)"} if settings.burst else {}),
-            "threads asked for": str(settings.threads) if settings.threads else "torch's own choice",
-            "seed of weights and inputs": str(settings.seed),
-            "seed of the order": str(settings.schedule_seed),
-            "isolation": "each measurement in a process of its own"
-            if settings.isolation
-            else "none: all in one process",
-            "selection": _selection(header.selection),
-            "command": shlex.join(header.command),
-        }
-    given = header.arm.settings if header.arm else {}
-    return told | {"commit": header.commit or ""} | {f"setting {name}": value for name, value in given.items()}
-
-
-def _selection(selection: Selection) -> str:
-    """Return what was selected, as it was typed."""
-    lists = {
-        "workloads": selection.workloads,
-        "precisions": selection.precisions,
-        "devices": selection.devices,
-        "phases": selection.phases,
-        "paths": selection.paths,
-        "compile modes": selection.compile_modes,
-        "memory formats": selection.memory_formats,
-        "recipes": selection.recipes,
-        "sdpa": selection.sdpa,
-    }
-    said = [f"{name} {' '.join(values)}" for name, values in lists.items() if values]
-    said += [f"-k {selection.keyword}"] if selection.keyword else []
-    said += [f"preset {selection.preset}"] if selection.preset else []
-    said += [f"{name}={value}" for name, value in selection.overrides.items()]
-    said += [f"sweep {name}={','.join(map(str, values))}" for name, values in selection.sweeps.items()]
-    said += [] if selection.scaler else ["without GradScaler"]
-    return ", ".join(said) or "all that fits the devices"
-
-
-def _size(value: int | None) -> str:
-    return "" if value is None else format_bytes(value)
-
-
-def _text(value: int | None) -> str:
-    return "" if value is None else str(value)
 
 
 LISTED = 5
@@ -215,22 +99,11 @@ def facts(material: Material) -> dict[str, list[str]]:
 
 
 def _history(material: Material) -> str:
-    """Return of how many runs the trends on the page are, and how many changes they have over what; "" without any."""
-    points = [point for trend in material.trends for one in trend.series for point in one.points]
+    """Return of how many runs the trends on the page are, and over what; "" without any."""
+    points = [point for trend in material.trends for series in trend.series for point in series.points]
     runs = counted(len({run for point in points for run in point.run_ids}), "run")
-    if not points:
-        return ""
-    said: list[str] = []
-    for trend in material.trends:
-        count = len(changes_in_order(trend))
-        noun = "" if said else " change" if count == 1 else " changes"
-        said.append(f"{f'{count:,}' if count else 'none' if said else 'no'}{noun} over {trend.axis.replace('_', ' ')}s")
-    which = runs
-    if len(material.shown) == 1:
-        torch = material.shown[0].stored.header.environment.torch_version
-        highest = f" with the highest version of torch, {torch}," if torch and over_versions(material) else ""
-        which = f"the newest{highest} of {runs}"
-    return f"{which}; their history: {', '.join(said)}"
+    axes = [f"{trend.axis.replace('_', ' ')}s" for trend in material.trends]
+    return f"{runs} over {all_of(axes)}" if points else ""
 
 
 def over_versions(material: Material) -> bool:

@@ -33,6 +33,7 @@ from ampbench.records.changes import (
     SelfComparison,
     Side,
     Traces,
+    rank,
 )
 from ampbench.records.labels import case_labels, common_traits, few
 from ampbench.records.run import short_commit
@@ -54,8 +55,8 @@ from ampbench.show.changes import (
     value_text,
 )
 from ampbench.show.data import csv_text, json_object, plain
-from ampbench.show.document import Block, Column, Document, Section, picked, records, table
-from ampbench.show.markdown import block_table, escaped, folded
+from ampbench.show.document import Block, Column, Document, Section, cut, picked, records, table
+from ampbench.show.markdown import block_text, escaped
 from ampbench.show.terminal import padded, wrapped
 from ampbench.show.wording import words
 
@@ -90,8 +91,9 @@ SHOWN = 20
 """So many undecided and incomparable findings are listed, unless all are asked for; what changed always is."""
 ROWS = 100
 """A comment on GitHub holds 65,536 characters: so many rows of a table fit four times."""
-NOT_JUDGED = "Not judged: the control fired or the machine was not fit"
-"""What heads the findings that may be changes, and of which nobody can tell."""
+NOT_JUDGED = "not judged: the control fired or the machine was not fit"
+PARTS = ("changed", NOT_JUDGED, *WORST_FIRST[2:])
+"""What heads the tables of findings, those that matter most first."""
 IN_TABLES = ("status", "case_id", "metric", "baseline", "candidate", "change", "low")
 """The columns of findings that people read."""
 NARROW = ("status", "case_id", "metric", "change")
@@ -106,23 +108,15 @@ def case_names(comparison: Comparison) -> dict[str, str]:
     return {case_id: labels[case.case_id] for case_id, case in compared.items()}
 
 
-def verdict(comparison: Comparison) -> str:
-    """Return in one line what changed between two runs; of runs that only explain, what their traces and rules say.
+def verdict(*comparisons: Comparison) -> str:
+    """Return in one line what changed between runs; of runs that only explain, what their traces and rules say.
 
     That is how many findings have each status, and which change is the worst.
     """
-    findings, parts = comparison.findings, []
-    if not findings and comparison.explained:
-        counts = Counter(case.traces for case in comparison.explained.values())
-        listed = ", ".join(f"{counts[traces]:,} {traces}" for traces in Traces if counts[traces])
-        parts.append(f"{counted(len(comparison.explained), 'case')} explained: {listed}")
-    if not findings and comparison.rule_devices:
-        count = len(rule_lines(comparison.rule_changes))
-        many = counted(count, "change") if count else "no change"
-        parts.append(f"{many} of autocast's rules on {', '.join(comparison.rule_devices)}")
-    if parts:
-        return "; ".join(parts)
-    by_status = {status: [change for change in findings if change.status is status] for status in WORST_FIRST}
+    found = [(change, comparison) for comparison in comparisons for change in comparison.findings]
+    if not found:
+        return "; ".join(filter(None, map(_explained, comparisons))) or "nothing to compare"
+    by_status = {status: [change for change, _ in found if change.status is status] for status in WORST_FIRST}
     drifted = [change for change in by_status[ChangeStatus.REGRESSED] if change.metric == DRIFT]
     parts = [something_else(len(drifted))] if drifted else []
     by_status[ChangeStatus.REGRESSED] = [one for one in by_status[ChangeStatus.REGRESSED] if one.metric != DRIFT]
@@ -130,19 +124,34 @@ def verdict(comparison: Comparison) -> str:
         kinds = Counter(change.kind for change in having)
         listed = ", ".join(f"{kind} {kinds[kind]:,}" for kind in KINDS if kinds[kind])
         parts += [f"{len(having):,} {status}" + (f" ({listed})" if status in CHANGED else "")] if having else []
-    text = ", ".join(parts) or "nothing to compare"
-    worst = next((change for status in CHANGED for change in findings if change.status is status), None)
-    if worst is None:
+    text = ", ".join(parts)
+    changed = sorted((pair for pair in found if pair[0].status in CHANGED), key=lambda pair: rank(pair[0]))
+    if not changed:
         undecided = by_status[ChangeStatus.INCONCLUSIVE] or by_status[ChangeStatus.INCOMPARABLE]
         return f"{'no change is certain' if undecided else 'nothing changed'}: {text}"
-    most = "most of all " if sum(change.status in CHANGED for change in findings) > 1 else ""
-    return f"{text}: {most}{case_names(comparison)[worst.case.case_id]}, {change_line(worst)}"
+    worst, comparison = changed[0]
+    run = f" of {comparison.candidate.label or comparison.candidate.run}" if len(comparisons) > 1 else ""
+    most = "most of all " if len(changed) > 1 else ""
+    return f"{text}: {most}{case_names(comparison)[worst.case.case_id]}{run}, {change_line(worst)}"
 
 
-def something_else(cases: int, of: str = "") -> str:
-    """Return "2 cases compute something else"; with `of`, "2 of 4 cases compute something else"."""
-    which = f"{cases:,} {of}" if of else counted(cases, "case")
-    return f"{which} {'computes' if cases == 1 else 'compute'} something else"
+def _explained(comparison: Comparison) -> str:
+    """Return what the traces and rules of two runs that only explain say."""
+    parts = []
+    if comparison.explained:
+        counts = Counter(case.traces for case in comparison.explained.values())
+        listed = ", ".join(f"{counts[traces]:,} {traces}" for traces in Traces if counts[traces])
+        parts.append(f"{counted(len(comparison.explained), 'case')} explained: {listed}")
+    if comparison.rule_devices:
+        count = len(rule_lines(comparison.rule_changes))
+        many = counted(count, "change") if count else "no change"
+        parts.append(f"{many} of autocast's rules on {', '.join(comparison.rule_devices)}")
+    return "; ".join(parts)
+
+
+def something_else(cases: int) -> str:
+    """Return "2 cases compute something else"."""
+    return f"{counted(cases, 'case')} {'computes' if cases == 1 else 'compute'} something else"
 
 
 def change_line(change: Change) -> str:
@@ -234,14 +243,6 @@ def finding_columns(names: Mapping[str, str]) -> list[Column[Change]]:
     ]
 
 
-def findings_table(findings: Sequence[Change], names: Mapping[str, str], most: int | None = None) -> str:
-    """Return a Markdown table of findings, a line each with its reason and remarks; cases by `names`."""
-    columns = picked(finding_columns(names), *IN_TABLES, "reason")
-    text = block_table(table("", columns, findings[:most]))
-    more = len(findings) - len(findings[:most])
-    return f"{text}\n\nand {more} more: `--format csv` has them all" if more else text
-
-
 def means_block(comparison: Comparison, moved: Container[str] = COLUMNS) -> Block:
     """Return the table of the geometric means of what became of each precision, of the metrics that `moved`."""
 
@@ -259,19 +260,16 @@ def means_block(comparison: Comparison, moved: Container[str] = COLUMNS) -> Bloc
         Column("low", lambda one: one.low, "95% interval", "ratio", interval),
         Column("cases", lambda one: one.cases, "cases", "whole"),
     ]
-    sides = f"{side_name(comparison.baseline)} → {side_name(comparison.candidate)}"
-    title = f"Geometric mean of candidate / baseline: {sides}"
-    return table(title, columns, [mean for mean in comparison.means if mean.metric in moved])
+    return table(
+        "geometric means of candidate / baseline", columns, [mean for mean in comparison.means if mean.metric in moved]
+    )
 
 
-def by_weight(findings: Sequence[Change]) -> dict[str, list[Change]]:
-    """Return the findings that are "changed", "not judged" (`NOT_JUDGED`), otherwise "undecided" or "unchanged"."""
-    parts: dict[str, list[Change]] = {"changed": [], "not judged": [], "undecided": [], "unchanged": []}
-    for change in findings:
-        unchanged = change.status is ChangeStatus.UNCHANGED
-        part = "not judged" if change.code in UNTRUSTED else "unchanged" if unchanged else "undecided"
-        parts["changed" if change.status in CHANGED else part].append(change)
-    return parts
+def _part_of(change: Change) -> str:
+    """Return under which of `PARTS` a change stands."""
+    if change.status in CHANGED:
+        return "changed"
+    return NOT_JUDGED if change.code in UNTRUSTED else change.status
 
 
 def _lists(comparison: Comparison, everything: bool = True) -> dict[str, list[str]]:
@@ -409,35 +407,43 @@ def _chosen(findings: Sequence[Change], everything: bool) -> tuple[list[Change],
 
 def comparison_markdown(comparison: Comparison, gate: GateResult | None = None) -> str:
     """Return a comparison as Markdown, below what a `gate` says of it: the verdict, what changed, details to unfold."""
-    blocks = []
+    head = []
     if gate is not None:
         word, counts = _gate_verdict(gate)
         texts = gate_texts(comparison, gate)[:-1]
-        blocks = [f"**{escaped(word)}**: {escaped(counts)}", _bullets(texts)]
+        head = [f"**{escaped(word)}**: {escaped(counts)}", _bullets(texts)]
+    head += [f"**{escaped(verdict(comparison))}**", escaped(sides_line(comparison))]
+    head += [f"> {escaped(text)}" for text in warnings(comparison)]
+    blocks = [block_text(cut(block, ROWS), 3) for block in comparison_blocks(comparison)]
+    return "\n\n".join(filter(None, [*head, *blocks])) + "\n"
+
+
+def sides_line(comparison: Comparison) -> str:
+    """Return what is compared with what."""
+    return f"{side_name(comparison.baseline)} → {side_name(comparison.candidate)}"
+
+
+def comparison_blocks(comparison: Comparison) -> list[Block]:
+    """Return the tables of a comparison: what changed and what is not judged; folded, all else."""
     names = case_names(comparison)
-    sides = f"{escaped(side_name(comparison.baseline))} → {escaped(side_name(comparison.candidate))}"
-    blocks += [f"**{escaped(verdict(comparison))}**", sides]
-    parts = by_weight(comparison.findings)
-    if parts["changed"]:
-        blocks.append(findings_table(parts["changed"], names, ROWS))
-    if parts["not judged"]:
-        blocks += [f"{NOT_JUDGED} ({len(parts['not judged'])})", findings_table(parts["not judged"], names, ROWS)]
-    blocks += [f"> {escaped(text)}" for text in warnings(comparison)]
-    if comparison.explained:
-        why = [
-            f"**{escaped(names.get(case_id, case_id))}**\n\n{_bullets(explanation_lines(comparison, case_id))}"
-            for case_id in comparison.explained
-        ]
-        blocks.append(folded("Why", "\n\n".join(why)))
-    for title, lines in _lists(comparison).items():
-        blocks.append(folded(f"{title[0].upper()}{title[1:]}", _bullets(lines)))
-    if comparison.means:
-        blocks.append(folded("Geometric means", block_table(means_block(comparison))))
-    for part, title in (("undecided", "Inconclusive or incomparable"), ("unchanged", "Unchanged")):
-        if parts[part]:
-            blocks.append(folded(f"{title} ({len(parts[part])})", findings_table(parts[part], names, ROWS)))
-    blocks.append(folded("How it was measured", _bullets(measured_lines(comparison))))
-    return "\n\n".join(filter(None, blocks)) + "\n"
+    columns = picked(finding_columns(names), *IN_TABLES, "reason")
+    parts: dict[str, list[Change]] = {part: [] for part in PARTS}
+    for change in comparison.findings:
+        parts[_part_of(change)].append(change)
+    blocks = [
+        table(f"{part} ({len(changes):,})", columns, changes, folded=place > 1)
+        for place, (part, changes) in enumerate(parts.items())
+    ]
+    why = [
+        (names.get(case_id, case_id), line)
+        for case_id in comparison.explained
+        for line in explanation_lines(comparison, case_id)
+    ]
+    lists = {**_lists(comparison), "how it was measured": measured_lines(comparison)}
+    listed = [Block(title, ["what"], [[line] for line in lines], folded=True) for title, lines in lists.items()]
+    means = replace(means_block(comparison), folded=True)
+    every = [*blocks[:2], Block("why", ["case", "what differs"], why, folded=True), *listed[:-1], means, *blocks[2:]]
+    return [block for block in [*every, *listed[-1:]] if block.rows]
 
 
 def measured_lines(comparison: Comparison) -> list[str]:

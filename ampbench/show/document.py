@@ -55,7 +55,8 @@ def records(columns: Sequence[Column[T]], rows: Sequence[T]) -> list[dict[str, A
 class Block:
     """A table set in text, with a title; without rows, the title is all there is to say. `note` explains the title.
 
-    Columns whose headers are among `numbers` stand to the right and stay on one line, as those among `whole` do.
+    Columns whose headers are among `numbers` stand to the right and stay on one line, as those among `whole` do. One
+    that is `folded` is unfolded by its title, where that is possible.
     """
 
     title: str
@@ -64,10 +65,17 @@ class Block:
     note: str = ""
     numbers: Collection[str] = ()
     whole: Collection[str] = ()
+    folded: bool = False
 
 
 def table(
-    title: str, columns: Sequence[Column[T]], rows: Sequence[T], note: str = "", *, shown: int | None = None
+    title: str,
+    columns: Sequence[Column[T]],
+    rows: Sequence[T],
+    note: str = "",
+    *,
+    shown: int | None = None,
+    folded: bool = False,
 ) -> Block:
     """Return a table of the columns that have a heading, those with a unit as numbers.
 
@@ -82,6 +90,7 @@ def table(
         note,
         numbers=[columns[place].head for place in kept if columns[place].unit],
         whole=tuple(columns[place].head for place in kept if columns[place].whole),
+        folded=folded,
     )
     return block if shown is None else first_rows(block, shown)
 
@@ -140,6 +149,18 @@ def with_rest(block: Block, total: int) -> Block:
 def first_rows(block: Block, most: int) -> Block:
     """Return a block with its first `most` rows, which says so if it has more."""
     return with_rest(replace(block, rows=block.rows[:most]), len(block.rows))
+
+
+ROWS = 40
+"""So many rows does a table of one case have on a page, those that say most."""
+
+
+def cut(block: Block, most: int = ROWS) -> Block:
+    """Return a block with its first `most` rows, and in its note how many there are."""
+    if len(block.rows) <= most:
+        return block
+    note = f"{most} of {len(block.rows):,}"
+    return replace(block, rows=block.rows[:most], note="; ".join(filter(None, [block.note, note])))
 
 
 def written_out(text: str, keep: str = "") -> str:

@@ -56,12 +56,20 @@ def markdown(
     parts = []
     for section in sections:
         parts.append(_heading(section.title, level))
-        for block in section.blocks:
-            parts.append(_heading(block.title, level + 1) if block.rows else escaped(block.title))
-            parts.append(escaped(f"{block.note[:1].upper()}{block.note[1:]}.") if block.note else "")
-            parts.append(block_table(block) if block.rows else "")
+        parts += [block_text(block, level + 1) for block in section.blocks]
     pasted = "".join(f"\n{one.title}:\n\n```python\n{one.text}```\n" for one in code)
     return "\n\n".join(filter(None, [*parts, *map(escaped, missing)])) + "\n" + pasted
+
+
+def block_text(block: Block, level: int) -> str:
+    """Return a block: its table under a heading of `level`, or behind it; without rows its sentence."""
+    note = escaped(f"{block.note[:1].upper()}{block.note[1:]}.") if block.note else ""
+    if not block.rows:
+        return "\n\n".join(filter(None, [escaped(block.title), note]))
+    text = "\n\n".join(filter(None, [note, block_table(block)]))
+    if block.folded:
+        return folded(block.title, text)
+    return "\n\n".join(filter(None, [_heading(block.title, level), text]))
 
 
 def _heading(title: str, level: int) -> str:

@@ -6,7 +6,7 @@ control characters, halves of characters, megabytes.
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -16,7 +16,7 @@ from ampbench.records.case import Case
 from ampbench.records.changes import Comparison
 from ampbench.records.labels import few
 from ampbench.show.charts import Chart, Drawing, Named, Rows, drawn
-from ampbench.show.document import Block, Section
+from ampbench.show.document import Block, Code, Section, cut
 from ampbench.store import StoredRun
 
 if TYPE_CHECKING:
@@ -100,8 +100,6 @@ LISTED = 200
 """So many rows a part has at most, the worst or the first; a page of 10,000 cases need not repeat them all."""
 DETAILED = 20
 """So many cases that a run explains, the worst or the first, are told of one by one."""
-ROWS = 40
-"""So many rows does a table of one case have, those that say most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +164,7 @@ def place_of(run: StoredRun) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detail:
-    """What is told of one case: a line of it, what to say and show, what is folded, by title, and `code` to paste.
+    """What is told of one case: a line of it, what to say and show, what is folded, by title, and `code` as it is.
 
     Only one that is `open` shows more than its line at first.
     """
@@ -175,7 +173,7 @@ class Detail:
     said: str
     blocks: Sequence[Block] = ()
     folded: Mapping[str, Sequence[Block]] = field(default_factory=dict)
-    code: str = ""
+    code: Code | None = None
     open: bool = False
 
 
@@ -190,11 +188,11 @@ class Overview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One part of a section, `id` is unique. `said` are its findings in sentences.
+    """One part of a section, `id` is unique. `said` are its findings in sentences, below its charts stand its `blocks`.
 
     Of several cases it has an `overview`, some are told of in `details`, and of `undetailed` more only the table tells.
     `changed` is what differs from the baseline's, `untold` are the cases without a result, headed by `without`.
-    `left_out` counts the rows that are not listed. `content` is what a template of its own reads.
+    `left_out` counts the rows that are not listed.
 
     `sentences` are all that is said of each case, by its name, for those who read no tables; they are called `what`.
     `finding` is the first thing to know of all that, in a line; "": nothing.
@@ -203,6 +201,7 @@ class Part:
     id: str
     title: str
     said: Sequence[str] = ()
+    blocks: Sequence[Block] = ()
     charts: Sequence[Chart] = ()
     datasets: Mapping[str, Rows] = field(default_factory=dict)
     overview: Overview | None = None
@@ -212,10 +211,24 @@ class Part:
     untold: Sequence[Untold] = ()
     without: str = "Without a result"
     left_out: int = 0
-    content: Mapping[str, Any] = field(default_factory=dict)
     sentences: Sequence[tuple[str, Sequence[str]]] = ()
     what: str = "cases"
     finding: str = ""
+
+
+def view_of_parts(id: str, title: str, parts: Iterable[Part | None]) -> View | None:
+    """Return the section that these parts make, with all their charts; None where there is none."""
+    own = [part for part in parts if part is not None]
+    if not own:
+        return None
+    return View(
+        id=id,
+        title=title,
+        template="parts.html",
+        content={"parts": own, "listed": LISTED},
+        charts=[chart for part in own for chart in part.charts],
+        datasets={name: rows for part in own for name, rows in part.datasets.items()},
+    )
 
 
 def told_part(
@@ -288,14 +301,6 @@ def of_several(
     return [f"Of {counted(len(found), case, cases)}, {len(own) or 'none'} {what}{f': {few(own)}' if own else ''}."]
 
 
-def cut(block: Block, most: int = ROWS) -> Block:
-    """Return a block with so many rows as a page has room for, and in its note how many there are."""
-    if len(block.rows) <= most:
-        return block
-    note = f"{most} of {len(block.rows):,}"
-    return replace(block, rows=block.rows[:most], note="; ".join(part for part in (block.note, note) if part))
-
-
 def _detail(name: str, section: Section, folding: Collection[str], code: str, *, opened: bool) -> Detail:
     """Return what a section says of a case: its first line beside the name, its tables cut, some folded."""
     lines = _lines_of(section)
@@ -306,7 +311,7 @@ def _detail(name: str, section: Section, folding: Collection[str], code: str, *,
         said=lines[0].title if lines else section.title,
         blocks=[*lines[1:], *(block for block in tables if block not in hidden)],
         folded={block.title: [block] for block in hidden},
-        code=code,
+        code=Code("To paste", code) if code else None,
         open=opened,
     )
 

@@ -329,7 +329,7 @@ def case_lines(row: Row, rounds: Iterable[Round], records: Iterable[msgspec.Stru
         samples = "+".join(f"{len(build)}" for build in each.samples)
         name = f"{'control' if each.control else 'round'} {each.round}"
         pairs.append((name, f"{seconds:<12} {samples} samples, server {each.server}"))
-    pairs += [pair for record in records if record is not None for pair in _facts("", msgspec.to_builtins(record))]
+    pairs += [pair for record in records if record is not None for pair in dotted("", msgspec.to_builtins(record))]
     size = max(len(name) for name, _ in pairs) + 2
     found = [Text(row["case_id"], style="bold")]
     for name, text in pairs:
@@ -339,15 +339,15 @@ def case_lines(row: Row, rounds: Iterable[Round], records: Iterable[msgspec.Stru
     return found
 
 
-def _facts(name: str, value: Any) -> Iterator[tuple[str, str]]:
+def dotted(name: str, value: Any) -> Iterator[tuple[str, str]]:
     """Yield the facts of a record by their dotted names."""
     if isinstance(value, Mapping):
         for key, each in value.items():
             if key != "case_id":
-                yield from _facts(f"{name}.{key}".lstrip("."), each)
+                yield from dotted(f"{name}.{key}".lstrip("."), each)
     elif isinstance(value, list) and any(isinstance(each, Mapping) for each in value):
         for place, each in enumerate(value):
-            yield from _facts(f"{name}[{place}]", each)
+            yield from dotted(f"{name}[{place}]", each)
     elif value not in (None, [], ""):
         yield name, ", ".join(map(_fact, value)) if isinstance(value, list) else _fact(value)
 

@@ -228,7 +228,8 @@ def notes(trend: Trend) -> list[str]:
     """Return what keeps series from being judged, with their numbers, and what else a reader should know."""
     said = Counter(one.note for one in trend.series if one.note and one.note not in trend.notes)
     unjudged = [f"{counted(count, 'series', 'series')} {note}" for note, count in said.items()]
-    return [*unjudged, *disturbed_values(trend), *uncalled_ends(trend), *trend.notes]
+    left_out = [f"left out {counted(count, 'run')} with {why}" for why, count in trend.left_out.items()]
+    return [*unjudged, *disturbed_values(trend), *uncalled_ends(trend), *left_out, *trend.notes]
 
 
 def shared_shifts(trend: Trend) -> list[str]:

@@ -219,17 +219,6 @@ def test_what_an_address_names_but_is_not_there_leaves_it(opened: Opened):
         expect(page).not_to_have_url(re.compile("999"))
 
 
-def test_a_verdict_of_the_banner_leads_to_its_cases(opened: Opened):
-    with opened("#precision=bf16_autocast") as page:
-        page.locator("ul.chips a", has_text="regressed").click()
-        expect(page.locator("#cases tbody tr")).to_have_count(1)
-        expect(page.locator("#cases tbody tr .regressed")).to_have_count(1)
-        expect(page.locator("#cases-title")).to_be_in_viewport()
-        expect(page).to_have_url(re.compile("#verdict=regressed$"))
-        page.go_back()
-        expect(page.locator("#cases tbody tr")).not_to_have_count(1)
-
-
 @pytest.mark.slow
 def test_in_a_sandbox_without_a_history_everything_answers(browser: Browser, file: Path):
     wrong: list[str] = []

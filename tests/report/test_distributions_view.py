@@ -9,7 +9,7 @@ from msgspec import structs
 from ampbench.records.measured import Failure, Fitness
 from ampbench.report.material import Material
 from ampbench.report.page import chart_payload, packed
-from ampbench.report.views.distributions import distributions
+from ampbench.report.views.distributions import APART, IN_BLOCKS, SAID, distributions
 from ampbench.show.page import View
 from tests.compared_runs import BF16, FP32, Times, arms, make_run, noisy, rounds_of
 from tests.report.materials import make_material, section_of
@@ -107,16 +107,12 @@ def test_rounds_of_runs_that_share_no_blocks_stand_apart():
     lines = [row["line"] for row in drawn(view, 0)[1]]
     assert lines[3:5] == ["baseline 3", "baseline control 0"]
     assert len(set(lines)) == 16
-    assert any("one after the other" in sentence for sentence in view.content["legend"])
+    assert APART in view.content["parts"][0].said
 
 
-def test_fresh_and_control_rounds_are_explained_where_there_are_any():
-    legend = " ".join(shown(session()).content["legend"])
-    assert "Fresh: " in legend
-    assert "Control: " in legend
-    legend = " ".join(shown(make_material(make_run(Times((FP32, NOISY))))).content["legend"])
-    assert "Fresh: " not in legend
-    assert "Control: " not in legend
+def test_rounds_of_one_block_are_said_to_be_of_one_time():
+    assert IN_BLOCKS in shown(session()).content["parts"][0].said
+    assert shown(make_material(make_run(Times((FP32, NOISY))))).content["parts"][0].said == [SAID]
 
 
 def test_the_case_that_changed_is_drawn_first():
@@ -133,7 +129,6 @@ def test_rounds_on_an_unfit_machine_say_why():
     material = make_material(replace(run, rounds=rounds))
     view = shown(material)
     assert [row["unfit"] for row in drawn(view, 0)[1]] == [None, "other processes used 40% of the CPU", None, None]
-    assert any(sentence.startswith("Hollow: 1 round was") for sentence in view.content["legend"])
 
 
 def test_a_case_that_fails_now_still_shows_the_baselines_rounds():

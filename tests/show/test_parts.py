@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ampbench.show.document import Block, Section
-from ampbench.show.page import DETAILED, LISTED, Held, Part, cut, sentences_of, told_part
+from ampbench.show.document import Block, Section, cut
+from ampbench.show.page import DETAILED, LISTED, Held, Part, sentences_of, told_part
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from ampbench.records.ranges import FirstNonfinite
 from ampbench.report.material import Material, material_of
 from ampbench.report.views.explanation import explanation
 from ampbench.show.charts import MODULES
-from ampbench.show.page import ROWS
+from ampbench.show.document import ROWS
 from ampbench.studies.origin import INPUTS_OVERFLOW, OVERFLOWING, OWN, TOTAL
 from tests.compared_runs import Times, environment, make_run
 from tests.report.materials import make_material, page_of, part_of, rendered_by

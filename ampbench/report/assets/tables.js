@@ -180,12 +180,6 @@
     }
 
     // Choose one value of a filter and nothing else, and go there, so that Back leads back.
-    function chooseAlone(name, value) {
-      for (const other of controls.keys()) if (other !== name) state.set(other, "");
-      state.set(name, value, { push: true });
-      table.closest("section").scrollIntoView();
-    }
-
     // Bring a row that something links to into the document: alone, for it may be the thousandth.
     function reveal(hash) {
       const row = rows.find(({ id }) => id && `#${id}` === hash);
@@ -277,12 +271,6 @@
       state.set("distributions-rounds", shown, { push: true });
       figure.scrollIntoView();
       figure.querySelector("[tabindex]")?.focus({ preventScroll: true });
-    });
-    document.addEventListener("click", (event) => {
-      const verdict = event.target.closest("a[data-verdict]")?.dataset.verdict;
-      if (!plain(event) || !filters.some(({ name, values }) => name === "verdict" && values.includes(verdict))) return;
-      event.preventDefault();
-      chooseAlone("verdict", verdict);
     });
     state.watch((name) => {
       const changed = name ? names.filter((one) => one === name) : names;

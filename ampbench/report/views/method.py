@@ -1,166 +1,74 @@
 """The sections of machine and method: on what the runs were measured, how quiet that was, and what its words mean.
 
-In what their machines differ is told, too. The prose on method is in the template; its numbers come from the code that
-decides.
+The prose on method is in the template; its numbers come from the code that decides.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 
 from ampbench.core import stats
 from ampbench.core.precisions import PRECISIONS, ordered
-from ampbench.core.units import UNDEFINED, counted, format_percent, format_seconds
+from ampbench.core.units import UNDEFINED, format_percent
 from ampbench.judge import fitness
 from ampbench.judge.rounds import MeasuredRun
-from ampbench.records.labels import few
-from ampbench.report.facts import Facts, facts_of, moment
+from ampbench.report.facts import moment
 from ampbench.report.material import Material
-from ampbench.show.page import View
+from ampbench.show.document import Block
+from ampbench.show.page import Part, View, run_name, view_of_parts
+from ampbench.show.results import dotted
 from ampbench.show.rows import number
 from ampbench.store import CUT, StoredRun
-
-_CUT = f"its file {CUT}"
-_NOT_COMPARABLE = "times are not comparable"
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A fact of every side: its name, the sides' texts, what a difference in it means."""
-
-    name: str
-    texts: Sequence[str]
-    meaning: str = ""
-
-    @property
-    def differs(self) -> bool:
-        """Whether the sides do not all have the same."""
-        return len(set(self.texts)) > 1
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """Facts that belong together, side by side."""
-
-    title: str
-    rows: Sequence[_Row]
 
 
 def environment(material: Material) -> View | None:
     """Return the view; None where there is no run."""
-    own = [one.stored for one in material.shown] or material.explanations
-    sides = [*([material.baseline] if material.baseline else []), *own]
-    if not sides:
+    own = [shown.stored for shown in material.shown] or list(material.explanations)
+    runs = [*([material.baseline] if material.baseline else []), *own]
+    if not runs:
         return None
-    headers = [one.header for one in sides]
-    groups = _side_by_side([facts_of(header) for header in headers])
-    meanings = _meanings(material)
-    differing = [
-        _Row(row.name, row.texts, meanings.get(row.name, "")) for group in groups for row in group.rows if row.differs
+    heads = [run_name(run) for run in runs]
+    if material.baseline:
+        heads[0] = f"baseline: {heads[0]}"
+    went = [[name, *_went(run)] for name, run in zip(heads, runs, strict=True)]
+    differing, same = _facts(runs)
+    blocks = [
+        Block("how it went", ["run", "started", "ended", *QUIETNESS], went),
+        *([Block("what differs", ["fact", *heads], differing)] if differing else []),
+        Block("what is the same" if len(runs) > 1 else "all that is recorded", ["fact", "value"], same, folded=True),
     ]
-    differing.sort(key=lambda row: not row.meaning)
-    same = [_Group(group.title, [row for row in group.rows if not row.differs]) for group in groups]
-    content = {
-        "sides": headers,
-        "baseline": headers[0] if material.baseline is not None else None,
-        "differing": differing,
-        "telling": any(row.meaning for row in differing),
-        "same": [group for group in same if group.rows],
-        "quietness": _side_by_side([{"How it went": _quietness(one)} for one in sides])[0],
-    }
-    return View(id="environment", title="Environment", template="environment.html", content=content)
+    return view_of_parts("environment", "Environment", [Part(id="runs", title="", blocks=blocks)])
 
 
-def _side_by_side(sides: Sequence[Mapping[str, Facts]]) -> list[_Group]:
-    """Return the facts of all sides by group, those that no side knows left out."""
-    groups = []
-    for title in sides[0]:
-        names = dict.fromkeys(name for side in sides for name, text in side[title].items() if text)
-        rows = [_Row(name, [side[title].get(name) or UNDEFINED for side in sides]) for name in names]
-        groups.append(_Group(title, rows))
-    return groups
+def _facts(runs: Sequence[StoredRun]) -> tuple[list[list[str]], list[list[str]]]:
+    """Return the facts of the runs' headers by name: those in which they differ, side by side, and those they share."""
+    sides = [dict(dotted("", msgspec.to_builtins(run.header))) for run in runs]
+    differing, same = [], []
+    for name in dict.fromkeys(name for side in sides for name in side):
+        texts = [side.get(name, UNDEFINED) for side in sides]
+        if len(set(texts)) > 1:
+            differing.append([name, *texts])
+        else:
+            same.append([name, texts[0]])
+    return differing, same
 
 
-def _meanings(material: Material) -> dict[str, str]:
-    """Return what the differences from the baseline mean, by name, where they mean anything."""
-    runs: dict[str, list[str]] = {}
-    for one in material.comparisons:
-        for difference in one.differences:
-            if difference.matters:
-                runs.setdefault(difference.name, []).append(one.candidate.run)
-    every = len(material.comparisons)
-    return {
-        name: _NOT_COMPARABLE if len(found) == every else f"{_NOT_COMPARABLE}: {', '.join(found)}"
-        for name, found in runs.items()
-    }
+QUIETNESS = ("rounds", "unfit rounds", "disturbed samples", "control, measured twice")
 
 
-def _quietness(stored: StoredRun) -> Facts:
-    """Return how a run went: whether it is whole, what its control says, how much else the machine was doing."""
-    control = fitness.control_ratio(stored)
-    disturbed = fitness.disturbed_share(stored)
-    return {
-        "started": moment(stored.header.started_at),
-        "ended": "; ".join(part for part in (stored.ending, _CUT if stored.cut else "") if part),
-        "rounds": _rounds(stored),
-        "control": "" if control is None else _apart(control),
-        "disturbed samples": ""
-        if disturbed is None
-        else f"{format_percent(disturbed)} took over {fitness.DISTURBED_BY}",
-        "CPU time given to other machines": _shares(one.fitness.steal_share for one in stored.rounds),
-        "CPU time of other processes": _shares(one.fitness.other_share for one in stored.rounds),
-        "unfit rounds": _unfit(stored),
-        "the same step, run twice": _repeatable(stored),
-    }
-
-
-def _apart(control: fitness.Control) -> str:
-    """Return how far apart two measurements of one case were, as the banner says what follows from it."""
-    own, again = map(format_seconds, control.medians)
-    return f"{control.case_id}, measured twice: {own} and {again}, {format_percent(control.apart - 1)} apart"
-
-
-def _rounds(stored: StoredRun) -> str:
-    kinds = Counter("control" if one.control else "fresh" if one.confirmation else "own" for one in stored.rounds)
-    if not kinds:
-        return "none"
-    blocks = len({one.round for one in stored.rounds if not (one.control or one.confirmation)})
-    said = [f"{kinds['own']:,}" + (f" in {counted(blocks, 'block')}" if stored.header.arm else "")]
-    said += [f"{kinds['fresh']:,} fresh ones"] if kinds["fresh"] else []
-    return ", ".join([*said, *([f"{kinds['control']:,} of the control"] if kinds["control"] else [])])
-
-
-def _shares(values: Iterable[float | None]) -> str:
-    """Return the median and the largest of the rounds' shares, "" where the machine does not tell."""
-    known = [value for value in values if value is not None]
-    if not known:
-        return ""
-    return f"{format_percent(stats.median(known))} in the median round, at most {format_percent(max(known))}"
-
-
-def _unfit(stored: StoredRun) -> str:
-    """Return how many rounds a comparison would leave out, and the commonest cause."""
-    if not stored.rounds:
-        return ""
-    found = fitness.unfit_rounds(MeasuredRun.of(stored))
-    unfit, count = found.cause >= 0, len(stored.rounds)
-    if not np.any(unfit):
-        return f"none of {count:,}"
-    cause = fitness.said_of(found.cause[unfit], found.value[unfit], count, "rounds")
-    return f"{format_percent(float(np.mean(unfit)))}; {cause}"
-
-
-def _repeatable(stored: StoredRun) -> str:
-    """Return whether the divergence pass, where it was run twice, gave the same bits."""
-    tested = [one for one in stored.divergence.values() if one.repeatable is not None]
-    moving = [one.case_id for one in tested if not one.repeatable]
-    if not tested:
-        return ""
-    if not moving:
-        return f"the same bits in {'all ' if len(tested) > 1 else ''}{counted(len(tested), 'case')}"
-    return f"other bits in {len(moving):,} of {counted(len(tested), 'case')}: {few(moving)}"
+def _went(stored: StoredRun) -> list[str]:
+    """Return when a run began, how it ended, and how quiet the machine was."""
+    control, disturbed = fitness.control_ratio(stored), fitness.disturbed_share(stored)
+    unfit = fitness.unfit_rounds(MeasuredRun.of(stored)).cause >= 0 if stored.rounds else None
+    return [
+        moment(stored.header.started_at),
+        "; ".join(filter(None, [stored.ending, f"its file {CUT}" if stored.cut else ""])) or UNDEFINED,
+        f"{len(stored.rounds):,}",
+        UNDEFINED if unfit is None else format_percent(float(np.mean(unfit))),
+        UNDEFINED if disturbed is None else format_percent(disturbed),
+        UNDEFINED if control is None else f"{format_percent(control.apart - 1)} apart",
+    ]
 
 
 def method(material: Material) -> View | None:

@@ -5,6 +5,7 @@ Where several machines measured, a row is of a network on a machine.
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from ampbench.core.precisions import BASELINE
@@ -16,10 +17,9 @@ from ampbench.report.answers import networks as on_machine
 from ampbench.report.material import Material, Shown
 from ampbench.report.views.tradeoff import LEAST_SPAN, SLOWEST, positive
 from ampbench.show.charts import Chart, Choice, middle_cut, precision_encoded, quantity, rule_at, tooltip
-from ampbench.show.comparison import means_block
-from ampbench.show.document import Block, Section
+from ampbench.show.document import Block, Section, cut
 from ampbench.show.networks import MANY, brought, side_by_side, tables
-from ampbench.show.page import View, cut
+from ampbench.show.page import Part, View, view_of_parts
 
 AT_ONCE = 25
 """So many rows of a table are shown; the others are folded away."""
@@ -33,35 +33,35 @@ _LABEL_LENGTH = 30
 def networks(material: Material) -> View | None:
     """Return the view; None where nothing was measured."""
     machines = advised_machines(material)
-    if not machines:
-        return None
     together = _side_by_side(material)
-    sections = [*together, *(_of_machine(machine, machines, tabled=not together) for machine in machines)]
-    means = [means_block(each) for each in material.comparisons if each.means]
-    sections += [Section("against the baseline", means)] if means else []
     few = [machine for machine in machines if not machine.is_ranked]
     rows = [row for place, machine in enumerate(few) for row in _points(machine, str(place))]
-    return View(
-        id="networks",
-        title="Networks",
-        template="networks.html",
-        content={
-            "sections": [(each.title, [cut(block, MOST) for block in each.blocks]) for each in sections],
-            "at_once": AT_ONCE,
-            "named": ("take", "precision", "baseline's precision"),
-        },
-        charts=[_chart(few, rows)] if rows else [],
-        datasets={"networks": rows} if rows else {},
-    )
+    drawn = Part(id="speed", title="", charts=[_chart(few, rows)], datasets={"networks": rows}) if rows else None
+    several = len(machines) > 1
+    own = [_of_machine(machine, titled=several, tabled=not together) for machine in machines]
+    parts = [_part(str(place), section) for place, section in enumerate([*together, *own])]
+    return view_of_parts("networks", "Networks", [drawn, *parts]) if machines else None
 
 
-def _of_machine(machine: Machine, machines: Sequence[Machine], *, tabled: bool) -> Section:
-    """Return what is told of a machine, with the table of its networks where another section has it not."""
+def _part(id: str, section: Section) -> Part:
+    return Part(id=id, title=section.title, blocks=[part for block in section.blocks for part in _folding(block)])
+
+
+def _folding(block: Block) -> list[Block]:
+    """Return a table as its first rows and, folded away, the others as far as a page has room."""
+    first, rest = block.rows[:AT_ONCE], cut(replace(block, rows=block.rows[AT_ONCE:]), MOST)
+    return [
+        replace(block, rows=first),
+        *([replace(rest, title=f"{len(block.rows) - AT_ONCE:,} more", folded=True)] if rest.rows else []),
+    ]
+
+
+def _of_machine(machine: Machine, *, titled: bool, tabled: bool) -> Section:
+    """Return what is told of a machine: its networks where no other section has them, and what precisions brought."""
     own = on_machine(machine)
     blocks = [*(tables(own, explained=not machine.is_ranked) if tabled else []), brought(own)]
-    said = [*([machine.statement] if len(machines) > 1 and machine.statement else []), *across(machine)]
-    title = machine.title if len(machines) > 1 else ""
-    return Section(title, [*(block for block in blocks if block.rows), *map(Block, said)])
+    said = [*([machine.statement] if titled and machine.statement else []), *across(machine)]
+    return Section(machine.title if titled else "", [*(block for block in blocks if block.rows), *map(Block, said)])
 
 
 def _side_by_side(material: Material) -> list[Section]:

@@ -1,17 +1,17 @@
 """The section of the trade-off: speed and memory of each case against its error."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ampbench.core.precisions import BASELINE
 from ampbench.core.units import UNDEFINED, counted, format_error, times
 from ampbench.report.answers import Machine, Table, machines
-from ampbench.report.material import Material, ShownCase
+from ampbench.report.material import Material
 from ampbench.show.charts import Chart, Rows, budget_rule, precision_encoded, quantity, tooltip
-from ampbench.show.page import View, fit
-from ampbench.show.rows import judged_error, number
+from ampbench.show.page import Part, View, fit, view_of_parts
+from ampbench.show.rows import Row, judged_error, number
 
 SLOWEST = 0.25
 """Below this many times the speed of fp32 points stand at the edge: emulated halves take thirty times as long, and on a
@@ -28,117 +28,57 @@ _POINT = {"type": "point", "filled": False, "size": 36, "strokeWidth": 1.5, "opa
 _LINE = {"type": "line", "color": "var(--faint)", "strokeWidth": 1, "opacity": 0.6}
 _INTERVAL = {"type": "rule", "strokeWidth": 1}
 
+SAID = (
+    "One point a case; fp32 would stand at 1x. A faint line joins the precisions of one workload and phase, from the "
+    "most exact to the least: choose along it, never between workloads. Horizontal lines: 95% intervals of the speed."
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plane:
-    """What stands against the error in a chart: the `column`, which way is better, and the words for it."""
+    """What stands against the error in a chart: the `column`, its axis, and what is at the edge."""
 
     name: str
     column: str
     axis: str
-    best: str
-    least: float
-    """Points of a smaller ratio stand at the edge of the chart."""
-    sign: float
-    """What makes less of it better."""
+    least: float = 0.0
 
 
 _PLANES = (
-    _Plane(
-        name="speed",
-        column="speedup_vs_fp32",
-        axis="speed, times fp32 (faster →)",
-        best="the fastest",
-        least=SLOWEST,
-        sign=-1,
-    ),
-    _Plane(
-        name="memory",
-        column="memory_ratio_vs_fp32",
-        axis="peak memory, times fp32 (← less)",
-        best="the one with the least memory",
-        least=0.0,
-        sign=1,
-    ),
+    _Plane(name="speed", column="speedup_vs_fp32", axis="speed, times fp32 (faster →)", least=SLOWEST),
+    _Plane(name="memory", column="memory_ratio_vs_fp32", axis="peak memory, times fp32 (← less)"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Point:
-    """A case in a plane: its `ratio` to fp32, and its output error, which is 0 where it is exact."""
-
-    case: ShownCase
-    ratio: float
-    error: float
-
-
-_Members = tuple[Table, list[ShownCase]]
-"""A table, and its cases that are shown."""
 
 
 def tradeoff(material: Material) -> View | None:
     """Return the view; None where no precision but fp32 has an error beside its speed or memory."""
     limit = material.budget.output_rel_l2
-    parts: list[dict[str, Any]] = []
+    charts: list[Chart] = []
     datasets: dict[str, Rows] = {}
-    found = _by_machine(material)
-    for place, (machine, tables) in enumerate(found):
-        cases = [case for _, members in tables for case in members]
-        placed = {plane: _placed(cases, plane) for plane in _PLANES}
-        planes = {plane: points for plane, points in placed.items() if any(one.error > 0 for one in points)}
-        rows = _rows(tables)
-        for plane, points in planes.items():
-            datasets[f"tradeoff-{place}"] = rows
-            chart = Chart(
-                id=f"tradeoff-{plane.name}-{place}",
-                title=f"{plane.name.capitalize()} against error" + (f" on {machine.title}" if len(found) > 1 else ""),
-                alt=_finding(plane, points, limit),
-                spec=_spec(plane, rows, limit),
-                dataset=f"tradeoff-{place}",
-            )
-            parts.append({"chart": chart, "remark": _not_drawn(plane, cases, points)})
-    if not parts:
-        return None
-    return View(
-        id="tradeoff",
-        title="Trade-off",
-        template="tradeoff.html",
-        content={
-            "parts": parts,
-            "intervals": any("x2" in layer["encoding"] for part in parts for layer in part["chart"].spec["layer"]),
-        },
-        charts=[part["chart"] for part in parts],
-        datasets=datasets,
-    )
+    several = len(machines(material)) > 1
+    for place, machine in enumerate(machines(material)):
+        measured = _measured(machine)
+        rows = [point for table, row in measured if (point := _point(table, row))]
+        for plane in _PLANES:
+            points = [point for point in rows if point[plane.name] is not None]
+            if points:
+                datasets[f"tradeoff-{place}"] = rows
+                chart = Chart(
+                    id=f"tradeoff-{plane.name}-{place}",
+                    title=f"{plane.name.capitalize()} against error" + (f" on {machine.title}" if several else ""),
+                    alt=_finding(plane, points, len(measured), limit),
+                    spec=_spec(plane, rows, limit),
+                    dataset=f"tradeoff-{place}",
+                )
+                charts.append(chart)
+    part = Part(id="planes", title="", said=[SAID], charts=charts, datasets=datasets)
+    return view_of_parts("tradeoff", "Trade-off", [part] if charts else [])
 
 
-def _by_machine(material: Material) -> list[tuple[Machine, list[_Members]]]:
-    """Return the cases measured in another precision than fp32 by machine, and by the tables of each."""
-    cases = {
-        (id(case.shown), case.row["case_id"]): case
-        for case in material.cases
-        if case.row["outcome"] == "ok" and case.row["precision"] != BASELINE
-    }
-    found = []
-    for machine in machines(material):
-        tables = []
-        for table in machine.tables:
-            keys = [(id(table.shown), row["case_id"]) for row in table.rows]
-            if own := [cases[key] for key in keys if key in cases]:
-                tables.append((table, own))
-        if tables:
-            found.append((machine, tables))
-    return found
-
-
-def _placed(cases: Iterable[ShownCase], plane: _Plane) -> list[_Point]:
-    """Return the cases that have a place in the plane, the exact ones too."""
-    found = ((one, positive(one.row[plane.column]), judged_error(one.row)) for one in cases)
-    return [
-        _Point(one, ratio, error)
-        for one, ratio, error in found
-        if ratio is not None and error is not None and 0 <= error < math.inf
-    ]
+def _measured(machine: Machine) -> list[tuple[Table, Row]]:
+    """Return the cases of a machine that were measured in another precision than fp32."""
+    every = [(table, row) for table in machine.tables for row in table.rows]
+    return [(table, row) for table, row in every if row["outcome"] == "ok" and row["precision"] != BASELINE]
 
 
 def positive(value: Any) -> float | None:
@@ -147,23 +87,20 @@ def positive(value: Any) -> float | None:
     return known if known is not None and 0 < known < math.inf else None
 
 
-def _rows(tables: Iterable[_Members]) -> Rows:
-    """Return what is drawn of a machine: cases with an error above 0, and beside each number the text of it."""
-    rows: list[dict[str, Any]] = []
-    for table, cases in tables:
-        for one in cases:
-            error = positive(judged_error(one.row))
-            if error is not None:
-                low, high = number(one.row["speedup_low"]), number(one.row["speedup_high"])
-                row: dict[str, Any] = {"table": fit(table.label), "precision": fit(one.row["precision"])}
-                row["case"], row["error"], row["error_text"] = one.name, error, format_error(error)
-                row |= {plane.name: positive(one.row[plane.column]) for plane in _PLANES}
-                row |= {f"{plane.name}_text": _times(row[plane.name]) for plane in _PLANES}
-                row |= {"speed_low": low, "speed_high": high}
-                if low is not None and high is not None:
-                    row["speed_text"] += f" ({times(low)} to {times(high)})"
-                rows.append(row)
-    return rows
+def _point(table: Table, row: Row) -> dict[str, Any] | None:
+    """Return what is drawn of a case, beside each number the text of it; None without an error above 0."""
+    error = positive(judged_error(row))
+    if error is None:
+        return None
+    low, high = number(row["speedup_low"]), number(row["speedup_high"])
+    point: dict[str, Any] = {"table": fit(table.label), "precision": fit(row["precision"])}
+    point |= {"error": error, "error_text": format_error(error)}
+    for plane in _PLANES:
+        ratio = positive(row[plane.column])
+        point |= {plane.name: ratio, f"{plane.name}_text": UNDEFINED if ratio is None else times(ratio)}
+    if low is not None and high is not None:
+        point["speed_text"] += f" ({times(low)} to {times(high)})"
+    return point | {"speed_low": low, "speed_high": high}
 
 
 def _spec(plane: _Plane, rows: Rows, limit: float) -> dict[str, Any]:
@@ -184,61 +121,34 @@ def _spec(plane: _Plane, rows: Rows, limit: float) -> dict[str, Any]:
             axis={"format": ".0e", "tickCount": 5},
         ),
     }
-    told = tooltip(case="case", precision="precision", speed_text="speed", error_text="error", memory_text="memory")
+    told = tooltip(table="table", precision="precision", speed_text="speed", error_text="error", memory_text="memory")
     coded = precision_encoded({row["precision"] for row in rows})
-    marked = {**axes, **coded, "tooltip": told}
     drawn = {"filter": {"field": plane.name, "valid": True}}
     joined = {**axes, "detail": {"field": "table"}, "order": {"field": "error"}}
     lines = {"mark": _LINE, "transform": [drawn], "encoding": joined}
-    span = {**axes, "x": axes["x"] | {"field": low}, "x2": {"field": high}, "color": marked["color"]}
+    span = {**axes, "x": axes["x"] | {"field": low}, "x2": {"field": high}, "color": coded["color"]}
     few = len({row["table"] for row in rows}) <= JOINED
     within = {"filter": {"field": low, "valid": True}}
     return {
         "layer": [
             *([lines] if few else []),
             *([{"mark": _INTERVAL, "transform": [within], "encoding": span}] if spanned and few else []),
-            {"mark": _POINT, "transform": [drawn], "encoding": marked},
+            {"mark": _POINT, "transform": [drawn], "encoding": {**axes, **coded, "tooltip": told}},
             *budget_rule(limit),
         ]
     }
 
 
-def _finding(plane: _Plane, points: Sequence[_Point], limit: float) -> str:
-    """Say how many cases there are, which is the best of them, and which within the error budget."""
-
-    def cost(one: _Point) -> tuple[float, float]:
-        return plane.sign * one.ratio, one.error
-
-    best = min(points, key=cost)
-    allowed = [one for one in points if one.error <= limit]
-    within = min(allowed, key=cost, default=None)
+def _finding(plane: _Plane, points: Sequence[dict[str, Any]], measured: int, limit: float) -> str:
+    """Say how many cases are drawn, which within the error budget is the best, and what has no place in the chart."""
+    allowed = [point for point in points if point["error"] <= limit]
     said = f"{counted(len(points), 'case')}, {len(allowed):,} within the error budget of {limit:g}"
-    if len(points) == 1:
-        return f"{said}: {_in_words(plane, best)}."
-    said += f"; {plane.best} is {_in_words(plane, best)}"
-    if within is None or within is best:
-        return f"{said}."
-    return f"{said}, beyond the budget; within it {_in_words(plane, within)}."
-
-
-def _in_words(plane: _Plane, one: _Point) -> str:
-    return (
-        f"{one.case.name} with {_times(one.ratio)} the {plane.name} of fp32 and an error of {format_error(one.error)}"
-    )
-
-
-def _not_drawn(plane: _Plane, cases: Sequence[ShownCase], points: Sequence[_Point]) -> str:
-    """Say how many measured cases of the machine the chart does not show, and why; "" where it shows all."""
-    exact = sum(one.error == 0 for one in points)
-    said = []
-    if exact:
-        said.append(f"{counted(exact, 'case')} without any error (a log axis has no 0)")
-    if len(cases) > len(points):
-        said.append(f"{counted(len(cases) - len(points), 'case')} without fp32 to compare with or without an error")
-    slow = sum(one.ratio < plane.least for one in points)
-    edge = f"{counted(slow, 'case')} of less than {times(plane.least)} the speed: at the left edge. " if slow else ""
-    return f"{edge}Not drawn: {'; '.join(said)}." if said else edge.strip()
-
-
-def _times(ratio: float | None) -> str:
-    return UNDEFINED if ratio is None else times(ratio)
+    if allowed:
+        best = (max if plane.name == "speed" else min)(allowed, key=lambda point: point[plane.name])
+        said += f"; the best of these is {best['table']} {best['precision']}: {best[f'{plane.name}_text']}"
+        said += f", error {best['error_text']}"
+    slow = sum(point[plane.name] < plane.least for point in points)
+    edge = f" At the left edge: {counted(slow, 'case')} below {times(plane.least)}." if slow else ""
+    lacking = measured - len(points)
+    rest = f" Not drawn: {counted(lacking, 'case')} without an error above 0 or without fp32 to compare with."
+    return f"{said}.{edge}{rest if lacking else ''}"

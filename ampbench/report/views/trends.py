@@ -1,45 +1,34 @@
-"""The section of a history: series over versions, commits or dates, where they changed, what else differed there.
-
-There is a chart for each metric, of which the reader chooses the series.
-"""
+"""The section of a history: what `ampbench trend` prints, and for each metric a chart of one series at a time."""
 
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ampbench.core.units import counted, format_quantity
-from ampbench.records.labels import few
 from ampbench.report.material import Material
 from ampbench.show.charts import DASHED, Chart, Choice, Rows, label_expression, tooltip
-from ampbench.show.comparison import NOT_IN_TURNS
-from ampbench.show.page import View
-from ampbench.trend.series import TRACKED, Change, Measured, Place, Point, Series, Trend, X
+from ampbench.show.document import Block, Section
+from ampbench.show.page import Part, View, view_of_parts
+from ampbench.trend.series import Change, Measured, Point, Series, Trend, X
 from ampbench.trend.show import (
     LONGEST_LIST,
     NO_DIFFERENCE,
+    SMALLEST_RANGE,
     Names,
-    change_blocks,
-    changes_in_order,
-    extent,
-    failures,
-    has_changed_times,
     missing,
-    notes,
-    place_name,
-    series_block,
     series_names,
-    shared_shifts,
     size,
-    span,
     summary,
+    trend_document,
     where,
 )
 
-SMALLEST_RANGE = math.log(1.1)
-"""A chart spans at least a tenth of its values, so that noise does not look like news; as curves on a terminal do."""
 LONGEST_REASON = 200
 """So much of a commit's subject or of a reason is shown in a chart, which has many of them."""
+FOLDED = 60
+"""A table of more rows is folded away until it is asked for."""
 
 _VALUE, _GAP, _RUN, _DISTURBED = "median of runs", "no value", "one run", "disturbed run"
 _KINDS = {
@@ -54,52 +43,67 @@ _KINDS = {
 runs at one x each is a mark of its own, beside that of their median, which has the changes."""
 
 
-def make_charts(trend: Trend, names: Names) -> tuple[dict[str, Chart], dict[str, Rows]]:
-    """Return by metric the charts of series that have more than one x, and the charts' rows by name."""
-    charts: dict[str, Chart] = {}
+def trends(material: Material) -> View | None:
+    """Return the view, for each axis a part; None without trends."""
+    return view_of_parts("trends", "Trends", map(_part, material.trends))
+
+
+def _part(trend: Trend) -> Part:
+    names = series_names(trend)
+    charts, datasets = make_charts(trend, names)
+    document = trend_document(trend, show_all=True)
+    return Part(
+        id=trend.axis,
+        title=f"Over {axis_name(trend)}s",
+        said=[f"{summary(trend)}.", *(f"Broken in the end: {failure}." for failure in document.missing)],
+        charts=charts,
+        datasets=datasets,
+        blocks=[block for section in document.sections() for block in _blocks(section)],
+    )
+
+
+def _blocks(section: Section) -> list[Block]:
+    """Return a section as blocks of the page: its title is a sentence, or that of a table without one."""
+    titled = bool(section.blocks) and not section.blocks[0].title
+    blocks = [replace(section.blocks[0], title=section.title), *section.blocks[1:]] if titled else section.blocks
+    shown = [*([] if titled else [Block(section.title)]), *blocks]
+    return [replace(block, folded=len(block.rows) > FOLDED) for block in shown]
+
+
+def make_charts(trend: Trend, names: Names) -> tuple[list[Chart], dict[str, Rows]]:
+    """Return a chart for each metric, of the series that have more than one x, and the charts' rows by name."""
+    charts: list[Chart] = []
     datasets: dict[str, Rows] = {}
     by_metric: dict[str, list[Series]] = {}
-    for one in ordered(trend):
+    for one in sorted((one for one in trend.series if len(one.points) > 1), key=lambda one: not one.changes):
         by_metric.setdefault(one.metric.name, []).append(one)
+    several = len(trend.runs) > 1
     for metric, series in by_metric.items():
         name = f"trends-{trend.axis}-{metric}"
-        rows = [row for key, one in enumerate(series) for row in _rows(str(key), one)]
-        places = len({one.place for one in series})
-        called = [names[one.key] + (where(trend, one.place) if places > 1 else "") for one in series]
-        datasets[name] = rows
-        charts[metric] = Chart(
-            id=name,
-            title=f"{series[0].metric.column.label} over {axis_name(trend)}",
-            alt=_alt(trend, metric, series, called),
-            spec=_spec(trend, series[0].metric.column.label, series[0].metric.column.unit, rows),
-            dataset=name,
-            height=260,
-            choose="series",
-            choices=[
-                Choice(value=str(key), label=label, alt=f"{label}: {_changes_of(one)}.")
-                for key, (one, label) in enumerate(zip(series, called, strict=True))
-            ],
+        datasets[name] = [row for key, one in enumerate(series) for row in _rows(str(key), one)]
+        called = [names[one.key] + (where(trend, one.place) if several else "") for one in series]
+        label = series[0].metric.column.label
+        charts.append(
+            Chart(
+                id=name,
+                title=f"{label} over {axis_name(trend)}",
+                alt=f"{sum(bool(one.changes) for one in series):,} of {len(series):,} series changed.",
+                spec=_spec(trend, label, series[0].metric.column.unit, datasets[name]),
+                dataset=name,
+                height=260,
+                choose="series",
+                choices=[
+                    Choice(value=str(key), label=label, alt=f"{label}: {_changes_of(one)}.")
+                    for key, (one, label) in enumerate(zip(series, called, strict=True))
+                ],
+            )
         )
     return charts, datasets
 
 
-def _alt(trend: Trend, metric: str, series: Sequence[Series], called: Sequence[str]) -> str:
-    """Return which series changed, and how, in words."""
-    names = dict(zip((one.key for one in series), called, strict=True))
-    pairs = [(one, change) for one, change in changes_in_order(trend) if one.metric.name == metric]
-    of = counted(len(series), "series", "series")
-    if not pairs:
-        return f"No change in {of}."
-    said = few((f"{names[one.key]} {_change(change)}" for one, change in pairs), LONGEST_LIST)
-    return f"{len({one.key for one, _ in pairs})} of {of} changed: {said}."
-
-
 def _changes_of(one: Series) -> str:
-    return "; ".join(_change(change) for change in one.changes[:LONGEST_LIST]) or "no change"
-
-
-def _change(change: Change) -> str:
-    return f"{change.direction} at {change.x.label}, {size(change)}"
+    said = (f"{change.direction} at {change.x.label}, {size(change)}" for change in one.changes[:LONGEST_LIST])
+    return "; ".join(said) or "no change"
 
 
 def _rows(key: str, one: Series) -> Rows:
@@ -262,11 +266,6 @@ def axis_name(trend: Trend) -> str:
     return trend.axis.replace("_", " ")
 
 
-def ordered(trend: Trend) -> list[Series]:
-    """Return the series that have more than one x, those that changed first."""
-    return sorted((one for one in trend.series if len(one.points) > 1), key=lambda one: not one.changes)
-
-
 def labels_of(xs: Sequence[X]) -> list[str]:
     """Return the labels of all x; those that another has, too, are numbered."""
     seen: Counter[str] = Counter()
@@ -275,77 +274,3 @@ def labels_of(xs: Sequence[X]) -> list[str]:
         seen[x.label] += 1
         labels.append(f"{x.label} ({seen[x.label]})" if seen[x.label] > 1 else x.label)
     return labels
-
-
-FOLDED = 60
-"""A table of more rows is folded away until it is asked for."""
-
-_TITLES = {"torch_version": "Over torch versions", "commit": "Over commits", "date": "Over dates"}
-
-
-def trends(material: Material) -> View | None:
-    """Return for each axis its changes, a chart per metric and the table of its series; None without trends."""
-    if not material.trends:
-        return None
-    charts: list[Chart] = []
-    datasets: dict[str, Rows] = {}
-    told = []
-    for trend in material.trends:
-        names = series_names(trend)
-        drawn, rows = make_charts(trend, names)
-        charts += drawn.values()
-        datasets |= rows
-        changed = {one.metric.name for one in trend.series if one.changes}
-        told.append(
-            _told(trend, names)
-            | {
-                "charts": [chart for metric, chart in drawn.items() if metric in changed],
-                "unchanged": {
-                    TRACKED[metric].column.label: chart for metric, chart in drawn.items() if metric not in changed
-                },
-            }
-        )
-    return View(
-        id="trends",
-        title="Trends",
-        template="trends.html",
-        content={"told": told, "not_interleaved": NOT_IN_TURNS, "folded": FOLDED},
-        charts=charts,
-        datasets=datasets,
-    )
-
-
-def _told(trend: Trend, names: Names) -> dict[str, Any]:
-    """Return what is said of a trend beside its charts, as its template reads it."""
-    series = ordered(trend)
-    by_place: dict[Place, list[Series]] = {}
-    for one in series:
-        by_place.setdefault(one.place, []).append(one)
-    alone = len(trend.series) - len(series)
-    left_out = [f"left out {counted(count, 'run')} with {why}" for why, count in trend.left_out.items()]
-    single = f"{counted(alone, 'series has', 'series have')} a single x, and {'is' if alone == 1 else 'are'} not shown"
-    return {
-        "title": _TITLES.get(trend.axis, trend.axis),
-        "axis": axis_name(trend),
-        "summary": summary(trend),
-        "counted": f"{extent(trend)}: {span(trend)}",
-        "warn": has_changed_times(trend),
-        "changes": change_blocks(trend, names),
-        "count": sum(len(one.changes) for one in trend.series),
-        "shifts": shared_shifts(trend),
-        "failures": failures(trend),
-        "notes": [*notes(trend), *left_out, *([single] if alone else [])],
-        "tables": [
-            (series_block(_caption(trend, place, own), own, names), _gaps(own)) for place, own in by_place.items()
-        ],
-    }
-
-
-def _caption(trend: Trend, place: Place, series: Sequence[Series]) -> str:
-    return f"{place_name(place)}: {counted(len(series), 'series', 'series')} of {counted(trend.runs[place], 'run')}"
-
-
-def _gaps(series: Sequence[Series]) -> str:
-    """Return why the points without a value have none, the most common reasons first."""
-    gaps = Counter(missing(point) for one in series for point in one.points if point.value is None)
-    return few([f"{why} ({counted(count, 'value')})" for why, count in gaps.most_common()], LONGEST_LIST)
