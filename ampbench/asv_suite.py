@@ -23,7 +23,7 @@ import msgspec
 import torch
 
 from ampbench.core.precisions import PRECISIONS
-from ampbench.core.sketch import fingerprint
+from ampbench.core.stats import fingerprint
 from ampbench.drive.planning import PlannedCase, check_selection, default_device
 from ampbench.drive.servers import may_have_accelerator
 from ampbench.drive.session import preload_modules

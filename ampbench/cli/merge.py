@@ -27,7 +27,7 @@ def command(shards: Shards, results: Results = DEFAULT_RESULTS) -> None:
       ampbench merge job-*/results/runs/*.jsonl --results nightly
     """
     from ampbench import store
-    from ampbench.store.merge import merged
+    from ampbench.store.folder import merged
 
     store.require_writable(results)
     files = dict.fromkeys(path for name in shards for path in _files(name, results))

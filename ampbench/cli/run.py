@@ -44,8 +44,8 @@ from ampbench.workloads.index import is_users
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from ampbench.drive.rounds import Part
     from ampbench.drive.session import Scheduled
-    from ampbench.drive.sharding import Part
     from ampbench.records.run import Header
     from ampbench.store import RunWriter, StoredRun
 
@@ -162,7 +162,7 @@ def command(
     seconds = typed_seconds("--min-run-time", min_run_time) if min_run_time else DEFAULTS.min_run_seconds
     settings = replace(settings, rounds=rounds, min_run_seconds=seconds, isolation=not no_isolation)
     from ampbench import store
-    from ampbench.drive.sharding import parse_shard
+    from ampbench.drive.rounds import parse_shard
 
     part = parse_shard(shard) if shard else None
     fleet = cluster.fleet()
@@ -397,7 +397,7 @@ def _run_fleet(
     from ampbench.fleet.on_ray import RayCluster
     from ampbench.fleet.session import FleetSession, open_files
     from ampbench.records.wire import ready_line
-    from ampbench.store.merge import lanes_together
+    from ampbench.store.folder import lanes_together
 
     files = any(map(is_users, check_selection(selection)))
     if files:

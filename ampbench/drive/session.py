@@ -13,9 +13,8 @@ from msgspec import structs
 from ampbench import __version__
 from ampbench.core.precisions import BUILT_IN, PRECISIONS
 from ampbench.drive.planning import Describe, PlannedCase, check_selection, chosen_paths, make_plan
-from ampbench.drive.rounds import Turn, TurnKey, Watch, drive, make_schedule
+from ampbench.drive.rounds import Part, Turn, TurnKey, Watch, drive, make_schedule, take_shard
 from ampbench.drive.servers import Channel, InProcess, OpenChannel, ServerChannel, ask_environment
-from ampbench.drive.sharding import Part, take_shard
 from ampbench.errors import NothingToRunError, UsageError, WorkloadError
 from ampbench.records.case import PHASES, Environment, OwnPrecision, ParameterValue, WorkloadSource, compile_mode
 from ampbench.records.labels import few

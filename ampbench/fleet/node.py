@@ -18,8 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ampbench.drive import session
-from ampbench.drive.rounds import TurnKey, drive, make_schedule
-from ampbench.drive.sharding import digest_of
+from ampbench.drive.rounds import TurnKey, digest_of, drive, make_schedule
 from ampbench.errors import AmpbenchError, NothingToRunError, in_one_line
 from ampbench.records.run import Entry, Selection, Settings
 from ampbench.records.wire import ready_line

@@ -13,8 +13,8 @@ from msgspec import structs
 
 from ampbench.core.metrics import COLUMNS, DRIFT, GATED
 from ampbench.core.precisions import BASELINE
-from ampbench.core.sketch import Moved, moved
 from ampbench.core.statement import state
+from ampbench.core.stats import Moved, moved
 from ampbench.judge.pairing import Pair, imported_finding, incomparable, other_file
 from ampbench.judge.rounds import FAILED, OK, SKIPPED, MeasuredRun, Outcome
 from ampbench.records.case import Case

@@ -32,7 +32,7 @@ from ampbench.show.document import Document
 from ampbench.show.networks import Network, Place, network_names, side_by_side
 from ampbench.show.rows import Group, Row, Take, grouped, number, taken_of, with_verdicts
 from ampbench.store import StoredRun
-from ampbench.store.merge import lanes_together
+from ampbench.store.folder import lanes_together
 
 BEST, TIED, ALONE = "best", "tied", "alone"
 

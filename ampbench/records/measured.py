@@ -451,7 +451,7 @@ class ReferenceStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     That is "fp64"; "fp32" (on the case's device) if the fp64 step failed with `error`; "" if fp32 failed, too. Norms
     are of the finite elements of all outputs and of all gradients (None: none, or out of fp64's range), `output_shapes`
-    those of floating outputs. By their sketches (`ampbench.core.sketch`) the fp64 results of two commits can be
+    those of floating outputs. By their sketches (`ampbench.core.stats`) the fp64 results of two commits can be
     compared. `loss` is None in inference, and if it is not finite.
     """
 

@@ -25,7 +25,7 @@ from ampbench.show.page import run_name
 from ampbench.show.rows import Group, Row, Take, grouped, with_verdicts
 from ampbench.show.wording import Line, lines
 from ampbench.store import CUT, StoredRun, find_run, find_runs, list_runs, measures, read_header, read_run, run_files
-from ampbench.store.merge import lanes_together
+from ampbench.store.folder import lanes_together
 from ampbench.trend.building import make_trend, place_of, public_version
 from ampbench.trend.reducing import RunValues, read_runs
 from ampbench.trend.series import Tracked, Trend, tracked

@@ -18,10 +18,9 @@ from ampbench.records.case import Case
 from ampbench.records.measured import Divergence, Failure, MemoryPass, Round, Skip
 from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import DIVERGENCE, MEMORY, ROUND, Description, Task
-from ampbench.worker.attention import sdpa_fixed
 from ampbench.worker.data import weights_digest
 from ampbench.worker.environment import read_environment
-from ampbench.worker.machine import Device, open_device, precision_flags
+from ampbench.worker.machine import Device, open_device, precision_flags, sdpa_fixed
 from ampbench.worker.memory import keep_freed_memory
 from ampbench.worker.sources import build_workload, describe_workload, items_per_step
 from ampbench.worker.step import Step, TrainingStep, build_step

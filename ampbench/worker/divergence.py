@@ -11,7 +11,7 @@ import torch
 from msgspec import structs
 
 from ampbench.core.precisions import BASELINE, PRECISIONS
-from ampbench.core.sketch import BLOCK, Floats, Sketch, sketch_of
+from ampbench.core.stats import BLOCK, Floats, Sketch, sketch_of
 from ampbench.records.case import Case
 from ampbench.records.labels import few
 from ampbench.records.measured import (

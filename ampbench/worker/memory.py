@@ -1,10 +1,11 @@
-"""The peak of one step's memory, and whose it is; its kernels; what glibc does with memory that a step frees.
+"""The peak of one step's memory, and whose it is; its kernels and launches; what glibc does with freed memory.
 
 Peaks are a pass of their own, never timed, in which a step's FLOPs and least bytes are counted, too.
 """
 
 import ctypes
 import dataclasses
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -15,17 +16,16 @@ from typing import Any
 
 import torch
 from msgspec import structs
+from torch._C._autograd import DeviceType
 from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
 
 from ampbench.core.precisions import PRECISIONS
-from ampbench.errors import AmpbenchError, first_line, own_place, text_of
+from ampbench.errors import AmpbenchError, bounded, first_line, own_place, text_of
 from ampbench.records.case import WITH_GRAPHS, Case, compile_mode
 from ampbench.records.measured import OUT_OF_MEMORY, MemoryPass
 from ampbench.trace.modules import is_compiled
-from ampbench.worker.attention import kernels_in
 from ampbench.worker.data import dense_parts, pairs_of, tensors_of
-from ampbench.worker.launches import busy_of, graphs_left_aside
-from ampbench.worker.machine import Cpu, Device
+from ampbench.worker.machine import Cpu, Device, kernels_in
 from ampbench.worker.step import Step, TrainingStep, build_step
 from ampbench.worker.work import StepWork, count_work
 from ampbench.workload import Workload
@@ -365,3 +365,90 @@ def _storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
     """Return the bytes of the distinct storages behind `tensors`; of sparse and nested ones, behind their values."""
     storages = (part.untyped_storage() for tensor in tensors for part in dense_parts(tensor))
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+PROFILED_STEPS = 5
+"""Steps in which the profiler sees the device's work: times of kernels repeat, and those of launches do not matter."""
+
+
+def busy_of(run: Callable[[], Any], device: Device) -> tuple[float | None, str]:
+    """Return for how many seconds of a call of `run` the device computes or copies, and, where it is None, why.
+
+    `run` has been called before. It is called some more times under torch's profiler, which records the device's work
+    alone. What runs at the same time, in several streams, counts once. On a CPU it is not defined: (None, "").
+    The process pays for the profiler from then on: nothing may be timed in it.
+    """
+    if isinstance(device, Cpu):
+        return None, ""
+    activity = getattr(torch.profiler.ProfilerActivity, device.type.upper(), None)
+    if activity is None or activity not in torch.profiler.supported_activities():  # type: ignore[no-untyped-call]
+        return None, f"torch's profiler does not see what {device.type} does"
+    try:
+        with torch.profiler.profile(activities=[activity]) as profiled:
+            for _ in range(PROFILED_STEPS):
+                run()
+            device.synchronize()
+        events = profiled.profiler.kineto_results.events()
+    except Exception as error:  # noqa: BLE001 - what the profiler cannot do is no failure of the case
+        return None, f"torch's profiler failed: {first_line(error)}"
+    busy = device_seconds(events)
+    if not busy:
+        return None, f"torch's profiler saw no work of {device.type}"
+    return busy / PROFILED_STEPS, ""
+
+
+def device_seconds(events: Iterable[Any]) -> float:
+    """Return for how many seconds a device had any work, by the profiler's `events`: kernels, copies and fills.
+
+    What overlaps counts once, gaps do not count, nor do events of the CPU and ranges that people mark.
+    """
+    spans = sorted(
+        (event.start_ns(), event.start_ns() + event.duration_ns())
+        for event in events
+        if event.device_type() != DeviceType.CPU and not event.is_user_annotation()
+    )
+    total, until = 0, -1
+    for start, end in spans:
+        if end > until:
+            total += end - max(start, until)
+            until = end
+    return total / 1e9
+
+
+@contextmanager
+def graphs_left_aside() -> Iterator[list[str]]:
+    """Collect why torch.compile leaves graphs aside, each reason once, in a mode that is to record them.
+
+    Torch counts each time and logs why (`log_cudagraph_skip_and_bump_counter` of torch/_inductor/cudagraph_utils.py);
+    what it counts and gives no reason for is `NO_REASON`. Whole once the `with` statement has ended.
+    """
+    from torch._dynamo.utils import counters  # as long to import as torch.compile
+
+    reasons: list[str] = []
+    heard = _Heard(reasons)
+    logger = logging.getLogger("torch._inductor.cudagraph_utils.__cudagraphs")
+    before = counters["inductor"]["cudagraph_skips"]
+    logger.addHandler(heard)
+    try:
+        yield reasons
+    finally:
+        logger.removeHandler(heard)
+        if not reasons and counters["inductor"]["cudagraph_skips"] > before:
+            reasons.append(NO_REASON)
+
+
+NO_REASON = "torch gives no reason"
+
+
+class _Heard(logging.Handler):
+    """Puts warnings into a list, each once, in one line and without the traceback that torch may put below it."""
+
+    def __init__(self, texts: list[str]):
+        super().__init__(logging.WARNING)
+        self._texts = texts
+
+    def emit(self, record: logging.LogRecord) -> None:
+        lines = record.getMessage().strip().splitlines()
+        text = bounded(lines[0].rstrip(" .:")) if lines else NO_REASON
+        if text not in self._texts:
+            self._texts.append(text)

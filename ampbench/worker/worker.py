@@ -27,12 +27,19 @@ from ampbench.records.case import Case, Environment, ParameterValue, WorkloadSou
 from ampbench.records.measured import Divergence, Failure, MemoryPass, Round, Skip
 from ampbench.records.wire import DescribeAsked, Description, Nothing, Reply, Request, RoundAsked, answer
 from ampbench.trace.modules import is_compiled
-from ampbench.worker.attention import NoKernelError, sdpa_fixed, unheeded
 from ampbench.worker.data import Rebuilt, weights_digest
 from ampbench.worker.distances import count_nonfinite
 from ampbench.worker.divergence import fp32_products, measure_divergence
 from ampbench.worker.environment import read_environment
-from ampbench.worker.machine import Device, keep_users_switches, open_device, precision_flags
+from ampbench.worker.machine import (
+    Device,
+    NoKernelError,
+    keep_users_switches,
+    open_device,
+    precision_flags,
+    sdpa_fixed,
+    unheeded,
+)
 from ampbench.worker.memory import is_out_of_memory, keep_freed_memory, measure_memory
 from ampbench.worker.network import REFUSING, refuses
 from ampbench.worker.reference import References

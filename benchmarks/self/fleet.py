@@ -21,8 +21,7 @@ from msgspec.structs import replace
 
 from ampbench.core.units import format_bytes, format_duration, format_seconds
 from ampbench.drive.planning import PlannedCase
-from ampbench.drive.rounds import SERVER_SECONDS, Turn, make_schedule
-from ampbench.drive.sharding import digest_of
+from ampbench.drive.rounds import SERVER_SECONDS, Turn, digest_of, make_schedule
 from ampbench.fleet.node import Done, Order, Work
 from ampbench.fleet.session import Event, FleetSession, Place, Progress, open_files
 from ampbench.records.case import Environment, WorkloadSource

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from ampbench.ab import retracing
 from ampbench.ab import session as ab
 from ampbench.ab.arms import parse_arm
 from ampbench.ab.blocks import Stage
@@ -369,7 +368,7 @@ def test_an_interruption_while_tracing_leaves_verdicts_and_traces_that_are_compl
 
 
 def test_only_the_worst_cases_are_traced(servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retracing, "MOST_CASES", 1)
+    monkeypatch.setattr(ab, "MOST_CASES", 1)
     told: list[str] = []
     two = replace(MLP, precisions=["fp32", "bf16_autocast"])
     comparison, _ = session(tmp_path, ["here"], ["FACTOR=1.1"], two, tell=told.append)

@@ -104,7 +104,7 @@ def test_an_accelerator_is_preferred_and_gets_the_large_preset() -> None:
     both = environment(CPU, CUDA)
     assert default_device(both) == "cuda"
     (batch,) = {planned.case.batch_size for planned in plan(both, workloads=["mlp"])}
-    assert batch == WORKLOADS["mlp"].large["batch_size"]
+    assert batch == WORKLOADS["mlp"].preset("large")["batch_size"]
     assert {planned.skip for planned in plan(both, workloads=["mlp"]) if planned.case.precision == "tf32"} == {""}
 
 
@@ -163,7 +163,7 @@ def test_case_ids_are_unique_and_stable() -> None:
     ids = [planned.case.case_id for planned in plan(workloads=["all", "mlp", "linear"])]
     assert len(ids) == len(set(ids))
     (first, *_) = plan(workloads=["linear_stack"], preset="tiny", precisions=["bf16_pure"], phases=["training"])
-    small = WORKLOADS["linear_stack"].tiny
+    small = WORKLOADS["linear_stack"].preset("tiny")
     assert first.case.case_id == (
         f"linear_stack[depth={small['depth']},width={small['width']}]/b{small['batch_size']}"
         "/bf16_pure/cpu/training/eager/in-bf16"
@@ -277,7 +277,7 @@ def test_a_sweep_measures_every_value_and_set_reaches_the_named_workload_alone()
         sweeps={"batch_size": [1, 2, 4]},
     )
     found = {(p.case.workload, p.case.parameters["width"], p.case.batch_size) for p in cases}
-    other = WORKLOADS["linear_stack"].small["width"]
+    other = WORKLOADS["linear_stack"].preset("small")["width"]
     assert found == {("mlp", 96, size) for size in (1, 2, 4)} | {("linear_stack", other, size) for size in (1, 2, 4)}
 
 

@@ -11,7 +11,7 @@ from msgspec import structs
 from msgspec.structs import replace
 
 from ampbench.core.metrics import DRIFT
-from ampbench.core.sketch import sketch_of
+from ampbench.core.stats import sketch_of
 from ampbench.judge import exact
 from ampbench.judge.compare import compare
 from ampbench.records.case import WorkloadSource

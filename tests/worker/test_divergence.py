@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import gelu
 
 from ampbench.core.precisions import PRECISIONS
-from ampbench.core.sketch import BLOCK, Sketch, moved, sketch_of
+from ampbench.core.stats import BLOCK, Sketch, moved, sketch_of
 from ampbench.errors import WorkloadError
 from ampbench.records.case import Case
 from ampbench.records.measured import Divergence, OutputError

@@ -106,7 +106,7 @@ spec = WORKLOADS[name]
 case = Case(workload=name, family="", precision=precision, device="cpu", phase=phase, path=path, batch_size=None,
             input_dtype="fp32", memory_format="contiguous")
 with precision_flags(PRECISIONS[precision]):
-    found = memory.measure_memory(build_workload(source(spec), spec.tiny, 0), case, open_device("cpu"))
+    found = memory.measure_memory(build_workload(source(spec), spec.preset("tiny"), 0), case, open_device("cpu"))
 print(found.peak_bytes, sum((found.flops or {}).values()))
 """
 

@@ -23,8 +23,8 @@ def test_the_index_imports_neither_torch_nor_numpy():
 
 def test_every_spec_gives_every_preset_the_same_parameters_with_the_batch_size_last():
     for spec in WORKLOADS.values():
-        assert list(spec.tiny) == list(spec.small) == list(spec.large)
-        assert list(spec.tiny)[-1] == "batch_size"
+        assert list(spec.preset("tiny")) == list(spec.preset("small")) == list(spec.preset("large"))
+        assert list(spec.preset("tiny"))[-1] == "batch_size"
         assert {"inference", *spec.suite} <= {*spec.phases} <= {"inference", "training"}
 
 
@@ -118,9 +118,9 @@ def test_a_violated_divisibility_is_refused_with_what_it_should_be(name, overrid
 
 def test_an_optional_parameter_is_left_out_where_it_changes_nothing():
     spec = WORKLOADS["decoder_lm"]
-    assert resolve_parameters(spec, "tiny", {"outliers": 0}) == dict(spec.tiny)
+    assert resolve_parameters(spec, "tiny", {"outliers": 0}) == dict(spec.preset("tiny"))
     settled = resolve_parameters(spec, "tiny", {"outliers": 4})
-    assert settled == {**spec.tiny, "outliers": 4}
+    assert settled == {**spec.preset("tiny"), "outliers": 4}
     assert list(settled)[-1] == "batch_size"
 
 
@@ -142,7 +142,7 @@ def test_a_source_names_module_and_function():
 
 @pytest.mark.parametrize("spec", WORKLOADS.values(), ids=WORKLOADS)
 def test_the_documentation_gives_every_workload_with_its_presets(spec):
-    sizes = ", ".join(f"`{name}` {spec.tiny[name]} / {spec.small[name]} / {spec.large[name]}" for name in spec.tiny)
+    sizes = ", ".join(f"`{name}` {' / '.join(map(str, values))}" for name, values in spec.sizes.items())
     sizes += "".join(f", `{name}` {value}" for name, value in spec.optional.items())
     suite = ", ".join(spec.suite) or "–"
     row = f"| `{spec.name}` | {spec.family} | {spec.summary} | {sizes} | {spec.items} | {suite} |"

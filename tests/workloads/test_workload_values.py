@@ -58,7 +58,7 @@ def test_a_workload_is_fp32_on_the_cpu_and_says_its_version_and_items(name):
     assert trained == {torch.float32}
     assert {tensor.device.type for _, tensor in named_tensors(workload.module)} == {"cpu"}
     assert workload.version == WORKLOADS[name].version
-    assert workload.items_per_step in (3, 3 * WORKLOADS[name].tiny.get("sequence_length", 1))
+    assert workload.items_per_step in (3, 3 * WORKLOADS[name].preset("tiny").get("sequence_length", 1))
 
 
 def test_only_workloads_that_need_torchvision_or_scikit_learn_import_it():
@@ -72,7 +72,7 @@ def test_only_workloads_that_need_torchvision_or_scikit_learn_import_it():
 
 @pytest.mark.skipif("roi_head" not in HERE, reason="needs torchvision")
 def test_boxes_lie_inside_the_image_and_go_beyond_what_half_precision_counts_to():
-    large = WORKLOADS["roi_head"].large
+    large = WORKLOADS["roi_head"].preset("large")
     assert large["image"] > 2048
     _, boxes = build("roi_head", "small", image=large["image"], regions=large["regions"], width=8).inputs
     assert boxes.min() >= 0

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from ampbench.ab.retracing import TracedSide, explain_sides, regressed_cases
+from ampbench.ab.session import TracedSide, explain_sides, regressed_cases
 from ampbench.drive.planning import PlannedCase, find_workloads
 from ampbench.records.casts import CastPass, CastTrace
 from ampbench.records.changes import OUTCOME, Change, ChangeCode, ChangeStatus

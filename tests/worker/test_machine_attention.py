@@ -17,10 +17,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampbench.core.precisions import FP64, PRECISIONS
 from ampbench.records.case import SDPA, Case, WorkloadSource
-from ampbench.worker import attention
-from ampbench.worker.attention import BACKENDS, NoKernelError, sdpa_fixed, unheeded
+from ampbench.worker import machine
 from ampbench.worker.divergence import measure_divergence
-from ampbench.worker.machine import Cpu, precision_flags
+from ampbench.worker.machine import BACKENDS, Cpu, NoKernelError, precision_flags, sdpa_fixed, unheeded
 from ampbench.worker.memory import cpu_changes, measure_memory
 from ampbench.worker.reference import References
 from ampbench.worker.sources import build_workload
@@ -136,13 +135,13 @@ def test_the_kernel_is_the_one_that_torch_says_it_chooses(dtype: torch.dtype) ->
 @pytest.mark.parametrize("name", ["transformer_encoder", "decoder_lm"])
 @pytest.mark.parametrize("phase", ["inference", "training"])
 def test_a_step_tells_how_often_which_kernel_ran(name: str, phase: str, case: MakeCase) -> None:
-    workload = build_workload(source(WORKLOADS[name]), dict(WORKLOADS[name].tiny), 0)
+    workload = build_workload(source(WORKLOADS[name]), dict(WORKLOADS[name].preset("tiny")), 0)
     for precision in ("fp32", "bf16_autocast", "fp16_pure"):
         with precision_flags(PRECISIONS[precision]):
             found = measure_memory(workload, case(precision, phase, workload=name), Cpu())
             with Choices() as said, torch.autocast("cpu", enabled=precision == "bf16_autocast"):
                 workload.module(workload.inputs)
-        assert found.attention == {"flash": WORKLOADS[name].tiny["depth"]} == {said.found[0]: len(said.found)}
+        assert found.attention == {"flash": WORKLOADS[name].preset("tiny")["depth"]} == {said.found[0]: len(said.found)}
 
 
 def test_the_fast_path_of_encoder_layers_is_native_and_what_it_is_not_taken_for_is_not() -> None:
@@ -267,4 +266,4 @@ def test_every_backend_of_torch_has_a_name() -> None:
     known = {one.name for one in BACKENDS.values()}
     assert known == set(torch.nn.attention.SDPBackend.__members__) - {"ERROR"}
     assert tuple(BACKENDS) == SDPA
-    assert set(attention._OPS.values()) == {*SDPA, "native"}
+    assert set(machine._OPS.values()) == {*SDPA, "native"}

@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 
-from ampbench.core.sketch import BLOCK, ENTRIES, Moved, fingerprint, moved, sketch_of
+from ampbench.core.stats import BLOCK, ENTRIES, Moved, fingerprint, moved, sketch_of
 
 RESOLUTION = 1e-8
 """Two sketches of one vector seem at most this far apart, relative to its norm: their numbers are rounded."""

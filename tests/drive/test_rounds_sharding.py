@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from ampbench.drive.planning import PlannedCase
-from ampbench.drive.rounds import table_of
-from ampbench.drive.sharding import parse_shard, shared_out, take_shard
+from ampbench.drive.rounds import parse_shard, shared_out, table_of, take_shard
 from ampbench.errors import NothingToRunError, UsageError
 from ampbench.records.case import WorkloadSource
 from ampbench.records.run import Settings, Shard

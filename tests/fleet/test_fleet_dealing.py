@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ampbench.drive.rounds import SERVER_SECONDS, table_of
-from ampbench.fleet.dealing import OVERHEAD_SHARE, Deal
+from ampbench.fleet.session import OVERHEAD_SHARE, Deal
 from tests.stored_runs import make_case
 
 ROUNDS = 3

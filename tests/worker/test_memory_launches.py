@@ -9,9 +9,8 @@ import torch
 from torch._C._autograd import DeviceType
 
 from ampbench.records.case import Case
-from ampbench.worker.launches import NO_REASON, PROFILED_STEPS, busy_of, device_seconds, graphs_left_aside
 from ampbench.worker.machine import Accelerator, Cpu
-from ampbench.worker.memory import peaks_of
+from ampbench.worker.memory import NO_REASON, PROFILED_STEPS, busy_of, device_seconds, graphs_left_aside, peaks_of
 from ampbench.worker.step import build_step
 from ampbench.workload import Workload
 

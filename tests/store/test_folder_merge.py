@@ -11,7 +11,7 @@ from ampbench.records.case import Case, WorkloadSource
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Settings, Shard
 from ampbench.store import StoredRun, read_run, write_whole
-from ampbench.store.merge import merged
+from ampbench.store.folder import merged
 from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round, write_run
 
 NAMES = ("a", "b", "c", "d", "e")
