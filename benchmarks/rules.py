@@ -6,24 +6,12 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from ampbench.instruments.rules.findings import DISAGREEMENTS, compare_rules
-from ampbench.instruments.rules.show import (
-    MEANINGS,
-    SOURCES,
-    TRAPS,
-    changes,
-    claims,
-    counts,
-    disagreements,
-    not_observed,
-    title,
-)
-from ampbench.instruments.rules.show import rules as rules_of
-from ampbench.records.rules import FAKE, RuleProbe
-from ampbench.show.changes import worded
-from ampbench.show.document import Section
+from ampbench.records.rules import FAKE, RuleProbe, worded
+from ampbench.show.document import Section, table
 from ampbench.show.markdown import escaped, folded, markdown, markdown_table
+from ampbench.show.studies import section
 from ampbench.store import StoredRun, read_run
+from ampbench.studies.rules import EVERY_OP, MEANINGS, SOURCES, STUDY, every_op, torches, upgrade
 from ampbench.trace.rules.documented import document
 
 ROOT = Path(__file__).parents[1]
@@ -44,7 +32,7 @@ with the torch installed here.
 
 **Not run on hardware: {missing}.** No such device was there when the probes were made. Its ops ran on *fake tensors*,
 which pass through PyTorch's dispatcher, and so through the rules, but compute nothing: the rules are those of the torch
-named, but nothing here says that a kernel works on the device. What takes one (training, tracing) was not tried."""
+named, but nothing here says that a kernel works on the device."""
 
 
 def read_probes(folder: Path = PROBES) -> list[StoredRun]:
@@ -55,53 +43,27 @@ def read_probes(folder: Path = PROBES) -> list[StoredRun]:
 def page(probed: Sequence[StoredRun]) -> str:
     """Return the page about probes of several torch versions, the oldest first; all have the same device types."""
     newest = probed[-1]
-    probes = list(newest.of(RuleProbe).values())
-    pairs = [
-        (old.of(RuleProbe)[device], new.of(RuleProbe)[device])
-        for old, new in pairwise(probed)
-        for device in newest.of(RuleProbe)
-    ]
-    told = [pair for pair in pairs if compare_rules(*pair)]
-    quiet = [
-        f"{new.device} {old.torch_version} to {new.torch_version}" for old, new in pairs if not compare_rules(old, new)
-    ]
-    observed = [[version(one), *(one.of(RuleProbe)[device].how for device in newest.of(RuleProbe))] for one in probed]
-    fake = [probe.device.upper() for probe in probes if probe.how == FAKE]
+    (torch,) = torches([newest])
+    devices = [probe.device for probe in torch.probes]
+    observed = [[version(run), *(probe.how for probe in run.of(RuleProbe).values())] for run in probed]
+    fake = [probe.device.upper() for probe in torch.probes if probe.how == FAKE]
+    changes = [each for old, new in pairwise(probed) for each in upgrade(old, new)]
+    assert STUDY.since is not None
     parts = [
         HEAD.format(missing=" and ".join(fake) or "nothing"),
-        markdown_table(["torch", *newest.of(RuleProbe)], observed, list(newest.of(RuleProbe))),
+        markdown_table(["torch", *devices], observed, devices),
         "\n".join(f"* **{escaped(label)}**: {escaped(document(name)['source'])}" for name, label in SOURCES.items()),
         "What may happen to an op's inputs:",
         "\n".join(f"* *{worded(name)}*: {meaning}" for name, meaning in MEANINGS.items()),
         "## What changed between versions",
-        markdown(changes(told), level=3),
-        f"Nothing changed: {escaped(', '.join(quiet))}." if quiet else "",
-        f"## What disagrees in torch {version(newest)}",
-        "*Registered*: the dispatcher has an entry for the op. It does not tell which rule. Kinds of disagreement:",
-        "\n".join(f"* *{kind}*: {meaning}" for kind, meaning in DISAGREEMENTS.items()),
-        markdown([Section(title(probe), disagreements(probe)) for probe in probes], level=3),
-        f"## All devices, torch {version(newest)}",
-        markdown([Section("", [counts(probes), *claims(probes), *not_observed(probes)])]),
-        "## Traps, version by version",
-        traps_by_version(probed),
-        f"## Every op, torch {version(newest)}",
-        *(folded(title(probe), markdown([Section("", [rules_of(probe)])], level=3)) for probe in probes),
+        markdown([section(STUDY.since, None, each) for each in changes], level=3),
+        "## What disagrees, and how many ops have each rule",
+        "*Registered*: the dispatcher has an entry for the op. It does not tell which rule.",
+        markdown([section(STUDY, None, torch)], level=3),
+        "## Every op",
+        folded(torch.name, markdown([Section("", [table("", EVERY_OP, every_op(torch))])], level=3)),
     ]
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
-
-
-def traps_by_version(probed: Sequence[StoredRun]) -> str:
-    """Return what became of each trap that could be tried, a column a version."""
-    rows: dict[tuple[str, str, str], dict[str, str]] = {}
-    for one in probed:
-        for probe in one.of(RuleProbe).values():
-            for claim in probe.claims:
-                if claim.source == TRAPS and claim.holds is not None:
-                    rows.setdefault((claim.device, claim.name, claim.said), {})[version(one)] = claim.found
-    versions = [version(one) for one in probed]
-    cells = [[*key, *(found.get(name, "–") for name in versions)] for key, found in rows.items()]
-    headers = ["device", "trap", "reported", *versions]
-    return markdown_table(headers, cells, headers)
 
 
 def version(probed: StoredRun) -> str:

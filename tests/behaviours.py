@@ -46,7 +46,7 @@ BEHAVIOURS: Mapping[str, tuple[str, ...]] = {
         "test_no_grad_lets_the_cache_keep_what_inference_mode_casts_again",
     ),
     "a cast made without grad and met again with it is probed": (
-        "test_the_stale_cache_is_probed_and_the_claim_follows_from_what_was_found",
+        "test_a_planted_defect_of_the_cache_is_seen",
     ),
     "a function, class, instance or submodule by its name runs in fp32, and its fp32 inputs are not rounded": (
         "test_a_function_gets_fp32_unrounded_and_half_inputs_converted",
@@ -72,8 +72,8 @@ BEHAVIOURS: Mapping[str, tuple[str, ...]] = {
         "test_the_casts_are_those_that_the_backward_pass_then_makes",
     ),
     "tracing within autocast fails with the cache and works without, and autocast within a trace works": (
-        "test_tracing_inside_autocast_fails_with_the_weight_cache_and_works_without",
-        "test_autocast_inside_the_traced_module_works",
+        "test_a_trace_in_a_region_fails_with_the_cache_and_works_without",
+        "test_a_claim_of_the_document_holds_or_does_not",
     ),
     # What half can hold
     "a product of fp32 matrices is half, and mixing it with fp32 outside raises": (
@@ -121,8 +121,8 @@ BEHAVIOURS: Mapping[str, tuple[str, ...]] = {
         "test_nearly_every_registered_rule_is_observed_to_have_an_effect",
     ),
     "the documented spelling is not there, and default dtypes are told by device": (
-        "test_the_older_documents_spelling_is_not_there_and_the_newer_one_is",
-        "test_default_dtypes_are_pytorchs_and_the_older_xpu_document_is_wrong_about_them",
+        "test_claims_of_the_document_are_judged_on_fake_tensors",
+        "test_every_device_has_the_precisions_that_go_by_its_default_dtype",
     ),
 }  # fmt: skip
 """By what is to be seen of mixed precision."""

@@ -17,11 +17,5 @@ def observation(op="aten::thing", dtype="bfloat16", **given):
     return RuleObservation(op=op, dtype=dtype, **{**fields, **given})
 
 
-def probe(*observations, claims=(), device="xpu", dtypes=("bfloat16",), version="2.99.0"):
-    return RuleProbe(
-        torch_version=version,
-        device=device,
-        dtypes=list(dtypes),
-        observations=list(observations),
-        claims=list(claims),
-    )
+def probe(*observations, device="xpu", dtypes=("bfloat16",)):
+    return RuleProbe(device=device, dtypes=list(dtypes), observations=list(observations))

@@ -10,7 +10,6 @@ import importlib
 import io
 import sys
 import tokenize
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType, SimpleNamespace
@@ -138,23 +137,16 @@ def test_fp64_of_a_card_that_has_none_is_computed_on_the_cpu(monkeypatch: pytest
     assert isinstance(fp64_device(Accelerator("xpu")), Cpu)
 
 
-def test_a_step_of_training_is_tried_as_on_a_card() -> None:
-    """What is tried on an XPU alone, on the CPU: convolution, region, loss and optimizer are the same."""
-    assert documented._train("cpu", "bfloat16") == ("a step changes the weights", True)
-
-
 def told_everywhere() -> list[str]:
     """Do what reaches the special lines, and return what is said of an XPU."""
     header = make_header()
     header = structs.replace(header, environment=structs.replace(header.environment, xpu_version="20250201"))
-    claims = documented.probe_claims("xpu")
     assert documented.documented_ops(documented.XPU_REFERENCE, "xpu")
     assert documented.documented_ops(documented.XPU_REFERENCE, "cuda") is None
     return [
         doctor._installation(header.environment)["torch"],
         facts._installation(header)["XPU runtime"],
         str(environment.read_environment().xpu_version),
-        *(f"{claim.name} {claim.source}" for claim in claims),
     ]
 
 
@@ -181,12 +173,9 @@ def test_every_special_line_is_reached_but_those_that_are_named(monkeypatch: pyt
     documented.documented_ops.cache_clear()
 
     def all_of_it() -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch.autocast warns of an absent device
-            told = told_everywhere()
-            assert "XPU 20250201" in told[0]
-            assert told[1] == "20250201"
-            assert "the document speaks" not in told[3]
+        told = told_everywhere()
+        assert "XPU 20250201" in told[0]
+        assert told[1] == "20250201"
         monkeypatch.setattr(torch.xpu, "is_available", lambda: True)
         monkeypatch.setattr(torch._C, "_set_onednn_allow_tf32", lambda value: None)
         with precision_flags(PRECISIONS["tf32"]):

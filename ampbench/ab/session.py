@@ -33,7 +33,6 @@ from ampbench.drive.planning import PlannedCase, check_selection, make_plan
 from ampbench.drive.servers import ONLY, OpenChannel, Pool, ServerChannel, ask_environment
 from ampbench.errors import AmpbenchError, NothingToRunError, StoreError, UnknownNameError, UsageError
 from ampbench.instruments.casts.instrument import trace_case
-from ampbench.instruments.rules.instrument import failure_line, probe_device
 from ampbench.judge.compare import compare, default_threshold
 from ampbench.judge.exact import ThresholdOf
 from ampbench.judge.pairing import pair_cases
@@ -42,11 +41,12 @@ from ampbench.records.case import Environment, ParameterValue, WorkloadSource
 from ampbench.records.casts import CastPass, Tracing
 from ampbench.records.changes import OUTCOME, Change, ChangeCode, ChangeStatus
 from ampbench.records.measured import Failure, Skip
-from ampbench.records.rules import DTYPES, RuleProbe
+from ampbench.records.rules import RuleProbe
 from ampbench.records.run import Arm, Footer, Selection, Settings
 from ampbench.records.wire import REST, Description, Nothing, ask
 from ampbench.store import RunWriter
 from ampbench.studies.check import Checked, ChecksAsked, check_on, wanted_of
+from ampbench.studies.rules import probe_on
 from ampbench.workloads.index import WORKLOADS
 
 OPEN = frozenset({ChangeCode.UNDECIDED, ChangeCode.TAIL_UNDECIDED, ChangeCode.TOO_FEW_BLOCKS, ChangeCode.UNFIT_MACHINE})
@@ -396,10 +396,9 @@ def probe_rules(sides: Sequence[TracedSide], devices: Sequence[str], pool: Pool,
     tell(f"probing the rules of autocast on {', '.join(devices)} on both sides, whose torch differs")
     for device in devices:
         for side in sides:
-            timeout = side.settings.timeout_seconds
-            found = probe_device(pool.lane(side.name), device, DTYPES, timeout_seconds=timeout)
-            if isinstance(found, Failure):
-                tell(f"{failure_line(device, found)} (in the {side.name})")
+            found = probe_on(pool.lane(side.name), device, side.settings)
+            if found.error:
+                tell(f"autocast on {device} could not be probed in the {side.name}: {found.error}")
                 break
             side.keep(found)
 

@@ -23,7 +23,6 @@ from ampbench.cli.options import (
     Resume,
     Value,
     Verbose,
-    as_typer_takes,
     chosen_format,
     is_typed,
     make_selection,
@@ -42,7 +41,7 @@ from ampbench.cli.options import (
 from ampbench.cli.printing import OutputFormat, print_document, print_note
 from ampbench.core.units import counted
 from ampbench.errors import CASE_FAILED, INTERRUPTED, NothingToRunError, StoreError, UsageError
-from ampbench.records.kinds import KINDS, LINES, deed_of, named, verb_of
+from ampbench.records.kinds import KINDS, LINES, deed_of, verb_of
 from ampbench.records.run import LATEST, Selection, Settings
 
 if TYPE_CHECKING:
@@ -57,8 +56,6 @@ Against = Annotated[str, run_option("--against", "Say only what changed since th
 
 def command(kind: str) -> Callable[..., int | None]:
     """Return the verb that makes runs of a kind, as typer takes it."""
-    if KINDS[kind].verb:
-        return as_typer_takes(named(KINDS[kind].verb))
     from ampbench.studies.study import instrument_of
 
     instrument = instrument_of(kind)

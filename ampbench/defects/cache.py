@@ -126,6 +126,26 @@ def stale_weight_cast(device: str) -> Answer:
     return "the output goes from 4.0 to 8.0", f"the output goes from {before} to {after}"
 
 
+@defect("#112583", "#158232", "#165068", mended="2.11", matters=(TRAINING,))
+def no_grad_cache(device: str) -> Answer:
+    """A weight that is used under no_grad and then with gradients in one region gets no gradient.
+
+    The first call caches the weight's cast without a history; the second one must not be given that.
+    Why: the second call is one that a gradient goes through.
+    Remedy: use torch 2.11 or later, or call the network under no_grad in a region of its own.
+    """
+    layer = torch.nn.Linear(4, 4, device=device)
+    batch = torch.ones(2, 4, device=device)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        with torch.no_grad():
+            layer(batch)
+        loss = layer(batch).float().sum()
+    if loss.requires_grad:
+        loss.backward()
+    expected = "the weight has a gradient"
+    return expected, expected if layer.weight.grad is not None else "the weight has no gradient"
+
+
 @defect("deepspeedai/DeepSpeed#2352", "linkedin/Liger-Kernel#830", matters=(TRAINING,), by_design=True)
 def shared_weight_gradient(device: str) -> Answer:
     """The gradients of a weight that is used many times in a region are summed in half precision, and stop growing.

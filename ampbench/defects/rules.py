@@ -930,6 +930,35 @@ def script_disable(device: str) -> Answer:
     return expected, seen
 
 
+@defect("csarofeen/pytorch#1142", matters=(INFERENCE,), by_design=True)
+def jit_trace_inside(device: str) -> Answer:
+    """A traced network that enters autocast in its own forward pass gives half outside of a region, fp32 within one.
+
+    Why: the network gives half in both where it is not traced.
+    Remedy: call it outside of any region, or leave TorchScript, which is deprecated.
+    """
+
+    class Half(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4)).to(device)
+
+        def forward(self, batch: torch.Tensor) -> torch.Tensor:
+            with torch.autocast(device, dtype=torch.bfloat16):
+                normed: torch.Tensor = self.layers(batch)
+            return normed
+
+    def dtypes(network: Any) -> str:
+        outside = network(batch).dtype
+        with torch.autocast(device, dtype=torch.bfloat16):
+            return f"{outside} outside of a region, {network(batch).dtype} within one"
+
+    network, batch = Half().eval(), torch.ones(2, 4, device=device)
+    with torch.no_grad():
+        expected, seen = dtypes(network), dtypes(torch.jit.trace(network, batch))
+    return expected, seen
+
+
 def documented_convolution(device: str, kernel: "torch.Tensor | None" = None) -> "torch.Tensor":
     """Return what the convolution of Intel's guide "Auto Mixed Precision on GPU" gives of images smaller than there."""
     images = torch.ones(2, 64, 56, 56, device=device)
@@ -995,3 +1024,17 @@ def documented_default_dtype(device: str) -> Answer:
     Remedy: name the dtype: torch.autocast(device, dtype=torch.bfloat16).
     """
     return "the default is torch.bfloat16", f"the default is {torch.get_autocast_dtype(device)}"
+
+
+@defect("intel/torch-xpu-ops#2509", "intel/torch-xpu-ops#148", by_design=True, devices=("xpu",), fake=True)
+def documented_spelling(device: str) -> Answer:
+    """Intel's guide to mixed precision is wrong: torch.xpu.amp.autocast is not there.
+
+    Why: the guide (of Intel Extension for PyTorch, about XPU) enters autocast by that name.
+    Remedy: enter torch.autocast("xpu").
+    """
+    with torch.autocast(device, dtype=torch.bfloat16):
+        print(f'torch.autocast("{device}") is entered:', torch.is_autocast_enabled(device))
+    there = hasattr(getattr(torch.get_device_module(device), "amp", None), "autocast")
+    expected = f"torch.{device}.amp.autocast is there"
+    return expected, expected if there else f"torch.{device}.amp.autocast is not there"

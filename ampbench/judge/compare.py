@@ -27,8 +27,6 @@ from ampbench.instruments.casts.changes import (
     concerned_rules,
     used_names,
 )
-from ampbench.instruments.rules.findings import compare_rules, missing_dtypes, unobserved
-from ampbench.instruments.rules.findings import rank as rule_rank
 from ampbench.judge.deciding import ALPHA, FAMILY_ALPHA, LOOKS, POWER
 from ampbench.judge.exact import (
     MEMORY,
@@ -75,6 +73,8 @@ from ampbench.records.measured import Round
 from ampbench.records.rules import FAKE, RuleChange, RuleProbe
 from ampbench.store import CUT, StoredRun
 from ampbench.studies.check import came_or_went
+from ampbench.studies.rules import compare_rules, probed_twice, unobserved
+from ampbench.studies.rules import rank as rule_rank
 
 LANES = 3 / 2
 """A comparison has three lanes, with the control; an arm against itself has two."""
@@ -160,7 +160,8 @@ def compare(
     headers = (ours.header, theirs.header)
     settings = arm_settings(*headers)
     paired = pair_cases(ours.cases.values(), theirs.cases.values(), settings)
-    devices = _devices_with_rules(ours, theirs)
+    probes = probed_twice(ours, theirs)
+    devices = [new.device for _, new in probes]
     if not (paired.pairs or devices):
         raise NothingComparableError(_nothing_in_common(ours, theirs))
     measures = not any(header.explains for header in headers)
@@ -173,8 +174,7 @@ def compare(
     if measures:
         findings, control = _findings(paired, baseline, candidate, differences, interleaved, threshold_of)
     changed = {change.case.case_id for change in findings if change.status in _CHANGED}
-    rules = [change for one in devices for change in compare_rules(ours.of(RuleProbe)[one], theirs.of(RuleProbe)[one])]
-    rules.sort(key=lambda change: (change.field == "claim", rule_rank(change)))
+    rules = sorted((change for pair in probes for change in compare_rules(*pair)), key=rule_rank)
     explained = _explained(
         (pair for pair in paired.pairs if not measures or pair.baseline_id in changed), ours, theirs, rules
     )
@@ -199,10 +199,8 @@ def compare(
         candidates={p.baseline_id: p.candidate for p in paired.pairs if p.candidate_id != p.baseline_id},
         rule_changes=rules,
         rule_devices=devices,
-        rule_devices_missing=_missing(ours, theirs),
-        rules_unobserved=[
-            change for one in devices for change in unobserved(ours.of(RuleProbe)[one], theirs.of(RuleProbe)[one])
-        ],
+        rule_devices_missing=[one for one in ours.of(RuleProbe) if one not in devices and theirs.of(RuleProbe)],
+        rules_unobserved=[change for pair in probes for change in unobserved(*pair)],
         explained=explained,
         defects=came_or_went(ours, theirs),
     )
@@ -404,26 +402,6 @@ def _require_comparable(*runs: StoredRun) -> None:
         what = " or ".join(dict.fromkeys(alone.values()))
         show = " and ".join(f"ampbench show {run}" for run in alone)
         raise NothingComparableError(f"runs that explain {what} are not compared: {show}")
-
-
-def _devices_with_rules(baseline: StoredRun, candidate: StoredRun) -> list[str]:
-    """Return the device types whose rules both runs have probed in a common dtype."""
-    theirs = candidate.of(RuleProbe)
-    return [
-        device
-        for device, before in baseline.of(RuleProbe).items()
-        if device in theirs and set(before.dtypes) & set(theirs[device].dtypes)
-    ]
-
-
-def _missing(baseline: StoredRun, candidate: StoredRun) -> list[str]:
-    """Return the device types, and dtypes of one, that only the baseline probed, where the candidate probed some."""
-    theirs = candidate.of(RuleProbe)
-    missing = [
-        missing_dtypes(before, theirs[device]) if device in theirs else device
-        for device, before in baseline.of(RuleProbe).items()
-    ]
-    return list(filter(None, missing)) if theirs else []
 
 
 def _explained(

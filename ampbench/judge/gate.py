@@ -17,7 +17,6 @@ import msgspec
 from ampbench.core.keywords import matches
 from ampbench.core.metrics import DRIFT, GATED, MEAN
 from ampbench.errors import CASE_FAILED, NothingComparableError, UnknownNameError, UsageError
-from ampbench.instruments.rules.findings import rank as rule_rank
 from ampbench.records.case import Case
 from ampbench.records.changes import (
     OUTCOME,
@@ -36,6 +35,7 @@ from ampbench.records.changes import (
 from ampbench.records.rules import RuleChange
 from ampbench.records.run import is_path
 from ampbench.settings import read_toml
+from ampbench.studies.rules import rank as rule_rank
 
 FILE_NAME = "ampbench-gate.toml"
 """The policy that is taken from the current folder where none is named."""

@@ -289,8 +289,8 @@ class Comparison:
     skipped on both sides for one reason why, by the id of the baseline's; they have no findings. `candidates` are the
     candidate's cases, by the id of the baseline's, where what was set for an arm makes them others. `rule_changes` are
     the differences between the probes of autocast's rules that both runs hold, `rule_devices` the device types these
-    were compared on, `rule_devices_missing` those that only the baseline's probes are of, where the candidate has some,
-    or the dtypes of one ("cuda to fp16"). `rules_unobserved` are the ops whose rule the baseline observed and the
+    were compared on, `rule_devices_missing` those that only the baseline's probes are of, where the candidate has some.
+    `rules_unobserved` are the ops whose rule the baseline observed and the
     candidate's probe could not.
     `explained` are the traces of cases that both runs were to trace, by the id of the baseline's. `defects` are the
     known ones that came or went, where both runs looked for them.

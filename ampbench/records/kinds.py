@@ -50,8 +50,7 @@ class Kind:
     All else are names, as "module:name":
 
     * `study`, of which the verb is made, and all that is shown of its runs; or, where a kind is no `Study` yet:
-    * `instrument`, of which the verb is made ("": none, but a `verb` of its own);
-    * `verb`, the command where it is not made as the others are;
+    * `instrument`, of which the verb is made;
     * `asked`, the record of what a run was asked for, which its header keeps; `asks`, those that its workers are sent
       (`records.wire.Task.asked`);
     * `tasks`, without a module: what its workers do (`records.wire.Task.name`), where a failure says that it happened
@@ -71,7 +70,6 @@ class Kind:
     document: str = ""
     part: str = ""
     instrument: str = ""
-    verb: str = ""
     asked: str = ""
     asks: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
@@ -181,10 +179,9 @@ _ROWS = (
         RULES, "explain", "autocast's rules on",
         (Lines("rules", "ampbench.records.rules:RuleProbe", of="device", once=True),),
         summary="What autocast does to each op, against what documents say of it.",
-        verb="ampbench.cli.rules:command",
-        asks=("ampbench.records.rules:RulesAsked",),
-        document="ampbench.instruments.rules.show:document",
-        part="ampbench.instruments.rules.show:part",
+        study="ampbench.studies.rules:STUDY",
+        asked="ampbench.records.wire:Nothing",
+        resumed=True,
     ),
     Kind(
         CEILINGS, "study", "the ceilings of",

@@ -91,33 +91,13 @@ class RuleObservation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         return f"{self.op}.{self.overload}" if self.overload else self.op
 
 
-class RuleClaim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """One more statement of a document, or a known trap, tried out: what was `said`, what was `found`.
-
-    `holds` is None where it could not be tried (`found` says why) or where nothing was claimed. `how` as above.
-    """
-
-    name: str
-    device: str
-    source: str
-    said: str
-    found: str
-    holds: bool | None
-    how: str
-
-
 class RuleProbe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """All observations and claims of one device type, with the torch they were made with.
+    """All observations of one device type under autocast to `dtypes`; `error` is why there are none."""
 
-    `without_sample` names the ops that have a rule, but no call to try it with.
-    """
-
-    torch_version: str
     device: str
     dtypes: list[str]
     observations: list[RuleObservation] = []
-    claims: list[RuleClaim] = []
-    without_sample: list[str] = []
+    error: str = ""
 
     @property
     def how(self) -> str:
@@ -128,9 +108,9 @@ class RuleProbe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleChange:
-    """What differs for one op or claim between two probes: `field` of it was `before` and is `after`.
+    """What differs for one op between two probes: `field` of it was `before` and is `after`.
 
-    `field` is "observed", "registered", "documented by …", "variant …", "claim" or "op" (there with its rule, or not).
+    `field` is "observed", "registered", "documented by …", "variant …" or "op" (there with its rule, or not).
     """
 
     op: str
@@ -144,8 +124,8 @@ class RuleChange:
     def alters(self) -> bool:
         """Whether autocast now does something else: another rule, another treatment of a call, or a rule gone.
 
-        What documents say, the claims tried, ops that are new, and ops gone of which no rule was ever observed change
-        nothing for a program that ran before.
+        What documents say, ops that are new, and ops gone of which no rule was ever observed change nothing for a
+        program that ran before.
         """
         if self.field == "op":
             return self.after == NOT_THERE and self.before != f"there, {NOT_OBSERVED}"
@@ -158,7 +138,7 @@ class RuleChange:
 
 
 DTYPES = ("float16", "bfloat16")
-"""What autocast is probed in by default, and all there is to choose from."""
+"""What autocast is probed in."""
 
 
 def short_name(op: str) -> str:
@@ -166,8 +146,6 @@ def short_name(op: str) -> str:
     return op.removeprefix("aten::")
 
 
-class RulesAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """To probe autocast to each of `dtypes` ("float16"), for the `ops` as typed or, without any, for all."""
-
-    dtypes: list[str]
-    ops: list[str] = []
+def worded(value: str) -> str:
+    """Return a category, or whatever else a rule was and is, as people read it."""
+    return "lower" if value == LOWER else value

@@ -157,7 +157,7 @@ def held(material: Material, kind: Kind) -> Held[Any]:
         untold=_untold(material, kind.name),
         elsewhere=_elsewhere(material, passes),
         runs=runs_of(material),
-        comparisons=_comparisons(material),
+        compared=[(material.baseline, run) for run in runs_of(material)] if material.baseline else [],
         changed=changed(material),
     )
 

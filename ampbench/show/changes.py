@@ -33,7 +33,7 @@ from ampbench.records.changes import (
 )
 from ampbench.records.labels import gathered
 from ampbench.records.measured import BUSY, OUT_OF_MEMORY, TOO_LITTLE_FREE
-from ampbench.records.rules import DTYPES, LOWER, NOT_THERE, RuleChange, short_name
+from ampbench.records.rules import DTYPES, NOT_THERE, RuleChange, short_name, worded
 
 LARGEST_WORTH_SAYING = 10.0
 """Changes beyond this are no numbers where nothing is certain: three rounds can bound next to nothing."""
@@ -423,20 +423,14 @@ _OTHERS = {
     "gone": ("op", "gone of which no rule was ever observed"),
     "new": ("new op", "with a rule"),
     "documented": ("op", "documented otherwise"),
-    "claim": ("claim", "tried with another outcome"),
 }
 """What alters no rule, and how several of it are counted and called."""
-
-
-def worded(value: str) -> str:
-    """Return a category, or whatever else a rule was and is, as sentences and tables call it."""
-    return "lower" if value == LOWER else value
 
 
 def rule_line(rule: RuleChange) -> str:
     """Return "rms_norm on cuda: unlisted → float32", with the autocast dtypes where it is not both."""
     only = "" if len(rule.dtypes) in (0, len(DTYPES)) else f" to {' and '.join(SHORT_DTYPES[d] for d in rule.dtypes)}"
-    field = "" if rule.field in ("observed", "op", "claim") else f", {rule.field}"
+    field = "" if rule.field in ("observed", "op") else f", {rule.field}"
     return f"{short_name(rule.op)} on {rule.device}{only}{field}: {worded(rule.before)} → {worded(rule.after)}"
 
 
@@ -462,7 +456,7 @@ def other_rule_lines(changes: Iterable[RuleChange]) -> list[str]:
         if not one.alters:
             presence = "gone" if one.after == NOT_THERE else "new"
             kind = presence if one.field == "op" else one.field.split()[0]
-            names[kind][one.op if kind == "claim" else short_name(one.op)] = None
+            names[kind][short_name(one.op)] = None
     return [
         f"{counted(len(names[kind]), what)} {more}: {few_phrases([*names[kind]])}"
         for kind, (what, more) in _OTHERS.items()

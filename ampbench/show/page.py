@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ampbench.core.units import counted
 from ampbench.records.case import Case
-from ampbench.records.changes import Comparison
 from ampbench.records.labels import few
 from ampbench.show.charts import Chart, Drawing, Named, Rows, drawn
 from ampbench.show.document import Block, Code, Section, cut
@@ -140,14 +139,15 @@ class Held(Generic[T]):
     `told` are the cases in which runs of the instrument's kind found something, of several runs of one case, host and
     torch version the newest, the oldest first; `untold` are those in which they did not. `elsewhere` says with which
     torch on which host they ran where nothing on the page was measured. `runs` are all runs on the page, the oldest
-    first. `comparisons` are those with the baseline, `changed` what they say of cases.
+    first. `compared` are the runs that there are of the baseline, each before what is compared with it, and `changed`
+    what comparisons say of cases.
     """
 
     told: Sequence[Told[T]] = ()
     untold: Sequence[Untold] = ()
     elsewhere: Sequence[str] = ()
     runs: Sequence[StoredRun] = ()
-    comparisons: Sequence[Comparison] = ()
+    compared: Sequence[tuple[StoredRun, StoredRun]] = ()
     changed: Sequence[Changed] = ()
 
 

@@ -73,6 +73,10 @@ def document(
     )  # fmt: skip
 
 
+def _listed(data: Any) -> list[Any]:
+    return data if isinstance(data, list) else [data]
+
+
 def _as_data(record: Any) -> Any:
     return [_as_data(each) for each in record] if isinstance(record, list) else record_data(record)
 
@@ -93,7 +97,7 @@ def _of_subjects(study: "Study[Any, Any]", stored: StoredRun, case_ids: Sequence
     def known() -> dict[str, Any]:
         found = nested_data(stored, case_ids, told, lambda _, record: {study.key: _as_data(record)})
         if not kind.of_cases:
-            found[study.key] = _as_data(stored.every(study.record))
+            found[study.key] = [data for each in told.values() for data in _listed(_as_data(each))]
             del found["cases"]
         return found
 
@@ -166,19 +170,34 @@ def _block(found: "Table[Found, Row]", view: "View[Row]", record: Found, everyth
 
 @dataclass(frozen=True, slots=True)
 class Subject(Generic[Found]):
-    """What a part of a page tells of by its `name`, a case or what else a study is of, and what was `found` of it."""
+    """What a part of a page tells of by its `name`, a case or what else a study is of, and what was `found` of it.
+
+    `since` tells of it where it is what changed since the baseline.
+    """
 
     name: str
     found: Found
     case: Case | None = None
+    since: "Since[Found] | None" = None
 
 
 def part(study: "Study[Any, Found]", held: Held[Found]) -> Part | None:
-    """Return the part of a page that a study has, the cases with the most problems first; None without any."""
+    """Return the part of a page that a study has, the cases with the most problems first; None without any.
+
+    What changed since the baseline, as far as both were studied, comes before all of them.
+    """
     found = [Subject(each.name, each.found, each.case) for each in held.told]
     if study.subjects is not None:
         found = [Subject(each.name, each) for each in study.subjects(held.runs, None)]  # type: ignore[attr-defined]
-    concluded = {id(each): list(study.conclusions(each.case, each.found)) for each in found}
+    changes = [
+        Subject(each.name, each, since=study.since)
+        for runs in held.compared
+        if study.since is not None and all(found_of(study, run) for run in runs)
+        for each in study.since.of(*runs)
+    ]
+    concluded = {
+        id(each): list((each.since or study).conclusions(each.case, each.found)) for each in (*found, *changes)
+    }
 
     def holds(code: str) -> Callable[[Subject[Found]], bool]:
         return lambda each: any(one.code == code for one in concluded[id(each)])
@@ -191,8 +210,8 @@ def part(study: "Study[Any, Found]", held: Held[Found]) -> Part | None:
     of = study.subject
     return told_part(
         held,
-        found,
-        lambda each: section(study, each.case, each.found, everything=True),
+        [*changes, *found],
+        lambda each: section(each.since or study, each.case, each.found, everything=True),
         id=study.kind,
         title=study.title,
         caption=study.caption,

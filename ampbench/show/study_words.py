@@ -198,6 +198,17 @@ TEMPLATES: Mapping[str, str] = {
     "check-called": (
         "{cases:counted;case} called {op}: `ampbench check {check}` looks for that in this torch ({title})"
     ),
+    "rules-disagree": (
+        "documents, dispatcher and observation disagree about {number:,} of {ops:counted;op} on {device}"
+        "{fake:only| (fake tensors, no hardware)}{kinds:if|: ||}"
+    ),
+    "rules-not-probed": "autocast on {device} could not be probed: {error}",
+    "rules-changed": (
+        "{changes:counted;difference} on {devices}, {altering:,} in what autocast does"
+        "{op:if|: ||}{on:if| on ||}{was:if| from ||}{now:if| to ||}"
+    ),
+    "rules-same": "no rule of autocast changed on {devices}",
+    "rules-apart": "no type of device was probed in both runs",
     "convergence-flat": f"does not learn: it reaches {_REACHED}{_LONGER}",
     "convergence-no-end": "comes to no end, so that nothing can be compared",
     "convergence-hardly": f"hardly falls, by {{fall:.2g}}% of the loss{_LONGER}",

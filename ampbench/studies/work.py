@@ -87,7 +87,7 @@ def prepared(
 
 def _taking_own() -> list[str]:
     """Return the verbs that measure in a user's own precisions."""
-    selects = {row.name: instrument_of(row.name).selects for row in KINDS.values() if row.study or row.instrument}
+    selects = {row.name: instrument_of(row.name).selects for row in KINDS.values()}
     taking = [kind for kind, each in selects.items() if each is not None and each.own_precisions]
     return [f"ampbench {verb_of(kind)}" for kind in ("", *taking)]
 

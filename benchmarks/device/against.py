@@ -24,8 +24,6 @@ from ampbench.core.precisions import PRECISIONS
 from ampbench.core.units import format_bytes, format_seconds
 from ampbench.instruments.casts.findings import stood_for
 from ampbench.instruments.casts.measure import measure_casts, trace_absent
-from ampbench.instruments.rules.findings import compare_rules, unobserved
-from ampbench.instruments.rules.measure import probe_rules
 from ampbench.records.case import Case
 from ampbench.records.casts import CastPass, Tracing, plain_name
 from ampbench.records.measured import ATTENTION, CONV
@@ -34,6 +32,8 @@ from ampbench.records.rules import DTYPES, short_name
 from ampbench.records.run import Selection
 from ampbench.studies.ceilings import COPY, Ceiling, bandwidth, described, share
 from ampbench.studies.datasheets import datasheet_of
+from ampbench.studies.rules import compare_rules, unobserved
+from ampbench.studies.rules_measure import probe_rules
 from ampbench.trace.dtypes import is_present
 from ampbench.worker import cells
 from ampbench.worker.environment import read_environment
@@ -107,8 +107,7 @@ def _line(command: Sequence[str]) -> str:
     return "; ".join(done.stdout.split("\n")).strip("; ") if done.returncode == 0 else "not told"
 
 
-ASKING = ("trace.dtypes", "trace.rules.observed", "trace.rules.documented", "instruments.casts.measure",
-          "instruments.rules.measure")  # fmt: skip
+ASKING = ("trace.dtypes", "trace.rules.observed", "instruments.casts.measure", "studies.rules_measure")
 """The modules that ask whether a device is here, before they take fake tensors in its place."""
 
 

@@ -4,7 +4,6 @@ import resource
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -91,12 +90,11 @@ def summary_seconds() -> float:
 
 
 def probe_seconds(device: str) -> float:
-    """Return the wall time of `ampbench explain rules` for one device type and dtype, the start of Python included."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "ampbench", "explain", "rules", "--device", device, "--dtype", "bf16"]
-        start = time.perf_counter()
-        subprocess.run([*command, "--results", folder], check=True, capture_output=True)
-        return time.perf_counter() - start
+    """Return the wall time of a probe of one device type and dtype, the start of Python included."""
+    probe = f"from ampbench.studies.rules_measure import probe_rules; probe_rules({device!r}, ['bfloat16'])"
+    start = time.perf_counter()
+    subprocess.run([sys.executable, "-c", probe], check=True, capture_output=True)
+    return time.perf_counter() - start
 
 
 def _step() -> tuple[torch.nn.Module, Callable[[], None]]:

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from ampbench.instruments.casts.changes import change_sentences, compare_traces
-from ampbench.instruments.rules.findings import compare_rules
 from ampbench.records.rules import RuleProbe
 from ampbench.store import read_run
+from ampbench.studies.rules import compare_rules
 from tests.documented.pages import fences
 from tests.traced_programs import trace
 
@@ -109,4 +109,4 @@ def test_the_rules_stored_are_of_the_versions_named_and_changed_where_the_page_s
     assert (f"aten::{op}", "observed", was, now) in [
         (one.op, one.field, one.before, one.after) for one in compare_rules(before, after)
     ]
-    assert ampbench("explain", "rules", RULES[-1], "--against", RULES[0]).code == 0
+    assert ampbench("compare", RULES[0], RULES[-1]).code == 0

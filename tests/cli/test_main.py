@@ -248,7 +248,7 @@ def test_doctor_leaves_torch_to_its_worker_and_waits_for_nothing_else(results: P
     [
         (["list", "workloads"], {"ampbench.cli.list"}),
         (["explain", "casts", "--help"], {"ampbench.instruments.casts.instrument"}),
-        (["explain", "rules", "--help"], {"ampbench.cli.rules"}),
+        (["explain", "rules", "--help"], {"ampbench.studies.rules"}),
     ],
 )
 def test_with_a_settings_file_only_the_verb_that_runs_is_imported(
@@ -260,7 +260,7 @@ def test_with_a_settings_file_only_the_verb_that_runs_is_imported(
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
     verbs = {f"ampbench.cli.{verb}" for verb in program.VERBS if verb not in program.GROUPS}
     for kind in KINDS.values():
-        verbs |= {(kind.verb or kind.study or kind.instrument).partition(":")[0]}
+        verbs |= {(kind.study or kind.instrument).partition(":")[0]}
     assert verbs & set(done.stderr.split()) == expected
 
 

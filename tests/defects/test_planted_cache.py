@@ -35,13 +35,20 @@ def with_cache(on: bool) -> Plant:
     return lambda: mock.patch.object(torch, "autocast", autocast)
 
 
+def without_history() -> AbstractContextManager[Any]:
+    """Have linear layers give what no gradient goes through."""
+    real = torch.nn.functional.linear
+    return mock.patch.object(torch.nn.functional, "linear", lambda *given: real(*given).detach())
+
+
 PLANTED: dict[str, Plant] = {
     "fsdp2-recompute-dtype": recomputing_uncast,
+    "no-grad-cache": without_history,
 }
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_a_planted_defect_is_seen(name: str) -> None:
+def test_a_planted_defect_of_the_cache_is_seen(name: str) -> None:
     assert outcome_of(name).outcome == GOOD
     assert outcome_of(name, PLANTED[name]).outcome in (DEFECTIVE, DIFFERS)
 
@@ -53,7 +60,6 @@ CURED: dict[str, Plant] = {
     "shared-weight-gradient": with_cache(False),
     "dead-weight-casts": with_cache(False),
     "no-grad-weight-copies": with_cache(False),
-    "jit-trace-cache": with_cache(False),
     "uncached-weight-copies": with_cache(True),
 }
 
@@ -61,3 +67,10 @@ CURED: dict[str, Plant] = {
 @pytest.mark.parametrize("name", CURED)
 def test_a_remedy_is_seen(name: str) -> None:
     assert outcome_of(name, CURED[name]).outcome == GOOD
+
+
+def test_a_trace_in_a_region_fails_with_the_cache_and_works_without() -> None:
+    failed = outcome_of("jit-trace-cache")
+    assert failed.outcome == DEFECTIVE
+    assert "Cannot insert a Tensor that requires grad as a constant" in failed.seen
+    assert outcome_of("jit-trace-cache", with_cache(False)).outcome == GOOD

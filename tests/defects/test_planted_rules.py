@@ -165,18 +165,30 @@ def test_a_planted_defect_is_seen_on_fake_tensors(name: str) -> None:
 CLAIMS: dict[str, Plant] = {
     "documented-training": refusing(
         F, "conv2d", lambda *_: torch.get_autocast_dtype("cpu") == torch.float16, "not implemented for 'Half'"
-    )
+    ),
+    "documented-spelling": lambda: mock.patch.object(torch.xpu, "amp", torch.amp, create=True),
+    "jit-trace-inside": lambda: mock.patch.object(torch.jit, "trace", lambda network, *_: network),
 }
-"""Claims of a document that do not hold, and what makes them hold."""
+"""Claims that do not hold, and what makes them hold."""
 
 
 @pytest.mark.parametrize("name", CLAIMS)
 def test_a_claim_of_the_document_holds_or_does_not(name: str) -> None:
-    assert outcome_of(name).outcome == DIFFERS
-    assert outcome_of(name, CLAIMS[name]).outcome == GOOD
+    device = CHECKS[name].devices[0]
+    assert outcome_of(name, device=device).outcome == DIFFERS
+    assert outcome_of(name, CLAIMS[name], device).outcome == GOOD
 
 
 @pytest.mark.parametrize("device", ["cuda", "xpu"])
-def test_claims_of_the_document_are_judged_on_fake_tensors(device: str) -> None:
-    names = [name for name, check in CHECKS.items() if name.startswith("documented") and check.fake]
-    assert [outcome_of(name, device=device).outcome for name in names] == [GOOD, GOOD, DIFFERS]
+@pytest.mark.parametrize(
+    ("name", "outcome"),
+    [
+        ("documented-bf16-inference", GOOD),
+        ("documented-fp16-inference", GOOD),
+        ("documented-default-dtype", DIFFERS),
+        ("documented-spelling", DIFFERS),
+    ],
+)
+def test_claims_of_the_document_are_judged_on_fake_tensors(name: str, outcome: str, device: str) -> None:
+    assert CHECKS[name].fake
+    assert outcome_of(name, device=device).outcome == outcome

@@ -27,7 +27,7 @@ QUICKER: dict[str, dict[str, str]] = {
     "explain headroom": _TINY | _BF16 | _MLP | {"steps": "--steps 1"},
     "explain origin": _TINY | _MLP,
     "explain keep-fp32": _TINY | _BF16 | _MLP | {"max_trials": "--max-trials 3"},
-    "explain rules": {"op": "--op linear", "device": "--device cpu"},
+    "explain rules": {"device": "--device cpu"},
     "study convergence": _TINY | _BF16 | {"names": "digits"},
     "study scaler": _TINY | _MLP | {"setting": "--setting default"},
     "study scope": _TINY | _MLP,

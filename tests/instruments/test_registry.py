@@ -56,7 +56,6 @@ NAMING = {
     "cli/show.py": "--by is of the casts alone",
     "cli/doctor.py": "what ceilings showed stands for what a CPU's flags suggest, and says what products run through",
     "report/answers.py": "what ceilings showed stands for what a CPU's flags suggest",
-    "cli/rules.py": "a verb of its own",
 }
 """The modules outside the folders of instruments that name one, and why."""
 

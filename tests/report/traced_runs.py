@@ -65,4 +65,4 @@ def probed(observed: str = "float32", version: str = "2.15.0", run: str = "rules
     one = observation("aten::rms_norm", observed=observed, documented={"xpu_reference": "lower_precision"}, how=FAKE)
     header = make_header(run=run, explains="rules")
     environment = replace(header.environment, torch_version=version)
-    return gathered(Path("runs/rules.jsonl"), replace(header, environment=environment), [probe(one, version=version)])
+    return gathered(Path("runs/rules.jsonl"), replace(header, environment=environment), [probe(one)])

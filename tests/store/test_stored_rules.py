@@ -9,14 +9,13 @@ from msgspec.structs import replace
 
 from ampbench.errors import StoreError
 from ampbench.records.kinds import RULES
-from ampbench.records.rules import RuleClaim, RuleProbe
+from ampbench.records.rules import RuleProbe
 from ampbench.records.run import Header
 from ampbench.store import RunWriter, encode_run, read_header, read_run
 from tests.rule_probes import observation, probe
 from tests.stored_runs import COMPLETE, make_header
 
-CLAIM = RuleClaim(name="a", device="xpu", source="", said="", found="", holds=None, how="device")
-XPU = probe(observation(observed="float32"), claims=[CLAIM])
+XPU = probe(observation(observed="float32"))
 CPU = probe(observation(observed="unlisted", device="cpu"), device="cpu")
 NAMES = ["rules.jsonl", "rules.jsonl.gz"]
 

@@ -8,6 +8,7 @@ from ampbench.records.kinds import KINDS, deed_of, verb_of
 from ampbench.records.measured import Score
 from ampbench.records.ranges import Magnitudes
 from ampbench.records.run import ScalerSetting
+from ampbench.records.wire import Nothing
 from ampbench.store import gathered, lines, read_run
 from ampbench.store.lines import LineError
 from ampbench.studies.ceilings import COPY, Attained, Ceiling, CeilingsAsked
@@ -82,7 +83,7 @@ def test_what_studies_saw_is_read_as_it_was_written(tmp_path):
             "scaler", {"steps": 5, "settings": [{"name": "mine", "init_scale": 2.0}]},
             ScalerAsked(steps=5, settings=[ScalerSetting(name="mine", init_scale=2.0)]),
         ),
-        ("rules", {}, None),
+        ("rules", {}, Nothing()),
     ],
 )  # fmt: skip
 def test_what_a_study_was_asked_is_read_with_its_own_type(explains, said, asked, tmp_path):

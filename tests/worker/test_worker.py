@@ -18,7 +18,6 @@ import ampbench
 from ampbench.core import stats
 from ampbench.records.case import Case, WorkloadSource
 from ampbench.records.measured import Skip
-from ampbench.records.rules import RuleProbe
 from ampbench.records.wire import Request, RoundAsked
 from ampbench.worker import timing
 from ampbench.worker import worker as rounds
@@ -287,20 +286,6 @@ def test_the_seed_decides_the_weights(case: MakeCase) -> None:
         for seed in (0, 0, 1)
     ]
     assert digests[0] == digests[1] != digests[2]
-
-
-def test_rules_are_probed_for_ops_as_typed() -> None:
-    asked = make_request("rules", device="cpu", dtypes=["bfloat16"], ops=["prelu"])
-    rules = got("rules", rounds.Worker().serve(asked))
-    assert [(one.name, one.observed) for one in rules.observations] == [("aten::prelu", "lower_precision")]
-    assert msgspec.json.decode(msgspec.json.encode(rules), type=RuleProbe) == rules
-
-
-def test_an_op_that_is_not_known_is_a_problem_with_what_is_near() -> None:
-    asked = make_request("rules", device="cpu", dtypes=["bfloat16"], ops=["prelo"])
-    problem = rounds.Worker().serve(asked).problem
-    assert problem is not None
-    assert problem.startswith("unknown op 'prelo': did you mean prelu")
 
 
 @pytest.mark.slow

@@ -1,22 +1,35 @@
-"""Where a probe disagrees with documents, and what changed between two probes, in words."""
+"""Where a probe disagrees with documents, and what changed between two: rows, statements, parts of a page."""
 
-from dataclasses import replace
+from contextlib import closing
 
 import pytest
 from msgspec import structs
 
-from ampbench.instruments.rules.findings import (
+from ampbench.drive.servers import ServerChannel
+from ampbench.records.rules import FAKE, NOT_OBSERVED, RuleProbe
+from ampbench.records.run import Settings
+from ampbench.report.material import material_of
+from ampbench.show import studies
+from ampbench.studies.rules import (
     DISAGREEMENTS,
+    STUDY,
+    RulesCode,
+    Torch,
+    alike,
     compare_rules,
+    conclusions,
     find_disagreements,
-    missing_dtypes,
+    probe_on,
+    torches,
     unobserved,
+    upgrade,
 )
-from ampbench.records.rules import NOT_OBSERVED, RuleChange, RuleClaim
-from ampbench.show.changes import other_rule_lines, rule_lines
+from tests.report.materials import page_of
+from tests.report.traced_runs import probed
 from tests.rule_probes import call, observation, probe, trial
 
-PAGE = "pytorch_page"
+REFERENCE, PAGE = "xpu_reference", "pytorch_page"
+BOTH = ["float16", "bfloat16"]
 
 
 def kinds(*observations, **given):
@@ -57,35 +70,29 @@ def test_an_op_that_promotes_by_itself_is_not_called_a_rule_that_is_missing():
     assert kinds(observation(**given, trials={"mixed": refused})) == ["not applied"]
 
 
-def test_two_documents_that_name_different_rules_are_reported_beside_the_one_that_is_wrong():
-    both = observation(documented={"xpu_reference": "lower_precision", PAGE: "float32"}, observed="float32")
+def test_two_documents_that_name_different_rules_are_reported_beside_what_they_say_wrong():
+    both = observation(documented={REFERENCE: "lower_precision", PAGE: "float32"}, observed="float32")
     found = find_disagreements(probe(both))
     assert [one.kind for one in found] == ["contradicted", "documents differ"]
-    assert found[0].source == "xpu_reference"
+    assert {one.documented for one in found} == {("lower_precision", "float32")}
 
 
 def test_only_the_variants_a_document_exempts_are_held_against_it():
     changed = {"dtype=": "changed", "in-place": "unchanged", "out=": "refused"}
-    documented = {"xpu_reference": "float32", PAGE: "float32"}
+    documented = {REFERENCE: "float32", PAGE: "float32"}
     found = find_disagreements(probe(observation(documented=documented, observed="float32", variants=changed)))
-    assert {(one.source, one.observed) for one in found} == {
-        ("xpu_reference", "out= refused"),
-        (PAGE, "out= refused"),
-        (PAGE, "dtype= changed"),
+    assert {(one.documented, one.observed) for one in found} == {
+        (("not eligible", "not eligible"), "out= refused"),
+        ((None, "not eligible"), "dtype= changed"),
     }
 
 
-def test_an_op_that_depends_on_the_dtype_is_found_and_the_same_finding_in_both_dtypes_is_one():
+def test_an_op_that_depends_on_the_dtype_is_found_in_each():
     differing = [
         observation(dtype="float16", observed="lower_precision"),
         observation(dtype="bfloat16", observed="float32"),
     ]
     assert kinds(*differing) == ["depends on dtype", "depends on dtype"]
-    same = [
-        observation(dtype=dtype, observed="float32", documented={PAGE: "widest"}) for dtype in ("float16", "bfloat16")
-    ]
-    (found,) = find_disagreements(probe(*same))
-    assert found.dtypes == ["float16", "bfloat16"]
 
 
 def test_disagreements_come_most_misleading_first_and_internal_ops_last():
@@ -107,7 +114,6 @@ def test_a_comparison_finds_the_planted_changes_and_no_others():
         observation("aten::rms", observed="unlisted", registered=False),
         observation("aten::lost", observed="float32"),
         observation("aten::pad", observed="float32", variants={"out=": "unchanged"}),
-        claims=[claim("DeprecationWarning")],
     )
     after = probe(
         same,
@@ -115,14 +121,12 @@ def test_a_comparison_finds_the_planted_changes_and_no_others():
         observation("aten::pad", observed="float32", variants={"out=": "refused"}),
         observation("aten::new", observed="float32"),
         observation("aten::ruleless", observed="unlisted", registered=False),
-        claims=[claim("FutureWarning")],
     )
     told = [(one.field, one.op, one.before, one.after) for one in compare_rules(before, after)]
     assert told == [
         ("observed", "aten::rms", "unlisted", "float32"),
         ("registered", "aten::rms", "no", "yes"),
         ("variant out=", "aten::pad", "unchanged", "refused"),
-        ("claim", "a claim", "DeprecationWarning", "FutureWarning"),
         ("op", "aten::lost", "there, float32", "not there"),
         ("op", "aten::new", "not there", "there, float32"),
     ]
@@ -136,10 +140,6 @@ def test_what_only_one_probe_could_observe_is_no_change():
 def test_probes_of_two_devices_are_not_compared():
     with pytest.raises(ValueError, match="probes of cpu and of xpu"):
         compare_rules(probe(device="cpu"), probe(device="xpu"))
-
-
-def claim(found):
-    return RuleClaim(name="a claim", device="xpu", source="", said="", found=found, holds=None, how="device")
 
 
 def test_an_op_that_goes_alters_what_autocast_does_and_one_that_comes_does_not():
@@ -164,40 +164,6 @@ def test_another_rule_or_treatment_alters_what_autocast_does_another_document_do
     assert change.alters is altering
 
 
-BOTH = ["float16", "bfloat16"]
-RMS = RuleChange(op="aten::rms_norm", device="cuda", dtypes=BOTH, field="observed", before="unlisted", after="float32")
-REGISTERED = replace(RMS, field="registered", before="no", after="yes")
-GONE = replace(RMS, op="aten::sum.dimname", field="op", before="there, not observed", after="not there")
-
-
-def test_an_op_gone_of_which_no_rule_was_ever_observed_alters_nothing():
-    assert not GONE.alters
-    assert replace(GONE, before="there, float32").alters
-
-
-def test_a_rule_that_is_registered_and_observed_now_is_one_sentence_for_all_devices():
-    both = [replace(one, device=device) for one in (RMS, REGISTERED) for device in ("cuda", "xpu")]
-    assert rule_lines(both) == ["rms_norm on cuda, xpu: unlisted → float32"]
-    assert rule_lines([REGISTERED, GONE]) == ["rms_norm on cuda, registered: no → yes"]
-
-
-def test_what_alters_no_rule_is_counted_by_kind_each_op_once():
-    changes = [
-        replace(GONE, device="xpu"),
-        GONE,
-        RMS,
-        replace(GONE, op="aten::fresh", before="not there", after="there, float32"),
-        replace(RMS, field="documented by pytorch_page"),
-        RuleChange(op="jit.trace, cached", device="cpu", dtypes=[], field="claim", before="works", after="fails"),
-    ]
-    assert other_rule_lines(changes) == [
-        "1 op gone of which no rule was ever observed: sum.dimname",
-        "1 new op with a rule: fresh",
-        "1 op documented otherwise: rms_norm",
-        "1 claim tried with another outcome: jit.trace, cached",
-    ]
-
-
 def test_ops_that_only_the_earlier_probe_observed_are_told_and_those_that_are_gone_are_not():
     seen = [observation(f"aten::op{number}", dtype, observed="float32") for number in range(3) for dtype in BOTH]
     before = probe(*seen, dtypes=BOTH)
@@ -215,8 +181,107 @@ def test_ops_that_only_the_earlier_probe_observed_are_told_and_those_that_are_go
     assert unobserved(after, before) == []
 
 
-def test_dtypes_that_only_the_earlier_probe_tried_are_named():
-    before, after = probe(dtypes=BOTH, device="cuda"), probe(device="cuda")
-    assert missing_dtypes(before, after) == "cuda to fp16"
-    assert missing_dtypes(before, probe(dtypes=[])) == "cuda to fp16 and bf16"
-    assert missing_dtypes(after, before) == ""
+def test_what_is_said_in_the_same_words_is_a_row_with_its_ops_devices_and_dtypes():
+    said = [
+        *((f"aten::{op}", device, BOTH, ("float32",)) for op in "ab" for device in ("cuda", "xpu")),
+        ("aten::a", "cpu", ["float16"], ("float32",)),
+        ("aten::a", "cpu", ["bfloat16"], ("widest",)),
+    ]  # fmt: skip
+    assert [(row.words, row.ops, list(row.devices), row.dtypes) for row in alike(said)] == [
+        (("float32",), ["a", "b"], ["cuda", "xpu"], ""),
+        (("float32",), ["a"], ["cpu"], "fp16"),
+        (("widest",), ["a"], ["cpu"], "bf16"),
+    ]
+
+
+def told(*probes):
+    return [(each.code, each.facts) for each in conclusions(None, Torch("torch", probes))]
+
+
+def test_ops_about_which_something_disagrees_are_counted_by_kind_whatever_the_dtype():
+    contradicted = [
+        observation(dtype=dtype, how=FAKE, observed="banned", documented={PAGE: "float32"}) for dtype in BOTH
+    ]
+    fine = observation("aten::fine", how=FAKE, observed="float32", documented={PAGE: "float32"})
+    real = structs.replace(fine, how="device")
+    assert told(probe(*contradicted, fine, dtypes=BOTH), probe(real, device="cpu")) == [
+        (RulesCode.DISAGREE, {"device": "xpu", "fake": True, "ops": 2, "number": 1, "kinds": "contradicted 1"}),
+        (RulesCode.DISAGREE, {"device": "cpu", "ops": 1, "number": 0}),
+    ]
+
+
+def test_a_device_that_could_not_be_probed_says_why():
+    assert told(RuleProbe(device="xpu", dtypes=[], error="crash: SIGABRT")) == [
+        (RulesCode.NOT_PROBED, {"device": "xpu", "error": "crash: SIGABRT"})
+    ]
+
+
+def test_a_run_shows_disagreements_by_kind_and_with_all_every_op():
+    def titles(**given):
+        (section,) = studies.document(STUDY, probed(), [], **given).sections()
+        return {block.title: block.rows for block in section.blocks if block.rows}
+
+    assert list(titles()) == ["Contradicted", "Ops by rule"]
+    assert titles()["Contradicted"] == [["xpu", "lower", "–", "float32", "bf16", "rms_norm"]]
+    assert titles(everything=True)["Every op"] == [["rms_norm", "xpu", "lower", "–", "yes", "float32", "bf16"]]
+
+
+def test_an_op_is_a_row_for_machines_with_the_kinds_of_disagreement():
+    document = studies.document(STUDY, probed(), [])
+    (row,) = document.rows()
+    assert (row["op"], row["device"], row["dtype"]) == ("aten::rms_norm", "xpu", "bfloat16")
+    assert (row[REFERENCE], row["observed"], row["disagreements"]) == ("lower_precision", "float32", "contradicted")
+    assert document.data()["probes"][0]["observations"][0]["op"] == "aten::rms_norm"
+
+
+def test_of_several_probes_of_a_torch_and_a_device_the_last_counts():
+    runs = [probed("unlisted"), probed("float32"), probed("banned", "2.11.0")]
+    assert [(each.name, each.probes[0].observations[0].observed) for each in torches(runs)] == [
+        ("torch 2.15.0", "float32"),
+        ("torch 2.11.0", "banned"),
+    ]
+
+
+def changed(before, after):
+    (both,) = upgrade(before, after)
+    (statement,) = STUDY.since.conclusions(None, both)
+    return statement.code, statement.facts
+
+
+def test_what_an_upgrade_changed_is_counted_and_the_first_rule_that_changed_is_named():
+    assert changed(probed("unlisted", "2.11.0"), probed("lower_precision")) == (
+        RulesCode.CHANGED,
+        {"devices": "xpu", "changes": 1, "altering": 1}
+        | {"op": "rms_norm", "on": "xpu", "was": "unlisted", "now": "lower"},
+    )
+    assert changed(probed(version="2.14.0"), probed())[0] == RulesCode.SAME
+
+
+def test_a_probe_that_failed_is_compared_with_none(tmp_path):
+    failed = probed()
+    failed.found["rules"]["xpu"] = RuleProbe(device="xpu", dtypes=[], error="crash")
+    assert changed(probed(), failed)[0] == RulesCode.APART
+
+
+def test_a_page_tells_what_changed_since_the_baseline_before_what_disagrees():
+    page = page_of(material_of([], baseline=probed("unlisted", "2.11.0", "old"), explanations=[probed(run="new")]))
+    summaries = [one.get_text() for one in page.select("#explanation details.told > summary")]
+    assert [one.partition(":")[0] for one in summaries] == ["From torch 2.11.0 to 2.15.0", "torch 2.15.0"]
+    row = [cell.get_text() for cell in page.select("#explanation details table")[0].tbody.tr.find_all(["th", "td"])]
+    assert row == ["xpu", "observed", "unlisted", "float32", "bf16", "rms_norm"]
+
+
+DYING = """
+import os
+import ampbench.studies.rules_measure as measure
+whole = measure.probe_rules
+measure.probe_rules = lambda device: os.abort() if device == "xpu" else whole(device, ["bfloat16"], ops=["aten::prelu"])
+"""
+
+
+def test_a_worker_that_aborts_is_the_error_of_its_device_and_of_no_other(tmp_path):
+    (tmp_path / "dying_probe.py").write_text(DYING)
+    with closing(ServerChannel(preload=["dying_probe"], paths=[tmp_path])) as channel:
+        lived, died = (probe_on(channel, device, Settings(timeout_seconds=60)) for device in ("cpu", "xpu"))
+    assert [(one.name, one.observed) for one in lived.observations] == [("aten::prelu", "lower_precision")]
+    assert (died.dtypes, died.error) == ([], "crash: ended by signal SIGABRT")

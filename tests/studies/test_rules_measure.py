@@ -1,26 +1,11 @@
-import re
-
 import pytest
 import torch
 from packaging.version import Version
 
-from ampbench.instruments.rules.findings import find_disagreements
-from ampbench.instruments.rules.measure import (
-    ABSENT,
-    CALLED,
-    NAMES,
-    NEEDS_GRAD,
-    PLACEMENTS,
-    call_traced,
-    observe,
-    probe_rules,
-    probe_traps,
-    rule_ops,
-    stale_cache,
-    trace_under_autocast,
-)
 from ampbench.records.case import DEVICES
 from ampbench.records.rules import CATEGORIES
+from ampbench.studies.rules import SOURCES, find_disagreements
+from ampbench.studies.rules_measure import ABSENT, NAMES, NO_SAMPLE, observe, probe_rules, rule_ops
 from ampbench.trace.dtypes import is_present
 from ampbench.trace.rules.documented import registered_ops
 
@@ -35,13 +20,20 @@ def rule(probe, name):
 
 
 def disagreements(probe, name):
-    return {(one.kind, one.source, one.documented, one.observed) for one in find_disagreements(probe) if one.op == name}
+    """The kinds of disagreement about an op, with what each document says and what is observed."""
+    found = [one for one in find_disagreements(probe) if one.op == name]
+    return {
+        (one.kind, source, said, one.observed)
+        for one in found
+        for source, said in zip(SOURCES, one.documented, strict=True)
+    }
 
 
-def test_a_probe_has_one_row_per_op_and_dtype_and_knows_its_torch(probes):
+def test_a_probe_has_one_row_per_op_and_dtype_and_a_call_to_try_each_with(probes):
     for device, probe in probes.items():
         assert [one.name for one in probe.observations] == rule_ops()
-        assert (probe.torch_version, probe.device, probe.without_sample) == (torch.__version__, device, [])
+        assert probe.device == device
+        assert NO_SAMPLE not in {one.reason for one in probe.observations}
 
 
 def test_what_was_observed_is_a_category_and_what_was_not_has_a_reason(probes):
@@ -110,8 +102,9 @@ def test_an_op_that_this_torch_has_not_is_marked_so_and_raises_nothing():
     assert gone.documented["xpu_reference"] == "lower_precision"
 
 
-def test_an_op_without_a_sample_is_named():
-    assert probe_rules("cpu", ["bfloat16"], ops=["aten::relu"]).without_sample == ["aten::relu"]
+def test_an_op_without_a_sample_is_not_observed_for_that_reason():
+    (relu,) = probe_rules("cpu", ["bfloat16"], ops=["aten::relu"]).observations
+    assert (relu.how, relu.reason) == ("not observed", NO_SAMPLE)
 
 
 def test_an_op_is_probed_in_versions_without_a_rule_for_it_so_that_a_new_rule_is_seen_as_such():
@@ -124,59 +117,3 @@ def test_a_probe_leaves_autocast_as_it_was(probes):
     for device in DEVICES:
         assert not torch.is_autocast_enabled(device)
     assert torch.get_autocast_dtype("xpu") == torch.float16
-
-
-def test_the_stale_cache_is_probed_and_the_claim_follows_from_what_was_found():
-    claim = stale_cache("cpu")
-    assert claim.found in ("the gradient is kept", "the gradient is lost")
-    assert claim.holds == (claim.found == "the gradient is lost")
-
-
-def test_tracing_inside_autocast_fails_with_the_weight_cache_and_works_without():
-    with_cache = trace_under_autocast("cpu", "around", cache=True, check=True)
-    assert with_cache.found.startswith(f"fails: {NEEDS_GRAD}")
-    without = trace_under_autocast("cpu", "around", cache=False, check=True)
-    assert without.found.startswith("works: returns bfloat16")
-    assert with_cache.holds
-    assert without.holds
-
-
-def test_it_is_the_second_tracing_that_fails_so_without_the_check_it_works():
-    claim = trace_under_autocast("cpu", "around", cache=True, check=False)
-    assert claim.found.startswith("works")
-    assert claim.holds is False
-
-
-@pytest.mark.parametrize("cache", [True, False])
-def test_autocast_inside_the_traced_module_works(cache):
-    assert trace_under_autocast("cpu", "inside", cache=cache, check=True).found.startswith("works: returns bfloat16")
-
-
-@pytest.mark.parametrize(("placement", "frozen"), CALLED)
-def test_what_a_trace_gives_outside_and_inside_a_region_is_tried_and_held_against_eager_mode(placement, frozen):
-    claim = call_traced("cpu", placement, frozen)
-    found = re.fullmatch(
-        r"outside a region (\w+), inside (\w+), eager autocast (\w+); (\d+) casts in the graph", claim.found
-    )
-    outside, inside, eager, casts = found.groups()
-    assert eager == "bfloat16"  # CPU has no rule for layer_norm, which keeps the dtype of its input
-    assert claim.holds == (inside == eager and outside == ("float32" if placement == "nowhere" else eager))
-    assert (int(casts) == 0) == (placement == "nowhere")
-
-
-def test_every_placement_has_a_claim_of_its_own_name():
-    names = [claim.name for claim in probe_traps("cpu")]
-    assert len(set(names)) == len(names)
-
-
-def test_an_absent_device_is_never_traced_or_trained_on():
-    device = next(one for one in ("xpu", "cuda") if not is_present(one))
-    claims = probe_traps(device)
-    assert len(claims) == 1 + len(PLACEMENTS) + len(CALLED)
-    assert {claim.how for claim in claims} == {"not observed"}
-
-
-def test_probing_leaves_autocast_and_its_cache_as_they_were():
-    before = torch.is_autocast_enabled("cpu"), torch.is_autocast_cache_enabled()
-    probe_traps("cpu")
-    assert (torch.is_autocast_enabled("cpu"), torch.is_autocast_cache_enabled()) == before

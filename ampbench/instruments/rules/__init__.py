@@ -1,1 +1,0 @@
-"""What autocast does to each op."""

@@ -1,0 +1,602 @@
+"""Autocast's rules: where what documents say of an op, what is registered and what is observed disagree, and changes.
+
+A probe is of a device type, as several are together of a torch. What changed from one torch to another is told of two
+probes of one device type.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import structs
+
+from ampbench.core.precisions import SHORT_DTYPES
+from ampbench.core.statement import Severity, Statement, state
+from ampbench.core.units import UNDEFINED
+from ampbench.core.units import one_of as choice
+from ampbench.records.case import DEVICES
+from ampbench.records.kinds import RULES
+from ampbench.records.measured import Failure
+from ampbench.records.rules import (
+    BANNED,
+    CHANGED,
+    DTYPES,
+    FAKE,
+    FLOAT32,
+    LOWER,
+    NOT_OBSERVED,
+    NOT_THERE,
+    PYTORCH_PAGE,
+    REFUSED,
+    UNLISTED,
+    WIDEST,
+    XPU_REFERENCE,
+    RuleChange,
+    RuleObservation,
+    RuleProbe,
+    short_name,
+    worded,
+)
+from ampbench.records.run import Settings
+from ampbench.records.wire import Nothing, Task
+from ampbench.show.document import Column
+from ampbench.studies.study import Option, Session, Since, Study, Table, View
+
+if TYPE_CHECKING:
+    from ampbench.drive.pieces import Piece
+    from ampbench.drive.servers import Channel
+    from ampbench.store import StoredRun
+
+DISAGREEMENTS = {
+    "contradicted": "the document names one rule, another is observed",
+    "not applied": "the document names a rule, none is observed",
+    "documents differ": "two documents name different rules",
+    "no effect": "a rule is registered, none is observed",
+    "undocumented": "a rule is registered and observed, the document does not name the op",
+    "not left alone": "a call that documents exempt from autocast is changed or refused by it",
+    "depends on dtype": "autocast to fp16 and to bf16 do different things",
+    "promotes by itself": "the document names the widest rule, the op does as much without one",
+    "gone": "the document names an op that this torch does not have",
+    "inherited": "no rule is registered and none documented, but an op inside has one",
+}
+"""Kinds of disagreement, the most misleading for a user first."""
+SOURCES = {XPU_REFERENCE: "XPU reference", PYTORCH_PAGE: "PyTorch page"}
+"""The documents, and what they are called in a table."""
+EXEMPT = {
+    XPU_REFERENCE: ("fp64", "integer", "in-place", "out="),
+    PYTORCH_PAGE: ("fp64", "integer", "in-place", "out=", "dtype="),
+}
+"""What each document calls not eligible (`not_eligible` in its data file), as variants of an observation."""
+MEANINGS = {
+    LOWER: "cast to the autocast dtype",
+    FLOAT32: "cast to float32",
+    WIDEST: "cast to the widest of its floating inputs",
+    UNLISTED: "left alone",
+    BANNED: "refused with an error",
+}
+"""What each rule does to the inputs of an op."""
+HAVING_RULES = (LOWER, FLOAT32, WIDEST, BANNED)
+VARIANTS = ("fp64", "integer", "in-place", "out=", "dtype=")
+NO_SUCH_OP = "no such op"
+FIELDS = ("observed", "registered", "variant", "op", "documented")
+"""The order in which changes are listed."""
+
+
+class RulesCode(StrEnum):
+    """What probes of a torch say of a device, and two probes of what changed between them."""
+
+    DISAGREE = "rules-disagree"
+    NOT_PROBED = "rules-not-probed"
+    CHANGED = "rules-changed"
+    SAME = "rules-same"
+    APART = "rules-apart"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disagreement:
+    """Answers about an op under autocast to a dtype that differ; `kind` is a key of `DISAGREEMENTS`.
+
+    `documented` is what each of `SOURCES` says of the op, or that it calls such a call not eligible (None: it says
+    nothing), `observed` what was seen instead.
+    """
+
+    kind: str
+    op: str
+    device: str
+    dtype: str
+    documented: tuple[str | None, ...]
+    registered: bool | None
+    observed: str
+
+
+def find_disagreements(probe: RuleProbe) -> list[Disagreement]:
+    """Return a probe's disagreements in the order of `DISAGREEMENTS`, public ops before internal ones, then by name."""
+    rules: dict[str, set[str | None]] = {}
+    for each in probe.observations:
+        rules.setdefault(each.name, set()).add(each.observed)
+    found = [one for each in probe.observations for one in _disagreements(each, rules[each.name] - {None})]
+    kinds = list(DISAGREEMENTS)
+    return sorted(found, key=lambda one: (kinds.index(one.kind), "::_" in one.op, one.op))
+
+
+def _disagreements(op: RuleObservation, in_any_dtype: set[str | None]) -> Iterator[Disagreement]:
+    documented = _documented(op)
+    rules = {category for category in documented if category in HAVING_RULES}
+    kinds = {kind for category in documented if (kind := _against(op, category))}
+    kinds |= {"documents differ"} if len(rules) > 1 else set()
+    kinds |= {"no effect"} if op.registered and op.observed == UNLISTED else set()
+    kinds |= {"inherited"} if op.registered is False and op.observed in HAVING_RULES and not rules else set()
+    kinds |= {"depends on dtype"} if op.observed is not None and len(in_any_dtype) > 1 else set()
+    told = partial(Disagreement, op=op.name, device=op.device, dtype=op.dtype, registered=op.registered)
+    for kind in kinds:
+        yield told(kind=kind, documented=documented, observed=op.observed or NO_SUCH_OP)
+    for variant, outcome in op.variants.items() if op.registered else ():
+        exempt = tuple(
+            "not eligible" if op.documented.get(source) and variant in EXEMPT[source] else None for source in SOURCES
+        )
+        if outcome in (CHANGED, REFUSED) and any(exempt):
+            yield told(kind="not left alone", documented=exempt, observed=f"{variant} {outcome}")
+
+
+def _documented(op: RuleObservation) -> tuple[str | None, ...]:
+    return tuple(op.documented.get(source) for source in SOURCES)
+
+
+def _against(op: RuleObservation, category: str | None) -> str:
+    """Return how the `category` that a document names disagrees with what is observed, "" where it does not."""
+    if op.observed is None:
+        return "gone" if category in HAVING_RULES and not is_there(op) else ""
+    if category == WIDEST and op.observed == UNLISTED and _promotes(op):
+        return "promotes by itself"
+    if category in HAVING_RULES and op.observed != category:
+        return "contradicted" if op.observed in HAVING_RULES else "not applied"
+    undocumented = category == UNLISTED and op.observed in HAVING_RULES and op.registered
+    return "undocumented" if undocumented else ""
+
+
+def is_there(op: RuleObservation | None) -> bool:
+    """Return whether an op exists: it has been tried, or it is registered."""
+    return op is not None and bool(op.trials or op.registered)
+
+
+def _promotes(op: RuleObservation) -> bool:
+    """Tell whether mixed inputs give fp32 without any help of autocast."""
+    mixed = op.trials.get("mixed")
+    return mixed is not None and mixed.plain.error is None and set(mixed.plain.outputs) == {"float32"}
+
+
+def compare_rules(before: RuleProbe, after: RuleProbe) -> list[RuleChange]:
+    """Return what changed for each op and variant from one probe to another of the same device type.
+
+    What either could not observe is not compared (`unobserved` tells it); an op that came or went counts where it has a
+    rule. Ordered by `FIELDS`, then by name. `ValueError` for two devices.
+    """
+    if before.device != after.device:
+        raise ValueError(f"probes of {before.device} and of {after.device} are not two of one device")
+    return _changes(before, after, _differences)
+
+
+def unobserved(before: RuleProbe, after: RuleProbe) -> list[RuleChange]:
+    """Return the ops that the first probe observed and the second, which knows them, could not; no rule changed."""
+
+    def unseen(old: RuleObservation | None, new: RuleObservation | None) -> Iterator[tuple[str, str, str]]:
+        if old is not None and old.observed is not None and is_there(new) and new is not None and new.observed is None:
+            yield "observed", old.observed, NOT_OBSERVED
+
+    return _changes(before, after, unseen)
+
+
+def rank(change: RuleChange) -> tuple[int, str, str, str]:
+    """Return what changes are sorted by: their field in the order of `FIELDS`, then the op and the device."""
+    return FIELDS.index(change.field.split()[0]), change.op, change.field, change.device
+
+
+_Differences = Callable[[RuleObservation | None, RuleObservation | None], Iterable[tuple[str, str, str]]]
+
+
+def _changes(before: RuleProbe, after: RuleProbe, differences: _Differences) -> list[RuleChange]:
+    """Return what two probes say otherwise of each op, once for all dtypes in which it is the same."""
+    old = {(each.name, each.dtype): each for each in before.observations}
+    new = {(each.name, each.dtype): each for each in after.observations}
+    found: dict[tuple[str, str, str, str], list[str]] = {}
+    for name in {name for name, _ in (*old, *new)}:
+        for dtype in (dtype for dtype in before.dtypes if dtype in after.dtypes):
+            for difference in differences(old.get((name, dtype)), new.get((name, dtype))):
+                found.setdefault((name, *difference), []).append(dtype)
+    changes = [
+        RuleChange(op=name, device=after.device, dtypes=dtypes, field=field, before=was, after=now)
+        for (name, field, was, now), dtypes in found.items()
+    ]
+    return sorted(changes, key=rank)
+
+
+def _differences(old: RuleObservation | None, new: RuleObservation | None) -> Iterator[tuple[str, str, str]]:
+    if old is None or new is None or not is_there(old) or not is_there(new):
+        if any(each is not None and is_there(each) and _has_rule(each) for each in (old, new)):
+            yield "op", _presence(old), _presence(new)
+        return
+    if None not in (old.observed, new.observed) and old.observed != new.observed:
+        yield "observed", str(old.observed), str(new.observed)
+    if None not in (old.registered, new.registered) and old.registered != new.registered:
+        yield "registered", _yes(old.registered), _yes(new.registered)
+    if old.observed == new.observed:
+        yield from _between("variant", old.variants, new.variants)
+    yield from _between("documented by", old.documented, new.documented)
+
+
+def _between(of: str, old: Mapping[str, str | None], new: Mapping[str, str | None]) -> Iterator[tuple[str, str, str]]:
+    for name in sorted(old.keys() & new.keys()):
+        if old[name] != new[name]:
+            yield f"{of} {name}", str(old[name]), str(new[name])
+
+
+def _has_rule(op: RuleObservation) -> bool:
+    return bool(op.registered) or op.observed in HAVING_RULES
+
+
+def _presence(op: RuleObservation | None) -> str:
+    """Return "not there", or "there" with what is known of its rule."""
+    return f"there, {op.observed or NOT_OBSERVED}" if op is not None and is_there(op) else NOT_THERE
+
+
+def _yes(registered: bool | None) -> str:
+    return UNDEFINED if registered is None else "yes" if registered else "no"
+
+
+def _word(category: str | None) -> str:
+    return UNDEFINED if category is None else worded(category)
+
+
+@dataclass(frozen=True, slots=True)
+class Torch:
+    """The probes of a torch, one of each device type."""
+
+    name: str
+    probes: Sequence[RuleProbe]
+
+    @property
+    def observations(self) -> list[RuleObservation]:
+        """Those of all devices."""
+        return [each for probe in self.probes for each in probe.observations]
+
+    @property
+    def disagreements(self) -> list[Disagreement]:
+        """Those of all devices."""
+        return [each for probe in self.probes for each in find_disagreements(probe)]
+
+
+def torches(runs: "Iterable[StoredRun]") -> list[Torch]:
+    """Return the probes of each torch, of several of one device type the last."""
+    by_torch: dict[str, dict[str, RuleProbe]] = {}
+    for run in runs:
+        if probes := run.of(RuleProbe):
+            by_torch.setdefault(run.header.environment.torch_version, {}).update(probes)
+    return [Torch(f"torch {version}", list(probes.values())) for version, probes in by_torch.items()]
+
+
+def conclusions(_: None, torch: Torch) -> Iterator[Statement]:
+    """Yield of each device how many ops there are about which something disagrees, by the kinds of disagreement."""
+    for probe in torch.probes:
+        if probe.error:
+            yield state(RulesCode.NOT_PROBED, device=probe.device, error=probe.error)
+            continue
+        found = {(each.kind, each.op) for each in find_disagreements(probe)}
+        kinds = Counter(kind for kind, _ in found)
+        told = ", ".join(f"{kind} {kinds[kind]:,}" for kind in DISAGREEMENTS if kind in kinds)
+        yield state(
+            RulesCode.DISAGREE, "", Severity.INFO, device=probe.device, fake=(probe.how == FAKE) or None,
+            ops=len({each.name for each in probe.observations}), number=len({op for _, op in found}),
+            kinds=told or None,
+        )  # fmt: skip
+
+
+class Alike(NamedTuple):
+    """Ops of which the same is to be said, in these `words`: on `devices`, under autocast to `dtypes` ("": any)."""
+
+    words: Sequence[str]
+    ops: Sequence[str]
+    devices: Sequence[str]
+    dtypes: str
+
+
+def alike(found: Iterable[tuple[str, str, Sequence[str], tuple[str, ...]]]) -> list[Alike]:
+    """Put together what is said in the same words: each an op, a device, dtypes and the words."""
+    dtypes_of: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
+    for op, device, dtypes, words in found:
+        dtypes_of.setdefault((op, device, words), []).extend(dtypes)
+    devices_of: dict[tuple[str, tuple[str, ...], str], list[str]] = {}
+    for (op, device, words), dtypes in dtypes_of.items():
+        only = "" if len(dtypes) in (0, len(DTYPES)) else " ".join(SHORT_DTYPES[dtype] for dtype in dtypes)
+        devices_of.setdefault((op, words, only), []).append(device)
+    ops_of: dict[tuple[tuple[str, ...], tuple[str, ...], str], list[str]] = {}
+    for (op, words, only), devices in devices_of.items():
+        ops_of.setdefault((words, tuple(devices), only), []).append(short_name(op))
+    return [Alike(words, ops, devices, only) for (words, devices, only), ops in ops_of.items()]
+
+
+def _disagreeing(torch: Torch) -> list[Alike]:
+    return alike(
+        (
+            each.op,
+            each.device,
+            [each.dtype],
+            (each.kind, *map(_word, each.documented), worded(each.observed)),
+        )
+        for each in torch.disagreements
+    )
+
+
+def _is_of(kind: str, row: Alike) -> bool:
+    return row.words[0] == kind
+
+
+def every_op(torch: Torch) -> list[Alike]:
+    """Return what is known of each op, the same on several devices together, by name."""
+    found = alike(
+        (each.name, each.device, [each.dtype], (short_name(each.name), *map(_word, _documented(each)), *_seen(each)))
+        for each in torch.observations
+    )
+    return sorted(found, key=lambda row: row.words[0])
+
+
+def _seen(op: RuleObservation) -> tuple[str, str, str]:
+    """Return whether a rule is registered, what is observed, and which calls autocast does not leave alone."""
+    calls = (f"{name} {outcome}" for name, outcome in op.variants.items() if outcome in (CHANGED, REFUSED))
+    return _yes(op.registered), worded(op.observed or NOT_OBSERVED), ", ".join(calls)
+
+
+def _unseen(torch: Torch) -> list[Alike]:
+    return alike(
+        (each.name, each.device, [each.dtype], (each.reason,)) for each in torch.observations if each.observed is None
+    )
+
+
+def _changed(changes: Iterable[RuleChange]) -> list[Alike]:
+    return alike(
+        (each.op, each.device, each.dtypes, (each.field, worded(each.before), worded(each.after))) for each in changes
+    )
+
+
+class Observed(NamedTuple):
+    """An op as a probe observed it, and the kinds of disagreement about it."""
+
+    op: RuleObservation
+    kinds: str
+
+
+def observed(torch: Torch) -> list[Observed]:
+    """Return every op on every device under autocast to each dtype."""
+    kinds: dict[tuple[str, str, str], dict[str, None]] = {}
+    for each in torch.disagreements:
+        kinds.setdefault((each.device, each.dtype, each.op), {})[each.kind] = None
+    return [
+        Observed(each, "; ".join(kinds.get((each.device, each.dtype, each.name), ()))) for each in torch.observations
+    ]
+
+
+def _field(name: str) -> Column[Observed]:
+    return Column(name, attrgetter(f"op.{name}"))
+
+
+def _documented_by(source: str) -> Column[Observed]:
+    return Column(source, lambda row: row.op.documented.get(source))
+
+
+def _variant(name: str) -> Column[Observed]:
+    return Column(name, lambda row: row.op.variants.get(name))
+
+
+OBSERVED: Sequence[Column[Observed]] = (
+    *map(_field, ("op", "overload", "device", "dtype")),
+    *map(_documented_by, SOURCES),
+    *map(_field, ("registered", "observed", "how", "reason")),
+    *map(_variant, VARIANTS),
+    Column("disagreements", lambda row: row.kinds),
+)
+"""Of an op on a device under autocast to a dtype: its rule as documented, registered and observed; variants of calls.
+"""
+
+
+def _word_of(place: int, head: str, *, rare: bool = False) -> Column[Alike]:
+    """Return the column of one of the words in which the same is to be said."""
+    return Column("", lambda row: row.words[place], head, rare=rare)
+
+
+ON: Column[Alike] = Column("", lambda row: ", ".join(row.devices), "on")
+TO: Column[Alike] = Column("", lambda row: row.dtypes, "autocast to", rare=True)
+OPS: Column[Alike] = Column("", lambda row: ", ".join(row.ops), "ops")
+SAID = (_word_of(1, SOURCES[XPU_REFERENCE], rare=True), _word_of(2, SOURCES[PYTORCH_PAGE]))
+
+
+EVERY_OP = (
+    _word_of(0, "op"), ON, *SAID, _word_of(3, "registered"), _word_of(4, "observed"), _word_of(5, "calls", rare=True),
+    TO,
+)  # fmt: skip
+
+
+class Tally(NamedTuple):
+    """Of how many ops on each device there is something to be said, in a word and in full."""
+
+    word: str
+    meaning: str
+    counts: Mapping[str, int]
+
+
+def tallies(torch: Torch) -> list[Tally]:
+    """Return how many ops have each rule."""
+
+    def count(which: Callable[[RuleObservation], bool]) -> dict[str, int]:
+        return {probe.device: len({each.name for each in probe.observations if which(each)}) for probe in torch.probes}
+
+    def observed_as(rule: str, op: RuleObservation) -> bool:
+        return op.observed == rule
+
+    return [
+        *(Tally(worded(rule), meaning, count(partial(observed_as, rule))) for rule, meaning in MEANINGS.items()),
+        Tally(NOT_OBSERVED, "could not be tried", count(lambda op: op.observed is None)),
+        Tally("registered", "have an entry in the dispatcher's table", count(lambda op: bool(op.registered))),
+        Tally("all", "have a rule on some device or in some document", count(lambda _: True)),
+    ]
+
+
+def _tally_on(device: str) -> Column[Tally]:
+    return Column("", lambda row: row.counts.get(device), device, "whole", rare=True)
+
+
+TALLIES: Sequence[Column[Tally]] = (
+    Column("", lambda row: row.word, "observed"),
+    *map(_tally_on, DEVICES),
+    Column("", lambda row: row.meaning, "meaning"),
+)
+
+
+def probed_twice(before: "StoredRun", after: "StoredRun") -> list[tuple[RuleProbe, RuleProbe]]:
+    """Return both probes of each device type that two runs probed."""
+    later = after.of(RuleProbe)
+    pairs = [(old, later[device]) for device, old in before.of(RuleProbe).items() if device in later]
+    return [(old, new) for old, new in pairs if not (old.error or new.error)]
+
+
+@dataclass(frozen=True, slots=True)
+class Upgrade:
+    """What changed between two runs on the `devices` that both probed."""
+
+    name: str
+    devices: Sequence[str]
+    changes: Sequence[RuleChange]
+
+
+def upgrade(before: "StoredRun", after: "StoredRun") -> list[Upgrade]:
+    """Return what changed between two runs, what alters rules first."""
+    versions = " to ".join(run.header.environment.torch_version for run in (before, after))
+    both = probed_twice(before, after)
+    changes = [change for pair in both for change in compare_rules(*pair)]
+    changes.sort(key=lambda change: (not change.alters, rank(change)))
+    return [Upgrade(f"From torch {versions}", [new.device for _, new in both], changes)]
+
+
+def _altered(_: None, upgrade: Upgrade) -> Iterator[Statement]:
+    """Yield how much changed, how much of that in what autocast does, and the first of it."""
+    altering = [change for change in upgrade.changes if change.alters]
+    facts: dict[str, str] = {}
+    for change in altering[:1]:
+        was, now = worded(change.before), worded(change.after)
+        facts = {"op": short_name(change.op), "on": change.device, "was": was, "now": now}
+    code = RulesCode.CHANGED if upgrade.changes else RulesCode.SAME if upgrade.devices else RulesCode.APART
+    devices = ", ".join(upgrade.devices)
+    yield state(
+        code, "", Severity.PROBLEM if altering else Severity.INFO, devices=devices, changes=len(upgrade.changes),
+        altering=len(altering), **facts,
+    )  # fmt: skip
+
+
+CHANGES: Sequence[Column[RuleChange]] = (
+    *(Column(name, attrgetter(name)) for name in ("device", "field", "op")),
+    Column("dtypes", lambda row: " ".join(row.dtypes)),
+    *(Column(name, attrgetter(name)) for name in ("before", "after")),
+)
+TASK = Task(RULES, Nothing, RuleProbe, "ampbench.studies.rules_measure:do_rules")
+
+
+def probe_on(channel: "Channel", device: str, settings: Settings) -> RuleProbe:
+    """Return what autocast does on a device type, or why nothing is known, as where a probe aborted its process.
+
+    The tensors are tiny: threads that wait for each other would take four times as long as one.
+    """
+    from ampbench.studies.work import ask_device
+
+    found = ask_device(channel, device, structs.replace(settings, threads=settings.threads or 1), TASK, Nothing())
+    if isinstance(found, RuleProbe):
+        return found
+    return RuleProbe(device=device, dtypes=[], error=found.said if isinstance(found, Failure) else found)
+
+
+def unfinished(stored: "StoredRun") -> list[str]:
+    """Return the device types that a run was asked for and says nothing of."""
+    return [device for device in stored.header.selection.devices or DEVICES if device not in stored.of(RuleProbe)]
+
+
+def _pieces(session: Session[Nothing]) -> "list[Piece]":
+    from ampbench.drive.pieces import Piece
+
+    asked = list(dict.fromkeys(session.prepared.selection.devices or DEVICES))
+    return [Piece(device, device) for device in (unfinished(session.begun) if session.begun else asked)]
+
+
+STUDY: Study[Nothing, Torch] = Study(
+    kind=RULES,
+    help="""\
+Run each op that has an autocast rule, and hold what happens to what documents say; stored like any run.
+
+For when an op under autocast has a dtype, or raises an error, that you did not expect. A device that is not here is
+stood in for by fake tensors: the rules are seen, no hardware is.
+
+\b
+Examples:
+  ampbench explain rules
+  ampbench explain rules --device xpu --all | grep softmax      what becomes of an op
+  ampbench explain rules --against torch-2.11.jsonl.gz          what an upgrade changed
+""",
+    doing="probing",
+    options=(Option(name="device", default=None, names=True, help=f"{choice(DEVICES)}, here or not. Default: all."),),
+    made=lambda _: Nothing(),
+    asked=Nothing,
+    record=RuleProbe,
+    task=TASK,
+    require=lambda *_: None,
+    pieces=_pieces,
+    left=unfinished,
+    work=lambda session: lambda channel, piece: probe_on(channel, piece.part, session.prepared.settings),
+    failed=lambda stored: sum(bool(probe.error) for probe in stored.of(RuleProbe).values()),
+    title="Autocast's rules",
+    caption="Where documents, dispatcher and observation disagree, and what changed",
+    key="probes",
+    subject="torch",
+    subjects=lambda runs, _: torches(runs),
+    heading=lambda torch: torch.name,
+    conclusions=conclusions,
+    tables=(
+        Table(key="ops", columns=OBSERVED, rows=observed),
+        Table(
+            key="",
+            columns=(ON, *SAID, _word_of(3, "observed"), TO, OPS),
+            rows=_disagreeing,
+            views=[
+                View(title=kind.capitalize(), note=meaning, only=partial(_is_of, kind))
+                for kind, meaning in DISAGREEMENTS.items()
+            ],
+        ),
+        Table(key="", columns=TALLIES, rows=tallies, views=[View(title="Ops by rule")]),
+        Table(key="", columns=(ON, _word_of(0, "reason"), TO, OPS), rows=_unseen, views=[View(title="Not observed")]),
+        Table(
+            key="",
+            columns=EVERY_OP,
+            rows=every_op,
+            views=[
+                View(
+                    title="Every op",
+                    note="calls: those with fp64, integers, in-place, out= or dtype= that autocast changes or refuses",
+                    shown=0,
+                    folded=True,
+                )
+            ],
+        ),
+    ),
+    since=Since(
+        of=upgrade,
+        tables=(
+            Table(key="changes", columns=CHANGES, rows=lambda upgrade: upgrade.changes),
+            Table(
+                key="",
+                columns=(ON, _word_of(0, "what"), _word_of(1, "before"), _word_of(2, "after"), TO, OPS),
+                rows=lambda upgrade: _changed(upgrade.changes),
+                views=[View(title="What changed")],
+            ),
+        ),
+        conclusions=_altered,
+    ),
+)
