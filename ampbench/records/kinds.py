@@ -107,9 +107,10 @@ _ROWS = (
     ),
     Kind(
         ORIGIN, "explain", "the origin of errors in", (Lines("origin", "ampbench.records.ranges:OriginPass"),),
-        summary="Where the error of a precision begins: what each module adds, and what it inherits.",
+        summary="Where the error of a precision begins: which module matters most, what each adds, what it inherits.",
         study="ampbench.studies.origin:STUDY",
-        asked="ampbench.records.wire:Nothing",
+        asked="ampbench.studies.origin:OriginAsked",
+        asks=("ampbench.studies.origin:OriginAsked",),
     ),
     Kind(
         KEEP_FP32, "explain", "what to keep in fp32 in",

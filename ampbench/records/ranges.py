@@ -65,7 +65,8 @@ class ModuleError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     are zero). Of `elements` (0: not compared, for the reason in `note`), `overflowed` are not finite and `flushed` are
     zero unlike in fp32. `inputs_overflowed` are not finite in the low dtype: then the overflow began before.
     `total_rel_l2` is its error in the whole low-precision run, partly inherited, on `sampled` elements at most, the
-    same in both runs.
+    same in both runs. `kept_rel_l2` is that of the network's output in a run with this module alone kept in fp32
+    (None: not tried, or undefined).
     """
 
     module: str
@@ -77,6 +78,7 @@ class ModuleError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     inputs_overflowed: Count = 0
     total_rel_l2: ErrorSize | None = None
     sampled: Count = 0
+    kept_rel_l2: ErrorSize | None = None
     note: str = ""
 
     @property
@@ -186,12 +188,15 @@ class RangePass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class OriginPass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """Where the error of a case in a low precision begins: the errors of modules in order of running.
 
-    `output_rel_l2` is the error of the network's output, on all its elements (None: undefined).
+    `output_rel_l2` is the error of the network's output, on all its elements (None: undefined). It, totals and what is
+    left with a module kept are against `reference`. `ablations` modules were kept in fp32 alone, a forward pass each.
     """
 
     case_id: str
     modules: list[ModuleError] = []
     output_rel_l2: ErrorSize | None = None
+    reference: Annotated[str, one_of("fp64", "fp32")] = "fp64"
+    ablations: Count = 0
     first_nonfinite: FirstNonfinite | None = None
     notes: list[str] = []
 
@@ -199,12 +204,14 @@ class OriginPass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 def ranked(errors: Iterable[ModuleError]) -> list[ModuleError]:
     """Return the modules that were compared, those to keep in fp32 first.
 
-    First those that overflow on inputs that fit, then those whose inputs do not, each by the share of their outputs;
-    then by their own error, which nears 1 if outputs flush. Equal ones stay in the order of running.
+    First by what the output errs while each is kept, where that is known. Then those that overflow on inputs that fit,
+    those whose inputs do not, each by the share of their outputs, and others by their own error, which nears 1 if
+    outputs flush. Equal ones stay in the order of running.
     """
     return sorted(
         (row for row in errors if row.elements),
         key=lambda row: (
+            math.inf if row.kept_rel_l2 is None else row.kept_rel_l2,
             not row.overflowed or row.inputs_overflowed > 0,
             -row.overflowed / row.elements,
             -(row.own_rel_l2 or 0.0),

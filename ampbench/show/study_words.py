@@ -137,16 +137,24 @@ TEMPLATES: Mapping[str, str] = {
     "headroom-optimizer": "trained by {optimizer}",
     "headroom-arithmetic": "{text} ({because})",
     "origin-nothing": "nothing could be compared: no module gave a floating value",
-    "origin-output": "the output errs by {error:error} (relative L2 error against fp32)",
+    "origin-output": "the output errs by {error:error} against {reference} (relative L2 error)",
     "origin-undefined": "the output's error is undefined{strange:only|, as values are not finite}",
     "origin-overflows": (
         "{names} {count:verb;overflows by itself;overflow by themselves} ({count:,} of {modules:counted;module})"
     ),
     "origin-handed": "{names} {count:verb;is;are} handed what overflows ({count:,} of {modules:counted;module})",
     "origin-flushes": (
-        "{names} {count:verb;flushes;flush} at least 1% of {count:verb;its;their} outputs to zero "
+        "{names} {count:verb;flushes;flush} at least {least:share} of {count:verb;its;their} outputs to zero "
         "({count:,} of {modules:counted;module})"
     ),
+    "origin-kept": (
+        "kept in fp32 alone, {module} lowers the error of the output most, by {share:share} to {error:error}"
+        "{then:if|; then come ||}"
+    ),
+    "origin-mends": (
+        "kept in fp32 alone, {module} makes the output finite, with an error of {error:error}{then:if|; then come ||}"
+    ),
+    "origin-spread": "no module alone matters: {module}, the first to keep in fp32, takes {share:share} off the error",
     "origin-worst": "most by themselves err {names}, by up to {error:error}",
     "origin-exact": "no module errs by itself",
     "origin-grows": (

@@ -28,7 +28,7 @@ from ampbench.records.ranges import (
     SeenGradient,
     Validation,
 )
-from ampbench.records.wire import Nothing
+from ampbench.studies.origin import OriginAsked
 from ampbench.trace.dtypes import Dtypes, watch_dtypes
 from ampbench.trace.errors import Given, watch_errors
 from ampbench.trace.ledger import trace_casts
@@ -355,6 +355,6 @@ def do_ranges(work: Work, asked: RangesAsked) -> RangePass:
     return measure_ranges(work.workload, work.case, work.device, asked.steps, asked.precisions, work.rebuilt)
 
 
-def do_origin(work: Work, asked: Nothing) -> OriginPass:  # noqa: ARG001 - as all tasks
+def do_origin(work: Work, asked: OriginAsked) -> OriginPass:
     """Do the task "origin"."""
-    return measure_origin(work.workload, work.case, work.device)
+    return measure_origin(work.workload, work.case, work.device, ablate=not asked.own)

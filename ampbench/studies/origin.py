@@ -2,27 +2,37 @@
 
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
 
 from ampbench.core.precisions import LOW
 from ampbench.core.statement import Severity, Statement, state
-from ampbench.core.units import format_error, format_share
+from ampbench.core.units import counted, format_error, format_share
 from ampbench.records.case import Case
 from ampbench.records.kinds import ORIGIN
 from ampbench.records.labels import few
 from ampbench.records.ranges import ROOT, ModuleError, OriginPass, nonfinite_sentence, ranked
-from ampbench.records.wire import Nothing, Task
+from ampbench.records.wire import Task
 from ampbench.show.charts import MODULES, Drawing, Rows, module_points, thinned, tooltip
 from ampbench.show.document import Column
 from ampbench.studies.formats import FLUSHES
 from ampbench.studies.predictions import left_out
-from ampbench.studies.study import AUTOCAST_HELP, INFERENCE_HELP, Selects, Study, Table, View
+from ampbench.studies.study import AUTOCAST_HELP, INFERENCE_HELP, Selects, Study, Table, View, asks
 
 if TYPE_CHECKING:
     from ampbench.show.studies import Subject
 
+_MATTERS = 0.05
+"""The share of the output's error from which one module matters: roundings that change by chance move it by less."""
 _GROWS = 3.0
 """The factor from which an error is said to grow at a module: roundings of several inputs add up to less."""
+
+
+class OriginAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """Options: `own` errors of modules alone, without a forward pass for each that is kept in fp32."""
+
+    own: Annotated[bool, asks("Rank by own errors alone: saves a forward pass a module.")] = False
 
 
 class Origin(StrEnum):
@@ -36,6 +46,12 @@ class Origin(StrEnum):
     HANDED = "origin-handed"
     """Modules are handed what overflows already."""
     FLUSHES = "origin-flushes"
+    KEPT = "origin-kept"
+    """Kept in fp32 alone, a module lowers the error of the output."""
+    MENDS = "origin-mends"
+    """Kept in fp32 alone, a module makes an output finite that is not."""
+    SPREAD = "origin-spread"
+    """No module alone lowers the error of the output much."""
     WORST = "origin-worst"
     EXACT = "origin-exact"
     GROWS = "origin-grows"
@@ -49,23 +65,24 @@ class Origin(StrEnum):
 
 
 def conclusions(case: Case, record: OriginPass) -> Iterator[Statement]:
-    """Yield how far the output errs, what overflows or flushes, and which modules err most by themselves."""
+    """Yield how far the output errs, which modules do that, and what overflows or flushes."""
     if not record.modules and record.output_rel_l2 is None:
         yield state(Origin.NOTHING)
         return
     compared = [row for row in record.modules if row.elements]
     if record.output_rel_l2 is not None:
-        yield state(Origin.OUTPUT, "", Severity.INFO, error=record.output_rel_l2)
+        yield state(Origin.OUTPUT, "", Severity.INFO, error=record.output_rel_l2, reference=record.reference)
     else:
         strange = record.first_nonfinite is not None or any(row.overflowed for row in compared)
         yield state(Origin.UNDEFINED, strange=int(strange))
+    yield from _kept(record)
     events = list(_events(compared))
     yield from events
     worst = sorted((row for row in compared if row.own_rel_l2), key=lambda row: -(row.own_rel_l2 or 0.0))
-    if worst:
+    if worst and not record.ablations:
         names = ", ".join(row.module or ROOT for row in worst[:3])
         yield state(Origin.WORST, "", Severity.ADVICE, names=names, error=worst[0].own_rel_l2)
-    elif compared and not events:
+    elif compared and not worst and not events:
         yield state(Origin.EXACT, "", Severity.INFO)
     if compared and not events:
         yield from _growth(compared)
@@ -79,6 +96,23 @@ def conclusions(case: Case, record: OriginPass) -> Iterator[Statement]:
         yield state(Origin.FORWARD, "", Severity.INFO)
 
 
+def _kept(record: OriginPass) -> Iterator[Statement]:
+    """Yield which modules, each kept in fp32 alone, lower the output's error most."""
+    best = [(row.module, row.kept_rel_l2) for row in ranked(record.modules) if row.kept_rel_l2 is not None]
+    if not best:
+        return
+    module, error = best[0]
+    then = ", ".join(name for name, _ in best[1:3]) or None
+    if record.output_rel_l2 is None:
+        yield state(Origin.MENDS, "", Severity.ADVICE, module=module, error=error, then=then)
+        return
+    share = 1 - error / record.output_rel_l2 if record.output_rel_l2 else 0.0
+    if share < _MATTERS:
+        yield state(Origin.SPREAD, "", Severity.INFO, module=module, share=max(share, 0.0))
+    else:
+        yield state(Origin.KEPT, "", Severity.ADVICE, module=module, error=error, share=share, then=then)
+
+
 def _events(compared: Sequence[ModuleError]) -> Iterator[Statement]:
     """Yield which modules overflow by themselves, which are only handed what does, and which flush."""
     overflowing = [row for row in ranked(compared) if row.overflowed]
@@ -88,7 +122,8 @@ def _events(compared: Sequence[ModuleError]) -> Iterator[Statement]:
         (Origin.FLUSHES, [row for row in compared if row.flushed >= FLUSHES * row.elements]),
     ):
         if rows:
-            yield state(code, names=few(row.module or ROOT for row in rows), count=len(rows), modules=len(compared))
+            facts = {"names": few(row.module or ROOT for row in rows), "count": len(rows), "modules": len(compared)}
+            yield state(code, least=FLUSHES if code is Origin.FLUSHES else None, **facts)
 
 
 def _growth(compared: Sequence[ModuleError]) -> Iterator[Statement]:
@@ -123,6 +158,7 @@ COLUMNS: Sequence[Column[Placed]] = (
     Column("module", lambda row: row[1].module, "module", said=lambda row: row[1].module or ROOT),
     Column("kind", lambda row: row[1].kind, "kind"),
     Column("elements", lambda row: row[1].elements),
+    Column("kept_rel_l2", lambda row: row[1].kept_rel_l2, "kept", "error", rare=True),
     Column("own_rel_l2", lambda row: row[1].own_rel_l2, "own", "error"),
     Column("total_rel_l2", lambda row: row[1].total_rel_l2, "total", "error"),
     Column("inherited", lambda row: row[1].inherited, "inherited", "error"),
@@ -135,7 +171,7 @@ COLUMNS: Sequence[Column[Placed]] = (
         said=lambda row: row[1].note or ("given inf" if row[1].inputs_overflowed else ""), rare=True,
     ),
 )  # fmt: skip
-"""Of a module: its own, total and inherited error, what overflowed and was flushed, and what is beside these."""
+"""Of a module: what the output errs with it kept in fp32, its own, total and inherited error, and what is beside."""
 
 
 def placed(record: OriginPass) -> list[Placed]:
@@ -161,7 +197,7 @@ _LOOKS = {
 
 
 def _chart_rows(case: "Subject[OriginPass]") -> dict[str, list[dict[str, Any]]]:
-    """Return the modules that err most by themselves, in their order; none where no module has an error."""
+    """Return the modules first to keep in fp32, in the order of running; none where no module has an error."""
     modules = case.found.modules
     if not any(row.elements or row.total_rel_l2 is not None for row in modules):
         return {}
@@ -188,7 +224,7 @@ def _chart_rows(case: "Subject[OriginPass]") -> dict[str, list[dict[str, Any]]]:
 def _spec(rows: Rows) -> dict[str, Any]:
     y = {
         "type": "quantitative",
-        "title": "relative L2 error against fp32 (log scale)",
+        "title": "relative L2 error (log scale)",
         "scale": {"type": "log", "padding": 12, "nice": False},
         "axis": {"format": ".0e", "tickCount": 5, "minExtent": 40},
     }
@@ -198,24 +234,26 @@ def _spec(rows: Rows) -> dict[str, Any]:
     return {"layer": module_points(rows, places, _LOOKS, told)}
 
 
-STUDY: Study[Nothing, OriginPass] = Study(
+STUDY: Study[OriginAsked, OriginPass] = Study(
     kind=ORIGIN,
     help="""\
-Run each module on the exact inputs it has in fp32: what it errs by itself, and what it only inherits.
+Keep each module in fp32 alone: those that lower the error of the output most come first.
 
-Without --phase, the step is one of inference. The module where an infinity or NaN begins is named, too. The run is
-stored: ampbench show RUN prints it again, with --all every module.
+Each module takes a forward pass more; --own does without, and ranks by what modules err by themselves. Without
+--phase, the step is one of inference. The module where an infinity or NaN begins is named, too. The run is stored:
+ampbench show RUN prints it again, with --all every module.
 
 \b
 Examples:
   ampbench explain origin model.py:make
   ampbench explain origin resnet50 --precision fp16_pure --precision bf16_pure
-  ampbench explain origin decoder_lm --all
+  ampbench explain origin decoder_lm --own --all
 """,
     doing="comparing the modules of",
-    asked=Nothing,
+    timeout="1800",
+    asked=OriginAsked,
     record=OriginPass,
-    task=Task(ORIGIN, Nothing, OriginPass, "ampbench.studies.headroom_measure:do_origin"),
+    task=Task(ORIGIN, OriginAsked, OriginPass, "ampbench.studies.headroom_measure:do_origin"),
     selects=Selects(
         question="explain the origin of the error",
         precision=AUTOCAST_HELP,
@@ -225,8 +263,9 @@ Examples:
         otherwise="origin tells where the error of a low precision begins, and {name} is none",
     ),
     title="Where errors begin",
-    caption="Errors against fp32 by case, those that overflow first",
+    caption="Errors of each case, those that overflow first",
     done="Looked at",
+    heading=lambda record: counted(record.ablations, "ablation") if record.ablations else "",
     tables=(
         Table(key="modules", columns=COLUMNS, rows=placed),
         Table(
@@ -235,9 +274,10 @@ Examples:
             rows=worst_first,
             views=[
                 View(
-                    title="Modules that err most by themselves",
-                    note="#: in the order of running; own: on exact inputs; total: in the whole run; inherited: what "
-                    "of it came with the inputs",
+                    title="Modules to keep in fp32 first",
+                    note="#: in the order of running; kept: error of the output with this module alone in fp32, a "
+                    "forward pass each; own: on exact inputs, against itself in fp32; total: in the whole run; "
+                    "inherited: what of it came with the inputs",
                     shown=12,
                 )
             ],
@@ -248,9 +288,9 @@ Examples:
         Drawing(
             name="explanation-origins",
             title="Errors by module",
-            alt="Own errors are those that a module makes of exact inputs; total ones are those of the "
-            "whole run. A module that makes no error has no point. Of more than "
-            f"{MODULES} modules, those that err most by themselves are drawn.",
+            alt="Own errors are those that a module makes of exact inputs, against itself in fp32; total ones are "
+            "those of the whole run. A module that makes no error has no point. Of more than "
+            f"{MODULES} modules, those first to keep in fp32 are drawn.",
             rows=_chart_rows,
             spec=_spec,
             height=320,

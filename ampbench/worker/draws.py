@@ -101,15 +101,21 @@ def _up(value: Any) -> Any:
 
 
 def seeded_step(
-    workload: Workload, case: Case, device: Device, notes: list[str], *, precision: Precision | None = None
+    workload: Workload,
+    case: Case,
+    device: Device,
+    notes: list[str],
+    *,
+    precision: Precision | None = None,
+    kept: Sequence[str] = (),
 ) -> Step:
     """Return a step of `case`, in another `precision` if one is named, whose random numbers begin at one seed.
 
-    In training dropout is switched off, which `notes` then say. Inference goes without gradients but not in inference
-    mode, where torch does not tell which tensors are changed in place.
+    `kept` are the modules kept in fp32. In training dropout is switched off, which `notes` then say. Inference goes
+    without gradients but not in inference mode, where torch does not tell which tensors are changed in place.
     """
     seed_all(0)
-    step = build_step(workload, case, device, precision=precision, no_grad=True)
+    step = build_step(workload, case, device, precision=precision, no_grad=True, kept=kept)
     if isinstance(step, TrainingStep):
         switch_off_dropout(step.module, notes)
     return step

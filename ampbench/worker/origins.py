@@ -5,9 +5,10 @@ import dataclasses
 import torch
 from msgspec import structs
 
-from ampbench.core.precisions import BASELINE, PRECISIONS
+from ampbench.core.precisions import BASELINE, FP64, PRECISIONS
 from ampbench.errors import UsageError, first_line
 from ampbench.records.case import Case
+from ampbench.records.labels import FP32_INSTEAD
 from ampbench.records.ranges import FirstNonfinite, ModuleError, OriginPass
 from ampbench.trace.dtypes import Dtypes, watch_dtypes
 from ampbench.trace.errors import Given, watch_errors
@@ -17,6 +18,7 @@ from ampbench.worker.distances import Distance, Fp32Check, compare, is_finite, k
 from ampbench.worker.draws import EqualDraws, seeded_step, unfused
 from ampbench.worker.machine import Device, fp64_device, precision_flags
 from ampbench.worker.memory import is_out_of_memory
+from ampbench.worker.outputs import compared_outputs
 from ampbench.worker.step import Step
 from ampbench.workload import Workload
 
@@ -24,41 +26,52 @@ SAMPLES = 1 << 22
 """How many elements are kept of the outputs of all modules together, in each of the two runs."""
 
 
-def measure_origin(workload: Workload, case: Case, device: Device) -> OriginPass:
+def measure_origin(workload: Workload, case: Case, device: Device, *, ablate: bool = False) -> OriginPass:
     """Return the errors of each module of `case`, a low precision, in the forward pass on the first batch.
 
-    The reference, also of `output_rel_l2`, is the same forward pass in fp32 on the same device, not the fp64 one that
-    a divergence pass takes: what fp32 errs is far below what half does. Own errors are those of each module run again
-    in the low precision on fp32's inputs; totals compare a whole forward pass in it with fp32's. In training, dropout
-    is switched off; in inference, both leave torch's fused path, so that the modules of an encoder are seen one by one.
-    What the network raises in the low precision, unless memory ran out, is said in a note, and there are no totals
-    then. Raises `WorkloadError` where fp32 gives outputs or a loss that are not finite, with the op that begins it,
-    `UsageError` for a precision that is not low, and what the network raises in fp32.
+    Own errors are those of each module run again in the low precision on the inputs that it has in fp32, against itself
+    in fp32. Errors of the output, and the totals of modules, are those of the whole forward pass against fp64's, or
+    against fp32's where fp64 does not run, which the pass says. With `ablate`, each module that has an own error is
+    kept in fp32 alone, with those that share a parameter with it, for another forward pass each: what the output errs
+    then is its `kept_rel_l2`.
+
+    In training, dropout is switched off; in inference, both leave torch's fused path, so that the modules of an encoder
+    are seen one by one. What the network raises in the low precision, unless memory ran out, is said in a note, and
+    there are no totals then. Raises `WorkloadError` where fp32 gives outputs or a loss that are not finite, with the op
+    that begins it, `UsageError` for a precision that is not low, and what the network raises in fp32.
     """
     case = structs.replace(case, path="eager")
     notes: list[str] = []
     low = _run_low(workload, case, device, notes)
     device.release()
-    modules, exact = _run_fp32(workload, case, device, notes, low.dtypes.given if low is not None else {})
+    modules, fp32 = _run_fp32(workload, case, device, notes, low.dtypes.given if low is not None else {})
+    device.release()
     found = OriginPass(case_id=case.case_id, modules=modules, notes=notes)
     if low is None:
         return found
-    distance = _distance(low, exact, device, notes)
+    exact = _run_fp64(workload, case, fp64_device(device), notes) or fp32
+    distance = _distance(low.outputs, exact, device, notes)
     first = None
     if not is_finite([low.loss]) or (distance is not None and distance.nonfinite):
         del low.outputs[:]
         device.release()
         first = _first_nonfinite(workload, case, device, notes)
     totals = total_errors(exact.samples, low.samples)
+    modules = [
+        structs.replace(row, total_rel_l2=totals[row.module][0], sampled=totals[row.module][1])
+        if row.module in totals
+        else row
+        for row in modules
+    ]
+    erring = [row for row in modules if row.elements and row.module and row.own_rel_l2 != 0]
+    ablated = erring if ablate and distance is not None else []
+    tried = {row.module: _kept_alone(workload, case, device, row, exact) for row in ablated}
     return structs.replace(
         found,
-        modules=[
-            structs.replace(row, total_rel_l2=totals[row.module][0], sampled=totals[row.module][1])
-            if row.module in totals
-            else row
-            for row in modules
-        ],
+        modules=[tried.get(row.module, row) for row in modules],
         output_rel_l2=None if distance is None else distance.rel_l2,
+        reference=exact.reference,
+        ablations=len(tried),
         first_nonfinite=first,
     )
 
@@ -71,18 +84,55 @@ class _Forward:
     loss: torch.Tensor | None
     samples: Samples
     dtypes: Dtypes
+    reference: str = "fp32"
 
 
 def _run_low(workload: Workload, case: Case, device: Device, notes: list[str]) -> _Forward | None:
     """Run the forward pass of the case; None, with a note, where the network raises in its precision."""
     with precision_flags(PRECISIONS[case.precision]):
         try:
-            return _run(seeded_step(workload, case, device, notes))
+            return _run(workload, seeded_step(workload, case, device, notes))
         except Exception as raised:
             if is_out_of_memory(raised):
                 raise
             notes.append(f"the whole forward pass does not run in {case.precision}: {first_line(raised)}")
             return None
+
+
+def _run_fp64(workload: Workload, case: Case, device: Device, notes: list[str]) -> _Forward | None:
+    """Run the forward pass in fp64; None, with a note, where the network raises in it."""
+    with precision_flags(FP64):
+        try:
+            exact = _run(workload, seeded_step(workload, case, device, notes, precision=FP64))
+        except Exception as raised:
+            if is_out_of_memory(raised):
+                raise
+            notes.append(FP32_INSTEAD.format(first_line(raised)))
+            return None
+    return dataclasses.replace(exact, reference="fp64")
+
+
+def _kept_alone(workload: Workload, case: Case, device: Device, row: ModuleError, exact: _Forward) -> ModuleError:
+    """Return the errors of a module with that of the output while it alone is kept in fp32, or a note of why not."""
+    device.release()
+    with precision_flags(PRECISIONS[case.precision]):
+        try:
+            step = seeded_step(workload, case, device, [], kept=_sharing(workload.module, row.module))
+            with step.mode(), unfused(), EqualDraws():
+                output = step.network.forward_and_loss()[0]
+            distance = _distance(list(outputs_in(compared_outputs(workload, output))), exact, device, [])
+        except Exception as raised:
+            if is_out_of_memory(raised):
+                raise
+            return structs.replace(row, note=f"kept in fp32: {first_line(raised)}")
+    return structs.replace(row, kept_rel_l2=None if distance is None else distance.rel_l2)
+
+
+def _sharing(network: torch.nn.Module, path: str) -> list[str]:
+    """Return a module's path, then those of other modules that share a parameter with it."""
+    own = set(network.get_submodule(path).parameters())
+    modules = [(name, module) for name, module in network.named_modules() if not f"{name}.".startswith(f"{path}.")]
+    return [path, *(name for name, module in modules if own.intersection(module._parameters.values()))]
 
 
 def _run_fp32(
@@ -93,14 +143,14 @@ def _run_fp32(
     with precision_flags(PRECISIONS[BASELINE]):
         step = seeded_step(workload, case, device, notes, precision=PRECISIONS[BASELINE])
         with watch_errors(step.module, case.precision, given) as errors:
-            exact = _run(step)
+            exact = _run(workload, step)
     check.look(0, exact.outputs, exact.loss)
     del step
     check.refuse(workload, case, device, notes)
     return errors.modules, exact
 
 
-def _run(step: Step) -> _Forward:
+def _run(workload: Workload, step: Step) -> _Forward:
     limit = max(min(SAMPLE, SAMPLES // sum(1 for _ in step.module.modules())), 1)
     with (
         step.mode(),
@@ -110,18 +160,18 @@ def _run(step: Step) -> _Forward:
         watch_dtypes(step.module) as dtypes,
     ):
         output, loss = step.network.forward_and_loss()
-    outputs = [tensor.detach() for tensor in outputs_in(output)]
+    outputs = [tensor.detach() for tensor in outputs_in(compared_outputs(workload, output))]
     return _Forward(outputs, None if loss is None else loss.detach(), samples, dtypes)
 
 
-def _distance(low: _Forward, exact: _Forward, device: Device, notes: list[str]) -> Distance | None:
-    """Return the distance of the outputs from fp32's; None, with a note, where they cannot be compared."""
+def _distance(outputs: list[torch.Tensor], exact: _Forward, device: Device, notes: list[str]) -> Distance | None:
+    """Return the distance of outputs from exact ones; None, with a note, where they cannot be compared."""
     if not exact.outputs:
         notes.append("forward returned no floating tensor to compare")
         return None
     keep = fp64_device(device)
     try:
-        distance = compare(kept_outputs(low.outputs, keep), kept_outputs(exact.outputs, keep), against="fp32")
+        distance = compare(kept_outputs(outputs, keep), kept_outputs(exact.outputs, keep), against=exact.reference)
     except ValueError as error:  # other shapes: a detector found other boxes
         notes.append(str(error))
         return None

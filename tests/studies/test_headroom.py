@@ -295,7 +295,7 @@ def test_an_origin_is_told_by_what_modules_err_by_themselves():
         Origin.UNDEFINED: {"strange": 1},
         Origin.OVERFLOWS: {"names": "the network itself", "count": 1, "modules": 5},
         Origin.HANDED: {"names": "d", "count": 1, "modules": 5},
-        Origin.FLUSHES: {"names": "e", "count": 1, "modules": 5},
+        Origin.FLUSHES: {"names": "e", "count": 1, "modules": 5, "least": 0.01},
         Origin.WORST: {"names": "e, c, a", "error": 1.0},
         Origin.LEFT_OUT: {"count": 1, "modules": 6, "reasons": "it draws (1)"},
     }
@@ -303,6 +303,22 @@ def test_an_origin_is_told_by_what_modules_err_by_themselves():
     assert list(concluded(calm)) == [Origin.OUTPUT, Origin.EXACT, Origin.CALM]
     undefined = OriginPass(case_id="case", modules=[error("a", None)])
     assert concluded(undefined)[Origin.UNDEFINED] == {"strange": 0}
+
+
+def ablated(base: float | None, **kept: float | None) -> dict[str, dict[str, Any]]:
+    modules = [error(name, kept_rel_l2=left) for name, left in kept.items()]
+    return concluded(OriginPass(case_id="case", modules=modules, output_rel_l2=base, ablations=len(kept)))
+
+
+def test_modules_kept_in_fp32_alone_say_what_reaches_the_output():
+    found = ablated(1e-2, a=9e-3, b=8e-3, c=9.5e-3, d=None, e=1e-2)
+    assert found[Origin.KEPT] == {"module": "b", "error": 8e-3, "share": pytest.approx(0.2), "then": "a, c"}
+    assert Origin.WORST not in found
+    assert ablated(1e-2, a=9.8e-3)[Origin.SPREAD] == {"module": "a", "share": pytest.approx(0.02)}
+    assert ablated(1e-2, a=2e-2)[Origin.SPREAD] == {"module": "a", "share": 0.0}
+    assert ablated(None, a=None, b=3e-3)[Origin.MENDS] == {"module": "b", "error": 3e-3}
+    nothing = ablated(None, a=None)
+    assert nothing.keys().isdisjoint({Origin.KEPT, Origin.MENDS, Origin.SPREAD})
 
 
 def test_an_origin_in_training_says_who_names_the_gradient_that_errs_most():

@@ -150,3 +150,25 @@ def batches() -> Workload:
 NETWORKS = (
     mlp, convolutions, recurrent, attention, tokens, group_norm, residual, heads, transposed, batches,
 )  # fmt: skip
+
+
+class Forgetting(nn.Module):
+    """Forgets `loud`, whose own error is the largest as its large weights cancel, and magnifies what `early` errs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.early, self.loud, self.norm = nn.Linear(16, 16), nn.Linear(16, 16), nn.LayerNorm(16)
+        self.wide, self.narrow, self.head = nn.Linear(16, 64), nn.Linear(64, 16), nn.Linear(16, 4)
+        with torch.no_grad():
+            self.loud.weight[:, 1::2] = 0.01 - self.loud.weight[:, ::2]
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        features = self.early(inputs)
+        pairs = features.repeat_interleave(2, dim=1)[:, :16]
+        features = torch.sin(6 * (features + 1e-4 * self.loud(pairs)))
+        return self.head(features + self.narrow(torch.relu(self.wide(self.norm(features)))))
+
+
+@seeded
+def forgetting() -> Workload:
+    return workload(Forgetting(), torch.randn(64, 16), torch.randint(4, (64,)), functional.cross_entropy)

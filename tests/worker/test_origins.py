@@ -1,6 +1,7 @@
 import copy
 import dataclasses
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import nn
 
 from ampbench.errors import UsageError, WorkloadError
 from ampbench.records.case import Case
+from ampbench.records.labels import FP32_INSTEAD
 from ampbench.records.ranges import ModuleError, OriginPass, ranked
 from ampbench.trace.keep_fp32 import keep_fp32
 from ampbench.trace.ranges import SAMPLE
@@ -28,8 +30,8 @@ def mean_square(output: torch.Tensor) -> torch.Tensor:
     return output.float().square().mean()
 
 
-def measure(workload: Workload, case: Case) -> OriginPass:
-    found = measure_origin(workload, case, Cpu())
+def measure(workload: Workload, case: Case, *, ablate: bool = False) -> OriginPass:
+    found = measure_origin(workload, case, Cpu(), ablate=ablate)
     assert msgspec.json.decode(msgspec.json.encode(found), type=OriginPass) == found
     return found
 
@@ -52,7 +54,10 @@ def test_own_and_total_errors_are_those_of_the_two_runs(case: MakeCase) -> None:
     low = copy.deepcopy(workload.module).bfloat16()
     with torch.no_grad():
         hidden = workload.module[:2](workload.inputs)
-        exact, inexact = workload.module(workload.inputs), low(workload.inputs.bfloat16())
+        exact, inexact = (
+            copy.deepcopy(workload.module).double()(workload.inputs.double()),
+            low(workload.inputs.bfloat16()),
+        )
         own, held = low[2](hidden.bfloat16()), workload.module[2](hidden.bfloat16().float())
     found = measure(workload, case("bf16_pure"))
     rows = rows_of(found)
@@ -152,7 +157,7 @@ def test_a_precision_that_rounds_nothing_is_refused(case: MakeCase) -> None:
 
 
 def test_outputs_of_other_shapes_are_noted(case: MakeCase) -> None:
-    workload = net(nn.Linear(16, 4), Function(lambda x: x[: 2 if x.dtype is torch.float32 else 1]))
+    workload = net(nn.Linear(16, 4), Function(lambda x: x[: 2 if x.itemsize > 2 else 1]))
     found = measure(workload, case("bf16_pure"))
     assert found.output_rel_l2 is None
     assert "shapes differ" in found.notes[0]
@@ -200,3 +205,62 @@ def test_the_modules_within_an_encoder_are_compared_in_inference(case: MakeCase)
     assert found.first_nonfinite is not None
     assert found.first_nonfinite.module == "layers.1.linear1"
     assert torch.backends.mha.get_fastpath_enabled()
+
+
+# Modules kept in fp32 alone (that their numbers are those of brute force: tests/twin/test_twin_origin.py)
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inward, self.outward = nn.Linear(16, 16), nn.Linear(16, 16)
+        self.outward.weight = self.inward.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.outward(torch.relu(self.inward(x)))
+
+
+def test_modules_that_share_a_weight_are_kept_together(case: MakeCase) -> None:
+    found = measure(net(Tied(), nn.Linear(16, 4)), case("bf16_pure"), ablate=True)
+    kept = {path: row.kept_rel_l2 for path, row in rows_of(found).items()}
+    assert kept["0.inward"] == kept["0.outward"] != kept["1"]
+    assert found.ablations == 3
+
+
+def test_what_errs_nothing_by_itself_is_not_kept(case: MakeCase) -> None:
+    found = measure(net(nn.Linear(16, 16), nn.ReLU()), case("bf16_autocast"), ablate=True)
+    assert (found.ablations, rows_of(found)["1"].kept_rel_l2) == (1, None)
+
+
+@pytest.mark.parametrize("build", SMALL)
+def test_a_module_that_overflows_is_the_one_to_keep(case: MakeCase, build: Callable[..., Any]) -> None:
+    module, inputs, planted = build("overflowing layer")
+    found = measure(Workload(module=module, inputs=inputs), case("fp16_pure"), ablate=True)
+    assert found.output_rel_l2 is None
+    assert ranked(found.modules)[0].module == planted
+
+
+def test_a_module_that_cannot_be_kept_says_why(case: MakeCase) -> None:
+    class Scripted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            with warnings.catch_warnings(action="ignore"):  # TorchScript is deprecated
+                self.part = torch.jit.script(nn.Linear(16, 4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.part(x)
+
+    found = measure(net(Scripted()), case("bf16_autocast"), ablate=True)
+    assert rows_of(found)["0.part"].note.startswith("kept in fp32: UsageError: keep_fp32 cannot change a TorchScript")
+    assert rows_of(found)["0.part"].kept_rel_l2 is None
+
+
+def test_errors_are_against_fp32_where_fp64_fails(case: MakeCase) -> None:
+    def single(x: torch.Tensor) -> torch.Tensor:
+        if x.dtype is torch.float64:
+            raise RuntimeError("no fp64")
+        return x
+
+    found = measure(net(nn.Linear(16, 4), Function(single)), case("bf16_autocast"), ablate=True)
+    assert (found.reference, found.notes) == ("fp32", [FP32_INSTEAD.format("RuntimeError: no fp64")])
+    assert rows_of(found)["0"].kept_rel_l2 is not None
