@@ -120,10 +120,23 @@ class Answer(StrEnum):
     """No other precision was measured."""
 
 
+class Arithmetic(StrEnum):
+    """What storage in half makes of an optimizer's settings, of averages and of sums, by arithmetic alone."""
+
+    INFINITE = "arithmetic-infinite"
+    """Steps divide by 0 where gradients were small."""
+    DIVIDED = "arithmetic-divided"
+    """Steps divide by eps alone where gradients were small."""
+    DECAY = "arithmetic-decay"
+    SQUARES = "arithmetic-squares"
+    STATISTICS = "arithmetic-statistics"
+    AVERAGE = "arithmetic-average"
+    SUM = "arithmetic-sum"
+
+
 class Hint(StrEnum):
     """What is to be known beside an answer."""
 
-    ARITHMETIC = "arithmetic"
     SCALE = "scale"
     LAUNCH_BOUND = "launch-bound"
     OTHER_TABLE = "other-table"

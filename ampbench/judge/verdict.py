@@ -21,7 +21,7 @@ from ampbench.records.measured import Divergence
 from ampbench.records.run import ScalerSetting
 from ampbench.records.verdict import Cause, Interval, Status, Verdict
 from ampbench.show.rows import TODAYS, Group, Row, Take, grouped, number
-from ampbench.studies.arithmetic import remark_line
+from ampbench.studies.predictions import hints_of
 
 if TYPE_CHECKING:
     from ampbench.judge.rounds import TimedRound
@@ -337,15 +337,14 @@ def _passed_facts(passed: Verdict, taken: Verdict | None, right: Sequence[Verdic
 
 def _hints(choice: Take, divergences: Mapping[str, Divergence]) -> list[Statement]:
     """Return what arithmetic predicts for training in the case taken or passed, and where its loss scale may begin."""
-    found = []
+    found: list[Statement] = []
     for verdict in (choice.taken, choice.passed):
         own = divergences.get(verdict.case_id) if verdict else None
         precision = PRECISIONS.get(verdict.precision) if verdict else None  # a foreign run may have others
         recipe = own.recipe if own else None
         if recipe and verdict and verdict.code is Refusal.STATISTICS:  # which says so
             recipe = structs.replace(recipe, running_momenta=[])
-        if precision and own and (text := remark_line(recipe, precision)):
-            found.append(state(Hint.ARITHMETIC, own.case_id, Severity.INFO, text=text))
+        if precision and own and recipe and (found := hints_of(recipe, precision, own.case_id)):
             break
     taken = divergences.get(choice.case_id or "")
     return [*found, *([hint] if (hint := scale_hint(taken)) else [])]

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from ampbench.core.statement import Statement
-from ampbench.show.wording import spelled
+from ampbench.show import wording
 
 _ERRORS = (
     "{output_rel_l2:if|; output error |error|}{output_rel_l2_fp32:if| (|error| from fp32 inputs)|}"
@@ -135,7 +135,6 @@ TEMPLATES: Mapping[str, str] = {
     "headroom-untested": "not tested: {note}",
     "headroom-right": "right for all of {modules:counted;module} in {names}",
     "headroom-optimizer": "trained by {optimizer}",
-    "headroom-arithmetic": "{text} ({because})",
     "origin-nothing": "nothing could be compared: no module gave a floating value",
     "origin-output": "the output errs by {error:error} against {reference} (relative L2 error)",
     "origin-undefined": "the output's error is undefined{strange:only|, as values are not finite}",
@@ -281,7 +280,7 @@ def lines(statements: Iterable[Statement]) -> list[str]:
     """Return statements in plain lines; those about the same subject, one after the other, share a line behind it."""
     said: list[tuple[str, list[str]]] = []
     for each in statements:
-        text = spelled(TEMPLATES[each.code], each.facts)
+        text = wording.spelled((TEMPLATES.get(each.code) or wording.TEMPLATES[each.code]), each.facts)
         if said and each.subject and each.subject == said[-1][0]:
             said[-1][1].append(text)
         else:

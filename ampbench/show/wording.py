@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ampbench.core.budget import ROOM
-from ampbench.core.statement import Answer, Flaw, Hint, Note, Refusal, Severity, Statement, Undecided
+from ampbench.core.statement import Answer, Arithmetic, Flaw, Hint, Note, Refusal, Severity, Statement, Undecided
 from ampbench.core.units import (
     FORMATS,
     UNDEFINED,
@@ -25,6 +25,8 @@ from ampbench.records.changes import GateCode
 from ampbench.records.labels import FP32_INSTEAD, case_labels, few
 from ampbench.records.verdict import Cause, Status
 
+_TRAINED = "{precision}{optimizer:if| with ||: }"
+_GROUPS = "{many:if| in |,|}{groups:if| of |counted;parameter group|}"
 _IN_RANGE = ", though finite in fp64: the network leaves fp32's range"
 
 _AGAINST = "{against:if| against the anchor ||}"
@@ -97,7 +99,29 @@ TEMPLATES: Mapping[StrEnum, str] = {
     Answer.NO_BASELINE: "fp32 was not measured here, and speedups are stated against it",
     Answer.NOTHING_LEFT: "fp32 failed, and no other precision is within the error budget",
     Answer.NOTHING_ELSE: "no other precision was measured",
-    Hint.ARITHMETIC: "{text}",
+    Arithmetic.INFINITE: (
+        f"{_TRAINED}weights become infinite or NaN where gradients were never over {{border:.2g}}: their squares and "
+        f"eps are 0{_GROUPS} ({{eps:g}}, not above 2^-{{power}})"
+    ),
+    Arithmetic.DIVIDED: (
+        f"{_TRAINED}steps are divided by eps alone where gradients were never over {{border:.2g}}: their squares are 0"
+        f"{_GROUPS} (root of 2^-{{power}} / (1 - {{decay}}))"
+    ),
+    Arithmetic.DECAY: (
+        f"{_TRAINED}weight decay does nothing{_GROUPS} (lr x weight decay is {{lost:.2g}}, under 2^-{{power}})"
+    ),
+    Arithmetic.SQUARES: (
+        f"{_TRAINED}the running mean of squared gradients cannot decay and only grows{_GROUPS} "
+        "(1 - {decay} is {falls:.2g}, under 2^-{power})"
+    ),
+    Arithmetic.STATISTICS: (
+        f"{_TRAINED}running statistics stop about {{away:share}} away from those of batches "
+        "(2^-{power} / momentum {momentum:g})"
+    ),
+    Arithmetic.AVERAGE: (
+        "an average of weights at decay {decay:g} stands still up to {away:share} away (2^-{power} / {rest:.3g})"
+    ),
+    Arithmetic.SUM: "gradients summed over equal micro-batches stop growing after about {most:,} (2^{digits})",
     Hint.SCALE: (
         "GradScaler skips {steps:counted;step} at first, by its default scale of {default:,.0f}: begin at "
         "init_scale={scale:g}"

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from operator import attrgetter
@@ -35,29 +36,28 @@ from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Task
 from ampbench.show.charts import MODULES, Drawing, Rows, limit_layers, module_points, thinned, tooltip
 from ampbench.show.document import Column
-from ampbench.studies.arithmetic import habits_of, remarks_of
-from ampbench.studies.formats import (
+from ampbench.studies.predictions import (
     FLUSHES,
     MARGIN,
     Fit,
+    GradientOutcome,
+    Outcome,
     Prediction,
+    Scores,
     by_running_module,
     fit,
+    flushed_together,
+    habits_of,
+    left_out,
+    low_dtype,
     predict,
+    predicted_and_seen,
+    predicted_gradients,
+    remarks_of,
+    scores,
     telling,
     usable_scales,
     values_phrase,
-)
-from ampbench.studies.predictions import (
-    GradientOutcome,
-    Outcome,
-    Scores,
-    flushed_together,
-    left_out,
-    low_dtype,
-    predicted_and_seen,
-    predicted_gradients,
-    scores,
     whole_step_seen,
 )
 from ampbench.studies.study import Option, Selects, Session, Study, Table, View
@@ -109,7 +109,6 @@ class Headroom(StrEnum):
     UNTESTED = "headroom-untested"
     RIGHT = "headroom-right"
     OPTIMIZER = "headroom-optimizer"
-    ARITHMETIC = "headroom-arithmetic"
 
 
 def conclusions(_: Case, record: RangePass) -> Iterator[Statement]:
@@ -132,8 +131,7 @@ def conclusions(_: Case, record: RangePass) -> Iterator[Statement]:
         yield state(Headroom.OPTIMIZER, "", Severity.INFO, optimizer=optimizer_name(record.recipe))
         for dtype in FORMATS:
             for remark in [*remarks_of(record.recipe, dtype), *habits_of(dtype)]:
-                subject = f"stored in {dtype}, by arithmetic alone"
-                yield state(Headroom.ARITHMETIC, subject, Severity.ADVICE, text=remark.text, because=remark.because)
+                yield replace(remark, subject=f"stored in {dtype}, by arithmetic alone")
 
 
 def _of_dtype(record: RangePass, modules: Mapping[str, list[Magnitudes]], dtype: str) -> Iterator[Statement]:

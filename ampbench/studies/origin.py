@@ -16,8 +16,7 @@ from ampbench.records.ranges import ROOT, ModuleError, OriginPass, nonfinite_sen
 from ampbench.records.wire import Task
 from ampbench.show.charts import MODULES, Drawing, Rows, module_points, thinned, tooltip
 from ampbench.show.document import Column
-from ampbench.studies.formats import FLUSHES
-from ampbench.studies.predictions import left_out
+from ampbench.studies.predictions import FLUSHES, left_out
 from ampbench.studies.study import AUTOCAST_HELP, INFERENCE_HELP, Selects, Study, Table, View, asks
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import torch
 
 from ampbench.core.budget import Budget
 from ampbench.core.precisions import PRECISIONS
-from ampbench.core.statement import Answer, Flaw, Hint, Refusal, Statement, Undecided
+from ampbench.core.statement import Answer, Arithmetic, Flaw, Hint, Refusal, Statement, Undecided
 from ampbench.core.units import times
 from ampbench.judge import frame
 from ampbench.judge.verdict import across_tables, choose, takes_of, verdicts_of
@@ -17,7 +17,7 @@ from ampbench.records.run import Entry, ScalerSetting
 from ampbench.records.verdict import Cause, Status
 from ampbench.show.rows import Take, grouped
 from ampbench.store import StoredRun, read_run
-from ampbench.studies.arithmetic import remark_line
+from ampbench.studies.predictions import hints_of
 from tests.judge.test_looks import ADAMW, DOES_NOT, TRAINS, WELL, row, take, trained_by, training_row
 from tests.stored_runs import make_case, make_divergence, make_header, make_round, write_run
 
@@ -266,14 +266,18 @@ def hints(found: Take, code: Hint) -> list[dict[str, Any]]:
     return [dict(hint.facts) for hint in found.hints if hint.code is code]
 
 
+def arithmetic(found: Take) -> list[Statement]:
+    return [replace(hint, subject="") for hint in found.hints if isinstance(hint.code, Arithmetic)]
+
+
 def test_what_arithmetic_knows_of_what_is_taken_or_else_of_what_is_passed_stands_beside() -> None:
     pure = take(training_row("fp32", 10), training_row("bf16_pure", 3))
-    assert hints(pure, Hint.ARITHMETIC) == [{"text": remark_line(ADAMW, PRECISIONS["bf16_pure"])}]
+    assert arithmetic(pure) == hints_of(ADAMW, PRECISIONS["bf16_pure"], "") != []
     wrong = training_row("fp16_pure", 3, grad_rel_l2=0.5)
     for others in ([], [training_row("bf16_autocast", 4)]):
         passed = take(training_row("fp32", 10), wrong, *others)
-        assert hints(passed, Hint.ARITHMETIC) == [{"text": remark_line(ADAMW, PRECISIONS["fp16_pure"])}]
-    assert hints(take(training_row("fp32", 10), training_row("fp16_pure", 30)), Hint.ARITHMETIC) == []
+        assert arithmetic(passed) == hints_of(ADAMW, PRECISIONS["fp16_pure"], "") != []
+    assert arithmetic(take(training_row("fp32", 10), training_row("fp16_pure", 30))) == []
 
 
 @pytest.mark.parametrize(

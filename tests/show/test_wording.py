@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from ampbench.core.statement import Answer, Flaw, Hint, Note, Refusal, Statement, Undecided, state
+from ampbench.core.statement import Answer, Arithmetic, Flaw, Hint, Note, Refusal, Statement, Undecided, state
 from ampbench.records.verdict import Cause, Evidence
 from ampbench.show.wording import BRIEFLY, CAUSES, TEMPLATES, answer, briefly, gains, verdict_words, why, words
 
 COMPOSED = {Answer.TAKE, Answer.SAVE, Answer.REFUSED, Answer.UNDECIDED}
 """Answers that are made of the words of others."""
-CODES = [*Flaw, *Refusal, *Undecided, *Note, *Hint, *Answer]
+CODES = [*Flaw, *Refusal, *Undecided, *Note, *Arithmetic, *Hint, *Answer]
 
 
 def test_every_code_has_one_line() -> None:

@@ -11,7 +11,7 @@ from msgspec import structs
 from ampbench.core.precisions import FORMATS
 from ampbench.errors import UnknownNameError
 from ampbench.records.ranges import ACTIVATION, INPUT, WEIGHT, FirstNonfinite, Magnitudes, nonfinite_sentence
-from ampbench.studies.formats import (
+from ampbench.studies.predictions import (
     FLUSHES,
     Fit,
     by_module,
@@ -19,7 +19,7 @@ from ampbench.studies.formats import (
     predict,
     usable_scales,
 )
-from ampbench.studies.formats import (
+from ampbench.studies.predictions import (
     _normalised_to_zero as normalised_to_zero,
 )
 from ampbench.trace.ranges import count_magnitudes

@@ -14,12 +14,13 @@ from ampbench.records.ranges import (
     LowRun,
     SeenGradient,
 )
-from ampbench.studies.formats import by_running_module, predict
 from ampbench.studies.predictions import (
     Score,
     Scores,
+    by_running_module,
     flushed_together,
     low_dtype,
+    predict,
     predicted_and_seen,
     predicted_gradients,
     scores,

@@ -5,9 +5,8 @@ from collections import Counter
 import pytest
 import torch
 
-from ampbench.studies.formats import FLUSHES, by_module, predict
 from ampbench.studies.headroom_measure import measure_ranges
-from ampbench.studies.predictions import Score, predicted_and_seen, scores
+from ampbench.studies.predictions import FLUSHES, Score, by_module, predict, predicted_and_seen, scores
 from ampbench.trace.errors import watch_errors
 from ampbench.trace.ranges import watch_ranges
 from ampbench.worker.machine import Cpu

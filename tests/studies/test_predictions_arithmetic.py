@@ -1,4 +1,4 @@
-"""What arithmetic says of an optimizer in half, each sentence held against torch's own optimizers."""
+"""What arithmetic says of an optimizer in half, each statement held against torch's own optimizers."""
 
 import math
 from itertools import product
@@ -11,27 +11,27 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ampbench.core.precisions import PRECISIONS
+from ampbench.core.statement import Arithmetic
 from ampbench.errors import UnknownNameError
 from ampbench.records.labels import optimizer_name
 from ampbench.records.measured import OptimizerGroup, Recipe
-from ampbench.studies.arithmetic import EMA_DECAY, habits_of, remark_line, remarks_of
+from ampbench.show.wording import words
+from ampbench.studies.predictions import EMA_DECAY, habits_of, hints_of, remarks_of
 from ampbench.worker.optimizer import recipe_of
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 HALF_UNIT = {"bf16": 2.0**-9, "fp16": 2.0**-12}
 WAYS: list[dict[str, Any]] = [{}, {"foreach": True}]
-DECAY, SQUARES, ZERO = "weight decay does nothing", "cannot decay and only grows", "weights become infinite or NaN"
-ALONE, STATISTICS = "divided by eps alone", "running statistics stop about"
 
 
 def stored(values: torch.Tensor, dtype: str) -> nn.Parameter:
     return nn.Parameter(values.to(DTYPES[dtype]))
 
 
-def told(parameter: nn.Parameter, optimizer: torch.optim.Optimizer, dtype: str) -> str:
+def told(parameter: nn.Parameter, optimizer: torch.optim.Optimizer, dtype: str) -> dict[str, dict[str, Any]]:
     module = nn.Module()
     module.weight = parameter
-    return "; ".join(map(str, remarks_of(recipe_of(optimizer, module), dtype)))
+    return {each.code: dict(each.facts) for each in remarks_of(recipe_of(optimizer, module), dtype)}
 
 
 def adam(kind: str, parameter: nn.Parameter, **settings: Any) -> torch.optim.Optimizer:
@@ -53,7 +53,7 @@ def test_decoupled_weight_decay_below_half_a_unit_moves_no_weight(dtype, kind, w
         parameter.grad = torch.zeros_like(parameter)
         optimizer.step()
         assert torch.equal(parameter, before) == lost
-        assert (DECAY in told(parameter, optimizer, dtype)) == lost
+        assert (Arithmetic.DECAY in told(parameter, optimizer, dtype)) == lost
         if factor > 2:
             assert not bool((parameter == before).any())
 
@@ -64,7 +64,7 @@ def test_weight_decay_that_joins_the_gradient_or_a_fused_step_is_not_judged():
     plain = torch.optim.Adam([parameter], lr=1e-2, weight_decay=1e-4)
     fused = torch.optim.AdamW([parameter], lr=1e-2, weight_decay=1e-4, fused=True)
     without = torch.optim.AdamW([parameter], lr=1e-2, weight_decay=0)
-    assert not any(DECAY in told(parameter, one, "bf16") for one in (joined, plain, fused, without))
+    assert not any(Arithmetic.DECAY in told(parameter, one, "bf16") for one in (joined, plain, fused, without))
 
 
 @pytest.mark.parametrize(
@@ -90,15 +90,16 @@ def test_a_mean_of_squares_that_is_told_not_to_decay_never_does(dtype, kind, way
             optimizer.step()
             assert bool((squares >= largest).all()) == stuck
             largest = torch.maximum(largest, squares)
-        assert (SQUARES in told(parameter, optimizer, dtype)) == stuck
+        assert (Arithmetic.SQUARES in told(parameter, optimizer, dtype)) == stuck
 
 
 def test_adam_s_default_only_grows_in_bf16_and_decays_in_fp16():
     parameter = stored(torch.ones(3), "bf16")
     optimizer = torch.optim.AdamW([parameter])
-    assert SQUARES in told(parameter, optimizer, "bf16")
-    assert SQUARES not in told(parameter, optimizer, "fp16")
-    assert "1 - betas[1] is 0.001, under 2^-9" in told(parameter, optimizer, "bf16")
+    assert Arithmetic.SQUARES in told(parameter, optimizer, "bf16")
+    assert Arithmetic.SQUARES not in told(parameter, optimizer, "fp16")
+    facts = {"falls": pytest.approx(0.001), "decay": "betas[1]", "power": 9}
+    assert told(parameter, optimizer, "bf16")[Arithmetic.SQUARES] == facts
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -118,16 +119,19 @@ def test_squares_of_small_gradients_are_zero_in_fp16_and_with_an_eps_that_is_zer
         assert math.isfinite(large)
         assert math.isinf(small) or not lost
         assert math.isnan(none) == lost
-        said = told(parameter, optimizer, "fp16")
-        assert (ZERO in said, ALONE in said) == (lost, not lost)
-        assert f"over {border:.2g}" in said
+        ((code, facts),) = [
+            (code, facts) for code, facts in told(parameter, optimizer, "fp16").items() if "border" in facts
+        ]
+        assert code == (Arithmetic.INFINITE if lost else Arithmetic.DIVIDED)
+        assert (facts["border"], facts["power"]) == (pytest.approx(border), 25)
 
 
 def test_the_default_eps_is_zero_in_fp16_alone():
     assert torch.tensor(1e-8).half().item() == 0
     parameter = stored(torch.ones(3), "bf16")
-    assert ZERO in told(parameter, torch.optim.AdamW([parameter]), "fp16")
-    assert not any(word in told(parameter, torch.optim.AdamW([parameter]), "bf16") for word in (ZERO, ALONE))
+    assert Arithmetic.INFINITE in told(parameter, torch.optim.AdamW([parameter]), "fp16")
+    bf16 = told(parameter, torch.optim.AdamW([parameter]), "bf16")
+    assert bf16.keys().isdisjoint({Arithmetic.INFINITE, Arithmetic.DIVIDED})
 
 
 def test_a_fused_step_rounds_no_eps_and_nothing_is_said_of_it():
@@ -136,12 +140,12 @@ def test_a_fused_step_rounds_no_eps_and_nothing_is_said_of_it():
     parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
     assert bool(parameter.isfinite().all())
-    assert ZERO not in told(parameter, optimizer, "fp16")
+    assert Arithmetic.INFINITE not in told(parameter, optimizer, "fp16")
 
 
-@pytest.mark.parametrize(("momentum", "shares"), [(0.1, ("1.95%", "0.244%")), (0.01, ("19.5%", "2.44%"))])
+@pytest.mark.parametrize("momentum", [0.1, 0.01])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_running_statistics_stop_about_half_a_unit_over_the_momentum_away(dtype, momentum, shares):
+def test_running_statistics_stop_about_half_a_unit_over_the_momentum_away(dtype, momentum):
     layer = nn.BatchNorm1d(200, momentum=momentum).to(DTYPES[dtype])
     means = torch.linspace(1, 4, 200).to(DTYPES[dtype])
     for _ in range(round(40 / momentum)):
@@ -155,8 +159,8 @@ def test_running_statistics_stop_about_half_a_unit_over_the_momentum_away(dtype,
     assert away.max() < 4
     assert 0.8 < away.mean() < 2.5
     (remark,) = remarks_of(recipe_of(torch.optim.SGD(layer.parameters(), lr=0.1), layer), dtype)
-    assert remark.text.startswith(STATISTICS)
-    assert f" {shares[list(DTYPES).index(dtype)]} away" in remark.text
+    assert remark.code is Arithmetic.STATISTICS
+    assert remark.facts["away"] == HALF_UNIT[dtype] / momentum
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -173,8 +177,7 @@ def test_an_average_of_weights_stands_still_within_half_a_unit_over_one_minus_it
             layer.weight.mul_(1 + share * apart)
         average.update_parameters(layer)
         assert float((average.module.weight != before).float().mean()) == moved
-    said = {"bf16": "up to 195% away", "fp16": "up to 24.4% away"}[dtype]
-    assert said in habits_of(dtype)[0].text
+    assert habits_of(dtype)[0].facts["away"] == apart
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -187,16 +190,16 @@ def test_a_sum_of_equal_gradients_stops_growing(dtype):
     most = {"bf16": 256, "fp16": 2048}[dtype]
     assert grown.min() == most
     assert grown.max() <= 2 * most
-    assert f"about {most:,}" in habits_of(dtype)[1].text
+    assert habits_of(dtype)[1].facts["most"] == most
 
 
 def test_a_group_that_differs_is_told_of_with_how_many_there_are():
     decayed, spared = stored(torch.ones(3), "bf16"), stored(torch.ones(2), "bf16")
     groups = [{"params": [decayed]}, {"params": [spared], "weight_decay": 0.0, "betas": (0.9, 0.99)}]
     recipe = recipe_of(torch.optim.AdamW(groups, lr=1e-4, weight_decay=0.01), nn.Module())
-    assert [one.text for one in remarks_of(recipe, "bf16")] == [
-        f"{DECAY} in 1 of 2 parameter groups",
-        f"the running mean of squared gradients {SQUARES} in 1 of 2 parameter groups",
+    assert [(each.code, each.facts["many"], each.facts["groups"]) for each in remarks_of(recipe, "bf16")] == [
+        (Arithmetic.DECAY, 1, 2),
+        (Arithmetic.SQUARES, 1, 2),
     ]
     assert optimizer_name(recipe) == "AdamW lr=0.0001 weight_decay=0.01 | lr=0.0001 beta2=0.99"
 
@@ -210,13 +213,13 @@ def test_of_an_optimizer_that_is_not_torch_s_nothing_is_said():
     assert recipe.optimizer.endswith(".Own")
     assert recipe.groups == [OptimizerGroup(elements=3, lr=1e-4)]
     assert remarks_of(recipe, "bf16") == remarks_of(recipe, "fp16") == []
-    assert told(parameter, torch.optim.Adagrad([parameter]), "bf16") == ""
-    assert told(parameter, torch.optim.RMSprop([parameter], centered=True), "fp16") == ""
+    assert told(parameter, torch.optim.Adagrad([parameter]), "bf16") == {}
+    assert told(parameter, torch.optim.RMSprop([parameter], centered=True), "fp16") == {}
 
 
 def test_plain_sgd_has_nothing_to_lose_by_its_settings():
     parameter = stored(torch.ones(3), "bf16")
-    assert told(parameter, torch.optim.SGD([parameter], lr=1e-5, momentum=0.9, weight_decay=1e-4), "bf16") == ""
+    assert told(parameter, torch.optim.SGD([parameter], lr=1e-5, momentum=0.9, weight_decay=1e-4), "bf16") == {}
 
 
 def test_settings_are_read_from_the_optimizer_and_momenta_from_the_network():
@@ -240,20 +243,18 @@ def test_settings_are_read_from_the_optimizer_and_momenta_from_the_network():
 def test_only_precisions_that_store_in_half_have_a_line_and_master_weights_lose_only_statistics():
     group = OptimizerGroup(elements=1, lr=1e-4, weight_decay=0.01, decoupled=True, beta1=0.9, beta2=0.999, eps=1e-8)
     recipe = Recipe(optimizer="torch.optim.AdamW", groups=[group], running_momenta=[0.1])
-    lines = {name: remark_line(recipe, row) for name, row in PRECISIONS.items()}
-    assert {name for name, line in lines.items() if line} == {
-        name for name, row in PRECISIONS.items() if row.storage != "float32" and row.autocast is None
-    }
-    for name, line in lines.items():
-        assert (DECAY in line) == name.endswith("_pure")
-        assert (STATISTICS in line) == bool(line)
-    assert lines["bf16_pure"] == (
-        "bf16_pure with AdamW: weight decay does nothing (lr x weight decay is 1e-06, under 2^-9); the running mean of "
-        "squared gradients cannot decay and only grows (1 - betas[1] is 0.001, under 2^-9); running statistics "
-        "stop about 1.95% away from those of batches (2^-9 / momentum 0.1)"
+    hints = {name: hints_of(recipe, row, "case") for name, row in PRECISIONS.items()}
+    halves = {name for name, row in PRECISIONS.items() if row.storage != "float32" and row.autocast is None}
+    assert {name for name, found in hints.items() if found} == halves
+    for name in halves:
+        codes = {hint.code for hint in hints[name]}
+        assert (Arithmetic.DECAY in codes) == name.endswith("_pure")
+        assert Arithmetic.STATISTICS in codes
+    assert words(hints["bf16_pure"][1]) == (
+        "bf16_pure with AdamW: the running mean of squared gradients cannot decay and only grows (1 - betas[1] is "
+        "0.001, under 2^-9)"
     )
-    assert remark_line(None, PRECISIONS["bf16_pure"]) == ""
-    assert remark_line(replace(recipe, groups=[], running_momenta=[]), PRECISIONS["bf16_pure"]) == ""
+    assert hints_of(replace(recipe, groups=[], running_momenta=[]), PRECISIONS["bf16_pure"], "case") == []
 
 
 def test_another_dtype_is_refused():
