@@ -43,7 +43,6 @@ from ampbench.studies.predictions import (
     GradientOutcome,
     Outcome,
     Prediction,
-    Scores,
     by_running_module,
     fit,
     flushed_together,
@@ -195,7 +194,7 @@ def _of_low_run(record: RangePass, low: LowRun) -> Iterator[Statement]:
     if not outcomes:
         yield state(Headroom.NOT_COMPARED, name, Severity.INFO)
     elif any(row.overflow_seen is not None for row in outcomes):
-        yield from list(_score(name, scores(outcomes))) or [state(Headroom.NONE, name, Severity.INFO)]
+        yield from list(_scores(name, outcomes)) or [state(Headroom.NONE, name, Severity.INFO)]
     if gradients and not overflowed:
         scale = format_scale(low.scaler_scale) if low.scaler_scale is not None else None
         predicted, flushed = flushed_together(gradients)
@@ -234,11 +233,11 @@ def forward_overflows(low: LowRun) -> bool:
     return stored or (low.first_nonfinite is not None and low.first_nonfinite.phase == "forward")
 
 
-def _score(
-    subject: str, judged: Scores, precision: str | None = None, *, wrong_alone: bool = False
+def _scores(
+    subject: str, outcomes: Sequence[Outcome], precision: str | None = None, *, wrong_alone: bool = False
 ) -> Iterator[Statement]:
     """Yield of overflow and of flushing how often it was predicted and seen, where it was."""
-    for event, score in (("overflow", judged.overflow), ("flushing", judged.flush)):
+    for event, score in scores(outcomes).items():
         wrong = score.false + score.missed
         if wrong or ((score.predicted or score.seen) and not wrong_alone):
             facts: dict[str, Any] = {"predicted": score.predicted, "seen": score.seen}
@@ -254,29 +253,29 @@ def _tested(record: RangePass) -> Iterator[Statement]:
         subject = f"predictions on {test.on}"
         if test.note:
             yield state(Headroom.UNTESTED, subject, Severity.INFO, note=test.note)
-            continue
-        judged = {low.precision: scores(predicted_and_seen(record, low)) for low in test.low_runs}
-        wrong = {name: list(_score(subject, each, name, wrong_alone=True)) for name, each in judged.items()}
-        right = [name for name, each in judged.items() if each.checked and not wrong[name]]
+        right, wrong = dict[str, int](), list[Statement]()
+        for low in test.low_runs:
+            outcomes = predicted_and_seen(record, low)
+            checked = sum(row.overflow_seen is not None and row.flush_seen is not None for row in outcomes)
+            failing = list(_scores(subject, outcomes, low.precision, wrong_alone=True))
+            wrong += failing
+            if checked and not failing:
+                right[low.precision] = checked
         if right:
-            checked = max(judged[name].checked for name in right)
-            yield state(Headroom.RIGHT, subject, Severity.INFO, modules=checked, names=", ".join(right))
-        for statements in wrong.values():
-            yield from statements
+            names = ", ".join(right)
+            yield state(Headroom.RIGHT, subject, Severity.INFO, modules=max(right.values()), names=names)
+        yield from wrong
 
 
 class Fits(NamedTuple):
-    """Magnitudes, how they fit into each low format and, of updates, the share of them that is swallowed in it."""
+    """Magnitudes, and how they fit into each low format."""
 
     values: Magnitudes
     formats: Mapping[str, Fit]
-    swallowed: Mapping[str, float | None]
 
 
 def _fit(dtype: str, share: str) -> Callable[[Fits], float | None]:
-    if share == "swallowed":
-        return lambda row: row.swallowed.get(dtype)
-    return lambda row: getattr(row.formats[dtype], share)
+    return lambda row: getattr(row.formats[dtype], share)  # type: ignore[no-any-return]
 
 
 VALUES: Sequence[Column[Fits]] = (
@@ -290,27 +289,24 @@ VALUES: Sequence[Column[Fits]] = (
         for share in ("reach", "overflow", "flushed", "subnormal", "swallowed")
     ),
 )
-"""Of a record of magnitudes: what an fp32 run had, and for each dtype how it fits, "fp16_reach" and so on.
-
-`reach` is the largest value over the format's; `overflow`, `flushed` and `subnormal` are shares of the finite values,
-`swallowed` that of updates which change nothing where the parameter is stored in the dtype.
-"""
+"""Of a record of magnitudes: what an fp32 run had, and for each dtype how it fits, "fp16_reach" and so on (`Fit`)."""
 
 
 def fits(record: RangePass) -> list[Fits]:
     """Return the records of magnitudes, with how they fit into each low format."""
     lost = {(row.parameter, row.dtype): row.swallowed / row.moved for row in record.swallowed if row.moved}
-    rows = []
-    for values in record.magnitudes:
-        swallowed = {dtype: lost.get((values.name, dtype)) for dtype in FORMATS} if values.what == UPDATE else {}
-        rows.append(Fits(values, {dtype: fit(values, dtype) for dtype in FORMATS}, swallowed))
-    return rows
+
+    def fitted(values: Magnitudes, dtype: str) -> Fit:
+        swallowed = lost.get((values.name, dtype)) if values.what == UPDATE else None
+        return replace(fit(values, dtype), swallowed=swallowed)
+
+    return [Fits(values, {dtype: fitted(values, dtype) for dtype in FORMATS}) for values in record.magnitudes]
 
 
 def standing(record: RangePass) -> list[Fits]:
     """Return the updates of which rounding undoes a part, first those that lose most."""
-    rows = [row for row in fits(record) if any(row.swallowed.values())]
-    return sorted(rows, key=lambda row: tuple(-(row.swallowed[dtype] or 0.0) for dtype in FORMATS))
+    rows = [row for row in fits(record) if any(each.swallowed for each in row.formats.values())]
+    return sorted(rows, key=lambda row: tuple(-(each.swallowed or 0.0) for each in row.formats.values()))
 
 
 class Module(NamedTuple):

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy.typing as npt
 import torch
 from msgspec import structs
 
-from ampbench.core.precisions import BASELINE, PRECISIONS, SHORT_DTYPES, Precision
+from ampbench.core.precisions import BASELINE, PRECISIONS, Precision
 from ampbench.core.recipes import find_recipe
 from ampbench.errors import UsageError, first_line
 from ampbench.records.case import Case
@@ -19,7 +20,6 @@ from ampbench.records.ranges import (
     ANOTHER_BATCH,
     ANOTHER_SEED,
     ROOT,
-    FirstNonfinite,
     LowRun,
     ModuleError,
     OriginPass,
@@ -29,7 +29,7 @@ from ampbench.records.ranges import (
     Validation,
 )
 from ampbench.studies.origin import OriginAsked
-from ampbench.trace.dtypes import Dtypes, watch_dtypes
+from ampbench.trace.dtypes import short_dtype, watch_dtypes
 from ampbench.trace.errors import Given, watch_errors
 from ampbench.trace.ledger import trace_casts
 from ampbench.trace.nonfinite import find_nonfinite
@@ -116,20 +116,6 @@ def measure_ranges(
     )
 
 
-@dataclass(slots=True)
-class _Whole:
-    """What has been seen of a whole step in a low precision, as far as it got."""
-
-    dtypes: Dtypes = field(default_factory=Dtypes)
-    lowered_weights: list[str] = field(default_factory=list)
-    gradients: list[SeenGradient] = field(default_factory=list)
-    scaler_scale: float | None = None
-    overflowed: list[str] = field(default_factory=list)
-    nonfinite_output: int | None = None
-    first: FirstNonfinite | None = None
-    notes: list[str] = field(default_factory=list)
-
-
 def _run_low(
     workload: Workload,
     case: Case,
@@ -142,39 +128,109 @@ def _run_low(
     """Return what a low precision makes of as many steps as `nonzero` has, module by module and as a whole.
 
     Beside it are the dtypes that modules were given.
-
-    `masked`: outputs are infinite in fp32, as they are meant to be, and only NaN among them is looked for.
     """
     device.release()
     low = getattr(torch, row.autocast or row.storage)
-    whole = _Whole()
-    error = ""
+    whole = _Whole(partial(seeded_step, workload, case, device, precision=row), low, masked)
     with precision_flags(row):
         try:
-            loss = _see_dtypes(workload, case, device, row, whole, len(nonzero))
+            loss = whole.see_dtypes(dict(named_tensors(workload.module)), len(nonzero))
             device.release()
-            _see_steps(workload, case, device, row, whole, loss, nonzero, masked=masked)
+            whole.see_steps(loss, nonzero)
         except UsageError as refused:
             whole.notes.append(str(refused))
         except Exception as raised:
             if is_out_of_memory(raised):
                 raise
-            error = first_line(raised)
+            whole.seen["error"] = first_line(raised)
     device.release()
-    low_run = LowRun(
-        precision=row.name,
-        modules=_own_errors(workload, case, device, row, whole.dtypes.given, len(nonzero)),
-        lowered=[path for path, dtypes in whole.dtypes.returned.items() if dtypes == {low}],
-        lowered_weights=whole.lowered_weights,
-        gradients=whole.gradients,
-        scaler_scale=whole.scaler_scale,
-        first_nonfinite=whole.first,
-        overflowed_weights=whole.overflowed,
-        nonfinite_output=whole.nonfinite_output,
-        error=error,
-        notes=whole.notes,
-    )
-    return low_run, whole.dtypes.given
+    modules = _own_errors(workload, case, device, row, whole.given, len(nonzero))
+    return LowRun(precision=row.name, modules=modules, notes=whole.notes, **whole.seen), whole.given
+
+
+@dataclass(slots=True)
+class _Whole:
+    """Whole steps in a precision whose low dtype is `low`; `seen` are fields of its `LowRun`, as far as it got.
+
+    `masked`: outputs are infinite in fp32, as they are meant to be, and only NaN among them is looked for.
+    """
+
+    build: Callable[[list[str]], Step]
+    low: torch.dtype
+    masked: bool
+    given: Given = field(default_factory=dict)
+    seen: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def see_dtypes(self, stored: Mapping[str, torch.Tensor], steps: int) -> torch.Tensor | None:
+        """Run forward passes on each batch to see what they do in the low dtype; return the first loss, if any."""
+        step = self.build(self.notes)
+        strange = [name for name, tensor in named_tensors(step.module) if not is_finite([tensor])]
+        self.seen["overflowed_weights"] = [name for name in strange if name in stored and is_finite([stored[name]])]
+        first: torch.Tensor | None = None
+        with step.mode(), unfused(), trace_casts(step.module) as ledger, watch_dtypes(step.module) as dtypes:
+            self.given = dtypes.given
+            for turn in range(min(steps, len(step.data.batches))):
+                loss = step.network.forward_and_loss()[1]
+                first = loss.detach() if loss is not None and turn == 0 else first
+                del loss
+        self.seen["lowered"] = [path for path, returned in dtypes.returned.items() if returned == {self.low}]
+        short = short_dtype(self.low)
+        cast = {one.name for one in ledger.casts if one.what in (WEIGHT, BUFFER) and one.to_dtype == short}
+        self.seen["lowered_weights"] = [
+            name for name, tensor in named_tensors(step.module) if tensor.dtype == self.low or name in cast
+        ]
+        return first
+
+    def see_steps(self, loss: torch.Tensor | None, nonzero: Sequence[Mapping[str, _Mask]]) -> None:
+        """Run whole steps to see where values stop being finite and which gradients flush.
+
+        Values are looked at until one is not finite. In training, steps go on after it where GradScaler skips such an
+        update, but end where the weights may not be finite any more.
+        """
+        step = self.build(self.notes)
+        scaler = step.scaler if isinstance(step, TrainingStep) else None
+        if isinstance(step, TrainingStep) and scaler is not None:
+            if is_finite([loss]):
+                step.settle_scaler()
+            else:
+                self.notes.append(UNSCALABLE)
+            seed_all(0)
+            self.seen["scaler_scale"] = scaler.get_scale()
+        gradients_seen: dict[str, SeenGradient] = {}
+        for turn, masks in enumerate(nonzero):
+            with step.mode(), self._finding(step, turn):
+                output, own_loss, gradients = _run(step)
+            if "nonfinite_output" not in self.seen and _is_strange(output, own_loss, masked=self.masked):
+                self.seen["nonfinite_output"] = turn
+            del output
+            for name, gradient in gradients.items():
+                if name in masks:
+                    _put_gradient(gradients_seen, name, dense(gradient), masks[name])
+            finite = is_finite(gradients.values())
+            gradients.clear()
+            if isinstance(step, TrainingStep) and (finite or scaler is not None):
+                with self._finding(step, turn):
+                    step.apply_gradients()
+            first = self.seen.get("first_nonfinite")
+            if first is not None and (scaler is None or first.phase == "optimizer"):
+                if isinstance(step, TrainingStep) and turn + 1 < len(nonzero):
+                    self.notes.append(ENDED.format(turn + 1, len(nonzero)))
+                break
+        self.seen["gradients"] = list(gradients_seen.values())
+
+    @contextmanager
+    def _finding(self, step: Step, turn: int) -> Iterator[None]:
+        """Look for the first value that is not finite, if none is found yet, in step `turn`."""
+        if "first_nonfinite" in self.seen:
+            yield
+            return
+        with find_nonfinite(step.module) as found:
+            try:
+                yield
+            finally:
+                if found.first is not None:
+                    self.seen["first_nonfinite"] = structs.replace(found.first, step=turn)
 
 
 def _validations(
@@ -231,91 +287,6 @@ def _own_errors(
                 step.run()
             step.network.forward_and_loss()
         return errors.modules
-
-
-def _see_dtypes(
-    workload: Workload, case: Case, device: Device, row: Precision, whole: _Whole, steps: int
-) -> torch.Tensor | None:
-    """Run forward passes on each batch to see what they do in the low dtype; return the first loss, if there is one."""
-    step = seeded_step(workload, case, device, whole.notes, precision=row)
-    low = getattr(torch, row.autocast or row.storage)
-    given = dict(named_tensors(workload.module))
-    stored = ((name, tensor) for name, tensor in named_tensors(step.module) if not is_finite([tensor]))
-    whole.overflowed = [name for name, _ in stored if name in given and is_finite([given[name]])]
-    first: torch.Tensor | None = None
-    with step.mode(), unfused(), trace_casts(step.module) as ledger, watch_dtypes(step.module) as whole.dtypes:
-        for turn in range(min(steps, len(step.data.batches))):
-            loss = step.network.forward_and_loss()[1]
-            first = loss.detach() if loss is not None and turn == 0 else first
-            del loss
-    short = SHORT_DTYPES[row.autocast or row.storage]
-    cast = {one.name for one in ledger.casts if one.what in (WEIGHT, BUFFER) and one.to_dtype == short}
-    whole.lowered_weights = [name for name, tensor in named_tensors(step.module) if tensor.dtype == low or name in cast]
-    return first
-
-
-def _see_steps(
-    workload: Workload,
-    case: Case,
-    device: Device,
-    row: Precision,
-    whole: _Whole,
-    loss: torch.Tensor | None,
-    nonzero: Sequence[Mapping[str, _Mask]],
-    *,
-    masked: bool,
-) -> None:
-    """Run whole steps to see where values stop being finite and which gradients flush.
-
-    Values are looked at until one is not finite. In training, steps go on after it where GradScaler skips such an
-    update, but end where the weights may not be finite any more.
-    """
-    step = seeded_step(workload, case, device, whole.notes, precision=row)
-    scaler = step.scaler if isinstance(step, TrainingStep) else None
-    if isinstance(step, TrainingStep) and scaler is not None:
-        if is_finite([loss]):
-            step.settle_scaler()
-        else:
-            whole.notes.append(UNSCALABLE)
-        seed_all(0)
-        whole.scaler_scale = scaler.get_scale()
-    seen: dict[str, SeenGradient] = {}
-    for turn, masks in enumerate(nonzero):
-        with step.mode(), _finding(step, whole, turn):
-            output, own_loss, gradients = _run(step)
-        if whole.nonfinite_output is None and _is_strange(output, own_loss, masked=masked):
-            whole.nonfinite_output = turn
-        del output
-        for name, gradient in gradients.items():
-            if name in masks:
-                _put_gradient(seen, name, dense(gradient), masks[name])
-        finite = is_finite(gradients.values())
-        del gradients
-        if not isinstance(step, TrainingStep):
-            if whole.first is not None:
-                break
-            continue
-        if finite or scaler is not None:
-            with _finding(step, whole, turn):
-                step.apply_gradients()
-        if whole.first is not None and (scaler is None or whole.first.phase == "optimizer"):
-            if turn + 1 < len(nonzero):
-                whole.notes.append(ENDED.format(turn + 1, len(nonzero)))
-            break
-    whole.gradients = list(seen.values())
-
-
-@contextmanager
-def _finding(step: Step, whole: _Whole, turn: int) -> Iterator[None]:
-    """Look for the first value that is not finite, if none is found yet, in step `turn`."""
-    if whole.first is not None:
-        yield
-        return
-    with find_nonfinite(step.module) as found:
-        try:
-            yield
-        finally:
-            whole.first = found.first and structs.replace(found.first, step=turn)
 
 
 def _run(step: Step) -> tuple[Any, torch.Tensor | None, dict[str, torch.Tensor]]:

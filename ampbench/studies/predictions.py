@@ -16,7 +16,7 @@ most twice that.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -63,13 +63,15 @@ class Fit:
     """How values fit into a format; None where there are no finite ones.
 
     `reach` is the largest magnitude over the format's largest number. The others are shares of all finite values:
-    `overflow` would become infinite, `flushed` zero though they are not, `subnormal` would lose digits.
+    `overflow` would become infinite, `flushed` zero though they are not, `subnormal` would lose digits; of updates,
+    `swallowed` would change nothing where the parameter is stored in the format.
     """
 
     reach: float | None = None
     overflow: float | None = None
     flushed: float | None = None
     subnormal: float | None = None
+    swallowed: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -371,14 +373,6 @@ class Score(NamedTuple):
         return self.right + self.missed
 
 
-class Scores(NamedTuple):
-    """How good predictions are. `checked` modules were looked at in both ways."""
-
-    overflow: Score = Score()
-    flush: Score = Score()
-    checked: int = 0
-
-
 class GradientOutcome(NamedTuple):
     """The gradient of a parameter: the share of its finite values predicted and seen to flush to zero.
 
@@ -422,17 +416,28 @@ def predicted_and_seen(found: RangePass, low: LowRun) -> list[Outcome]:
     first = None
     if low.first_nonfinite is not None and low.first_nonfinite.phase == "forward" and not low.overflowed_weights:
         first = low.first_nonfinite.module
-    known = _predictor(low)
     home = {row.name: module for module, values in rows.items() for row in values if row.name}
     # whose own weights or buffers overflow as they are stored
     alone = {
         home.get(name, name.rpartition(".")[0]): "its weights or buffers overflow as they are stored"
         for name in low.overflowed_weights
     }
-    outcomes = []
+    kinds = {module: values[0].kind for module, values in rows.items()}
+    if first is not None:
+        within = f"{first}." if first else ""
+        fused = kinds.get(first, "") in {"", *_FUSED}
+        if not fused or not any(row.overflowed for row in low.modules if row.module.startswith(within)):
+            alone.setdefault(first, "only the whole step was seen")
+    compared = {row.module for row in low.modules}
+    uncompared = [
+        ModuleError(module=module, kind=kinds.get(module, ""), elements=0, note=note)
+        for module, note in alone.items()
+        if module not in compared
+    ]
     unknown = f"what is in {low_dtype(low.precision)} is not known, as the whole step was not seen"
-    for row in low.modules:
-        prediction = known(rows.get(row.module, []))
+    outcomes = []
+    for row in [*low.modules, *uncompared]:
+        prediction = _predicted(low, rows.get(row.module, []))
         note = (unknown if prediction is None else row.note) if row.elements else row.note or "it was not compared"
         seen = row.elements > 0 and prediction is not None
         surely = prediction is not None and (row.module == first or row.module in alone)
@@ -444,33 +449,17 @@ def predicted_and_seen(found: RangePass, low: LowRun) -> list[Outcome]:
                 flush_seen=row.flushed >= FLUSHES * row.elements if seen else None,
             )
         )
-    values = rows.get(first, []) if first is not None else []
-    fused = not values or values[0].kind in _FUSED
-    within = fused and any(row.overflowed for row in low.modules if row.module.startswith(f"{first}." if first else ""))
-    if first is not None and not within:
-        alone.setdefault(first, "only the whole step was seen")
-    for module in [name for name in alone if name not in {row.module for row in low.modules}]:
-        values = rows.get(module, [])
-        prediction = known(values)
-        kind = values[0].kind if values else ""
-        outcomes.append(
-            Outcome(
-                error=ModuleError(module=module, kind=kind, elements=0, note=alone[module]),
-                predicted=prediction or Prediction(),
-                overflow_seen=True if prediction else None,
-            )
-        )
     return outcomes
 
 
-def scores(outcomes: Iterable[Outcome]) -> Scores:
-    """Return how good predictions are, over what could be seen."""
-    every = list(outcomes)
-    return Scores(
-        overflow=_score((row.predicted.overflows, row.overflow_seen, row.predicted.near_overflow) for row in every),
-        flush=_score((row.predicted.flushes, row.flush_seen, row.predicted.near_flush) for row in every),
-        checked=sum(row.overflow_seen is not None and row.flush_seen is not None for row in every),
-    )
+def scores(outcomes: Sequence[Outcome]) -> dict[str, Score]:
+    """Return by event, "overflow" and "flushing", how good predictions are, over what could be seen."""
+    return {
+        "overflow": _score(
+            (row.predicted.overflows, row.overflow_seen, row.predicted.near_overflow) for row in outcomes
+        ),
+        "flushing": _score((row.predicted.flushes, row.flush_seen, row.predicted.near_flush) for row in outcomes),
+    }
 
 
 def predicted_gradients(found: RangePass, low: LowRun) -> list[GradientOutcome]:
@@ -521,35 +510,25 @@ def left_out(reasons: Iterable[str]) -> str:
     return few(f"{reason} ({count:,})" for reason, count in counts)
 
 
-def _predictor(low: LowRun) -> Callable[[list[Magnitudes]], Prediction | None]:
-    """Return what predicts for the values of a module; None where no step says what is lowered."""
+def _predicted(low: LowRun, values: list[Magnitudes]) -> Prediction | None:
+    """Return what is predicted of a module by its values; None where no step says what is lowered."""
     dtype = low_dtype(low.precision)
     if _is_pure(low):
-        return lambda values: predict(values, dtype)
+        return predict(values, dtype)
     if not low.lowered and not low.lowered_weights and not whole_step_seen(low):
-        return lambda _: None
-    modules, weights = frozenset(low.lowered), frozenset(low.lowered_weights)
-
-    def known(values: list[Magnitudes]) -> Prediction:
-        low_itself = any(row.module in modules or row.name in weights for row in values)
-        return predict(values, dtype, computes_low=low_itself, lowered_weights=weights)
-
-    return known
+        return None
+    low_itself = any(row.module in low.lowered or row.name in low.lowered_weights for row in values)
+    return predict(values, dtype, computes_low=low_itself, lowered_weights=low.lowered_weights)
 
 
 def _is_pure(low: LowRun) -> bool:
     return find_precision(low.precision).autocast is None
 
 
-def _score(told: Iterable[tuple[str, bool | None, str]]) -> Score:
-    known = [(bool(predicted), seen, bool(near)) for predicted, seen, near in told if seen is not None]
-    pairs = [each[:2] for each in known]
-    return Score(
-        right=pairs.count((True, True)),
-        false=pairs.count((True, False)),
-        missed=pairs.count((False, True)),
-        near=known.count((False, True, True)),
-    )
+def _score(events: Iterable[tuple[str, bool | None, str]]) -> Score:
+    known = [(bool(predicted), seen, bool(near)) for predicted, seen, near in events]
+    pairs = Counter(each[:2] for each in known)
+    return Score(pairs[True, True], pairs[True, False], pairs[False, True], near=known.count((False, True, True)))
 
 
 EMA_DECAY = 0.999

@@ -129,22 +129,6 @@ def test_json_is_the_pass_with_what_is_derived_from_it(stored: Path, ampbench: R
     assert (skipped["outcome"], skipped["reason"]) == ("skipped", "cuda is not available: no driver")
 
 
-def test_markdown_has_the_same_section(stored: Path, ampbench: Run) -> None:
-    said = ampbench("show", RUN, "-k", "net", "--format", "markdown").out
-    assert said.startswith("## net · fp32 · training · cpu")
-    assert "\n### Largest values" in said
-
-
-def test_a_killed_run_shows_what_it_has(tmp_path: Path, ampbench: Run) -> None:
-    path = write_run(tmp_path / "results", [CASE, FAILED], range_pass(CASE), explains="headroom")
-    with path.open("a") as file:
-        file.write('{"ranges":{"case')
-    said = ampbench("show", RUN)
-    assert said.code == 0
-    assert f"{FAILED.case_id}: skipped: not reached before the run ended" in said.out
-    assert said.err == f"results/runs/{RUN}.jsonl ends in a cut line, which was left out\n"
-
-
 @pytest.mark.parametrize("verb", ["headroom", "origin"])
 @pytest.mark.parametrize(
     ("arguments", "message"),
@@ -231,16 +215,6 @@ def full(monkeypatch: pytest.MonkeyPatch) -> None:
         return write(descriptor, data)
 
     monkeypatch.setattr("os.write", refuse)
-
-
-@pytest.mark.usefixtures("full")
-@pytest.mark.parametrize("verb", ["headroom", "origin"])
-def test_what_cannot_be_stored_is_printed_all_the_same(verb: str, ends: Ends, ampbench: Run) -> None:
-    said = ampbench("explain", verb, "mlp")
-    assert said.code == 2
-    assert said.out.startswith("mlp")
-    assert "No space left on device" in said.err
-    assert said.err.count("\n") == 1
 
 
 @pytest.mark.usefixtures("full")

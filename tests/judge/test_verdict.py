@@ -1,5 +1,6 @@
 """What to take of a table, and why: speed, memory, what is passed over, and how far times can be trusted."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 

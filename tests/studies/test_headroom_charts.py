@@ -3,7 +3,6 @@
 import json
 from functools import partial
 
-from ampbench.records.measured import Failure
 from ampbench.records.ranges import GRADIENT, WEIGHT, Magnitudes
 from ampbench.report.material import Material, material_of
 from ampbench.report.page import chart_payload, make_page, packed
@@ -11,8 +10,7 @@ from ampbench.report.views.explanation import explanation
 from ampbench.show.charts import MODULES, ROWS_OF_THE_PAGE, thinned
 from ampbench.show.page import DETAILED, LISTED
 from ampbench.studies.headroom import FITTING, FLUSHING, NONFINITE, OVERFLOWING
-from tests.compared_runs import Times, make_run
-from tests.report.materials import make_material, page_of, part_of, rendered_by
+from tests.report.materials import page_of, part_of, rendered_by
 from tests.report.ranged_runs import FP32, erring, headroom_run, low_run, ranged, spread
 from tests.stored_runs import make_case
 
@@ -33,11 +31,6 @@ def rows_of(material: Material, case: str = "0-0") -> dict[str, dict]:
     """Return the drawn modules of one choice by name."""
     part = headroom(material)
     return {row["module"]: row for row in part.datasets[CHART] if row["case"] == case and row["module"]}
-
-
-def test_without_a_pass_there_is_no_part():
-    assert headroom(make_material(make_run(Times((FP32, [1e-3]))))) is None
-    assert headroom(make_material()) is None
 
 
 def test_what_overflows_flushes_or_is_not_finite_has_marks_of_its_own():
@@ -93,17 +86,6 @@ def test_of_several_cases_the_largest_values_come_first_in_a_table_of_all():
     page = rendered(only(small, large, cases=(FP32, OTHER)))
     assert [one.get_text() for one in page.select("#explanation tbody th")] == ["other fp32", "linear_chain fp32"]
     assert "Of 2 cases, 1 would have values overflow in fp16: other fp32." in page.get_text()
-
-
-def test_a_case_that_failed_is_said_with_its_reason():
-    run = headroom_run(cases=(FP32,))
-    run.failures[FP32.case_id] = Failure(
-        case_id=FP32.case_id, stage="round", cause="RuntimeError", message="no <b>way</b>"
-    )
-    part = headroom(material_of([], explanations=[run]))
-    assert part.charts == []
-    page = rendered(material_of([], explanations=[run]))
-    assert page.select_one("ul.failures").get_text().strip() == "linear_chain fp32: RuntimeError: no <b>way</b>"
 
 
 def test_a_pass_that_saw_nothing_or_zeros_alone_is_told_without_a_chart():

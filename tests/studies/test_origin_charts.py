@@ -2,7 +2,6 @@
 
 from functools import partial
 
-from ampbench.records.measured import Skip
 from ampbench.records.ranges import FirstNonfinite
 from ampbench.report.material import Material, material_of
 from ampbench.report.views.explanation import explanation
@@ -10,7 +9,7 @@ from ampbench.show.charts import MODULES
 from ampbench.show.document import ROWS
 from ampbench.studies.origin import INPUTS_OVERFLOW, OVERFLOWING, OWN, TOTAL
 from tests.compared_runs import Times, environment, make_run
-from tests.report.materials import make_material, page_of, part_of, rendered_by
+from tests.report.materials import page_of, part_of, rendered_by
 from tests.report.ranged_runs import FP16, erring, origin_run, originating
 from tests.stored_runs import make_case, make_header
 
@@ -29,11 +28,6 @@ rendered = partial(rendered_by, explanation)
 
 def rows_of(material: Material) -> dict[str, dict]:
     return {row["module"]: row for row in origin(material).datasets[CHART]}
-
-
-def test_without_a_pass_there_is_no_part():
-    assert origin(make_material(make_run(Times((FP16, [1e-3]))))) is None
-    assert origin(make_material()) is None
 
 
 def test_each_module_has_its_own_and_total_error_in_the_order_of_running():
@@ -92,13 +86,6 @@ def test_modules_that_were_not_compared_and_empty_passes_are_told_without_a_char
     for found in (originating(), uncompared):
         assert origin(only(found)).charts == []
         assert rendered(only(found)).select_one("details.origin") is not None
-
-
-def test_a_skipped_case_is_said_with_its_reason():
-    run = origin_run()
-    run.skips[FP16.case_id] = Skip(case_id=FP16.case_id, reason="there is no xpu")
-    page = rendered(material_of([], explanations=[run]))
-    assert page.select_one("ul.failures").get_text().strip() == "linear_chain fp16_autocast: there is no xpu"
 
 
 def test_what_was_looked_at_elsewhere_is_pointed_out():

@@ -2,23 +2,19 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ampbench.core.precisions import LOW, PRECISIONS, SCALED
-from ampbench.core.units import one_of
 from ampbench.drive.planning import FEATURES_ALONE, NO_LOSS
-from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
+from ampbench.errors import NothingToRunError
 from ampbench.records.case import DeviceDescription
 from ampbench.records.kinds import HEADROOM, ORIGIN
-from ampbench.records.measured import Failure
 from ampbench.records.ranges import OriginPass, RangePass, RangesAsked
 from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Nothing, Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
 from ampbench.studies import headroom, origin
-from ampbench.studies.study import Instrument
 from ampbench.studies.work import prepared as prepare
 from tests.instruments.working import work
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, described, machine
@@ -154,29 +150,6 @@ def test_a_device_that_is_absent_skips_its_cases(explain: Callable[..., StoredRu
     assert [request.case.device for request in channel.asked if request.case] == ["cpu"]
 
 
-@pytest.mark.parametrize(("one", "asked"), [(headroom.STUDY, RangesAsked()), (origin.STUDY, Nothing())])
-@pytest.mark.parametrize(
-    ("selected", "message"),
-    [
-        ({"workloads": []}, r"of which workload\? Name one, as in `ampbench explain (headroom|origin) mlp`"),
-        ({"precisions": ["fp32"]}, f"a low precision .*, and fp32 is none: give {one_of(LOW)}"),
-        ({"precisions": ["bf16_pure", "tf32"]}, "and tf32 is none"),
-        ({"paths": ["eager", "compiled"]}, "looks into the modules of the eager path, which a compiled network"),
-        ({"workloads": ["mlpp"]}, "unknown workload 'mlpp': did you mean mlp"),
-        ({"precisions": ["bf61"]}, "unknown precision 'bf61'"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused_before_anything_is_opened(
-    one: Instrument[Any], asked: Any, selected: dict[str, list[str]], message: str
-) -> None:
-    selection = Selection(**({"workloads": ["mlp"]} | selected))  # type: ignore[arg-type]
-    with (
-        pytest.raises((UsageError, UnknownNameError), match=message),
-        prepare(one, selection, Settings(), asked, open_channel=lambda: pytest.fail("opened")),
-    ):
-        pass
-
-
 def test_origins_are_found_in_the_devices_own_autocast_dtype_and_in_inference(tmp_path: Path) -> None:
     channel = seeing()
     run = found(tmp_path, channel)
@@ -201,22 +174,6 @@ def test_a_keyword_that_leaves_only_other_dtypes_says_what_to_name() -> None:
         pass
 
 
-@pytest.mark.parametrize("explain", [watched, found])
-def test_a_case_that_fails_is_an_entry_and_the_next_one_is_explained(
-    explain: Callable[..., StoredRun], tmp_path: Path
-) -> None:
-    def failing(request: Request) -> Reply | None:
-        assert request.case is not None
-        if request.case.phase == "training":
-            return None
-        failure = Failure(case_id=request.case.case_id, stage=request.task, cause="exception", message="no")
-        return Reply(failure=failure)
-
-    run = explain(tmp_path, seeing(failing), phases=["inference", "training"])
-    failed, ok = run.cases
-    assert (list(run.failures), run.explained, run.ended) == ([failed], [ok], "complete")
-
-
 @pytest.mark.parametrize(("explain", "stage"), [(watched, "ranges"), (found, "origin")])
 def test_a_reply_without_anything_is_a_failure_that_says_so(
     explain: Callable[..., StoredRun], stage: str, tmp_path: Path
@@ -224,16 +181,3 @@ def test_a_reply_without_anything_is_a_failure_that_says_so(
     run = explain(tmp_path, seeing(lambda _: Reply()))
     (failure,) = run.failures.values()
     assert (failure.stage, failure.message) == (stage, "the worker gave no result")
-
-
-@pytest.mark.parametrize("explain", [watched, found])
-def test_an_interruption_keeps_what_was_explained(explain: Callable[..., StoredRun], tmp_path: Path) -> None:
-    def interrupted(request: Request) -> Reply | None:
-        if request.case is not None and request.case.phase == "training":
-            raise KeyboardInterrupt
-        return None
-
-    channel = seeing(interrupted)
-    run = explain(tmp_path, channel, phases=["inference", "training"])
-    assert (len(run.cases), len(run.explained), run.ended) == (2, 1, "interrupted")
-    assert channel.closed

@@ -27,7 +27,7 @@ from ampbench.records.ranges import (
 from ampbench.studies import headroom_measure as ranges
 from ampbench.studies.headroom import Headroom, conclusions
 from ampbench.studies.headroom_measure import measure_ranges
-from ampbench.studies.predictions import predicted_and_seen, predicted_gradients, scores
+from ampbench.studies.predictions import Score, predicted_and_seen, predicted_gradients, scores
 from ampbench.trace.keep_fp32 import keep_fp32
 from ampbench.worker import distances
 from ampbench.worker.data import SAME_INPUTS
@@ -95,10 +95,10 @@ def test_predictions_are_held_against_another_batch_and_another_seed(case: MakeC
     assert msgspec.json.decode(msgspec.json.encode(found), type=RangePass) == found
     assert [(one.on, one.note) for one in found.validations] == [(ANOTHER_BATCH, ""), (ANOTHER_SEED, "")]
     for one in found.validations:
-        pure, mixed = (scores(predicted_and_seen(found, low)) for low in one.low_runs)
-        assert pure.overflow.false == 1  # the inputs of seed 1 are small
-        assert (mixed.overflow.false, mixed.overflow.missed, mixed.checked) == (0, 0, 1)
-    assert scores(predicted_and_seen(found, found.low_runs[0])).overflow.right == 1
+        pure, mixed = (scores(predicted_and_seen(found, low))["overflow"] for low in one.low_runs)
+        assert pure.false == 1  # the inputs of seed 1 are small
+        assert mixed == Score()
+    assert scores(predicted_and_seen(found, found.low_runs[0]))["overflow"].right == 1
     tested = concluded(found, case(), "predictions on another batch")
     assert tested[Headroom.RIGHT] == {"modules": 1, "names": "bf16_autocast"}
     assert tested[Headroom.SCORE].items() >= {"precision": "fp16_pure", "predicted": 1, "seen": 0, "false": 1}.items()
@@ -475,7 +475,7 @@ def test_predictions_and_what_is_seen_are_of_the_same_batches(case: MakeCase, ph
     workload = net(linear, inputs=[small, large], loss=lambda output: mean_square(output.float() * 1e-6))
     found = measure(workload, case("fp32", phase), precision, steps=2)
     (low,) = found.low_runs
-    judged = scores(predicted_and_seen(found, low)).overflow
+    judged = scores(predicted_and_seen(found, low))["overflow"]
     assert (judged.right, judged.false, judged.missed) == (1, 0, 0)
     assert low.modules[0].elements == 16
     assert low.first_nonfinite is not None

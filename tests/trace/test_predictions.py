@@ -111,9 +111,8 @@ def test_predictions_of_passes_in_training_and_inference_are_precise_and_complet
                 ["fp16_autocast", "fp16_pure"],
             )
             for low in passed.low_runs:
-                judged = scores(predicted_and_seen(passed, low))
-                for what, score in (("overflow", judged.overflow), ("flush", judged.flush)):
-                    found[low.precision, what] = _together(found[low.precision, what], score)
+                for event, score in scores(predicted_and_seen(passed, low)).items():
+                    found[low.precision, event] = _together(found[low.precision, event], score)
     for key, score in found.items():
         assert score.right > 20, key
         assert score.right >= 0.95 * score.predicted, (key, score)
