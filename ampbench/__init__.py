@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from ampbench.judge.frame import load
     from ampbench.live import measure
     from ampbench.result import Result, open
+    from ampbench.trace.errors import watch_errors
     from ampbench.trace.keep_fp32 import keep_fp32, release_fp32
     from ampbench.trace.ledger import trace_casts
+    from ampbench.trace.nonfinite import find_nonfinite
     from ampbench.workload import Workload
 
 __version__ = "0.1.0"
@@ -44,17 +46,20 @@ __all__ = [
     "WorkloadError",
     "__version__",
     "compare",
+    "find_nonfinite",
     "keep_fp32",
     "load",
     "measure",
     "open",
     "release_fp32",
     "trace_casts",
+    "watch_errors",
 ]
 
 _LAZY = {
     "compare": "ampbench.comparison",
     "Comparison": "ampbench.comparison",
+    "find_nonfinite": "ampbench.trace.nonfinite",
     "keep_fp32": "ampbench.trace.keep_fp32",
     "load": "ampbench.judge.frame",
     "measure": "ampbench.live",
@@ -63,6 +68,7 @@ _LAZY = {
     "Result": "ampbench.result",
     "release_fp32": "ampbench.trace.keep_fp32",
     "trace_casts": "ampbench.trace.ledger",
+    "watch_errors": "ampbench.trace.errors",
     "Workload": "ampbench.workload",
 }
 

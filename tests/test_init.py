@@ -24,12 +24,14 @@ def test_the_public_names_are_these():
         "WorkloadError",
         "__version__",
         "compare",
+        "find_nonfinite",
         "keep_fp32",
         "load",
         "measure",
         "open",
         "release_fp32",
         "trace_casts",
+        "watch_errors",
     ]
 
 

@@ -14,6 +14,7 @@ from ampbench.core.precisions import PRECISIONS
 from ampbench.records.bounds import Count, ErrorSize, Exponent, Magnitude, Parts, Steps, one_of
 from ampbench.records.measured import Recipe
 
+ROOT = "the network itself"
 INPUT, ACTIVATION, GRADIENT, WEIGHT, UPDATE = "input", "activation", "gradient", "weight", "update"
 """Kinds of values: a module's floating inputs; its floating outputs; the gradients of these and of its parameters; its
 own parameters and floating buffers; the change of these by one optimizer step."""
@@ -107,6 +108,12 @@ class FirstNonfinite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     inputs_largest: Magnitude | None = None
     parameter: str = ""
     frames: list[str] = []
+
+    def __str__(self) -> str:
+        where = f"{self.module or ROOT}, {self.phase}, step {self.step + 1:,}"
+        largest = f" from inputs of at most {self.inputs_largest:.3g}" if self.inputs_largest is not None else ""
+        gradient = f" as a gradient of {self.parameter}" if self.parameter else ""
+        return f"{self.operation} in {where} makes the first value that is not finite{gradient}{largest}"
 
 
 class SeenGradient(Parts, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -226,9 +233,6 @@ class RangesAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     precisions: list[str] = []
 
 
-ROOT = "the network itself"
-
-
 def format_scale(scale: float) -> str:
     """Return a loss scale as "2^16", one that is no power of two as "1000"."""
     mantissa, power = math.frexp(scale)
@@ -237,7 +241,4 @@ def format_scale(scale: float) -> str:
 
 def nonfinite_sentence(found: FirstNonfinite) -> str:
     """Return where the first value that is not finite was made; steps count from 1."""
-    where = f"{found.module or ROOT}, {found.phase}, step {found.step + 1:,}"
-    largest = f" from inputs of at most {found.inputs_largest:.3g}" if found.inputs_largest is not None else ""
-    gradient = f" as a gradient of {found.parameter}" if found.parameter else ""
-    return f"{found.operation} in {where} makes the first value that is not finite{gradient}{largest}"
+    return str(found)

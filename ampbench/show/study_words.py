@@ -147,11 +147,8 @@ TEMPLATES: Mapping[str, str] = {
         "({count:,} of {modules:counted;module})"
     ),
     "origin-kept": (
-        "kept in fp32 alone, {module} lowers the error of the output most, by {share:share} to {error:error}"
-        "{then:if|; then come ||}"
-    ),
-    "origin-mends": (
-        "kept in fp32 alone, {module} makes the output finite, with an error of {error:error}{then:if|; then come ||}"
+        "kept in fp32 alone, {module} {share:if|lowers the error of the output most, by |share|, to }"
+        "{share:else|makes the output finite, with an error of }{error:error}{then:if|; then come ||}"
     ),
     "origin-spread": "no module alone matters: {module}, the first to keep in fp32, takes {share:share} off the error",
     "origin-worst": "most by themselves err {names}, by up to {error:error}",

@@ -30,7 +30,6 @@ from ampbench.records.ranges import (
     RangePass,
     RangesAsked,
     format_scale,
-    nonfinite_sentence,
 )
 from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Task
@@ -219,7 +218,7 @@ def _whole_step(low: LowRun) -> Statement:
     if low.overflowed_weights and step is not None:
         return stored(step=step + 1)
     if low.first_nonfinite is not None:
-        return state(Headroom.FIRST, name, first=nonfinite_sentence(low.first_nonfinite))
+        return state(Headroom.FIRST, name, first=str(low.first_nonfinite))
     if step is not None:
         return state(Headroom.NONFINITE, name, step=step + 1)
     if low.overflowed_weights:
@@ -275,7 +274,7 @@ class Fits(NamedTuple):
 
 
 def _fit(dtype: str, share: str) -> Callable[[Fits], float | None]:
-    return lambda row: getattr(row.formats[dtype], share)  # type: ignore[no-any-return]
+    return lambda row: getattr(row.formats[dtype], share)
 
 
 VALUES: Sequence[Column[Fits]] = (

@@ -252,7 +252,18 @@ def _validations(
     for on, (make, same) in makers.items():
         try:
             other = make()
-            runs = [] if other is None else [_validated(other, case, device, low, given) for low, given in ran]
+            runs = []
+            if other is not None:
+                runs = [
+                    LowRun(
+                        precision=low.precision,
+                        modules=_own_errors(other, case, device, PRECISIONS[low.precision], given, 1),
+                        lowered=low.lowered,
+                        lowered_weights=low.lowered_weights,
+                        error=low.error,
+                    )
+                    for low, given in ran
+                ]
         except Exception as raised:
             if is_out_of_memory(raised):
                 raise
@@ -261,17 +272,6 @@ def _validations(
             found.append(Validation(on=on, low_runs=runs, note=same if other is None else ""))
         device.release()
     return found
-
-
-def _validated(workload: Workload, case: Case, device: Device, low: LowRun, given: Given) -> LowRun:
-    """Return what modules do in a low precision on the first batch of another workload of the same modules."""
-    return LowRun(
-        precision=low.precision,
-        modules=_own_errors(workload, case, device, PRECISIONS[low.precision], given, 1),
-        lowered=low.lowered,
-        lowered_weights=low.lowered_weights,
-        error=low.error,
-    )
 
 
 def _own_errors(

@@ -12,7 +12,7 @@ from ampbench.core.units import counted, format_error, format_share
 from ampbench.records.case import Case
 from ampbench.records.kinds import ORIGIN
 from ampbench.records.labels import few
-from ampbench.records.ranges import ROOT, ModuleError, OriginPass, nonfinite_sentence, ranked
+from ampbench.records.ranges import ROOT, ModuleError, OriginPass, ranked
 from ampbench.records.wire import Task
 from ampbench.show.charts import MODULES, Drawing, Rows, module_points, thinned, tooltip
 from ampbench.show.document import Column
@@ -46,9 +46,7 @@ class Origin(StrEnum):
     """Modules are handed what overflows already."""
     FLUSHES = "origin-flushes"
     KEPT = "origin-kept"
-    """Kept in fp32 alone, a module lowers the error of the output."""
-    MENDS = "origin-mends"
-    """Kept in fp32 alone, a module makes an output finite that is not."""
+    """Kept in fp32 alone, a module lowers the error of the output, or makes it finite."""
     SPREAD = "origin-spread"
     """No module alone lowers the error of the output much."""
     WORST = "origin-worst"
@@ -87,7 +85,7 @@ def conclusions(case: Case, record: OriginPass) -> Iterator[Statement]:
         yield from _growth(compared)
         yield state(Origin.CALM, "", Severity.INFO, modules=len(compared))
     if record.first_nonfinite is not None:
-        yield state(Origin.FIRST, first=nonfinite_sentence(record.first_nonfinite))
+        yield state(Origin.FIRST, first=str(record.first_nonfinite))
     if reasons := left_out([row.note for row in record.modules if not row.elements]):
         left = len(record.modules) - len(compared)
         yield state(Origin.LEFT_OUT, "", Severity.INFO, count=left, modules=len(record.modules), reasons=reasons)
@@ -98,17 +96,14 @@ def conclusions(case: Case, record: OriginPass) -> Iterator[Statement]:
 def _kept(record: OriginPass) -> Iterator[Statement]:
     """Yield which modules, each kept in fp32 alone, lower the output's error most."""
     best = [(row.module, row.kept_rel_l2) for row in ranked(record.modules) if row.kept_rel_l2 is not None]
-    if not best:
+    if not best or record.output_rel_l2 == 0:
         return
     module, error = best[0]
-    then = ", ".join(name for name, _ in best[1:3]) or None
-    if record.output_rel_l2 is None:
-        yield state(Origin.MENDS, "", Severity.ADVICE, module=module, error=error, then=then)
-        return
-    share = 1 - error / record.output_rel_l2 if record.output_rel_l2 else 0.0
-    if share < _MATTERS:
+    share = None if record.output_rel_l2 is None else 1 - error / record.output_rel_l2
+    if share is not None and share < _MATTERS:
         yield state(Origin.SPREAD, "", Severity.INFO, module=module, share=max(share, 0.0))
     else:
+        then = ", ".join(name for name, _ in best[1:3]) or None
         yield state(Origin.KEPT, "", Severity.ADVICE, module=module, error=error, share=share, then=then)
 
 
@@ -121,8 +116,8 @@ def _events(compared: Sequence[ModuleError]) -> Iterator[Statement]:
         (Origin.FLUSHES, [row for row in compared if row.flushed >= FLUSHES * row.elements]),
     ):
         if rows:
-            facts = {"names": few(row.module or ROOT for row in rows), "count": len(rows), "modules": len(compared)}
-            yield state(code, least=FLUSHES if code is Origin.FLUSHES else None, **facts)
+            names, least = few(row.module or ROOT for row in rows), FLUSHES if code is Origin.FLUSHES else None
+            yield state(code, names=names, count=len(rows), modules=len(compared), least=least)
 
 
 def _growth(compared: Sequence[ModuleError]) -> Iterator[Statement]:

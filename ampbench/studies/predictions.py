@@ -168,21 +168,15 @@ def predict(
     )
 
 
-def by_module(values: Iterable[Magnitudes]) -> dict[str, list[Magnitudes]]:
-    """Return the records of each module, in their order."""
-    found: dict[str, list[Magnitudes]] = {}
-    for row in values:
-        found.setdefault(row.module, []).append(row)
-    return found
-
-
 def by_running_module(values: Iterable[Magnitudes]) -> dict[str, list[Magnitudes]]:
     """Return the records of each module that ran, in the order of running.
 
     The parameters and buffers of a part that did not run itself are put to the nearest module around it that did, as an
     attention's are that uses its projection's: those of what nothing around it ran are left out.
     """
-    every = by_module(values)
+    every: dict[str, list[Magnitudes]] = {}
+    for row in values:
+        every.setdefault(row.module, []).append(row)
     ran = {name: list(rows) for name, rows in every.items() if any(row.what in (INPUT, ACTIVATION) for row in rows)}
     for name in [name for name in every if name not in ran]:
         around = name

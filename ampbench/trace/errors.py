@@ -1,9 +1,10 @@
 """How far each module of a network errs in a low precision by itself, on the inputs that it has in fp32."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -26,16 +27,13 @@ _FP32 = find_precision(BASELINE)
 
 @dataclass(slots=True)
 class _Sum:
-    """What has been compared of one module."""
+    """What has been compared of one module: squares of errors and of what they are relative to, and counts."""
 
     kind: str
-    elements: int = 0
     error: float = 0.0
     reference: float = 0.0
-    overflowed: int = 0
-    flushed: int = 0
-    inputs_overflowed: int = 0
     note: str = ""
+    counts: Counter[str] = field(default_factory=lambda: Counter(elements=0))
 
 
 @dataclass(slots=True)
@@ -55,13 +53,8 @@ class _Before:
 class Errors:
     """What `watch_errors` has seen so far: `modules`, in the order of running."""
 
-    def __init__(self, given: Given) -> None:
+    def __init__(self) -> None:
         self.sums: dict[str, _Sum] = {}
-        self._given = {path: iter(calls) for path, calls in given.items()}
-
-    def given(self, path: str) -> tuple[torch.dtype, ...] | None:
-        """Return the dtypes of the inputs that the next call of a module is to have; None: not known."""
-        return next(self._given.get(path, iter(())), None)
 
     @property
     def modules(self) -> list[ModuleError]:
@@ -70,12 +63,9 @@ class Errors:
             ModuleError(
                 module=path,
                 kind=row.kind,
-                elements=row.elements,
                 own_rel_l2=math.sqrt(row.error / row.reference) if row.reference else None,
-                overflowed=row.overflowed,
-                flushed=row.flushed,
-                inputs_overflowed=row.inputs_overflowed,
                 note=row.note,
+                **row.counts,
             )
             for path, row in self.sums.items()
         ]
@@ -86,6 +76,9 @@ def watch_errors(
     model: torch.nn.Module, shadow: Precision | str, given: Given = MappingProxyType({})
 ) -> Iterator[Errors]:
     """Run each module again in the precision `shadow`, on the inputs of the fp32 run in the block, and compare.
+
+    What is yielded has `modules`, a record each in the order of running: `module`, `own_rel_l2`, and how many of its
+    `elements` `overflowed` or `flushed` to zero.
 
     `shadow` is a row of `ampbench.core.precisions` or its name: with autocast, the module runs on the fp32 inputs and
     weights below autocast, else its weights, buffers and floating inputs are rounded to the storage dtype. With
@@ -98,8 +91,11 @@ def watch_errors(
     row = find_precision(shadow) if isinstance(shadow, str) else shadow
     if row.autocast is None and row.storage == "float32":
         raise UsageError(f"{row.name} rounds no module's values: watch the errors of a precision in fp16 or bf16")
-    seen = Errors(given)
-    with watch_runs(model, lambda run: _compare(run, row, seen), _remember):
+    seen = Errors()
+    calls = {path: iter(dtypes) for path, dtypes in given.items()}
+    with watch_runs(
+        model, lambda run: _compare(run, row, seen.sums, next(calls.get(run.path, iter(())), None)), _remember
+    ):
         yield seen
 
 
@@ -116,12 +112,12 @@ def _remember(run: ModuleRun) -> None:
     )
 
 
-def _compare(run: ModuleRun, row: Precision, seen: Errors) -> None:
-    given = seen.given(run.path)
+def _compare(run: ModuleRun, row: Precision, sums: dict[str, _Sum], given: tuple[torch.dtype, ...] | None) -> None:
+    """Run a module again as it was called, in a precision, and add what it errs; `given`: its inputs' dtypes there."""
     outputs = floating_stored(run.returned)
     if not run.leaf or not outputs or any(is_kept(module) for module in (*run.within, run.module)):
         return
-    found = seen.sums.setdefault(run.path, _Sum(type(run.module).__name__))
+    found = sums.setdefault(run.path, _Sum(type(run.module).__name__))
     before: _Before = run.kept
     if before.versions is not None and before.versions != _versions(before.given):
         found.note = "it writes into its inputs"
@@ -158,7 +154,7 @@ def _compare(run: ModuleRun, row: Precision, seen: Errors) -> None:
         return
     dtype = getattr(torch, row.autocast or row.storage)
     for tensor in floating_stored((args, run.kwargs)):
-        found.inputs_overflowed += int((tensor.isfinite() & ~tensor.detach().to(dtype).isfinite()).sum())
+        found.counts["inputs_overflowed"] += int((tensor.isfinite() & ~tensor.detach().to(dtype).isfinite()).sum())
     for wanted, held_exactly, other in zip(outputs, exact, lows, strict=True):
         _add(found, wanted.detach(), held_exactly.detach(), other)
 
@@ -225,13 +221,13 @@ def _add(found: _Sum, wanted: torch.Tensor, exact: torch.Tensor, low: torch.Tens
     for start in range(0, wanted.numel(), size):
         first, one, other = (each.reshape(-1)[start : start + size].double() for each in (wanted, exact, low))
         error = float((other - one).square().sum())
-        found.elements += len(first)
+        found.counts["elements"] += len(first)
         if not math.isfinite(error):
-            found.overflowed += int((first.isfinite() & ~other.isfinite()).sum())
+            found.counts["overflowed"] += int((first.isfinite() & ~other.isfinite()).sum())
             both = one.isfinite() & other.isfinite()
             one, other = one.where(both, 0.0), other.where(both, math.nan)
             error = float((other - one).where(both, 0.0).square().sum())
-        found.flushed += int(((other == 0) & (first != 0) & first.isfinite()).sum())
+        found.counts["flushed"] += int(((other == 0) & (first != 0) & first.isfinite()).sum())
         found.reference += float(one.square().sum())
         found.error += error
 

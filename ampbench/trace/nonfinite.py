@@ -43,7 +43,9 @@ class _State(NamedTuple):
 def find_nonfinite(model: torch.nn.Module) -> Iterator["_Finder"]:
     """Find the first op of the block that makes NaN or infinity, in the forward or backward pass or the optimizer.
 
-    What is yielded has it as `first`: None while every value was finite or meant.
+    What is yielded has it as `first`: None while every value was finite or meant. It prints as a sentence, and has
+    `operation`, `module`, `phase`, `step`, `parameter` (whose gradient it is), `inputs_largest` and `frames`, the last
+    lines of the program's own code.
 
     At fault is the first op that computes, that is, one given at least one tensor, and returns a NaN, +inf or -inf
     where none of the tensors and numbers it was given holds the same. So an infinity that is meant is not taken for a

@@ -221,26 +221,8 @@ SAMPLE = 65_536
 _SEED = 0
 
 
-class Samples:
-    """What `sample_outputs` kept: per module, `limit` values at most of what it returned, in fp64 on the CPU."""
-
-    def __init__(self, limit: int):
-        self.limit = limit
-        self.values: dict[str, list[torch.Tensor]] = {}
-        self._left: dict[str, int] = {}
-
-    def take(self, path: str, tensor: torch.Tensor) -> None:
-        """Keep values of one output, at places that only its size decides."""
-        left = self._left.get(path, self.limit)
-        count = min(left, tensor.numel())
-        if not count:
-            return
-        self._left[path] = left - count
-        flat = tensor.detach().reshape(-1)
-        if count < len(flat):
-            generator = torch.Generator().manual_seed(_SEED)
-            flat = flat[torch.randint(len(flat), (count,), generator=generator).to(flat.device)]
-        self.values.setdefault(path, []).append(flat.to("cpu", torch.float64, copy=True))
+Samples = Mapping[str, list[torch.Tensor]]
+"""Values of what each module returned, by its path, in fp64 on the CPU."""
 
 
 @contextmanager
@@ -250,14 +232,25 @@ def sample_outputs(model: torch.nn.Module, limit: int = SAMPLE) -> Iterator[Samp
     Two runs on inputs of the same shapes, in any precisions, keep the same elements. A module's first outputs are
     sampled until its limit is reached. Results stay the same, bit by bit.
     """
-    seen = Samples(limit)
+    samples: dict[str, list[torch.Tensor]] = {}
 
     def take(run: ModuleRun) -> None:
         for tensor in floating_stored(run.returned):
-            seen.take(run.path, tensor)
+            kept = samples.setdefault(run.path, [])
+            if count := min(limit - sum(map(len, kept)), tensor.numel()):
+                kept.append(_sampled(tensor, count))
 
     with watch_runs(model, take):
-        yield seen
+        yield samples
+
+
+def _sampled(tensor: torch.Tensor, count: int) -> torch.Tensor:
+    """Return `count` elements, at places that only the number of elements decides."""
+    values = tensor.detach().reshape(-1)
+    if count < len(values):
+        generator = torch.Generator().manual_seed(_SEED)
+        values = values[torch.randint(len(values), (count,), generator=generator).to(values.device)]
+    return values.to("cpu", torch.float64, copy=True)
 
 
 def total_errors(reference: Samples, low: Samples) -> Mapping[str, tuple[float | None, int]]:
@@ -266,17 +259,15 @@ def total_errors(reference: Samples, low: Samples) -> Mapping[str, tuple[float |
     None where it is undefined: a value is not finite, all of the reference's are zero, or the two runs returned other
     shapes.
     """
-    found: dict[str, tuple[float | None, int]] = {}
-    for path, values in reference.values.items():
-        others = low.values.get(path, [])
-        if [len(value) for value in values] != [len(value) for value in others]:
-            found[path] = (None, 0)
-            continue
-        exact, other = torch.cat(values), torch.cat(others)
-        norm = float(torch.linalg.vector_norm(exact))
-        error = float(torch.linalg.vector_norm(other - exact)) / norm if norm else math.nan
-        found[path] = (error if math.isfinite(error) else None, len(exact))
-    return found
+    errors: dict[str, tuple[float | None, int]] = dict.fromkeys(reference, (None, 0))
+    for path, values in reference.items():
+        others = low.get(path, [])
+        if values and list(map(len, values)) == list(map(len, others)):
+            exact, other = torch.cat(values), torch.cat(others)
+            norm = float(torch.linalg.vector_norm(exact))
+            error = float(torch.linalg.vector_norm(other - exact)) / norm if norm else math.nan
+            errors[path] = (error if math.isfinite(error) else None, len(exact))
+    return errors
 
 
 LOW_DTYPES = (torch.float16, torch.bfloat16)
@@ -289,14 +280,12 @@ _Key = tuple[str, str, str]
 class Ranges:
     """What `watch_ranges` has seen so far, readable at any time.
 
-    `batches` counts the calls of the network itself. `nonfinite_in_fp32` is the path of the module that first had a
-    value that is not finite (None: none had).
+    `nonfinite_in_fp32` is the path of the module that first had a value that is not finite (None: none had).
     """
 
-    def __init__(self, paths: Mapping[torch.nn.Module, str]):
-        self.batches = 0
+    def __init__(self, model: torch.nn.Module):
         self.nonfinite_in_fp32: str | None = None
-        self._kinds = {path: type(module).__name__ for module, path in paths.items()}
+        self._kinds = {path: type(module).__name__ for module, path in module_paths(model).items()}
         self._counts: dict[_Key, Counts] = {}
         self._together: dict[str, Counter[int]] = {}
         self._ran: dict[str, None] = {}
@@ -321,37 +310,6 @@ class Ranges:
             for dtype, lost in zip(LOW_DTYPES, each, strict=True)
         ]
 
-    def ran(self, path: str) -> None:
-        """Note that a module runs."""
-        self._ran.setdefault(path)
-
-    def count(self, module: str, what: str, name: str, tensor: torch.Tensor) -> Counts:
-        """Count the values of `tensor` and return them."""
-        counts = count_magnitudes(tensor)
-        self.add(module, what, name, counts)
-        return counts
-
-    def add(self, module: str, what: str, name: str, counts: Counts) -> None:
-        """Put values that are counted already to the module's."""
-        if counts.nonfinite and self.nonfinite_in_fp32 is None:
-            self.nonfinite_in_fp32 = module
-        self._counts.setdefault((module, what, name), Counts()).add(counts)
-
-    def normalised(self, path: str, module: torch.nn.Module, tensor: torch.Tensor, counts: Counts) -> None:
-        """Count what of an input, which has `counts`, lies in channels or rows of small values alone."""
-        together = self._together.setdefault(path, Counter())
-        if min(counts.exponents, default=0) <= SMALL:
-            together.update(count_together(module, tensor))
-
-    def compare_step(self, name: str, before: torch.Tensor, after: torch.Tensor) -> None:
-        """Count what a step changed a parameter by, and what of it each low dtype would not show; both are `flat`."""
-        shown = [0] * len(LOW_DTYPES)
-        counts = count_chunks(_differences(before, after, shown))
-        self.add(name.rpartition(".")[0], UPDATE, name, counts)
-        here = counts.elements - counts.zeros
-        moved, each = self._moved.get(name, (0, [0] * len(LOW_DTYPES)))
-        self._moved[name] = (moved + here, [old + here - new for old, new in zip(each, shown, strict=True)])
-
 
 @contextmanager
 def watch_ranges(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Iterator[Ranges]:
@@ -369,16 +327,14 @@ def watch_ranges(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None
     Results are those of the unwatched program, bit by bit. Values of other dtypes are ignored. Where the user's hooks
     change what a module returns, what it computed itself is counted. Raises `UsageError` for compiled modules.
     """
-    paths = module_paths(model)
-    seen = Ranges(paths)
-    watcher = _Watcher(seen, model)
+    watcher = _Watcher(model)
     with ExitStack() as stack:
         stack.callback(watcher.stop)
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
             if not tensor.is_floating_point() or torch.nn.parameter.is_lazy(tensor):
                 continue
             module = name.rpartition(".")[0]
-            seen.count(module, WEIGHT, name, tensor)
+            watcher.count(module, WEIGHT, name, tensor)
             if tensor.requires_grad and tensor.is_leaf:
                 hook = tensor.register_hook(partial(watcher.gradient, module, name))  # type: ignore[no-untyped-call]
                 stack.callback(hook.remove)
@@ -386,15 +342,14 @@ def watch_ranges(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None
             stack.callback(optimizer.register_step_pre_hook(watcher.before_step).remove)
             stack.callback(optimizer.register_step_post_hook(watcher.after_step).remove)
         stack.enter_context(watch_runs(model, watcher.after, watcher.before))
-        yield seen
+        yield watcher
 
 
-class _Watcher:
-    """Hears of runs, gradients and steps, and has them counted."""
+class _Watcher(Ranges):
+    """Hears of runs, gradients and steps, and counts them."""
 
-    def __init__(self, seen: Ranges, model: torch.nn.Module):
-        self._seen = seen
-        self._model = model
+    def __init__(self, model: torch.nn.Module):
+        super().__init__(model)
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
         self._before: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
         self._room = _room(0)
@@ -408,11 +363,21 @@ class _Watcher:
         self._room = _room(0)
         self._known.clear()
 
+    def count(self, module: str, what: str, name: str, tensor: torch.Tensor) -> Counts:
+        """Count the values of `tensor` and return them."""
+        counts = count_magnitudes(tensor)
+        self._add(module, what, name, counts)
+        return counts
+
+    def _add(self, module: str, what: str, name: str, counts: Counts) -> None:
+        """Put values that are counted already to the module's."""
+        if counts.nonfinite and self.nonfinite_in_fp32 is None:
+            self.nonfinite_in_fp32 = module
+        self._counts.setdefault((module, what, name), Counts()).add(counts)
+
     def before(self, run: ModuleRun) -> None:
         """Count the inputs, except those of modules that have others run within them."""
-        self._seen.ran(run.path)
-        if run.module is self._model:
-            self._seen.batches += 1
+        self._ran.setdefault(run.path)
         if not run.module._modules:
             run.kept = True
             for tensor in tensors_in(run.args):
@@ -425,7 +390,7 @@ class _Watcher:
             for tensor in tensors_in(run.kwargs if run.kept else (run.args, run.kwargs)):
                 self._count_input(run, tensor)
         for tensor in run.outputs:
-            counts = self._seen.count(run.path, ACTIVATION, "", tensor)
+            counts = self.count(run.path, ACTIVATION, "", tensor)
             self._remember(tensor, counts)
             if tensor.requires_grad:
                 tensor.register_hook(partial(self.gradient, run.path, ""))  # type: ignore[no-untyped-call]
@@ -435,7 +400,7 @@ class _Watcher:
     def gradient(self, module: str, name: str, gradient: torch.Tensor) -> None:
         """Count a gradient; a hook on a tensor."""
         if self._active and isinstance(gradient, torch.Tensor):
-            self._seen.count(module, GRADIENT, name, gradient)
+            self.count(module, GRADIENT, name, gradient)
 
     def before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Keep the parameters as they are; those on the CPU in one place, which every step uses again."""
@@ -456,10 +421,15 @@ class _Watcher:
             self._before[name] = (tensor, kept)
 
     def after_step(self, *_: Any) -> None:
-        """Count what was added to each of them."""
+        """Count what was added to each of them, and what of it each low dtype would not show."""
         while self._before:
             name, (after, before) = self._before.popitem()
-            self._seen.compare_step(name, before, flat(after))
+            shown = [0] * len(LOW_DTYPES)
+            counts = count_chunks(_differences(before, flat(after), shown))
+            self._add(name.rpartition(".")[0], UPDATE, name, counts)
+            here = counts.elements - counts.zeros
+            moved, each = self._moved.get(name, (0, [0] * len(LOW_DTYPES)))
+            self._moved[name] = (moved + here, [old + here - new for old, new in zip(each, shown, strict=True)])
 
     def _count_input(self, run: ModuleRun, tensor: torch.Tensor) -> None:
         if not tensor.is_floating_point():
@@ -467,12 +437,14 @@ class _Watcher:
         known = self._known.get(id(tensor))
         if known is not None and known[0]() is tensor and known[1] == version(tensor):
             counts = known[2]
-            self._seen.add(run.path, INPUT, "", counts)
+            self._add(run.path, INPUT, "", counts)
         else:
-            counts = self._seen.count(run.path, INPUT, "", tensor)
+            counts = self.count(run.path, INPUT, "", tensor)
             self._remember(tensor, counts)
         if normalises_together(run.module):
-            self._seen.normalised(run.path, run.module, tensor, counts)
+            together = self._together.setdefault(run.path, Counter())
+            if min(counts.exponents, default=0) <= SMALL:
+                together.update(count_together(run.module, tensor))
 
     def _remember(self, tensor: torch.Tensor, counts: Counts) -> None:
         """Keep what one module returned for the next, which is given it, unless it is changed in between."""

@@ -19,7 +19,7 @@ from ampbench.errors import UsageError, WorkloadError
 from ampbench.records.case import Case
 from ampbench.records.labels import few
 from ampbench.records.measured import ZERO_REFERENCE, Score
-from ampbench.records.ranges import FirstNonfinite, nonfinite_sentence
+from ampbench.records.ranges import FirstNonfinite
 from ampbench.trace.modules import named_tensors_in, tensors_in
 from ampbench.trace.nonfinite import find_nonfinite
 from ampbench.worker.data import named_tensors, plain_parts
@@ -467,7 +467,7 @@ class Fp32Check:
         except UsageError as refused:  # a program that no op of can be watched
             unwatched = str(refused)
         if first is not None:
-            place = nonfinite_sentence(first)
+            place = str(first)
         elif self._wrong is None:
             notes.append(UNKNOWN.format(unwatched) if unwatched else MEANT)
             return

@@ -30,15 +30,14 @@ def measure_origin(workload: Workload, case: Case, device: Device, *, ablate: bo
     """Return the errors of each module of `case`, a low precision, in the forward pass on the first batch.
 
     Own errors are those of each module run again in the low precision on the inputs that it has in fp32, against itself
-    in fp32. Errors of the output, and the totals of modules, are those of the whole forward pass against fp64's, or
-    against fp32's where fp64 does not run, which the pass says. With `ablate`, each module that has an own error is
-    kept in fp32 alone, with those that share a parameter with it, for another forward pass each: what the output errs
-    then is its `kept_rel_l2`.
+    in fp32. Errors of the output, and totals of modules, are those of the whole forward pass against fp64's, or fp32's
+    where fp64 does not run, which notes say. With `ablate`, each module that errs by itself is kept in fp32 alone, with
+    those that share a parameter with it, for another forward pass each: what the output errs then is `kept_rel_l2`.
 
-    In training, dropout is switched off; in inference, both leave torch's fused path, so that the modules of an encoder
-    are seen one by one. What the network raises in the low precision, unless memory ran out, is said in a note, and
-    there are no totals then. Raises `WorkloadError` where fp32 gives outputs or a loss that are not finite, with the op
-    that begins it, `UsageError` for a precision that is not low, and what the network raises in fp32.
+    Dropout is switched off, and so is torch's fused path, so that the modules of an encoder are seen one by one. What
+    the network raises in the low precision, unless memory ran out, is a note, and there are no totals then. Raises
+    `WorkloadError` where fp32 gives outputs or a loss that are not finite, with the op that begins it, `UsageError` for
+    a precision that is not low, and what the network raises in fp32.
     """
     case = structs.replace(case, path="eager")
     notes: list[str] = []

@@ -98,13 +98,6 @@ def test_a_case_is_a_section_and_what_was_not_seen_is_a_line(stored: Path, ampbe
     assert f"{SKIPPED.case_id}: skipped: cuda is not available: no driver" in lines
 
 
-def test_one_case_alone_can_be_shown_with_everything(stored: Path, ampbench: Run) -> None:
-    said = ampbench("show", RUN, "--case", CASE.case_id)
-    assert said.code == 0
-    assert FAILED.case_id not in said.out
-    assert "shapes" in ampbench("show", RUN, "-k", "broken").out
-
-
 def test_csv_has_a_row_for_what_was_counted(stored: Path, ampbench: Run) -> None:
     found = rows(ampbench("show", RUN, "--format", "csv").out)
     assert {row["case_id"] for row in found} == {CASE.case_id}

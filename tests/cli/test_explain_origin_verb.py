@@ -58,12 +58,6 @@ def test_a_case_is_a_section_and_what_was_not_seen_is_a_line(stored: Path, ampbe
     assert f"{SKIPPED.case_id}: skipped: cuda is not available: no driver" in lines
 
 
-def test_details_list_every_module_the_worst_first(stored: Path, ampbench: Run) -> None:
-    said = ampbench("show", RUN, "--all").out
-    table = [line.split()[1] for line in said.splitlines() if " Linear " in line and line.split()[0].isdigit()]
-    assert table == ["big", "first", "last"]
-
-
 def test_csv_has_a_row_for_each_module(stored: Path, ampbench: Run) -> None:
     found = rows(ampbench("show", RUN, "--format", "csv").out)
     assert [(row["case_id"], row["place"], row["module"], row["overflowed"]) for row in found] == [

@@ -7,8 +7,7 @@ from ampbench.records.ranges import GRADIENT, WEIGHT, Magnitudes
 from ampbench.report.material import Material, material_of
 from ampbench.report.page import chart_payload, make_page, packed
 from ampbench.report.views.explanation import explanation
-from ampbench.show.charts import MODULES, ROWS_OF_THE_PAGE, thinned
-from ampbench.show.page import DETAILED, LISTED
+from ampbench.show.charts import MODULES, thinned
 from ampbench.studies.headroom import FITTING, FLUSHING, NONFINITE, OVERFLOWING
 from tests.report.materials import page_of, part_of, rendered_by
 from tests.report.ranged_runs import FP32, erring, headroom_run, low_run, ranged, spread
@@ -114,17 +113,6 @@ def test_the_page_carries_no_histograms_and_stays_small():
     view = explanation(only(*found))
     assert len(packed(chart_payload([view]))) < 25_000
     assert "counts" not in json.dumps(list(view.datasets.values()))
-
-
-def test_many_cases_are_cut_and_counted():
-    cases = [make_case("fp32", workload=f"net_{number}") for number in range(LISTED + 5)]
-    found = [ranged(*(spread(f"m{n}", -3, 2) for n in range(60)), case=case) for case in cases]
-    part = headroom(only(*found, cases=cases))
-    assert len(part.overview.rows) == LISTED
-    assert len(part.details) == DETAILED
-    assert (part.left_out, part.undetailed) == (5, LISTED - DETAILED)
-    assert len(part.datasets[CHART]) <= ROWS_OF_THE_PAGE + 6 * MODULES
-    assert any(f"of {LISTED + 5}, the first ones" in said for said in part.said)
 
 
 def test_a_run_of_headroom_alone_has_a_page():

@@ -10,11 +10,10 @@ from msgspec import structs
 
 from ampbench.core.precisions import FORMATS
 from ampbench.errors import UnknownNameError
-from ampbench.records.ranges import ACTIVATION, INPUT, WEIGHT, FirstNonfinite, Magnitudes, nonfinite_sentence
+from ampbench.records.ranges import ACTIVATION, INPUT, WEIGHT, FirstNonfinite, Magnitudes
 from ampbench.studies.predictions import (
     FLUSHES,
     Fit,
-    by_module,
     fit,
     predict,
     usable_scales,
@@ -233,11 +232,6 @@ def test_a_share_below_the_threshold_is_no_flushing():
     assert 1 / 200 < FLUSHES <= 2 / 100
 
 
-def test_records_are_grouped_by_module():
-    rows = [magnitudes([1.0]), magnitudes([2.0], INPUT)]
-    assert by_module(rows) == {"layer": rows}
-
-
 def gradients(*values):
     return magnitudes(list(values), "gradient")
 
@@ -288,7 +282,7 @@ def test_the_first_value_that_is_not_finite_has_a_place():
     found = FirstNonfinite(
         operation="aten.mm", module="fc", phase="backward", step=3, inputs_largest=200.0, parameter="fc.weight"
     )
-    assert nonfinite_sentence(found) == (
+    assert str(found) == (
         "aten.mm in fc, backward, step 4 makes the first value that is not finite as a gradient of fc.weight from "
         "inputs of at most 200"
     )

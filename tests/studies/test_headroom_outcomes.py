@@ -18,7 +18,6 @@ from ampbench.studies.predictions import (
     Score,
     by_running_module,
     flushed_together,
-    low_dtype,
     predict,
     predicted_and_seen,
     predicted_gradients,
@@ -162,14 +161,6 @@ def test_nothing_is_held_against_a_step_that_does_not_say_what_was_cast():
         assert "not known" in row.error.note
     assert outcome(found, autocast(error("a", overflowed=1)), "a").overflow_seen is True  # nothing was lowered
     assert outcome(found, low_run(error("a", overflowed=1), error="no kernel"), "a").overflow_seen is True
-
-
-def test_the_low_dtype_is_that_of_the_precision():
-    assert [low_dtype(name) for name in ("fp16_autocast", "bf16_autocast", "fp16_pure", "bf16_pure")] == [
-        "fp16", "bf16", "fp16", "bf16",
-    ]  # fmt: skip
-    found = passed(values("", TOO_LARGE))
-    assert outcome(found, low_run(error(""), precision="bf16_pure")).predicted.overflows == ""
 
 
 def test_weights_of_parts_that_do_not_run_belong_to_the_module_around_them():

@@ -8,10 +8,9 @@ from ampbench.report.views.explanation import explanation
 from ampbench.show.charts import MODULES
 from ampbench.show.document import ROWS
 from ampbench.studies.origin import INPUTS_OVERFLOW, OVERFLOWING, OWN, TOTAL
-from tests.compared_runs import Times, environment, make_run
-from tests.report.materials import page_of, part_of, rendered_by
+from tests.report.materials import part_of, rendered_by
 from tests.report.ranged_runs import FP16, erring, origin_run, originating
-from tests.stored_runs import make_case, make_header
+from tests.stored_runs import make_case
 
 origin = partial(part_of, "origin")
 
@@ -86,11 +85,3 @@ def test_modules_that_were_not_compared_and_empty_passes_are_told_without_a_char
     for found in (originating(), uncompared):
         assert origin(only(found)).charts == []
         assert rendered(only(found)).select_one("details.origin") is not None
-
-
-def test_what_was_looked_at_elsewhere_is_pointed_out():
-    measured = make_run(Times((FP16, [1e-3] * 4)))
-    elsewhere = environment(make_header(run="why", explains="origin"), host="elsewhere")
-    run = origin_run(originating(erring("a")), environment=elsewhere.environment)
-    page = page_of(material_of([measured], explanations=[run]))
-    assert "on elsewhere, which measured nothing on this page" in page.select_one("#explanation").get_text()

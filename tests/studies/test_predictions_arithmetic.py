@@ -12,7 +12,6 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ampbench.core.precisions import PRECISIONS
 from ampbench.core.statement import Arithmetic
-from ampbench.errors import UnknownNameError
 from ampbench.records.labels import optimizer_name
 from ampbench.records.measured import OptimizerGroup, Recipe
 from ampbench.show.wording import words
@@ -255,8 +254,3 @@ def test_only_precisions_that_store_in_half_have_a_line_and_master_weights_lose_
         "0.001, under 2^-9)"
     )
     assert hints_of(replace(recipe, groups=[], running_momenta=[]), PRECISIONS["bf16_pure"], "case") == []
-
-
-def test_another_dtype_is_refused():
-    with pytest.raises(UnknownNameError, match="fp32"):
-        remarks_of(Recipe(optimizer="torch.optim.SGD"), "fp32")

@@ -143,13 +143,6 @@ def test_a_precision_that_the_device_cannot_run_is_a_note(tmp_path: Path) -> Non
     assert seen.notes == ["dropout is off", *(f"{name}: skipped: {lacking[name]}" for name in LOW if name in lacking)]
 
 
-@pytest.mark.parametrize("explain", [watched, found])
-def test_a_device_that_is_absent_skips_its_cases(explain: Callable[..., StoredRun], tmp_path: Path) -> None:
-    channel = seeing()
-    explain(tmp_path, channel, devices=["cpu", "cuda"])
-    assert [request.case.device for request in channel.asked if request.case] == ["cpu"]
-
-
 def test_origins_are_found_in_the_devices_own_autocast_dtype_and_in_inference(tmp_path: Path) -> None:
     channel = seeing()
     run = found(tmp_path, channel)

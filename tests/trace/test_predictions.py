@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ampbench.studies.headroom_measure import measure_ranges
-from ampbench.studies.predictions import FLUSHES, Score, by_module, predict, predicted_and_seen, scores
+from ampbench.studies.predictions import FLUSHES, Score, by_running_module, predict, predicted_and_seen, scores
 from ampbench.trace.errors import watch_errors
 from ampbench.trace.ranges import watch_ranges
 from ampbench.worker.machine import Cpu
@@ -26,7 +26,7 @@ def compare(model, x):
             model(x)
         with watch_errors(model, "fp16_pure") as errors:
             model(x)
-    rows = by_module(ranges.magnitudes)
+    rows = by_running_module(ranges.magnitudes)
     found = Counter()
     for row in errors.modules:
         assert not row.note

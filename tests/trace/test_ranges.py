@@ -67,7 +67,6 @@ def test_inputs_outputs_gradients_weights_and_updates_of_a_linear():
     assert rows(seen, "weight")["0", "0.weight"].largest == weight.abs().max()
     assert rows(seen, "update")["0", "0.weight"].largest == (weight - lin.weight).abs().max()
     assert {row.kind for row in seen.magnitudes} == {"Linear"}
-    assert seen.batches == 1
     assert seen.nonfinite_in_fp32 is None
 
 
@@ -88,10 +87,9 @@ def test_training_gives_the_same_bits_watched_and_unwatched(build):
     other = copy.deepcopy(model)
     plain = training(model, x, sgd(model))
     optimizer = sgd(other)
-    with watch_ranges(other, optimizer) as seen:
+    with watch_ranges(other, optimizer):
         watched = training(other, x, optimizer)
     assert all(torch.equal(left, right) for left, right in zip(plain, watched, strict=True))
-    assert seen.batches == 2
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])

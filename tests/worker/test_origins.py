@@ -1,7 +1,6 @@
 import copy
 import dataclasses
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -240,12 +239,12 @@ def test_a_module_that_overflows_is_the_one_to_keep(case: MakeCase, build: Calla
     assert ranked(found.modules)[0].module == planted
 
 
+@pytest.mark.filterwarnings("ignore")
 def test_a_module_that_cannot_be_kept_says_why(case: MakeCase) -> None:
     class Scripted(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            with warnings.catch_warnings(action="ignore"):  # TorchScript is deprecated
-                self.part = torch.jit.script(nn.Linear(16, 4))
+            self.part = torch.jit.script(nn.Linear(16, 4))
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.part(x)
