@@ -16,6 +16,7 @@ from ampbench.core.recipes import find_recipe
 from ampbench.errors import UsageError, first_line
 from ampbench.records.case import Case
 from ampbench.records.casts import BUFFER, WEIGHT
+from ampbench.records.labels import few
 from ampbench.records.ranges import (
     ANOTHER_BATCH,
     ANOTHER_SEED,
@@ -34,7 +35,15 @@ from ampbench.trace.errors import Given, watch_errors
 from ampbench.trace.ledger import trace_casts
 from ampbench.trace.nonfinite import find_nonfinite
 from ampbench.trace.ranges import watch_ranges
-from ampbench.worker.data import SAME_INPUTS, FreshBatches, Rebuilt, inputs_digest, named_tensors, weights_digest
+from ampbench.worker.data import (
+    SAME_INPUTS,
+    FreshBatches,
+    Rebuilt,
+    inputs_digest,
+    is_wrapper,
+    named_tensors,
+    weights_digest,
+)
 from ampbench.worker.distances import Fp32Check, dense, is_finite, outputs_in
 from ampbench.worker.draws import seed_all, seeded_step, unfused
 from ampbench.worker.machine import Device, precision_flags
@@ -49,6 +58,8 @@ from ampbench.workload import Workload
 UNSCALABLE = "the loss is not finite, whatever its scale: gradients are those at the scale that GradScaler begins with"
 TAMED = "{} holds values that are not finite in fp32 already, which reach no output, loss or gradient"
 
+UNSEEN = "the whole step runs, but not while it is watched: {}"
+UNREAD = "not counted, as their values are in tensors of their own: {}"
 ENDED = "steps in it ended after {} of {}: weights may not be finite from there on"
 
 _Mask = npt.NDArray[np.uint8]
@@ -95,9 +106,11 @@ def measure_ranges(
                     break
                 if isinstance(step, TrainingStep):
                     step.apply_gradients()
-    magnitudes, swallowed, holder = seen.magnitudes, seen.swallowed, seen.nonfinite_in_fp32
+    magnitudes, swallowed, holder, unread = seen.magnitudes, seen.swallowed, seen.nonfinite_in_fp32, seen.unread
     del step, seen, optimizer
     check.refuse(workload, case, device, notes, holder)
+    if unread:
+        notes.append(UNREAD.format(few(unread)))
     if holder is not None and check.outputs_finite:
         notes.append(TAMED.format(holder or ROOT))
     ran = [
@@ -142,7 +155,7 @@ def _run_low(
         except Exception as raised:
             if is_out_of_memory(raised):
                 raise
-            whole.seen["error"] = first_line(raised)
+            whole.end(raised)
     device.release()
     modules = _own_errors(workload, case, device, row, whole.given, len(nonzero))
     return LowRun(precision=row.name, modules=modules, notes=whole.notes, **whole.seen), whole.given
@@ -219,6 +232,19 @@ class _Whole:
                 break
         self.seen["gradients"] = list(gradients_seen.values())
 
+    def end(self, error: Exception) -> None:
+        """Say that a step ended with an error or, where it does not unless it is watched, that it was not seen."""
+        step = self.build([])
+        try:
+            with step.mode():
+                _run(step)
+        except Exception as raised:
+            if is_out_of_memory(raised):
+                raise
+            self.seen["error"] = first_line(error)
+        else:
+            self.notes.append(UNSEEN.format(first_line(error)))
+
     @contextmanager
     def _finding(self, step: Step, turn: int) -> Iterator[None]:
         """Look for the first value that is not finite, if none is found yet, in step `turn`."""
@@ -294,7 +320,7 @@ def _run(step: Step) -> tuple[Any, torch.Tensor | None, dict[str, torch.Tensor]]
     if not isinstance(step, TrainingStep):
         return step.run(), None, {}
     output, gradients = step.unscaled_gradients()
-    return output, step.loss, gradients
+    return output, step.loss, {name: gradient for name, gradient in gradients.items() if not is_wrapper(gradient)}
 
 
 def _is_strange(output: Any, loss: torch.Tensor | None, *, masked: bool) -> bool:

@@ -247,6 +247,26 @@ def is_compiled(module: torch.nn.Module) -> bool:
     return getattr(module, "_compiled_call_impl", None) is not None or type(module).__name__ == "OptimizedModule"
 
 
+class _Uncompiled(torch.nn.Module):
+    """A wrapper that torch.compile has made, which calls what it wraps as it is without."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._orig_mod(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        wrapped = super().__getattr__("_orig_mod")
+        return wrapped if name == "_orig_mod" else getattr(wrapped, name)
+
+
+def uncompile(network: torch.nn.Module) -> None:
+    """Have the modules of a network that torch.compile has compiled run as they are without, so that all are seen."""
+    for module in filter(is_compiled, list(network.modules())):
+        module._compiled_call_impl = None
+        if type(module).__name__ == "OptimizedModule":
+            module.__dict__.pop("forward")
+            module.__class__ = _Uncompiled
+
+
 def _refuse_compiled(module: torch.nn.Module, path: str) -> None:
     if is_compiled(module):
         raise UsageError(

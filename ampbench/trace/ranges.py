@@ -280,11 +280,14 @@ _Key = tuple[str, str, str]
 class Ranges:
     """What `watch_ranges` has seen so far, readable at any time.
 
-    `nonfinite_in_fp32` is the path of the module that first had a value that is not finite (None: none had).
+    `nonfinite_in_fp32` is the path of the module that first had a value that is not finite (None: none had). `unread`
+    are the parameters, and modules, whose values are in tensors of their own, as those of quantized weights, and are
+    not counted.
     """
 
     def __init__(self, model: torch.nn.Module):
         self.nonfinite_in_fp32: str | None = None
+        self.unread: dict[str, None] = {}
         self._kinds = {path: type(module).__name__ for module, path in module_paths(model).items()}
         self._counts: dict[_Key, Counts] = {}
         self._together: dict[str, Counter[int]] = {}
@@ -365,6 +368,9 @@ class _Watcher(Ranges):
 
     def count(self, module: str, what: str, name: str, tensor: torch.Tensor) -> Counts:
         """Count the values of `tensor` and return them."""
+        if hasattr(tensor, "__tensor_flatten__"):
+            self.unread.setdefault(name or module)
+            return Counts()
         counts = count_magnitudes(tensor)
         self._add(module, what, name, counts)
         return counts
@@ -408,7 +414,9 @@ class _Watcher(Ranges):
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 name = self._names.get(id(parameter))
-                if name is not None and parameter.grad is not None and parameter.is_floating_point():
+                if name in self.unread or parameter.grad is None or not parameter.is_floating_point():
+                    continue
+                if name is not None:
                     watched[name] = parameter.detach()
         lines = [-(-tensor.nbytes // 64) if tensor.is_cpu else 0 for tensor in watched.values()]
         sizes = [64 * count for count in lines]  # each begins at a multiple of a cache line

@@ -11,11 +11,14 @@ from torch.overrides import TorchFunctionMode
 
 from ampbench.core.precisions import Precision
 from ampbench.records.case import Case
+from ampbench.records.labels import few
+from ampbench.trace.modules import is_compiled, uncompile
 from ampbench.worker.machine import Device
 from ampbench.worker.step import Step, TrainingStep, build_step
 from ampbench.workload import Workload
 
 EQUAL_DRAWS = "random numbers were drawn in fp32 and cast, so that all precisions see the same"
+COMPILED = "compiled by torch.compile, and looked at as they are without: {}"
 NO_DROPOUT = "dropout layers were switched off: two precisions draw different masks"
 
 _PLAIN: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
@@ -111,11 +114,16 @@ def seeded_step(
 ) -> Step:
     """Return a step of `case`, in another `precision` if one is named, whose random numbers begin at one seed.
 
-    `kept` are the modules kept in fp32. In training dropout is switched off, which `notes` then say. Inference goes
-    without gradients but not in inference mode, where torch does not tell which tensors are changed in place.
+    `kept` are the modules kept in fp32. Compiled modules run as they are without torch.compile, and in training dropout
+    is switched off, which `notes` then say. Inference goes without gradients but not in inference mode, where torch
+    does not tell which tensors are changed in place.
     """
     seed_all(0)
     step = build_step(workload, case, device, precision=precision, no_grad=True, kept=kept)
+    compiled = [path or "the network" for path, module in workload.module.named_modules() if is_compiled(module)]
+    if compiled and (said := COMPILED.format(few(compiled))) not in notes:
+        notes.append(said)
+    uncompile(step.module)
     if isinstance(step, TrainingStep):
         switch_off_dropout(step.module, notes)
     return step

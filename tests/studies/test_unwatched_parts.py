@@ -1,0 +1,92 @@
+"""Networks that a watch cannot look into everywhere go through origin and headroom, or are said in a note or a row."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
+
+from ampbench.records.case import Case
+from ampbench.studies.headroom_measure import UNREAD, UNSEEN, measure_ranges
+from ampbench.worker.draws import COMPILED
+from ampbench.worker.machine import Cpu
+from ampbench.worker.origins import measure_origin
+from ampbench.workload import Workload
+from tests.trace.test_higher_order import Attending, Branching, Looping
+
+MakeCase = Callable[..., Case]
+
+
+@torch.library.custom_op("ampbench_tests::doubled", mutates_args=())
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+doubled.register_autograd(lambda _, gradient: gradient * 2)
+
+
+class Custom(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return doubled(super().forward(x))
+
+
+def subclassed() -> nn.Module:
+    layer = nn.Linear(16, 16)
+    layer.weight = nn.Parameter(TwoTensor(layer.weight.detach(), layer.weight.detach().clone()))
+    return layer
+
+
+def compiled_in_place() -> nn.Module:
+    layer = nn.Linear(16, 16)
+    layer.compile(backend="eager")
+    return layer
+
+
+PARTS: dict[str, Callable[[], nn.Module]] = {
+    "custom op": lambda: Custom(16, 16),
+    "cond": Branching,
+    "while_loop": lambda: Looping(16, 16),
+    "flex_attention": lambda: Attending(16, 16),
+    "subclass": subclassed,
+    "compiled": lambda: torch.compile(nn.Linear(16, 16), backend="eager"),
+    "compiled in place": compiled_in_place,
+}
+NOTES = {
+    "subclass": {UNREAD, "aten"},
+    "compiled": {COMPILED},
+    "compiled in place": {COMPILED},
+    "cond": {UNSEEN},
+    "flex_attention": {"torch compiles"},
+}
+"""What notes begin with, of those parts that are not seen inside in some phase."""
+
+
+def with_part(part: str) -> Workload:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(16, 16), PARTS[part](), nn.Linear(16, 4))
+    return Workload(module=network, inputs=torch.rand(4, 16), loss=lambda output: output.float().square().mean())
+
+
+def noted(notes: list[str], part: str) -> bool:
+    return all(note.startswith(tuple(said.partition(":")[0] for said in NOTES.get(part, ()))) for note in notes)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("phase", ["inference", "training"])
+@pytest.mark.parametrize("part", PARTS)
+def test_it_goes_through_origin_and_headroom(part: str, phase: str, case: MakeCase) -> None:
+    if (part, phase) == ("flex_attention", "training"):
+        pytest.skip("flex_attention has no backward pass on a CPU")
+    origin = measure_origin(with_part(part), case("bf16_autocast", phase), Cpu(), ablate=True)
+    rows: dict[str, Any] = {row.module: row for row in origin.modules}
+    assert all(row.own_rel_l2 and (row.kept_rel_l2 or row.note) for row in rows.values())
+    assert rows.keys() == {"0", "1._orig_mod" if part == "compiled" else "1", "2"}
+    assert origin.output_rel_l2
+    headroom = measure_ranges(with_part(part), case("fp32", phase), Cpu(), 0, ["bf16_autocast"])
+    (low,) = headroom.low_runs
+    assert [row.module for row in low.modules] == list(rows)
+    assert low.error == ""
+    assert {row.module for row in headroom.magnitudes} >= {"0"}
+    assert noted([*origin.notes, *headroom.notes, *low.notes], part)
