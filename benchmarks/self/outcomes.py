@@ -48,8 +48,8 @@ from ampbench.show.wording import refusal
 from ampbench.store import StoredRun, gathered
 from ampbench.studies.convergence import CONTROL, REFERENCE, Training, learned
 from ampbench.studies.convergence_measure import Trajectories, train
-from ampbench.studies.predictions import fit
 from ampbench.studies.headroom_measure import measure_ranges
+from ampbench.studies.predictions import fit
 from ampbench.worker.divergence import measure_divergence
 from ampbench.worker.draws import seed_all
 from ampbench.worker.environment import read_environment

@@ -12,7 +12,7 @@ from ampbench.records.case import DeviceDescription
 from ampbench.records.kinds import HEADROOM, ORIGIN
 from ampbench.records.ranges import OriginPass, RangePass, RangesAsked
 from ampbench.records.run import Selection, Settings
-from ampbench.records.wire import Nothing, Reply, Request, reply_with
+from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
 from ampbench.studies import headroom, origin
 from ampbench.studies.work import prepared as prepare
@@ -57,10 +57,10 @@ def watched(results: Path, channel: Scripted, steps: int = 0, **selected: object
 def found(results: Path, channel: Scripted, **selected: object) -> StoredRun:
     """Return the run that finding the origins of what is selected leaves."""
     selection = Selection(**({"workloads": ["mlp"], "preset": "tiny"} | selected))  # type: ignore[arg-type]
-    with prepare(origin.STUDY, selection, Settings(), Nothing(), open_channel=lambda: channel) as prepared:
+    with prepare(origin.STUDY, selection, Settings(), origin.OriginAsked(), open_channel=lambda: channel) as prepared:
         cases = [planned.case for planned in prepared.plan]
         with RunWriter.create(results, make_header(explains=ORIGIN), cases) as writer:
-            work(origin.STUDY, prepared, Nothing(), writer)
+            work(origin.STUDY, prepared, origin.OriginAsked(), writer)
     return read_run(writer.path)
 
 
@@ -162,7 +162,7 @@ def test_a_keyword_that_leaves_only_other_dtypes_says_what_to_name() -> None:
     selection = Selection(workloads=["mlp"], keyword="fp16_autocast")
     with (
         pytest.raises(NothingToRunError, match="name another with --precision"),
-        prepare(origin.STUDY, selection, Settings(), Nothing(), open_channel=seeing),
+        prepare(origin.STUDY, selection, Settings(), origin.OriginAsked(), open_channel=seeing),
     ):
         pass
 
